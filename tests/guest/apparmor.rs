@@ -7,10 +7,10 @@ use switchyard_proto::cri::v1::security_profile::ProfileType;
 use switchyard_proto::cri::v1::{ContainerConfig, SecurityProfile};
 use switchyard_tests::cri::context;
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::node::GuestNode;
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("containers_are_confined_by_the_default_profile", the_default_confines),
     ("the_default_profile_is_loaded_again_when_it_was_taken_away", the_default_is_loaded_again),
     ("who_asks_for_the_default_profile_does_not_run_without_it", the_default_is_there_or_nothing_runs),
@@ -37,12 +37,12 @@ fn the_default_confines(node: &GuestNode) {
     let script =
         "cat /proc/self/attr/current; mkdir -p /m; mount -t tmpfs none /m 2>&1; echo $?; exec sleep 1000";
     for (name, asked) in [("unset", None), ("default", profile(ProfileType::RuntimeDefault, ""))] {
-        let id = pod.shell_with(name, script, |config| {
+        let id = pod.start_shell_with(name, script, |config| {
             let context = context(config);
             context.apparmor = asked;
             context.capabilities.get_or_insert_default().add_capabilities = vec!["SYS_ADMIN".into()];
         });
-        let lines = pod.wait_lines(name, |lines| lines.len() >= 3);
+        let lines = pod.wait_log_lines(name, |lines| lines.len() >= 3);
         assert_eq!(lines[0], "switchyard-default (enforce)", "{name}");
         assert!(lines[1].contains("denied") && lines[2] != "0", "{name}: {lines:?}");
         assert_eq!(node.cri.sh(&id, "cat /proc/self/attr/current"), "switchyard-default (enforce)");
@@ -51,12 +51,12 @@ fn the_default_confines(node: &GuestNode) {
         node.cri.stop(&id, 0).expect("it can be stopped");
         assert_eq!(node.wait_exit(&id).exit_code, 137);
     }
-    let _ = pod.shell_with("free", script, |config| {
+    let _ = pod.start_shell_with("free", script, |config| {
         let context = context(config);
         context.apparmor = profile(ProfileType::Unconfined, "");
         context.capabilities.get_or_insert_default().add_capabilities = vec!["SYS_ADMIN".into()];
     });
-    let lines = pod.wait_lines("free", |lines| lines.len() >= 2);
+    let lines = pod.wait_log_lines("free", |lines| lines.len() >= 2);
     assert_eq!(lines[..2], ["unconfined", "0"]);
 }
 
@@ -64,8 +64,8 @@ fn the_default_confines(node: &GuestNode) {
 fn the_default_is_loaded_again(node: &GuestNode) {
     load("profile switchyard-default { }", "--remove");
     let pod = node.pod("reloaded");
-    let _ = pod.shell("main", "cat /proc/self/attr/current");
-    let lines = pod.wait_lines("main", |lines| !lines.is_empty());
+    let _ = pod.start_shell("main", "cat /proc/self/attr/current");
+    let lines = pod.wait_log_lines("main", |lines| !lines.is_empty());
     assert_eq!(lines[0], "switchyard-default (enforce)");
 }
 
@@ -73,18 +73,18 @@ fn the_default_is_loaded_again(node: &GuestNode) {
 struct WithoutParser;
 
 const PARSER: &str = "/usr/sbin/apparmor_parser";
-const ASIDE: &str = "/usr/sbin/apparmor_parser.aside";
+const HIDDEN_PARSER: &str = "/usr/sbin/apparmor_parser.aside";
 
 impl WithoutParser {
     fn new() -> Self {
-        std::fs::rename(PARSER, ASIDE).expect("it is installed");
+        std::fs::rename(PARSER, HIDDEN_PARSER).expect("it is installed");
         Self
     }
 }
 
 impl Drop for WithoutParser {
     fn drop(&mut self) {
-        std::fs::rename(ASIDE, PARSER).expect("it was put aside");
+        std::fs::rename(HIDDEN_PARSER, PARSER).expect("it was put aside");
     }
 }
 
@@ -97,12 +97,12 @@ fn the_default_is_there_or_nothing_runs(node: &GuestNode) {
     let status = node.cri.create(&pod.id, &config, &pod.config).expect_err("it cannot be loaded");
     assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
     assert!(status.message().contains("default AppArmor profile"), "{status}");
-    let _ = pod.shell("unset", "cat /proc/self/attr/current");
-    assert_eq!(pod.wait_lines("unset", |lines| !lines.is_empty())[0], "unconfined");
+    let _ = pod.start_shell("unset", "cat /proc/self/attr/current");
+    assert_eq!(pod.wait_log_lines("unset", |lines| !lines.is_empty())[0], "unconfined");
     drop(without);
     let id = node.cri.create(&pod.id, &config, &pod.config).expect("it can be loaded again");
     node.cri.start(&id).expect("it can be started");
-    assert_eq!(pod.wait_lines("main", |lines| !lines.is_empty())[0], "switchyard-default (enforce)");
+    assert_eq!(pod.wait_log_lines("main", |lines| !lines.is_empty())[0], "switchyard-default (enforce)");
 }
 
 fn a_profile_of_the_host(node: &GuestNode) {
@@ -110,11 +110,11 @@ fn a_profile_of_the_host(node: &GuestNode) {
     let script = "mkdir /denied /free; echo x > /free/file; echo $?; echo x > /denied/file; echo $?; cat /proc/self/attr/current";
     for (name, handler, old) in [("main", "", false), ("old", "", true), ("crun", "crun", false)] {
         let pod = node.pod_of("localhost", handler);
-        let _ = pod.shell_with(name, script, |config| match old {
+        let _ = pod.start_shell_with(name, script, |config| match old {
             false => context(config).apparmor = profile(ProfileType::Localhost, "guest-denies"),
             true => set_old(config, "localhost/guest-denies"),
         });
-        let lines = pod.wait_lines(name, |lines| lines.iter().any(|line| line.contains("enforce")));
+        let lines = pod.wait_log_lines(name, |lines| lines.iter().any(|line| line.contains("enforce")));
         let codes: Vec<_> = lines.iter().filter(|line| !line.contains("denied")).collect();
         assert_eq!(codes.first().map(|line| line.as_str()), Some("0"), "{name}: {lines:?}");
         assert_eq!(codes.get(1).map(|line| line.as_str()), Some("1"), "{name}: {lines:?}");
@@ -122,11 +122,11 @@ fn a_profile_of_the_host(node: &GuestNode) {
     }
     // The newer field counts where both are given.
     let pod = node.pod("both");
-    let _ = pod.shell_with("main", "cat /proc/self/attr/current", |config| {
+    let _ = pod.start_shell_with("main", "cat /proc/self/attr/current", |config| {
         set_old(config, "localhost/guest-denies");
         context(config).apparmor = profile(ProfileType::Unconfined, "");
     });
-    pod.wait_lines("main", |lines| lines == ["unconfined"]);
+    pod.wait_log_lines("main", |lines| lines == ["unconfined"]);
 }
 
 fn a_profile_that_is_not_loaded(node: &GuestNode) {

@@ -9,10 +9,10 @@ use switchyard_steps::{Area, Step};
 use switchyard_tests::host::eventually;
 use tonic::{Code, Status};
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::node::{GuestNode, GuestPod, LIMIT, cgroup_file, run};
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("a_checkpoint_has_what_the_processes_held_and_they_go_on", a_checkpoint_has_what_processes_held),
     ("a_checkpoint_that_cannot_be_made_says_why_and_leaves_nothing", one_that_cannot_be_made),
     ("a_kill_amid_a_checkpoint_leaves_a_container_that_goes_on", a_kill_amid_a_checkpoint),
@@ -34,11 +34,14 @@ fn checkpoint(node: &GuestNode, container: &str, location: &Path, timeout: i64) 
         location: location.display().to_string(),
         timeout,
     };
-    node.cri.within(LIMIT).runtime(async |mut client| client.checkpoint_container(request).await).map(drop)
+    node.cri
+        .with_timeout(LIMIT)
+        .runtime(async |mut client| client.checkpoint_container(request).await)
+        .map(drop)
 }
 
 /// A place for an archive that is not there yet.
-fn place(name: &str) -> PathBuf {
+fn archive_path(name: &str) -> PathBuf {
     fs::create_dir_all(DIR).expect("it can be made");
     Path::new(DIR).join(format!("checkpoint-{name}.tar"))
 }
@@ -55,30 +58,30 @@ fn text(archive: &Path, name: &str) -> String {
 
 /// The container counts on from where it is now.
 #[track_caller]
-fn goes_on(pod: &GuestPod<'_>, name: &str) {
-    let so_far = pod.lines(name).len();
-    let lines = pod.wait_lines(name, |lines| lines.len() > so_far + 10);
+fn assert_counts_on(pod: &GuestPod<'_>, name: &str) {
+    let so_far = pod.log_lines(name).len();
+    let lines = pod.wait_log_lines(name, |lines| lines.len() > so_far + 10);
     let complete = &lines[..lines.len() - 1];
     assert!(complete.iter().enumerate().all(|(index, line)| *line == (index + 1).to_string()), "{lines:?}");
 }
 
 /// The directory that is there while a checkpoint is made.
-fn mark(container: &str) -> PathBuf {
+fn checkpoint_marker(container: &str) -> PathBuf {
     Path::new("/var/lib/switchyard/tasks").join(container).join("checkpoint")
 }
 
 fn a_checkpoint_has_what_processes_held(node: &GuestNode) {
     let pod = node.pod("checkpoint");
-    let id = pod.shell("main", SCRIPT);
-    goes_on(&pod, "main");
+    let id = pod.start_shell("main", SCRIPT);
+    assert_counts_on(&pod, "main");
     let before = node.cri.status(&id).expect("it has a status");
-    let archive = place("whole");
+    let archive = archive_path("whole");
     checkpoint(node, &id, &archive, 0).expect("it can be made");
-    goes_on(&pod, "main");
+    assert_counts_on(&pod, "main");
     assert_eq!(node.cri.status(&id).expect("it has a status"), before);
     assert_eq!(cgroup_file(&id, "cgroup.freeze"), "0");
     assert_eq!(node.cri.sh(&id, "cat /changed"), "changed");
-    assert!(!mark(&id).exists());
+    assert!(!checkpoint_marker(&id).exists());
 
     let names = names(&archive);
     for wanted in [
@@ -118,11 +121,11 @@ fn a_checkpoint_has_what_processes_held(node: &GuestNode) {
 
 fn one_that_cannot_be_made(node: &GuestNode) {
     let pod = node.pod("checkpoint-fails");
-    let id = pod.shell("main", SCRIPT);
-    goes_on(&pod, "main");
+    let id = pod.start_shell("main", SCRIPT);
+    assert_counts_on(&pod, "main");
     let refused =
         |location: &Path, timeout| checkpoint(node, &id, location, timeout).expect_err("it cannot be made");
-    let archive = place("fails");
+    let archive = archive_path("fails");
     fs::write(&archive, "another's").expect("it can be written");
     let status = refused(&archive, 0);
     assert_eq!(status.code(), Code::AlreadyExists, "{status}");
@@ -134,7 +137,7 @@ fn one_that_cannot_be_made(node: &GuestNode) {
     // A second is too short for this machine.
     let status = refused(&archive, 1);
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
-    goes_on(&pod, "main");
+    assert_counts_on(&pod, "main");
     // Without criu it is nothing that this node can do.
     let criu = "/usr/sbin/criu";
     fs::rename(criu, "/usr/sbin/criu.away").expect("it is there");
@@ -146,17 +149,17 @@ fn one_that_cannot_be_made(node: &GuestNode) {
     fs::rename("/usr/sbin/criu.away", criu).expect("it is there");
     assert!(status.code() == Code::Unimplemented && status.message().contains("criu"), "{status}");
     assert!(broken.message().contains("criu"), "{broken}");
-    goes_on(&pod, "main");
+    assert_counts_on(&pod, "main");
     assert_eq!(fs::read_dir(DIR).expect("it is there").count(), 0, "an archive is left");
-    assert!(eventually(LIMIT, || !mark(&id).exists()), "what is left of a failure stays");
+    assert!(eventually(LIMIT, || !checkpoint_marker(&id).exists()), "what is left of a failure stays");
 
     let other = node.pod_of("checkpoint-crun", "crun");
-    let id = other.shell("main", SCRIPT);
-    goes_on(&other, "main");
+    let id = other.start_shell("main", SCRIPT);
+    assert_counts_on(&other, "main");
     let status = checkpoint(node, &id, &archive, 0).expect_err("Debian's crun cannot");
     assert!(status.code() == Code::Unimplemented && status.message().contains("crun"), "{status}");
-    goes_on(&other, "main");
-    assert!(eventually(LIMIT, || !mark(&id).exists()), "what is left of a failure stays");
+    assert_counts_on(&other, "main");
+    assert!(eventually(LIMIT, || !checkpoint_marker(&id).exists()), "what is left of a failure stays");
     assert!(!archive.exists());
 }
 
@@ -164,13 +167,13 @@ fn one_that_cannot_be_made(node: &GuestNode) {
 fn a_kill_amid_a_checkpoint(node: &GuestNode) {
     let killable = node.killable();
     let pod = node.pod("checkpoint-killed");
-    let id = pod.shell("main", SCRIPT);
-    let archive = place("killed");
+    let id = pod.start_shell("main", SCRIPT);
+    let archive = archive_path("killed");
     for step in Step::ALL.iter().copied().filter(|step| step.area() == Area::Checkpoint) {
-        goes_on(&pod, "main");
+        assert_counts_on(&pod, "main");
         killable.dies_amid(step, || checkpoint(node, &id, &archive, 0));
-        goes_on(&pod, "main");
-        assert!(eventually(LIMIT, || !mark(&id).exists()), "{step:?}: what is left of it stays");
+        assert_counts_on(&pod, "main");
+        assert!(eventually(LIMIT, || !checkpoint_marker(&id).exists()), "{step:?}: what is left of it stays");
         assert_eq!(archive.exists(), step == Step::CheckpointNamed, "{step:?}");
         assert_eq!(node.cri.sh(&id, "echo reached"), "reached", "{step:?}");
     }
@@ -182,10 +185,10 @@ fn a_kill_amid_a_checkpoint(node: &GuestNode) {
 /// The checkpoint is made to its end, whoever has asked for it, or never begins.
 fn a_client_that_vanishes(node: &GuestNode) {
     let pod = node.pod("checkpoint-left");
-    let id = pod.shell("main", SCRIPT);
+    let id = pod.start_shell("main", SCRIPT);
     for after in [20, 300, 1500].map(Duration::from_millis) {
-        goes_on(&pod, "main");
-        let archive = place("left");
+        assert_counts_on(&pod, "main");
+        let archive = archive_path("left");
         let request = cri::CheckpointContainerRequest {
             container_id: id.clone(),
             location: archive.display().to_string(),
@@ -199,10 +202,13 @@ fn a_client_that_vanishes(node: &GuestNode) {
         });
         drop(left);
         // One that is told to begin now does so when the one before is over.
-        let again = place("again");
+        let again = archive_path("again");
         checkpoint(node, &id, &again, 0).expect("it can be made");
-        goes_on(&pod, "main");
-        assert!(eventually(LIMIT, || !mark(&id).exists()), "{after:?}: what is left of it stays");
+        assert_counts_on(&pod, "main");
+        assert!(
+            eventually(LIMIT, || !checkpoint_marker(&id).exists()),
+            "{after:?}: what is left of it stays"
+        );
         for archive in [archive, again].iter().filter(|archive| archive.exists()) {
             assert!(names(archive).iter().any(|name| name == "checkpoint/inventory.img"), "{after:?}");
             fs::remove_file(archive).expect("it is there");
@@ -217,14 +223,14 @@ fn a_client_that_vanishes(node: &GuestNode) {
 
 fn one_with_connections(node: &GuestNode) {
     let pod = node.pod("checkpoint-net");
-    let id = pod.shell("main", "sleep 1000 | nc -l -p 4711 > /dev/null & exec 3<>/dev/null; \
+    let id = pod.start_shell("main", "sleep 1000 | nc -l -p 4711 > /dev/null & exec 3<>/dev/null; \
         while ! sleep 1000 | nc 127.0.0.1 4711; do sleep 0.1; done & n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done");
     // 4711 as the port at the other end, and 1 for established.
     let connected = || node.cri.sh(&id, "grep ':1267 01 ' /proc/net/tcp | wc -l") != "0";
     assert!(eventually(LIMIT, connected), "they are not connected");
-    let archive = place("net");
+    let archive = archive_path("net");
     checkpoint(node, &id, &archive, i64::MAX).expect("it can be made");
-    goes_on(&pod, "main");
+    assert_counts_on(&pod, "main");
     assert!(connected(), "the connection is broken");
     fs::remove_file(archive).expect("it is there");
 }

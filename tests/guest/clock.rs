@@ -6,16 +6,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::ContainerStatus;
-use switchyard_tests::gate::{Access, Fault};
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{LayerBuilder, busybox, digest};
+use switchyard_tests::leak_scan;
 use switchyard_tests::registry::Registry;
-use switchyard_tests::sweep;
+use switchyard_tests::registry_proxy::{Access, RegistryFault};
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::node::{CONTAINERD, GuestNode, LIMIT, run};
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("the_clock_may_jump", the_clock_may_jump),
     ("the_clock_may_jump_by_years_amid_a_pull_a_stop_and_an_exec", by_years),
 ];
@@ -25,9 +25,9 @@ const JUMPS: [i64; 2] = [-6, 6];
 
 fn the_clock_may_jump(node: &GuestNode) {
     let pod = node.pod("clock");
-    let _ = pod.shell("counting", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.1; done");
+    let _ = pod.start_shell("counting", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.1; done");
     for (number, hours) in JUMPS.into_iter().enumerate() {
-        let before = pod.shell(&format!("before-{number}"), "exec sleep 1000");
+        let before = pod.start_shell(&format!("before-{number}"), "exec sleep 1000");
         let waiting =
             node.cri.create(&pod.id, &node.container(&format!("waiting-{number}"), "true"), &pod.config);
         jump(hours);
@@ -39,11 +39,11 @@ fn the_clock_may_jump(node: &GuestNode) {
         node.cri.start(&waiting).expect("it can be started");
         check(&node.wait_exit(&waiting), hours);
         let later = node.pod("later");
-        let id = later.shell("main", "echo runs; exec sleep 1000");
-        later.wait_lines("main", |lines| lines == ["runs"]);
+        let id = later.start_shell("main", "echo runs; exec sleep 1000");
+        later.wait_log_lines("main", |lines| lines == ["runs"]);
         assert_eq!(node.cri.sh(&id, "echo reached"), "reached");
-        let so_far = pod.lines("counting").len();
-        let lines = pod.wait_lines("counting", |lines| lines.len() > so_far + 5);
+        let so_far = pod.log_lines("counting").len();
+        let lines = pod.wait_log_lines("counting", |lines| lines.len() > so_far + 5);
         let complete = &lines[..lines.len() - 1];
         assert!(
             complete.iter().enumerate().all(|(index, line)| *line == (index + 1).to_string()),
@@ -65,7 +65,7 @@ fn the_clock_may_jump(node: &GuestNode) {
 /// Longer than anything lasts, or is kept for.
 const YEARS: i64 = 2 * 365 * 24;
 /// Files here tell what is under way to go on; containers have it at the same place.
-const SIGNS: &str = "/run/guest-clock";
+const SIGNAL_DIR: &str = "/run/guest-clock";
 /// How long a stop may take: longer than all that is done meanwhile.
 const GRACE: i64 = 120;
 /// Leases whose deletion has containerd collect all garbage at once, one for each jump.
@@ -73,53 +73,56 @@ const SPARE: [&str; 2] = ["guest-1", "guest-2"];
 
 /// A pull that its registry keeps waiting, a stop in its grace and an exec go on as if nothing were, and come to their own ends.
 fn by_years(node: &GuestNode) {
-    fs::create_dir_all(SIGNS).expect("it can be made");
-    let registry = Registry::start_behind_gate(Access::Open);
+    fs::create_dir_all(SIGNAL_DIR).expect("it can be made");
+    let registry = Registry::start_behind_proxy(Access::Open);
     let layer = LayerBuilder::default().file("data", b"years".repeat(20_000), 0o644).build_uncompressed();
     let part = format!("/blobs/{}", digest(&layer.bytes));
     registry.push("years:latest", &busybox().layer(layer).build());
     let image = registry.reference("years:latest");
     let pod = node.pod("years");
-    let shell = |name: &str, script: &str| pod.shell_with(name, script, |config| config.mounts.push(signs()));
+    let shell = |name: &str, script: &str| {
+        pod.start_shell_with(name, script, |config| config.mounts.push(signal_mount()))
+    };
     let slow = shell(
         "slow",
-        &format!("trap 'echo told' TERM; until [ -e {SIGNS}/end ]; do echo on; sleep 0.3; done; exit 5"),
+        &format!("trap 'echo told' TERM; until [ -e {SIGNAL_DIR}/end ]; do echo on; sleep 0.3; done; exit 5"),
     );
     let busy = shell("busy", "exec sleep 1000");
-    pod.wait_lines("slow", |lines| !lines.is_empty());
+    pod.wait_log_lines("slow", |lines| !lines.is_empty());
     for lease in SPARE {
         let _ = ctr(&["leases", "create", "--expires", "0", "--id", lease]);
     }
-    let cri = node.cri.within(Duration::from_secs(GRACE.unsigned_abs()));
-    let wait = format!("touch {SIGNS}/begun; until [ -e {SIGNS}/end ]; do sleep 0.3; done; echo done");
+    let cri = node.cri.with_timeout(Duration::from_secs(GRACE.unsigned_abs()));
+    let wait =
+        format!("touch {SIGNAL_DIR}/begun; until [ -e {SIGNAL_DIR}/end ]; do sleep 0.3; done; echo done");
     std::thread::scope(|scope| {
         let stop = scope.spawn(|| cri.stop(&slow, GRACE));
         let exec = scope.spawn(|| cri.exec(&busy, &["sh", "-c", &wait], GRACE));
-        pod.wait_lines("slow", |lines| lines.iter().any(|line| line == "told"));
-        assert!(eventually(LIMIT, || Path::new(SIGNS).join("begun").exists()), "the exec begins");
-        registry.gate().fail_next(&part, Fault::Hold);
+        pod.wait_log_lines("slow", |lines| lines.iter().any(|line| line == "told"));
+        assert!(eventually(LIMIT, || Path::new(SIGNAL_DIR).join("begun").exists()), "the exec begins");
+        registry.proxy().add_fault(&part, RegistryFault::Hold);
         let pull = scope.spawn(|| cri.pull(&image, None));
-        assert!(eventually(LIMIT, || registry.gate().count(&part) > 0), "the pull comes to the layer");
+        assert!(eventually(LIMIT, || registry.proxy().count(&part) > 0), "the pull comes to the layer");
         for (hours, spare) in [YEARS, -YEARS].into_iter().zip(SPARE) {
             jump(hours);
             node.wait_ready();
             let _ = ctr(&["leases", "delete", "--sync", spare]);
             let leases = ctr(&["leases", "ls", "-q"]);
             assert!(leases.iter().any(|lease| lease.contains("-pull-")), "its lease is gone: {leases:?}");
-            let so_far = pod.lines("slow").len();
-            pod.wait_lines("slow", |lines| lines.len() > so_far + 2);
+            let so_far = pod.log_lines("slow").len();
+            pod.wait_log_lines("slow", |lines| lines.len() > so_far + 2);
             let under_way = [stop.is_finished(), exec.is_finished(), pull.is_finished()];
             assert_eq!(under_way, [false; 3], "a stop, an exec, a pull ended after a jump of {hours} h");
         }
-        fs::write(Path::new(SIGNS).join("end"), "").expect("it can be written");
-        registry.gate().release();
+        fs::write(Path::new(SIGNAL_DIR).join("end"), "").expect("it can be written");
+        registry.proxy().release();
         stop.join().expect("it does not panic").expect("it is stopped");
         let said = exec.join().expect("it does not panic").expect("it reaches its end");
         assert_eq!((said.exit_code, said.stdout.as_slice()), (0, b"done\n".as_slice()));
         pull.join().expect("it does not panic").expect("it is pulled");
     });
     // Nothing was fetched twice, as it would be had anything been collected.
-    assert_eq!(registry.gate().count(&part), 1, "{:?}", registry.gate().requests());
+    assert_eq!(registry.proxy().count(&part), 1, "{:?}", registry.proxy().requests());
     let status = node.wait_exit(&slow);
     assert_eq!(status.exit_code, 5, "it was not killed before its time");
     check(&status, 0);
@@ -128,18 +131,22 @@ fn by_years(node: &GuestNode) {
     let id = node.cri.create(&pod.id, &config, &pod.config).expect("it can be made");
     node.cri.start(&id).expect("it can be started");
     assert_eq!(node.wait_exit(&id).exit_code, 0);
-    assert_eq!(pod.lines("pulled").concat(), "years".repeat(20_000));
-    fs::remove_dir_all(SIGNS).expect("it is there");
+    assert_eq!(pod.log_lines("pulled").concat(), "years".repeat(20_000));
+    fs::remove_dir_all(SIGNAL_DIR).expect("it is there");
 }
 
 /// What containers have the signs by.
-fn signs() -> cri::Mount {
-    cri::Mount { container_path: SIGNS.to_owned(), host_path: SIGNS.to_owned(), ..Default::default() }
+fn signal_mount() -> cri::Mount {
+    cri::Mount {
+        container_path: SIGNAL_DIR.to_owned(),
+        host_path: SIGNAL_DIR.to_owned(),
+        ..Default::default()
+    }
 }
 
 #[track_caller]
 fn ctr(words: &[&str]) -> Vec<String> {
-    let lines = sweep::ctr(Path::new(CONTAINERD), sweep::NAMESPACE, words);
+    let lines = leak_scan::ctr(Path::new(CONTAINERD), leak_scan::NAMESPACE, words);
     assert!(!lines.iter().any(|line| line.starts_with("unknown: ")), "{lines:?}");
     lines
 }

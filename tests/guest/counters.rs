@@ -7,10 +7,10 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::limits;
 use switchyard_tests::host::eventually;
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::node::{GuestNode, LIMIT, cgroup_file, run};
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("metrics_of_devices_are_what_the_kernel_counts", metrics_of_devices),
     ("metrics_of_huge_pages_and_kept_memory_are_the_kernels", metrics_of_huge_pages),
 ];
@@ -67,8 +67,8 @@ fn metrics_of_devices(node: &GuestNode) {
     let pod = node.pod("devices");
     let script = "dd if=/dev/zero of=/data bs=1M count=4 oflag=direct && dd if=/data of=/dev/null bs=1M iflag=direct && \
         echo done; exec sleep 1000";
-    let id = pod.shell("main", script);
-    pod.wait_lines("main", |lines| lines.iter().any(|line| line == "done"));
+    let id = pod.start_shell("main", script);
+    pod.wait_log_lines("main", |lines| lines.iter().any(|line| line == "done"));
     let disk = fs::read_to_string("/sys/block/vda/dev").expect("the disk of the guest is there");
     let disk = disk.trim();
     let count = |key: &str| counted(&id, disk).get(key).copied().unwrap_or_default();
@@ -93,7 +93,7 @@ fn metrics_of_huge_pages(node: &GuestNode) {
     run(&["sh", "-c", &format!("mkdir -p {HUGE} && mount -t hugetlbfs none {HUGE} -o pagesize=2M")]);
     let pod = node.pod("huge");
     let script = "fallocate -l 2097152 /huge/page && echo done; exec sleep 1000";
-    let id = pod.shell_with("main", script, |config| {
+    let id = pod.start_shell_with("main", script, |config| {
         config.mounts = vec![cri::Mount {
             host_path: HUGE.to_owned(),
             container_path: "/huge".to_owned(),
@@ -101,7 +101,7 @@ fn metrics_of_huge_pages(node: &GuestNode) {
         }];
         limits(config).unified.insert("memory.low".into(), (8 * MIB).to_string());
     });
-    pod.wait_lines("main", |lines| lines == ["done"]);
+    pod.wait_log_lines("main", |lines| lines == ["done"]);
     assert_eq!(cgroup_file(&id, "hugetlb.2MB.current"), (2 * MIB).to_string());
     assert_eq!(cgroup_file(&id, "memory.low"), (8 * MIB).to_string());
     wait_metrics(node, &id, || {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use switchyard_proto::cri::v1::{ContainerStatus, PodSandboxStatus};
 use switchyard_tests::host::eventually;
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::node::{GuestNode, GuestPod, LIMIT, SOCKET, cgroup_file, property, run};
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("containers_run_on_through_a_restart_of_the_unit", |node| {
         outlives(node, || {
             run(&["systemctl", "restart", "switchyard"]);
@@ -56,8 +56,8 @@ pub(crate) fn kill_main(unit: &str) {
 /// All is as before after `end`: the same processes, the same status, and a log without a gap.
 fn outlives(node: &GuestNode, end: impl FnOnce()) {
     let pod = node.pod("outlives");
-    let counting = pod.shell("counting", COUNT);
-    let ended = pod.shell("ended", "exit 3");
+    let counting = pod.start_shell("counting", COUNT);
+    let ended = pod.start_shell("ended", "exit 3");
     let _ = node.wait_exit(&ended);
     assert_counts_on(&pod);
     let before =
@@ -82,8 +82,8 @@ fn states(node: &GuestNode, pod: &GuestPod<'_>) -> (PodSandboxStatus, Vec<Contai
 /// The numbers of the log are complete up to its end, which is after all there is now.
 #[track_caller]
 fn assert_counts_on(pod: &GuestPod<'_>) {
-    let so_far = pod.lines("counting").len();
-    let lines = pod.wait_lines("counting", |lines| lines.len() > so_far + 20);
+    let so_far = pod.log_lines("counting").len();
+    let lines = pod.wait_log_lines("counting", |lines| lines.len() > so_far + 20);
     // The last line may be half written.
     let complete = &lines[..lines.len() - 1];
     let expected: Vec<_> = (1..=complete.len()).map(|number| number.to_string()).collect();

@@ -14,14 +14,14 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::nomad::device as nomad;
 use switchyard_proto::nomad::device::device_plugin_client::DevicePluginClient;
 use switchyard_tests::host::eventually;
-use switchyard_tests::nomad::Plugin;
-use switchyard_tests::nomad::agent::{install, socket_args};
+use switchyard_tests::nomad::PluginProcess;
+use switchyard_tests::nomad::agent::{install_plugins, socket_args};
 use tokio::runtime::Runtime;
 
 use crate::load::note;
 use crate::node::{GuestNode, LIMIT, run};
-use crate::nomad::place;
-use crate::tasks::STAYS;
+use crate::nomad::agent_paths;
+use crate::tasks::ENDLESS_SCRIPT;
 
 /// What the kubelet calls the devices that `tests/guest/run` makes.
 const RESOURCE: &str = "guest.test/device";
@@ -34,28 +34,28 @@ const ANNOTATION: &str = "devices.switchyard.io/";
 
 /// A lease, as the kubelet's checkpoint has it.
 #[derive(Debug, Clone)]
-pub(crate) struct Noted {
+pub(crate) struct RecordedLease {
     slot: String,
     token: String,
     /// The node of the device.
     path: String,
-    used_by: Use,
+    used_by: LeaseUse,
 }
 
 /// What was made with a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum LeaseUse {
     /// Nothing.
     None,
     /// Something may have been.
-    Begun,
+    Started,
     /// A pod with a container.
     Pod,
 }
 
 /// Who has a slot, as `switchyard devices` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub(crate) struct SlotHolder {
     owner: String,
     state: String,
     name: String,
@@ -63,14 +63,14 @@ pub(crate) struct Holder {
 }
 
 /// A kubelet that runs until this is dropped.
-pub(crate) struct Leases {
+pub(crate) struct LeaseKubelet {
     runtime: Arc<Runtime>,
     kubelet: Kubelet,
 }
 
 // === impl Leases ===
 
-impl Leases {
+impl LeaseKubelet {
     /// Starts a kubelet, and waits until it may give out so many devices.
     pub(crate) fn start(healthy: usize) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -88,7 +88,7 @@ impl Leases {
         for (kind, runs) in [("waits", false), ("runs", true)] {
             let name = format!("{kind}-{boot}");
             let given = self.runtime.block_on(self.kubelet.admit(&name, "main", &[(RESOURCE, 1)]));
-            let given = Noted::of(&given.expect("there is a device"));
+            let given = RecordedLease::of(&given.expect("there is a device"));
             note(&format!("lease {name} {} {} {}", given.slot, given.token, given.path));
             if runs {
                 note(&format!("using {name}"));
@@ -102,7 +102,7 @@ impl Leases {
 
 /// Reserves a device that no kubelet has, as an agent does; the variables of the task.
 pub(crate) fn reserve() -> BTreeMap<String, String> {
-    let free = |holders: &Vec<Holder>| holders.iter().all(|holder| holder.owner == "nomad");
+    let free = |holders: &Vec<SlotHolder>| holders.iter().all(|holder| holder.owner == "nomad");
     let mut holders = holders().into_iter();
     let slot = holders.rfind(|(_, holders)| free(holders)).expect("a kubelet has two at most").0;
     reserve_slot(&slot).unwrap_or_else(|status| panic!("Reserve of {slot}: {status}"))
@@ -111,7 +111,11 @@ pub(crate) fn reserve() -> BTreeMap<String, String> {
 fn reserve_slot(slot: &str) -> Result<BTreeMap<String, String>, tonic::Status> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = Arc::new(runtime.expect("a runtime can be made"));
-    let plugin = Plugin::launch(&install(place()).join("switchyard-device"), &socket_args(place()), &runtime);
+    let plugin = PluginProcess::launch(
+        &install_plugins(agent_paths()).join("switchyard-device"),
+        &socket_args(agent_paths()),
+        &runtime,
+    );
     let plugin = plugin.unwrap_or_else(|failed| panic!("the device plugin does not start: {failed:?}"));
     let request = nomad::ReserveRequest { device_ids: vec![slot.to_owned()] };
     let mut client = DevicePluginClient::new(plugin.channel());
@@ -120,7 +124,7 @@ fn reserve_slot(slot: &str) -> Result<BTreeMap<String, String>, tonic::Status> {
 }
 
 /// What is wrong about the leases of the boot before. What they are of is free then, or soon.
-pub(crate) fn after(node: &GuestNode, noted: &BTreeMap<String, Noted>) -> Vec<String> {
+pub(crate) fn check_after_boot(node: &GuestNode, noted: &BTreeMap<String, RecordedLease>) -> Vec<String> {
     let mut wrong = Vec::new();
     assert!(eventually(LIMIT, || holders().len() == DEVICES), "the devices are not there: {:#}", report());
     let slots = holders();
@@ -128,18 +132,18 @@ pub(crate) fn after(node: &GuestNode, noted: &BTreeMap<String, Noted>) -> Vec<St
     for (slot, holders) in &slots {
         held += holders.len();
         let of_pod =
-            |holder: &Holder| noted.values().any(|one| one.slot == *slot && one.token == holder.token);
+            |holder: &SlotHolder| noted.values().any(|one| one.slot == *slot && one.token == holder.token);
         // Of Nomad's the agent's state tells.
-        let is_known = |holder: &Holder| holder.owner == "nomad" || of_pod(holder);
+        let is_known = |holder: &SlotHolder| holder.owner == "nomad" || of_pod(holder);
         if holders.len() > 1 || !holders.iter().all(is_known) {
             wrong.push(format!("device {slot} is held by {holders:?} after the boot"));
         }
     }
     println!("from before: {} leases of a kubelet's; {held} devices are leased", noted.len());
     // All but one that a task of Nomad's had.
-    let leases = Leases::start(DEVICES - 1);
+    let leases = LeaseKubelet::start(DEVICES - 1);
     for (name, lease) in noted {
-        if let Err(why) = lease.look_at(node, name, &slots) {
+        if let Err(why) = lease.check(node, name, &slots) {
             wrong.push(format!("lease {name} of {}: {why}", lease.slot));
         }
         note(&format!("ended {name}"));
@@ -150,7 +154,7 @@ pub(crate) fn after(node: &GuestNode, noted: &BTreeMap<String, Noted>) -> Vec<St
 
 // === impl Noted ===
 
-impl Noted {
+impl RecordedLease {
     /// What a kubelet writes down of an answer.
     fn of(given: &RunOptions) -> Self {
         let token = given.annotations.keys().find_map(|key| key.strip_prefix(ANNOTATION));
@@ -158,22 +162,27 @@ impl Noted {
             slot: given.ids[RESOURCE][0].clone(),
             token: token.expect("a lease has a token").to_owned(),
             path: given.devices[0].0.clone(),
-            used_by: Use::None,
+            used_by: LeaseUse::None,
         }
     }
 
     /// What a note says.
     pub(crate) fn parse(slot: &str, token: &str, path: &str) -> Self {
-        Self { slot: slot.to_owned(), token: token.to_owned(), path: path.to_owned(), used_by: Use::None }
+        Self {
+            slot: slot.to_owned(),
+            token: token.to_owned(),
+            path: path.to_owned(),
+            used_by: LeaseUse::None,
+        }
     }
 
     /// Says what was made with it.
-    pub(crate) fn is_used(&mut self, by: Use) {
+    pub(crate) fn is_used(&mut self, by: LeaseUse) {
         self.used_by = by;
     }
 
-    fn unbound(&self) -> Holder {
-        Holder {
+    fn unbound(&self) -> SlotHolder {
+        SlotHolder {
             owner: "kubernetes".to_owned(),
             state: "unbound".to_owned(),
             name: String::new(),
@@ -183,7 +192,7 @@ impl Noted {
 
     /// Whether this pod has the device by this lease, and nobody else has it.
     fn is_bound(&self, pod: &str) -> bool {
-        let has = |holder: &Holder| {
+        let has = |holder: &SlotHolder| {
             holder.state == "bound" && holder.name.contains(pod) && holder.token == self.token
         };
         matches!(holders()[&self.slot].as_slice(), [holder] if has(holder))
@@ -197,7 +206,7 @@ impl Noted {
         note(&format!("begin {name}"));
         let pod = node.cri.run_pod(&config).map_err(told)?;
         note(&format!("pod {name} {pod}"));
-        let mut container = node.container("main", STAYS);
+        let mut container = node.container("main", ENDLESS_SCRIPT);
         container.annotations = [(format!("{ANNOTATION}{}", self.token), String::new())].into();
         container.devices = vec![cri::Device {
             container_path: "/dev/given".to_owned(),
@@ -218,17 +227,17 @@ impl Noted {
 
     /// As long as nothing is made with it, it is as it was, and no other owner has it. A pod that ran has it until the kubelet stops it, as it
     /// does before it starts it again, with the same device.
-    fn look_at(
+    fn check(
         &self,
         node: &GuestNode,
         name: &str,
-        slots: &BTreeMap<String, Vec<Holder>>,
+        slots: &BTreeMap<String, Vec<SlotHolder>>,
     ) -> Result<(), String> {
         let holders = &slots[&self.slot];
         let expected = match self.used_by {
-            Use::None => *holders == [self.unbound()],
-            Use::Begun => true,
-            Use::Pod => self.is_bound(name),
+            LeaseUse::None => *holders == [self.unbound()],
+            LeaseUse::Started => true,
+            LeaseUse::Pod => self.is_bound(name),
         };
         if !expected {
             return Err(format!(
@@ -236,7 +245,7 @@ impl Noted {
                 self.used_by
             ));
         }
-        if self.used_by != Use::Begun {
+        if self.used_by != LeaseUse::Started {
             match reserve_slot(&self.slot) {
                 Err(status) if status.message().contains("kubernetes") => {}
                 other => return Err(format!("Nomad asks for its device: {other:?}")),
@@ -267,9 +276,9 @@ pub(crate) fn report() -> Value {
 }
 
 /// Who has each slot.
-pub(crate) fn holders() -> BTreeMap<String, Vec<Holder>> {
+pub(crate) fn holders() -> BTreeMap<String, Vec<SlotHolder>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let holder = |value: &Value| Holder {
+    let holder = |value: &Value| SlotHolder {
         owner: text(&value["owner"]),
         state: text(&value["state"]),
         name: text(&value["name"]),
@@ -284,8 +293,8 @@ pub(crate) fn holders() -> BTreeMap<String, Vec<Holder>> {
 pub(crate) fn is_held_by(task: &str, env: &BTreeMap<String, String>) -> Result<(), String> {
     let holders = holders();
     let of_task = holders.values().filter(|all| all.iter().any(|holder| holder.name == task));
-    let of_task: Vec<&Vec<Holder>> = of_task.collect();
-    let fits = |holder: &Holder| {
+    let of_task: Vec<&Vec<SlotHolder>> = of_task.collect();
+    let fits = |holder: &SlotHolder| {
         (holder.owner.as_str(), holder.state.as_str()) == ("nomad", "bound")
             && env.values().any(|value| *value == holder.token)
     };

@@ -6,10 +6,10 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::limits;
 use switchyard_tests::host::eventually;
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::node::{GuestNode, GuestPod, LIMIT, cgroup_file, property, run};
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("limits_are_in_the_files_of_cgroup_v2_and_can_be_changed", limits_are_in_the_files),
     ("limits_hold_with_crun_when_units_are_loaded_anew", limits_hold_with_crun),
     ("stats_are_those_of_the_control_group", stats_are_those_of_the_control_group),
@@ -42,7 +42,7 @@ fn limits_hold_with_crun(node: &GuestNode) {
 
 /// Goes through all limits of a container that it starts; `group` in its scope has them.
 fn limits_of(node: &GuestNode, pod: &GuestPod<'_>, group: &str) -> String {
-    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         let limits = limits(config);
         limits.memory_limit_in_bytes = 64 * MIB;
         limits.memory_swap_limit_in_bytes = 100 * MIB;
@@ -74,7 +74,7 @@ fn limits_of(node: &GuestNode, pod: &GuestPod<'_>, group: &str) -> String {
     assert_eq!(file("memory.max"), (96 * MIB).to_string());
     assert_eq!(file("cpu.max"), "80000 100000");
     assert_eq!(file("pids.max"), "33");
-    let none = pod.shell_with("none", "exec sleep 1000", |config| {
+    let none = pod.start_shell_with("none", "exec sleep 1000", |config| {
         limits(config).memory_limit_in_bytes = 64 * MIB;
     });
     // systemd writes its own values again when units are loaded anew.
@@ -89,8 +89,8 @@ fn limits_of(node: &GuestNode, pod: &GuestPod<'_>, group: &str) -> String {
 fn stats_are_those_of_the_control_group(node: &GuestNode) {
     let pod = node.pod("stats");
     let script = "head -c 20000000 /dev/zero > /dev/shm/held; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; exec sleep 1000";
-    let id = pod.shell("main", script);
-    pod.wait_lines("main", |lines| lines == ["done"]);
+    let id = pod.start_shell("main", script);
+    pod.wait_log_lines("main", |lines| lines == ["done"]);
     // It does nothing any more, so that what is read first is still so when it is asked for.
     let number = |text: String| text.parse::<u64>().expect("it is a number");
     let keyed = |file: &str, key: &str| {
@@ -132,7 +132,7 @@ fn stats_are_those_of_the_control_group(node: &GuestNode) {
 fn the_main_process_is_killed(node: &GuestNode) {
     let pod = node.pod("oom");
     for try_ in 0..TRIES {
-        let id = pod.shell_with(&format!("hog-{try_}"), &format!("exec {HOG}"), |config| {
+        let id = pod.start_shell_with(&format!("hog-{try_}"), &format!("exec {HOG}"), |config| {
             limits(config).memory_limit_in_bytes = 20 * MIB;
         });
         let status = node.wait_exit(&id);
@@ -143,20 +143,21 @@ fn the_main_process_is_killed(node: &GuestNode) {
 fn a_child_is_killed(node: &GuestNode) {
     let pod = node.pod("oom-child");
     for try_ in 0..TRIES {
-        let id = pod.shell_with(&format!("parent-{try_}"), &format!("{HOG}; exit 9"), |config| {
+        let id = pod.start_shell_with(&format!("parent-{try_}"), &format!("{HOG}; exit 9"), |config| {
             limits(config).memory_limit_in_bytes = 20 * MIB;
         });
         let status = node.wait_exit(&id);
         assert_eq!((status.exit_code, status.reason.as_str()), (9, "OOMKilled"), "try {try_}");
     }
     // One that goes on is told so too, when it ends.
-    let id = pod.shell_with("later", &format!("{HOG}; echo goes on; exec sleep 1000"), |config| {
+    let id = pod.start_shell_with("later", &format!("{HOG}; echo goes on; exec sleep 1000"), |config| {
         limits(config).memory_limit_in_bytes = 20 * MIB;
     });
-    pod.wait_lines("later", |lines| lines.iter().any(|line| line == "goes on"));
+    pod.wait_log_lines("later", |lines| lines.iter().any(|line| line == "goes on"));
     node.cri.stop(&id, 0).expect("it can be stopped");
     assert_eq!(node.wait_exit(&id).reason, "OOMKilled");
-    let id = pod.shell_with("modest", "exit 137", |config| limits(config).memory_limit_in_bytes = 20 * MIB);
+    let id =
+        pod.start_shell_with("modest", "exit 137", |config| limits(config).memory_limit_in_bytes = 20 * MIB);
     assert_eq!(node.wait_exit(&id).reason, "Error");
 }
 

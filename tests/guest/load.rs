@@ -14,9 +14,9 @@ use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::image::{LayerBuilder, busybox, digest};
 
-use crate::leases::Leases;
+use crate::leases::LeaseKubelet;
 use crate::node::GuestNode;
-use crate::tasks::{STAYS, Tasks};
+use crate::tasks::{ENDLESS_SCRIPT, TaskAgent};
 
 /// Clients that make and remove pods, at once.
 const CLIENTS: u64 = 3;
@@ -38,17 +38,17 @@ pub(crate) fn note(text: &str) {
 
 pub(crate) fn run(seed: u64) -> ExitCode {
     let node = GuestNode::start();
-    let tasks = Tasks::start(&node);
-    let layer = LayerBuilder::default().dir("kept", 0o755).file("kept/file", kept(), 0o644);
+    let tasks = TaskAgent::start(&node);
+    let layer = LayerBuilder::default().dir("kept", 0o755).file("kept/file", volume_content(), 0o644);
     node.registry.push(IMAGE, &busybox().layer(layer.build_uncompressed()).build());
     let pulled = node.cri.pull(&node.registry.reference(IMAGE), None);
     pulled.unwrap_or_else(|status| panic!("PullImage: {status}"));
     let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     // Power is cut amid the next starts, as a rule.
-    let standing = NETWORKS.map(|network| (network, tasks.begin_one(network)));
-    let kubelet = Leases::start(2);
+    let standing = NETWORKS.map(|network| (network, tasks.start_endless(network)));
+    let kubelet = LeaseKubelet::start(2);
     kubelet.begin(&node);
-    let with_device = tasks.begin_with_device();
+    let with_device = tasks.start_with_device();
     println!("guest: load begins");
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -67,16 +67,16 @@ pub(crate) fn run(seed: u64) -> ExitCode {
 }
 
 /// Leaves pods, tasks of Nomad that run, and leases of devices to the next boot, which is asked for in order.
-pub(crate) fn leave() -> ExitCode {
+pub(crate) fn run_until_restart() -> ExitCode {
     let node = GuestNode::start();
-    Leases::start(2).begin(&node);
-    Tasks::start(&node).leave();
+    LeaseKubelet::start(2).begin(&node);
+    TaskAgent::start(&node).leave();
     let config = node.pod_config("left");
     let name = config.metadata.clone().unwrap_or_default().uid;
     note(&format!("begin {name}"));
     let pod = node.cri.run_pod(&config).unwrap_or_else(|status| panic!("RunPodSandbox: {status}"));
     note(&format!("pod {name} {pod}"));
-    let made = node.cri.create(&pod, &node.container("main", STAYS), &config);
+    let made = node.cri.create(&pod, &node.container("main", ENDLESS_SCRIPT), &config);
     let id = made.unwrap_or_else(|status| panic!("CreateContainer: {status}"));
     note(&format!("created {name} {id}"));
     node.cri.start(&id).unwrap_or_else(|status| panic!("StartContainer: {status}"));
@@ -85,7 +85,7 @@ pub(crate) fn leave() -> ExitCode {
 }
 
 /// What is in the file of each volume.
-pub(crate) fn kept() -> Vec<u8> {
+pub(crate) fn volume_content() -> Vec<u8> {
     b"kept ".repeat(20_000)
 }
 
@@ -122,7 +122,7 @@ fn pods(node: &GuestNode, client: &str, mut random: u64) {
             let main = format!("c{container}");
             let has_volume = container == 0 && number % 2 == 1;
             let made = if has_volume {
-                node.cri.create_old(&pod, &with_volume(node, &main, &name))
+                node.cri.create_v1alpha2(&pod, &with_volume(node, &main, &name))
             } else {
                 node.cri.create(&pod, &node.container(&main, script), &config)
             };

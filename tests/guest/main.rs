@@ -1,7 +1,7 @@
 //! What `tests/vm` runs in its guest: facts about the daemon under its own units, load for a power cut, and what is so after one.
 #![expect(clippy::print_stdout, reason = "what it prints is what the host reads")]
 
-mod after;
+mod after_boot;
 mod apparmor;
 mod checkpoint;
 mod clock;
@@ -16,7 +16,7 @@ mod pressure;
 mod quota;
 mod tasks;
 mod units;
-mod users;
+mod user_namespaces;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -25,23 +25,23 @@ use std::time::Instant;
 use node::GuestNode;
 
 /// A fact by its name. It panics where it does not hold.
-type Fact = (&'static str, fn(&GuestNode));
+type GuestFact = (&'static str, fn(&GuestNode));
 
 /// The tests of the integration suite that run once more in the guest, with crun: one of each kind.
 const SMOKE: [&str; 17] = [
     "cri::pods::a_pod_goes_its_whole_way_and_leaves_nothing",
-    "cri::ends::a_container_that_takes_too_much_memory_is_told_to_be_out_of_it",
-    "cri::ends::an_end_has_its_code_and_reason",
+    "cri::exits::a_container_that_takes_too_much_memory_is_told_to_be_out_of_it",
+    "cri::exits::an_end_has_its_code_and_reason",
     "cri::limits::limits_are_in_force_and_can_be_changed",
     "cri::v1alpha2::limits_that_only_v1alpha2_has_are_in_force_or_refused",
     "cri::devices::devices_by_name_are_given_by_the_field_and_by_annotations",
     "cri::volumes::a_mount_is_read_only_all_the_way_down_when_asked_for",
     "cri::network::a_host_port_leads_into_the_pod_until_it_is_stopped",
-    "cri::users::root_inside_is_nobody_outside_and_has_all_that_it_needs",
+    "cri::user_namespaces::root_inside_is_nobody_outside_and_has_all_that_it_needs",
     "cri::recovery::everything_outlives_a_daemon_that_is_killed",
-    "lent::leaf::a_task_is_in_the_group_that_was_made_for_it_and_leaves_it_as_it_was",
-    "lent::leaf::processors_are_limited_in_the_group_that_was_made_for_that",
-    "lent::leaf::a_task_that_runs_out_of_the_memory_of_its_group_is_told_so",
+    "caller_resources::cgroups::a_task_is_in_the_group_that_was_made_for_it_and_leaves_it_as_it_was",
+    "caller_resources::cgroups::processors_are_limited_in_the_group_that_was_made_for_that",
+    "caller_resources::cgroups::a_task_that_runs_out_of_the_memory_of_its_group_is_told_so",
     "nomad::crashes::a_task_goes_on_through_kills_of_the_daemon_and_its_end_is_told_to_who_waited",
     "nomad::networks::a_task_without_a_network_mode_is_on_a_bridge_of_its_own_with_its_ports_published",
     "nomad::resources::a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job",
@@ -61,8 +61,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         ["load", seed] => load::run(seed.parse().expect("the seed is a number")),
-        ["after"] => after::run(),
-        ["leave"] => load::leave(),
+        ["after"] => after_boot::run(),
+        ["leave"] => load::run_until_restart(),
         _ => panic!("one of: facts [WORD...], smoke [WORD...], load SEED, after, leave"),
     }
 }
@@ -78,7 +78,7 @@ fn facts(only: &[&str]) -> ExitCode {
         pressure::FACTS,
         counters::FACTS,
         apparmor::FACTS,
-        users::FACTS,
+        user_namespaces::FACTS,
         checkpoint::FACTS,
         quota::FACTS,
         nomad::FACTS,

@@ -12,7 +12,7 @@ use switchyard_steps::Step;
 use switchyard_tests::cri::{Cri, image_spec, namespaces};
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::image::busybox;
-use switchyard_tests::node::content;
+use switchyard_tests::node::log_content;
 use switchyard_tests::registry::Registry;
 use tonic::{Code, Status};
 
@@ -47,7 +47,7 @@ pub(crate) struct GuestPod<'n> {
 }
 
 /// The daemon while it can be told to die at a step; it is as it was when this is dropped.
-pub(crate) struct Killable<'n> {
+pub(crate) struct KillableDaemon<'n> {
     node: &'n GuestNode,
 }
 
@@ -143,7 +143,7 @@ impl GuestNode {
 impl GuestNode {
     /// Starts the daemon anew, so that it can be told to die.
     #[track_caller]
-    pub(crate) fn killable(&self) -> Killable<'_> {
+    pub(crate) fn killable(&self) -> KillableDaemon<'_> {
         fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one")).expect("it can be made");
         let environment =
             format!("[Service]\nEnvironment={}={KILL_FILE}\nRestartSec=100ms\n", switchyard_steps::KILL_FILE);
@@ -151,11 +151,11 @@ impl GuestNode {
         run(&["systemctl", "daemon-reload"]);
         run(&["systemctl", "restart", "switchyard"]);
         self.wait_ready();
-        Killable { node: self }
+        KillableDaemon { node: self }
     }
 }
 
-impl Killable<'_> {
+impl KillableDaemon<'_> {
     /// Has the daemon die at this step, amid this call, and waits for the next one.
     #[track_caller]
     pub(crate) fn dies_amid<T: Debug>(&self, step: Step, call: impl FnOnce() -> Result<T, Status>) {
@@ -171,7 +171,7 @@ impl Killable<'_> {
     }
 }
 
-impl Drop for Killable<'_> {
+impl Drop for KillableDaemon<'_> {
     fn drop(&mut self) {
         fs::remove_file(DROP_IN).expect("it is there");
         run(&["systemctl", "daemon-reload"]);
@@ -181,7 +181,7 @@ impl Drop for Killable<'_> {
 impl GuestPod<'_> {
     /// Makes and starts a container that runs `sh -c script`, changed by `change`; its id.
     #[track_caller]
-    pub(crate) fn shell_with(
+    pub(crate) fn start_shell_with(
         &self,
         name: &str,
         script: &str,
@@ -198,23 +198,27 @@ impl GuestPod<'_> {
 
     /// As [`GuestPod::shell_with`], unchanged.
     #[track_caller]
-    pub(crate) fn shell(&self, name: &str, script: &str) -> String {
-        self.shell_with(name, script, |_| {})
+    pub(crate) fn start_shell(&self, name: &str, script: &str) -> String {
+        self.start_shell_with(name, script, |_| {})
     }
 
     /// What a container has printed so far, line by line, without stamps.
-    pub(crate) fn lines(&self, name: &str) -> Vec<String> {
+    pub(crate) fn log_lines(&self, name: &str) -> Vec<String> {
         let path = PathBuf::from(&self.config.log_directory).join(format!("{name}.log"));
         let text = fs::read_to_string(path).unwrap_or_default();
-        text.lines().map(|line| content(line).to_owned()).collect()
+        text.lines().map(|line| log_content(line).to_owned()).collect()
     }
 
     /// Waits until a container has printed what fulfils `condition`.
     #[track_caller]
-    pub(crate) fn wait_lines(&self, name: &str, mut condition: impl FnMut(&[String]) -> bool) -> Vec<String> {
+    pub(crate) fn wait_log_lines(
+        &self,
+        name: &str,
+        mut condition: impl FnMut(&[String]) -> bool,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         let held = eventually(LIMIT, || {
-            lines = self.lines(name);
+            lines = self.log_lines(name);
             condition(&lines)
         });
         assert!(held, "the log {name} has not come to it after {LIMIT:?}: {lines:#?}");

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::host::eventually;
-use switchyard_tests::nomad::{Agent, Place, Runner, Setup};
+use switchyard_tests::nomad::{Agent, AgentPaths, TaskRunner, TaskSetup};
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::daemon::kill_main;
 use crate::node::{GuestNode, LIMIT, run};
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("tasks_of_nomad_are_in_the_group_of_the_agent_and_run_on_through_a_kill", tasks_are_in_the_group),
     ("a_task_of_nomad_that_takes_too_much_memory_is_told_so_and_leaves_its_group", too_much_memory),
 ];
@@ -24,8 +24,8 @@ const LIMIT_BYTES: u64 = 64 << 20;
 const COUNT: &str = "n=0; while [ ! -e /local/end ]; do n=$((n+1)); echo $n; sleep 0.05; done; exit 5";
 
 /// The place of the guest's agent: its group is the one that Nomad makes.
-pub(crate) fn place() -> Place {
-    Place {
+pub(crate) fn agent_paths() -> AgentPaths {
+    AgentPaths {
         dir: "/var/lib/guest-nomad".into(),
         socket: "/run/switchyard/nomad.sock".into(),
         cgroup: "nomad.slice".to_owned(),
@@ -34,25 +34,25 @@ pub(crate) fn place() -> Place {
 
 /// An agent of the guest's daemon.
 pub(crate) fn agent() -> Agent {
-    Agent::start(place(), &json!({ "allow_runtimes": ["runc", "crun"] }))
+    Agent::start(agent_paths(), &json!({ "allow_runtimes": ["runc", "crun"] }))
 }
 
 /// A task that runs `sh -c script`, with more configuration.
-pub(crate) fn task(agent: &Agent, image: &str, script: &str, more: Value) -> Setup {
+pub(crate) fn task(agent: &Agent, image: &str, script: &str, more: Value) -> TaskSetup {
     let mut config = json!({ "image": image, "command": "sh", "args": ["-c", script] });
     let Value::Object(more) = more else { panic!("{more} is no block") };
     config.as_object_mut().expect("it is one").extend(more);
-    Setup::new(place(), agent, "task", &config)
+    TaskSetup::new(agent_paths(), agent, "task", &config)
 }
 
 /// The group that the agent has made for a task.
-fn leaf(task: &nomad::TaskConfig) -> PathBuf {
+fn task_cgroup(task: &nomad::TaskConfig) -> PathBuf {
     let name = format!("nomad.slice/share.slice/{}.{}.scope", task.alloc_id, task.name);
     Path::new("/sys/fs/cgroup").join(name)
 }
 
 fn file(task: &nomad::TaskConfig, name: &str) -> String {
-    let path = leaf(task).join(name);
+    let path = task_cgroup(task).join(name);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.trim_end().to_owned()
 }
@@ -61,8 +61,8 @@ fn tasks_are_in_the_group(node: &GuestNode) {
     let agent = Arc::new(agent());
     let mut task = task(&agent, &node.image(), COUNT, json!({}));
     let started = agent.driver().start(&task.config).expect("it starts");
-    let runner = Runner::start(&agent, started.handle.expect("it has a handle"));
-    let seen = |task: &Setup| (file(&task.config, "cgroup.procs"), file(&task.config, "memory.max"));
+    let runner = TaskRunner::start(&agent, started.handle.expect("it has a handle"));
+    let seen = |task: &TaskSetup| (file(&task.config, "cgroup.procs"), file(&task.config, "memory.max"));
     let before = seen(&task);
     assert!(!before.0.is_empty(), "nothing is in the group");
     assert_eq!(before.1, LIMIT_BYTES.to_string());
@@ -84,7 +84,7 @@ fn tasks_are_in_the_group(node: &GuestNode) {
     let said = task.stdout();
     assert!(said.lines().zip(1..).all(|(line, number)| *line == format!("{number}")), "{said}");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 fn too_much_memory(node: &GuestNode) {
@@ -102,10 +102,10 @@ fn too_much_memory(node: &GuestNode) {
         let result = driver.wait(task.id(), LIMIT).expect("it ends");
         assert!(result.oom_killed, "{runtime}: {result:?}");
         assert_eq!(result.exit_code, code, "{runtime}");
-        let group = leaf(&task.config);
+        let group = task_cgroup(&task.config);
         assert!(eventually(LIMIT, || file(&task.config, "cgroup.procs").is_empty()), "{runtime}");
         driver.destroy(task.id(), true).expect("it can be destroyed");
-        task.remove_leaf();
+        task.remove_cgroups();
         assert!(!group.exists(), "{runtime}");
     }
 }

@@ -4,10 +4,10 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::limits;
 use switchyard_tests::host::eventually;
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::node::{GuestNode, LIMIT, cgroup_file, run};
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("pressure_is_told_of_containers_pods_and_in_metrics", pressure_is_told),
     ("memory_high_throttles_and_kills_nobody", memory_high_throttles),
     ("swap_is_limited_and_told", swap_is_limited_and_told),
@@ -28,7 +28,7 @@ fn stalled(container: &str, file: &str, line: &str) -> u64 {
 fn pressure_is_told(node: &GuestNode) {
     let pod = node.pod("pressure");
     // Two that want the processor, of which they get a twentieth: one waits while the other runs, and both for their quota.
-    let id = pod.shell_with("main", "while :; do :; done & while :; do :; done", |config| {
+    let id = pod.start_shell_with("main", "while :; do :; done & while :; do :; done", |config| {
         let limits = limits(config);
         limits.cpu_quota = 5_000;
         limits.cpu_period = 100_000;
@@ -79,7 +79,7 @@ fn pressure_is_told(node: &GuestNode) {
 fn memory_high_throttles(node: &GuestNode) {
     let pod = node.pod("high");
     let script = "head -c 40000000 /dev/zero > /dev/shm/held; echo done; exec sleep 1000";
-    let id = pod.shell_with("main", script, |config| {
+    let id = pod.start_shell_with("main", script, |config| {
         let limits = limits(config);
         limits.memory_limit_in_bytes = 128 * MIB;
         limits.unified.insert("memory.high".into(), (16 * MIB).to_string());
@@ -103,7 +103,7 @@ fn memory_high_throttles(node: &GuestNode) {
     assert_eq!(cgroup_file(&id, "memory.high"), "max");
     assert_eq!(cgroup_file(&id, "memory.min"), (4 * MIB).to_string());
     assert_eq!(cgroup_file(&id, "memory.max"), (128 * MIB).to_string());
-    pod.wait_lines("main", |lines| lines == ["done"]);
+    pod.wait_log_lines("main", |lines| lines == ["done"]);
     let told = node.cri.status(&id).expect("it has a status").resources.and_then(|all| all.linux);
     let unified = told.expect("they are told").unified;
     assert_eq!(unified.get("memory.high").map(String::as_str), Some("max"), "{unified:?}");
@@ -119,12 +119,12 @@ fn swap_is_limited_and_told(node: &GuestNode) {
     ]);
     let pod = node.pod("swap");
     let hold = "head -c 40000000 /dev/zero > /dev/shm/held; echo done; exec sleep 1000";
-    let id = pod.shell_with("main", hold, |config| {
+    let id = pod.start_shell_with("main", hold, |config| {
         let limits = limits(config);
         limits.memory_limit_in_bytes = 24 * MIB;
         limits.memory_swap_limit_in_bytes = 88 * MIB;
     });
-    pod.wait_lines("main", |lines| lines == ["done"]);
+    pod.wait_log_lines("main", |lines| lines == ["done"]);
     assert_eq!(cgroup_file(&id, "memory.swap.max"), (64 * MIB).to_string());
     let current = || cgroup_file(&id, "memory.swap.current").parse::<u64>().expect("it is a number");
     assert!(current() > 10_000_000, "{} bytes are swapped out", current());
@@ -134,7 +134,7 @@ fn swap_is_limited_and_told(node: &GuestNode) {
     let free = told.swap_available_bytes.unwrap_or_default().value;
     assert!((used + free).abs_diff(64 << 20) < 4096, "{told:?}");
     // One that may use none is killed instead.
-    let none = pod.shell_with("none", &format!("{hold}; exit 9"), |config| {
+    let none = pod.start_shell_with("none", &format!("{hold}; exit 9"), |config| {
         let limits = limits(config);
         limits.memory_limit_in_bytes = 24 * MIB;
         limits.memory_swap_limit_in_bytes = 24 * MIB;

@@ -11,10 +11,10 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::image::busybox;
 use tonic::{Code, Status};
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::node::{GuestNode, GuestPod, LIMIT, run};
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("a_container_takes_no_more_of_the_disk_than_its_quota", a_container_takes_no_more),
     ("a_disk_quota_counts_together_what_it_joins_and_apart_what_it_does_not", joined_and_apart),
     ("a_disk_quota_has_the_project_that_was_asked_for_as_long_as_any_container_does", a_given_project),
@@ -27,13 +27,13 @@ const FIRST: u32 = 1 << 24;
 
 /// What the kernel says of a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Counted {
+struct ProjectUsage {
     used_kib: u64,
     limit_kib: u64,
 }
 
 /// All projects that are the daemon's to give out, as another program sees them.
-fn projects() -> BTreeMap<u32, Counted> {
+fn projects() -> BTreeMap<u32, ProjectUsage> {
     // What is written back late is counted late.
     run(&["sync"]);
     let report = run(&["repquota", "--project", "--no-names", "--verbose", "/"]);
@@ -41,7 +41,7 @@ fn projects() -> BTreeMap<u32, Counted> {
         let words: Vec<_> = line.strip_prefix('#')?.split_whitespace().collect();
         let [id, _, used, _, hard, ..] = words.as_slice() else { return None };
         let number = |word: &str| word.parse().unwrap_or_else(|_| panic!("{line:?}"));
-        let counted = Counted { used_kib: number(used), limit_kib: number(hard) };
+        let counted = ProjectUsage { used_kib: number(used), limit_kib: number(hard) };
         Some((id.parse().ok()?, counted)).filter(|(id, _)| *id >= FIRST)
     };
     report.lines().filter_map(project).collect()
@@ -49,7 +49,7 @@ fn projects() -> BTreeMap<u32, Counted> {
 
 /// Waits until the kernel knows these of the daemon's projects and no others: it forgets one a moment after the last of its files.
 #[track_caller]
-fn only(known: &[u32]) -> BTreeMap<u32, Counted> {
+fn wait_projects(known: &[u32]) -> BTreeMap<u32, ProjectUsage> {
     let mut left = BTreeMap::new();
     let gone = eventually(LIMIT, || {
         left = projects();
@@ -93,7 +93,7 @@ fn create(
     quotas: &[(&str, &str)],
     quota_id: &str,
 ) -> Result<String, Status> {
-    node.cri.create_old(&pod.id, &config(node, name, quotas, quota_id))
+    node.cri.create_v1alpha2(&pod.id, &config(node, name, quotas, quota_id))
 }
 
 #[track_caller]
@@ -134,17 +134,17 @@ fn written(node: &GuestNode, container: &str, file: &str, mib: u64) -> u64 {
 
 /// It is about so much: directories and blocks that are not full count as well.
 #[track_caller]
-fn about(bytes: u64, mib: u64) {
+fn assert_about(bytes: u64, mib: u64) {
     assert!(bytes <= mib * MIB && bytes + MIB / 2 >= mib * MIB, "{bytes} bytes, and not {mib} MiB");
 }
 
 fn a_container_takes_no_more(node: &GuestNode) {
     pull(node);
-    only(&[]);
+    wait_projects(&[]);
     let pod = node.pod("quota");
     let limited = start(node, &pod, "limited", &[("/", "8m")], "");
     let free = start(node, &pod, "free", &[], "0");
-    about(written(node, &limited, "/big", 20), 8);
+    assert_about(written(node, &limited, "/big", 20), 8);
     assert_eq!(written(node, &free, "/big", 20), 20 * MIB);
     assert_eq!(written(node, &limited, "/data/big", 20), 20 * MIB, "a volume is not the root file system");
     // What is copied up from the image counts as well, and what is removed does no more.
@@ -152,12 +152,12 @@ fn a_container_takes_no_more(node: &GuestNode) {
         .cri
         .sh(&limited, "echo x >> /etc/group || echo refused; rm /big; echo x >> /etc/group && echo done");
     assert_eq!(full, "refused\ndone");
-    about(written(node, &limited, "/big", 20), 8);
+    assert_about(written(node, &limited, "/big", 20), 8);
     let seen = node.cri.sh(&limited, "df -k / | tail -n 1 | awk '{print $2}'");
     assert_eq!(seen, "8192");
 
     let id = project(node, &limited);
-    let counted = only(&[id]);
+    let counted = wait_projects(&[id]);
     assert!(counted[&id].limit_kib == 8192 && counted[&id].used_kib > 7168, "{counted:?}");
     let told = status(node, &limited);
     let quota = BTreeMap::from([("/".to_owned(), "8m".to_owned())]);
@@ -174,11 +174,11 @@ fn a_container_takes_no_more(node: &GuestNode) {
     node.cri.stop(&limited, 0).expect("it can be stopped");
     assert_eq!(projects()[&id].limit_kib, 8192);
     node.cri.remove(&limited).expect("it can be removed");
-    only(&[other]);
+    wait_projects(&[other]);
     let again = create(node, &pod, "again", &[("/", "1m")], "").expect("it is well formed");
     assert_eq!(project(node, &again), id, "it is free again");
     drop(pod);
-    only(&[]);
+    wait_projects(&[]);
     node.cri.remove_volume("kept").expect("nothing has it");
 }
 
@@ -188,20 +188,20 @@ fn joined_and_apart(node: &GuestNode) {
     let joined = start(node, &pod, "joined", &[("/&/data", "8m")], "-1");
     let id = project(node, &joined);
     assert_eq!(written(node, &joined, "/data/big", 5), 5 * MIB);
-    about(written(node, &joined, "/big", 20), 3);
+    assert_about(written(node, &joined, "/big", 20), 3);
     assert_eq!(written(node, &joined, "/vol/big", 20), 20 * MIB, "it is not among them");
-    only(&[id]);
+    wait_projects(&[id]);
     node.cri.remove(&joined).expect("it can be removed");
     // Its volume stays, and what is in it: nothing limits that any more, and nobody else gets the project.
-    let kept = only(&[id]);
+    let kept = wait_projects(&[id]);
     assert!(kept[&id].limit_kib == 0 && kept[&id].used_kib >= 5 * 1024, "{kept:?}");
 
     // A volume that has files already counts with all of them.
     let apart = start(node, &pod, "apart", &[(".*", "6m"), ("/vol", "2m")], "");
     let root = project(node, &apart);
-    about(written(node, &apart, "/data/more", 20), 1);
-    about(written(node, &apart, "/vol/big", 20), 2);
-    about(written(node, &apart, "/big", 20), 6);
+    assert_about(written(node, &apart, "/data/more", 20), 1);
+    assert_about(written(node, &apart, "/vol/big", 20), 2);
+    assert_about(written(node, &apart, "/big", 20), 6);
     let counted = projects();
     let mut limits: Vec<_> = counted.values().map(|counted| counted.limit_kib / 1024).collect();
     limits.sort_unstable();
@@ -219,7 +219,7 @@ fn joined_and_apart(node: &GuestNode) {
     assert_eq!(projects(), counted);
     drop(pod);
     node.cri.remove_volume("kept").expect("nothing has it");
-    only(&[]);
+    wait_projects(&[]);
 }
 
 fn a_given_project(node: &GuestNode) {
@@ -235,7 +235,7 @@ fn a_given_project(node: &GuestNode) {
     let other = start(node, &pod, "other", &[(".*", "6m")], &text);
     assert_eq!((project(node, &other), limited()), (asked, limit(6)));
     assert_eq!(written(node, &one, "/big", 3), 3 * MIB);
-    about(written(node, &other, "/vol/big", 20), 3);
+    assert_about(written(node, &other, "/vol/big", 20), 3);
     node.cri.remove(&one).expect("it can be removed");
     assert_eq!(limited(), limit(6), "the other still has it");
     run(&["systemctl", "restart", "switchyard"]);
@@ -244,7 +244,7 @@ fn a_given_project(node: &GuestNode) {
     assert_eq!(limited().unwrap_or(0), 0, "nobody has it");
     drop(pod);
     node.cri.remove_volume("kept").expect("nothing has it");
-    only(&[]);
+    wait_projects(&[]);
 }
 
 /// Wherever the daemon dies, the same request makes one container that is limited, and the same removal leaves nothing of it.
@@ -271,12 +271,12 @@ fn a_kill_amid_a_quota(node: &GuestNode) {
             let id = make().unwrap_or_else(|status| panic!("{step:?}: {status}"));
             assert_eq!(count(), others + 1, "{step:?}");
             node.cri.start(&id).expect("it can be started");
-            about(written(node, &id, "/vol/big", 20), 4);
-            about(written(node, &id, "/data/big", 20), 2);
+            assert_about(written(node, &id, "/vol/big", 20), 4);
+            assert_about(written(node, &id, "/data/big", 20), 2);
             node.cri.remove(&id).expect("it can be removed");
         }
         drop(pod);
         node.cri.remove_volume("kept").expect("nothing has it");
-        only(&[]);
+        wait_projects(&[]);
     }
 }

@@ -12,29 +12,29 @@ use prost::Message;
 use serde_json::json;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::image::busybox;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use tonic::{Code, Status};
 
 use crate::leases;
 use crate::node::{GuestNode, LIMIT};
-use crate::nomad::{agent, place, task};
+use crate::nomad::{agent, agent_paths, task};
 
 /// Where the agent keeps what it knows.
 const STATE: &str = "/var/lib/guest-nomad/state";
 /// Runs until it is told to end, at once then: the end of a node waits long for who does not listen to SIGTERM.
-pub(crate) const STAYS: &str = "trap 'exit 143' TERM; echo up; sleep 1000 & wait $!";
+pub(crate) const ENDLESS_SCRIPT: &str = "trap 'exit 143' TERM; echo up; sleep 1000 & wait $!";
 /// Ends by itself.
-const ENDS: &str = "echo up; exit 3";
+const SHORT_SCRIPT: &str = "echo up; exit 3";
 
 /// An agent with the image of its tasks.
-pub(crate) struct Tasks {
+pub(crate) struct TaskAgent {
     agent: Agent,
     image: String,
 }
 
 /// What the agent has written down of a task.
 #[derive(Debug, Clone, Copy)]
-enum Kept {
+enum AgentFile {
     /// The request.
     Request,
     /// The handle that it was answered with.
@@ -45,11 +45,12 @@ enum Kept {
     Removing,
 }
 
-const KEPT: [Kept; 4] = [Kept::Request, Kept::Handle, Kept::Ended, Kept::Removing];
+const AGENT_FILES: [AgentFile; 4] =
+    [AgentFile::Request, AgentFile::Handle, AgentFile::Ended, AgentFile::Removing];
 
 // === impl Kept ===
 
-impl Kept {
+impl AgentFile {
     fn path(self, id: &str) -> PathBuf {
         let hash = id.rsplit('/').next().unwrap_or_default();
         Path::new(STATE).join(format!("{hash}.{self:?}").to_lowercase())
@@ -73,7 +74,7 @@ impl Kept {
 
 // === impl Tasks ===
 
-impl Tasks {
+impl TaskAgent {
     /// Starts the agent; the name of its image is one that does not move, so that it is not looked for again.
     pub(crate) fn start(node: &GuestNode) -> Self {
         fs::create_dir_all(Path::new(STATE).join("new")).expect("the disk can be written");
@@ -81,59 +82,59 @@ impl Tasks {
         Self { agent: agent(), image: node.registry.reference("library/tasks:1") }
     }
 
-    fn task(&self, script: &str, network: &str) -> Setup {
+    fn task(&self, script: &str, network: &str) -> TaskSetup {
         task(&self.agent, &self.image, script, json!({ "network_mode": network }))
     }
 
     /// Starts a task as an agent does that will have to know of it, and waits for its end if it is one that ends.
-    fn begin(&self, script: &str, network: &str) -> Setup {
-        self.begin_of(self.task(script, network))
+    fn begin(&self, script: &str, network: &str) -> TaskSetup {
+        self.start_and_record(self.task(script, network))
     }
 
     /// Starts a task with a device that was reserved for it.
-    pub(crate) fn begin_with_device(&self) -> Setup {
-        let mut task = self.task(STAYS, "host");
+    pub(crate) fn start_with_device(&self) -> TaskSetup {
+        let mut task = self.task(ENDLESS_SCRIPT, "host");
         let env = leases::reserve();
         task.config.device_env.extend(env.clone());
         task.config.env.extend(env);
-        let task = self.begin_of(task);
+        let task = self.start_and_record(task);
         let held = leases::is_held_by(task.id(), &task.config.device_env);
         held.unwrap_or_else(|why| panic!("a task was started with a device: {why}"));
         task
     }
 
-    fn begin_of(&self, task: Setup) -> Setup {
+    fn start_and_record(&self, task: TaskSetup) -> TaskSetup {
         let driver = self.agent.driver();
         let id = task.id();
-        Kept::Request.write(id, &task.config.encode_to_vec());
+        AgentFile::Request.write(id, &task.config.encode_to_vec());
         let started = driver.start(&task.config).unwrap_or_else(|status| panic!("StartTask: {status}"));
-        Kept::Handle.write(id, &started.handle.expect("it has a handle").encode_to_vec());
+        AgentFile::Handle.write(id, &started.handle.expect("it has a handle").encode_to_vec());
         if ends(Some(&task.config)) {
             let code = driver.wait(id, LIMIT).expect("it ends").exit_code;
-            Kept::Ended.write(id, code.to_string().as_bytes());
+            AgentFile::Ended.write(id, code.to_string().as_bytes());
         }
         task
     }
 
-    fn remove(&self, mut task: Setup) {
-        Kept::Removing.write(task.id(), b"");
+    fn remove(&self, mut task: TaskSetup) {
+        AgentFile::Removing.write(task.id(), b"");
         let driver = self.agent.driver();
         driver.stop(task.id(), Duration::ZERO, "").unwrap_or_else(|status| panic!("StopTask: {status}"));
         driver.destroy(task.id(), true).unwrap_or_else(|status| panic!("DestroyTask: {status}"));
-        task.remove_leaf();
+        task.remove_cgroups();
         forget(task.id());
     }
 
     /// Starts a task that stays.
-    pub(crate) fn begin_one(&self, network: &str) -> Setup {
-        self.begin(STAYS, network)
+    pub(crate) fn start_endless(&self, network: &str) -> TaskSetup {
+        self.begin(ENDLESS_SCRIPT, network)
     }
 
     /// Makes and removes tasks for as long as this; `first` is the first that it removes.
-    pub(crate) fn load(&self, network: &str, first: Setup, limit: Duration) {
+    pub(crate) fn load(&self, network: &str, first: TaskSetup, limit: Duration) {
         let begin = Instant::now();
         let mut standing = vec![first];
-        for script in [ENDS, STAYS].into_iter().cycle() {
+        for script in [SHORT_SCRIPT, ENDLESS_SCRIPT].into_iter().cycle() {
             if begin.elapsed() > limit {
                 return;
             }
@@ -146,26 +147,28 @@ impl Tasks {
 
     /// Leaves tasks to the next boot, as an agent does that is asked to stop.
     pub(crate) fn leave(self) {
-        for (script, network) in [(STAYS, "host"), (STAYS, "bridge"), (ENDS, "host")] {
-            self.begin(script, network).leave();
+        for (script, network) in
+            [(ENDLESS_SCRIPT, "host"), (ENDLESS_SCRIPT, "bridge"), (SHORT_SCRIPT, "host")]
+        {
+            self.begin(script, network).detach();
         }
-        self.begin_with_device().leave();
+        self.start_with_device().detach();
         self.agent.stop();
     }
 
     /// What is wrong about the tasks of the boot before. They are gone then, and a new one was started.
-    pub(crate) fn after(&self) -> Vec<String> {
+    pub(crate) fn check_after_boot(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut seen = (0, 0);
         for request in requests() {
             let id = request.id.clone();
-            let looked = match Kept::Handle.read(&id) {
+            let looked = match AgentFile::Handle.read(&id) {
                 Some(handle) => {
                     seen.0 += 1;
                     if request.device_env.is_empty() {
-                        self.look_at(&id, &handle)
+                        self.check_task(&id, &handle)
                     } else {
-                        self.look_at_device(request, &handle)
+                        self.check_device(request, &handle)
                     }
                 }
                 None => {
@@ -177,14 +180,14 @@ impl Tasks {
             forget(&id);
         }
         println!("tasks of Nomad: {} that were answered, {} that were not", seen.0, seen.1);
-        if let Err(why) = self.see_through(self.task(STAYS, "bridge")) {
+        if let Err(why) = self.run_and_remove(self.task(ENDLESS_SCRIPT, "bridge")) {
             wrong.push(format!("a new task: {why}"));
         }
         wrong
     }
 
     /// A task that was answered is told to be lost, or to have ended as it did; it can be destroyed, and is not known then.
-    fn look_at(&self, id: &str, handle: &[u8]) -> Result<(), String> {
+    fn check_task(&self, id: &str, handle: &[u8]) -> Result<(), String> {
         let driver = self.agent.driver();
         let handle = nomad::TaskHandle::decode(handle).map_err(|error| error.to_string())?;
         let may_end = ends(handle.config.as_ref());
@@ -193,8 +196,9 @@ impl Tasks {
             Err(status) if is_unknown(&status) => None,
             Err(status) => return Err(format!("RecoverTask: {status}")),
         };
-        let code = Kept::Ended.read(id).and_then(|text| String::from_utf8(text).ok()?.parse::<i32>().ok());
-        let removing = Kept::Removing.read(id).is_some();
+        let code =
+            AgentFile::Ended.read(id).and_then(|text| String::from_utf8(text).ok()?.parse::<i32>().ok());
+        let removing = AgentFile::Removing.read(id).is_some();
         let fits = match (&told, code) {
             (Some(result), Some(code)) => result.exit_code == code,
             (None, Some(_)) => removing,
@@ -211,25 +215,25 @@ impl Tasks {
 
     /// A task that had a device has it until it is destroyed, and is started again with it. Of what was reserved an agent that was started
     /// anew knows the variables alone.
-    fn look_at_device(&self, request: nomad::TaskConfig, handle: &[u8]) -> Result<(), String> {
+    fn check_device(&self, request: nomad::TaskConfig, handle: &[u8]) -> Result<(), String> {
         println!("a task of Nomad's had a device");
         let id = request.id.clone();
-        if Kept::Removing.read(&id).is_some() {
+        if AgentFile::Removing.read(&id).is_some() {
             // Power was cut amid this: what was destroyed then is not known any more.
-            return self.look_at(&id, handle);
+            return self.check_task(&id, handle);
         }
         leases::is_held_by(&id, &request.device_env)?;
-        Kept::Removing.write(&id, b"");
-        self.look_at(&id, handle)?;
+        AgentFile::Removing.write(&id, b"");
+        self.check_task(&id, handle)?;
         self.start_anew(request).map_err(|why| format!("with its device again: {why}"))
     }
 
     /// A start that was not answered is asked for once more, under a new id, and what is left of the first goes with it.
     fn start_anew(&self, request: nomad::TaskConfig) -> Result<(), String> {
         let before = request.id.clone();
-        let mut task = Setup::again(place(), request);
-        task.renew();
-        self.see_through(task)?;
+        let mut task = TaskSetup::restored(agent_paths(), request);
+        task.assign_new_id();
+        self.run_and_remove(task)?;
         match self.agent.driver().inspect(&before) {
             Err(status) if is_unknown(&status) => Ok(()),
             other => Err(format!("what was there is there yet: {other:?}")),
@@ -237,10 +241,10 @@ impl Tasks {
     }
 
     /// Starts a task, sees that it runs if it is one that stays, and removes it.
-    fn see_through(&self, mut task: Setup) -> Result<(), String> {
+    fn run_and_remove(&self, mut task: TaskSetup) -> Result<(), String> {
         let driver = self.agent.driver();
         // Power may be cut amid this as well.
-        Kept::Request.write(task.id(), &task.config.encode_to_vec());
+        AgentFile::Request.write(task.id(), &task.config.encode_to_vec());
         driver.start(&task.config).map_err(|status| format!("StartTask: {status}"))?;
         task.wait_stdout(|text| text == "up\n");
         if !ends(Some(&task.config)) {
@@ -254,7 +258,7 @@ impl Tasks {
             leases::is_held_by(task.id(), &task.config.device_env)?;
         }
         driver.destroy(task.id(), true).map_err(|status| format!("DestroyTask: {status}"))?;
-        task.remove_leaf();
+        task.remove_cgroups();
         forget(task.id());
         Ok(())
     }
@@ -274,7 +278,7 @@ fn requests() -> Vec<nomad::TaskConfig> {
 /// Whether a task is one that ends by itself.
 fn ends(config: Option<&nomad::TaskConfig>) -> bool {
     let packed = config.map(|config| config.msgpack_driver_config.as_slice()).unwrap_or_default();
-    packed.windows(ENDS.len()).any(|part| part == ENDS.as_bytes())
+    packed.windows(SHORT_SCRIPT.len()).any(|part| part == SHORT_SCRIPT.as_bytes())
 }
 
 fn is_unknown(status: &Status) -> bool {
@@ -284,7 +288,7 @@ fn is_unknown(status: &Status) -> bool {
 /// The agent has no more to do with a task.
 fn forget(id: &str) {
     // The request last: as long as it is there, the rest is looked at.
-    for kept in KEPT.into_iter().rev() {
+    for kept in AGENT_FILES.into_iter().rev() {
         // Not all of it was written.
         let _ = fs::remove_file(kept.path(id));
     }

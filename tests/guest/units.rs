@@ -9,10 +9,10 @@ use std::process::{Command, Output};
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::Fact;
+use crate::GuestFact;
 use crate::node::{GuestNode, LIMIT, SOCKET, cgroup_file, property, run, scope};
 
-pub(crate) const FACTS: &[Fact] = &[
+pub(crate) const FACTS: &[GuestFact] = &[
     ("the_units_start_and_say_so", the_units_start_and_say_so),
     ("the_socket_is_for_root_alone", the_socket_is_for_root_alone),
     ("systemd_is_chosen_to_make_control_groups", systemd_is_chosen_to_make_control_groups),
@@ -83,10 +83,10 @@ fn a_pod_goes_its_whole_way(node: &GuestNode) {
     let client = &node.cri;
     let pod = node.pod("whole");
     assert_eq!(client.pod_status(&pod.id).expect("it has one").state(), cri::PodSandboxState::SandboxReady);
-    let id = pod.shell("main", "echo out; exec sleep 1000");
+    let id = pod.start_shell("main", "echo out; exec sleep 1000");
     assert_eq!(client.status(&id).expect("it has one").state(), cri::ContainerState::ContainerRunning);
     assert_eq!(client.sh(&id, "ip -4 -o addr show eth0 | grep -c 10.88.0."), "1");
-    pod.wait_lines("main", |lines| lines == ["out"]);
+    pod.wait_log_lines("main", |lines| lines == ["out"]);
     let stats = client.stats(&id).expect("it has some");
     let told = stats.memory.and_then(|memory| memory.usage_bytes).map_or(0, |bytes| bytes.value);
     assert!(told > 0, "its memory is told");

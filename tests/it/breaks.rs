@@ -1,16 +1,16 @@
 //! Things that break: each gives a clear error within a deadline, leaves nothing behind, is told of, and comes back by itself.
 
-mod answers;
 mod checkpoints;
 mod clients;
+mod containerd_hangs;
 mod disks;
-mod hangs;
-mod keeper;
-mod late;
+mod impostors;
+mod late_answers;
+mod logkeeper;
 mod network;
-mod pretenders;
 mod registries;
 mod runtimes;
+mod shim_answers;
 mod shims;
 mod versions;
 
@@ -20,19 +20,19 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_tests::host::{eventually, processes};
-use switchyard_tests::node::Node;
-use switchyard_tests::sweep::Sweep;
+use switchyard_tests::leak_scan::LeakScan;
+use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
 
 /// How long something may take to be noticed, or to come back.
 const LIMIT: Duration = Duration::from_secs(40);
 /// How long a call may take that needs nothing but the daemon's own memory, or that is refused at once.
-const AT_ONCE: Duration = Duration::from_secs(3);
+const FAST_CALL_LIMIT: Duration = Duration::from_secs(3);
 
 /// A process that stands still until this is dropped.
-struct Frozen(Pid);
+struct SuspendedProcess(Pid);
 
-impl Frozen {
+impl SuspendedProcess {
     fn new(pid: i32) -> Self {
         let pid = Pid::from_raw(pid);
         kill(pid, Signal::SIGSTOP).expect("it runs");
@@ -40,7 +40,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for SuspendedProcess {
     fn drop(&mut self) {
         // It may have been killed meanwhile.
         let _ = kill(self.0, Signal::SIGCONT);
@@ -48,12 +48,12 @@ impl Drop for Frozen {
 }
 
 /// The process that the daemon has on record as its containerd or logkeeper.
-fn managed(node: &Node, name: &str) -> i32 {
+fn managed(node: &TestNode, name: &str) -> i32 {
     node.root().managed(name).expect("the daemon writes down whom it started").as_raw()
 }
 
 /// The shim of a container.
-fn shim(node: &Node, container: &str) -> i32 {
+fn shim(node: &TestNode, container: &str) -> i32 {
     let all = processes::belonging_to(node.root().path());
     let mut shims = all
         .iter()
@@ -63,8 +63,8 @@ fn shim(node: &Node, container: &str) -> i32 {
 
 /// Waits until the node says of itself that it is not ready, for a reason that contains `why`, by all the ways it has.
 #[track_caller]
-fn assert_told(node: &Node, condition: &str, reason: &str, why: &str) {
-    let cri = node.cri().within(AT_ONCE);
+fn assert_not_ready(node: &TestNode, condition: &str, reason: &str, why: &str) {
+    let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     let mut last = None;
     let told = eventually(LIMIT, || {
         let now = cri.condition(condition).expect("Status answers at once, whatever is away");
@@ -77,7 +77,7 @@ fn assert_told(node: &Node, condition: &str, reason: &str, why: &str) {
 
 /// Waits until the node is ready again, by all the ways it has to say so.
 #[track_caller]
-fn assert_recovers(node: &Node) {
+fn assert_recovers(node: &TestNode) {
     let mut last = String::new();
     let ready = eventually(LIMIT, || {
         let (status, body) = node.daemon().get("/readyz?verbose");
@@ -99,10 +99,10 @@ fn refused<T: Debug>(what: &str, answer: Result<T, Status>, codes: &[Code]) -> S
 
 /// Waits until there is nothing that was not there before.
 #[track_caller]
-fn assert_nothing_new(node: &Node, before: &Sweep) {
+fn assert_no_leaks_since(node: &TestNode, before: &LeakScan) {
     let mut new = Vec::new();
     let clean = eventually(LIMIT, || {
-        new = node.sweep().since(before);
+        new = node.leak_scan().new_since(before);
         new.is_empty()
     });
     assert!(clean, "left behind: {new:#?}\n{}", node.daemon().tail());

@@ -1,5 +1,5 @@
 //! The backend contract, on a real containerd with real containers.
 
-use switchyard_tests::world::World;
+use switchyard_tests::backend_fixture::BackendFixture;
 
-switchyard_contract::contract_tests!(|| World::new());
+switchyard_contract::contract_tests!(|| BackendFixture::new());

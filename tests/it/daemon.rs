@@ -6,23 +6,23 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use tonic::Code;
 
 /// How long the daemon may take to notice.
 const LIMIT: Duration = Duration::from_secs(40);
 
-fn containerd(node: &Node) -> Pid {
+fn containerd(node: &TestNode) -> Pid {
     node.root().managed("containerd").expect("the daemon writes down whom it started")
 }
 
-fn readiness(node: &Node) -> u16 {
+fn readiness(node: &TestNode) -> u16 {
     node.daemon().get("/readyz").0
 }
 
 #[test]
 fn readiness_follows_containerd() {
-    let node = Node::start();
+    let node = TestNode::start();
     assert_eq!((readiness(&node), node.daemon().get("/livez").0), (200, 200));
     let pid = containerd(&node);
     kill(pid, Signal::SIGSTOP).expect("it runs");
@@ -37,11 +37,11 @@ fn readiness_follows_containerd() {
     kill(containerd(&node), Signal::SIGKILL).expect("it runs");
     assert!(eventually(LIMIT, || readiness(&node) == 503), "a dead containerd is not noticed");
     assert!(eventually(LIMIT, || readiness(&node) == 200), "{}", node.daemon().tail());
-    assert_eq!(node.pod("after").output("echo works", |_| {}), "works");
+    assert_eq!(node.pod("after").run_shell("echo works", |_| {}), "works");
 }
 
 /// The advisories that `/statusz` names, as programs with their versions, once the runtimes have been asked.
-fn advisories(node: &Node) -> Vec<String> {
+fn advisories(node: &TestNode) -> Vec<String> {
     assert!(eventually(LIMIT, || readiness(node) == 200), "{}", node.daemon().tail());
     let status: Value = serde_json::from_str(&node.daemon().get("/statusz").1).expect("it is JSON");
     let list = status["advisories"].as_array().expect("there is a list");
@@ -51,7 +51,7 @@ fn advisories(node: &Node) -> Vec<String> {
 
 #[test]
 fn versions_with_known_vulnerabilities_are_named_unless_they_are_ignored_and_change_no_readiness() {
-    let node = Node::start();
+    let node = TestNode::start();
     // Debian 12 keeps these numbers, whatever it fixes under them.
     let named = advisories(&node);
     assert!(named.iter().any(|version| version.starts_with("runc 1.1.5")), "{named:?}");
@@ -63,17 +63,17 @@ fn versions_with_known_vulnerabilities_are_named_unless_they_are_ignored_and_cha
     // Runtimes are asked again when containerd is there anew.
     kill(containerd(&node), Signal::SIGKILL).expect("it runs");
     assert!(eventually(LIMIT, || readiness(&node) == 503) && advisories(&node) == named);
-    assert_eq!(node.pod("fine").output("echo works", |_| {}), "works");
+    assert_eq!(node.pod("fine").run_shell("echo works", |_| {}), "works");
     assert_eq!(lines(), named.len(), "and not again");
     drop(node);
 
-    let node = Node::start_with(&format!("[advisories]\nignore = {named:?}\n"), |_| {});
+    let node = TestNode::start_with(&format!("[advisories]\nignore = {named:?}\n"), |_| {});
     assert_eq!(advisories(&node), Vec::<String>::new());
 }
 
 #[test]
 fn calls_that_the_recovery_keeps_waiting_for_too_long_are_told_to_come_again() {
-    let node = Node::start_with("[recovery]\nwait_seconds = 1\n", |_| {});
+    let node = TestNode::start_with("[recovery]\nwait_seconds = 1\n", |_| {});
     let pod = node.pod("early");
     node.daemon().terminate();
     let pid = containerd(&node);
@@ -98,15 +98,15 @@ fn calls_that_the_recovery_keeps_waiting_for_too_long_are_told_to_come_again() {
     // It may have been replaced by now.
     let _ = kill(pid, Signal::SIGCONT);
     node.daemon().wait_ready();
-    assert_eq!(pod.output("echo works", |_| {}), "works");
+    assert_eq!(pod.run_shell("echo works", |_| {}), "works");
 }
 
 #[test]
 fn a_stop_in_flight_is_answered_by_a_daemon_that_is_asked_to_end() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("ending");
     let script = "trap 'echo asked; sleep 1; exit 3' TERM; echo hello; while :; do sleep 0.02; done";
-    let id = pod.shell("main", script);
+    let id = pod.start_shell("main", script);
     pod.wait_log("main", |lines| lines.len() == 1);
     std::thread::scope(|scope| {
         let stop = scope.spawn(|| node.cri().stop(&id, 20));
@@ -121,9 +121,9 @@ fn a_stop_in_flight_is_answered_by_a_daemon_that_is_asked_to_end() {
 
 #[test]
 fn metrics_count_calls_by_method_and_name_nobody() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("counted");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     node.cri().status(&"0".repeat(64)).expect_err("there is none");
     let (status, text) = node.daemon().get("/metrics");
     assert_eq!(status, 200);

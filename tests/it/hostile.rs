@@ -17,39 +17,39 @@ mod trees;
 use std::time::Duration;
 
 use nix::unistd::Pid;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 
 /// What a call may take that is given more to do than calls of well-meaning clients are.
 const LONG: Duration = Duration::from_secs(180);
 
 /// The processes that must outlive what a test does.
 #[derive(Debug, PartialEq, Eq)]
-struct Alive {
+struct ServerPids {
     daemon: i32,
     containerd: Pid,
     logkeeper: Option<Pid>,
 }
 
-impl Alive {
-    fn now(node: &Node) -> Self {
+impl ServerPids {
+    fn now(node: &TestNode) -> Self {
         let logkeeper = node.root().managed("logkeeper");
-        Self { daemon: node.daemon().pid(), containerd: node.containerd(), logkeeper }
+        Self { daemon: node.daemon().pid(), containerd: node.containerd_pid(), logkeeper }
     }
 }
 
 /// Fails unless these processes are there still, and serve.
 #[track_caller]
-fn assert_alive(node: &Node, before: &Alive) {
-    assert_eq!(Alive::now(node), *before, "something has died: {}", node.daemon().tail());
+fn assert_alive(node: &TestNode, before: &ServerPids) {
+    assert_eq!(ServerPids::now(node), *before, "something has died: {}", node.daemon().tail());
     for pid in [before.containerd.as_raw(), before.daemon] {
         assert!(std::path::Path::new(&format!("/proc/{pid}/exe")).exists(), "{pid} has died");
     }
-    assert_eq!(node.pod("after").output("echo served", |_| {}), "served");
+    assert_eq!(node.pod("after").run_shell("echo served", |_| {}), "served");
 }
 
 /// The most memory that the daemon has had at a time, in bytes.
 #[track_caller]
-fn peak_memory(node: &Node) -> u64 {
+fn peak_memory(node: &TestNode) -> u64 {
     let path = format!("/proc/{}/status", node.daemon().pid());
     let status = std::fs::read_to_string(path).expect("the daemon runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel counts it");

@@ -1,18 +1,18 @@
 //! Images: pulls from real registries through the real daemon, and what becomes of them.
 
 mod access;
-mod holders;
-mod kinds;
-mod lives;
+mod formats;
+mod lifecycle;
 mod loading;
-mod shared;
+mod ownership;
+mod shared_layers;
 mod transfers;
 
 pub(crate) use loading::save;
 use switchyard_proto::cri::v1::AuthConfig;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::image::{Image, ImageBuilder, LayerBuilder, busybox, random_layer};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 
 /// Busybox with a file of its own, so that no other test has its image.
 pub(crate) fn with_file(name: &str) -> ImageBuilder {
@@ -30,15 +30,15 @@ pub(crate) fn auth(user: &str, password: &str) -> Option<AuthConfig> {
 
 /// What `cat /which` prints in a container of the image.
 #[track_caller]
-fn which(node: &Node, reference: &str) -> String {
+fn which(node: &TestNode, reference: &str) -> String {
     let pod = node.pod("which");
-    pod.output("cat /which", |config| config.image = Some(image_spec(reference)))
+    pod.run_shell("cat /which", |config| config.image = Some(image_spec(reference)))
 }
 
 /// How often a layer was asked for.
 fn downloads(registry: &switchyard_tests::registry::Registry, digest: &str) -> usize {
     registry
-        .gate()
+        .proxy()
         .requests()
         .iter()
         .filter(|request| request.starts_with("GET ") && request.contains(&format!("/blobs/{digest}")))

@@ -8,65 +8,65 @@ use std::collections::BTreeSet;
 
 use switchyard_steps::{Area, Step};
 
-use lab::{Kill, Lab};
+use fixture::{KillFixture, KillPoint};
 
 mod abandoned;
-mod daemons;
-mod external;
+mod daemon_starts;
+mod device_leases;
+mod external_containerd;
+mod fixture;
 mod images;
-mod keepers;
-mod lab;
-mod leases;
+mod logkeepers;
 mod pods;
 mod tasks;
 
 /// Kills amid one kind of request.
-struct Amid {
-    run: fn(&Lab, Kill),
-    at: &'static [(Step, u32)],
+struct KillCase {
+    run: fn(&KillFixture, KillPoint),
+    points: &'static [(Step, u32)],
 }
 
 /// All of them.
-const ALL: [&[Amid]; 10] = [
-    pods::MADE,
-    pods::ENDED,
-    tasks::MADE,
-    tasks::ENDED,
+const ALL: [&[KillCase]; 10] = [
+    pods::POD_START_CASES,
+    pods::POD_END_CASES,
+    tasks::TASK_START_CASES,
+    tasks::TASK_END_CASES,
     tasks::HUNG,
-    tasks::KEPT,
+    tasks::KEPT_EXITS,
     images::KILLS,
-    keepers::KILLS,
-    daemons::KILLS,
-    leases::KILLS,
+    logkeepers::KILLS,
+    daemon_starts::KILLS,
+    device_leases::KILLS,
 ];
 
 /// Plays kills on one node, one after the other.
-fn play(amids: &[Amid]) {
-    play_on(Lab::new(), amids);
+fn run_cases(amids: &[KillCase]) {
+    run_cases_on(KillFixture::new(), amids);
 }
 
-fn play_on(lab: Lab, amids: &[Amid]) {
-    play_each(lab, amids, 1);
+fn run_cases_on(lab: KillFixture, amids: &[KillCase]) {
+    run_every_nth(lab, amids, 1);
 }
 
 /// Plays each n-th kill of those amid the same request.
-fn play_each(lab: Lab, amids: &[Amid], nth: usize) {
+fn run_every_nth(lab: KillFixture, amids: &[KillCase], nth: usize) {
     for amid in amids {
-        for &(step, time) in amid.at.iter().step_by(nth) {
-            (amid.run)(&lab, Kill { step, time });
+        for &(step, time) in amid.points.iter().step_by(nth) {
+            (amid.run)(&lab, KillPoint { step, nth: time });
         }
     }
     lab.finish();
 }
 
 /// Whether all variants are played in full: `SWITCHYARD_KILLS=all` says so.
-fn in_full() -> bool {
+fn all_variants() -> bool {
     std::env::var_os("SWITCHYARD_KILLS").is_some_and(|kills| kills == "all")
 }
 
 #[test]
 fn every_step_is_the_last_of_some_process() {
-    let played = ALL.into_iter().flatten().flat_map(|amid| amid.at).map(|(step, _)| *step);
+    let played = ALL.into_iter().flatten().flat_map(|amid| amid.points).map(|(step, _)| *step);
     // criu takes part in checkpoints, which the kernels of other machines are too new for, and many have no project quotas:
     // `tests/guest/checkpoint.rs` and `tests/guest/quota.rs` play these, as long as the guest is asked for them.
     for facts in [" --only amid_a_checkpoint", " --only quota"] {
@@ -77,87 +77,88 @@ fn every_step_is_the_last_of_some_process() {
     }
     let in_the_guest =
         Step::ALL.iter().copied().filter(|step| matches!(step.area(), Area::Checkpoint | Area::Quota));
-    let played: BTreeSet<Step> = played.chain(daemons::FRESH.iter().copied()).chain(in_the_guest).collect();
+    let played: BTreeSet<Step> =
+        played.chain(daemon_starts::FRESH.iter().copied()).chain(in_the_guest).collect();
     let missing: Vec<_> = Step::ALL.iter().filter(|step| !played.contains(step)).collect();
     assert!(missing.is_empty(), "no kill is played at {missing:?}");
 }
 
 #[test]
 fn a_pod_that_a_kill_cut_off_is_run_by_the_same_request() {
-    play(pods::MADE);
+    run_cases(pods::POD_START_CASES);
 }
 
 #[test]
 fn a_pod_whose_end_a_kill_cut_off_is_ended_by_the_same_request() {
-    play(pods::ENDED);
+    run_cases(pods::POD_END_CASES);
 }
 
 #[test]
 fn a_container_that_a_kill_cut_off_is_made_started_and_changed_by_the_same_request() {
-    play(tasks::MADE);
+    run_cases(tasks::TASK_START_CASES);
 }
 
 #[test]
 fn a_container_whose_end_a_kill_cut_off_tells_it_and_is_removed_by_the_same_request() {
-    play(tasks::ENDED);
+    run_cases(tasks::TASK_END_CASES);
 }
 
 #[test]
 fn a_container_whose_hung_shim_was_killed_as_a_kill_came_tells_its_end() {
-    play_on(Lab::impatient(), tasks::HUNG);
+    run_cases_on(KillFixture::with_short_shim_timeout(), tasks::HUNG);
 }
 
 #[test]
 fn a_container_whose_exit_containerd_keeps_is_started_and_ended_by_the_same_request() {
-    play_on(Lab::with_store(), tasks::KEPT);
+    run_cases_on(KillFixture::with_sandbox_store(), tasks::KEPT_EXITS);
 }
 
 #[test]
 fn an_image_that_a_kill_cut_off_is_pulled_unpacked_and_removed_by_the_same_request() {
-    play(images::KILLS);
+    run_cases(images::KILLS);
 }
 
 #[test]
 fn a_lease_of_devices_that_a_kill_cut_off_is_had_by_the_same_request_and_one_that_was_ended_is_not() {
-    play_on(Lab::with_devices(), leases::KILLS);
+    run_cases_on(KillFixture::with_devices(), device_leases::KILLS);
 }
 
 /// The same steps as where they are sent again: every second one says enough of it between changes.
 #[test]
 fn what_a_kill_cut_off_and_nobody_sends_again_is_listed_or_gone() {
-    play_each(Lab::new(), abandoned::ABANDONED, if in_full() { 1 } else { 2 });
+    run_every_nth(KillFixture::new(), abandoned::ABANDONED, if all_variants() { 1 } else { 2 });
 }
 
 #[test]
 fn beside_a_containerd_of_others_a_kill_loses_and_leaves_nothing_either() {
-    if in_full() {
-        external::ALL
+    if all_variants() {
+        external_containerd::ALL
             .into_iter()
             .chain([abandoned::ABANDONED])
-            .for_each(|amids| play_on(Lab::external(""), amids));
+            .for_each(|amids| run_cases_on(KillFixture::external(""), amids));
     } else {
-        play_on(Lab::external(""), external::DIFFERENT);
+        run_cases_on(KillFixture::external(""), external_containerd::EXTERNAL_ONLY_CASES);
     }
 }
 
 #[test]
 fn daemons_that_live_too_short_know_together_what_came_of_a_start() {
-    external::short_lives();
+    external_containerd::short_lives();
 }
 
 #[test]
 fn a_logkeeper_that_is_killed_anywhere_loses_doubles_and_tears_no_line() {
-    play(keepers::KILLS);
+    run_cases(logkeepers::KILLS);
 }
 
 #[test]
 fn a_daemon_that_is_killed_while_it_starts_is_followed_by_one_that_finds_everything() {
-    play(daemons::KILLS);
+    run_cases(daemon_starts::KILLS);
 }
 
 #[test]
 fn a_daemon_that_is_killed_in_its_first_start_is_followed_by_one_that_works() {
-    for step in daemons::FRESH {
-        daemons::first_start(*step);
+    for step in daemon_starts::FRESH {
+        daemon_starts::first_start(*step);
     }
 }

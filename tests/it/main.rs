@@ -2,17 +2,17 @@
 
 mod architecture;
 mod breaks;
+mod caller_resources;
 mod contract;
 mod cri;
 mod daemon;
+mod debian_packages;
 mod fuzzing;
 mod hostile;
 mod images;
 mod kills;
 mod ledger;
-mod lent;
-mod neighbours;
 mod nomad;
-mod packages;
 mod support_works;
+mod two_gateways;
 mod undo;

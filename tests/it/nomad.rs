@@ -8,20 +8,20 @@ mod go_host;
 mod images;
 mod kills;
 mod launchers;
-mod lives;
 mod networks;
-mod numbers;
+mod repeated_starts;
 mod resources;
-mod starts;
+mod stats_and_events;
+mod task_lifecycle;
 
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 
 /// A task that runs `sh -c script` from busybox.
 #[track_caller]
-fn shell(node: &Node, agent: &Agent, script: &str) -> Setup {
+fn shell(node: &TestNode, agent: &Agent, script: &str) -> TaskSetup {
     let config = serde_json::json!({
         "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": "host"
     });
-    Setup::new(node.root(), agent, "task", &config)
+    TaskSetup::new(node.root(), agent, "task", &config)
 }

@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 
 use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
-use switchyard_tests::gate::{Access, Fault};
 use switchyard_tests::host::{cgroups, mounts, processes};
 use switchyard_tests::image::{self, Family, ImageBuilder, Index, LayerBuilder};
+use switchyard_tests::leak_scan::LeakScan;
 use switchyard_tests::registry::Registry;
+use switchyard_tests::registry_proxy::{Access, RegistryFault};
 use switchyard_tests::root::PrivateRoot;
-use switchyard_tests::sweep::Sweep;
 use switchyard_tests::{http, prereq, ustar};
 
 #[test]
@@ -28,11 +28,11 @@ fn a_missing_program_is_named_with_its_package() {
 fn archives_are_deterministic_and_tar_reads_them() {
     let root = switchyard_tests::scratch::Scratch::new();
     let entries = [
-        entry("dir", 0o755, ustar::Kind::Directory),
-        entry("dir/file", 0o640, ustar::Kind::File(b"content\n".to_vec())),
-        entry("dir/hard", 0o640, ustar::Kind::HardLink("dir/file".to_owned())),
-        entry("dir/soft", 0o777, ustar::Kind::Symlink("file".to_owned())),
-        entry("dir/pipe", 0o600, ustar::Kind::Fifo),
+        entry("dir", 0o755, ustar::TarEntryKind::Directory),
+        entry("dir/file", 0o640, ustar::TarEntryKind::File(b"content\n".to_vec())),
+        entry("dir/hard", 0o640, ustar::TarEntryKind::HardLink("dir/file".to_owned())),
+        entry("dir/soft", 0o777, ustar::TarEntryKind::Symlink("file".to_owned())),
+        entry("dir/pipe", 0o600, ustar::TarEntryKind::Fifo),
     ];
     let archive = ustar::archive(&entries);
     assert_eq!(archive, ustar::archive(&entries));
@@ -96,18 +96,18 @@ fn references_and_mirrors_name_the_registry() {
 #[test]
 fn a_gate_asks_for_a_password() {
     let registry =
-        Registry::start_behind_gate(Access::Basic { user: "u".to_owned(), password: "p".to_owned() });
+        Registry::start_behind_proxy(Access::Basic { user: "u".to_owned(), password: "p".to_owned() });
     let refused = http::get(registry.address(), "/v2/").unwrap();
     assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Basic realm=\"tests\"")));
     let headers = [("Authorization", "Basic dTpw")];
     assert_eq!(http::request(registry.address(), "GET", "/v2/", &headers, &[]).unwrap().status, 200);
-    assert_eq!(registry.gate().requests(), ["GET /v2/", "GET /v2/"]);
+    assert_eq!(registry.proxy().requests(), ["GET /v2/", "GET /v2/"]);
 }
 
 #[test]
 fn a_gate_gives_tokens_of_one_repository() {
     let credentials = Some(("u".to_owned(), "p".to_owned()));
-    let registry = Registry::start_behind_gate(Access::Bearer { credentials });
+    let registry = Registry::start_behind_proxy(Access::Bearer { credentials });
     let image = ImageBuilder::new().build();
     registry.push("team/app:1", &image);
     let address = registry.address();
@@ -127,34 +127,34 @@ fn a_gate_gives_tokens_of_one_repository() {
 
 #[test]
 fn a_gate_plays_each_fault_once() {
-    let registry = Registry::start_behind_gate(Access::Open);
+    let registry = Registry::start_behind_proxy(Access::Open);
     let image = ImageBuilder::new().layer(image::random_layer(4096, 7)).build();
     registry.push("a:1", &image);
     let path = format!("/v2/a/blobs/{}", image.layers[0].digest);
     let fetch = || http::get(registry.address(), &path);
-    registry.gate().fail_next("/blobs/", Fault::Status(503));
+    registry.proxy().add_fault("/blobs/", RegistryFault::Status(503));
     assert_eq!(fetch().unwrap().status, 503);
-    registry.gate().fail_next("/blobs/", Fault::Corrupt);
+    registry.proxy().add_fault("/blobs/", RegistryFault::Corrupt);
     assert_ne!(image::digest(&fetch().unwrap().body), image.layers[0].digest);
-    registry.gate().fail_next("/blobs/", Fault::CutAfter(1000));
+    registry.proxy().add_fault("/blobs/", RegistryFault::CutAfter(1000));
     assert!(fetch().is_err(), "a body that ends early is no answer");
     assert_eq!(image::digest(&fetch().unwrap().body), image.layers[0].digest);
-    assert_eq!(registry.gate().count("/blobs/"), 4);
+    assert_eq!(registry.proxy().count("/blobs/"), 4);
 }
 
 #[test]
 fn a_held_request_waits_for_its_release() {
-    let registry = Registry::start_behind_gate(Access::Open);
-    registry.gate().fail_next("/v2/", Fault::Hold);
+    let registry = Registry::start_behind_proxy(Access::Open);
+    registry.proxy().add_fault("/v2/", RegistryFault::Hold);
     let address = registry.address();
     let asked = std::thread::spawn(move || http::get(address, "/v2/").unwrap().status);
     assert!(switchyard_tests::host::eventually(std::time::Duration::from_secs(10), || {
-        registry.gate().count("/v2/") == 1
+        registry.proxy().count("/v2/") == 1
     }));
     assert!(!asked.is_finished());
     // The request is counted before it is held: it is released until it is through.
     assert!(switchyard_tests::host::eventually(std::time::Duration::from_secs(10), || {
-        registry.gate().release();
+        registry.proxy().release();
         asked.is_finished()
     }));
     assert_eq!(asked.join().unwrap(), 200);
@@ -184,7 +184,7 @@ fn extra_configuration_lies_over_the_private_one() {
 
 #[test]
 fn a_fresh_root_is_clean() {
-    Sweep::take(&PrivateRoot::new()).assert_clean();
+    LeakScan::of(&PrivateRoot::new()).assert_clean();
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn the_sweep_sees_what_is_left_and_dropping_the_root_removes_it() {
     let root = PrivateRoot::new();
     let path = root.path().to_owned();
     let cgroup = root.cgroup_name();
-    let before = Sweep::take(&root);
+    let before = LeakScan::of(&root);
 
     let data = path.join("data");
     fs::create_dir_all(&data).unwrap();
@@ -207,7 +207,7 @@ fn the_sweep_sees_what_is_left_and_dropping_the_root_removes_it() {
     let named = format!("{}/containerd-shim-none", path.display());
     let mut shim = command(&["sleep", "1000"]).arg0(&named).spawn().unwrap();
 
-    let found = Sweep::take(&root).since(&before).join("\n");
+    let found = LeakScan::of(&root).new_since(&before).join("\n");
     for part in
         ["mount ", "named pipe", "directory", "control group", "in a control group", "containerd-shim-none"]
     {
@@ -255,7 +255,7 @@ fn a_network_left_by_its_pod_is_seen_and_removed() {
     for part in ["leased to", "interface", "iptables rule"] {
         assert!(found.contains(part), "{part:?} is not in\n{found}");
     }
-    assert!(Sweep::take(&root).findings.iter().any(|finding| finding.starts_with("pinned namespace")));
+    assert!(LeakScan::of(&root).findings.iter().any(|finding| finding.starts_with("pinned namespace")));
     drop(root);
     assert!(!Path::new("/sys/class/net").join(&bridge).exists());
     let rules = Command::new(prereq::require("iptables-save", "iptables")).output().unwrap();
@@ -272,8 +272,8 @@ fn a_network_that_was_given_back_is_clean() {
     assert_eq!(root.network().in_use(), Vec::<String>::new());
 }
 
-fn entry(path: &str, mode: u32, kind: ustar::Kind) -> ustar::Entry {
-    ustar::Entry { path: path.to_owned(), mode, uid: 0, gid: 0, kind }
+fn entry(path: &str, mode: u32, kind: ustar::TarEntryKind) -> ustar::TarEntry {
+    ustar::TarEntry { path: path.to_owned(), mode, uid: 0, gid: 0, kind }
 }
 
 fn manifest(registry: &Registry, repository: &str, reference: &str, media_type: &str) -> http::Response {

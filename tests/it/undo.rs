@@ -18,10 +18,10 @@ use switchyard_core::spec::{
 };
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_steps::{Area, Step};
+use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::{block_device, cgroups, eventually};
 use switchyard_tests::image::busybox;
 use switchyard_tests::prereq;
-use switchyard_tests::world::World;
 
 /// The steps of making a sandbox that has everything.
 const SANDBOX_MADE: [Step; 10] = [
@@ -51,7 +51,7 @@ const SANDBOX_ENDED: [Step; 9] = [
     Step::SandboxForgotten,
 ];
 /// The steps of putting down what its frontend says of it.
-const SANDBOX_AMENDED: [Step; 1] = [Step::SandboxAmended];
+const SANDBOX_UPDATED: [Step; 1] = [Step::SandboxAmended];
 /// The steps of making a task.
 const TASK_MADE: [Step; 4] = [Step::TaskRecorded, Step::TaskViewed, Step::TaskVolumes, Step::TaskPrepared];
 /// The steps of starting one.
@@ -93,18 +93,18 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// An image with a volume, so that every step of making a task is taken.
 const IMAGE: &str = "library/volumes:latest";
 
-struct Lab {
-    world: World,
+struct UndoFixture {
+    fixture: BackendFixture,
     backend: Arc<dyn Backend>,
 }
 
-impl Lab {
+impl UndoFixture {
     async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
     async fn with(change: impl FnOnce(&mut Settings)) -> Self {
-        let world = tokio::task::block_in_place(|| World::with(change));
+        let world = tokio::task::block_in_place(|| BackendFixture::with(change));
         world.registry().push(IMAGE, &busybox().volume("/data").build());
         let backend = world.backend();
         backend.recover().await.expect("a fresh world can be recovered");
@@ -115,7 +115,7 @@ impl Lab {
             owner: Owner::Host,
         };
         backend.images().pull(&request).await.expect("the image can be pulled");
-        Self { world, backend }
+        Self { fixture: world, backend }
     }
 
     /// A sandbox that takes every step: with a network, shared memory and an infra process.
@@ -123,14 +123,14 @@ impl Lab {
         SandboxSpec {
             network: SandboxNetwork::Pod(switchyard_core::spec::PodNetwork::default()),
             pid: SandboxPid::Shared,
-            ..self.world.sandbox_spec("pod")
+            ..self.fixture.sandbox_spec("pod")
         }
     }
 
     /// A task that takes every step: with a volume of its image, an image as a volume, and a log.
     fn task_spec(&self, command: &[&str]) -> TaskSpec {
-        let mut spec = self.world.task_spec("task", command);
-        spec.image = self.world.registry().reference(IMAGE);
+        let mut spec = self.fixture.task_spec("task", command);
+        spec.image = self.fixture.registry().reference(IMAGE);
         let source = MountSource::Image { reference: spec.image.clone(), sub_path: "".into() };
         spec.mounts = vec![Mount {
             destination: "/image".into(),
@@ -142,7 +142,7 @@ impl Lab {
             selinux_relabel: false,
             options: Vec::new(),
         }];
-        spec.stdio.output = Output::Log(self.world.root().log_dir().join("task/0.log"));
+        spec.stdio.output = Output::Log(self.fixture.root().log_dir().join("task/0.log"));
         spec
     }
 
@@ -159,7 +159,7 @@ impl Lab {
     }
 
     async fn assert_only(&self, what: &[String]) {
-        let left = self.world.leftovers().await;
+        let left = self.fixture.remaining_objects().await;
         let strange: Vec<_> = left
             .iter()
             .filter(|finding| !what.iter().any(|known| finding.contains(known.as_str())))
@@ -168,12 +168,12 @@ impl Lab {
     }
 
     fn fail(&self, step: Step) {
-        self.world.faults().fail(step);
+        self.fixture.faults().fail(step);
     }
 
     #[track_caller]
     fn assert_reached(&self, step: Step) {
-        assert!(!self.world.faults().waits(), "{step:?} was not reached");
+        assert!(!self.fixture.faults().waits(), "{step:?} was not reached");
     }
 }
 
@@ -183,7 +183,7 @@ fn every_step_has_its_test() {
         &SANDBOX_MADE[..],
         &SANDBOX_STARTED[..],
         &SANDBOX_ENDED[..],
-        &SANDBOX_AMENDED[..],
+        &SANDBOX_UPDATED[..],
         &TASK_MADE[..],
         &TASK_STARTED[..],
         &TASK_LIMITED[..],
@@ -200,7 +200,7 @@ fn every_step_has_its_test() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_whose_making_fails_leaves_nothing() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     for step in SANDBOX_MADE {
         lab.fail(step);
         let made = lab.backend.create_sandbox(SandboxId::random(), &lab.sandbox_spec()).await;
@@ -212,10 +212,10 @@ async fn a_sandbox_whose_making_fails_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_whose_start_fails_is_stopped_and_can_be_started() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     let id = lab.sandbox().await;
     lab.backend.stop_sandbox(id).await.expect("it can be stopped");
-    let stopped = lab.world.leftovers().await;
+    let stopped = lab.fixture.remaining_objects().await;
     // The first of its making is that of its record, which is there.
     for step in [&SANDBOX_STARTED[..], &SANDBOX_MADE[1..]].concat() {
         lab.fail(step);
@@ -232,16 +232,16 @@ async fn a_sandbox_whose_start_fails_is_stopped_and_can_be_started() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_could_not_be_undone_has_its_network_until_it_is_cleared_away() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     let id = SandboxId::random();
     lab.fail(Step::SandboxMarked);
     lab.fail(Step::SandboxInfraEnded);
     assert!(lab.backend.create_sandbox(id, &lab.sandbox_spec()).await.is_err());
-    let mut released = Box::pin(lab.backend.network_released(id));
+    let mut released = Box::pin(lab.backend.wait_network_released(id));
     assert!(released.as_mut().now_or_never().is_none(), "its ports still lead to it");
     tokio::time::timeout(LIMIT, released).await.expect("it is cleared away soon");
     let gone = async {
-        while !lab.world.leftovers().await.is_empty() {
+        while !lab.fixture.remaining_objects().await.is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
@@ -252,15 +252,15 @@ async fn what_could_not_be_undone_has_its_network_until_it_is_cleared_away() {
     lab.fail(Step::SandboxMarked);
     lab.fail(Step::SandboxInfraEnded);
     assert!(lab.backend.start_sandbox(id, &lab.sandbox_spec()).await.is_err());
-    assert!(lab.backend.network_released(id).now_or_never().is_none());
+    assert!(lab.backend.wait_network_released(id).now_or_never().is_none());
     lab.backend.stop_sandbox(id).await.expect("it can be stopped");
-    lab.backend.network_released(id).await;
+    lab.backend.wait_network_released(id).await;
     lab.backend.remove_sandbox(id).await.expect("it can be removed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_and_a_removal_that_fail_can_be_repeated() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     for step in SANDBOX_ENDED {
         let id = lab.sandbox().await;
         lab.fail(step);
@@ -277,9 +277,9 @@ async fn a_stop_and_a_removal_that_fail_can_be_repeated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_whose_making_fails_leaves_nothing_but_its_sandbox() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
-    let before = lab.world.leftovers().await;
+    let before = lab.fixture.remaining_objects().await;
     for step in TASK_MADE {
         lab.fail(step);
         let made = lab.backend.create_task(TaskId::random(), sandbox, &lab.task_spec(&["true"])).await;
@@ -291,11 +291,11 @@ async fn a_task_whose_making_fails_leaves_nothing_but_its_sandbox() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_that_fails_is_on_record_and_leaves_no_process() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     for step in TASK_STARTED {
         let id = lab.task(sandbox, &["sleep", "1000"]).await;
-        let before = lab.world.leftovers().await;
+        let before = lab.fixture.remaining_objects().await;
         lab.fail(step);
         assert!(lab.backend.start_task(id).await.is_err(), "{step:?}");
         lab.assert_reached(step);
@@ -311,15 +311,15 @@ async fn a_start_that_fails_is_on_record_and_leaves_no_process() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_note_on_a_sandbox_that_fails_can_be_repeated() {
-    let mut lab = Lab::new().await;
+    let mut lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
-    for step in SANDBOX_AMENDED {
+    for step in SANDBOX_UPDATED {
         lab.fail(step);
         assert!(lab.backend.amend_sandbox(sandbox, b"first").await.is_err(), "{step:?}");
         lab.assert_reached(step);
         lab.backend.amend_sandbox(sandbox, b"second").await.expect("it can be repeated");
     }
-    lab.backend = lab.world.reopen().await;
+    lab.backend = lab.fixture.reopen().await;
     let found = lab.backend.recover().await.expect("it recovers");
     assert_eq!(found.sandboxes[0].details.note, b"second");
     lab.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
@@ -329,7 +329,7 @@ async fn a_note_on_a_sandbox_that_fails_can_be_repeated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_limits_that_fails_can_be_repeated() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     let id = lab.task(sandbox, &["sleep", "1000"]).await;
     let pid = lab.backend.start_task(id).await.expect("a task can be started").pid;
@@ -371,7 +371,7 @@ async fn a_change_of_limits_that_fails_can_be_repeated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_that_cannot_be_recorded_is_not_lost() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     for step in TASK_REAPED {
         let id = lab.task(sandbox, &["sh", "-c", "echo last words; exit 7"]).await;
@@ -385,7 +385,7 @@ async fn an_end_that_cannot_be_recorded_is_not_lost() {
         assert!((exit.code, &exit.cause) == (7, &ExitCause::Exited), "{step:?}: {exit:?}");
         lab.backend.remove_task(id).await.expect("a task that has ended can be removed");
     }
-    let log = fs::read_to_string(lab.world.root().log_dir().join("task/0.log")).expect("there is a log");
+    let log = fs::read_to_string(lab.fixture.root().log_dir().join("task/0.log")).expect("there is a log");
     assert_eq!(log.matches("last words").count(), TASK_REAPED.len(), "{log}");
 }
 
@@ -402,7 +402,7 @@ done
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checkpoint_that_fails_leaves_a_task_that_goes_on_and_can_be_repeated() {
     let _ = prereq::require("criu", "criu");
-    let lab = Lab::with(|settings| {
+    let lab = UndoFixture::with(|settings| {
         let path = settings.run.join("runc-with-word");
         fs::create_dir_all(&settings.run).expect("the root can be written");
         fs::write(&path, RUNTIME).expect("the root can be written");
@@ -415,11 +415,11 @@ async fn a_checkpoint_that_fails_leaves_a_task_that_goes_on_and_can_be_repeated(
     let id = lab.task(sandbox, &["sh", "-c", "while :; do echo moves; sleep 0.05; done"]).await;
     lab.backend.start_task(id).await.expect("a task can be started");
     // It has another child each time.
-    let mut before = lab.world.leftovers().await;
+    let mut before = lab.fixture.remaining_objects().await;
     before.push("in a control group of the root".to_owned());
-    let log = lab.world.root().log_dir().join("task/0.log");
+    let log = lab.fixture.root().log_dir().join("task/0.log");
     let written = || fs::metadata(&log).map_or(0, |data| data.len());
-    let archives = lab.world.root().path().join("archives");
+    let archives = lab.fixture.root().path().join("archives");
     fs::create_dir(&archives).expect("the root can be written");
     let spec = CheckpointSpec {
         location: archives.join("one.tar"),
@@ -433,7 +433,7 @@ async fn a_checkpoint_that_fails_leaves_a_task_that_goes_on_and_can_be_repeated(
         let so_far = written();
         assert!(eventually(LIMIT, || written() > so_far), "{step:?}: the task stands still");
         lab.assert_only(&before).await;
-        assert!(!lab.world.settings().state.join("tasks").join(id.to_string()).join("checkpoint").exists());
+        assert!(!lab.fixture.settings().state.join("tasks").join(id.to_string()).join("checkpoint").exists());
         // Nobody takes away an archive that is whole, and it is never replaced.
         let names = || fs::read_dir(&archives).expect("it is there").count();
         assert_eq!(names(), usize::from(step == Step::CheckpointNamed), "{step:?}");
@@ -448,9 +448,9 @@ async fn a_checkpoint_that_fails_leaves_a_task_that_goes_on_and_can_be_repeated(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_of_a_task_that_fails_can_be_repeated() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
-    let before = lab.world.leftovers().await;
+    let before = lab.fixture.remaining_objects().await;
     for step in TASK_REMOVED {
         let id = lab.task(sandbox, &["sleep", "1000"]).await;
         lab.backend.start_task(id).await.expect("a task can be started");
@@ -466,7 +466,7 @@ async fn a_removal_of_a_task_that_fails_can_be_repeated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_fails_half_way_a_new_backend_recovers_cleanly() {
-    let lab = Lab::new().await;
+    let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     let running = lab.task(sandbox, &["sleep", "1000"]).await;
     lab.backend.start_task(running).await.expect("a task can be started");
@@ -477,7 +477,7 @@ async fn whatever_fails_half_way_a_new_backend_recovers_cleanly() {
         let _ = lab.backend.stop_sandbox(doomed).await;
         let _ = lab.backend.remove_sandbox(doomed).await;
         lab.assert_reached(step);
-        let backend = lab.world.reopen().await;
+        let backend = lab.fixture.reopen().await;
         let found = backend.recover().await.expect("recovery succeeds");
         let task = found.tasks.iter().find(|task| task.id == running).expect("the running task is found");
         assert!(matches!(task.state, TaskState::Running { .. }), "{step:?}: {:?}", task.state);
@@ -486,8 +486,13 @@ async fn whatever_fails_half_way_a_new_backend_recovers_cleanly() {
             backend.remove_sandbox(doomed).await.expect("it can be removed by the new backend");
         }
         let name = doomed.to_string();
-        let left: Vec<_> =
-            lab.world.leftovers().await.into_iter().filter(|finding| finding.contains(&name)).collect();
+        let left: Vec<_> = lab
+            .fixture
+            .remaining_objects()
+            .await
+            .into_iter()
+            .filter(|finding| finding.contains(&name))
+            .collect();
         assert!(left.is_empty(), "{step:?} left {left:#?}");
         // The old backend knows less than the new one: the rest of the test uses it for new sandboxes only.
     }

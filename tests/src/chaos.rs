@@ -9,29 +9,29 @@ use std::time::{Duration, Instant};
 
 use crate::cri::Cri;
 use crate::host::eventually;
-use crate::node::Node;
+use crate::node::TestNode;
 
 mod calls;
 mod client;
 mod evidence;
+mod expected_state;
 mod killer;
-mod ledger;
 mod log;
 mod outcome;
 mod random;
 
-pub use ledger::Victim;
+pub use expected_state::Victim;
 pub use outcome::{Excuse, Outcome};
 
-use calls::Calls;
-use client::Client;
+use calls::RetryingCalls;
+use client::ChaosClient;
+use expected_state::ExpectedState;
 use killer::Killer;
-use ledger::Ledger;
-use outcome::Notes;
+use outcome::RunRecorder;
 use random::Random;
 
 /// How long after the last removal everything must be gone.
-const CLEAN: Duration = Duration::from_secs(60);
+const CLEAN_LIMIT: Duration = Duration::from_secs(60);
 
 /// What a run does.
 #[derive(Debug, Clone)]
@@ -58,16 +58,16 @@ pub struct Settings {
 /// When a prerequisite is missing or the first start fails.
 #[must_use]
 pub fn run(settings: Settings) -> Outcome {
-    let start = |config: &str| Node::start_with(config, |_| {});
-    let node = if settings.external { Node::start_external } else { start }(&settings.config);
-    let ledger = Ledger::default();
-    let notes = Notes::new(settings.clone());
-    let calls = Calls { ledger: &ledger, notes: &notes };
+    let start = |config: &str| TestNode::start_with(config, |_| {});
+    let node = if settings.external { TestNode::start_external } else { start }(&settings.config);
+    let ledger = ExpectedState::default();
+    let notes = RunRecorder::new(settings.clone());
+    let calls = RetryingCalls { expected: &ledger, recorder: &notes };
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for number in 0..settings.clients {
             let mut client =
-                Client::new(number, &node, calls, Random::new(settings.seed, u64::from(number) + 1));
+                ChaosClient::new(number, &node, calls, Random::new(settings.seed, u64::from(number) + 1));
             let over = &over;
             scope.spawn(move || {
                 while !over.load(Ordering::Acquire) {
@@ -88,12 +88,12 @@ pub fn run(settings: Settings) -> Outcome {
     });
     let since = Instant::now();
     let mut findings = Vec::new();
-    let clean = eventually(CLEAN, || {
-        findings = node.sweep().findings;
+    let clean = eventually(CLEAN_LIMIT, || {
+        findings = node.leak_scan().findings;
         findings.is_empty()
     });
     if clean {
-        notes.change().clean_after = Some(since.elapsed());
+        notes.outcome().clean_after = Some(since.elapsed());
     }
     for finding in findings {
         notes.violation(format_args!("left behind: {finding}"));
@@ -101,7 +101,7 @@ pub fn run(settings: Settings) -> Outcome {
     let outcome = notes.finish();
     if !outcome.violations.is_empty() {
         // What was found is told by the outcome; the drop of the node would tell it again.
-        node.forgive();
+        node.skip_leak_check();
     }
     if let Some(logs) = &settings.logs {
         copy_logs(&node, logs);
@@ -110,7 +110,7 @@ pub fn run(settings: Settings) -> Outcome {
 }
 
 /// Copies what the processes of a node have logged.
-fn copy_logs(node: &Node, to: &Path) {
+fn copy_logs(node: &TestNode, to: &Path) {
     fs::create_dir_all(to).expect("the directory for logs can be made");
     let state = node.root().state();
     for log in

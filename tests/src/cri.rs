@@ -53,7 +53,7 @@ impl Cri {
 
     /// The same client, but each of its calls may take no longer than this.
     #[must_use]
-    pub fn within(&self, limit: Duration) -> Self {
+    pub fn with_timeout(&self, limit: Duration) -> Self {
         Self { endpoint: self.endpoint.clone().timeout(limit), runtime: Arc::clone(&self.runtime) }
     }
 
@@ -178,7 +178,7 @@ impl Cri {
     ///
     /// # Errors
     /// The status of the call.
-    pub fn create_old(&self, pod: &str, config: &old::ContainerConfig) -> Result<String, Status> {
+    pub fn create_v1alpha2(&self, pod: &str, config: &old::ContainerConfig) -> Result<String, Status> {
         let request = old::CreateContainerRequest {
             pod_sandbox_id: pod.to_owned(),
             config: Some(config.clone()),
@@ -195,7 +195,11 @@ impl Cri {
     ///
     /// # Errors
     /// The status of the call.
-    pub fn update_old(&self, container: &str, limits: old::LinuxContainerResources) -> Result<(), Status> {
+    pub fn update_v1alpha2(
+        &self,
+        container: &str,
+        limits: old::LinuxContainerResources,
+    ) -> Result<(), Status> {
         let request = old::UpdateContainerResourcesRequest {
             container_id: container.to_owned(),
             linux: Some(limits),

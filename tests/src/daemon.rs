@@ -104,7 +104,7 @@ impl Daemon {
     /// # Panics
     /// When it does not answer.
     #[must_use]
-    pub fn get_as_stranger(&self, path: &str) -> (u16, String) {
+    pub fn get_from_admin_address(&self, path: &str) -> (u16, String) {
         let answer = http::get(self.admin(), path)
             .unwrap_or_else(|error| panic!("GET {path}: {error}\n{}", self.tail()));
         (answer.status, answer.text())
@@ -139,7 +139,7 @@ impl Daemon {
 
     /// The kills that have not happened yet.
     #[must_use]
-    pub fn kills_to_come(&self) -> Vec<String> {
+    pub fn pending_kills(&self) -> Vec<String> {
         let text = fs::read_to_string(self.kill_file()).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
@@ -156,7 +156,7 @@ impl Daemon {
             ended = child.try_wait().expect("a child can be waited for");
             ended.is_some()
         });
-        let told = format!("{:?} was not reached\n{}", self.kills_to_come(), self.tail());
+        let told = format!("{:?} was not reached\n{}", self.pending_kills(), self.tail());
         let status = ended.unwrap_or_else(|| panic!("{told}"));
         assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{status}: {told}");
         self.child = None;

@@ -46,19 +46,19 @@ exec "$@"
 
 /// The packages that are installed on this machine.
 #[derive(Debug)]
-pub struct Database {
-    packages: BTreeMap<String, Entry>,
+pub struct PackageDatabase {
+    packages: BTreeMap<String, PackageEntry>,
     /// Names that are no packages, and who stands in for them.
     provided: BTreeMap<String, Vec<String>>,
     alternatives: Vec<Alternative>,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct PackageEntry {
     /// Every Debian has it.
     base: bool,
     /// Of each of these, one is needed.
-    needs: Vec<Vec<String>>,
+    dependencies: Vec<Vec<String>>,
 }
 
 /// A name that several packages offer a program for (update-alternatives(1)).
@@ -72,8 +72,8 @@ struct Alternative {
 
 /// A Debian with nothing but the base system, some packages, and what these depend on.
 #[derive(Debug)]
-pub struct Fresh<'a> {
-    database: &'a Database,
+pub struct FreshDebian<'a> {
+    database: &'a PackageDatabase,
     packages: BTreeSet<String>,
     /// Each below its real directory, not below a link to one.
     files: BTreeSet<PathBuf>,
@@ -81,7 +81,7 @@ pub struct Fresh<'a> {
 
 // === impl Database ===
 
-impl Database {
+impl PackageDatabase {
     /// Asks dpkg.
     ///
     /// # Panics
@@ -98,7 +98,7 @@ impl Database {
     }
 
     fn parse(shown: &str) -> Self {
-        let mut packages = BTreeMap::<String, Entry>::new();
+        let mut packages = BTreeMap::<String, PackageEntry>::new();
         let mut provided = BTreeMap::<_, Vec<_>>::new();
         for line in shown.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
@@ -106,7 +106,7 @@ impl Database {
             // No package depends on apt, and no Debian that packages are installed on is without it.
             let base = essential == "yes" || priority == "required" || name == "apt";
             let needs = depends.split(',').map(|need| need.split('|').filter_map(package_name).collect());
-            packages.entry(name.to_owned()).or_default().needs.extend(needs);
+            packages.entry(name.to_owned()).or_default().dependencies.extend(needs);
             packages.entry(name.to_owned()).or_default().base |= base;
             for other in provides.split(',').filter_map(package_name) {
                 provided.entry(other).or_default().push(name.to_owned());
@@ -126,7 +126,7 @@ impl Database {
     /// # Panics
     /// If one of them is not installed here.
     #[must_use]
-    pub fn fresh(&self, list: &[String]) -> Fresh<'_> {
+    pub fn fresh_debian(&self, list: &[String]) -> FreshDebian<'_> {
         let packages = self.closure(list);
         let names: Vec<&str> = packages.iter().map(String::as_str).collect();
         let listed = dpkg(&[&["--listfiles"], names.as_slice()].concat());
@@ -138,7 +138,7 @@ impl Database {
             let dir = real.entry(dir.to_owned()).or_insert_with(|| dir.canonicalize().ok());
             Some(dir.as_ref()?.join(name))
         });
-        Fresh { database: self, files: files.collect(), packages }
+        FreshDebian { database: self, files: files.collect(), packages }
     }
 
     fn closure(&self, list: &[String]) -> BTreeSet<String> {
@@ -150,7 +150,7 @@ impl Database {
         let mut found = BTreeSet::new();
         while let Some(name) = waiting.pop() {
             if found.insert(name.clone()) {
-                waiting.extend(self.packages[name].needs.iter().filter_map(|need| self.choose(need)));
+                waiting.extend(self.packages[name].dependencies.iter().filter_map(|need| self.choose(need)));
             }
         }
         found
@@ -168,7 +168,7 @@ impl Database {
 /// # Panics
 /// If it has none.
 #[must_use]
-pub fn list_of(script: &Path) -> Vec<String> {
+pub fn packages_of_script(script: &Path) -> Vec<String> {
     let text = fs::read_to_string(script).unwrap_or_else(|error| panic!("{}: {error}", script.display()));
     let list = text.split_once("packages=(\n").and_then(|(_, rest)| rest.split_once("\n)"));
     let (list, _) = list.unwrap_or_else(|| panic!("{} has no list of packages", script.display()));
@@ -211,7 +211,7 @@ impl Alternative {
 
 // === impl Fresh ===
 
-impl Fresh<'_> {
+impl FreshDebian<'_> {
     /// Whether it has this package.
     #[must_use]
     pub fn has_package(&self, name: &str) -> bool {
@@ -230,11 +230,13 @@ impl Fresh<'_> {
     fn has_file(&self, path: &Path) -> bool {
         let real = path.parent().and_then(|dir| Some(dir.canonicalize().ok()?.join(path.file_name()?)));
         real.is_some_and(|real| self.files.contains(&real))
-            || self.chosen().any(|(_, link, target)| link == path && !target.as_os_str().is_empty())
+            || self
+                .chosen_alternatives()
+                .any(|(_, link, target)| link == path && !target.as_os_str().is_empty())
     }
 
     /// The names in `/etc/alternatives` that it has, with the links to them and what is behind them.
-    fn chosen(&self) -> impl Iterator<Item = (&String, &PathBuf, &PathBuf)> {
+    fn chosen_alternatives(&self) -> impl Iterator<Item = (&String, &PathBuf, &PathBuf)> {
         self.database.alternatives.iter().flat_map(|alternative| {
             let mut candidates = alternative.candidates.iter();
             let chosen = candidates.find(|paths| {
@@ -268,7 +270,9 @@ impl Fresh<'_> {
             }
         }
         let alternatives = root.join("etc/alternatives");
-        for (name, link, target) in self.chosen().filter(|(_, _, target)| !target.as_os_str().is_empty()) {
+        for (name, link, target) in
+            self.chosen_alternatives().filter(|(_, _, target)| !target.as_os_str().is_empty())
+        {
             link_once(target, &alternatives.join(name))?;
             link_once(&Path::new("/etc/alternatives").join(name), &below(root, link))?;
         }

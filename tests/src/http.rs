@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long a connection may stay silent before a request fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// An answer, with its body decoded.
 #[derive(Clone, Debug)]
@@ -60,8 +60,8 @@ pub fn delete_unix(socket: &Path, path: &str) -> io::Result<Response> {
 
 fn over_unix(socket: &Path, method: &str, path: &str) -> io::Result<Response> {
     let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(IDLE_LIMIT))?;
+    stream.set_write_timeout(Some(IDLE_LIMIT))?;
     exchange(stream, "localhost", method, path, &[], &[])
 }
 
@@ -76,9 +76,9 @@ pub fn request(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> io::Result<Response> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&address, IDLE_LIMIT)?;
+    stream.set_read_timeout(Some(IDLE_LIMIT))?;
+    stream.set_write_timeout(Some(IDLE_LIMIT))?;
     exchange(stream, &address.to_string(), method, path, headers, body)
 }
 

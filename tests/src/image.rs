@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::prereq;
-use crate::ustar::{self, Entry, Kind};
+use crate::ustar::{self, TarEntry, TarEntryKind};
 
 /// The users of [`busybox_layer`], in `/etc/passwd` format. `app` is there for tests of named users.
 pub const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
@@ -57,7 +57,7 @@ pub struct Layer {
 /// Collects the entries of a layer.
 #[derive(Clone, Debug, Default)]
 pub struct LayerBuilder {
-    entries: Vec<Entry>,
+    entries: Vec<TarEntry>,
 }
 
 /// An image for one platform, ready to be pushed.
@@ -158,25 +158,25 @@ impl LayerBuilder {
     /// Adds a directory owned by root.
     #[must_use]
     pub fn dir(self, path: &str, mode: u32) -> Self {
-        self.entry(path, mode, 0, 0, Kind::Directory)
+        self.entry(path, mode, 0, 0, TarEntryKind::Directory)
     }
 
     /// Adds a file owned by root.
     #[must_use]
     pub fn file(self, path: &str, bytes: impl Into<Vec<u8>>, mode: u32) -> Self {
-        self.entry(path, mode, 0, 0, Kind::File(bytes.into()))
+        self.entry(path, mode, 0, 0, TarEntryKind::File(bytes.into()))
     }
 
     /// Adds a hard link to `target`, which an earlier entry of this layer made.
     #[must_use]
     pub fn hard_link(self, path: &str, target: &str) -> Self {
-        self.entry(path, 0o755, 0, 0, Kind::HardLink(target.to_owned()))
+        self.entry(path, 0o755, 0, 0, TarEntryKind::HardLink(target.to_owned()))
     }
 
     /// Adds a symbolic link.
     #[must_use]
     pub fn symlink(self, path: &str, target: &str) -> Self {
-        self.entry(path, 0o777, 0, 0, Kind::Symlink(target.to_owned()))
+        self.entry(path, 0o777, 0, 0, TarEntryKind::Symlink(target.to_owned()))
     }
 
     /// Adds the mark that removes `path` of the layers below (OCI image-spec, whiteouts).
@@ -191,8 +191,8 @@ impl LayerBuilder {
 
     /// Adds any entry.
     #[must_use]
-    pub fn entry(mut self, path: &str, mode: u32, uid: u32, gid: u32, kind: Kind) -> Self {
-        self.entries.push(Entry { path: path.to_owned(), mode, uid, gid, kind });
+    pub fn entry(mut self, path: &str, mode: u32, uid: u32, gid: u32, kind: TarEntryKind) -> Self {
+        self.entries.push(TarEntry { path: path.to_owned(), mode, uid, gid, kind });
         self
     }
 
@@ -407,7 +407,7 @@ fn build_busybox_layer() -> Layer {
     }
     layer = layer
         .dir("tmp", 0o1777)
-        .entry("home/app", 0o755, 1000, 1000, Kind::Directory)
+        .entry("home/app", 0o755, 1000, 1000, TarEntryKind::Directory)
         .file("etc/passwd", PASSWD, 0o644)
         .file("etc/group", GROUP, 0o644)
         .file("bin/busybox", binary, 0o755);

@@ -8,24 +8,24 @@
 //!
 //! Everything here blocks and panics: a prerequisite that is missing fails the test and names its Debian package.
 
+pub mod backend_fixture;
 pub mod chaos;
-pub mod containerd;
+pub mod containerd_proxy;
 pub mod cri;
 pub mod daemon;
 pub mod debian;
-pub mod front;
-pub mod gate;
+pub mod external_containerd;
 pub mod host;
 pub mod http;
 pub mod image;
+pub mod leak_scan;
 pub mod network;
 pub mod node;
 pub mod nomad;
 pub mod prereq;
 pub mod registry;
+pub mod registry_proxy;
 pub mod root;
 pub mod scratch;
 pub mod streams;
-pub mod sweep;
 pub mod ustar;
-pub mod world;

@@ -19,7 +19,7 @@ const SUBNET_FILE: &str = "addresses-begin";
 
 /// A network that no other test of this machine uses.
 #[derive(Debug)]
-pub struct Network {
+pub struct TestNetwork {
     name: String,
     bridge: String,
     subnet: [u8; 3],
@@ -28,14 +28,14 @@ pub struct Network {
     _reservation: UnixListener,
 }
 
-impl Network {
+impl TestNetwork {
     /// The node's. Chooses a free subnet of `10.200.0.0` to `10.250.255.0`. Addresses are counted below `dir`.
     ///
     /// # Panics
     /// When none is found in a hundred tries.
     #[must_use]
     pub fn new(digits: &str, dir: &Path) -> Self {
-        Self::called(name(digits), bridge(digits), dir)
+        Self::with_names(name(digits), bridge(digits), dir)
     }
 
     /// The gateway's own, chosen alike. What is to be cleared away after a run that was killed is written to `dir`.
@@ -44,13 +44,13 @@ impl Network {
     /// When none is found in a hundred tries, or `dir` cannot be written.
     #[must_use]
     pub fn of_gateway(digits: &str, dir: &Path) -> Self {
-        let network = Self::called(gateway_bridge(digits), gateway_bridge(digits), dir);
+        let network = Self::with_names(gateway_bridge(digits), gateway_bridge(digits), dir);
         fs::create_dir_all(dir).expect("the directory of a test can be written");
-        fs::write(dir.join(SUBNET_FILE), network.beginning()).expect("the directory was just made");
+        fs::write(dir.join(SUBNET_FILE), network.address_prefix()).expect("the directory was just made");
         network
     }
 
-    fn called(name: String, bridge: String, dir: &Path) -> Self {
+    fn with_names(name: String, bridge: String, dir: &Path) -> Self {
         let routes = routes();
         for _ in 0..100 {
             let [a, b] = host::random_bytes();
@@ -150,13 +150,13 @@ impl Network {
             found
                 .extend(rules(program, self.name()).into_iter().map(|rule| format!("{program} rule {rule}")));
         }
-        let passes = forwarded(&self.beginning());
+        let passes = forward_rules(&self.address_prefix());
         found.extend(passes.into_iter().map(|rule| format!("iptables rule {rule}")));
         found
     }
 
     /// What all its addresses begin with.
-    fn beginning(&self) -> String {
+    fn address_prefix(&self) -> String {
         let [a, b, c] = self.subnet;
         format!("{a}.{b}.{c}.")
     }
@@ -173,8 +173,8 @@ pub fn clear(path: &Path, digits: &str) -> Vec<String> {
     let mut left = clear_network(&name(digits), &bridge(digits));
     left.extend(clear_network(&gateway_bridge(digits), &gateway_bridge(digits)));
     if let Ok(beginning) = fs::read_to_string(path.join(GATEWAY_DIR).join(SUBNET_FILE)) {
-        clear_forwarded(&beginning);
-        left.extend(forwarded(&beginning).into_iter().map(|rule| format!("iptables rule {rule}")));
+        clear_forward_rules(&beginning);
+        left.extend(forward_rules(&beginning).into_iter().map(|rule| format!("iptables rule {rule}")));
     }
     left
 }
@@ -211,7 +211,7 @@ fn gateway_bridge(digits: &str) -> String {
 }
 
 /// The rules by which the firewall's plugin lets packets of addresses that begin so through.
-fn forwarded(beginning: &str) -> Vec<String> {
+fn forward_rules(beginning: &str) -> Vec<String> {
     let save = prereq::require("iptables-save", "iptables");
     let output = Command::new(save).args(["-t", "filter"]).stderr(Stdio::null()).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -219,8 +219,8 @@ fn forwarded(beginning: &str) -> Vec<String> {
     text.lines().filter(own).map(str::to_owned).collect()
 }
 
-fn clear_forwarded(beginning: &str) {
-    let rules = forwarded(beginning);
+fn clear_forward_rules(beginning: &str) {
+    let rules = forward_rules(beginning);
     if !rules.is_empty() {
         let deletions: String = rules.iter().map(|rule| rule.replacen("-A ", "-D ", 1) + "\n").collect();
         restore("iptables", &format!("*filter\n{deletions}COMMIT\n"));

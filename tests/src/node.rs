@@ -9,19 +9,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_proto::cri::v1 as cri;
 
-use crate::containerd::Upstream;
 use crate::cri::{Cri, image_spec, namespaces};
 use crate::daemon::Daemon;
-use crate::gate::Access;
+use crate::external_containerd::ExternalContainerd;
 use crate::host::{eventually, random_name};
 use crate::image::busybox;
+use crate::leak_scan::{LeakScan, NAMESPACE, orphaned_content};
 use crate::registry::Registry;
+use crate::registry_proxy::Access;
 use crate::root::PrivateRoot;
-use crate::sweep::{NAMESPACE, Sweep, ownerless};
 
 mod pod;
 
-pub use pod::{Pod, content};
+pub use pod::{TestPod, log_content};
 
 /// The image that every node has pulled.
 const IMAGE: &str = "library/busybox:latest";
@@ -30,20 +30,20 @@ const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 
 /// A daemon with all it needs. When it is dropped, and no test has failed on it, nothing may be left behind.
 #[derive(Debug)]
-pub struct Node {
+pub struct TestNode {
     daemon: Mutex<Daemon>,
     cri: Cri,
     registry: Registry,
     failed: AtomicBool,
     /// The containerd, if it is not the daemon's own.
-    upstream: Option<Mutex<Upstream>>,
+    external_containerd: Option<Mutex<ExternalContainerd>>,
     // Last: its drop removes what the others live in.
     root: PrivateRoot,
 }
 
 // === impl Node ===
 
-impl Node {
+impl TestNode {
     /// Starts a node of the test's own.
     ///
     /// # Panics
@@ -77,7 +77,7 @@ impl Node {
         let root = PrivateRoot::new();
         let extra = prepare(&root);
         let daemon = Daemon::start(&root, &extra);
-        Self::around(root, daemon, None)
+        Self::with_daemon(root, daemon, None)
     }
 
     /// Starts a node beside a containerd that is not the daemon's own (`containerd.mode = "external"`), with more configuration.
@@ -89,14 +89,14 @@ impl Node {
     pub fn start_external(extra_toml: &str) -> Self {
         let root = PrivateRoot::new();
         let socket = root.run().join("containerd/containerd.sock");
-        let upstream = Upstream::start(&root, &socket);
+        let upstream = ExternalContainerd::start(&root, &socket);
         let mut config: toml::Table = extra_toml.parse().expect("the configuration of a test is TOML");
         let section = config.entry("containerd").or_insert_with(|| toml::Table::new().into());
         let section = section.as_table_mut().expect("it is a section");
         section.insert("mode".to_owned(), "external".into());
         section.insert("address".to_owned(), socket.to_str().expect("the path is ASCII").into());
         let daemon = Daemon::start(&root, &config.to_string());
-        Self::around(root, daemon, Some(upstream))
+        Self::with_daemon(root, daemon, Some(upstream))
     }
 
     /// Starts a node whose daemon runs a copy of the binary, in its root, that a test may take away.
@@ -105,7 +105,7 @@ impl Node {
     /// As [`Node::start`].
     #[track_caller]
     #[must_use]
-    pub fn start_copied() -> Self {
+    pub fn start_with_copied_binary() -> Self {
         let root = PrivateRoot::new();
         let copy = root.path().join("switchyard");
         // By a process of its own: a child that another test forks meanwhile would hold the file open for writing.
@@ -113,7 +113,7 @@ impl Node {
         let copied = Command::new(cp).arg(crate::daemon::binary()).arg(&copy).status();
         assert!(copied.is_ok_and(|status| status.success()), "the binary cannot be copied");
         let daemon = Daemon::start(&root, "");
-        Self::around(root, daemon, None)
+        Self::with_daemon(root, daemon, None)
     }
 
     /// Starts a node whose daemon is started by a script, which gets the daemon's arguments; `$DAEMON` in it is the binary.
@@ -122,7 +122,7 @@ impl Node {
     /// As [`Node::start`].
     #[track_caller]
     #[must_use]
-    pub fn start_by(script: &str) -> Self {
+    pub fn start_with_script(script: &str) -> Self {
         let root = PrivateRoot::new();
         let text = script.replace("$DAEMON", &crate::daemon::binary().display().to_string());
         let draft = root.path().join("draft");
@@ -132,16 +132,23 @@ impl Node {
         let installed = Command::new(install).arg(&draft).arg(root.path().join("switchyard")).status();
         assert!(installed.is_ok_and(|status| status.success()), "the script cannot be put there");
         let daemon = Daemon::start(&root, "");
-        Self::around(root, daemon, None)
+        Self::with_daemon(root, daemon, None)
     }
 
-    fn around(root: PrivateRoot, daemon: Daemon, upstream: Option<Upstream>) -> Self {
-        let registry = Registry::start_behind_gate(Access::Open);
+    fn with_daemon(root: PrivateRoot, daemon: Daemon, upstream: Option<ExternalContainerd>) -> Self {
+        let registry = Registry::start_behind_proxy(Access::Open);
         registry.push(IMAGE, &busybox().build());
         let daemon = Mutex::new(daemon);
         let cri = Cri::new(&root.cri_socket());
         let upstream = upstream.map(Mutex::new);
-        let node = Self { daemon, cri, registry, failed: AtomicBool::new(false), upstream, root };
+        let node = Self {
+            daemon,
+            cri,
+            registry,
+            failed: AtomicBool::new(false),
+            external_containerd: upstream,
+            root,
+        };
         node.cri.pull(&node.image(), None).expect("busybox can be pulled from the registry");
         node
     }
@@ -153,7 +160,7 @@ impl Node {
     #[track_caller]
     #[must_use]
     pub fn shared() -> Arc<Self> {
-        static SHARED: Mutex<Weak<Node>> = Mutex::new(Weak::new());
+        static SHARED: Mutex<Weak<TestNode>> = Mutex::new(Weak::new());
         // A start that failed has left nothing in it.
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().unwrap_or_else(|| {
@@ -164,7 +171,7 @@ impl Node {
     }
 
     /// Lets the node be dropped with something left behind: it has been told already.
-    pub fn forgive(&self) {
+    pub fn skip_leak_check(&self) {
         self.failed.store(true, Ordering::SeqCst);
     }
 
@@ -227,7 +234,7 @@ impl Node {
     /// When it does not run.
     #[track_caller]
     #[must_use]
-    pub fn pod(&self, name: &str) -> Pod<'_> {
+    pub fn pod(&self, name: &str) -> TestPod<'_> {
         self.run(self.pod_config(name))
     }
 
@@ -237,7 +244,7 @@ impl Node {
     /// When it does not run.
     #[track_caller]
     #[must_use]
-    pub fn pod_with(&self, name: &str, change: impl FnOnce(&mut cri::PodSandboxConfig)) -> Pod<'_> {
+    pub fn pod_with(&self, name: &str, change: impl FnOnce(&mut cri::PodSandboxConfig)) -> TestPod<'_> {
         let mut config = self.pod_config(name);
         change(&mut config);
         self.run(config)
@@ -249,12 +256,12 @@ impl Node {
     /// When it does not run.
     #[track_caller]
     #[must_use]
-    pub fn run(&self, config: cri::PodSandboxConfig) -> Pod<'_> {
+    pub fn run(&self, config: cri::PodSandboxConfig) -> TestPod<'_> {
         let id = self
             .cri
             .run_pod(&config)
             .unwrap_or_else(|status| panic!("RunPodSandbox: {status}\n{}", self.daemon().tail()));
-        Pod::adopt(self, id, config)
+        TestPod::adopt(self, id, config)
     }
 
     /// A container that runs `words` from busybox and logs to `<name>.log`.
@@ -270,8 +277,8 @@ impl Node {
     }
 
     /// The containerd, if it is not the daemon's own.
-    pub fn upstream(&self) -> Option<MutexGuard<'_, Upstream>> {
-        Some(self.upstream.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn external_containerd(&self) -> Option<MutexGuard<'_, ExternalContainerd>> {
+        Some(self.external_containerd.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The process that is containerd, whoever has started it.
@@ -280,9 +287,9 @@ impl Node {
     /// When nobody has.
     #[track_caller]
     #[must_use]
-    pub fn containerd(&self) -> Pid {
+    pub fn containerd_pid(&self) -> Pid {
         let own = || self.root.managed("containerd").expect("the daemon writes down whom it started");
-        self.upstream().map_or_else(own, |upstream| upstream.pid())
+        self.external_containerd().map_or_else(own, |upstream| upstream.pid())
     }
 
     /// Kills a process that the daemon keeps running, and says which that was.
@@ -298,8 +305,8 @@ impl Node {
 
     /// Looks around.
     #[must_use]
-    pub fn sweep(&self) -> Sweep {
-        Sweep::take(&self.root)
+    pub fn leak_scan(&self) -> LeakScan {
+        LeakScan::of(&self.root)
     }
 
     /// Fails when something is left, and stays: a daemon clears up what a killed predecessor left while it serves.
@@ -308,9 +315,9 @@ impl Node {
     /// When something is left.
     #[track_caller]
     pub fn assert_clean(&self) {
-        let mut sweep = self.sweep();
+        let mut sweep = self.leak_scan();
         eventually(CLEAR_LIMIT, || {
-            sweep = self.sweep();
+            sweep = self.leak_scan();
             sweep.is_clean()
         });
         sweep.assert_clean();
@@ -318,11 +325,11 @@ impl Node {
 
     /// Fails when content or a snapshot is stored that belongs to no image. Takes all images away.
     #[track_caller]
-    fn assert_nothing_without_an_image(&self) {
+    fn assert_no_orphaned_content(&self) {
         let Some(socket) = self.root.containerd_socket() else { return };
         let mut left = Vec::new();
         eventually(CLEAR_LIMIT, || {
-            left = ownerless(&socket, NAMESPACE);
+            left = orphaned_content(&socket, NAMESPACE);
             left.is_empty()
         });
         assert!(left.is_empty(), "stored for no image:\n  {}", left.join("\n  "));
@@ -334,17 +341,17 @@ impl Node {
     /// When something is left.
     #[track_caller]
     pub fn assert_gone(&self, ids: &[&str]) {
-        let mut sweep = self.sweep();
+        let mut sweep = self.leak_scan();
         sweep.findings.retain(|finding| ids.iter().any(|id| finding.contains(id)));
         sweep.assert_clean();
     }
 }
 
-impl Drop for Node {
+impl Drop for TestNode {
     fn drop(&mut self) {
         if !std::thread::panicking() && !self.failed.load(Ordering::SeqCst) {
-            self.sweep().assert_clean();
-            self.assert_nothing_without_an_image();
+            self.leak_scan().assert_clean();
+            self.assert_no_orphaned_content();
         }
     }
 }

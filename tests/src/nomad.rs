@@ -4,19 +4,19 @@
 //! that it keeps, and what it does when that ends. [`task::Setup`] is what an agent prepares before it starts a task.
 
 pub mod agent;
+pub mod agent_paths;
 pub mod cgroup;
 pub mod config;
 pub mod driver;
-pub mod place;
 pub mod plugin;
 pub mod runner;
 pub mod task;
 
-mod pump;
+mod pipe_reader;
 
 pub use agent::Agent;
-pub use driver::Driver;
-pub use place::Place;
-pub use plugin::Plugin;
-pub use runner::Runner;
-pub use task::Setup;
+pub use agent_paths::AgentPaths;
+pub use driver::BlockingDriver;
+pub use plugin::PluginProcess;
+pub use runner::TaskRunner;
+pub use task::TaskSetup;

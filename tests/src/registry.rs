@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::gate::{Access, Gate};
 use crate::host::eventually;
 use crate::image::{self, Blob, Image, Index};
+use crate::registry_proxy::{Access, RegistryProxy};
 use crate::scratch::Scratch;
 use crate::{http, prereq};
 
@@ -20,7 +20,7 @@ const PORT_TRIES: usize = 5;
 pub struct Registry {
     child: Child,
     address: SocketAddr,
-    gate: Option<Gate>,
+    proxy: Option<RegistryProxy>,
     // Last: its drop removes the directory that the registry writes to.
     scratch: Scratch,
 }
@@ -51,7 +51,7 @@ impl Registry {
             });
             // An exit means that the port was taken in between, and that whoever answers is somebody else.
             if up && child.try_wait().is_ok_and(|status| status.is_none()) {
-                return Self { child, address, gate: None, scratch };
+                return Self { child, address, proxy: None, scratch };
             }
             end(&mut child);
         }
@@ -64,16 +64,16 @@ impl Registry {
     /// # Panics
     /// As [`Registry::start`].
     #[must_use]
-    pub fn start_behind_gate(access: Access) -> Self {
+    pub fn start_behind_proxy(access: Access) -> Self {
         let mut registry = Self::start();
-        registry.gate = Some(Gate::start(registry.address, access));
+        registry.proxy = Some(RegistryProxy::start(registry.address, access));
         registry
     }
 
     /// The address that a runtime pulls from: the gate's, if there is one.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.gate.as_ref().map_or(self.address, Gate::address)
+        self.proxy.as_ref().map_or(self.address, RegistryProxy::address)
     }
 
     /// The address of the registry itself, past its gate.
@@ -87,8 +87,8 @@ impl Registry {
     /// # Panics
     /// When the registry was started without one.
     #[must_use]
-    pub fn gate(&self) -> &Gate {
-        self.gate.as_ref().expect("this registry was started without a gate")
+    pub fn proxy(&self) -> &RegistryProxy {
+        self.proxy.as_ref().expect("this registry was started without a gate")
     }
 
     /// The reference to pull `name` (`repository:tag` or `repository@digest`) by.

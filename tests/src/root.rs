@@ -8,7 +8,7 @@ use nix::mount::{MsFlags, mount};
 use nix::unistd::Pid;
 use toml::{Table, Value};
 
-use crate::network::{self, Network};
+use crate::network::{self, TestNetwork};
 use crate::prereq;
 use crate::scratch::{self, Scratch};
 
@@ -18,8 +18,8 @@ use crate::scratch::{self, Scratch};
 /// and removes the control groups, the bridge, its packet rules and the directory. Drop the daemon first.
 #[derive(Debug)]
 pub struct PrivateRoot {
-    network: Network,
-    bridge: Network,
+    network: TestNetwork,
+    bridge: TestNetwork,
     disks: Mutex<Vec<PathBuf>>,
     // Last: its drop removes what the others live in.
     scratch: Scratch,
@@ -35,8 +35,8 @@ impl PrivateRoot {
     pub fn new() -> Self {
         prereq::require_all();
         let scratch = Scratch::new();
-        let network = Network::new(scratch.digits(), &scratch.path().join("cni"));
-        let bridge = Network::of_gateway(scratch.digits(), &scratch.path().join(network::GATEWAY_DIR));
+        let network = TestNetwork::new(scratch.digits(), &scratch.path().join("cni"));
+        let bridge = TestNetwork::of_gateway(scratch.digits(), &scratch.path().join(network::GATEWAY_DIR));
         let root = Self { network, bridge, disks: Mutex::default(), scratch };
         for dir in [root.state(), root.run(), root.certs(), root.cdi(), root.log_dir()] {
             fs::create_dir_all(dir).expect("the scratch directory can be written");
@@ -53,13 +53,13 @@ impl PrivateRoot {
 
     /// The network of its pods.
     #[must_use]
-    pub fn network(&self) -> &Network {
+    pub fn network(&self) -> &TestNetwork {
         &self.network
     }
 
     /// The gateway's own network.
     #[must_use]
-    pub fn bridge(&self) -> &Network {
+    pub fn bridge(&self) -> &TestNetwork {
         &self.bridge
     }
 
@@ -165,7 +165,7 @@ impl PrivateRoot {
     /// The socket of the managed containerd, once there is one: the daemon chooses its place below the run directory.
     #[must_use]
     pub fn containerd_socket(&self) -> Option<PathBuf> {
-        fn search(dir: &Path, depth: usize) -> Option<PathBuf> {
+        fn find_containerd_socket(dir: &Path, depth: usize) -> Option<PathBuf> {
             let socket = dir.join("containerd.sock");
             if socket.exists() {
                 return Some(socket);
@@ -174,9 +174,9 @@ impl PrivateRoot {
                 .ok()?
                 .flatten()
                 .filter(|entry| depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()));
-            below.map(|entry| entry.path()).find_map(|dir| search(&dir, depth - 1))
+            below.map(|entry| entry.path()).find_map(|dir| find_containerd_socket(&dir, depth - 1))
         }
-        search(&self.run(), 2)
+        find_containerd_socket(&self.run(), 2)
     }
 
     /// Writes the configuration: what makes the instance private, overlaid with `extra`.

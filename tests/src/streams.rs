@@ -1,6 +1,6 @@
 //! Clients of exec, attach and port-forward that block: what kubectl does with the URLs that CRI answers with.
 
-mod way;
+mod transport;
 mod wire;
 
 use std::collections::HashMap;
@@ -11,18 +11,18 @@ use bytes::BytesMut;
 use serde_json::Value;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_streaming::Streams;
-use switchyard_streaming::client::{Event, Spdy, tunnel};
+use switchyard_streaming::client::{ClientEvent, Spdy, tunnel};
 use tonic::Status;
 use url::Url;
 
-pub use self::way::{Carrier, Way, certificate};
-use self::wire::Wire;
+pub use self::transport::{StreamProtocol, Transport, certificate};
+use self::wire::SessionStreams;
 use crate::cri::Cri;
 
 /// How long what is waited for may take.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The largest piece that is sent at a time.
-const PIECE: usize = 32 * 1024;
+const MAX_CHUNK: usize = 32 * 1024;
 
 /// All streams but a terminal.
 pub const PIPES: Streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
@@ -33,16 +33,16 @@ pub const TERMINAL: Streams = Streams { stdin: true, stdout: true, stderr: false
 
 /// A client of one exec or attach. Dropping it closes the connection.
 #[derive(Debug)]
-pub struct Session {
+pub struct StreamSession {
     cri: Cri,
-    wire: Wire,
+    wire: SessionStreams,
     /// What came so far.
-    pub heard: Heard,
+    pub received: ReceivedOutput,
 }
 
 /// What a client was sent.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct ReceivedOutput {
     /// Standard output.
     pub stdout: Vec<u8>,
     /// Standard error.
@@ -55,32 +55,32 @@ pub struct Heard {
 
 /// A client of one port-forward. Dropping it closes the connection and all that go through it.
 #[derive(Debug)]
-pub struct Forward {
+pub struct ForwardSession {
     cri: Cri,
     spdy: Spdy,
     connections: u32,
-    heard: HashMap<u32, Reply>,
+    received: HashMap<u32, StreamData>,
 }
 
 /// What came of one stream.
 #[derive(Debug, Default, Clone)]
-pub struct Reply {
+pub struct StreamData {
     /// What was sent.
     pub bytes: Vec<u8>,
     /// Whether that was all.
-    pub end: bool,
+    pub ended: bool,
 }
 
 /// One forwarded connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Connection {
+pub struct ForwardedConnection {
     error: u32,
     data: u32,
 }
 
 // === impl Session ===
 
-impl Session {
+impl StreamSession {
     /// Runs a command in a container, over SPDY; the client has opened its streams when this returns.
     ///
     /// # Panics
@@ -88,7 +88,7 @@ impl Session {
     #[track_caller]
     #[must_use]
     pub fn exec(cri: &Cri, container: &str, words: &[&str], streams: Streams) -> Self {
-        Self::exec_by(&Way::default(), cri, container, words, streams)
+        Self::exec_over(&Transport::default(), cri, container, words, streams)
     }
 
     /// The same, another way.
@@ -97,7 +97,7 @@ impl Session {
     /// As [`Session::exec`].
     #[track_caller]
     #[must_use]
-    pub fn exec_by(way: &Way, cri: &Cri, container: &str, words: &[&str], streams: Streams) -> Self {
+    pub fn exec_over(way: &Transport, cri: &Cri, container: &str, words: &[&str], streams: Streams) -> Self {
         let url = cri.exec_url(exec_request(container, words, streams));
         Self::open(way, cri, &url.unwrap_or_else(|status| panic!("Exec: {status}")), streams)
     }
@@ -109,7 +109,7 @@ impl Session {
     #[track_caller]
     #[must_use]
     pub fn attach(cri: &Cri, container: &str, streams: Streams) -> Self {
-        Self::attach_by(&Way::default(), cri, container, streams)
+        Self::attach_over(&Transport::default(), cri, container, streams)
     }
 
     /// The same, another way.
@@ -118,16 +118,16 @@ impl Session {
     /// As [`Session::exec`].
     #[track_caller]
     #[must_use]
-    pub fn attach_by(way: &Way, cri: &Cri, container: &str, streams: Streams) -> Self {
+    pub fn attach_over(way: &Transport, cri: &Cri, container: &str, streams: Streams) -> Self {
         let url = cri.attach_url(attach_request(container, streams));
         Self::open(way, cri, &url.unwrap_or_else(|status| panic!("Attach: {status}")), streams)
     }
 
-    fn open(way: &Way, cri: &Cri, url: &str, streams: Streams) -> Self {
+    fn open(way: &Transport, cri: &Cri, url: &str, streams: Streams) -> Self {
         let url = Url::parse(url).expect("the server gives URLs");
-        let opened = cri.block_on(Wire::open(way, &url, streams));
+        let opened = cri.block_on(SessionStreams::open(way, &url, streams));
         let wire = opened.unwrap_or_else(|error| panic!("{url} cannot be opened: {error}"));
-        Self { cri: cri.clone(), wire, heard: Heard::default() }
+        Self { cri: cri.clone(), wire, received: ReceivedOutput::default() }
     }
 
     /// Sends input.
@@ -135,9 +135,9 @@ impl Session {
     /// # Panics
     /// When the connection breaks or there is no input.
     #[track_caller]
-    pub fn say(&mut self, bytes: impl AsRef<[u8]>) {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let sent = self.cri.clone().block_on(async {
-            for piece in bytes.as_ref().chunks(PIECE) {
+            for piece in bytes.as_ref().chunks(MAX_CHUNK) {
                 self.wire.send("stdin", piece).await?;
             }
             io::Result::Ok(())
@@ -169,15 +169,15 @@ impl Session {
     /// # Panics
     /// When it does not within a minute, or the session ends before.
     #[track_caller]
-    pub fn hear(&mut self, text: &str) {
-        let held =
-            self.listen(|heard| heard.stdout.windows(text.len()).any(|window| window == text.as_bytes()));
-        assert!(held, "{text:?} is not said: {:?}", self.heard);
+    pub fn wait_stdout(&mut self, text: &str) {
+        let held = self
+            .receive_until(|heard| heard.stdout.windows(text.len()).any(|window| window == text.as_bytes()));
+        assert!(held, "{text:?} is not said: {:?}", self.received);
     }
 
     /// Listens to the end of the session: whether it ended within a minute.
-    pub fn listen_to_the_end(&mut self) -> bool {
-        self.listen(|heard| heard.closed)
+    pub fn wait_end(&mut self) -> bool {
+        self.receive_until(|heard| heard.closed)
     }
 
     /// Listens to the end of the session; the exit code of its command.
@@ -185,23 +185,23 @@ impl Session {
     /// # Panics
     /// When the session does not end within a minute, or does not tell how the command ended.
     #[track_caller]
-    pub fn code(&mut self) -> i32 {
-        assert!(self.listen_to_the_end(), "the session does not end: {:?}", self.heard);
-        exit_code(&self.heard.status).unwrap_or_else(|| panic!("no exit code: {:?}", self.heard))
+    pub fn wait_exit_code(&mut self) -> i32 {
+        assert!(self.wait_end(), "the session does not end: {:?}", self.received);
+        exit_code(&self.received.status).unwrap_or_else(|| panic!("no exit code: {:?}", self.received))
     }
 
     /// Listens until something holds; false if the session ended before, or a minute is over.
-    fn listen(&mut self, holds: impl Fn(&Heard) -> bool) -> bool {
+    fn receive_until(&mut self, holds: impl Fn(&ReceivedOutput) -> bool) -> bool {
         let limited = async {
-            while !holds(&self.heard) {
-                if self.heard.closed {
+            while !holds(&self.received) {
+                if self.received.closed {
                     return false;
                 }
                 match self.wire.next().await {
-                    Some(("stdout", bytes)) => self.heard.stdout.extend_from_slice(&bytes),
-                    Some(("stderr", bytes)) => self.heard.stderr.extend_from_slice(&bytes),
-                    Some((_, bytes)) => self.heard.status.push_str(&String::from_utf8_lossy(&bytes)),
-                    None => self.heard.closed = true,
+                    Some(("stdout", bytes)) => self.received.stdout.extend_from_slice(&bytes),
+                    Some(("stderr", bytes)) => self.received.stderr.extend_from_slice(&bytes),
+                    Some((_, bytes)) => self.received.status.push_str(&String::from_utf8_lossy(&bytes)),
+                    None => self.received.closed = true,
                 }
             }
             true
@@ -238,7 +238,7 @@ fn exit_code(status: &str) -> Option<i32> {
 
 // === impl Forward ===
 
-impl Forward {
+impl ForwardSession {
     /// Begins to forward ports of a pod, over SPDY.
     ///
     /// # Panics
@@ -246,7 +246,7 @@ impl Forward {
     #[track_caller]
     #[must_use]
     pub fn open(cri: &Cri, pod: &str) -> Self {
-        Self::open_by(&Way::default(), cri, pod)
+        Self::open_over(&Transport::default(), cri, pod)
     }
 
     /// The same, another way: WebSocket carries SPDY then.
@@ -255,20 +255,20 @@ impl Forward {
     /// As [`Forward::open`].
     #[track_caller]
     #[must_use]
-    pub fn open_by(way: &Way, cri: &Cri, pod: &str) -> Self {
+    pub fn open_over(way: &Transport, cri: &Cri, pod: &str) -> Self {
         let url = cri.port_forward_url(pod, &[]).unwrap_or_else(|status| panic!("PortForward: {status}"));
         let url = Url::parse(&url).expect("the server gives URLs");
         let opened = cri.block_on(async {
-            Ok(match way.carrier {
-                Carrier::Spdy => way.spdy(&url, "portforward.k8s.io").await?,
-                Carrier::WebSocket => {
+            Ok(match way.protocol {
+                StreamProtocol::Spdy => way.spdy(&url, "portforward.k8s.io").await?,
+                StreamProtocol::WebSocket => {
                     let socket = way.websocket(&url, "SPDY/3.1+portforward.k8s.io").await?;
                     Spdy::begin(tunnel(socket), BytesMut::new())
                 }
             })
         });
         let spdy = opened.unwrap_or_else(|error: io::Error| panic!("{url} cannot be opened: {error}"));
-        Self { cri: cri.clone(), spdy, connections: 0, heard: HashMap::new() }
+        Self { cri: cri.clone(), spdy, connections: 0, received: HashMap::new() }
     }
 
     /// Opens one more connection.
@@ -276,7 +276,7 @@ impl Forward {
     /// # Panics
     /// When the session breaks.
     #[track_caller]
-    pub fn connect(&mut self, port: u16) -> Connection {
+    pub fn connect(&mut self, port: u16) -> ForwardedConnection {
         let port = port.to_string();
         let request = self.connections.to_string();
         self.connections += 1;
@@ -289,7 +289,7 @@ impl Forward {
             io::Result::Ok(streams)
         });
         let [error, data] = opened.expect("the session stands");
-        Connection { error, data }
+        ForwardedConnection { error, data }
     }
 
     /// Sends bytes over a connection, and its end if this is the end.
@@ -297,9 +297,9 @@ impl Forward {
     /// # Panics
     /// When the session breaks.
     #[track_caller]
-    pub fn say(&mut self, connection: Connection, bytes: impl AsRef<[u8]>, end: bool) {
+    pub fn send(&mut self, connection: ForwardedConnection, bytes: impl AsRef<[u8]>, end: bool) {
         let sent = self.cri.clone().block_on(async {
-            for piece in bytes.as_ref().chunks(PIECE) {
+            for piece in bytes.as_ref().chunks(MAX_CHUNK) {
                 self.spdy.sender.data(connection.data, piece, false).await?;
             }
             if end { self.spdy.sender.data(connection.data, &[], true).await } else { Ok(()) }
@@ -312,22 +312,28 @@ impl Forward {
     /// # Panics
     /// When it does not within a minute, or the session ends before.
     #[track_caller]
-    pub fn hear(&mut self, connection: Connection, holds: impl Fn(&Reply, &Reply) -> bool) -> (Reply, Reply) {
+    pub fn receive_until(
+        &mut self,
+        connection: ForwardedConnection,
+        holds: impl Fn(&StreamData, &StreamData) -> bool,
+    ) -> (StreamData, StreamData) {
         let limited = async {
             loop {
-                let of = |stream: u32| self.heard.get(&stream).cloned().unwrap_or_default();
+                let of = |stream: u32| self.received.get(&stream).cloned().unwrap_or_default();
                 let data = of(connection.data);
                 let error = of(connection.error);
                 if holds(&data, &error) {
                     return (data, error);
                 }
                 match self.spdy.receiver.event().await {
-                    Ok(Some(Event::Data { stream, bytes, end })) => {
-                        let reply = self.heard.entry(stream).or_default();
+                    Ok(Some(ClientEvent::Data { stream, bytes, end })) => {
+                        let reply = self.received.entry(stream).or_default();
                         reply.bytes.extend_from_slice(&bytes);
-                        reply.end |= end;
+                        reply.ended |= end;
                     }
-                    Ok(Some(Event::Reset { stream, .. })) => self.heard.entry(stream).or_default().end = true,
+                    Ok(Some(ClientEvent::Reset { stream, .. })) => {
+                        self.received.entry(stream).or_default().ended = true
+                    }
                     Ok(Some(_)) => {}
                     ended @ (Ok(None) | Err(_)) => {
                         panic!("the session has ended: {ended:?}, {data:?}, {error:?}")

@@ -7,7 +7,7 @@ const NAME: usize = 100;
 
 /// What an archive entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TarEntryKind {
     /// A regular file with these bytes.
     File(Vec<u8>),
     /// A directory.
@@ -24,7 +24,7 @@ pub enum Kind {
 
 /// One entry of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct TarEntry {
     /// Path below the root of the file system, without a leading slash.
     pub path: String,
     /// Permission bits, set-id bits included.
@@ -34,25 +34,29 @@ pub struct Entry {
     /// Group.
     pub gid: u32,
     /// What it is.
-    pub kind: Kind,
+    pub kind: TarEntryKind,
 }
 
 /// The archive of `entries` in the given order, with the two zero blocks at its end.
 #[must_use]
-pub fn archive(entries: &[Entry]) -> Vec<u8> {
+pub fn archive(entries: &[TarEntry]) -> Vec<u8> {
     let mut out = Vec::new();
     for entry in entries {
         if let Some(records) = records(entry) {
             let size = records.len();
             out.extend_from_slice(&header(
-                &Entry { path: "records".to_owned(), kind: Kind::File(records.clone()), ..entry.clone() },
+                &TarEntry {
+                    path: "records".to_owned(),
+                    kind: TarEntryKind::File(records.clone()),
+                    ..entry.clone()
+                },
                 Some(b'x'),
             ));
             out.extend_from_slice(&records);
             out.resize(out.len() + size.next_multiple_of(BLOCK) - size, 0);
         }
         out.extend_from_slice(&header(entry, None));
-        if let Kind::File(bytes) = &entry.kind {
+        if let TarEntryKind::File(bytes) = &entry.kind {
             out.extend_from_slice(bytes);
             out.resize(out.len().next_multiple_of(BLOCK), 0);
         }
@@ -62,10 +66,13 @@ pub fn archive(entries: &[Entry]) -> Vec<u8> {
 }
 
 /// What does not fit into the header of an entry, as PAX records.
-fn records(entry: &Entry) -> Option<Vec<u8>> {
+fn records(entry: &TarEntry) -> Option<Vec<u8>> {
     let target = match &entry.kind {
-        Kind::HardLink(target) | Kind::Symlink(target) => target.as_str(),
-        Kind::File(_) | Kind::Directory | Kind::Character(..) | Kind::Fifo => "",
+        TarEntryKind::HardLink(target) | TarEntryKind::Symlink(target) => target.as_str(),
+        TarEntryKind::File(_)
+        | TarEntryKind::Directory
+        | TarEntryKind::Character(..)
+        | TarEntryKind::Fifo => "",
     };
     let long = [("path", entry.path.as_str()), ("linkpath", target)];
     let records = long.into_iter().filter(|(_, value)| value.len() > NAME).map(|(key, value)| {
@@ -82,15 +89,15 @@ fn records(entry: &Entry) -> Option<Vec<u8>> {
 }
 
 /// The header of an entry, as of what it is, or of `flag`.
-fn header(entry: &Entry, flag: Option<u8>) -> [u8; BLOCK] {
+fn header(entry: &TarEntry, flag: Option<u8>) -> [u8; BLOCK] {
     let mut block = [0_u8; BLOCK];
     let (kind, link, size, device) = match &entry.kind {
-        Kind::File(bytes) => (b'0', "", bytes.len(), (0, 0)),
-        Kind::HardLink(target) => (b'1', target.as_str(), 0, (0, 0)),
-        Kind::Symlink(target) => (b'2', target.as_str(), 0, (0, 0)),
-        Kind::Character(major, minor) => (b'3', "", 0, (*major, *minor)),
-        Kind::Directory => (b'5', "", 0, (0, 0)),
-        Kind::Fifo => (b'6', "", 0, (0, 0)),
+        TarEntryKind::File(bytes) => (b'0', "", bytes.len(), (0, 0)),
+        TarEntryKind::HardLink(target) => (b'1', target.as_str(), 0, (0, 0)),
+        TarEntryKind::Symlink(target) => (b'2', target.as_str(), 0, (0, 0)),
+        TarEntryKind::Character(major, minor) => (b'3', "", 0, (*major, *minor)),
+        TarEntryKind::Directory => (b'5', "", 0, (0, 0)),
+        TarEntryKind::Fifo => (b'6', "", 0, (0, 0)),
     };
     text(&mut block[0..100], &entry.path);
     octal(&mut block[100..108], u64::from(entry.mode));

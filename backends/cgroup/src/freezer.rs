@@ -10,9 +10,9 @@ use crate::hierarchy::CgroupMode;
 use crate::reader::{Reader, is_gone, read_if_there};
 
 /// Where a group says whether it is to stand still, and where it is told to.
-struct Files {
-    says: PathBuf,
-    told: PathBuf,
+struct FreezerFiles {
+    state_file: PathBuf,
+    control_file: PathBuf,
     /// What `told` takes for going on and for standing still.
     words: [&'static str; 2],
 }
@@ -25,7 +25,7 @@ impl Reader {
     /// [`Error::File`] for what the kernel says.
     pub fn is_frozen(&self, group: &Group) -> Result<Option<bool>> {
         let Some(files) = self.freezer(group) else { return Ok(None) };
-        Ok(read_if_there(&files.says)?.map(|text| text.trim() == "1"))
+        Ok(read_if_there(&files.state_file)?.map(|text| text.trim() == "1"))
     }
 
     /// Tells the processes of `group` to stand still, or to go on. It does not wait until they do. Idempotent; nothing if the group is
@@ -38,28 +38,28 @@ impl Reader {
         let word = files.words[usize::from(still)];
         let told = OpenOptions::new()
             .write(true)
-            .open(&files.told)
+            .open(&files.control_file)
             .and_then(|mut file| file.write_all(word.as_bytes()));
         match told {
             Err(fault) if is_gone(&fault) => Ok(()),
-            Err(source) => Err(Error::File { path: files.told, source }),
+            Err(source) => Err(Error::File { path: files.control_file, source }),
             Ok(()) => Ok(()),
         }
     }
 
-    fn freezer(&self, group: &Group) -> Option<Files> {
+    fn freezer(&self, group: &Group) -> Option<FreezerFiles> {
         match self.hierarchy().mode() {
             CgroupMode::V1 => {
                 let dir = self.existing("freezer", group)?;
-                Some(Files {
-                    says: dir.join("freezer.self_freezing"),
-                    told: dir.join("freezer.state"),
+                Some(FreezerFiles {
+                    state_file: dir.join("freezer.self_freezing"),
+                    control_file: dir.join("freezer.state"),
                     words: ["THAWED", "FROZEN"],
                 })
             }
             CgroupMode::V2 => {
                 let file = self.existing("", group)?.join("cgroup.freeze");
-                Some(Files { says: file.clone(), told: file, words: ["0", "1"] })
+                Some(FreezerFiles { state_file: file.clone(), control_file: file, words: ["0", "1"] })
             }
         }
     }

@@ -20,7 +20,7 @@ const PASSES: u32 = 16;
 impl Reader {
     /// The directories of `group` that there are, of all hierarchies.
     #[must_use]
-    pub fn present(&self, group: &Group) -> Vec<PathBuf> {
+    pub fn existing_dirs(&self, group: &Group) -> Vec<PathBuf> {
         self.hierarchy().dirs(group).filter(|dir| dir.is_dir()).collect()
     }
 
@@ -29,7 +29,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Busy`] if there are still processes; [`Error::File`] for anything else the kernel says.
-    pub fn leave_only(&self, group: &Group, kept: &[PathBuf]) -> Result<()> {
+    pub fn keep_only(&self, group: &Group, kept: &[PathBuf]) -> Result<()> {
         let (theirs, made): (Vec<PathBuf>, Vec<PathBuf>) =
             self.hierarchy().dirs(group).partition(|dir| kept.contains(dir));
         for dir in theirs {
@@ -42,7 +42,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::File`] for what the kernel says.
-    pub fn make_again(&self, kept: &[PathBuf]) -> Result<()> {
+    pub fn recreate(&self, kept: &[PathBuf]) -> Result<()> {
         for dir in kept {
             match fs::create_dir(dir) {
                 Ok(()) => {}
@@ -168,16 +168,16 @@ mod tests {
         let at = |name: &str| dir.path().join(name).join("nomad/a.web");
         fs::create_dir(at("memory")).unwrap();
         fs::create_dir(at("cpu")).unwrap();
-        let kept = reader.present(&one);
+        let kept = reader.existing_dirs(&one);
         assert_eq!(kept, [at("cpu"), at("memory")]);
         // As a runtime does: it makes others, and takes all away.
         fs::create_dir(at("pids")).unwrap();
         fs::create_dir_all(at("cpu").join("inner/most")).unwrap();
         fs::remove_dir(at("memory")).unwrap();
         for _ in 0..2 {
-            reader.make_again(&kept).unwrap();
-            reader.leave_only(&one, &kept).unwrap();
-            assert_eq!(reader.present(&one), kept);
+            reader.recreate(&kept).unwrap();
+            reader.keep_only(&one, &kept).unwrap();
+            assert_eq!(reader.existing_dirs(&one), kept);
             assert_eq!(children(&at("cpu")).unwrap(), Vec::<PathBuf>::new());
         }
     }
@@ -187,9 +187,9 @@ mod tests {
         let (dir, reader) = tree();
         let one = group("/nomad/a.web");
         fs::create_dir(dir.path().join("memory/nomad/a.web")).unwrap();
-        let kept = reader.present(&one);
+        let kept = reader.existing_dirs(&one);
         fs::remove_dir_all(dir.path().join("memory/nomad")).unwrap();
-        reader.make_again(&kept).unwrap();
+        reader.recreate(&kept).unwrap();
         assert!(!dir.path().join("memory/nomad").exists());
     }
 

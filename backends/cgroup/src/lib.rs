@@ -13,7 +13,6 @@
 //!
 //! A cgroup that is gone is `None`, a value that the kernel has no source for is `None`, and neither is an error.
 
-mod above;
 mod detail;
 mod error;
 mod freezer;
@@ -25,6 +24,7 @@ mod leaf;
 mod moves;
 pub mod net;
 mod oom;
+mod parent_group;
 pub mod parse;
 pub mod process;
 mod reader;

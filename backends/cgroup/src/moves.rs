@@ -16,16 +16,16 @@ use crate::group::Group;
 use crate::hierarchy::Hierarchy;
 
 /// Between two moves: shorter than the kernel stays ready.
-const PERIOD: Duration = Duration::from_millis(5);
+const MOVE_INTERVAL: Duration = Duration::from_millis(5);
 /// How long a move is waited for; what takes longer than this is not worth it.
-const PATIENCE: Duration = Duration::from_millis(250);
+const MAX_WAIT: Duration = Duration::from_millis(250);
 
 /// The moves that are about to come.
 #[derive(Debug)]
 pub struct Moves {
     hierarchy: Hierarchy,
     expected: AtomicUsize,
-    at_work: AtomicBool,
+    keeping_ready: AtomicBool,
 }
 
 /// A move that is about to come; it has come, or will not, when this is dropped.
@@ -38,7 +38,7 @@ impl Moves {
     /// None yet, in these hierarchies.
     #[must_use]
     pub const fn new(hierarchy: Hierarchy) -> Self {
-        Self { hierarchy, expected: AtomicUsize::new(0), at_work: AtomicBool::new(false) }
+        Self { hierarchy, expected: AtomicUsize::new(0), keeping_ready: AtomicBool::new(false) }
     }
 
     /// Notes that a move is about to come. [`Moves::keep_ready`] does the work.
@@ -53,15 +53,15 @@ impl Moves {
     pub fn keep_ready(&self) {
         let Some(file) = own_processes(&self.hierarchy) else { return };
         let begin = Instant::now();
-        let due = || self.expected.load(Ordering::Acquire) > 0 && begin.elapsed() < PATIENCE;
+        let due = || self.expected.load(Ordering::Acquire) > 0 && begin.elapsed() < MAX_WAIT;
         // Asked again after the work is laid down, for who came between its last look and that.
-        while due() && !self.at_work.swap(true, Ordering::AcqRel) {
+        while due() && !self.keeping_ready.swap(true, Ordering::AcqRel) {
             while due() {
                 // 0 is who writes.
                 let _ = fs::write(&file, "0");
-                thread::sleep(PERIOD);
+                thread::sleep(MOVE_INTERVAL);
             }
-            self.at_work.store(false, Ordering::Release);
+            self.keeping_ready.store(false, Ordering::Release);
         }
     }
 }

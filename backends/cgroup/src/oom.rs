@@ -18,9 +18,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::above::{Above, Blame};
 use crate::error::{Error, Result};
 use crate::hierarchy::CgroupMode;
+use crate::parent_group::{KillOrigin, ParentGroup};
 use crate::parse::flat_keyed;
 use crate::reader::is_gone;
 
@@ -47,9 +47,9 @@ pub struct OomWatch {
     /// On v1, what the kernel signals to; `None` where it would not take it.
     signals: Option<EventFd>,
     /// On v2, the group above; the root group counts nothing.
-    above: Option<Above>,
+    parent: Option<ParentGroup>,
     signalled: u64,
-    settled: bool,
+    awaited_removal: bool,
     /// It was read after its main process had ended: nothing that counts comes any more.
     ended: bool,
     last: u64,
@@ -68,15 +68,16 @@ impl OomWatch {
             Err(error) => return Err(failed(error)),
         };
         let (signals, above) = match mode {
-            CgroupMode::V1 => (subscribed(path, &file).map_err(failed)?, None),
-            CgroupMode::V2 => (None, Above::of(path)),
+            CgroupMode::V1 => (subscribe(path, &file).map_err(failed)?, None),
+            CgroupMode::V2 => (None, ParentGroup::of(path)),
         };
         let path = path.to_owned();
         let signalled = 0;
         let settled = false;
         let ended = false;
         let last = 0;
-        let mut watch = Self { path, file, signals, above, signalled, settled, ended, last };
+        let mut watch =
+            Self { path, file, signals, parent: above, signalled, awaited_removal: settled, ended, last };
         watch.kills()?;
         Ok(Some(watch))
     }
@@ -90,27 +91,27 @@ impl OomWatch {
     /// [`Error::File`] if the kernel refuses the file for another reason than that the cgroup is gone.
     pub fn kills(&mut self) -> Result<Kills> {
         // Before our own, so that a kill that comes in between is counted there and not missed here.
-        let above = self.above.as_ref().and_then(Above::census);
+        let above = self.parent.as_ref().and_then(ParentGroup::read_counts);
         let mut doubtful = false;
         match count(&self.file) {
             Ok(count) => {
                 self.last = self.last.max(count);
-                if let (Some(group), Some(now)) = (&mut self.above, above) {
-                    group.known(now);
+                if let (Some(group), Some(now)) = (&mut self.parent, above) {
+                    group.set_baseline(now);
                 }
             }
             Err(error) if is_gone(&error) => {
                 self.drain()?;
-                self.settle()?;
+                self.await_removal_signal()?;
                 // One signal says that the cgroup went, any other that it ran out of memory.
                 if self.signalled > 1 {
                     self.last = self.last.max(1);
                 }
-                if let (false, Some(group), Some(now)) = (self.ended, &self.above, above) {
-                    match group.blame(&now) {
-                        Blame::Others => {}
-                        Blame::Own => self.last = self.last.max(1),
-                        Blame::Unknown => doubtful = true,
+                if let (false, Some(group), Some(now)) = (self.ended, &self.parent, above) {
+                    match group.kill_origin(&now) {
+                        KillOrigin::Others => {}
+                        KillOrigin::Own => self.last = self.last.max(1),
+                        KillOrigin::Unknown => doubtful = true,
                     }
                 }
             }
@@ -124,7 +125,7 @@ impl OomWatch {
     ///
     /// # Errors
     /// Those of [`OomWatch::kills`].
-    pub fn end(&mut self) -> Result<Kills> {
+    pub fn kills_at_exit(&mut self) -> Result<Kills> {
         let kills = self.kills()?;
         // Whoever can read it now could do so before.
         self.ended |= count(&self.file).is_ok();
@@ -132,15 +133,16 @@ impl OomWatch {
     }
 
     /// One signal may mean either thing, as the kernel tells a little later that the cgroup went: waits for a second.
-    fn settle(&mut self) -> Result<()> {
-        let Some(signals) = self.signals.as_ref().filter(|_| self.signalled == 1 && !self.settled) else {
+    fn await_removal_signal(&mut self) -> Result<()> {
+        let Some(signals) = self.signals.as_ref().filter(|_| self.signalled == 1 && !self.awaited_removal)
+        else {
             return Ok(());
         };
         match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], LAST_SIGNAL_WAIT_MS) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(Error::File { path: self.path.clone(), source: error.into() }),
         }
-        self.settled = true;
+        self.awaited_removal = true;
         self.drain()
     }
 
@@ -165,7 +167,8 @@ impl OomWatch {
         if self.signals.is_some() {
             return Ok(None);
         }
-        let above = self.above.as_ref().map(|above| above.file().as_fd().try_clone_to_owned()).transpose()?;
+        let above =
+            self.parent.as_ref().map(|above| above.file().as_fd().try_clone_to_owned()).transpose()?;
         Ok(Some((self.file.as_fd().try_clone_to_owned()?, above)))
     }
 }
@@ -178,7 +181,7 @@ impl AsFd for OomWatch {
 }
 
 /// An eventfd that the kernel signals when the cgroup runs out of memory.
-fn subscribed(path: &Path, file: &File) -> io::Result<Option<EventFd>> {
+fn subscribe(path: &Path, file: &File) -> io::Result<Option<EventFd>> {
     let signals = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     let line = format!("{} {}", signals.as_fd().as_raw_fd(), file.as_raw_fd());
     match fs::OpenOptions::new().write(true).open(path.with_file_name("cgroup.event_control")) {

@@ -42,7 +42,7 @@ impl Reader {
         for pids in self.procs(group)?.unwrap_or_default().chunks(AT_ONCE) {
             let mut held = Vec::with_capacity(pids.len());
             for pid in pids {
-                held.extend(Score::open(*pid)?.map(|score| (*pid, score)));
+                held.extend(OomScoreFile::open(*pid)?.map(|score| (*pid, score)));
             }
             // What is open is a process, not a number: one that is listed still is not somebody else's with a number used anew.
             let listed = self.procs(group)?.unwrap_or_default();
@@ -55,14 +55,14 @@ impl Reader {
 }
 
 /// The score of a process that is held.
-struct Score {
+struct OomScoreFile {
     file: File,
     path: PathBuf,
 }
 
 // === impl Score ===
 
-impl Score {
+impl OomScoreFile {
     /// `None` if the process is gone.
     fn open(pid: u32) -> Result<Option<Self>> {
         let path = PathBuf::from(format!("/proc/{pid}/oom_score_adj"));

@@ -169,10 +169,10 @@ fn a_kill_for_want_of_memory_is_known_after_the_group_has_gone() {
 fn a_count_that_was_read_at_the_end_is_for_good() {
     let fixture = Fixture::new(&["memory"]);
     let mut watch = fixture.reader.watch_oom(&fixture.group).unwrap().unwrap();
-    assert_eq!(watch.end().unwrap(), Kills::default());
+    assert_eq!(watch.kills_at_exit().unwrap(), Kills::default());
     fixture.reader.remove(&fixture.group).unwrap();
     assert_eq!(watch.kills().unwrap(), Kills::default());
-    assert_eq!(watch.end().unwrap(), Kills::default());
+    assert_eq!(watch.kills_at_exit().unwrap(), Kills::default());
 }
 
 #[test]

@@ -17,14 +17,14 @@ use crate::conf::NetworkList;
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
 /// How long its lock is tried for: it holds it for moments, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two tries.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// Gives back the addresses of a network whose reservation is an empty file; how many there were. The plugin writes its
 /// files under a lock, which is taken here, so that none of them is one that is being written. Where it cannot be had, nothing is given
 /// back. Blocks for moments.
-pub(crate) fn free_nameless(list: &NetworkList) -> io::Result<usize> {
+pub(crate) fn free_unowned(list: &NetworkList) -> io::Result<usize> {
     let mut freed = 0;
     for dir in directories(list) {
         freed += free_in(&dir)?;
@@ -50,7 +50,7 @@ fn free_in(dir: &Path) -> io::Result<usize> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error),
     };
-    let _lock = lock_soon(lock, dir)?;
+    let _lock = lock_with_timeout(lock, dir)?;
     let mut freed = 0;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -64,14 +64,14 @@ fn free_in(dir: &Path) -> io::Result<usize> {
 }
 
 /// Takes the lock of a directory, or gives up: a plugin that hangs must not have everybody wait who removes a sandbox.
-fn lock_soon(mut file: File, dir: &Path) -> io::Result<Flock<File>> {
-    let deadline = Instant::now() + PATIENCE;
+fn lock_with_timeout(mut file: File, dir: &Path) -> io::Result<Flock<File>> {
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
             Err((file, Errno::EWOULDBLOCK)) if Instant::now() < deadline => file,
             Err((_, Errno::EWOULDBLOCK)) => {
-                let why = format!("the lock in {} is held for longer than {PATIENCE:?}", dir.display());
+                let why = format!("the lock in {} is held for longer than {LOCK_TIMEOUT:?}", dir.display());
                 return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
             }
             Err((_, errno)) => return Err(errno.into()),
@@ -109,8 +109,8 @@ mod tests {
         let conf = json!({ "cniVersion": "1.0.0", "name": "net", "plugins": [
             { "type": "bridge", "ipam": { "type": "host-local", "dataDir": dir.path() } }, { "type": "portmap" } ] });
         let list = NetworkList::parse(Path::new("test.conflist"), conf.to_string().as_bytes()).unwrap();
-        assert_eq!(free_nameless(&list).unwrap(), 3);
-        assert_eq!(free_nameless(&list).unwrap(), 0);
+        assert_eq!(free_unowned(&list).unwrap(), 3);
+        assert_eq!(free_unowned(&list).unwrap(), 0);
         let mut left: Vec<_> = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["10.0.0.3", "last_reserved_ip.0", "lock"]);

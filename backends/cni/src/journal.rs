@@ -195,7 +195,7 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
     let attachment = Attachment { netns: netns.map(Path::to_owned), ..saved.attachment() };
     network.del(&attachment, saved.result(path)?.as_ref()).await?;
     if netns.is_none() {
-        free_nameless(network.list().clone()).await;
+        free_unowned(network.list().clone()).await;
     }
     remove(path).await?;
     reach(Step::JournalRemoved);
@@ -204,9 +204,9 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
 
 /// A namespace that is gone went with a reboot, perhaps one by a power cut, and with it may have gone what DEL would know an
 /// address by. What cannot be given back now is so after the next such DEL.
-async fn free_nameless(list: NetworkList) {
+async fn free_unowned(list: NetworkList) {
     let name = list.name.clone();
-    let freed = spawn_blocking(move || host_local::free_nameless(&list)).await;
+    let freed = spawn_blocking(move || host_local::free_unowned(&list)).await;
     match freed.unwrap_or_else(|lost| Err(io::Error::other(lost))) {
         Ok(0) => {}
         Ok(freed) => tracing::info!(network = name, freed, "addresses that named no holder are given back"),

@@ -75,20 +75,20 @@ pub(crate) struct Call<'a> {
 
 /// What a plugin said until its end.
 #[derive(Debug)]
-struct Said {
+struct PluginOutput {
     status: ExitStatus,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
 }
 
 /// Why a plugin could not be listened to until its end.
-enum Broken {
+enum OutputError {
     Io(io::Error),
-    TooMuch,
+    TooLarge,
 }
 
 /// The process group of a running plugin, killed when this is dropped: plugins start others, such as IPAM plugins.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
 /// The specification's form of an error.
 #[derive(Deserialize)]
@@ -159,8 +159,8 @@ impl Plugins {
         let run = |source| Error::Run { plugin: call.plugin.to_owned(), verb: call.verb, source };
         let path = self.find(call.network, call.plugin)?;
         let mut child = spawn(&mut self.command(&path, call)).await.map_err(run)?;
-        let mut group = Group(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
-        let heard = timeout(self.limits.plugin, listen(&mut child, call.config)).await;
+        let mut group = ProcessGroup(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
+        let heard = timeout(self.limits.plugin, communicate(&mut child, call.config)).await;
         let plugin = call.plugin.to_owned();
         let verb = call.verb;
         match heard {
@@ -172,8 +172,8 @@ impl Plugins {
             Ok(Err(broken)) => {
                 group.end(&mut child).await;
                 Err(match broken {
-                    Broken::Io(source) => run(source),
-                    Broken::TooMuch => Error::TooMuchOutput { plugin, verb, limit: MAX_STDOUT },
+                    OutputError::Io(source) => run(source),
+                    OutputError::TooLarge => Error::TooMuchOutput { plugin, verb, limit: MAX_STDOUT },
                 })
             }
             Err(_) => {
@@ -224,8 +224,8 @@ async fn spawn(command: &mut Command) -> io::Result<Child> {
 }
 
 /// Gives a plugin its configuration and listens until it has ended.
-async fn listen(child: &mut Child, config: &[u8]) -> Result<Said, Broken> {
-    let missing = || Broken::Io(io::Error::other("a pipe to the plugin is missing"));
+async fn communicate(child: &mut Child, config: &[u8]) -> Result<PluginOutput, OutputError> {
+    let missing = || OutputError::Io(io::Error::other("a pipe to the plugin is missing"));
     let stdin = child.stdin.take().ok_or_else(missing)?;
     let out = child.stdout.take().ok_or_else(missing)?;
     let err = child.stderr.take().ok_or_else(missing)?;
@@ -233,44 +233,49 @@ async fn listen(child: &mut Child, config: &[u8]) -> Result<Said, Broken> {
     let mut stderr = Vec::new();
     let status = {
         let pipes = async {
-            tokio::try_join!(feed(stdin, config), all(out, &mut stdout), tail(err, &mut stderr)).map(drop)
+            tokio::try_join!(
+                write_config(stdin, config),
+                read_limited(out, &mut stdout),
+                read_tail(err, &mut stderr)
+            )
+            .map(drop)
         };
         tokio::pin!(pipes);
         tokio::select! {
             done = &mut pipes => {
                 done?;
-                child.wait().await.map_err(Broken::Io)?
+                child.wait().await.map_err(OutputError::Io)?
             }
             status = child.wait() => {
                 // What is in the pipes is there to read at once; only a child of the plugin can keep them open.
                 if let Ok(done) = timeout(PIPE_GRACE, &mut pipes).await {
                     done?;
                 }
-                status.map_err(Broken::Io)?
+                status.map_err(OutputError::Io)?
             }
         }
     };
-    Ok(Said { status, stdout, stderr })
+    Ok(PluginOutput { status, stdout, stderr })
 }
 
 /// Writes the configuration. A plugin that does not read it all may have its reasons.
-async fn feed(mut stdin: ChildStdin, config: &[u8]) -> Result<(), Broken> {
+async fn write_config(mut stdin: ChildStdin, config: &[u8]) -> Result<(), OutputError> {
     match stdin.write_all(config).await {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Broken::Io(e)),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(OutputError::Io(e)),
         _ => Ok(()),
     }
 }
 
 /// Reads up to the limit, and fails beyond it.
-async fn all(from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<(), Broken> {
-    let limit = u64::try_from(MAX_STDOUT).map_err(|_| Broken::TooMuch)?;
-    from.take(limit + 1).read_to_end(into).await.map_err(Broken::Io)?;
-    if into.len() > MAX_STDOUT { Err(Broken::TooMuch) } else { Ok(()) }
+async fn read_limited(from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<(), OutputError> {
+    let limit = u64::try_from(MAX_STDOUT).map_err(|_| OutputError::TooLarge)?;
+    from.take(limit + 1).read_to_end(into).await.map_err(OutputError::Io)?;
+    if into.len() > MAX_STDOUT { Err(OutputError::TooLarge) } else { Ok(()) }
 }
 
 /// Reads to the end and keeps the last part.
-async fn tail(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<(), Broken> {
-    while from.read_buf(into).await.map_err(Broken::Io)? > 0 {
+async fn read_tail(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<(), OutputError> {
+    while from.read_buf(into).await.map_err(OutputError::Io)? > 0 {
         if into.len() > 2 * STDERR_TAIL {
             into.drain(..into.len() - STDERR_TAIL);
         }
@@ -280,7 +285,7 @@ async fn tail(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Result<()
 }
 
 /// Makes an error of a plugin's failure: its own words if it used the specification's form.
-fn failure(call: Call<'_>, said: &Said) -> Error {
+fn failure(call: Call<'_>, said: &PluginOutput) -> Error {
     let plugin = call.plugin.to_owned();
     let verb = call.verb;
     if let Ok(WireError { code, msg, details }) = serde_json::from_slice(&said.stdout) {
@@ -298,7 +303,7 @@ fn failure(call: Call<'_>, said: &Said) -> Error {
     Error::Failed { plugin, verb, status: said.status.to_string(), output }
 }
 
-impl Group {
+impl ProcessGroup {
     /// Kills the group and reaps the plugin.
     async fn end(&mut self, child: &mut Child) {
         self.kill();
@@ -318,7 +323,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // Only reached with a group when the plugin has not been reaped, so the number is still its own.
         self.kill();

@@ -30,10 +30,10 @@ const fn candidate(major: u32, minor: u32, patch: u32, number: u32) -> Version {
 }
 
 /// The oldest of all.
-const EVER: Version = Version(0, 0, 0, 0);
+const ANY_VERSION: Version = Version(0, 0, 0, 0);
 
 /// A vulnerability.
-struct Known {
+struct Vulnerability {
     id: &'static str,
     program: &'static str,
     /// The first version that has it.
@@ -42,45 +42,55 @@ struct Known {
     fixed: &'static [Version],
 }
 
-const fn known(id: &'static str, program: &'static str, since: Version, fixed: &'static [Version]) -> Known {
-    Known { id, program, since, fixed }
+const fn vulnerability(
+    id: &'static str,
+    program: &'static str,
+    since: Version,
+    fixed: &'static [Version],
+) -> Vulnerability {
+    Vulnerability { id, program, since, fixed }
 }
 
 /// The fixes of the three of November 2025.
 const PROCFS: &[Version] = &[release(1, 2, 8), release(1, 3, 3), candidate(1, 4, 0, 3)];
 
-const KNOWN: [Known; 17] = [
+const VULNERABILITIES: [Vulnerability; 17] = [
     // A container overwrites the runtime through /proc/self/exe.
-    known("CVE-2019-5736", "runc", EVER, &[candidate(1, 0, 0, 7)]),
+    vulnerability("CVE-2019-5736", "runc", ANY_VERSION, &[candidate(1, 0, 0, 7)]),
     // An image mounts over /proc and so evades AppArmor and SELinux.
-    known("CVE-2019-16884", "runc", EVER, &[candidate(1, 0, 0, 9)]),
+    vulnerability("CVE-2019-16884", "runc", ANY_VERSION, &[candidate(1, 0, 0, 9)]),
     // Two containers that share a volume race the mount of /proc; the second came back after the first.
-    known("CVE-2019-19921", "runc", EVER, &[candidate(1, 0, 0, 10)]),
-    known("CVE-2023-27561", "runc", candidate(1, 0, 0, 95), &[release(1, 1, 5)]),
+    vulnerability("CVE-2019-19921", "runc", ANY_VERSION, &[candidate(1, 0, 0, 10)]),
+    vulnerability("CVE-2023-27561", "runc", candidate(1, 0, 0, 95), &[release(1, 1, 5)]),
     // Two containers that share a volume exchange the target of a mount.
-    known("CVE-2021-30465", "runc", EVER, &[candidate(1, 0, 0, 95)]),
+    vulnerability("CVE-2021-30465", "runc", ANY_VERSION, &[candidate(1, 0, 0, 95)]),
     // /proc is a symbolic link, which evades AppArmor and SELinux.
-    known("CVE-2023-28642", "runc", EVER, &[release(1, 1, 5)]),
+    vulnerability("CVE-2023-28642", "runc", ANY_VERSION, &[release(1, 1, 5)]),
     // A descriptor of the host's leaks into the container.
-    known("CVE-2024-21626", "runc", candidate(1, 0, 0, 93), &[release(1, 1, 12)]),
+    vulnerability("CVE-2024-21626", "runc", candidate(1, 0, 0, 93), &[release(1, 1, 12)]),
     // Empty files are made on the host.
-    known("CVE-2024-45310", "runc", EVER, &[release(1, 1, 14), candidate(1, 2, 0, 3)]),
+    vulnerability("CVE-2024-45310", "runc", ANY_VERSION, &[release(1, 1, 14), candidate(1, 2, 0, 3)]),
     // Masked paths, /dev/console, and writes to /proc that go elsewhere.
-    known("CVE-2025-31133", "runc", EVER, PROCFS),
-    known("CVE-2025-52565", "runc", candidate(1, 0, 0, 3), PROCFS),
-    known("CVE-2025-52881", "runc", EVER, PROCFS),
+    vulnerability("CVE-2025-31133", "runc", ANY_VERSION, PROCFS),
+    vulnerability("CVE-2025-52565", "runc", candidate(1, 0, 0, 3), PROCFS),
+    vulnerability("CVE-2025-52881", "runc", ANY_VERSION, PROCFS),
     // /dev is a symbolic link. The 1.2 series got no fix.
-    known("CVE-2026-41579", "runc", EVER, &[release(1, 3, 6), release(1, 4, 3), candidate(1, 5, 0, 3)]),
+    vulnerability(
+        "CVE-2026-41579",
+        "runc",
+        ANY_VERSION,
+        &[release(1, 3, 6), release(1, 4, 3), candidate(1, 5, 0, 3)],
+    ),
     // An image's symbolic links lead a mount out of it.
-    known("CVE-2019-18837", "crun", EVER, &[release(0, 10, 5)]),
+    vulnerability("CVE-2019-18837", "crun", ANY_VERSION, &[release(0, 10, 5)]),
     // /dev/console, or /dev/null, is a symbolic link.
-    known("CVE-2026-88264, CVE-2026-88265", "crun", EVER, &[release(1, 30, 0)]),
+    vulnerability("CVE-2026-88264, CVE-2026-88265", "crun", ANY_VERSION, &[release(1, 30, 0)]),
     // A container with the host's network reaches the shims.
-    known("CVE-2020-15257", "containerd", EVER, &[release(1, 3, 9), release(1, 4, 3)]),
+    vulnerability("CVE-2020-15257", "containerd", ANY_VERSION, &[release(1, 3, 9), release(1, 4, 3)]),
     // Unpacking an image changes modes of the host's files.
-    known("CVE-2021-32760", "containerd", EVER, &[release(1, 4, 8), release(1, 5, 4)]),
+    vulnerability("CVE-2021-32760", "containerd", ANY_VERSION, &[release(1, 4, 8), release(1, 5, 4)]),
     // Unpacking an image changes files of the host.
-    known("CVE-2025-47290", "containerd", release(2, 1, 0), &[release(2, 1, 1)]),
+    vulnerability("CVE-2025-47290", "containerd", release(2, 1, 0), &[release(2, 1, 1)]),
 ];
 
 // === impl Version ===
@@ -116,9 +126,9 @@ impl Version {
     }
 }
 
-impl Known {
+impl Vulnerability {
     /// Whether a version has it: the fix of its own series counts, else it must be newer than all that got one.
-    fn is_in(&self, version: Version) -> bool {
+    fn affects(&self, version: Version) -> bool {
         let own = self.fixed.iter().find(|fix| fix.series() == version.series());
         let is_fixed = match own {
             Some(fix) => version >= *fix,
@@ -129,7 +139,7 @@ impl Known {
 }
 
 /// The name and the version that a runtime tells in its first line, as in `runc version 1.1.5+ds1`.
-pub(crate) fn told_version(output: &str) -> Option<(String, String)> {
+pub(crate) fn parse_version_output(output: &str) -> Option<(String, String)> {
     let (program, version) = output.lines().next()?.split_once(" version ")?;
     let version = version.split_whitespace().next()?;
     let is_word = |text: &str| !text.is_empty() && text.len() <= 100 && !text.contains(char::is_whitespace);
@@ -139,7 +149,7 @@ pub(crate) fn told_version(output: &str) -> Option<(String, String)> {
 /// The known vulnerabilities of a program at this version, as far as its number says.
 fn vulnerabilities(program: &str, version: &str) -> Vec<String> {
     let Some(parsed) = Version::parse(version) else { return Vec::new() };
-    let of_it = KNOWN.iter().filter(|known| known.program == program && known.is_in(parsed));
+    let of_it = VULNERABILITIES.iter().filter(|known| known.program == program && known.affects(parsed));
     of_it.flat_map(|known| known.id.split(", ")).map(str::to_owned).collect()
 }
 
@@ -160,11 +170,14 @@ fn advisories(programs: impl IntoIterator<Item = (String, String)>, ignore: &[St
 impl Inner {
     /// The known vulnerabilities of what runs containers here, as far as versions say.
     pub(crate) fn advisories(&self) -> Vec<Advisory> {
-        let containerd = match self.health.now() {
+        let containerd = match self.health.current() {
             Contact::Up { version } => Some(("containerd".to_owned(), version)),
             Contact::Down { .. } => None,
         };
-        advisories(self.probes.versions().into_iter().chain(containerd), &self.settings.advisories.ignore)
+        advisories(
+            self.runtime_probes.versions().into_iter().chain(containerd),
+            &self.settings.advisories.ignore,
+        )
     }
 
     /// Logs those that are not among `logged` yet.
@@ -260,7 +273,8 @@ mod tests {
 
     #[test]
     fn what_runtimes_tell_of_themselves_is_read() {
-        let told = |text: &str| told_version(text).map(|(program, version)| format!("{program} {version}"));
+        let told =
+            |text: &str| parse_version_output(text).map(|(program, version)| format!("{program} {version}"));
         assert_eq!(told("runc version 1.1.5+ds1\ncommit: 1\n").as_deref(), Some("runc 1.1.5+ds1"));
         assert_eq!(told("crun version 1.8.1\n").as_deref(), Some("crun 1.8.1"));
         for text in ["", "kata-runtime  : 3.2.0\n", " version \n", "a b version 1\n"] {

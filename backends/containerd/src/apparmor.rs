@@ -17,16 +17,16 @@ pub(crate) const DEFAULT_PROFILE: &str = "switchyard-default";
 /// Its text, in the language of apparmor.d(5).
 const TEXT: &str = include_str!("apparmor/switchyard-default");
 /// What the kernel has loaded, one `name (mode)` a line.
-const LOADED: &str = "/sys/kernel/security/apparmor/profiles";
+const PROFILES_FILE: &str = "/sys/kernel/security/apparmor/profiles";
 /// The program that loads profiles; Debian has it in the package `apparmor`.
 const PARSER: &str = "apparmor_parser";
 /// How long it may take; compiling is some tenths of a second on a slow machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const PARSER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Inner {
     /// The default profile for what does not ask for it: without one where it cannot be loaded, which is told in the log.
     pub(crate) async fn default_profile(&self) -> Option<String> {
-        self.sure_default_profile().await.unwrap_or_else(|error| {
+        self.ensure_default_profile().await.unwrap_or_else(|error| {
             tracing::warn!(error = error.report(), "what names no AppArmor profile is not confined by one");
             None
         })
@@ -37,17 +37,17 @@ impl Inner {
     ///
     /// # Errors
     /// `FailedPrecondition` if it is not there and cannot be loaded.
-    async fn sure_default_profile(&self) -> Result<Option<String>> {
+    async fn ensure_default_profile(&self) -> Result<Option<String>> {
         let Some(name) = self.host.apparmor.clone() else { return Ok(None) };
         if is_loaded(&name).await {
             return Ok(Some(name));
         }
         // Behind one that hangs nobody waits for longer than it is given itself.
-        let _turn = tokio::time::timeout(LIMIT, self.profile_turn.acquire()).await;
+        let _permit = tokio::time::timeout(PARSER_TIMEOUT, self.profile_lock.acquire()).await;
         if is_loaded(&name).await {
             return Ok(Some(name));
         }
-        load(TEXT).await.map_err(|fault| {
+        load_profile(TEXT).await.map_err(|fault| {
             Error::failed_precondition(format!(
                 "the default AppArmor profile {name} cannot be loaded: is the package apparmor installed?"
             ))
@@ -68,12 +68,12 @@ impl Inner {
         }
         match &security.apparmor {
             None => Ok(self.default_profile().await),
-            Some(AppArmorProfile::RuntimeDefault) => self.sure_default_profile().await,
+            Some(AppArmorProfile::RuntimeDefault) => self.ensure_default_profile().await,
             Some(AppArmorProfile::Unconfined) => Ok(self.host.apparmor.clone()),
-            Some(AppArmorProfile::Localhost(name)) => match loaded().await {
-                Some(profiles) if !has(&profiles, name) => Err(Error::failed_precondition(format!(
-                    "AppArmor profile {name} is not loaded on this node: load it with {PARSER}"
-                ))),
+            Some(AppArmorProfile::Localhost(name)) => match loaded_profiles().await {
+                Some(profiles) if !lists_profile(&profiles, name) => Err(Error::failed_precondition(
+                    format!("AppArmor profile {name} is not loaded on this node: load it with {PARSER}"),
+                )),
                 // What cannot be looked at is left to the runtime.
                 Some(_) | None => Ok(self.host.apparmor.clone()),
             },
@@ -82,22 +82,22 @@ impl Inner {
 }
 
 /// The kernel's list; `None` where it cannot be read.
-async fn loaded() -> Option<String> {
-    tokio::fs::read_to_string(LOADED).await.ok()
+async fn loaded_profiles() -> Option<String> {
+    tokio::fs::read_to_string(PROFILES_FILE).await.ok()
 }
 
 /// Whether the kernel has a profile. What cannot be looked at is loaded where that can be done.
 async fn is_loaded(name: &str) -> bool {
-    loaded().await.is_some_and(|profiles| has(&profiles, name))
+    loaded_profiles().await.is_some_and(|profiles| lists_profile(&profiles, name))
 }
 
 /// Whether a profile is in the kernel's list. The name of one may hold blanks and parentheses.
-fn has(profiles: &str, name: &str) -> bool {
+fn lists_profile(profiles: &str, name: &str) -> bool {
     profiles.lines().any(|line| line.rsplit_once(" (").is_some_and(|(loaded, _)| loaded == name))
 }
 
 /// Has the kernel take a profile, in the place of an older one of its name.
-async fn load(text: &str) -> Result<()> {
+async fn load_profile(text: &str) -> Result<()> {
     let failed = |what: String| Error::new(ErrorKind::Unavailable, format!("{PARSER}: {what}"));
     // No cache: it would be kept for a profile that has no file.
     let mut command = tokio::process::Command::new(PARSER);
@@ -110,9 +110,9 @@ async fn load(text: &str) -> Result<()> {
         }
         child.wait_with_output().await
     };
-    let output = tokio::time::timeout(LIMIT, whole)
+    let output = tokio::time::timeout(PARSER_TIMEOUT, whole)
         .await
-        .map_err(|_| failed(format!("no end within {LIMIT:?}")))?
+        .map_err(|_| failed(format!("no end within {PARSER_TIMEOUT:?}")))?
         .map_err(|fault| failed("broke off".to_owned()).with_source(fault))?;
     if output.status.success() {
         Ok(())
@@ -128,8 +128,12 @@ mod tests {
     #[test]
     fn a_profile_is_found_by_its_whole_name() {
         let list = "switchyard-default-old (enforce)\n/usr/bin/a (b) (complain)\nmine (enforce)\n";
-        assert!(has(list, "mine") && has(list, "/usr/bin/a (b)"));
-        assert!(!has(list, "switchyard-default") && !has(list, "") && !has("", "mine"));
+        assert!(lists_profile(list, "mine") && lists_profile(list, "/usr/bin/a (b)"));
+        assert!(
+            !lists_profile(list, "switchyard-default")
+                && !lists_profile(list, "")
+                && !lists_profile("", "mine")
+        );
     }
 
     #[test]

@@ -11,9 +11,9 @@ use switchyard_core::backend::{
     Backend, BackendStatus, CgroupDriver, ExecProcess, Handler, Inspection, Recovered, SandboxDetails,
     SandboxStats, Started, TaskDetails,
 };
+use switchyard_core::blocking_pool::{self, BlockingPool};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
-use switchyard_core::looks::{self, Looks};
 use switchyard_core::spec::{
     CgroupPlacement, CheckpointSpec, ExecSpec, SandboxSpec, Signal, Subnet, TaskSpec, TaskUpdate,
 };
@@ -27,31 +27,31 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::abilities::Abilities;
 use crate::apparmor::DEFAULT_PROFILE;
-use crate::bundle::Making;
+use crate::bundle::CreatesInFlight;
+use crate::busy_cgroups::BusyCgroups;
+use crate::cleanup::CleanupQueue;
 use crate::client::Client;
 use crate::config::{Runtime, Settings};
+use crate::containerd_features::ContainerdFeatures;
 use crate::disks::Disks;
-use crate::exec::leftover::PredecessorFifos;
+use crate::exec::predecessor::PredecessorFifos;
+use crate::fs::read_kernel_sysctl;
 use crate::health::{Contact, Health};
-use crate::image::{Images, flush::Flush, lease::Leases};
+use crate::image::{ContainerdImageStore, layer_sync::LayerSync, lease::Leases};
+use crate::image_reader::ImageReader;
 use crate::layout::Layout;
-use crate::left_groups::LeftGroups;
-use crate::leftovers::Leftovers;
-use crate::lifeline::Held;
-use crate::probe::Probes;
+use crate::lifeline::SharedSocket;
 use crate::quota::Projects;
-use crate::rootfs::Rootfs;
-use crate::sandbox::bridge::Bridge;
-use crate::sandbox::groups::Groups;
+use crate::runtime_probes::RuntimeProbes;
+use crate::sandbox::bridge::BridgeNetwork;
+use crate::sandbox::pod_cgroups::PodCgroups;
 use crate::sandbox::ranges::Ranges;
 use crate::sandbox::{SandboxEntry, infra};
 use crate::shim::Lifelines;
-use crate::stats::Layers;
+use crate::stats::LayerUsageCache;
 use crate::steps::Faults;
-use crate::task::{PodShims, Silent, TaskEntry};
-use crate::text::kernel_text;
+use crate::task::{PodShims, TaskEntry, UnresponsiveShims};
 use crate::trees::Trees;
 use crate::volumes::Volumes;
 
@@ -64,7 +64,7 @@ pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
 /// Scopes and default slices of ours are called so.
 const CGROUP_PREFIX: &str = "switchyard";
 /// How long recovery waits for containerd before it says that it is away.
-const CONTACT_PATIENCE: Duration = Duration::from_secs(5);
+const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs sandboxes and tasks on containerd.
 ///
@@ -80,13 +80,13 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) client: Client,
     pub(crate) layout: Layout,
-    pub(crate) images: Images,
-    pub(crate) rootfs: Rootfs,
+    pub(crate) images: ContainerdImageStore,
+    pub(crate) image_reader: ImageReader,
     pub(crate) host: Host,
     /// One at a time loads the default AppArmor profile: who comes next finds it.
-    pub(crate) profile_turn: Semaphore,
+    pub(crate) profile_lock: Semaphore,
     /// That SELinux options are ignored was said.
-    pub(crate) labels_told: Once,
+    pub(crate) selinux_warned: Once,
     pub(crate) host_name: String,
     /// Names this boot of the node.
     pub(crate) boot: String,
@@ -94,37 +94,37 @@ pub(crate) struct Inner {
     pub(crate) cni_conf: cni::ConfDir,
     pub(crate) cni_plugins: cni::Plugins,
     /// The gateway's own network.
-    pub(crate) bridge: Bridge,
+    pub(crate) bridge: BridgeNetwork,
     pub(crate) ranges: Arc<Ranges>,
     pub(crate) cgroups: Arc<cgroup::Reader>,
     moves: Arc<cgroup::Moves>,
-    pub(crate) layers: Layers,
-    pub(crate) groups: Arc<Groups>,
+    pub(crate) layer_usage: LayerUsageCache,
+    pub(crate) pod_cgroups: Arc<PodCgroups>,
     pub(crate) volumes: Arc<Volumes>,
     pub(crate) trees: Arc<Trees>,
     pub(crate) projects: Projects,
-    pub(crate) abilities: Abilities,
+    pub(crate) containerd_features: ContainerdFeatures,
     pub(crate) health: Health,
     pub(crate) disks: Disks,
-    pub(crate) probes: Probes,
+    pub(crate) runtime_probes: RuntimeProbes,
     pub(crate) tracker: TaskTracker,
     /// What containerd deletes for us after an end: it calls that off for whoever waits no more, so those who wait do not do it themselves.
-    pub(crate) endings: TaskTracker,
+    pub(crate) exit_cleanups: TaskTracker,
     pub(crate) faults: Faults,
-    pub(crate) leftovers: Arc<Leftovers>,
-    pub(crate) left_groups: LeftGroups,
-    pub(crate) looks: Looks,
-    pub(crate) making: Making,
+    pub(crate) cleanup: Arc<CleanupQueue>,
+    pub(crate) busy_cgroups: BusyCgroups,
+    pub(crate) looks: BlockingPool,
+    pub(crate) creates_in_flight: CreatesInFlight,
     pub(crate) pod_shims: PodShims,
-    pub(crate) silent: Silent,
+    pub(crate) unresponsive_shims: UnresponsiveShims,
     pub(crate) lifelines: Arc<Lifelines>,
     /// Cancelled, as it were, when recovery is done.
     pub(crate) recovered: CancellationToken,
     pub(crate) predecessor_fifos: PredecessorFifos,
     /// Containers that a predecessor may have been starting.
-    inherited: Mutex<HashSet<String>>,
+    predecessor_calls: Mutex<HashSet<String>>,
     /// CNI plugins that a predecessor ran, by sandbox.
-    plugins: Mutex<HashMap<SandboxId, Vec<switchyard_process::ProcessId>>>,
+    predecessor_plugins: Mutex<HashMap<SandboxId, Vec<switchyard_process::ProcessId>>>,
     sandboxes: Mutex<HashMap<SandboxId, Arc<SandboxEntry>>>,
     tasks: Mutex<HashMap<TaskId, Arc<TaskEntry>>>,
 }
@@ -166,10 +166,11 @@ impl Containerd {
         }
         let health = Health::new(config.answer_timeout());
         let instance = instance(&settings.state)?;
-        let held = Held::new();
-        let client = Client::new(&settings.address, &config.namespace, &instance, &health, held.clone())?;
+        let shared_socket = SharedSocket::new();
+        let client =
+            Client::new(&settings.address, &config.namespace, &instance, &health, shared_socket.clone())?;
         let layout = Layout::new(&settings.state, &settings.run);
-        layout.shut()?;
+        layout.create_private_dirs()?;
         infra::install(&layout.infra())?;
         let driver = cgroup_driver(settings.cgroup.driver);
         let mut host = Host::detect(driver, DEFAULT_PROFILE)
@@ -177,29 +178,33 @@ impl Containerd {
         host.selinux = host.selinux.filter(|_| config.selinux);
         let snapshotters = snapshotters(config);
         let tracker = TaskTracker::new();
-        let abilities = Abilities::default();
+        let abilities = ContainerdFeatures::default();
         let leftovers = Arc::default();
         let limit = Duration::from_secs(settings.network.plugin_timeout_seconds.max(1));
-        let boot = kernel_text("random/boot_id")?;
+        let boot = read_kernel_sysctl("random/boot_id")?;
         let cgroups = cgroup::Reader::detect()?;
         let inner = Arc::new(Inner {
-            images: Images::new(
+            images: ContainerdImageStore::new(
                 client.clone(),
                 registry_of(&settings),
                 snapshotters,
                 abilities.clone(),
                 policy_of(&settings),
                 Leases::new(client.clone(), tracker.clone(), Arc::clone(&leftovers)),
-                Flush::new(client.clone(), &boot, tracker.clone()),
+                LayerSync::new(client.clone(), &boot, tracker.clone()),
             ),
-            rootfs: Rootfs::new(client.clone(), layout.views(), settings.images.max_account_file_bytes),
+            image_reader: ImageReader::new(
+                client.clone(),
+                layout.views(),
+                settings.images.max_account_file_bytes,
+            ),
             host,
-            profile_turn: Semaphore::new(1),
-            labels_told: Once::new(),
-            host_name: kernel_text("hostname")?,
+            profile_lock: Semaphore::new(1),
+            selinux_warned: Once::new(),
+            host_name: read_kernel_sysctl("hostname")?,
             boot,
             logkeeper: switchyard_logkeeper::Client::new(&settings.logkeeper),
-            bridge: Bridge::new(&settings.network.bridge, &layout)?,
+            bridge: BridgeNetwork::new(&settings.network.bridge, &layout)?,
             cni_conf: cni::ConfDir::new(&settings.network.conf_dir),
             cni_plugins: cni::Plugins::new(
                 settings.network.bin_dirs.clone(),
@@ -208,53 +213,53 @@ impl Containerd {
             ranges: Arc::new(Ranges::load(layout.ranges())),
             moves: Arc::new(cgroup::Moves::new(cgroups.hierarchy().clone())),
             cgroups: Arc::new(cgroups),
-            layers: Layers::default(),
-            groups: Arc::default(),
+            layer_usage: LayerUsageCache::default(),
+            pod_cgroups: Arc::default(),
             volumes: Arc::new(Volumes::new(layout.volumes())),
             trees: Arc::new(Trees::new(layout.state(), layout.run())),
             projects: Projects::default(),
             health,
             disks: Disks::default(),
-            abilities,
-            probes: Probes::default(),
-            leftovers,
-            left_groups: LeftGroups::default(),
-            looks: Looks::new(threads::BACKEND_LOOKS, looks::LIMIT),
-            making: Making::default(),
+            containerd_features: abilities,
+            runtime_probes: RuntimeProbes::default(),
+            cleanup: leftovers,
+            busy_cgroups: BusyCgroups::default(),
+            looks: BlockingPool::new(threads::BACKEND_POOL, blocking_pool::LIMIT),
+            creates_in_flight: CreatesInFlight::default(),
             pod_shims: PodShims::default(),
-            silent: Silent::default(),
+            unresponsive_shims: UnresponsiveShims::default(),
             lifelines: Lifelines::new(&settings.logkeeper, tracker.clone()),
             recovered: CancellationToken::new(),
             predecessor_fifos: PredecessorFifos::open(&layout.all_task_run()),
-            inherited: Mutex::default(),
-            plugins: Mutex::default(),
+            predecessor_calls: Mutex::default(),
+            predecessor_plugins: Mutex::default(),
             sandboxes: Mutex::default(),
             tasks: Mutex::default(),
             client,
             layout,
             tracker,
-            endings: TaskTracker::new(),
+            exit_cleanups: TaskTracker::new(),
             faults,
             settings,
         });
         let stop = CancellationToken::new();
-        inner.keep_watch(held, &stop);
+        inner.spawn_background(shared_socket, &stop);
         Ok(Self { inner, _stop: stop.drop_guard() })
     }
 }
 
 impl Inner {
     /// Starts what goes on beside the requests, until `stop`.
-    fn keep_watch(self: &Arc<Self>, held: Held, stop: &CancellationToken) {
+    fn spawn_background(self: &Arc<Self>, shared_socket: SharedSocket, stop: &CancellationToken) {
         let keeper = &self.settings.logkeeper;
-        self.tracker.spawn(self.health.clone().watch(self.client.insistent(), stop.clone()));
-        self.tracker.spawn(self.health.clone().watch_keeper(keeper.clone(), stop.clone()));
+        self.tracker.spawn(self.health.clone().watch(self.client.without_health_check(), stop.clone()));
+        self.tracker.spawn(self.health.clone().watch_logkeeper(keeper.clone(), stop.clone()));
         self.tracker.spawn(Arc::clone(self).watch_disks(stop.clone()));
-        self.tracker.spawn(Arc::clone(self).clear_leftovers(stop.clone()));
-        self.tracker.spawn(Arc::clone(self).ask_abilities(stop.clone()));
-        self.tracker.spawn(Arc::clone(self).watch_forgotten(stop.clone()));
+        self.tracker.spawn(Arc::clone(self).run_cleanup(stop.clone()));
+        self.tracker.spawn(Arc::clone(self).watch_runtime_features(stop.clone()));
+        self.tracker.spawn(Arc::clone(self).watch_orphans(stop.clone()));
         self.tracker.spawn(Arc::clone(self).watch_unread(stop.clone()));
-        self.tracker.spawn(held.keep(keeper.clone(), stop.clone()));
+        self.tracker.spawn(shared_socket.share_with_logkeeper(keeper.clone(), stop.clone()));
     }
 
     pub(crate) fn sandboxes(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<SandboxEntry>>> {
@@ -265,12 +270,14 @@ impl Inner {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn inherited(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn predecessor_calls(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.predecessor_calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn plugins(&self) -> MutexGuard<'_, HashMap<SandboxId, Vec<switchyard_process::ProcessId>>> {
-        self.plugins.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn predecessor_plugins(
+        &self,
+    ) -> MutexGuard<'_, HashMap<SandboxId, Vec<switchyard_process::ProcessId>>> {
+        self.predecessor_plugins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The runtime handler of this name; empty for the default.
@@ -318,7 +325,7 @@ impl Inner {
 impl Backend for Containerd {
     fn status(&self) -> BackendStatus {
         let inner = &self.inner;
-        let version = match inner.health.now() {
+        let version = match inner.health.current() {
             Contact::Up { version } => format!("containerd {version}"),
             Contact::Down { .. } => "containerd (away)".to_owned(),
         };
@@ -327,13 +334,13 @@ impl Backend for Containerd {
             ("containerd.namespace".to_owned(), inner.settings.containerd.namespace.clone()),
             ("stateDir".to_owned(), inner.settings.state.display().to_string()),
             ("network.confDir".to_owned(), inner.cni_conf.dir().display().to_string()),
-            ("network.bridge".to_owned(), inner.bridge.told()),
+            ("network.bridge".to_owned(), inner.bridge.summary()),
         ]);
-        facts.extend(inner.ranges.told().map(|ranges| ("network.ranges".to_owned(), ranges)));
-        facts.extend(inner.silent.told().map(|tasks| ("shims.silent".to_owned(), tasks)));
-        facts.extend(inner.unrecorded().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
-        facts.extend(inner.left_groups.told().map(|groups| ("cgroups.left".to_owned(), groups)));
-        facts.extend(inner.trees.told().map(|trees| ("trees.setAside".to_owned(), trees)));
+        facts.extend(inner.ranges.summary().map(|ranges| ("network.ranges".to_owned(), ranges)));
+        facts.extend(inner.unresponsive_shims.summary().map(|tasks| ("shims.silent".to_owned(), tasks)));
+        facts.extend(inner.unrecorded_exits().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
+        facts.extend(inner.busy_cgroups.summary().map(|groups| ("cgroups.left".to_owned(), groups)));
+        facts.extend(inner.trees.summary().map(|trees| ("trees.setAside".to_owned(), trees)));
         BackendStatus {
             runtime: inner.runtime_condition(),
             network: inner.network_condition(),
@@ -355,7 +362,7 @@ impl Backend for Containerd {
         let handler = |(name, runtime): (&String, &Runtime)| Handler {
             name: name.clone(),
             recursive_readonly_mounts: self.inner.recursive_readonly(runtime),
-            user_namespaces: self.inner.no_users(runtime).is_none(),
+            user_namespaces: self.inner.userns_unavailable(runtime).is_none(),
         };
         let (mut first, rest): (Vec<_>, Vec<_>) =
             config.runtimes.iter().map(handler).partition(|handler| handler.name == config.default_runtime);
@@ -364,24 +371,24 @@ impl Backend for Containerd {
     }
 
     async fn recover(&self) -> Result<Recovered> {
-        self.inner.health.up(CONTACT_PATIENCE).await?;
+        self.inner.health.wait_up(CONTACT_TIMEOUT).await?;
         self.inner.recover().await
     }
 
-    async fn wind_up(&self) {
+    async fn drain(&self) {
         self.inner.wind_up().await;
     }
 
-    async fn settle_task(&self, id: TaskId) -> Result<Option<Started>> {
-        self.inner.settle_task(id).await
+    async fn resolve_start(&self, id: TaskId) -> Result<Option<Started>> {
+        self.inner.finish_predecessor_start(id).await
     }
 
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
         self.inner.create_sandbox(id, spec).await
     }
 
-    async fn network_released(&self, id: SandboxId) {
-        self.inner.leftovers.unreleased.released(id).await;
+    async fn wait_network_released(&self, id: SandboxId) {
+        self.inner.cleanup.unreleased.released(id).await;
     }
 
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
@@ -452,12 +459,12 @@ impl Backend for Containerd {
         crate::exec::start(&self.inner, id, spec).await
     }
 
-    fn why_still(&self, id: TaskId) -> Option<Error> {
-        self.inner.task(id).ok()?.why_still()
+    fn exec_blocked(&self, id: TaskId) -> Option<Error> {
+        self.inner.task(id).ok()?.exec_blocked()
     }
 
     async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
-        self.inner.join(id, spec).await
+        self.inner.attach_task(id, spec).await
     }
 
     async fn resize_task(&self, id: TaskId, width: u16, height: u16) -> Result<()> {

@@ -12,49 +12,49 @@ use switchyard_core::{Error, Result};
 use switchyard_namespaces::tasks::unmount_tree;
 
 use crate::backend::Inner;
-use crate::config::Mode;
+use crate::config::ContainerdMode;
 use crate::container_id::ContainerId;
+use crate::fs::remove_tree;
 use crate::sandbox::from_namespaces;
-use crate::text::remove_tree;
 
 /// How long containerd may take to take a bundle away after it has said that the task is gone: it gives its helper five seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The containers whose processes are being made just now: a shim that containerd does not know may be theirs.
 #[derive(Debug, Default)]
-pub(crate) struct Making {
+pub(crate) struct CreatesInFlight {
     ids: Mutex<HashSet<String>>,
 }
 
 /// Says, until it is dropped, that a process is being made.
 #[derive(Debug)]
-pub(crate) struct Maker<'m> {
-    making: &'m Making,
+pub(crate) struct CreateGuard<'m> {
+    creates: &'m CreatesInFlight,
     id: String,
 }
 
 // === impl Making ===
 
-impl Making {
+impl CreatesInFlight {
     fn ids(&self) -> MutexGuard<'_, HashSet<String>> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn begin(&self, id: &str) -> Maker<'_> {
+    pub(crate) fn begin(&self, id: &str) -> CreateGuard<'_> {
         self.ids().insert(id.to_owned());
-        Maker { making: self, id: id.to_owned() }
+        CreateGuard { creates: self, id: id.to_owned() }
     }
 
-    pub(crate) fn now(&self) -> HashSet<String> {
+    pub(crate) fn current(&self) -> HashSet<String> {
         self.ids().clone()
     }
 }
 
-impl Drop for Maker<'_> {
+impl Drop for CreateGuard<'_> {
     fn drop(&mut self) {
-        self.making.ids().remove(&self.id);
+        self.creates.ids().remove(&self.id);
     }
 }
 
@@ -62,7 +62,7 @@ impl Inner {
     /// Where a managed containerd keeps its bundles; elsewhere that is nobody's business.
     pub(crate) fn bundles(&self) -> Option<PathBuf> {
         let namespace = &self.settings.containerd.namespace;
-        let managed = self.settings.containerd.mode == Mode::Managed;
+        let managed = self.settings.containerd.mode == ContainerdMode::Managed;
         managed
             .then(|| self.settings.run.join("containerd/state/io.containerd.runtime.v2.task").join(namespace))
     }
@@ -74,14 +74,14 @@ impl Inner {
 
     /// Waits until containerd has taken away what belonged to a task that it says is gone, and takes away itself what containerd
     /// has forgotten. Idempotent.
-    pub(crate) async fn bury(&self, id: &ContainerId) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+    pub(crate) async fn await_bundle_removal(&self, id: &ContainerId) -> Result<()> {
+        let deadline = Instant::now() + REMOVAL_TIMEOUT;
         while self.has_bundle(id) == Some(true) {
             if Instant::now() > deadline {
                 tracing::warn!(%id, "containerd has forgotten a bundle: removing it");
                 return self.clear_bundle(id).await;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -100,8 +100,8 @@ impl Inner {
 
     /// Ends the shim that was started for a container, unless it serves others of its pod.
     async fn end_shims_of(&self, id: &ContainerId) -> Result<()> {
-        for shim in self.forgotten_shim_of(id).await? {
-            self.end_shim(shim).await?;
+        for shim in self.orphan_shims_of(id).await? {
+            self.terminate_shim(shim).await?;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status};
 
 use crate::error::{from_status, timed_out};
 use crate::health::{Contact, Health};
-use crate::lifeline::Held;
+use crate::lifeline::SharedSocket;
 
 /// For calls that touch containerd's database only.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
@@ -110,7 +110,7 @@ impl Client {
         namespace: &str,
         instance: &str,
         health: &Health,
-        held: Held,
+        held: SharedSocket,
     ) -> Result<Self> {
         let endpoint = Endpoint::from_static("http://localhost")
             .connect_timeout(Duration::from_secs(5))
@@ -132,7 +132,7 @@ impl Client {
         Ok(Self {
             channel: endpoint.connect_with_connector_lazy(connector),
             held: endpoint.connect_with_connector_lazy(lasting),
-            headers: Headers { namespace, lease: None, contact: Some(health.view()) },
+            headers: Headers { namespace, lease: None, contact: Some(health.subscribe()) },
             address: address.to_path_buf(),
             instance: instance.into(),
         })
@@ -154,7 +154,7 @@ impl Client {
     }
 
     /// The same client, but its calls are made even if containerd is known not to answer.
-    pub(crate) fn insistent(&self) -> Self {
+    pub(crate) fn without_health_check(&self) -> Self {
         let headers = Headers { contact: None, ..self.headers.clone() };
         Self { headers, ..self.clone() }
     }
@@ -175,8 +175,8 @@ impl Client {
     }
 
     services! {
-        blobs -> own::content::v1::content_client::ContentClient<Service>, over channel;
-        commits -> own::snapshots::v1::snapshots_client::SnapshotsClient<Service>, over channel;
+        content_writer -> own::content::v1::content_client::ContentClient<Service>, over channel;
+        snapshot_commits -> own::snapshots::v1::snapshots_client::SnapshotsClient<Service>, over channel;
         containers -> api::containers_client::ContainersClient<Service>, over channel;
         content -> api::content_client::ContentClient<Service>, over channel;
         diff -> api::diff_client::DiffClient<Service>, over channel;
@@ -187,7 +187,7 @@ impl Client {
         sandboxes -> api::sandbox::store_client::StoreClient<Service>, over channel;
         snapshots -> SnapshotsClient<Service>, over channel;
         tasks -> api::tasks_client::TasksClient<Service>, over held;
-        waits -> api::tasks_client::TasksClient<Service>, over channel;
+        task_queries -> api::tasks_client::TasksClient<Service>, over channel;
         version -> api::version_client::VersionClient<Service>, over channel;
     }
 }
@@ -206,7 +206,7 @@ pub(crate) async fn call<T>(
 }
 
 /// Turns "it is not there" into success, for removals.
-pub(crate) fn gone_is_done<T>(result: Result<T>) -> Result<()> {
+pub(crate) fn ignore_not_found<T>(result: Result<T>) -> Result<()> {
     match result {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => Ok(()),
@@ -225,17 +225,17 @@ pub(crate) fn describe_mount(mount: &Mount) -> String {
 }
 
 /// The directory that a mount's option names, as `upperdir` of an overlay.
-pub(crate) fn option_dir(mount: &Mount, name: &str) -> Option<PathBuf> {
+pub(crate) fn mount_option_dir(mount: &Mount, name: &str) -> Option<PathBuf> {
     mount.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('=')).map(PathBuf::from)
 }
 
 /// The one directory that holds what is written over others; `None` where the snapshotter keeps no such directories. A bind mount is of
 /// what lies over nothing.
-pub(crate) fn written_dir(mounts: &[Mount]) -> Option<PathBuf> {
+pub(crate) fn writable_dir(mounts: &[Mount]) -> Option<PathBuf> {
     let mount = mounts.first()?;
     match mount.r#type.as_str() {
         "bind" => Some(PathBuf::from(&mount.source)),
-        "overlay" => option_dir(mount, "upperdir"),
+        "overlay" => mount_option_dir(mount, "upperdir"),
         _ => None,
     }
 }

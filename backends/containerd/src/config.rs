@@ -15,9 +15,9 @@ use crate::advisories::PROGRAMS;
 /// `[containerd]`: which containerd, and how containers are made with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Config {
+pub struct ContainerdConfig {
     /// Who starts containerd.
-    pub mode: Mode,
+    pub mode: ContainerdMode,
     /// Where the node's own containerd listens (`external`).
     pub address: PathBuf,
     /// The program to start (`managed`); a name is looked up in `PATH`.
@@ -29,7 +29,7 @@ pub struct Config {
     /// The handler used where none is asked for.
     pub default_runtime: String,
     /// Which sandboxes have a process of their own.
-    pub infra: Infra,
+    pub infra: InfraMode,
     /// Whether containers have SELinux labels, on a node with SELinux.
     pub selinux: bool,
     /// Layers downloaded at once, for each image.
@@ -45,7 +45,7 @@ pub struct Config {
 /// Which sandboxes have a process of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Infra {
+pub enum InfraMode {
     /// Those that need one: to hold a shared process namespace, or because their handler makes a container of them.
     Needed,
     /// All: cAdvisor tells the traffic of a pod only where it finds a process of the sandbox.
@@ -55,7 +55,7 @@ pub enum Infra {
 /// Who starts containerd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum ContainerdMode {
     /// The daemon: a private one.
     Managed,
     /// The node.
@@ -94,7 +94,7 @@ pub enum SandboxKind {
 /// `[network]`: how sandboxes are connected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Network {
+pub struct NetworkConfig {
     /// CNI configuration; the first file by name is used.
     pub conf_dir: PathBuf,
     /// Where CNI plugins are, in order.
@@ -102,13 +102,13 @@ pub struct Network {
     /// How long one plugin may take, in seconds.
     pub plugin_timeout_seconds: u64,
     /// The gateway's own network.
-    pub bridge: Bridge,
+    pub bridge: BridgeConfig,
 }
 
 /// `[network.bridge]`: the gateway's own network, for sandboxes that want one without the node's having any.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Bridge {
+pub struct BridgeConfig {
     /// The bridge, which is made when the first sandbox wants it, and the name of the network.
     pub name: String,
     /// Where its addresses are from: a range of IPv4, one of IPv6, or both.
@@ -122,7 +122,7 @@ pub struct Bridge {
 /// `[devices]`: where devices are described.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Devices {
+pub struct DevicesConfig {
     /// Directories with vendors' files of the Container Device Interface; a later one wins.
     pub cdi_spec_dirs: Vec<PathBuf>,
 }
@@ -133,7 +133,7 @@ pub const IMAGE_LIMITS: [&str; 4] = Limits::KEYS;
 /// `[images]`: images that stay, and what an image may have at most.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Images {
+pub struct ImagesConfig {
     /// References of images that must not be removed to free space.
     pub pinned: Vec<String>,
     /// The most volumes that an image may declare: each is a mount of every container of it.
@@ -155,7 +155,7 @@ pub struct Images {
 /// `[registry]`: how images are found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Registry {
+pub struct RegistryConfig {
     /// Directories with a `<host>/hosts.toml` for each registry, as containerd's `certs.d`; the first that has one counts.
     pub config_dirs: Vec<PathBuf>,
     /// A download with no byte for this long is broken off and tried again, in seconds.
@@ -167,7 +167,7 @@ pub struct Registry {
 /// `[recovery]`: how long a start after a kill waits for what, and how often what nobody accounts for is looked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Recovery {
+pub struct RecoveryConfig {
     /// How long a request that comes before recovery is done waits for it, in seconds.
     pub wait_seconds: u64,
     /// How long containerd may work on a start that a killed daemon was at before it is ended, in seconds.
@@ -181,9 +181,9 @@ pub struct Recovery {
 /// `[cgroup]`: how cgroups are made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Cgroup {
+pub struct CgroupConfig {
     /// Who makes them.
-    pub driver: Driver,
+    pub driver: CgroupDriverChoice,
     /// Parent of cgroups for which nobody named one; with systemd a slice.
     pub default_parent: String,
 }
@@ -191,7 +191,7 @@ pub struct Cgroup {
 /// Who makes cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Driver {
+pub enum CgroupDriverChoice {
     /// systemd where it runs with cgroup v2, else cgroupfs.
     Auto,
     /// systemd.
@@ -203,12 +203,12 @@ pub enum Driver {
 /// `[advisories]`: which versions with known vulnerabilities are reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Advisories {
+pub struct AdvisoriesConfig {
     /// Programs and versions that are not, as in `runc 1.1.5+ds1`.
     pub ignore: Vec<String>,
 }
 
-impl Advisories {
+impl AdvisoriesConfig {
     /// Checks that each names a program and a version.
     ///
     /// # Errors
@@ -232,21 +232,21 @@ impl Advisories {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// `[containerd]`.
-    pub containerd: Config,
+    pub containerd: ContainerdConfig,
     /// `[network]`.
-    pub network: Network,
+    pub network: NetworkConfig,
     /// `[devices]`.
-    pub devices: Devices,
+    pub devices: DevicesConfig,
     /// `[images]`.
-    pub images: Images,
+    pub images: ImagesConfig,
     /// `[registry]`.
-    pub registry: Registry,
+    pub registry: RegistryConfig,
     /// `[cgroup]`.
-    pub cgroup: Cgroup,
+    pub cgroup: CgroupConfig,
     /// `[recovery]`.
-    pub recovery: Recovery,
+    pub recovery: RecoveryConfig,
     /// `[advisories]`.
-    pub advisories: Advisories,
+    pub advisories: AdvisoriesConfig,
     /// The socket at which containerd answers.
     pub address: PathBuf,
     /// The gateway's state directory, which outlives a reboot.
@@ -257,7 +257,7 @@ pub struct Settings {
     pub logkeeper: PathBuf,
 }
 
-impl Config {
+impl ContainerdConfig {
     /// How long containerd may take to say that it is there.
     pub(crate) fn answer_timeout(&self) -> Duration {
         Duration::from_secs(self.answer_timeout_seconds.max(1))
@@ -269,18 +269,18 @@ impl Config {
     }
 }
 
-impl Default for Config {
+impl Default for ContainerdConfig {
     fn default() -> Self {
         let runc = Runtime::default();
         let crun = Runtime { binary: "crun".into(), ..Runtime::default() };
         Self {
-            mode: Mode::Managed,
+            mode: ContainerdMode::Managed,
             address: "/run/containerd/containerd.sock".into(),
             binary: "containerd".into(),
             namespace: "k8s.io".into(),
             snapshotter: "overlayfs".into(),
             default_runtime: "runc".into(),
-            infra: Infra::Needed,
+            infra: InfraMode::Needed,
             selinux: false,
             max_concurrent_downloads: 3,
             answer_timeout_seconds: 5,
@@ -326,18 +326,18 @@ impl Runtime {
     }
 }
 
-impl Default for Network {
+impl Default for NetworkConfig {
     fn default() -> Self {
         Self {
             conf_dir: "/etc/cni/net.d".into(),
             bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             plugin_timeout_seconds: 60,
-            bridge: Bridge::default(),
+            bridge: BridgeConfig::default(),
         }
     }
 }
 
-impl Default for Bridge {
+impl Default for BridgeConfig {
     fn default() -> Self {
         Self {
             name: "switchyard0".into(),
@@ -348,13 +348,13 @@ impl Default for Bridge {
     }
 }
 
-impl Default for Devices {
+impl Default for DevicesConfig {
     fn default() -> Self {
         Self { cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()] }
     }
 }
 
-impl Default for Registry {
+impl Default for RegistryConfig {
     fn default() -> Self {
         Self {
             config_dirs: vec!["/etc/switchyard/certs.d".into(), "/etc/containerd/certs.d".into()],
@@ -364,7 +364,7 @@ impl Default for Registry {
     }
 }
 
-impl Default for Images {
+impl Default for ImagesConfig {
     fn default() -> Self {
         let limits = Limits::default();
         Self {
@@ -380,7 +380,7 @@ impl Default for Images {
     }
 }
 
-impl Images {
+impl ImagesConfig {
     /// The limits of images.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
@@ -392,13 +392,13 @@ impl Images {
     }
 }
 
-impl Default for Recovery {
+impl Default for RecoveryConfig {
     fn default() -> Self {
         Self { wait_seconds: 10, settle_seconds: 30, grace_milliseconds: 3000, look_seconds: 180 }
     }
 }
 
-impl Recovery {
+impl RecoveryConfig {
     /// How long a request that comes before recovery is done waits for it.
     #[must_use]
     pub const fn wait(&self) -> Duration {
@@ -406,7 +406,7 @@ impl Recovery {
     }
 
     /// How long containerd may work on a start that a killed daemon was at.
-    pub(crate) const fn settle(&self) -> Duration {
+    pub(crate) const fn predecessor_call_timeout(&self) -> Duration {
         Duration::from_secs(self.settle_seconds)
     }
 
@@ -416,13 +416,13 @@ impl Recovery {
     }
 
     /// Between two looks for what containerd has forgotten; never without a pause.
-    pub(crate) fn look(&self) -> Duration {
+    pub(crate) fn scan_interval(&self) -> Duration {
         Duration::from_secs(self.look_seconds.max(1))
     }
 }
 
-impl Default for Cgroup {
+impl Default for CgroupConfig {
     fn default() -> Self {
-        Self { driver: Driver::Auto, default_parent: "switchyard".into() }
+        Self { driver: CgroupDriverChoice::Auto, default_parent: "switchyard".into() }
     }
 }

@@ -15,11 +15,11 @@ use switchyard_namespaces::run_in_netns;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::backend::Inner;
+use crate::fs::blocking;
 use crate::sandbox::from_namespaces;
-use crate::text::blocking;
 
 /// How long connecting may take. On a loopback interface it takes no time, unless packets are dropped.
-const LIMIT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Inner {
     /// Connects to a port at the loopback address of a sandbox, of either family. Cancel-safe.
@@ -49,7 +49,9 @@ async fn connect(netns: Option<PathBuf>, address: SocketAddr) -> Result<io::Resu
         Some(netns) => blocking(move || run_in_netns(&netns, make).map_err(from_namespaces)).await?,
     };
     let connected = async { socket?.connect(address).await };
-    Ok(tokio::time::timeout(LIMIT, connected).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
+    Ok(tokio::time::timeout(CONNECT_TIMEOUT, connected)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())))
 }
 
 fn dialled(stream: TcpStream) -> Dialled {

@@ -10,12 +10,12 @@ use switchyard_core::{ErrorKind, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Inner;
-use crate::text::blocking;
+use crate::fs::blocking;
 
 /// Between two looks.
-const PERIOD: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// With fewer bytes or inodes than these a pod can hardly be made.
-const LEAST: Space = Space { bytes: 1 << 20, inodes: 64 };
+const MIN_FREE: FreeSpace = FreeSpace { bytes: 1 << 20, inodes: 64 };
 
 /// Which of the gateway's own disks are full.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Disks {
 
 /// What is free of a disk.
 #[derive(Debug, Clone, Copy)]
-struct Space {
+struct FreeSpace {
     bytes: u64,
     inodes: u64,
 }
@@ -40,7 +40,7 @@ impl Disks {
     }
 
     /// Notes a look, and tells of what is news.
-    fn note(&self, now: Option<String>) {
+    fn update(&self, now: Option<String>) {
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*full, &now) {
             (None, Some(why)) => tracing::warn!(
@@ -60,21 +60,21 @@ impl Inner {
         let dirs = [self.settings.state.clone(), self.settings.run.clone()];
         loop {
             let looked = dirs.clone();
-            match blocking(move || Ok(full(&looked))).await {
-                Ok(full) => self.disks.note(full),
+            match blocking(move || Ok(shortages(&looked))).await {
+                Ok(full) => self.disks.update(full),
                 Err(error) => tracing::error!(error = error.report(), "the disks cannot be looked at"),
             }
             tokio::select! {
-                () = tokio::time::sleep(PERIOD) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 () = stop.cancelled() => return,
             }
         }
     }
 
     /// The tasks whose ends could not be put on record yet, for people; `None` if there are none.
-    pub(crate) fn unrecorded(&self) -> Option<String> {
+    pub(crate) fn unrecorded_exits(&self) -> Option<String> {
         let tasks = self.tasks();
-        let ended = tasks.values().filter(|task| task.is_unrecorded());
+        let ended = tasks.values().filter(|task| task.has_unpersisted_exit());
         let mut ids: Vec<_> = ended.map(|task| task.id.to_string()).collect();
         ids.sort();
         (!ids.is_empty()).then(|| ids.join(", "))
@@ -82,7 +82,7 @@ impl Inner {
 }
 
 /// The outcome of putting on record what is true without that too: a full disk does not stand in its way, and `what` is said of it.
-pub(crate) fn unless_full(put: Result<()>, what: &str) -> Result<()> {
+pub(crate) fn tolerate_full_disk(put: Result<()>, what: &str) -> Result<()> {
     match put {
         Err(error) if error.kind() == ErrorKind::ResourceExhausted => {
             tracing::warn!(error = error.report(), "{what}");
@@ -93,26 +93,26 @@ pub(crate) fn unless_full(put: Result<()>, what: &str) -> Result<()> {
 }
 
 /// What there is too little of, by directory; the same text as long as that is so. Blocks.
-fn full(dirs: &[PathBuf]) -> Option<String> {
+fn shortages(dirs: &[PathBuf]) -> Option<String> {
     let lacking = |dir: &PathBuf| {
-        Some(format!("no space left on device: {} left for {}", space(dir)?.lack()?, dir.display()))
+        Some(format!("no space left on device: {} left for {}", free_space(dir)?.shortage()?, dir.display()))
     };
-    let told: Vec<_> = dirs.iter().filter_map(lacking).collect();
-    (!told.is_empty()).then(|| told.join("; "))
+    let shortages: Vec<_> = dirs.iter().filter_map(lacking).collect();
+    (!shortages.is_empty()).then(|| shortages.join("; "))
 }
 
 /// What is free of the disk of a directory, for root; `None` if that is not said.
-fn space(dir: &Path) -> Option<Space> {
+fn free_space(dir: &Path) -> Option<FreeSpace> {
     let stat = statvfs(dir).ok()?;
     // A file system that counts no inodes has as many as it needs.
     let inodes = if stat.files() == 0 { u64::MAX } else { stat.files_free() };
-    Some(Space { bytes: stat.blocks_free().saturating_mul(stat.fragment_size()), inodes })
+    Some(FreeSpace { bytes: stat.blocks_free().saturating_mul(stat.fragment_size()), inodes })
 }
 
-impl Space {
+impl FreeSpace {
     /// What there is too little of.
-    const fn lack(self) -> Option<&'static str> {
-        match (self.bytes < LEAST.bytes, self.inodes < LEAST.inodes) {
+    const fn shortage(self) -> Option<&'static str> {
+        match (self.bytes < MIN_FREE.bytes, self.inodes < MIN_FREE.inodes) {
             (true, true) => Some("hardly a byte and hardly an inode is"),
             (true, false) => Some("hardly a byte is"),
             (false, true) => Some("hardly an inode is"),
@@ -127,22 +127,25 @@ mod tests {
 
     #[test]
     fn a_disk_is_full_without_bytes_or_without_inodes() {
-        let plenty = Space { bytes: 1 << 30, inodes: 1 << 20 };
-        assert_eq!(plenty.lack(), None);
-        assert_eq!(Space { bytes: 4096, ..plenty }.lack(), Some("hardly a byte is"));
-        assert_eq!(Space { inodes: 3, ..plenty }.lack(), Some("hardly an inode is"));
-        assert_eq!(Space { bytes: 0, inodes: 0 }.lack(), Some("hardly a byte and hardly an inode is"));
-        assert_eq!(full(&["/no/such/directory".into()]), None);
+        let plenty = FreeSpace { bytes: 1 << 30, inodes: 1 << 20 };
+        assert_eq!(plenty.shortage(), None);
+        assert_eq!(FreeSpace { bytes: 4096, ..plenty }.shortage(), Some("hardly a byte is"));
+        assert_eq!(FreeSpace { inodes: 3, ..plenty }.shortage(), Some("hardly an inode is"));
+        assert_eq!(
+            FreeSpace { bytes: 0, inodes: 0 }.shortage(),
+            Some("hardly a byte and hardly an inode is")
+        );
+        assert_eq!(shortages(&["/no/such/directory".into()]), None);
     }
 
     #[test]
     fn a_full_disk_is_told_until_there_is_space() {
         let disks = Disks::default();
         assert_eq!(disks.condition(), Condition::True);
-        disks.note(Some("full".into()));
+        disks.update(Some("full".into()));
         let reason = "DiskFull".to_owned();
         assert_eq!(disks.condition(), Condition::False { reason, message: "full".into() });
-        disks.note(None);
+        disks.update(None);
         assert_eq!(disks.condition(), Condition::True);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use switchyard_core::{Error, ErrorKind};
 use tonic::{Code, Status};
 
-use crate::text::says_full;
+use crate::fs::mentions_disk_full;
 
 /// What a containerd status means to the gateway. `what` says what was asked, with the object's name.
 pub(crate) fn from_status(what: &str, status: Status) -> Error {
@@ -33,15 +33,15 @@ fn kind_of(status: &Status) -> ErrorKind {
         Code::ResourceExhausted => ErrorKind::ResourceExhausted,
         Code::Unauthenticated | Code::PermissionDenied => ErrorKind::Unauthenticated,
         Code::DeadlineExceeded => ErrorKind::DeadlineExceeded,
-        Code::Cancelled => lost_or(status, ErrorKind::Cancelled),
+        Code::Cancelled => connection_lost_or(status, ErrorKind::Cancelled),
         Code::Unimplemented => ErrorKind::Unimplemented,
-        Code::Unknown | Code::Internal => lost_or(status, by_text(status.message())),
+        Code::Unknown | Code::Internal => connection_lost_or(status, kind_by_text(status.message())),
         Code::Ok | Code::DataLoss => ErrorKind::Internal,
     }
 }
 
 /// A call that was in flight when the connection broke ends as `Unknown` or `Cancelled` with one of tonic's own texts.
-fn lost_or(status: &Status, otherwise: ErrorKind) -> ErrorKind {
+fn connection_lost_or(status: &Status, otherwise: ErrorKind) -> ErrorKind {
     let text = status.message();
     if text.contains("transport error")
         || text.contains("connection closed")
@@ -54,7 +54,7 @@ fn lost_or(status: &Status, otherwise: ErrorKind) -> ErrorKind {
 }
 
 /// The shim and the OCI runtime give texts instead of codes. Each text here is one that has been seen.
-fn by_text(text: &str) -> ErrorKind {
+fn kind_by_text(text: &str) -> ErrorKind {
     const GONE: [&str; 6] = [
         "process already finished",
         "no such process",
@@ -75,7 +75,7 @@ fn by_text(text: &str) -> ErrorKind {
         ErrorKind::Unimplemented
     } else if GONE.iter().any(|part| text.contains(part)) {
         ErrorKind::NotFound
-    } else if says_full(text) {
+    } else if mentions_disk_full(text) {
         ErrorKind::ResourceExhausted
     } else if text.contains("cannot delete a running process") || text.contains("is not stopped") {
         ErrorKind::FailedPrecondition
@@ -88,7 +88,7 @@ fn by_text(text: &str) -> ErrorKind {
 
 /// Whether a task was not created because the shim that it was to share had ended, or did just then. Nothing is made of it, and
 /// containerd has cleared up behind it: the next try starts a shim.
-pub(crate) fn shim_ended(error: &Error) -> bool {
+pub(crate) fn is_shim_gone(error: &Error) -> bool {
     let text = error.report();
     let away = ["connect: no such file or directory", "connect: connection refused"];
     (text.contains("failed to start shim") && away.iter().any(|part| text.contains(part)))
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_shim_that_ended_is_told_from_one_that_cannot_start() {
-        let ended = |text: &str| shim_ended(&from_status("create task 1", Status::unknown(text)));
+        let ended = |text: &str| is_shim_gone(&from_status("create task 1", Status::unknown(text)));
         // Of containerd 1.6, and of those since 1.7.
         assert!(ended(
             "failed to start shim: start failed: dial unix /run/containerd/s/ab: connect: no such file or directory"

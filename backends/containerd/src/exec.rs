@@ -16,14 +16,14 @@ use switchyard_runtime_spec::process::exec_process;
 use switchyard_steps::{Step, reach};
 
 use crate::backend::Inner;
+use crate::backoff::Backoff;
+use crate::fs::remove_tree;
 use crate::image::lease::getrandom_fill;
-use crate::input::{End, Input};
-use crate::retry::Tries;
-use crate::shim::Shim;
-use crate::task::{Place, make_fifos};
-use crate::text::remove_tree;
+use crate::input::{StdinPipe, StdinWriter};
+use crate::shim::ShimClient;
+use crate::task::{ExecPermit, make_fifos};
 
-pub(crate) mod leftover;
+pub(crate) mod predecessor;
 mod process;
 
 use process::Exec;
@@ -32,7 +32,7 @@ use process::Exec;
 const PREFIX: &str = "exec-";
 
 /// Between two looks whether children of one that has ended still write.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Control over a further process; the last one to go ends it.
 struct Control {
@@ -44,19 +44,24 @@ struct Control {
 pub(crate) async fn start(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
     let starting = Arc::clone(inner);
     let spec = spec.clone();
-    let place = inner.task(task)?.moving(inner.settings.containerd.shim_timeout()).await?;
-    let started = inner.tracker.spawn(async move { start_now(&starting, task, &spec, place).await }).await;
+    let permit = inner.task(task)?.acquire_exec_permit(inner.settings.containerd.shim_timeout()).await?;
+    let started = inner.tracker.spawn(async move { start_now(&starting, task, &spec, permit).await }).await;
     started.unwrap_or_else(|fault| {
         Err(Error::internal(format!("exec in task {task} broke off")).with_source(fault))
     })
 }
 
-async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec, place: Place) -> Result<ExecProcess> {
+async fn start_now(
+    inner: &Arc<Inner>,
+    task: TaskId,
+    spec: &ExecSpec,
+    permit: ExecPermit,
+) -> Result<ExecProcess> {
     let entry = inner.task(task)?;
-    if entry.started().is_none() || entry.exit().is_some() {
+    if entry.started().is_none() || entry.final_exit().is_some() {
         return Err(Error::failed_precondition(format!("task {task} does not run")));
     }
-    inner.health.containerd_up()?;
+    inner.health.check_containerd()?;
     let _expected_move = inner.expect_move();
     let stored = inner.stored_process(&entry).await?;
     let mut warnings = Vec::new();
@@ -74,28 +79,28 @@ async fn start_now(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec, place: Pla
     let wanted = [("stdout", true), ("stderr", !spec.tty), ("stdin", spec.stdin)];
     let fifos = wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| exec.dir.join(name));
     let made = make_fifos(exec.dir.clone(), fifos.collect());
-    let (made, shim) = tokio::join!(made, Shim::of(&entry, inner));
+    let (made, shim) = tokio::join!(made, ShimClient::for_task(&entry, inner));
     made?;
     let stdout = exec.output("stdout")?;
     let stderr = if spec.tty { None } else { Some(exec.output("stderr")?) };
     let stdin = if spec.stdin { Some(exec.input()?) } else { None };
     reach(Step::ExecFifos);
-    if let Err(error) = inner.make_way(&entry).await {
+    if let Err(error) = inner.sync_cpuset(&entry).await {
         tracing::debug!(task.id = %task, error = error.report(), "a process in a task begins on other processors than that");
     }
-    exec.run(spec, &process, shim, place).await?;
-    if let Err(error) = inner.place(&entry).await {
+    exec.run(spec, &process, shim, permit).await?;
+    if let Err(error) = inner.join_cpuset(&entry).await {
         tracing::warn!(task.id = %task, error = error.report(), "a process in a task runs on other processors than that");
     }
-    if let Err(error) = inner.rescore_newcomers(&entry).await {
+    if let Err(error) = inner.rescore_new_processes(&entry).await {
         tracing::warn!(task.id = %task, error = error.report(), "a process in a task has the score that this began with");
     }
     Ok(ExecProcess {
         stdin: stdin
-            .map(End::open)
+            .map(StdinPipe::open)
             .map(|end| match spec.tty {
-                true => Input::terminal(end),
-                false => Input::new(end, move || exec.close_input_soon()),
+                true => StdinWriter::terminal(end),
+                false => StdinWriter::new(end, move || exec.close_input_soon()),
             })
             .map(|input| Box::new(input) as Sink),
         stdout: Some(stdout.into()),
@@ -119,12 +124,12 @@ impl ExecControl for Control {
     }
 
     async fn cut_output(&self, after: Duration) {
-        let mut silent = Duration::ZERO;
-        while silent < after {
-            tokio::time::sleep(LOOK).await;
+        let mut quiet = Duration::ZERO;
+        while quiet < after {
+            tokio::time::sleep(POLL_INTERVAL).await;
             // A reader that takes its time is no silence.
             if !self.exec.has_output() {
-                silent += LOOK;
+                quiet += POLL_INTERVAL;
             }
         }
         // The shim lets go of the FIFOs with the process, and that is their end.
@@ -149,7 +154,7 @@ impl Drop for Control {
         }
         let exec = Arc::clone(&self.exec);
         self.exec.inner.tracker.spawn(async move {
-            let mut tries = Tries::default();
+            let mut tries = Backoff::default();
             while let Err(error) = exec.abandon().await {
                 if !exec.is_in_running_task() {
                     tracing::debug!(
@@ -160,7 +165,7 @@ impl Drop for Control {
                     break;
                 }
                 tries
-                    .failed(&exec.inner.health, &exec.task, "a process in a task is not ended", &error)
+                    .log_and_wait(&exec.inner.health, &exec.task, "a process in a task is not ended", &error)
                     .await;
             }
             // The task may have gone, and taken the process with it; its directory is ours all the same.

@@ -14,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::image::load::archive::Archive;
 use crate::record::{self, EXTENSION, ExitRecord, SandboxRecord, TaskRecord};
-use crate::shim::ttrpc::{HEAD, MAX_MESSAGE, take};
+use crate::shim::ttrpc::{HEADER_LEN, MAX_MESSAGE, take_response};
 
 /// The limits of images that archives are read with.
 const LIMITS: Limits =
     Limits { manifest_bytes: 1 << 10, config_bytes: 1 << 10, layers: 8, image_bytes: None };
 
 /// The longest text of an error that is told of an archive, in bytes.
-const MOST_TOLD: usize = 4096;
+const MAX_ERROR_BYTES: usize = 4096;
 
 /// Reads bytes as what a shim sends, in pieces as large as the first byte says: no more is kept than one frame and a piece, and nothing is
 /// read twice.
@@ -36,16 +36,20 @@ pub fn ttrpc(data: &[u8]) {
         received.extend_from_slice(piece);
         loop {
             let before = received.len();
-            match take(&mut received, 1) {
+            match take_response(&mut received, 1) {
                 Ok(Some(_)) => {
-                    assert!(before - received.len() >= HEAD, "a frame has a head");
+                    assert!(before - received.len() >= HEADER_LEN, "a frame has a head");
                     taken += before - received.len();
                 }
                 Ok(None) => break,
                 Err(_) => return,
             }
         }
-        assert!(received.len() <= HEAD + MAX_MESSAGE + piece.len(), "{} bytes are kept", received.len());
+        assert!(
+            received.len() <= HEADER_LEN + MAX_MESSAGE + piece.len(),
+            "{} bytes are kept",
+            received.len()
+        );
     }
     assert_eq!(taken + received.len(), data.len());
 }
@@ -57,7 +61,7 @@ pub fn ttrpc(data: &[u8]) {
 /// It does not hold.
 pub fn archive(data: &[u8]) {
     read_archive(data);
-    read_archive(&with_sums(data));
+    read_archive(&with_checksums(data));
 }
 
 fn read_archive(data: &[u8]) {
@@ -70,7 +74,7 @@ fn read_archive(data: &[u8]) {
         Err(error) => {
             let kind = error.kind();
             assert!(matches!(kind, ErrorKind::InvalidArgument | ErrorKind::NotFound), "{kind:?}");
-            assert!(error.report().len() <= MOST_TOLD, "{} bytes are told", error.report().len());
+            assert!(error.report().len() <= MAX_ERROR_BYTES, "{} bytes are told", error.report().len());
             return;
         }
     };
@@ -85,7 +89,7 @@ fn read_archive(data: &[u8]) {
 }
 
 /// The same bytes with the right sum in each block that says that it is a header: few that are made have one by chance.
-fn with_sums(data: &[u8]) -> Vec<u8> {
+fn with_checksums(data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     for block in data.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
         block[148..156].fill(b' ');
@@ -100,7 +104,7 @@ fn with_sums(data: &[u8]) -> Vec<u8> {
 /// # Panics
 /// It does not hold.
 pub fn records(data: &[u8]) {
-    if let Some(sandbox) = survives::<SandboxRecord>(data) {
+    if let Some(sandbox) = round_trips::<SandboxRecord>(data) {
         let again = sandbox.meta.to_core().map(|meta| meta.name.clone());
         assert!(again.is_err() || again.is_ok_and(|name| name == sandbox.meta.name()));
         let details = sandbox.details(None, None);
@@ -110,8 +114,9 @@ pub fn records(data: &[u8]) {
         let written = users.as_ref().map(record::UsersRecord::from_core);
         assert!(written.is_none() || written == sandbox.users);
     }
-    if let Some(task) = survives::<TaskRecord>(data) {
-        let _ = (task.meta.to_core(), task.images(), task.input_ends(), task.mark("id"));
+    if let Some(task) = round_trips::<TaskRecord>(data) {
+        let _ =
+            (task.meta.to_core(), task.image_views(), task.stdin_ends_on_detach(), task.cgroup_marker("id"));
         let details = task.details();
         assert_eq!(details.throttles.len(), task.throttles.len());
         assert_eq!(details.volume_images.len(), task.volume_images.len());
@@ -129,7 +134,7 @@ pub fn records(data: &[u8]) {
 }
 
 /// The record in these bytes, which is the same after it was written.
-fn survives<T: Serialize + for<'a> Deserialize<'a> + PartialEq + Debug>(data: &[u8]) -> Option<T> {
+fn round_trips<T: Serialize + for<'a> Deserialize<'a> + PartialEq + Debug>(data: &[u8]) -> Option<T> {
     let of = |value: Any| HashMap::from([(EXTENSION.to_owned(), value)]);
     let any = Any { value: data.to_vec(), ..record::encode(&()) };
     let read: T = record::decode("id", &of(any)).ok()?;

@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use crate::client::{Client, call};
 
 /// Between two looks while all is well.
-const PERIOD: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Between two looks while containerd is away.
-const SEARCH: Duration = Duration::from_millis(50);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two looks while the logkeeper is away.
-const KEEPER_SEARCH: Duration = Duration::from_millis(250);
+const LOGKEEPER_RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What is known of containerd.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,11 +39,11 @@ pub(crate) enum Contact {
 pub(crate) struct Health {
     contact: watch::Sender<Contact>,
     /// Why the logkeeper does not answer; `None` if it does, or has not been asked yet.
-    keeper: watch::Sender<Option<String>>,
+    logkeeper_error: watch::Sender<Option<String>>,
     /// How long each may take to answer.
-    patience: Duration,
+    answer_timeout: Duration,
     /// Somebody has reason to doubt the latest contact.
-    doubt: Arc<Notify>,
+    recheck: Arc<Notify>,
 }
 
 impl Health {
@@ -52,14 +52,14 @@ impl Health {
         let reason = "containerd has not been asked yet".to_owned();
         Self {
             contact: watch::Sender::new(Contact::Down { reason }),
-            keeper: watch::Sender::new(None),
-            patience,
-            doubt: Arc::default(),
+            logkeeper_error: watch::Sender::new(None),
+            answer_timeout: patience,
+            recheck: Arc::default(),
         }
     }
 
     /// What is known of containerd, now and later.
-    pub(crate) fn view(&self) -> watch::Receiver<Contact> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Contact> {
         self.contact.subscribe()
     }
 
@@ -67,8 +67,8 @@ impl Health {
     ///
     /// # Errors
     /// `Unavailable` with the reason.
-    pub(crate) fn keeper_up(&self) -> Result<()> {
-        match &*self.keeper.borrow() {
+    pub(crate) fn check_logkeeper(&self) -> Result<()> {
+        match &*self.logkeeper_error.borrow() {
             None => Ok(()),
             Some(reason) => Err(Error::unavailable(format!("logkeeper: {reason}"))),
         }
@@ -78,21 +78,21 @@ impl Health {
     ///
     /// # Errors
     /// `Unavailable` with the reason.
-    pub(crate) fn containerd_up(&self) -> Result<()> {
+    pub(crate) fn check_containerd(&self) -> Result<()> {
         match &*self.contact.borrow() {
             Contact::Up { .. } => Ok(()),
             Contact::Down { reason } => Err(Error::unavailable(reason.clone())),
         }
     }
 
-    pub(crate) fn now(&self) -> Contact {
+    pub(crate) fn current(&self) -> Contact {
         self.contact.borrow().clone()
     }
 
     /// As a condition of the backend.
     pub(crate) fn condition(&self) -> Condition {
-        match self.now() {
-            Contact::Up { .. } => match &*self.keeper.borrow() {
+        match self.current() {
+            Contact::Up { .. } => match &*self.logkeeper_error.borrow() {
                 None => Condition::True,
                 // Nothing whose output is logged can be started.
                 Some(reason) => Condition::False {
@@ -107,12 +107,12 @@ impl Health {
     }
 
     /// Waits until containerd answers.
-    pub(crate) async fn up(&self, limit: Duration) -> Result<()> {
+    pub(crate) async fn wait_up(&self, limit: Duration) -> Result<()> {
         let mut view = self.contact.subscribe();
         let up = view.wait_for(|contact| matches!(contact, Contact::Up { .. }));
         match tokio::time::timeout(limit, up).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(match self.now() {
+            Ok(Err(_)) | Err(_) => Err(match self.current() {
                 Contact::Down { reason } => Error::unavailable(reason),
                 Contact::Up { .. } => Error::unavailable("containerd went away again"),
             }),
@@ -120,37 +120,37 @@ impl Health {
     }
 
     /// Returns once containerd can be asked again, after a call to it broke off. Cancel-safe.
-    pub(crate) async fn regained(&self) {
-        self.doubt.notify_one();
+    pub(crate) async fn wait_regained(&self) {
+        self.recheck.notify_one();
         // The look that was asked for takes about as long; should containerd be back before it, nothing is lost.
-        tokio::time::sleep(SEARCH).await;
+        tokio::time::sleep(RECONNECT_INTERVAL).await;
         let mut view = self.contact.subscribe();
         // The sender is ours too, so there is no end but an answer.
         let _ = view.wait_for(|contact| matches!(contact, Contact::Up { .. })).await;
     }
 
     /// Asks containerd now, whatever is known of it.
-    pub(crate) async fn ask(&self, client: &Client) -> Contact {
-        look(&client.insistent(), self.patience).await
+    pub(crate) async fn query_now(&self, client: &Client) -> Contact {
+        query_contact(&client.without_health_check(), self.answer_timeout).await
     }
 
     /// Asks containerd until `stop`.
     pub(crate) async fn watch(self, client: Client, stop: CancellationToken) {
         loop {
-            let contact = look(&client, self.patience).await;
+            let contact = query_contact(&client, self.answer_timeout).await;
             let up = matches!(contact, Contact::Up { .. });
             self.contact.send_if_modified(|known| {
                 let changed = *known != contact;
                 if changed {
-                    tell(&contact);
+                    log_contact(&contact);
                     *known = contact;
                 }
                 changed
             });
-            let pause = if up { PERIOD } else { SEARCH };
+            let pause = if up { CHECK_INTERVAL } else { RECONNECT_INTERVAL };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.doubt.notified() => {}
+                () = self.recheck.notified() => {}
                 () = stop.cancelled() => return,
             }
         }
@@ -159,12 +159,12 @@ impl Health {
 
 impl Health {
     /// Greets the logkeeper on this socket until `stop`.
-    pub(crate) async fn watch_keeper(self, socket: PathBuf, stop: CancellationToken) {
-        let client = switchyard_logkeeper::Client::with_limit(socket, self.patience);
+    pub(crate) async fn watch_logkeeper(self, socket: PathBuf, stop: CancellationToken) {
+        let client = switchyard_logkeeper::Client::with_limit(socket, self.answer_timeout);
         loop {
             let fault = client.hello().await.err().map(|fault| report(&fault));
-            let pause = if fault.is_none() { PERIOD } else { KEEPER_SEARCH };
-            self.keeper.send_if_modified(|known| {
+            let pause = if fault.is_none() { CHECK_INTERVAL } else { LOGKEEPER_RECONNECT_INTERVAL };
+            self.logkeeper_error.send_if_modified(|known| {
                 let changed = *known != fault;
                 match (&fault, known.is_some()) {
                     (Some(reason), false) => tracing::warn!(reason, "the logkeeper does not answer"),
@@ -194,7 +194,7 @@ fn report(fault: &switchyard_logkeeper::Error) -> String {
     text
 }
 
-fn tell(contact: &Contact) {
+fn log_contact(contact: &Contact) {
     match contact {
         Contact::Up { version } => tracing::info!(version, "containerd answers"),
         Contact::Down { reason } => tracing::warn!(reason, "containerd does not answer"),
@@ -202,7 +202,7 @@ fn tell(contact: &Contact) {
 }
 
 /// Asks containerd for its version, and for one record: one that answers while its database hangs is as good as away.
-async fn look(client: &Client, patience: Duration) -> Contact {
+async fn query_contact(client: &Client, patience: Duration) -> Contact {
     let asked = async {
         let version = call("say its version", patience, client.version().version(())).await?.version;
         let request = api::GetNamespaceRequest { name: client.namespace().to_owned() };

@@ -17,53 +17,53 @@ use switchyard_registry::{self as registry, Digest, Reference};
 use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 
-use crate::abilities::Abilities;
-use crate::client::{Client, QUICK, call, gone_is_done};
+use crate::client::{Client, QUICK, call, ignore_not_found};
+use crate::containerd_features::ContainerdFeatures;
 
-mod apart;
 pub(crate) mod content;
-mod flight;
-pub(crate) mod flush;
+mod content_disk;
+mod detached;
 mod holders;
 pub(crate) mod index;
-mod layers;
+mod layer_pipeline;
+pub(crate) mod layer_sync;
 pub(crate) mod lease;
 pub(crate) mod load;
 mod name;
 mod progress;
 mod pull;
-mod recent;
-mod space;
+mod runnable_cache;
+mod singleflight;
 pub(crate) mod unpack;
 pub(crate) mod usage;
 
 pub(crate) use index::ImageInfo;
-use index::{InfoCache, Named};
+use index::{ImageRecord, InfoCache};
 use pull::Pulls;
 
 /// The label by which containerd's own CRI marks images that must stay; read, so that both agree.
 const PINNED: (&str, &str) = ("io.cri-containerd.pinned", "pinned");
 
 /// The images of one containerd namespace.
-pub(crate) struct Images {
+pub(crate) struct ContainerdImageStore {
     client: Client,
     registry: registry::Client,
     snapshotters: Snapshotters,
-    abilities: Abilities,
+    containerd_features: ContainerdFeatures,
     downloads: usize,
     /// References of images that stay.
     pins: Vec<String>,
     limits: registry::Limits,
     /// Looked at before each pull and load; `None` if the operator does not want it.
-    space: Option<Arc<space::Space>>,
+    content_disk: Option<Arc<content_disk::ContentDisk>>,
     infos: Arc<InfoCache>,
-    recent: recent::Recent,
+    runnable_cache: runnable_cache::RunnableCache,
     pulls: Pulls,
     leases: lease::Leases,
-    flush: flush::Flush,
+    layer_sync: layer_sync::LayerSync,
     usage: usage::UsageCache,
     /// Turns of those who load.
-    loads: Arc<Semaphore>,
+    load_permits: Arc<Semaphore>,
 }
 
 /// Which snapshotter serves which runtime handler.
@@ -85,7 +85,7 @@ impl Snapshotters {
 
 /// What an operator decides about images.
 #[derive(Debug)]
-pub(crate) struct Policy {
+pub(crate) struct ImagePolicy {
     /// How many layers of one pull come at once.
     pub(crate) downloads: usize,
     /// Names of images that stay.
@@ -98,7 +98,7 @@ pub(crate) struct Policy {
 
 /// An image that a task can be made from.
 #[derive(Debug, Clone)]
-pub(crate) struct Runnable {
+pub(crate) struct RunnableImage {
     pub(crate) info: Arc<ImageInfo>,
     /// The image's name by digest, or its id if it has none.
     pub(crate) image_ref: String,
@@ -108,37 +108,37 @@ pub(crate) struct Runnable {
     pub(crate) top: Option<String>,
 }
 
-impl Images {
+impl ContainerdImageStore {
     pub(crate) fn new(
         client: Client,
         registry: registry::Client,
         snapshotters: Snapshotters,
-        abilities: Abilities,
-        policy: Policy,
+        abilities: ContainerdFeatures,
+        policy: ImagePolicy,
         leases: lease::Leases,
-        flush: flush::Flush,
+        flush: layer_sync::LayerSync,
     ) -> Self {
         Self {
-            flush,
+            layer_sync: flush,
             client,
             registry,
             snapshotters,
-            abilities,
+            containerd_features: abilities,
             downloads: policy.downloads.max(1),
             pins: policy.pins,
             limits: policy.limits,
-            space: policy.check_free_space.then(Arc::default),
+            content_disk: policy.check_free_space.then(Arc::default),
             infos: Arc::default(),
-            recent: recent::Recent::default(),
+            runnable_cache: runnable_cache::RunnableCache::default(),
             pulls: Pulls::default(),
             leases,
             usage: usage::UsageCache::default(),
-            loads: Arc::new(Semaphore::new(load::LOADS)),
+            load_permits: Arc::new(Semaphore::new(load::MAX_CONCURRENT_LOADS)),
         }
     }
 
     /// All image records that lead to an image for this machine.
-    async fn records(&self) -> Result<Vec<Named>> {
+    async fn records(&self) -> Result<Vec<ImageRecord>> {
         let request = api::ListImagesRequest { filters: Vec::new() };
         let listed = call("list images", QUICK, self.client.images().list(request)).await?.images;
         let mut records = Vec::with_capacity(listed.len());
@@ -150,8 +150,15 @@ impl Images {
                 Ok(info) => {
                     let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
                     let holders = holders::parse(&image.labels, &target);
-                    let left = holders::is_left(&image.labels, &target);
-                    records.push(Named { name: image.name, target, pinned, info, holders, left });
+                    let left = holders::was_released(&image.labels, &target);
+                    records.push(ImageRecord {
+                        name: image.name,
+                        target,
+                        pinned,
+                        info,
+                        holders,
+                        released: left,
+                    });
                 }
                 // An image for other machines, an artifact, or one whose content somebody has removed.
                 Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) => {
@@ -166,7 +173,7 @@ impl Images {
                 }
             }
         }
-        self.infos.keep(&records.iter().map(|record| record.target.clone()).collect());
+        self.infos.retain(&records.iter().map(|record| record.target.clone()).collect());
         Ok(records)
     }
 
@@ -175,11 +182,16 @@ impl Images {
     /// # Errors
     /// `NotFound` if the node does not have it, or has it by another owner's right alone; `InvalidArgument` if it has more layers or
     /// a larger configuration than an image may have, however it came here.
-    pub(crate) async fn runnable(&self, reference: &str, handler: &str, owner: Owner) -> Result<Runnable> {
+    pub(crate) async fn runnable(
+        &self,
+        reference: &str,
+        handler: &str,
+        owner: Owner,
+    ) -> Result<RunnableImage> {
         let snapshotter = self.snapshotters.of(handler);
-        let key = recent::Key::new(reference, snapshotter, owner);
-        let generation = self.recent.generation();
-        if let Some(known) = self.recent.recall(&self.client, &key).await? {
+        let key = runnable_cache::RunnableKey::new(reference, snapshotter, owner);
+        let generation = self.runnable_cache.generation();
+        if let Some(known) = self.runnable_cache.get_if_valid(&self.client, &key).await? {
             return Ok(known);
         }
         let records = self.records().await?;
@@ -210,8 +222,8 @@ impl Images {
         {
             self.unpack_local(&info, snapshotter).await?;
         }
-        let runnable = Runnable { info, image_ref, name: record.name.clone(), top };
-        self.recent.remember(key, record, &runnable, generation);
+        let runnable = RunnableImage { info, image_ref, name: record.name.clone(), top };
+        self.runnable_cache.insert(key, record, &runnable, generation);
         Ok(runnable)
     }
 
@@ -230,28 +242,29 @@ impl Images {
     }
 
     async fn unpack_leased(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
-        let lease = self.leases.take("unpack").await?;
+        let lease = self.leases.create("unpack").await?;
         reach(Step::UnpackLeased);
         let client = lease.client()?;
         let label = (format!("containerd.io/gc.ref.snapshot.{snapshotter}"), info.top().unwrap_or_default());
         content::add_labels(&client, &info.config_digest, std::iter::once(label).collect()).await?;
-        let plan = layers::Plan {
+        let plan = layer_pipeline::UnpackPlan {
             snapshotter: snapshotter.to_owned(),
             layers: info.layers.clone(),
             diff_ids: info.config.rootfs.diff_ids.clone(),
-            rebase: self.abilities.rebases(snapshotter),
+            rebase: self.containerd_features.supports_rebase(snapshotter),
             source: [0; 32],
-            flush: self.flush.clone(),
+            layer_sync: self.layer_sync.clone(),
         };
-        let layers = layers::Layers::new(plan, self.pulls.shares(), lease)?;
-        layers.make(None).await?;
+        let layers = layer_pipeline::LayerPipeline::new(plan, self.pulls.inflight_layers(), lease)?;
+        layers.download_and_unpack(None).await?;
         layers.release().await;
         Ok(())
     }
 
     /// The image of this id, as its records and the configuration have it.
-    fn describe(&self, records: &[Named], id: &ImageId) -> Result<Image> {
-        let names: Vec<Named> = records.iter().filter(|record| record.info.id == *id).cloned().collect();
+    fn describe(&self, records: &[ImageRecord], id: &ImageId) -> Result<Image> {
+        let names: Vec<ImageRecord> =
+            records.iter().filter(|record| record.info.id == *id).cloned().collect();
         let mut image =
             index::images(&names).pop().ok_or_else(|| Error::not_found(format!("image {id} has gone")))?;
         image.pinned |= self.pinned(records).contains(id);
@@ -259,7 +272,7 @@ impl Images {
     }
 
     /// The images that the configuration pins.
-    fn pinned(&self, records: &[Named]) -> BTreeSet<ImageId> {
+    fn pinned(&self, records: &[ImageRecord]) -> BTreeSet<ImageId> {
         let named = |reference: &String| match index::find(records, reference) {
             Ok(found) => found.map(|record| record.info.id.clone()),
             // The beginning of more than one id names none of them.
@@ -269,8 +282,8 @@ impl Images {
     }
 
     /// Takes the label of a holder off a record, which stays. One write: a kill leaves no record that is open to more than before.
-    async fn let_go(&self, record: &Named, owner: Owner) -> Result<()> {
-        let labels = holders::without(&record.holders, owner, &record.target);
+    async fn release_hold(&self, record: &ImageRecord, owner: Owner) -> Result<()> {
+        let labels = holders::release_labels(&record.holders, owner, &record.target);
         let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
         let image = api::Image {
             name: record.name.clone(),
@@ -283,14 +296,14 @@ impl Images {
         let request =
             api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
         let what = format!("let go of image {}", record.name);
-        gone_is_done(call(&what, QUICK, self.client.images().update(request)).await)?;
+        ignore_not_found(call(&what, QUICK, self.client.images().update(request)).await)?;
         reach(Step::ImageLetGo);
         Ok(())
     }
 
     /// Syncs what a predecessor has unpacked in this boot and did not come to sync.
-    pub(crate) fn flush_overdue(&self, snapshotter: &str, names: Vec<String>) {
-        self.flush.later(snapshotter, names, None);
+    pub(crate) fn sync_unsynced(&self, snapshotter: &str, names: Vec<String>) {
+        self.layer_sync.spawn_sync(snapshotter, names, None);
     }
 
     pub(crate) fn snapshotters(&self) -> &Snapshotters {
@@ -299,27 +312,27 @@ impl Images {
 }
 
 #[async_trait]
-impl ImageStore for Images {
+impl ImageStore for ContainerdImageStore {
     async fn pull(&self, request: &PullRequest) -> Result<ImageId> {
         let reference = request
             .reference
             .parse::<Reference>()
             .map_err(|fault| Error::invalid("image", "is not an image reference").with_source(fault))?;
         let snapshotter = self.snapshotters.of(&request.handler).to_owned();
-        let rebase = self.abilities.rebases(&snapshotter);
-        let job = pull::Job {
+        let rebase = self.containerd_features.supports_rebase(&snapshotter);
+        let job = pull::PullJob {
             client: self.client.clone(),
             registry: self.registry.clone(),
             infos: Arc::clone(&self.infos),
             leases: self.leases.clone(),
             downloads: self.downloads,
-            space: self.space.clone(),
+            content_disk: self.content_disk.clone(),
             reference,
             credentials: request.credentials.clone(),
             snapshotter,
             rebase,
-            flush: self.flush.clone(),
-            shares: Arc::clone(self.pulls.shares()),
+            layer_sync: self.layer_sync.clone(),
+            inflight_layers: Arc::clone(self.pulls.inflight_layers()),
             owner: request.owner,
             right: request.right(),
             progress: Arc::default(),
@@ -372,18 +385,18 @@ impl ImageStore for Images {
             .chain([found])
             .collect::<Vec<_>>();
         // What is remembered of this image may rest on the right that goes with it.
-        let _forgotten = self.recent.forget_around();
+        let _forgotten = self.runnable_cache.invalidate_around();
         let mut going = Vec::new();
         let mut let_go = Vec::new();
         for record in names {
-            match holders::fate(&record.holders, owner, in_use) {
-                holders::Fate::Deleted => going.push(record.name.as_str()),
-                holders::Fate::LetGo => let_go.push(record),
-                holders::Fate::Untouched => {}
+            match holders::removal_action(&record.holders, owner, in_use) {
+                holders::RemovalAction::Delete => going.push(record.name.as_str()),
+                holders::RemovalAction::Release => let_go.push(record),
+                holders::RemovalAction::Keep => {}
             }
         }
         for record in let_go {
-            self.let_go(record, owner).await?;
+            self.release_hold(record, owner).await?;
         }
         let names = going;
         for (number, name) in names.iter().enumerate() {
@@ -392,12 +405,12 @@ impl ImageStore for Images {
                 sync: number + 1 == names.len(),
                 ..Default::default()
             };
-            gone_is_done(
+            ignore_not_found(
                 call(&format!("remove image {name}"), QUICK * 4, self.client.images().delete(request)).await,
             )?;
             reach(Step::ImageUnnamed);
         }
-        self.usage.forget();
+        self.usage.invalidate();
         Ok(())
     }
 

@@ -13,34 +13,34 @@ use tokio::time::{Sleep, sleep};
 const END_OF_TRANSMISSION: u8 = 4;
 
 /// How soon, and how seldom at last, the end of a terminal's input is typed again.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const RETYPE_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What is done once the input has been closed.
 type OnClose = Box<dyn FnOnce() + Send + Sync>;
 
 /// One writer's end of a FIFO, which others may close.
 #[derive(Debug, Default)]
-pub(crate) struct End {
-    state: Mutex<EndState>,
+pub(crate) struct StdinPipe {
+    state: Mutex<PipeState>,
 }
 
 #[derive(Debug, Default)]
-struct EndState {
+struct PipeState {
     /// `None` once it is closed.
     pipe: Option<pipe::Sender>,
     waiting: Option<Waker>,
 }
 
 /// A writer; it is closed by shutting it down and by dropping it.
-pub(crate) struct Input {
-    end: Arc<End>,
+pub(crate) struct StdinWriter {
+    end: Arc<StdinPipe>,
     on_close: Option<OnClose>,
-    typist: Option<Typist>,
+    eof_sender: Option<EofSender>,
 }
 
 /// Types the end of a terminal's input, and again after a while. The end of a pipe stays; what is typed is there once, for one read, and
 /// is lost if the program takes the terminal to its raw mode meanwhile, as shells do before each line.
-struct Typist {
+struct EofSender {
     /// `None` until the first time.
     again: Option<Pin<Box<Sleep>>>,
     pause: Duration,
@@ -48,14 +48,14 @@ struct Typist {
 
 // === impl End ===
 
-impl End {
+impl StdinPipe {
     pub(crate) fn open(pipe: pipe::Sender) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(EndState { pipe: Some(pipe), waiting: None }) })
+        Arc::new(Self { state: Mutex::new(PipeState { pipe: Some(pipe), waiting: None }) })
     }
 
     /// Writes fail from now on.
     pub(crate) fn close(&self) {
-        let EndState { pipe, waiting } =
+        let PipeState { pipe, waiting } =
             std::mem::take(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner));
         drop(pipe);
         if let Some(waiting) = waiting {
@@ -82,21 +82,21 @@ impl End {
 
 // === impl Input ===
 
-impl Input {
+impl StdinWriter {
     /// A writer to this end, which is the only one.
-    pub(crate) fn new(end: Arc<End>, on_close: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self { end, on_close: Some(Box::new(on_close)), typist: None }
+    pub(crate) fn new(end: Arc<StdinPipe>, on_close: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self { end, on_close: Some(Box::new(on_close)), eof_sender: None }
     }
 
     /// A writer to a terminal, which has no end: shutting it down types one until nobody reads it any more. The shim would hang up
     /// instead, and end the process before it has read what came before.
-    pub(crate) fn terminal(end: Arc<End>) -> Self {
-        Self { end, on_close: None, typist: Some(Typist { again: None, pause: AGAIN.0 }) }
+    pub(crate) fn terminal(end: Arc<StdinPipe>) -> Self {
+        Self { end, on_close: None, eof_sender: Some(EofSender { again: None, pause: RETYPE_PAUSE.0 }) }
     }
 
     /// A writer to an input that is closed already.
     pub(crate) fn closed() -> Self {
-        Self { end: Arc::default(), on_close: None, typist: None }
+        Self { end: Arc::default(), on_close: None, eof_sender: None }
     }
 
     fn close(&mut self) {
@@ -107,7 +107,7 @@ impl Input {
     }
 }
 
-impl AsyncWrite for Input {
+impl AsyncWrite for StdinWriter {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         self.end.poll(cx, |pipe, cx| pipe.poll_write(cx, bytes))
     }
@@ -118,7 +118,7 @@ impl AsyncWrite for Input {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        let Self { end, typist, .. } = &mut *self;
+        let Self { end, eof_sender: typist, .. } = &mut *self;
         if let Some(typist) = typist {
             // An error means that nobody reads it any more.
             let _gone = ready!(typist.poll(end, cx));
@@ -128,7 +128,7 @@ impl AsyncWrite for Input {
     }
 }
 
-impl Drop for Input {
+impl Drop for StdinWriter {
     fn drop(&mut self) {
         self.close();
     }
@@ -136,9 +136,9 @@ impl Drop for Input {
 
 // === impl Typist ===
 
-impl Typist {
+impl EofSender {
     /// Ready once nobody can read it any more.
-    fn poll(&mut self, end: &End, cx: &mut Context<'_>) -> Poll<std::io::Error> {
+    fn poll(&mut self, end: &StdinPipe, cx: &mut Context<'_>) -> Poll<std::io::Error> {
         loop {
             if let Some(again) = &mut self.again {
                 ready!(again.as_mut().poll(cx));
@@ -147,7 +147,7 @@ impl Typist {
                 Ok(_) => self.again = Some(Box::pin(sleep(self.pause))),
                 Err(fault) => return Poll::Ready(fault),
             }
-            self.pause = (self.pause * 2).min(AGAIN.1);
+            self.pause = (self.pause * 2).min(RETYPE_PAUSE.1);
         }
     }
 }

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use switchyard_core::Result;
 use switchyard_core::id::{SandboxId, TaskId};
 
-use crate::text::{io_error, make_private};
+use crate::fs::{create_private_dir_blocking, io_error};
 
 /// The directories of one gateway.
 #[derive(Debug, Clone)]
@@ -63,7 +63,7 @@ impl Layout {
     ///
     /// # Errors
     /// A directory that cannot be made or given its mode.
-    pub(crate) fn shut(&self) -> Result<()> {
+    pub(crate) fn create_private_dirs(&self) -> Result<()> {
         fs::create_dir_all(&self.run).map_err(|fault| io_error("make directory", &self.run, fault))?;
         let all = [
             self.all_sandbox_run(),
@@ -74,7 +74,7 @@ impl Layout {
             self.views(),
         ];
         for dir in all {
-            make_private(&dir)?;
+            create_private_dir_blocking(&dir)?;
             fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))
                 .map_err(|fault| io_error("shut", &dir, fault))?;
         }
@@ -107,7 +107,7 @@ impl Layout {
     }
 
     /// One file for each cgroup that could not be removed with its object.
-    pub(crate) fn left_groups(&self) -> PathBuf {
+    pub(crate) fn busy_cgroups(&self) -> PathBuf {
         self.run.join("groups")
     }
 
@@ -233,7 +233,7 @@ impl TaskDirs {
     }
 
     /// There while the limits in force may not be those on record.
-    pub(crate) fn limiting(&self) -> PathBuf {
+    pub(crate) fn limits_pending(&self) -> PathBuf {
         self.run.join("limiting")
     }
 
@@ -257,8 +257,8 @@ mod tests {
         for (path, open) in [(run.as_path(), 0o711), (&layout.all_stages(), 0o755)] {
             fs::set_permissions(path, fs::Permissions::from_mode(open)).unwrap();
         }
-        layout.shut().unwrap();
-        layout.shut().unwrap();
+        layout.create_private_dirs().unwrap();
+        layout.create_private_dirs().unwrap();
         assert_eq!(mode(&run), 0o711);
         for below in ["sandboxes", "ns", "tasks", "waits", "stage", "views"] {
             assert_eq!(mode(&run.join(below)), 0o700, "{below}");

@@ -18,45 +18,45 @@
 //! - **An exit is on record before the task is deleted**, so that no kill of ours loses an exit code.
 //! - Every step treats "it is not there" as done, so stop, remove and undo can be repeated from any point.
 
-mod abilities;
 mod advisories;
 mod apparmor;
 mod backend;
+mod backoff;
 mod bundle;
+mod busy_cgroups;
+mod cleanup;
 mod client;
 pub mod config;
 mod container_id;
+mod containerd_features;
 mod dial;
 mod disks;
 mod error;
 mod exec;
+mod fs;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod health;
 mod image;
+mod image_reader;
 mod input;
-mod keep;
 mod layout;
-mod left_groups;
-mod leftovers;
 mod lifeline;
 mod mount;
 mod options;
-mod probe;
+mod protected_exits;
 mod quota;
 mod record;
 mod recover;
 mod reserved;
-mod retry;
-mod rootfs;
+mod runtime_probes;
 mod sandbox;
 mod shim;
 mod stats;
 pub mod steps;
 mod task;
-mod text;
 mod trees;
-mod users;
+mod userns;
 mod volumes;
 
 pub use backend::Containerd;

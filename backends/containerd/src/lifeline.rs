@@ -27,41 +27,41 @@ type Socket = Option<Arc<OwnedFd>>;
 
 /// Where connections that are to be held are told of.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct SharedSocket {
     socket: watch::Sender<Socket>,
 }
 
 /// A connection that is told of for as long as it stands.
 #[derive(Debug)]
-pub(crate) struct HeldStream {
+pub(crate) struct SharedStream {
     stream: UnixStream,
     duplicate: Arc<OwnedFd>,
-    held: Held,
+    shared: SharedSocket,
 }
 
 // === impl Held ===
 
-impl Held {
+impl SharedSocket {
     pub(crate) fn new() -> Self {
         Self { socket: watch::Sender::new(None) }
     }
 
     /// Connects, and tells of the connection.
-    pub(crate) async fn connect(self, address: &Path) -> io::Result<HeldStream> {
+    pub(crate) async fn connect(self, address: &Path) -> io::Result<SharedStream> {
         let stream = UnixStream::connect(address).await?;
         let duplicate = Arc::new(stream.as_fd().try_clone_to_owned()?);
         self.socket.send_replace(Some(Arc::clone(&duplicate)));
-        Ok(HeldStream { stream, duplicate, held: self })
+        Ok(SharedStream { stream, duplicate, shared: self })
     }
 
     /// Has the logkeeper at `keeper` hold the connection that stands, whichever that is, until `stop`. Without a logkeeper all goes
     /// on as if nobody held it, until there is one again.
-    pub(crate) async fn keep(self, keeper: PathBuf, stop: CancellationToken) {
-        let mut told = self.socket.subscribe();
+    pub(crate) async fn share_with_logkeeper(self, keeper: PathBuf, stop: CancellationToken) {
+        let mut sockets = self.socket.subscribe();
         loop {
             let ended = tokio::select! {
                 () = stop.cancelled() => return,
-                ended = hand_over(&keeper, &mut told) => ended,
+                ended = hand_over(&keeper, &mut sockets) => ended,
             };
             if let Err(error) = ended {
                 tracing::debug!(%error, "the logkeeper does not hold the connection to containerd");
@@ -77,11 +77,11 @@ impl Held {
 /// Hands over each connection as it comes, and takes back what has gone, until the logkeeper goes.
 async fn hand_over(
     keeper: &Path,
-    told: &mut watch::Receiver<Socket>,
+    sockets: &mut watch::Receiver<Socket>,
 ) -> Result<(), switchyard_logkeeper::Error> {
     let mut lifeline = Lifeline::connect(keeper).await?;
     loop {
-        let socket = told.borrow_and_update().clone();
+        let socket = sockets.borrow_and_update().clone();
         // Those before it are closed, or there is none at all.
         lifeline.release().await?;
         if let Some(socket) = socket {
@@ -89,17 +89,17 @@ async fn hand_over(
         }
         tokio::select! {
             () = lifeline.broken() => return Ok(()),
-            changed = told.changed() => if changed.is_err() { return Ok(()) },
+            changed = sockets.changed() => if changed.is_err() { return Ok(()) },
         }
     }
 }
 
 // === impl HeldStream ===
 
-impl Drop for HeldStream {
+impl Drop for SharedStream {
     fn drop(&mut self) {
         // A duplicate of ours would keep it open too. Another connection may stand in its place already.
-        self.held.socket.send_if_modified(|socket| {
+        self.shared.socket.send_if_modified(|socket| {
             let ours = socket.as_ref().is_some_and(|held| Arc::ptr_eq(held, &self.duplicate));
             if ours {
                 *socket = None;
@@ -109,7 +109,7 @@ impl Drop for HeldStream {
     }
 }
 
-impl AsyncRead for HeldStream {
+impl AsyncRead for SharedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -119,7 +119,7 @@ impl AsyncRead for HeldStream {
     }
 }
 
-impl AsyncWrite for HeldStream {
+impl AsyncWrite for SharedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -6,7 +6,7 @@ use switchyard_proto::containerd::runc::v1 as runc;
 use switchyard_runtime_spec::{self as runtime_spec, SandboxUsers};
 
 use crate::backend::{Inner, RUNC_TYPE};
-use crate::config::{Mode, Runtime};
+use crate::config::{ContainerdMode, Runtime};
 use crate::sandbox::SandboxEntry;
 
 impl Inner {
@@ -45,7 +45,7 @@ impl Inner {
     }
 
     /// The same for people, as JSON; empty for other shims.
-    pub(crate) fn options_told(&self, runtime: &Runtime, systemd: bool) -> String {
+    pub(crate) fn options_json(&self, runtime: &Runtime, systemd: bool) -> String {
         if runtime.type_ != RUNC_TYPE {
             return String::new();
         }
@@ -61,8 +61,8 @@ impl Inner {
     fn runtime_root(&self) -> String {
         match self.settings.containerd.mode {
             // Beside another containerd the runtime's own state would be shared by both.
-            Mode::Managed => self.settings.run.join("oci").display().to_string(),
-            Mode::External => String::new(),
+            ContainerdMode::Managed => self.settings.run.join("oci").display().to_string(),
+            ContainerdMode::External => String::new(),
         }
     }
 }

@@ -34,32 +34,32 @@ pub(crate) struct LimitRecord {
 /// Which tasks have which projects.
 #[derive(Debug)]
 pub(crate) struct Projects {
-    held: Mutex<HashMap<TaskId, Held>>,
-    turn: Arc<Semaphore>,
+    claims: Mutex<HashMap<TaskId, ProjectClaims>>,
+    limits_lock: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct ProjectClaims {
     owner: Owner,
     projects: BTreeSet<u32>,
 }
 
 impl Default for Projects {
     fn default() -> Self {
-        Self { held: Mutex::default(), turn: Arc::new(Semaphore::new(1)) }
+        Self { claims: Mutex::default(), limits_lock: Arc::new(Semaphore::new(1)) }
     }
 }
 
 impl Projects {
-    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Held>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, ProjectClaims>> {
         // It is whole after every single step.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a turn at limits: one that is being lifted is not set meanwhile. Cancel-safe.
-    pub(crate) async fn take_turn(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn lock_limits(&self) -> Option<OwnedSemaphorePermit> {
         // Nobody closes it.
-        Arc::clone(&self.turn).acquire_owned().await.ok()
+        Arc::clone(&self.limits_lock).acquire_owned().await.ok()
     }
 
     /// Gives a task the first project from `first` on that no task has; `None` if there is none.
@@ -72,13 +72,13 @@ impl Projects {
             next = project.next();
         }
         if let Some(project) = next {
-            add(&mut held, id, owner, project.number());
+            add_claim(&mut held, id, owner, project.number());
         }
         next
     }
 
     /// Takes back what [`Projects::reserve`] gave.
-    pub(crate) fn give_back(&self, id: TaskId, project: ProjectId) {
+    pub(crate) fn unreserve(&self, id: TaskId, project: ProjectId) {
         if let Some(held) = self.lock().get_mut(&id) {
             held.projects.remove(&project.number());
         }
@@ -90,14 +90,14 @@ impl Projects {
     /// `FailedPrecondition` if a task of another owner has it.
     pub(crate) fn share(&self, id: TaskId, owner: Owner, project: ProjectId) -> Result<()> {
         let mut held = self.lock();
-        let has = |held: &&Held| held.owner != owner && held.projects.contains(&project.number());
+        let has = |held: &&ProjectClaims| held.owner != owner && held.projects.contains(&project.number());
         if let Some(other) = held.values().find(has) {
             let other = other.owner.as_str();
             return Err(Error::failed_precondition(format!(
                 "project {project} belongs to a container of {other}: ask for another one, or for a new one"
             )));
         }
-        add(&mut held, id, owner, project.number());
+        add_claim(&mut held, id, owner, project.number());
         Ok(())
     }
 
@@ -105,12 +105,12 @@ impl Projects {
     pub(crate) fn adopt(&self, id: TaskId, owner: Owner, quota: &QuotaRecord) {
         let mut held = self.lock();
         for limit in &quota.limits {
-            add(&mut held, id, owner, limit.project);
+            add_claim(&mut held, id, owner, limit.project);
         }
     }
 
     /// Notes that a task goes; those of its limits that are no other task's.
-    pub(crate) fn let_go(&self, id: TaskId, limits: Vec<LimitRecord>) -> Vec<LimitRecord> {
+    pub(crate) fn release(&self, id: TaskId, limits: Vec<LimitRecord>) -> Vec<LimitRecord> {
         let mut held = self.lock();
         held.remove(&id);
         let is_free = |limit: &LimitRecord| !held.values().any(|held| held.projects.contains(&limit.project));
@@ -118,13 +118,16 @@ impl Projects {
     }
 
     /// Forgets all tasks.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn clear(&self) {
         self.lock().clear();
     }
 }
 
-fn add(held: &mut HashMap<TaskId, Held>, id: TaskId, owner: Owner, project: u32) {
-    held.entry(id).or_insert_with(|| Held { owner, projects: BTreeSet::new() }).projects.insert(project);
+fn add_claim(held: &mut HashMap<TaskId, ProjectClaims>, id: TaskId, owner: Owner, project: u32) {
+    held.entry(id)
+        .or_insert_with(|| ProjectClaims { owner, projects: BTreeSet::new() })
+        .projects
+        .insert(project);
 }
 
 #[cfg(test)]
@@ -148,12 +151,12 @@ mod tests {
         assert_eq!(projects.reserve(task(1), Owner::Kubernetes, FIRST), Some(FIRST));
         assert_eq!(projects.reserve(task(2), Owner::Nomad, FIRST), Some(second));
         assert_eq!(projects.reserve(task(2), Owner::Nomad, FIRST), second.next());
-        projects.give_back(task(2), second);
+        projects.unreserve(task(2), second);
         assert_eq!(projects.reserve(task(3), Owner::Nomad, FIRST), Some(second));
-        assert_eq!(projects.let_go(task(1), vec![limit(FIRST)]), [limit(FIRST)]);
+        assert_eq!(projects.release(task(1), vec![limit(FIRST)]), [limit(FIRST)]);
         assert_eq!(projects.reserve(task(3), Owner::Nomad, FIRST), Some(FIRST));
         let found = QuotaRecord { limits: vec![limit(second)], in_force: false };
-        projects.forget();
+        projects.clear();
         projects.adopt(task(4), Owner::Host, &found);
         assert_eq!(projects.reserve(task(5), Owner::Nomad, second), second.next());
         let last = ProjectId::new(u32::MAX - 1).unwrap();
@@ -168,10 +171,10 @@ mod tests {
         projects.share(task(2), Owner::Kubernetes, FIRST).unwrap();
         let refused = projects.share(task(3), Owner::Nomad, FIRST).unwrap_err();
         assert!(refused.to_string().contains("kubernetes"), "{refused}");
-        assert_eq!(projects.let_go(task(1), vec![limit(FIRST)]), []);
+        assert_eq!(projects.release(task(1), vec![limit(FIRST)]), []);
         // Done again, after something else had failed.
-        assert_eq!(projects.let_go(task(1), vec![limit(FIRST)]), []);
-        assert_eq!(projects.let_go(task(2), vec![limit(FIRST)]), [limit(FIRST)]);
+        assert_eq!(projects.release(task(1), vec![limit(FIRST)]), []);
+        assert_eq!(projects.release(task(2), vec![limit(FIRST)]), [limit(FIRST)]);
         projects.share(task(3), Owner::Nomad, FIRST).unwrap();
     }
 

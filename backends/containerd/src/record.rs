@@ -52,7 +52,7 @@ pub(crate) const CADVISOR_KIND: &str = "io.cri-containerd.kind";
 
 /// How far a sandbox has come, as its label says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum SandboxPhase {
     Creating,
     Ready,
     Stopped,
@@ -60,7 +60,7 @@ pub(crate) enum Phase {
     Removing,
 }
 
-impl Phase {
+impl SandboxPhase {
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Creating => "creating",
@@ -340,7 +340,7 @@ impl SandboxRecord {
 
 impl UsersRecord {
     pub(crate) fn from_core(users: &UserNamespace) -> Self {
-        Self { uids: crate::users::ranges(&users.uids), gids: crate::users::ranges(&users.gids) }
+        Self { uids: crate::userns::id_ranges(&users.uids), gids: crate::userns::id_ranges(&users.gids) }
     }
 
     /// `None` for what can never have been a user namespace.
@@ -358,12 +358,12 @@ impl UsersRecord {
 
 impl TaskRecord {
     /// What the path of the cgroup of each of its processes bears: the task's id, or all of the path that somebody else has made.
-    pub(crate) fn mark(&self, id: &str) -> String {
+    pub(crate) fn cgroup_marker(&self, id: &str) -> String {
         if self.leaf { self.cgroups_path.clone() } else { id.to_owned() }
     }
 
     /// The views of images that it has: the key of each, and what it is a view of.
-    pub(crate) fn images(&self) -> Vec<(String, String)> {
+    pub(crate) fn image_views(&self) -> Vec<(String, String)> {
         let views = self.staged.iter().filter_map(StagedRecord::view);
         views.map(|(_, key, top)| (key.to_owned(), top.to_owned())).collect()
     }
@@ -375,7 +375,7 @@ impl TaskRecord {
     }
 
     /// Whether its input ends with the first client that had it. A terminal has no end: closing it would hang up, and end the task.
-    pub(crate) const fn input_ends(&self) -> bool {
+    pub(crate) const fn stdin_ends_on_detach(&self) -> bool {
         self.stdin && self.stdin_once && !self.tty
     }
 

@@ -20,83 +20,84 @@ use switchyard_core::{Error, Result};
 use switchyard_steps::{Step, reach};
 
 use crate::backend::Inner;
+use crate::cleanup::Cleanup;
 use crate::error::is_unanswered;
-use crate::leftovers::Leftover;
-use crate::record::{Phase, owner_of};
+use crate::record::{SandboxPhase, owner_of};
 use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 
-mod ask;
+mod activity;
 mod claims;
-mod debris;
+mod cni_plugins;
 mod decide;
 mod found;
+mod garbage;
 mod inventory;
-mod look_schedule;
-mod lost;
+mod lost_layers;
 mod outdated;
-mod phases;
-mod plugins;
-mod settle;
+mod predecessor_call;
+mod process_query;
+mod scan_schedule;
 pub(crate) mod shims;
-mod waits;
-mod work;
+mod timings;
+mod wait_records;
 
-use ask::Processes;
-pub(crate) use decide::{End, Process, Settled};
+pub(crate) use decide::{CallOutcome, ProcessExit, ProcessState};
 use decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 use found::{FoundSandbox, FoundTask};
 use inventory::{Inventory, Snapshots};
-pub(crate) use outdated::Outdated;
-use phases::Phases;
+pub(crate) use outdated::OutdatedObject;
+use process_query::ProcessStates;
+use timings::RecoveryTimings;
 
 /// How many objects are worked on at once.
-const AT_ONCE: usize = 16;
+const CONCURRENCY: usize = 16;
 
 /// What is known of the sandbox that a task belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Home {
+enum SandboxPresence {
     /// It is there.
-    Stands,
+    Present,
     /// It is there and cannot be read.
     Unreadable,
 }
 
 /// What became of a sandbox that was found.
 #[derive(Debug)]
-enum Placed {
+enum RestoredSandbox {
     /// It is back in its place.
-    Stands(Box<Sandbox>),
+    Restored(Box<Sandbox>),
     /// It was never finished.
     Unfinished(Arc<SandboxEntry>),
 }
 
 /// What is found, and what is left to do about it while requests are served.
 #[derive(Debug, Default)]
-struct Finding {
+struct RecoveryPlan {
     recovered: Recovered,
-    homes: HashMap<SandboxId, Home>,
-    clear: Vec<Leftover>,
-    running: Vec<Arc<TaskEntry>>,
+    sandboxes: HashMap<SandboxId, SandboxPresence>,
+    cleanup: Vec<Cleanup>,
+    running_tasks: Vec<Arc<TaskEntry>>,
     /// Ids of tasks of earlier boots: they have ended, whatever else is known of them.
-    earlier: HashSet<String>,
+    from_earlier_boots: HashSet<String>,
 }
 
 impl Inner {
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<Recovered> {
-        let mut phases = Phases::begin();
-        self.take_plugins().await?;
+        let mut phases = RecoveryTimings::begin();
+        self.find_predecessor_plugins().await?;
         phases.done("plugins");
-        self.abilities.refresh(&self.client).await;
+        self.containerd_features.refresh(&self.client).await;
         phases.done("abilities");
-        let Inventory { sandboxes, tasks, all, strange, snapshots } = self.take_inventory().await?;
+        let Inventory { sandboxes, tasks, all, unrecognized: strange, snapshots } =
+            self.list_inventory().await?;
         self.sandboxes().clear();
         self.tasks().clear();
-        self.volumes.forget();
-        strange.iter().for_each(|id| self.volumes.doubt(id));
-        self.projects.forget();
-        self.inherited().clear();
-        self.leftovers.unreleased.clear();
+        self.volumes.clear();
+        strange.iter().for_each(|id| self.volumes.mark_unreadable(id));
+        self.projects.clear();
+        self.predecessor_calls().clear();
+        self.cleanup.unreleased.clear();
         reach(Step::RecoveryLooked);
         phases.done("inventory");
 
@@ -104,70 +105,76 @@ impl Inner {
         let owners = sandboxes.iter().filter_map(|(id, container)| Some((*id, owner_of(&container.labels)?)));
         let owners: HashMap<SandboxId, Owner> = owners.collect();
         let sandboxes: Vec<_> =
-            sandboxes.into_iter().map(|(id, container)| (id, self.find_sandbox(id, &container))).collect();
-        let tasks = self.find_tasks(tasks).await;
-        let of_sandboxes = sandboxes
-            .iter()
-            .filter_map(|(id, found)| found.as_ref().ok().and_then(|found| self.ask_of_sandbox(*id, found)));
-        let of_tasks = tasks
-            .iter()
-            .filter_map(|(id, found)| found.as_ref().ok().and_then(|found| self.ask_of_task(*id, found)));
+            sandboxes.into_iter().map(|(id, container)| (id, self.read_sandbox(id, &container))).collect();
+        let tasks = self.read_tasks(tasks).await;
+        let of_sandboxes = sandboxes.iter().filter_map(|(id, found)| {
+            found.as_ref().ok().and_then(|found| self.sandbox_process_query(*id, found))
+        });
+        let of_tasks = tasks.iter().filter_map(|(id, found)| {
+            found.as_ref().ok().and_then(|found| self.task_process_query(*id, found))
+        });
         phases.done("records");
-        let processes = self.processes(of_sandboxes.chain(of_tasks).collect()).await?;
+        let processes = self.query_processes(of_sandboxes.chain(of_tasks).collect()).await?;
         phases.done("processes");
 
-        let mut finding = Finding::default();
+        let mut plan = RecoveryPlan::default();
         let outdated = sandboxes.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone());
         let outdated =
             outdated.chain(tasks.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone()));
-        finding.clear.extend(outdated.map(Leftover::Outdated));
+        plan.cleanup.extend(outdated.map(Cleanup::Outdated));
         for (id, mut found) in sandboxes {
             if let Ok(found) = &mut found {
-                self.complete_claims(id, found).await;
+                self.fill_in_host_ports(id, found).await;
             }
-            self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut finding);
+            self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut plan);
         }
-        self.note_unreadable(&owners, &mut finding).await;
-        self.recover_tasks(tasks, &processes, &snapshots, &mut finding).await?;
+        self.add_unreadable(&owners, &mut plan).await;
+        self.recover_tasks(tasks, &processes, &snapshots, &mut plan).await?;
         phases.done("tasks");
         // Only now: a task whose end is on record is listed without its snapshot too.
-        self.remove_lost_layers(&snapshots, &finding.earlier).await;
+        self.remove_lost_layers(&snapshots, &plan.from_earlier_boots).await;
         phases.done("layers");
         reach(Step::RecoveryTasks);
-        let debris = self.find_debris(&snapshots, &all).await?;
+        let debris = self.find_garbage(&snapshots, &all).await?;
         phases.done("debris");
         reach(Step::RecoverySandboxes);
-        self.settle_kept().await?;
-        self.end_old_waits().await?;
-        finding.clear.extend(self.take_left_groups().await?);
+        self.sync_protected_exits().await?;
+        self.remove_stale_waits().await?;
+        plan.cleanup.extend(self.load_busy_cgroups().await?);
         phases.done("exits");
         tracing::info!(
             took = ?phases.total(),
-            sandboxes = finding.recovered.sandboxes.len(),
-            tasks = finding.recovered.tasks.len(),
-            shims_asked = processes.asked,
-            shims_silent = processes.silent,
+            sandboxes = plan.recovered.sandboxes.len(),
+            tasks = plan.recovered.tasks.len(),
+            shims_asked = processes.queried,
+            shims_silent = processes.unresponsive,
             %phases,
             "known what a predecessor left"
         );
-        Ok(self.take_up(finding, debris, known).await)
+        Ok(self.start_background_work(plan, debris, known).await)
     }
 
     /// From here on requests may be served: what they need not wait for is seen to in the background.
-    async fn take_up(
+    async fn start_background_work(
         self: &Arc<Self>,
-        finding: Finding,
-        debris: debris::Debris,
+        plan: RecoveryPlan,
+        debris: garbage::StartupGarbage,
         known: HashSet<TaskId>,
     ) -> Recovered {
-        let Finding { recovered, homes: _, clear, running, earlier: _ } = finding;
+        let RecoveryPlan {
+            recovered,
+            sandboxes: _,
+            cleanup: clear,
+            running_tasks: running,
+            from_earlier_boots: _,
+        } = plan;
         for leftover in clear {
-            self.clear_soon(leftover);
+            self.clean_up_soon(leftover);
         }
         for entry in running {
             self.end_taken_input(&entry);
             let inner = Arc::clone(self);
-            let turn = entry.take_turn().await;
+            let turn = entry.lock_process().await;
             self.tracker.spawn(async move {
                 let _turn = turn;
                 inner.resume_log(&entry).await;
@@ -175,7 +182,7 @@ impl Inner {
         }
         let inner = Arc::clone(self);
         self.tracker.spawn(async move {
-            inner.clear_debris(debris, &known).await;
+            inner.clear_garbage(debris, &known).await;
             reach(Step::RecoveryDebris);
         });
         self.predecessor_fifos.close();
@@ -188,47 +195,54 @@ impl Inner {
         &self,
         id: SandboxId,
         found: Result<FoundSandbox>,
-        process: Process,
-        finding: &mut Finding,
+        process: ProcessState,
+        plan: &mut RecoveryPlan,
     ) {
-        match found.and_then(|found| self.place_sandbox(id, found, process)) {
-            Ok(Placed::Stands(sandbox)) => {
-                finding.homes.insert(id, Home::Stands);
-                if self.sandbox(id).is_ok_and(|entry| entry.doomed) {
-                    finding.recovered.removals.push(id);
+        match found.and_then(|found| self.restore_sandbox(id, found, process)) {
+            Ok(RestoredSandbox::Restored(sandbox)) => {
+                plan.sandboxes.insert(id, SandboxPresence::Present);
+                if self.sandbox(id).is_ok_and(|entry| entry.removal_recorded) {
+                    plan.recovered.removals.push(id);
                 }
-                finding.recovered.sandboxes.push(*sandbox);
+                plan.recovered.sandboxes.push(*sandbox);
             }
-            Ok(Placed::Unfinished(entry)) => {
+            Ok(RestoredSandbox::Unfinished(entry)) => {
                 tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
-                self.inherited().insert(id.to_string());
-                self.leftovers.unreleased.add(id);
-                finding.recovered.remnants.extend(claims::remnant(id, &entry));
-                finding.clear.push(Leftover::Sandbox(id, entry));
+                self.predecessor_calls().insert(id.to_string());
+                self.cleanup.unreleased.add(id);
+                plan.recovered.remnants.extend(claims::remnant(id, &entry));
+                plan.cleanup.push(Cleanup::Sandbox(id, entry));
             }
             Err(error) => {
-                finding.homes.insert(id, Home::Unreadable);
+                plan.sandboxes.insert(id, SandboxPresence::Unreadable);
                 tracing::error!(sandbox.id = %id, error = error.report(), "a sandbox cannot be read: it and its tasks are left alone");
             }
         }
     }
 
     /// Puts a sandbox back in its place, unless it was never finished.
-    fn place_sandbox(&self, id: SandboxId, found: FoundSandbox, process: Process) -> Result<Placed> {
+    fn restore_sandbox(
+        &self,
+        id: SandboxId,
+        found: FoundSandbox,
+        process: ProcessState,
+    ) -> Result<RestoredSandbox> {
         let FoundSandbox { phase, mut entry, outdated: _ } = found;
         entry.pid = match process {
-            Process::Running { pid } | Process::Unanswered { pid } => Some(pid),
-            Process::None | Process::Created | Process::Stopped(_) => None,
+            ProcessState::Running { pid } | ProcessState::Unanswered { pid } => Some(pid),
+            ProcessState::None | ProcessState::Created | ProcessState::Stopped(_) => None,
         };
         self.adopt_groups(id, &entry);
-        if matches!(phase, Phase::Starting | Phase::Removing) {
+        if matches!(phase, SandboxPhase::Starting | SandboxPhase::Removing) {
             // containerd may still be at its infra process.
-            self.inherited().insert(id.to_string());
+            self.predecessor_calls().insert(id.to_string());
         }
         let record = &entry.record;
         let infra = entry.pid.is_some() || !record.infra;
         let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra };
-        let Some(state) = sandbox_fate(facts) else { return Ok(Placed::Unfinished(Arc::new(entry))) };
+        let Some(state) = sandbox_fate(facts) else {
+            return Ok(RestoredSandbox::Unfinished(Arc::new(entry)));
+        };
         let mut details = entry.details();
         if state == SandboxState::Stopped {
             (details.ips, details.pid) = (Vec::new(), None);
@@ -236,36 +250,37 @@ impl Inner {
         let sandbox =
             Sandbox { id, meta: record.meta.to_core()?, handler: record.handler.clone(), details, state };
         self.sandboxes().insert(id, Arc::new(entry));
-        Ok(Placed::Stands(Box::new(sandbox)))
+        Ok(RestoredSandbox::Restored(Box::new(sandbox)))
     }
 
     async fn recover_tasks(
         &self,
         tasks: Vec<(TaskId, Result<FoundTask>)>,
-        processes: &Processes,
+        processes: &ProcessStates,
         snapshots: &Snapshots,
-        finding: &mut Finding,
+        plan: &mut RecoveryPlan,
     ) -> Result<()> {
-        let homes = std::mem::take(&mut finding.homes);
+        let sandboxes = std::mem::take(&mut plan.sandboxes);
         let outcomes: Vec<_> = stream::iter(tasks)
             .map(|(id, found)| {
-                let homes = &homes;
+                let sandboxes = &sandboxes;
                 async move {
                     let process = processes.of(&id.to_string());
-                    let recovered = async { self.recover_task(id, found?, process, snapshots, homes).await };
+                    let recovered =
+                        async { self.recover_task(id, found?, process, snapshots, sandboxes).await };
                     (id, recovered.await)
                 }
             })
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(CONCURRENCY)
             .collect()
             .await;
         for (id, outcome) in outcomes {
             match outcome {
-                Ok((entry, fate, task)) => finding.place(self, entry, &fate, task),
+                Ok((entry, fate, task)) => plan.add_task(self, entry, &fate, task),
                 // Nothing is known of the task: to leave it alone would be to forget it.
                 Err(error) if is_unanswered(&error) => return Err(error),
                 Err(error) => {
-                    self.volumes.doubt(&id.to_string());
+                    self.volumes.mark_unreadable(&id.to_string());
                     tracing::error!(task.id = %id, error = error.report(), "a task cannot be recovered and is left alone");
                 }
             }
@@ -278,9 +293,9 @@ impl Inner {
         &self,
         id: TaskId,
         found: FoundTask,
-        process: Process,
+        process: ProcessState,
         snapshots: &Snapshots,
-        homes: &HashMap<SandboxId, Home>,
+        sandboxes: &HashMap<SandboxId, SandboxPresence>,
     ) -> Result<(Arc<TaskEntry>, TaskFate, Option<Task>)> {
         let FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated: _ } =
             found;
@@ -289,12 +304,12 @@ impl Inner {
         if let Some(quota) = &record.quota {
             self.projects.adopt(id, meta.owner, quota);
         }
-        let home = homes.get(&sandbox).copied();
-        if home == Some(Home::Unreadable) {
+        let presence = sandboxes.get(&sandbox).copied();
+        if presence == Some(SandboxPresence::Unreadable) {
             return Err(Error::internal(format!("sandbox {sandbox} of task {id} cannot be read")));
         }
         let facts = TaskFacts {
-            sandbox: home == Some(Home::Stands),
+            sandbox: presence == Some(SandboxPresence::Present),
             finished: record.quota.as_ref().is_none_or(|quota| quota.in_force)
                 && snapshots.may_have(&snapshotter, &id.to_string()),
             this_boot: record.boot == self.boot,
@@ -303,31 +318,31 @@ impl Inner {
             begun,
             process,
         };
-        self.volumes.hold(id, &record.volumes);
+        self.volumes.claim(id, &record.volumes);
         let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &snapshotter, record));
         // A predecessor may have launched it; what is decided below says whether it has ended.
         entry.set_launched();
         let fate = task_fate(&facts, SystemTime::now());
         if let (true, TaskFate::Exited(exit, started_at)) = (unrecorded, &fate) {
-            self.found_end(&entry, exit, *started_at).await?;
+            self.adopt_exit(&entry, exit, *started_at).await?;
         }
-        let state = self.take_over(&entry, &fate, begun && started.is_none()).await?;
+        let state = self.apply_fate(&entry, &fate, begun && started.is_none()).await?;
         Ok((entry, fate, state.map(|state| Task { id, sandbox, meta, details, state })))
     }
 
     /// Does what requests must wait for about a task, and gives its state; `None` if it has to go. `cut` says that a start was begun
     /// and not finished.
-    async fn take_over(
+    async fn apply_fate(
         &self,
         entry: &Arc<TaskEntry>,
         fate: &TaskFate,
-        cut: bool,
+        start_interrupted: bool,
     ) -> Result<Option<TaskState>> {
         let id = entry.id.to_string();
         Ok(Some(match fate {
             TaskFate::Destroy => {
-                if cut {
-                    self.inherited().insert(id);
+                if start_interrupted {
+                    self.predecessor_calls().insert(id);
                 }
                 return Ok(None);
             }
@@ -335,8 +350,8 @@ impl Inner {
                 entry.set_cleared();
                 TaskState::Created
             }
-            TaskFate::Unsettled => {
-                self.inherited().insert(id);
+            TaskFate::StartPending => {
+                self.predecessor_calls().insert(id);
                 // What comes of it may be nothing, and then the start is asked for again.
                 entry.keep_fifos_open();
                 TaskState::Created
@@ -348,21 +363,21 @@ impl Inner {
             TaskFate::Reap { started_at, end } => {
                 let now = SystemTime::now();
                 entry.set_started(Some(Started { pid: 0, at: started_at.unwrap_or(now) }));
-                let exit = self.exit_by(entry, *end);
-                self.found_end(entry, &exit, Some(started_at.unwrap_or(now))).await?;
-                entry.set_exit(exit.clone());
+                let exit = self.exit_from_end(entry, *end);
+                self.adopt_exit(entry, &exit, Some(started_at.unwrap_or(now))).await?;
+                entry.set_final_exit(exit.clone());
                 let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
                 TaskState::Exited { started_at: Some(at), exit }
             }
             TaskFate::Lost(started_at) => {
                 let now = SystemTime::now();
                 let exit = Exit::lost(started_at.map_or(now, |at| now.max(at)));
-                self.found_end(entry, &exit, *started_at).await?;
-                entry.set_exit(exit.clone());
+                self.adopt_exit(entry, &exit, *started_at).await?;
+                entry.set_final_exit(exit.clone());
                 TaskState::Exited { started_at: *started_at, exit }
             }
             TaskFate::Exited(exit, started_at) => {
-                entry.set_exit(exit.clone());
+                entry.set_final_exit(exit.clone());
                 TaskState::Exited { started_at: *started_at, exit: exit.clone() }
             }
         }))
@@ -371,13 +386,13 @@ impl Inner {
     /// Takes care of a process that runs; its log is seen to apart.
     fn adopt(&self, entry: &Arc<TaskEntry>, started: Started) {
         entry.set_started(Some(started));
-        self.hold_main(entry, started.pid);
+        self.open_main_process(entry, started.pid);
         self.note_shim(entry);
         self.watch_oom(entry);
-        self.clear_execs(entry);
-        if entry.is_kept()
+        self.end_predecessor_execs(entry);
+        if entry.uses_logkeeper()
             && let Some(spec) = crate::task::log_spec(entry)
-            && let Err(error) = crate::task::hold_output(entry, &spec)
+            && let Err(error) = crate::task::open_output_fifos(entry, &spec)
         {
             tracing::warn!(task.id = %entry.id, error = error.report(), "the output of a task is not held");
         }
@@ -385,7 +400,8 @@ impl Inner {
 
     /// Has the logkeeper go on with a running task's log, should it not know of it.
     async fn resume_log(&self, entry: &Arc<TaskEntry>) {
-        let Some(spec) = crate::task::log_spec(entry).filter(|_| entry.is_kept() && entry.exit().is_none())
+        let Some(spec) =
+            crate::task::log_spec(entry).filter(|_| entry.uses_logkeeper() && entry.final_exit().is_none())
         else {
             return;
         };
@@ -395,35 +411,35 @@ impl Inner {
     }
 }
 
-impl Finding {
+impl RecoveryPlan {
     /// Puts a task where it belongs, and notes what is left to do about it.
-    fn place(&mut self, inner: &Inner, entry: Arc<TaskEntry>, fate: &TaskFate, task: Option<Task>) {
+    fn add_task(&mut self, inner: &Inner, entry: Arc<TaskEntry>, fate: &TaskFate, task: Option<Task>) {
         if entry.record().boot != inner.boot && !matches!(fate, TaskFate::Running(_)) {
-            self.earlier.insert(entry.id.to_string());
+            self.from_earlier_boots.insert(entry.id.to_string());
         }
         let Some(task) = task else {
             tracing::info!(task.id = %entry.id, "removing a task that was never finished");
-            self.clear.push(Leftover::Task(entry));
+            self.cleanup.push(Cleanup::Task(entry));
             return;
         };
         match fate {
             TaskFate::Destroy | TaskFate::Created => {}
-            TaskFate::Unsettled => self.recovered.unsettled.push(entry.id),
+            TaskFate::StartPending => self.recovered.pending_starts.push(entry.id),
             TaskFate::Running(_) => {
-                if entry.dirs.limiting().exists() {
-                    self.clear.push(Leftover::Limits(Arc::clone(&entry)));
+                if entry.dirs.limits_pending().exists() {
+                    self.cleanup.push(Cleanup::Limits(Arc::clone(&entry)));
                 }
-                self.running.push(Arc::clone(&entry));
+                self.running_tasks.push(Arc::clone(&entry));
             }
             TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
-                if entry.is_unrecorded() || (entry.exit().is_some() && entry.dirs.run.exists()) {
-                    self.clear.push(Leftover::Ended(Arc::clone(&entry)));
+                if entry.has_unpersisted_exit() || (entry.final_exit().is_some() && entry.dirs.run.exists()) {
+                    self.cleanup.push(Cleanup::EndedTask(Arc::clone(&entry)));
                 }
             }
         }
         if entry.dirs.checkpoint().exists() {
-            entry.found_still();
-            self.clear.push(Leftover::Checkpoint(Arc::clone(&entry)));
+            entry.adopt_frozen();
+            self.cleanup.push(Cleanup::Checkpoint(Arc::clone(&entry)));
         }
         inner.tasks().insert(entry.id, entry);
         self.recovered.tasks.push(task);
@@ -436,7 +452,7 @@ fn is_pinned(entry: &SandboxEntry) -> bool {
 }
 
 /// Whether a sandbox that is stopped is found to be, although that is not on record.
-pub(crate) fn shows_its_end(entry: &SandboxEntry) -> bool {
+pub(crate) fn stop_is_detectable(entry: &SandboxEntry) -> bool {
     entry.record.infra || entry.pins().next().is_some()
 }
 
@@ -445,7 +461,7 @@ fn ids_below<I: FromStr>(dir: &std::path::Path) -> Result<BTreeMap<String, I>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(fault) => return Err(crate::text::io_error("list", dir, fault)),
+        Err(fault) => return Err(crate::fs::io_error("list", dir, fault)),
     };
     let mut ids = BTreeMap::new();
     for entry in entries {

@@ -39,7 +39,7 @@ const PREFIXES: [&str; 23] = [
 ];
 
 /// Whole keys that are reserved: runc gives hooks the directory of a container's bundle under this one.
-const WHOLE: [&str; 1] = ["bundle"];
+const EXACT_KEYS: [&str; 1] = ["bundle"];
 
 /// Domains that are reserved, with all below them: containerd's and its plugins', that by which hooks and wrappers of runtimes are told of
 /// devices, and this gateway's own, by which kubelets bring the tokens of leases.
@@ -47,7 +47,7 @@ const DOMAINS: [&str; 4] = ["containerd.io", "cdi.k8s.io", "noderesource.dev", "
 
 /// Whether a key of a client is kept from containerd. Pure.
 pub(crate) fn is_reserved(key: &str) -> bool {
-    WHOLE.contains(&key)
+    EXACT_KEYS.contains(&key)
         || PREFIXES.iter().any(|prefix| key.starts_with(prefix))
         || is_of_reserved_domain(key)
 }
@@ -64,7 +64,7 @@ fn is_of_reserved_domain(key: &str) -> bool {
 }
 
 /// Whether a key matches one of these patterns: a whole key, or the beginning of keys with `*` after it. Pure.
-pub(crate) fn is_listed(patterns: &[String], key: &str) -> bool {
+pub(crate) fn matches_any(patterns: &[String], key: &str) -> bool {
     patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
         Some(beginning) => key.starts_with(beginning),
         None => key == pattern,
@@ -153,8 +153,8 @@ mod tests {
             ("wholesome", false),
             ("", false),
         ] {
-            assert_eq!(is_listed(&list, key), expected, "{key}");
+            assert_eq!(matches_any(&list, key), expected, "{key}");
         }
-        assert!(!is_listed(&[], "x") && is_listed(&["*".to_owned()], "x"));
+        assert!(!matches_any(&[], "x") && matches_any(&["*".to_owned()], "x"));
     }
 }

@@ -16,27 +16,27 @@ use switchyard_core::spec::{
 };
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
-use switchyard_namespaces::{self as namespaces, Ns, Want};
+use switchyard_namespaces::{self as namespaces, Ns, PinSpec};
 use switchyard_runtime_spec::infra::without_process;
 use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
 
 use crate::backend::Inner;
-use crate::client::{QUICK, SPEC_TYPE, call, gone_is_done, json_any};
-use crate::config::{Infra, SandboxKind};
-use crate::disks::unless_full;
+use crate::cleanup::Cleanup;
+use crate::client::{QUICK, SPEC_TYPE, call, ignore_not_found, json_any};
+use crate::config::{InfraMode, SandboxKind};
+use crate::disks::tolerate_full_disk;
+use crate::fs::{create_private_dir, remove_tree};
 use crate::layout::SandboxDirs;
-use crate::leftovers::Leftover;
 use crate::record::{
-    self, HostPortsRecord, MetaRecord, NetworkRecord, PHASE, Phase, SandboxRecord, UsersRecord,
+    self, HostPortsRecord, MetaRecord, NetworkRecord, PHASE, SandboxPhase, SandboxRecord, UsersRecord,
 };
-use crate::recover::shows_its_end;
+use crate::recover::stop_is_detectable;
 use crate::steps::Step;
-use crate::text::{make_dir, remove_tree};
-use crate::users;
+use crate::userns;
 
 mod files;
 pub(crate) use files::from_namespaces;
-pub(crate) mod groups;
+pub(crate) mod pod_cgroups;
 use infra::unpin_pid;
 pub(crate) mod bridge;
 pub(crate) mod infra;
@@ -57,7 +57,7 @@ pub(crate) struct SandboxEntry {
     /// Its process has ended, and its network and namespaces are released: only files are left.
     pub(crate) released: bool,
     /// It is on record that it is to be removed.
-    pub(crate) doomed: bool,
+    pub(crate) removal_recorded: bool,
 }
 
 impl SandboxEntry {
@@ -131,7 +131,7 @@ impl Inner {
         let runtime = self.runtime(&spec.handler)?;
         let infra = spec.pid == SandboxPid::Shared
             || runtime.sandbox == SandboxKind::Container
-            || self.settings.containerd.infra == Infra::Always;
+            || self.settings.containerd.infra == InfraMode::Always;
         let record = SandboxRecord {
             meta: MetaRecord::from_core(&spec.meta),
             handler: spec.handler.clone(),
@@ -162,13 +162,18 @@ impl Inner {
             note: String::new(),
             host_ports: Some(HostPortsRecord::from_core(&spec.host_ports)),
         };
-        let want = wanted(spec, &record);
+        let want = wanted_namespaces(spec, &record);
         want.check().map_err(from_namespaces)?;
         if spec.users.is_some() {
-            self.check_users(spec, runtime).await?;
+            self.check_userns(spec, runtime).await?;
         }
-        let mut entry =
-            SandboxEntry { record, dirs: self.layout.sandbox(id), pid: None, released: false, doomed: false };
+        let mut entry = SandboxEntry {
+            record,
+            dirs: self.layout.sandbox(id),
+            pid: None,
+            released: false,
+            removal_recorded: false,
+        };
         // Refuses a cgroup parent that cannot be one before anything is made.
         self.cgroup_of(&entry, &id.to_string())?;
         entry.record.groups = self.claim_groups(id, &entry)?;
@@ -182,8 +187,8 @@ impl Inner {
                 let entry = Arc::new(entry);
                 if let Err(undo) = self.destroy_entry(id, &entry).await {
                     tracing::warn!(sandbox.id = %id, error = undo.report(), "a half-made sandbox is cleared away later");
-                    self.leftovers.unreleased.add(id);
-                    self.leftovers.keep(Leftover::Sandbox(id, entry));
+                    self.cleanup.unreleased.add(id);
+                    self.cleanup.enqueue(Cleanup::Sandbox(id, entry));
                 }
                 Err(error)
             }
@@ -194,20 +199,20 @@ impl Inner {
         &self,
         id: SandboxId,
         spec: &SandboxSpec,
-        want: Want,
+        want: PinSpec,
         entry: &mut SandboxEntry,
     ) -> Result<()> {
-        self.write_sandbox(id, spec, entry).await?;
+        self.create_sandbox_object(id, spec, entry).await?;
         self.faults.reach(Step::SandboxRecorded)?;
-        self.raise_sandbox(id, spec, want, entry).await
+        self.bring_up_sandbox(id, spec, want, entry).await
     }
 
     /// Makes all that a sandbox on record has, with the addresses on record if there are any, and marks it ready.
-    async fn raise_sandbox(
+    async fn bring_up_sandbox(
         &self,
         id: SandboxId,
         spec: &SandboxSpec,
-        want: Want,
+        want: PinSpec,
         entry: &mut SandboxEntry,
     ) -> Result<()> {
         let own_shm = entry.record.owns(Ns::Ipc);
@@ -216,14 +221,14 @@ impl Inner {
         let dirs = entry.dirs.clone();
         let pinned = want.net || want.ipc || want.uts || want.users.is_some();
         let files = async {
-            files::write_early(&dirs, spec, &record).await?;
+            files::write_static_files(&dirs, spec, &record).await?;
             self.faults.reach(Step::SandboxFiles)?;
             if own_shm {
                 namespaces::tasks::mount_shm(dirs.shm(), spec.shm_size_bytes)
                     .await
                     .map_err(from_namespaces)?;
                 if let Some(users) = &spec.users {
-                    users::give(&dirs.shm(), users)?;
+                    userns::chown_to_container_root(&dirs.shm(), users)?;
                 }
                 self.faults.reach(Step::SandboxShm)?;
             }
@@ -247,7 +252,7 @@ impl Inner {
         let joined = match &spec.network {
             SandboxNetwork::Joined(path) => {
                 let sysctls = spec.sysctls.iter().filter(|(name, _)| is_of_joined(spec, name)).map(owned);
-                Some(join(path.clone(), sysctls.collect()))
+                Some(join_netns(path.clone(), sysctls.collect()))
             }
             SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Pod(_) => None,
         };
@@ -265,7 +270,7 @@ impl Inner {
             self.faults.reach(Step::SandboxAttached)?;
             Ok::<_, Error>(ips)
         };
-        make_dir(&dirs.state).await?;
+        create_private_dir(&dirs.state).await?;
         // Both run to their end, so that undoing does not race with either.
         let (filed, connected) = tokio::join!(files, connected);
         entry.record.ips = connected?;
@@ -275,15 +280,20 @@ impl Inner {
         if entry.record.infra {
             entry.pid = Some(self.start_infra(id, spec, entry).await?);
         }
-        self.mark_sandbox(id, &entry.record, Phase::Ready).await?;
+        self.record_sandbox(id, &entry.record, SandboxPhase::Ready).await?;
         self.faults.reach(Step::SandboxMarked)
     }
 
     /// Writes the container object of a new sandbox.
-    async fn write_sandbox(&self, id: SandboxId, spec: &SandboxSpec, entry: &SandboxEntry) -> Result<()> {
+    async fn create_sandbox_object(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        entry: &SandboxEntry,
+    ) -> Result<()> {
         let runtime = self.runtime(&spec.handler)?;
         let mut labels = record::labels(&spec.meta, "sandbox", self.client.instance());
-        labels.insert(PHASE.to_owned(), Phase::Creating.as_str().to_owned());
+        labels.insert(PHASE.to_owned(), SandboxPhase::Creating.as_str().to_owned());
         let runtime_spec =
             if entry.record.infra { self.infra_spec(id, spec, entry).await? } else { without_process() };
         let container = api::Container {
@@ -302,11 +312,11 @@ impl Inner {
     }
 
     /// Puts what is known of a sandbox on record.
-    pub(crate) async fn mark_sandbox(
+    pub(crate) async fn record_sandbox(
         &self,
         id: SandboxId,
         record: &SandboxRecord,
-        phase: Phase,
+        phase: SandboxPhase,
     ) -> Result<()> {
         let container = api::Container {
             id: id.to_string(),
@@ -324,7 +334,7 @@ impl Inner {
         let mut record = entry.record.clone();
         let dirs = entry.dirs.clone();
         record.note = hex::encode(note);
-        self.mark_sandbox(id, &record, Phase::Ready).await?;
+        self.record_sandbox(id, &record, SandboxPhase::Ready).await?;
         let amended = SandboxEntry { record, dirs, ..*entry };
         self.sandboxes().insert(id, Arc::new(amended));
         self.faults.reach(Step::SandboxAmended)
@@ -342,10 +352,11 @@ impl Inner {
     pub(crate) async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
         let Ok(entry) = self.sandbox(id) else { return Ok(()) };
         self.release_sandbox(id, Some(&entry)).await?;
-        if !entry.doomed {
-            let marked = gone_is_done(self.mark_sandbox(id, &entry.record, Phase::Stopped).await);
-            if shows_its_end(&entry) {
-                unless_full(marked, "a sandbox is stopped without being put on record so")?;
+        if !entry.removal_recorded {
+            let marked =
+                ignore_not_found(self.record_sandbox(id, &entry.record, SandboxPhase::Stopped).await);
+            if stop_is_detectable(&entry) {
+                tolerate_full_disk(marked, "a sandbox is stopped without being put on record so")?;
             } else {
                 marked?;
             }
@@ -353,7 +364,13 @@ impl Inner {
         self.faults.reach(Step::SandboxStopped)?;
         let record = entry.record.clone();
         let dirs = entry.dirs.clone();
-        let stopped = SandboxEntry { record, dirs, pid: None, released: true, doomed: entry.doomed };
+        let stopped = SandboxEntry {
+            record,
+            dirs,
+            pid: None,
+            released: true,
+            removal_recorded: entry.removal_recorded,
+        };
         self.sandboxes().insert(id, Arc::new(stopped));
         Ok(())
     }
@@ -361,17 +378,18 @@ impl Inner {
     /// Puts on record that a sandbox is to be removed.
     pub(crate) async fn begin_removal(&self, id: SandboxId) -> Result<()> {
         let Ok(entry) = self.sandbox(id) else { return Ok(()) };
-        if entry.doomed {
+        if entry.removal_recorded {
             return Ok(());
         }
-        let marked = gone_is_done(self.mark_sandbox(id, &entry.record, Phase::Removing).await);
+        let marked = ignore_not_found(self.record_sandbox(id, &entry.record, SandboxPhase::Removing).await);
         if marked.is_err() {
             // The removal makes space. Should we be killed amid it, whoever asked for it asks again.
-            return unless_full(marked, "a removal is begun without being put on record");
+            return tolerate_full_disk(marked, "a removal is begun without being put on record");
         }
         let record = entry.record.clone();
         let dirs = entry.dirs.clone();
-        self.sandboxes().insert(id, Arc::new(SandboxEntry { record, dirs, doomed: true, ..*entry }));
+        self.sandboxes()
+            .insert(id, Arc::new(SandboxEntry { record, dirs, removal_recorded: true, ..*entry }));
         self.faults.reach(Step::SandboxDoomed)
     }
 
@@ -388,7 +406,7 @@ impl Inner {
         // Plugins need the network namespace, so its pin goes after they are done.
         let disconnected = async {
             self.detach(id, &dirs).await?;
-            self.leftovers.unreleased.remove(id);
+            self.cleanup.unreleased.remove(id);
             self.faults.reach(Step::SandboxDetached)?;
             unpin_pid(&dirs).await?;
             namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
@@ -437,7 +455,7 @@ impl Inner {
         self.faults.reach(Step::SandboxGroupsGone)?;
         let request = api::DeleteContainerRequest { id: id.to_string() };
         let what = format!("delete container {id}");
-        gone_is_done(call(&what, QUICK, self.client.containers().delete(request)).await)?;
+        ignore_not_found(call(&what, QUICK, self.client.containers().delete(request)).await)?;
         drop(self.pod_shims.forget(id));
         self.faults.reach(Step::SandboxForgotten)
     }
@@ -463,16 +481,16 @@ fn own_uts(spec: &SandboxSpec) -> bool {
 }
 
 /// The namespaces that are made for a sandbox.
-fn wanted(spec: &SandboxSpec, record: &SandboxRecord) -> Want {
+fn wanted_namespaces(spec: &SandboxSpec, record: &SandboxRecord) -> PinSpec {
     let named = record.owns(Ns::Uts) && !spec.hostname.is_empty();
-    Want {
+    PinSpec {
         net: record.owns(Ns::Net),
         ipc: record.owns(Ns::Ipc),
         uts: record.owns(Ns::Uts),
         hostname: named.then(|| spec.hostname.clone()),
         users: spec.users.as_ref().map(|users| namespaces::Users {
-            uids: users::ranges(&users.uids),
-            gids: users::ranges(&users.gids),
+            uids: userns::id_ranges(&users.uids),
+            gids: userns::id_ranges(&users.gids),
         }),
         sysctls: spec.sysctls.iter().filter(|(name, _)| !is_of_joined(spec, name)).map(owned).collect(),
     }
@@ -489,7 +507,7 @@ fn is_of_joined(spec: &SandboxSpec, parameter: &str) -> bool {
 }
 
 /// Sets the kernel parameters of the network namespace that a sandbox joins, and tells the addresses there.
-async fn join(path: PathBuf, sysctls: BTreeMap<String, String>) -> Result<Vec<IpAddr>> {
+async fn join_netns(path: PathBuf, sysctls: BTreeMap<String, String>) -> Result<Vec<IpAddr>> {
     let refused = |fault: namespaces::Error| {
         let why = format!("network namespace {} cannot be joined", path.display());
         Error::failed_precondition(why).with_source(fault)

@@ -20,11 +20,11 @@ use crate::task::TaskEntry;
 mod lifelines;
 pub(crate) mod ttrpc;
 
-pub(crate) use lifelines::{Holding, Lifelines};
+pub(crate) use lifelines::{Lifelines, SocketGuard};
 
 /// Where the shim of a task listens, and what it calls its service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct ShimAddress {
     socket: PathBuf,
     service: &'static str,
 }
@@ -39,14 +39,14 @@ struct Bootstrap {
 
 /// A connection to a shim; one call at a time.
 #[derive(Debug)]
-pub(crate) struct Shim {
+pub(crate) struct ShimClient {
     connection: Connection,
     service: &'static str,
 }
 
 /// A process of a task that is not its main one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Process<'a> {
+pub(crate) struct ExecRef<'a> {
     pub(crate) task: &'a str,
     pub(crate) exec: &'a str,
 }
@@ -62,14 +62,14 @@ pub(crate) enum Answer<T> {
 
 // === impl Address ===
 
-impl Address {
+impl ShimAddress {
     /// The address of the shim that is the parent of a task's main process. A shim works in the bundle of the container that it was
     /// started for; those of all containers are side by side, and containerd keeps the address in each. `None` if there is none that
     /// can be used. Blocks as long as it takes to read a small file of the running system.
     pub(crate) fn find(parent: u32, task: &str) -> Option<Self> {
         // A bundle that has been deleted has " (deleted)" at its end, which is cut off with it.
-        let home = fs::read_link(format!("/proc/{parent}/cwd")).ok()?;
-        Self::in_bundle(&home.parent()?.join(task))
+        let cwd = fs::read_link(format!("/proc/{parent}/cwd")).ok()?;
+        Self::in_bundle(&cwd.parent()?.join(task))
     }
 
     fn in_bundle(bundle: &Path) -> Option<Self> {
@@ -96,11 +96,11 @@ impl Address {
 
 // === impl Shim ===
 
-impl Shim {
+impl ShimClient {
     /// A connection to the shim of a task that runs; takes no time. `None` if there is none to be had: containerd is to be asked.
     /// Cancel-safe.
-    pub(crate) async fn of(task: &TaskEntry, inner: &Inner) -> Option<Self> {
-        inner.health.keeper_up().ok()?;
+    pub(crate) async fn for_task(task: &TaskEntry, inner: &Inner) -> Option<Self> {
+        inner.health.check_logkeeper().ok()?;
         match Self::connect(&task.shim()?, inner.client.namespace()).await {
             Ok(shim) => Some(shim),
             Err(fault) => {
@@ -110,7 +110,7 @@ impl Shim {
         }
     }
 
-    async fn connect(address: &Address, namespace: &str) -> io::Result<Self> {
+    async fn connect(address: &ShimAddress, namespace: &str) -> io::Result<Self> {
         let stream = UnixStream::connect(&address.socket).await?;
         Ok(Self { connection: Connection::new(stream, namespace), service: address.service })
     }
@@ -128,30 +128,30 @@ impl Shim {
 
     /// Tells it to start the process; [`Shim::started`] waits for that. A shim kills the OCI runtime that it runs for a caller whose
     /// connection closes.
-    pub(crate) async fn ask_start(&mut self, process: Process<'_>) -> Answer<()> {
+    pub(crate) async fn send_start(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::StartRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
-        self.connection.ask(self.service, "Start", &request).await.into()
+        self.connection.send_request(self.service, "Start", &request).await.into()
     }
 
     /// Waits until the process that it was told to start runs: its number. Cancel-safe.
-    pub(crate) async fn started(&mut self) -> Answer<u32> {
-        self.connection.answer::<task::StartResponse>().await.map(|answer| answer.pid).into()
+    pub(crate) async fn recv_started(&mut self) -> Answer<u32> {
+        self.connection.read_response::<task::StartResponse>().await.map(|answer| answer.pid).into()
     }
 
     /// Asks for its end, which [`Shim::exit`] then waits for.
-    pub(crate) async fn ask_exit(&mut self, process: Process<'_>) -> Answer<()> {
+    pub(crate) async fn send_wait(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::WaitRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
-        self.connection.ask(self.service, "Wait", &request).await.into()
+        self.connection.send_request(self.service, "Wait", &request).await.into()
     }
 
     /// The exit code of the process whose end was asked for. Cancel-safe.
-    pub(crate) async fn exit(&mut self) -> Answer<u32> {
-        let exit = self.connection.answer::<task::WaitResponse>().await;
+    pub(crate) async fn recv_exit(&mut self) -> Answer<u32> {
+        let exit = self.connection.read_response::<task::WaitResponse>().await;
         exit.map(|exit| exit.exit_status).into()
     }
 
     /// Has it forget a process that has ended.
-    pub(crate) async fn delete(&mut self, process: Process<'_>) -> Answer<()> {
+    pub(crate) async fn delete(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::DeleteRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
         let deleted = self.connection.call::<task::DeleteResponse>(self.service, "Delete", &request).await;
         deleted.map(drop).into()
@@ -182,7 +182,7 @@ mod tests {
         for (name, text) in files {
             fs::write(bundle.path().join(name), text).unwrap();
         }
-        Address::in_bundle(bundle.path()).map(|address| (address.socket, address.service))
+        ShimAddress::in_bundle(bundle.path()).map(|address| (address.socket, address.service))
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_process_that_works_elsewhere_is_no_shim() {
-        assert_eq!(Address::find(1, &"0".repeat(64)), None);
-        assert_eq!(Address::find(u32::MAX, &"0".repeat(64)), None);
+        assert_eq!(ShimAddress::find(1, &"0".repeat(64)), None);
+        assert_eq!(ShimAddress::find(u32::MAX, &"0".repeat(64)), None);
     }
 }

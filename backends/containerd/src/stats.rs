@@ -16,9 +16,9 @@ use switchyard_namespaces::run_in_netns;
 
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
+use crate::fs::{blocking, io_error};
 use crate::record::TaskRecord;
 use crate::task::TaskEntry;
-use crate::text::{blocking, io_error};
 
 mod metrics;
 
@@ -30,12 +30,12 @@ const MEASURES: usize = 8;
 
 /// Measurements of writable layers, and where snapshotters keep them.
 #[derive(Debug, Default)]
-pub(crate) struct Layers {
+pub(crate) struct LayerUsageCache {
     measured: Mutex<HashMap<TaskId, (Instant, DiskUsage)>>,
     roots: Mutex<Option<BTreeMap<String, PathBuf>>>,
 }
 
-impl Layers {
+impl LayerUsageCache {
     /// Forgets where snapshotters keep layers: another containerd may keep them elsewhere.
     pub(crate) fn forget_roots(&self) {
         self.roots.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -62,7 +62,7 @@ impl Inner {
         let groups: Vec<(TaskId, Option<Group>)> = entries
             .iter()
             .map(|entry| {
-                let runs = entry.started().is_some() && entry.exit().is_none();
+                let runs = entry.started().is_some() && entry.final_exit().is_none();
                 (entry.id, if runs { self.cgroup_location(&entry.record()) } else { None })
             })
             .collect();
@@ -100,14 +100,14 @@ impl Inner {
         };
         let measures: Vec<_> = entries.iter().map(|entry| measure(entry)).collect();
         let measured = stream::iter(measures).buffered(MEASURES).collect().await;
-        self.forget_layers();
+        self.prune_layer_usage();
         measured
     }
 
     /// The size of a task's writable layer; `None` while its snapshot is not there.
     async fn writable_layer(&self, entry: &TaskEntry) -> Result<Option<DiskUsage>> {
         let known =
-            self.layers.measured.lock().unwrap_or_else(PoisonError::into_inner).get(&entry.id).cloned();
+            self.layer_usage.measured.lock().unwrap_or_else(PoisonError::into_inner).get(&entry.id).cloned();
         if let Some((at, usage)) = known
             && at.elapsed() < LAYER_AGE
         {
@@ -127,18 +127,18 @@ impl Inner {
             used_bytes: u64::try_from(measured.size).unwrap_or(0),
             inodes_used: u64::try_from(measured.inodes).ok(),
         };
-        let mut layers = self.layers.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut layers = self.layer_usage.measured.lock().unwrap_or_else(PoisonError::into_inner);
         layers.insert(entry.id, (Instant::now(), usage.clone()));
         Ok(Some(usage))
     }
 
     async fn snapshotter_root(&self, snapshotter: &str) -> Result<PathBuf> {
-        let known = self.layers.roots.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self.layer_usage.roots.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let roots = match known {
             Some(roots) => roots,
             None => {
                 let roots = crate::image::usage::roots(&self.client).await?;
-                *self.layers.roots.lock().unwrap_or_else(PoisonError::into_inner) = Some(roots.clone());
+                *self.layer_usage.roots.lock().unwrap_or_else(PoisonError::into_inner) = Some(roots.clone());
                 roots
             }
         };
@@ -146,9 +146,9 @@ impl Inner {
     }
 
     /// Forgets the measurements of tasks that are gone.
-    fn forget_layers(&self) {
+    fn prune_layer_usage(&self) {
         let tasks = self.tasks();
-        let mut layers = self.layers.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut layers = self.layer_usage.measured.lock().unwrap_or_else(PoisonError::into_inner);
         layers.retain(|id, _| tasks.contains_key(id));
     }
 
@@ -187,9 +187,9 @@ impl Inner {
         let runtime = self.runtime(&handler)?;
         let systemd = entry.record().systemd_cgroup;
         Ok(Inspection {
-            pid: entry.started().filter(|_| entry.exit().is_none()).map(|started| started.pid),
+            pid: entry.started().filter(|_| entry.final_exit().is_none()).map(|started| started.pid),
             runtime_type: runtime.type_.clone(),
-            runtime_options: self.options_told(runtime, systemd),
+            runtime_options: self.options_json(runtime, systemd),
             snapshotter: entry.snapshotter.clone(),
             snapshot_key: id.to_string(),
             runtime_spec: spec.to_string(),
@@ -216,7 +216,7 @@ impl Inner {
         Ok(Inspection {
             pid: entry.pid,
             runtime_type: runtime.type_.clone(),
-            runtime_options: self.options_told(runtime, systemd),
+            runtime_options: self.options_json(runtime, systemd),
             snapshotter: String::new(),
             snapshot_key: String::new(),
             runtime_spec: spec,

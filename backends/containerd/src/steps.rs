@@ -18,7 +18,7 @@ impl Faults {
     #[cfg(feature = "faults")]
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.0.waits()
+        self.0.is_pending()
     }
 
     /// Says that a step's effect is there.

@@ -18,14 +18,14 @@ use tokio::time::Instant;
 use crate::backend::Inner;
 use crate::layout::TaskDirs;
 use crate::record::{OutputRecord, TaskRecord};
-use crate::shim::Address;
+use crate::shim::ShimAddress;
 
 mod attach;
 mod checkpoint;
 mod create;
 mod exit;
 mod fifos;
-mod hearing;
+mod freeze;
 mod hung;
 pub(crate) mod leaf;
 mod oom;
@@ -34,21 +34,21 @@ mod process;
 mod quota;
 mod remove;
 mod score;
+mod signalable;
 pub(crate) mod stage;
 mod start;
-mod still;
 mod throttle;
 mod unread;
 mod update;
 mod volumes;
 
 pub(crate) use fifos::keep_open;
-pub(crate) use hung::Silent;
+pub(crate) use freeze::ExecPermit;
+use freeze::MAX_EXEC_PERMITS;
+pub(crate) use hung::UnresponsiveShims;
 pub(crate) use pod_shim::PodShims;
-pub(crate) use process::{MainProcess, ended};
-pub(crate) use start::{hold_output, log_spec, make_fifos, mark_started};
-use still::PLACES;
-pub(crate) use still::Place;
+pub(crate) use process::{ProcessHandle, process_ended};
+pub(crate) use start::{log_spec, make_fifos, mark_started, open_output_fifos};
 
 /// A task as the backend knows it.
 #[derive(Debug)]
@@ -63,26 +63,26 @@ pub(crate) struct TaskEntry {
     mounts: Mutex<Option<Vec<Mount>>>,
     started: Mutex<Option<KnownStart>>,
     /// Holds the output FIFOs, whose content would be gone with their last reader should the logkeeper be away just then.
-    hold: Mutex<Option<switchyard_logkeeper::Hold>>,
+    output_fifos: Mutex<Option<switchyard_logkeeper::FifoHold>>,
     /// Both ends of somebody else's FIFOs, from a start that was cut off to the end of the next one.
-    lent: Mutex<Vec<File>>,
+    external_fifos: Mutex<Vec<File>>,
     /// Who is attached to its standard input.
     inputs: Mutex<attach::Inputs>,
-    oom: Mutex<Option<oom::Oom>>,
+    oom: Mutex<Option<oom::OomMonitor>>,
     /// Its main process, from its making on, where that is a process of this node.
-    process: Mutex<Option<MainProcess>>,
+    process: Mutex<Option<ProcessHandle>>,
     /// Whether it was sent SIGKILL by us.
     killed: AtomicBool,
     /// Whether the logkeeper has let go of it.
     log_finished: AtomicBool,
     /// Whoever makes a process in it has a place here; who has it stand still has all.
-    places: Arc<Semaphore>,
+    exec_permits: Arc<Semaphore>,
     /// All places, while it stands still for a checkpoint.
-    still: Mutex<Option<OwnedSemaphorePermit>>,
+    freeze_permits: Mutex<Option<OwnedSemaphorePermit>>,
     /// What starts, settles, clears, removes or makes a checkpoint of its process comes one after the other.
-    turn: Arc<Semaphore>,
+    process_lock: Arc<Semaphore>,
     /// What changes its limits comes one after the other.
-    limits_turn: Arc<Semaphore>,
+    limits_lock: Arc<Semaphore>,
     /// The part of its spec that says how a process is made in it, as JSON; read when it is first needed.
     process_spec: OnceCell<Box<str>>,
     /// Whether a start was tried, so that containerd may have a process of it.
@@ -90,11 +90,11 @@ pub(crate) struct TaskEntry {
     /// Whether an earlier process of it was ended.
     ended: AtomicBool,
     /// Its end as it was told to who waits for it; another may be on record, by who has seen it before.
-    told: OnceCell<Exit>,
+    observed_exit: OnceCell<Exit>,
     /// Its end, once it is on record; clearing up may still be due.
-    recorded: OnceCell<Exit>,
+    persisted_exit: OnceCell<Exit>,
     /// Its end, once all is cleared up, or left to be.
-    exit: OnceCell<Exit>,
+    final_exit: OnceCell<Exit>,
 }
 
 /// A start, and since when this daemon knows of it: the clock that the start was told by may have been set since.
@@ -121,23 +121,23 @@ impl TaskEntry {
             record: Mutex::new(record),
             mounts: Mutex::default(),
             started: Mutex::default(),
-            hold: Mutex::default(),
-            lent: Mutex::default(),
+            output_fifos: Mutex::default(),
+            external_fifos: Mutex::default(),
             inputs: Mutex::default(),
             oom: Mutex::default(),
             process: Mutex::default(),
             killed: AtomicBool::new(false),
             log_finished: AtomicBool::new(false),
-            places: Arc::new(Semaphore::new(PLACES as usize)),
-            still: Mutex::default(),
-            turn: Arc::new(Semaphore::new(1)),
-            limits_turn: Arc::new(Semaphore::new(1)),
+            exec_permits: Arc::new(Semaphore::new(MAX_EXEC_PERMITS as usize)),
+            freeze_permits: Mutex::default(),
+            process_lock: Arc::new(Semaphore::new(1)),
+            limits_lock: Arc::new(Semaphore::new(1)),
             process_spec: OnceCell::new(),
             launched: AtomicBool::new(false),
             ended: AtomicBool::new(false),
-            told: OnceCell::new(),
-            recorded: OnceCell::new(),
-            exit: OnceCell::new(),
+            observed_exit: OnceCell::new(),
+            persisted_exit: OnceCell::new(),
+            final_exit: OnceCell::new(),
         }
     }
 
@@ -158,26 +158,26 @@ impl TaskEntry {
         let known = started.map(|start| KnownStart { start, since: Instant::now() });
         if known.is_some() {
             // Its shim has them by now.
-            self.lent.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.external_fifos.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         *self.started.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 
     /// Waits for a turn at its process, in the order of asking; the turn ends when it is dropped. Cancel-safe.
-    pub(crate) async fn take_turn(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn lock_process(&self) -> Option<OwnedSemaphorePermit> {
         // Nobody closes it.
-        Arc::clone(&self.turn).acquire_owned().await.ok()
+        Arc::clone(&self.process_lock).acquire_owned().await.ok()
     }
 
     /// The same, for its limits.
-    async fn take_limits_turn(&self) -> Option<OwnedSemaphorePermit> {
+    async fn lock_limits(&self) -> Option<OwnedSemaphorePermit> {
         // Nobody closes it.
-        Arc::clone(&self.limits_turn).acquire_owned().await.ok()
+        Arc::clone(&self.limits_lock).acquire_owned().await.ok()
     }
 
     /// Whether its process runs, as far as has been told.
     fn runs(&self) -> bool {
-        self.started().is_some() && self.exit().is_none()
+        self.started().is_some() && self.final_exit().is_none()
     }
 
     /// Notes that containerd may have a process of this task from now on.
@@ -206,29 +206,30 @@ impl TaskEntry {
     }
 
     /// What the path of the cgroup of each of its processes bears.
-    pub(crate) fn mark(&self) -> String {
-        self.record().mark(&self.id.to_string())
+    pub(crate) fn cgroup_mark(&self) -> String {
+        self.record().cgroup_marker(&self.id.to_string())
     }
 
     /// Takes hold of its main process, if the number is that of one.
-    fn hold_process(&self, pid: u32) {
-        *self.process.lock().unwrap_or_else(PoisonError::into_inner) = MainProcess::hold(pid, &self.mark());
+    fn open_process(&self, pid: u32) {
+        *self.process.lock().unwrap_or_else(PoisonError::into_inner) =
+            ProcessHandle::open(pid, &self.cgroup_mark());
     }
 
     /// What can be read once its main process has ended, if that is held.
-    fn watch_main(&self) -> Option<OwnedFd> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.watched()
+    fn main_pidfd(&self) -> Option<OwnedFd> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.pidfd()
     }
 
     /// The number of its main process, if that is held.
     fn main_pid(&self) -> Option<u32> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(MainProcess::pid)
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(ProcessHandle::pid)
     }
 
     /// The number of its main process, if that is held and has not ended: so the number is its own.
     fn running_pid(&self) -> Option<u32> {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        process.as_ref().filter(|process| process.runs()).map(MainProcess::pid)
+        process.as_ref().filter(|process| process.runs()).map(ProcessHandle::pid)
     }
 
     /// The process id of its shim, if its main process is held and has not ended.
@@ -240,7 +241,7 @@ impl TaskEntry {
     }
 
     /// Where its shim listens, if its main process is held and that can be found.
-    pub(crate) fn shim(&self) -> Option<Address> {
+    pub(crate) fn shim(&self) -> Option<ShimAddress> {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         process.as_ref()?.shim(&self.id.to_string())
     }
@@ -252,7 +253,7 @@ impl TaskEntry {
     }
 
     /// Whether the logkeeper has its output. It does without while there is no logkeeper, if it has no log.
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn uses_logkeeper(&self) -> bool {
         let record = self.record();
         match record.output {
             OutputRecord::Log(_) => true,
@@ -267,34 +268,35 @@ impl TaskEntry {
             OutputRecord::Fifos { stdout, stderr } => [stdout.clone(), stderr.clone()],
             OutputRecord::Discard | OutputRecord::Live | OutputRecord::Log(_) => return,
         };
-        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = keep_open(&paths);
+        *self.external_fifos.lock().unwrap_or_else(PoisonError::into_inner) = keep_open(&paths);
     }
 
     /// Lets go of what is held for a process that runs, which it does no more.
-    fn let_go(&self) {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    fn release_process(&self) {
+        self.external_fifos.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Sets an exit that is on record already.
-    pub(crate) fn set_exit(&self, exit: Exit) {
+    pub(crate) fn set_final_exit(&self, exit: Exit) {
         // Recovery does this on a new entry, and a start that failed.
-        let _ = self.exit.set(exit);
+        let _ = self.final_exit.set(exit);
     }
 
-    pub(crate) fn exit(&self) -> Option<Exit> {
-        self.exit.get().cloned()
+    pub(crate) fn final_exit(&self) -> Option<Exit> {
+        self.final_exit.get().cloned()
     }
 
     /// Whether its end is on record, even if it is not cleared up after.
-    pub(crate) fn is_recorded(&self) -> bool {
-        self.recorded.initialized() || (self.exit.initialized() && !self.told.initialized())
+    pub(crate) fn is_exit_persisted(&self) -> bool {
+        self.persisted_exit.initialized()
+            || (self.final_exit.initialized() && !self.observed_exit.initialized())
     }
 
     /// Whether its end was seen and is not on record.
-    pub(crate) fn is_unrecorded(&self) -> bool {
-        self.told.initialized() && !self.recorded.initialized()
+    pub(crate) fn has_unpersisted_exit(&self) -> bool {
+        self.observed_exit.initialized() && !self.persisted_exit.initialized()
     }
 }
 

@@ -18,13 +18,13 @@ use rustix::io::Errno;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_tree::Cancel;
 
+use crate::fs::{cancellable, create_private_dir_blocking, io_error, remove_tree_blocking};
 use crate::image::lease::getrandom_fill;
-use crate::text::{io_error, make_private, remove_tree_now, stoppable};
 
 /// How often the removal of one tree is tried.
-const MOST_TRIES: u8 = 5;
+const MAX_TRIES: u8 = 5;
 /// The attribute of a tree that says how often it was tried. Containers cannot write it.
-const TRIES: &str = "trusted.switchyard.removals";
+const TRIES_XATTR: &str = "trusted.switchyard.removals";
 /// The directory of what could not be removed.
 const SET_ASIDE: &str = "set-aside";
 
@@ -52,11 +52,11 @@ impl Trees {
     pub(crate) async fn remove(self: &Arc<Self>, path: &Path) -> Result<()> {
         let trees = Arc::clone(self);
         let path = path.to_path_buf();
-        stoppable(move |cancel| trees.remove_now(&path, cancel)).await
+        cancellable(move |cancel| trees.remove_blocking(&path, cancel)).await
     }
 
     /// The trees that are set aside, for people; `None` if there are none.
-    pub(crate) fn told(&self) -> Option<String> {
+    pub(crate) fn summary(&self) -> Option<String> {
         let mut all = self.set_aside.lock().unwrap_or_else(PoisonError::into_inner);
         // Somebody may have removed them.
         all.retain(|path| path.symlink_metadata().is_ok());
@@ -64,22 +64,22 @@ impl Trees {
         (!told.is_empty()).then(|| told.join(", "))
     }
 
-    fn remove_now(&self, path: &Path, cancel: &Cancel) -> Result<()> {
+    fn remove_blocking(&self, path: &Path, cancel: &Cancel) -> Result<()> {
         let before = tries(path);
-        if before >= MOST_TRIES {
+        if before >= MAX_TRIES {
             let why = Error::internal(
                 "no try has come to its end: the daemon was killed or has died in each of them",
             );
             return self.set_aside(path, why);
         }
-        note_tries(path, before + 1);
-        match remove_tree_now(path, cancel) {
+        record_tries(path, before + 1);
+        match remove_tree_blocking(path, cancel) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Cancelled => {
-                note_tries(path, before);
+                record_tries(path, before);
                 Err(error)
             }
-            Err(error) if before + 1 >= MOST_TRIES => self.set_aside(path, error),
+            Err(error) if before + 1 >= MAX_TRIES => self.set_aside(path, error),
             Err(error) => Err(error),
         }
     }
@@ -91,7 +91,7 @@ impl Trees {
         getrandom_fill(&mut random);
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let target = base.join(SET_ASIDE).join(format!("{name}-{}", hex::encode(random)));
-        let moved = make_private(&base.join(SET_ASIDE))
+        let moved = create_private_dir_blocking(&base.join(SET_ASIDE))
             .and_then(|()| fs::rename(path, &target).map_err(|fault| io_error("set aside", path, fault)));
         if let Err(error) = moved {
             tracing::warn!(path = %path.display(), error = error.report(), "what cannot be removed cannot be moved, either");
@@ -100,7 +100,7 @@ impl Trees {
         tracing::error!(
             path = %path.display(),
             set_aside = %target.display(),
-            tries = MOST_TRIES,
+            tries = MAX_TRIES,
             error = why.report(),
             "a tree cannot be removed and is set aside: remove it by hand"
         );
@@ -112,14 +112,14 @@ impl Trees {
 /// How often the removal of a tree was tried so far, as far as its file system keeps that.
 fn tries(path: &Path) -> u8 {
     let mut value = [0];
-    match lgetxattr(path, TRIES, &mut value[..]) {
+    match lgetxattr(path, TRIES_XATTR, &mut value[..]) {
         Ok(1) => value[0],
         Ok(_) | Err(_) => 0,
     }
 }
 
-fn note_tries(path: &Path, tries: u8) {
-    match lsetxattr(path, TRIES, &[tries], XattrFlags::empty()) {
+fn record_tries(path: &Path, tries: u8) {
+    match lsetxattr(path, TRIES_XATTR, &[tries], XattrFlags::empty()) {
         // Without attributes, or without space for them, it is tried for ever.
         Ok(()) | Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT) => {}
         Err(errno) => {
@@ -163,20 +163,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (all, tree) = trees(dir.path());
         with_a_mount(&tree, || {
-            for _ in 1..MOST_TRIES {
-                assert!(all.remove_now(&tree, &Cancel::default()).is_err());
-                assert!(tree.exists() && all.told().is_none());
+            for _ in 1..MAX_TRIES {
+                assert!(all.remove_blocking(&tree, &Cancel::default()).is_err());
+                assert!(tree.exists() && all.summary().is_none());
             }
-            all.remove_now(&tree, &Cancel::default()).unwrap();
+            all.remove_blocking(&tree, &Cancel::default()).unwrap();
         });
         assert!(!tree.exists());
-        let told = all.told().unwrap();
+        let told = all.summary().unwrap();
         let aside = PathBuf::from(&told);
         assert!(aside.join("below").exists() && aside.starts_with(dir.path().join(SET_ASIDE)), "{told}");
         // The next daemon tells of it as well, and does not touch it.
-        assert_eq!(trees(dir.path()).0.told().as_ref(), Some(&told));
+        assert_eq!(trees(dir.path()).0.summary().as_ref(), Some(&told));
         fs::remove_dir_all(&aside).unwrap();
-        assert_eq!(all.told(), None);
+        assert_eq!(all.summary(), None);
     }
 
     #[test]
@@ -184,9 +184,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (all, tree) = trees(dir.path());
         // Each has noted its try and come no further.
-        note_tries(&tree, MOST_TRIES);
-        all.remove_now(&tree, &Cancel::default()).unwrap();
-        assert!(!tree.exists() && all.told().is_some());
+        record_tries(&tree, MAX_TRIES);
+        all.remove_blocking(&tree, &Cancel::default()).unwrap();
+        assert!(!tree.exists() && all.summary().is_some());
     }
 
     #[test]
@@ -195,13 +195,13 @@ mod tests {
         let (all, tree) = trees(dir.path());
         let stopped = Cancel::default();
         stopped.cancel();
-        for _ in 0..=MOST_TRIES {
-            assert_eq!(all.remove_now(&tree, &stopped).unwrap_err().kind(), ErrorKind::Cancelled);
+        for _ in 0..=MAX_TRIES {
+            assert_eq!(all.remove_blocking(&tree, &stopped).unwrap_err().kind(), ErrorKind::Cancelled);
         }
         assert_eq!(tries(&tree), 0);
-        all.remove_now(&tree, &Cancel::default()).unwrap();
-        assert!(!tree.exists() && all.told().is_none());
-        all.remove_now(&tree, &Cancel::default()).unwrap();
+        all.remove_blocking(&tree, &Cancel::default()).unwrap();
+        assert!(!tree.exists() && all.summary().is_none());
+        all.remove_blocking(&tree, &Cancel::default()).unwrap();
     }
 
     #[tokio::test]
@@ -210,7 +210,7 @@ mod tests {
         let at_work = Arc::clone(&began);
         let (told, heard) = std::sync::mpsc::channel();
         let calls = AtomicU32::new(0);
-        let work = stoppable(move |cancel| {
+        let work = cancellable(move |cancel| {
             let is_bulk = calls.fetch_add(1, Ordering::Relaxed) == 1;
             if is_bulk {
                 at_work.wait();
@@ -221,7 +221,7 @@ mod tests {
             let ended = loop {
                 fs::create_dir(&tree).unwrap();
                 fs::write(tree.join("file"), "").unwrap();
-                if let Err(error) = remove_tree_now(&tree, cancel) {
+                if let Err(error) = remove_tree_blocking(&tree, cancel) {
                     break error;
                 }
             };

@@ -20,21 +20,21 @@ use switchyard_steps::{Step, reach};
 use switchyard_tree::Cancel;
 
 use crate::backend::Inner;
+use crate::fs::{blocking, io_error, remove_tree_blocking};
 use crate::image::lease::getrandom_fill;
-use crate::text::{blocking, io_error, remove_tree_now};
 
 /// Which tasks have which volumes. Volumes are known by their path below the directory of all.
 #[derive(Debug)]
 pub(crate) struct Volumes {
     dir: PathBuf,
-    held: Mutex<Held>,
+    claims: Mutex<VolumeClaims>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct VolumeClaims {
     by_task: HashMap<TaskId, BTreeSet<String>>,
     /// The ids of containers of ours that cannot be read: each may have any volume.
-    unread: BTreeSet<String>,
+    unreadable: BTreeSet<String>,
 }
 
 /// The path of a volume below the directory of all.
@@ -51,34 +51,34 @@ pub(crate) fn relative(owner: Owner, name: &str) -> Result<String> {
 
 impl Volumes {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir, held: Mutex::default() }
+        Self { dir, claims: Mutex::default() }
     }
 
     pub(crate) fn path(&self, relative: &str) -> PathBuf {
         self.dir.join(relative)
     }
 
-    fn passing(&self) -> PathBuf {
+    fn transient_dir(&self) -> PathBuf {
         self.dir.join(".passing")
     }
 
     /// Where a task fills its `number`th volume.
     pub(crate) fn draft(&self, id: TaskId, number: usize) -> PathBuf {
-        self.passing().join(format!("{id}-{number}"))
+        self.transient_dir().join(format!("{id}-{number}"))
     }
 
     /// What has no name.
-    pub(crate) fn nameless(&self) -> Vec<PathBuf> {
-        fs::read_dir(self.passing()).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    pub(crate) fn unpublished(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.transient_dir()).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, VolumeClaims> {
         // It is whole after every single step.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes which volumes a task has: none of them is removed from here on.
-    pub(crate) fn hold(&self, id: TaskId, volumes: &[String]) {
+    pub(crate) fn claim(&self, id: TaskId, volumes: &[String]) {
         if !volumes.is_empty() {
             self.lock().by_task.insert(id, volumes.iter().cloned().collect());
         }
@@ -90,17 +90,17 @@ impl Volumes {
     }
 
     /// Notes that a container of ours cannot be read: no volume is removed from here on.
-    pub(crate) fn doubt(&self, container: &str) {
-        self.lock().unread.insert(container.to_owned());
+    pub(crate) fn mark_unreadable(&self, container: &str) {
+        self.lock().unreadable.insert(container.to_owned());
     }
 
     /// Forgets all tasks, also those that cannot be read.
-    pub(crate) fn forget(&self) {
-        *self.lock() = Held::default();
+    pub(crate) fn clear(&self) {
+        *self.lock() = VolumeClaims::default();
     }
 
     /// Gives a volume that is filled its name, unless another task was first. What is in it is on disk before. Blocks.
-    pub(crate) fn place(&self, draft: &Path, relative: &str) -> Result<()> {
+    pub(crate) fn publish(&self, draft: &Path, relative: &str) -> Result<()> {
         sync_tree(draft).map_err(|fault| io_error("sync", draft, fault))?;
         let path = self.path(relative);
         let owners = path.parent().unwrap_or(&self.dir);
@@ -116,7 +116,7 @@ impl Volumes {
         };
         if !is_first {
             // It has what the image has, and no container has seen it.
-            return remove_tree_now(draft, &Cancel::default());
+            return remove_tree_blocking(draft, &Cancel::default());
         }
         // A task that has it is on disk before long.
         let synced = [owners, &self.dir].into_iter().try_for_each(|dir| File::open(dir)?.sync_all());
@@ -124,11 +124,11 @@ impl Volumes {
     }
 
     /// Takes a volume's name away and gives where it is then; `None` if it is not there. Blocks.
-    fn unname(&self, owner: Owner, name: &str) -> Result<Option<PathBuf>> {
+    fn unpublish(&self, owner: Owner, name: &str) -> Result<Option<PathBuf>> {
         let relative = relative(owner, name)?;
         let mut random = [0; 8];
         getrandom_fill(&mut random);
-        let passing = self.passing();
+        let passing = self.transient_dir();
         fs::create_dir_all(&passing).map_err(|fault| io_error("make directory", &passing, fault))?;
         let aside = passing.join(format!("removed-{}", hex::encode(random)));
         let held = self.lock();
@@ -138,7 +138,7 @@ impl Volumes {
             )));
         }
         let path = self.path(&relative);
-        if let Some(id) = held.unread.first().filter(|_| path.exists()) {
+        if let Some(id) = held.unreadable.first().filter(|_| path.exists()) {
             return Err(Error::failed_precondition(format!(
                 "volume {name:?} may be used by container {id}, which cannot be read: remove that from containerd, or run a version that can \
                  read it, and start anew"
@@ -166,7 +166,7 @@ impl Inner {
     pub(crate) async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
         let volumes = Arc::clone(&self.volumes);
         let name = name.to_owned();
-        if let Some(aside) = blocking(move || volumes.unname(owner, &name)).await? {
+        if let Some(aside) = blocking(move || volumes.unpublish(owner, &name)).await? {
             reach(Step::VolumeUnnamed);
             self.trees.remove(&aside).await?;
         }
@@ -186,21 +186,21 @@ mod tests {
         let other = TaskId::from_bytes([2; 32]);
         let data = relative(Owner::Kubernetes, "data").unwrap();
         for id in [one, other] {
-            volumes.hold(id, std::slice::from_ref(&data));
+            volumes.claim(id, std::slice::from_ref(&data));
             let draft = volumes.draft(id, 0);
             fs::create_dir_all(&draft).unwrap();
             fs::write(draft.join(id.to_string()), "").unwrap();
-            volumes.place(&draft, &data).unwrap();
+            volumes.publish(&draft, &data).unwrap();
             assert!(volumes.path(&data).join(one.to_string()).exists() && !draft.exists());
         }
         volumes.release(one);
-        assert!(volumes.unname(Owner::Kubernetes, "data").is_err());
+        assert!(volumes.unpublish(Owner::Kubernetes, "data").is_err());
         volumes.release(other);
-        assert_eq!(volumes.unname(Owner::Nomad, "data").unwrap(), None);
-        let aside = volumes.unname(Owner::Kubernetes, "data").unwrap();
-        assert_eq!(volumes.nameless(), aside.into_iter().collect::<Vec<_>>());
+        assert_eq!(volumes.unpublish(Owner::Nomad, "data").unwrap(), None);
+        let aside = volumes.unpublish(Owner::Kubernetes, "data").unwrap();
+        assert_eq!(volumes.unpublished(), aside.into_iter().collect::<Vec<_>>());
         assert!(!volumes.path(&data).exists());
-        assert_eq!(volumes.unname(Owner::Kubernetes, "data").unwrap(), None);
+        assert_eq!(volumes.unpublish(Owner::Kubernetes, "data").unwrap(), None);
     }
 
     #[test]
@@ -209,13 +209,13 @@ mod tests {
         let volumes = Volumes::new(dir.path().join("volumes"));
         let data = volumes.path(&relative(Owner::Kubernetes, "data").unwrap());
         fs::create_dir_all(&data).unwrap();
-        volumes.doubt("strange");
-        let refused = volumes.unname(Owner::Kubernetes, "data").unwrap_err().to_string();
+        volumes.mark_unreadable("strange");
+        let refused = volumes.unpublish(Owner::Kubernetes, "data").unwrap_err().to_string();
         assert!(refused.contains("strange"), "{refused}");
         // What is not there is used by nobody.
-        assert_eq!(volumes.unname(Owner::Kubernetes, "none").unwrap(), None);
-        volumes.forget();
-        assert!(volumes.unname(Owner::Kubernetes, "data").unwrap().is_some());
+        assert_eq!(volumes.unpublish(Owner::Kubernetes, "none").unwrap(), None);
+        volumes.clear();
+        assert!(volumes.unpublish(Owner::Kubernetes, "data").unwrap().is_some());
     }
 
     #[test]

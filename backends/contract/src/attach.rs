@@ -9,7 +9,7 @@ use switchyard_core::stream::{AttachSpec, Attachment, Sink, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::Fixture;
-use crate::lab::{ENDLESS, Lab, MadeTask, refused};
+use crate::lab::{ContractTest, ENDLESS, MadeTask, refused};
 
 /// All streams.
 const ALL: AttachSpec = AttachSpec { stdin: true, stdout: true, stderr: true };
@@ -21,24 +21,24 @@ fn spec(fixture: &dyn Fixture, command: &[&str], stdin: Stdin) -> TaskSpec {
     TaskSpec { stdio, ..fixture.task_spec("task", command) }
 }
 
-async fn running<'a>(fixture: &'a dyn Fixture, spec: TaskSpec) -> (Lab<'a>, MadeTask) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+async fn running<'a>(fixture: &'a dyn Fixture, spec: TaskSpec) -> (ContractTest<'a>, MadeTask) {
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = lab.task_of(sandbox.id, spec).await;
     lab.backend.start_task(task.id).await.expect("start");
     (lab, task)
 }
 
-async fn join(lab: &Lab<'_>, id: TaskId) -> Attachment {
+async fn join(lab: &ContractTest<'_>, id: TaskId) -> Attachment {
     lab.backend.attach(id, ALL).await.expect("attach")
 }
 
-async fn say(to: &mut Attachment, text: &str) {
+async fn write_line(to: &mut Attachment, text: &str) {
     let stdin: &mut Sink = to.stdin.as_mut().expect("the task has an input");
     stdin.write_all(text.as_bytes()).await.expect("write");
     stdin.flush().await.expect("flush");
 }
 
-async fn hear(from: &mut Attachment, text: &str) {
+async fn expect_output(from: &mut Attachment, text: &str) {
     let mut bytes = vec![0; text.len()];
     from.stdout.as_mut().expect("it was asked for").read_exact(&mut bytes).await.expect("read");
     assert_eq!(String::from_utf8_lossy(&bytes), text);
@@ -55,18 +55,18 @@ pub async fn what_one_client_says_is_heard_by_all_and_an_open_input_outlives_the
     let (lab, task) = running(fixture, spec(fixture, &["cat"], Stdin::Open)).await;
     let mut one = join(&lab, task.id).await;
     let mut other = join(&lab, task.id).await;
-    say(&mut one, "first\n").await;
-    hear(&mut one, "first\n").await;
-    hear(&mut other, "first\n").await;
-    say(&mut other, "second\n").await;
-    hear(&mut one, "second\n").await;
+    write_line(&mut one, "first\n").await;
+    expect_output(&mut one, "first\n").await;
+    expect_output(&mut other, "first\n").await;
+    write_line(&mut other, "second\n").await;
+    expect_output(&mut one, "second\n").await;
     one.stdin.take().expect("it was there").shutdown().await.expect("shut down");
     drop((one, other));
     let ended = tokio::time::timeout(MOMENT, lab.backend.wait_task(task.id)).await;
     assert!(ended.is_err(), "the task ended with its clients: {ended:?}");
     let mut late = join(&lab, task.id).await;
-    say(&mut late, "third\n").await;
-    hear(&mut late, "third\n").await;
+    write_line(&mut late, "third\n").await;
+    expect_output(&mut late, "third\n").await;
 }
 
 /// Also for who is attached besides; later clients have no input any more.
@@ -76,8 +76,8 @@ pub async fn an_input_that_is_once_ends_with_its_client(fixture: &dyn Fixture) {
     assert!(watcher.stdin.is_none());
     let mut client = join(&lab, task.id).await;
     let _other = join(&lab, task.id).await;
-    say(&mut client, "bye\n").await;
-    hear(&mut client, "bye\n").await;
+    write_line(&mut client, "bye\n").await;
+    expect_output(&mut client, "bye\n").await;
     client.stdin.take().expect("it was there").shutdown().await.expect("shut down");
     assert_eq!(lab.wait(task.id).await.code, 0);
     assert_eq!(
@@ -102,13 +102,13 @@ pub async fn output_ends_with_the_task(fixture: &dyn Fixture) {
 pub async fn an_open_input_outlives_the_daemon(fixture: &dyn Fixture) {
     let (mut lab, task) = running(fixture, spec(fixture, &["cat"], Stdin::Open)).await;
     let mut before = join(&lab, task.id).await;
-    say(&mut before, "before\n").await;
-    hear(&mut before, "before\n").await;
+    write_line(&mut before, "before\n").await;
+    expect_output(&mut before, "before\n").await;
     drop(before);
     lab.reopen().await;
     let mut after = join(&lab, task.id).await;
-    say(&mut after, "after\n").await;
-    hear(&mut after, "after\n").await;
+    write_line(&mut after, "after\n").await;
+    expect_output(&mut after, "after\n").await;
 }
 
 /// That is no error: its output is wanted.
@@ -126,8 +126,8 @@ pub async fn a_terminal_gives_one_output_and_can_be_resized(fixture: &dyn Fixtur
     let mut client = join(&lab, task.id).await;
     assert!(client.stderr.is_none());
     lab.backend.resize_task(task.id, 132, 43).await.expect("resize");
-    say(&mut client, "typed\n").await;
-    hear(&mut client, "typed").await;
+    write_line(&mut client, "typed\n").await;
+    expect_output(&mut client, "typed").await;
     drop(client);
     let ended = tokio::time::timeout(MOMENT, lab.backend.wait_task(task.id)).await;
     assert!(ended.is_err(), "the task ended with its client: {ended:?}");
@@ -135,14 +135,14 @@ pub async fn a_terminal_gives_one_output_and_can_be_resized(fixture: &dyn Fixtur
 
 /// `FailedPrecondition`.
 pub async fn output_that_goes_nowhere_cannot_be_attached_to(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
     assert_eq!(refused(lab.backend.attach(task.id, ALL).await), ErrorKind::FailedPrecondition);
 }
 
 /// `FailedPrecondition` before the start and after the end, `NotFound` for a task that does not exist.
 pub async fn a_task_that_does_not_run_cannot_be_attached_to(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = lab.task_of(sandbox.id, spec(fixture, ENDLESS, Stdin::Open)).await;
     assert_eq!(refused(lab.backend.attach(task.id, ALL).await), ErrorKind::FailedPrecondition);
     lab.backend.start_task(task.id).await.expect("start");
@@ -153,7 +153,7 @@ pub async fn a_task_that_does_not_run_cannot_be_attached_to(fixture: &dyn Fixtur
 
 /// And a sandbox that does not exist is not found.
 pub async fn a_port_that_nobody_listens_on_is_unavailable(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     assert_eq!(refused(lab.backend.dial(sandbox.id, 1).await), ErrorKind::Unavailable);
     assert_eq!(refused(lab.backend.dial(SandboxId::random(), 1).await), ErrorKind::NotFound);
 }

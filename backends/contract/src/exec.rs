@@ -8,17 +8,17 @@ use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::lab::{ENDLESS, Lab, MadeTask, refused};
+use crate::lab::{ContractTest, ENDLESS, MadeTask, refused};
 use crate::{Fixture, MISSING_EXECUTABLE, specs};
 
 /// A task that runs, to enter.
-async fn host(fixture: &dyn Fixture) -> (Lab<'_>, MadeTask) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+async fn host(fixture: &dyn Fixture) -> (ContractTest<'_>, MadeTask) {
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
     (lab, task)
 }
 
-async fn enter(lab: &Lab<'_>, task: &MadeTask, spec: &ExecSpec) -> ExecProcess {
+async fn enter(lab: &ContractTest<'_>, task: &MadeTask, spec: &ExecSpec) -> ExecProcess {
     lab.backend.exec(task.id, spec).await.expect("exec")
 }
 

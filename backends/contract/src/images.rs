@@ -5,11 +5,11 @@ use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, Right};
 
 use crate::Fixture;
-use crate::lab::{Lab, refused};
+use crate::lab::{ContractTest, refused};
 
 /// By tag, by tag again and by digest.
 pub async fn pulling_twice_gives_the_same_id(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let id = lab.pull().await.expect("pull");
     assert_eq!(lab.pull().await.expect("pull again"), id);
     let image = lab.backend.images().get(id.as_str()).await.expect("get").expect("it was pulled");
@@ -19,7 +19,7 @@ pub async fn pulling_twice_gives_the_same_id(fixture: &dyn Fixture) {
 
 /// They share one download or do not hurt each other.
 pub async fn pulls_at_the_same_time_give_the_same_id(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let pulls = futures::future::join_all((0..8).map(|_| lab.pull())).await;
     let ids: Vec<_> = pulls.into_iter().map(|pulled| pulled.expect("pull")).collect();
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
@@ -28,7 +28,7 @@ pub async fn pulls_at_the_same_time_give_the_same_id(fixture: &dyn Fixture) {
 
 /// Id with and without `sha256:`, prefix of the id, tag, digest.
 pub async fn an_image_is_found_by_each_of_its_names(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let images = lab.backend.images();
     assert_eq!(images.get(&fixture.image()).await.expect("get"), None);
     let id = lab.pull().await.expect("pull");
@@ -49,7 +49,7 @@ pub async fn an_image_is_found_by_each_of_its_names(fixture: &dyn Fixture) {
 
 /// Nothing of the image can be found afterwards; it can be pulled again.
 pub async fn removal_by_one_name_removes_all_names(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let images = lab.backend.images();
     let id = lab.pull().await.expect("pull");
     let image = images.get(id.as_str()).await.expect("get").expect("it was pulled");
@@ -66,10 +66,10 @@ pub async fn removal_by_one_name_removes_all_names(fixture: &dyn Fixture) {
 
 /// What one holds another does not remove; what others use keeps its names.
 pub async fn a_removal_takes_only_what_its_owner_holds(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let id = lab.pull().await.expect("pull");
     assert_eq!(lab.pull_for(Owner::Swarm).await.expect("pull for another"), id);
-    let holders = |lab: &Lab<'_>| {
+    let holders = |lab: &ContractTest<'_>| {
         let backend = std::sync::Arc::clone(&lab.backend);
         let name = id.to_string();
         async move {
@@ -95,11 +95,11 @@ pub async fn a_removal_takes_only_what_its_owner_holds(fixture: &dyn Fixture) {
 
 /// Though others use it, also after a restart, and until it is pulled again.
 pub async fn what_its_last_holder_had_by_credentials_is_nobodys_afterwards(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let secret = || Credentials::Basic { username: "user".into(), password: "secret".into() };
     let id = lab.pull_with(Owner::Host, secret()).await.expect("pull with credentials");
     let name = fixture.image();
-    let open = |lab: &Lab<'_>| {
+    let open = |lab: &ContractTest<'_>| {
         let backend = std::sync::Arc::clone(&lab.backend);
         let name = id.to_string();
         async move {
@@ -126,7 +126,7 @@ pub async fn what_its_last_holder_had_by_credentials_is_nobodys_afterwards(fixtu
 
 /// By any kind of name.
 pub async fn removal_of_a_missing_image_is_done(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let unknown = format!("sha256:{}", "0".repeat(64));
     for name in [&fixture.image(), "localhost/no/such-image:1", &unknown] {
         lab.backend.images().remove(name, Owner::Host, false).await.expect("remove");
@@ -135,7 +135,7 @@ pub async fn removal_of_a_missing_image_is_done(fixture: &dyn Fixture) {
 
 /// `None`, whatever it is.
 pub async fn a_text_that_names_nothing_is_no_error(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     lab.pull().await.expect("pull");
     for text in
         ["", " ", "UPPER CASE", "::", "@", "sha256:", "sha256:zz", "../..", "\u{1f600}", "no-such-image"]
@@ -146,7 +146,7 @@ pub async fn a_text_that_names_nothing_is_no_error(fixture: &dyn Fixture) {
 
 /// `InvalidArgument`.
 pub async fn a_malformed_reference_cannot_be_pulled(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     for text in ["", "UPPER CASE", "a:b:c", "name@sha256:12"] {
         assert_eq!(refused(lab.pull_from(text).await), ErrorKind::InvalidArgument, "{text:?}");
     }
@@ -154,7 +154,7 @@ pub async fn a_malformed_reference_cannot_be_pulled(fixture: &dyn Fixture) {
 
 /// `NotFound`, and nothing half-made becomes visible.
 pub async fn an_image_that_the_registry_lacks_is_not_found(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let image = fixture.image();
     let slash = image.rfind('/').expect("the fixture's image names its registry");
     let missing = format!("{}/no-such-image:no-such-tag", &image[..slash]);
@@ -164,7 +164,7 @@ pub async fn an_image_that_the_registry_lacks_is_not_found(fixture: &dyn Fixture
 
 /// What a dropped pull left behind is no obstacle.
 pub async fn an_abandoned_pull_can_be_taken_up_again(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     for _ in 0..3 {
         let mut pull = Box::pin(lab.pull());
         let _ = futures::poll!(&mut pull);
@@ -175,7 +175,7 @@ pub async fn an_abandoned_pull_can_be_taken_up_again(fixture: &dyn Fixture) {
 
 /// The next daemon has them too.
 pub async fn images_survive_the_daemon(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     lab.pull().await.expect("pull");
     let before = lab.backend.images().list().await.expect("list");
     lab.reopen().await;
@@ -184,7 +184,7 @@ pub async fn images_survive_the_daemon(fixture: &dyn Fixture) {
 
 /// There is always a file system to tell of.
 pub async fn images_use_disk(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     lab.pull().await.expect("pull");
     let usage = lab.backend.images().usage().await.expect("usage");
     assert!(usage.iter().any(|disk| disk.used_bytes > 0), "{usage:?}");

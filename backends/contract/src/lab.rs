@@ -17,7 +17,7 @@ use crate::Fixture;
 pub(crate) const ENDLESS: &[&str] = &["sleep", "1000"];
 
 /// A fact's own view of its fixture.
-pub(crate) struct Lab<'a> {
+pub(crate) struct ContractTest<'a> {
     pub(crate) fixture: &'a dyn Fixture,
     pub(crate) backend: Arc<dyn Backend>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct MadeTask {
     pub(crate) details: TaskDetails,
 }
 
-impl<'a> Lab<'a> {
+impl<'a> ContractTest<'a> {
     /// Opens the backend and recovers what it has, as the gateway does first of all.
     pub(crate) async fn open(fixture: &'a dyn Fixture) -> Self {
         let backend = fixture.backend();

@@ -51,7 +51,7 @@ pub trait Fixture: Send + Sync {
     async fn reopen(&self) -> Arc<dyn Backend>;
 
     /// What there is, in words, besides images and what the backend keeps for its own; empty once all is removed.
-    async fn leftovers(&self) -> Vec<String>;
+    async fn remaining_objects(&self) -> Vec<String>;
 }
 
 /// Removes everything, and looks whether anything is left.
@@ -72,7 +72,7 @@ pub async fn clear(fixture: &dyn Fixture) {
         backend.stop_sandbox(sandbox.id).await.expect("stop a sandbox of a fact");
         backend.remove_sandbox(sandbox.id).await.expect("remove a sandbox of a fact");
     }
-    let left = fixture.leftovers().await;
+    let left = fixture.remaining_objects().await;
     assert!(left.is_empty(), "left after everything was removed: {left:#?}");
     let backend = fixture.reopen().await;
     let left = backend.recover().await.expect("recover after clearing");

@@ -12,19 +12,20 @@ use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 
 use crate::Fixture;
 use crate::lab::{
-    ENDLESS, Lab, exit_of, refused, same_exit, same_sandbox, same_task, same_time, sandbox_in, task_in,
+    ContractTest, ENDLESS, exit_of, refused, same_exit, same_sandbox, same_task, same_time, sandbox_in,
+    task_in,
 };
 
 /// A fresh world is empty.
 pub async fn nothing_is_recovered_from_nothing(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let found = lab.reopen().await;
     assert!(found.sandboxes.is_empty() && found.tasks.is_empty(), "{found:?}");
 }
 
 /// Id, labels, record, addresses, state; then it can be stopped and removed.
 pub async fn a_ready_sandbox_is_recovered_as_it_was(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let one = lab.sandbox("one").await;
     let other = lab.sandbox("other").await;
     let found = lab.reopen().await;
@@ -41,7 +42,7 @@ pub async fn a_ready_sandbox_is_recovered_as_it_was(fixture: &dyn Fixture) {
 
 /// It does not come back to life.
 pub async fn a_stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let made = lab.sandbox("pod").await;
     lab.backend.stop_sandbox(made.id).await.expect("stop");
     let found = lab.reopen().await;
@@ -53,7 +54,7 @@ pub async fn a_stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
 
 /// It is told of with all that is in it, until it is gone or made ready again.
 pub async fn a_removal_that_was_begun_is_recovered_as_one(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (running, _) = lab.running(sandbox.id, "running", ENDLESS).await;
     let other = lab.sandbox("other").await;
     lab.backend.begin_removal(sandbox.id).await.expect("begin");
@@ -78,7 +79,7 @@ pub async fn a_removal_that_was_begun_is_recovered_as_one(fixture: &dyn Fixture)
 
 /// Id, labels, record, image, limits, stop signal; then it can be started.
 pub async fn a_created_task_is_recovered_as_it_was_and_can_be_started(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", &["sh", "-c", "exit 5"]);
     spec.stop_signal = Signal::parse("SIGUSR1");
     spec.resources =
@@ -96,7 +97,7 @@ pub async fn a_created_task_is_recovered_as_it_was_and_can_be_started(fixture: &
 
 /// The same pid and start; `wait` of the new daemon hears of the end.
 pub async fn a_running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (made, started) = lab.running(sandbox.id, "task", ENDLESS).await;
     let found = lab.reopen().await;
     let task = task_in(&found, made.id);
@@ -119,7 +120,7 @@ pub async fn a_running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fix
 
 /// The same code, cause and times; `wait` answers from the record.
 pub async fn an_exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (made, started) = lab.running(sandbox.id, "task", &["sh", "-c", "exit 3"]).await;
     let exit = lab.wait(made.id).await;
     for _ in 0..2 {
@@ -143,7 +144,7 @@ pub async fn an_exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
 
 /// The code is not lost, whether it ends before or after the new daemon looks.
 pub async fn an_end_that_nobody_waited_for_is_recovered(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (quick, _) = lab.running(sandbox.id, "quick", &["sh", "-c", "exit 5"]).await;
     let (slow, _) = lab.running(sandbox.id, "slow", &["sh", "-c", "sleep 0.5; exit 6"]).await;
     lab.reopen().await;
@@ -156,7 +157,7 @@ pub async fn an_end_that_nobody_waited_for_is_recovered(fixture: &dyn Fixture) {
 
 /// Recovery is idempotent.
 pub async fn recovering_twice_changes_nothing(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (running, started) = lab.running(sandbox.id, "running", ENDLESS).await;
     let created = lab.task(sandbox.id, "created", ENDLESS).await;
     lab.reopen().await;
@@ -169,7 +170,7 @@ pub async fn recovering_twice_changes_nothing(fixture: &dyn Fixture) {
 
 /// Limits set on a created task and on a running one are on record, and replace the old ones as a whole.
 pub async fn new_limits_are_recovered(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let created = lab.task(sandbox.id, "created", ENDLESS).await;
     let (running, _) = lab.running(sandbox.id, "running", ENDLESS).await;
     let limits =
@@ -188,7 +189,7 @@ pub async fn new_limits_are_recovered(fixture: &dyn Fixture) {
 
 /// What a frontend put down about a sandbox is there after a restart, and only the last of it.
 pub async fn a_note_on_a_sandbox_is_recovered(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     for note in [&b"first"[..], b"last"] {
         lab.backend.amend_sandbox(sandbox.id, note).await.expect("it is ready");
     }
@@ -201,7 +202,7 @@ pub async fn a_note_on_a_sandbox_is_recovered(fixture: &dyn Fixture) {
 
 /// Whoever keeps account of the node's ports, devices, processors and memory finds them again.
 pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     lab.pull().await.expect("pull the image of the fixture");
     let port = |protocol, ip| HostPort { protocol, port: 53, ip };
     let ports = vec![port(Protocol::Tcp, None), port(Protocol::Udp, Some([127, 0, 0, 9].into()))];
@@ -229,12 +230,12 @@ pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dy
         assert_eq!(task_in(&lab.reopen().await, task.id).details.compute, expected);
     }
     assert!(found.remnants.is_empty(), "{:?}", found.remnants);
-    lab.backend.network_released(id).await;
+    lab.backend.wait_network_released(id).await;
 }
 
 /// A quota of 1 µs is less than any kernel takes.
 pub async fn limits_that_cannot_be_set_leave_the_old_ones(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
     let old = Resources { memory_limit_bytes: Some(128 << 20), ..Resources::default() };
     lab.backend.update_task(task.id, &(&old).into()).await.expect("update");

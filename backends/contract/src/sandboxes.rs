@@ -6,11 +6,11 @@ use switchyard_core::spec::{Link, PodNetwork, SandboxNetwork};
 use switchyard_core::state::SandboxState;
 
 use crate::Fixture;
-use crate::lab::{Lab, refused, sandbox_in};
+use crate::lab::{ContractTest, refused, sandbox_in};
 
 /// Stop and removal are idempotent, each after the other too.
 pub async fn a_sandbox_can_be_stopped_and_removed_any_number_of_times(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let sandbox = lab.sandbox("pod").await;
     for _ in 0..3 {
         lab.backend.stop_sandbox(sandbox.id).await.expect("stop");
@@ -24,14 +24,14 @@ pub async fn a_sandbox_can_be_stopped_and_removed_any_number_of_times(fixture: &
 
 /// What is not there is stopped and removed.
 pub async fn stop_and_removal_of_an_unknown_sandbox_are_done(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     lab.backend.stop_sandbox(SandboxId::random()).await.expect("stop");
     lab.backend.remove_sandbox(SandboxId::random()).await.expect("remove");
 }
 
 /// Readers say `NotFound`.
 pub async fn an_unknown_sandbox_has_no_stats_and_no_facts(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     assert_eq!(refused(lab.backend.sandbox_stats(SandboxId::random()).await), ErrorKind::NotFound);
     assert!(lab.backend.sandbox_traffic(&[SandboxId::random()]).await.expect("traffic").is_empty());
     assert_eq!(refused(lab.backend.inspect_sandbox(SandboxId::random()).await), ErrorKind::NotFound);
@@ -39,18 +39,18 @@ pub async fn an_unknown_sandbox_has_no_stats_and_no_facts(fixture: &dyn Fixture)
 
 /// `InvalidArgument`, and nothing is left behind.
 pub async fn a_sandbox_with_an_unknown_handler_is_refused_and_leaves_nothing(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let mut spec = fixture.sandbox_spec("pod");
     spec.handler = "no-such-handler".into();
     let result = lab.backend.create_sandbox(SandboxId::random(), &spec).await;
     assert_eq!(refused(result), ErrorKind::InvalidArgument);
     assert!(lab.reopen().await.sandboxes.is_empty());
-    assert_eq!(fixture.leftovers().await, Vec::<String>::new());
+    assert_eq!(fixture.remaining_objects().await, Vec::<String>::new());
 }
 
 /// Each has its own.
 pub async fn two_sandboxes_share_neither_address_nor_namespace(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let one = lab.sandbox("one").await.details;
     let other = lab.sandbox("other").await.details;
     assert!(one.ips.iter().all(|ip| !other.ips.contains(ip)), "{one:?} and {other:?}");
@@ -59,7 +59,7 @@ pub async fn two_sandboxes_share_neither_address_nor_namespace(fixture: &dyn Fix
 
 /// Sandboxes do not get in each other's way.
 pub async fn sandboxes_can_be_made_at_the_same_time(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let names = ["a", "b", "c", "d"];
     let made = futures::future::join_all(names.map(|name| lab.sandbox(name))).await;
     let mut ips: Vec<_> = made.iter().flat_map(|sandbox| sandbox.details.ips.clone()).collect();
@@ -78,7 +78,7 @@ pub async fn sandboxes_can_be_made_at_the_same_time(fixture: &dyn Fixture) {
 
 /// They can be read while it is ready.
 pub async fn a_ready_sandbox_has_stats_and_facts(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let sandbox = lab.sandbox("pod").await;
     let stats = lab.backend.sandbox_stats(sandbox.id).await.expect("stats");
     assert_eq!(stats.interfaces.is_empty(), sandbox.details.ips.is_empty(), "{stats:?}");
@@ -91,7 +91,7 @@ pub async fn a_ready_sandbox_has_stats_and_facts(fixture: &dyn Fixture) {
 
 /// Also by a backend that did not stop it.
 pub async fn a_stopped_sandbox_is_made_ready_again_with_the_addresses_it_had(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let spec = fixture.sandbox_spec("pod");
     let unknown = lab.backend.start_sandbox(SandboxId::random(), &spec).await;
     assert_eq!(refused(unknown), ErrorKind::NotFound);
@@ -108,7 +108,7 @@ pub async fn a_stopped_sandbox_is_made_ready_again_with_the_addresses_it_had(fix
 
 /// One beside another, and the next daemon knows them.
 pub async fn the_gateways_own_network_gives_addresses_that_are_recovered(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let mut made = Vec::new();
     for name in ["one", "other"] {
         let mut spec = fixture.sandbox_spec(name);

@@ -9,7 +9,7 @@ use switchyard_core::state::{ExitCause, START_FAILED_CODE};
 use switchyard_core::stats::Usage;
 use switchyard_core::stream::AttachSpec;
 
-use crate::lab::{ENDLESS, Lab, exit_of, refused, same_exit, task_in};
+use crate::lab::{ContractTest, ENDLESS, exit_of, refused, same_exit, task_in};
 use crate::{Fixture, MISSING_EXECUTABLE, specs};
 
 /// A shell that ends with 7 when it hears SIGTERM, and not before.
@@ -20,7 +20,7 @@ const STARTS: u32 = 10;
 
 /// `NotFound`, each of them.
 pub async fn an_unknown_task_cannot_be_started_waited_for_or_entered(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     let backend = &lab.backend;
     let id = TaskId::random();
     assert_eq!(refused(backend.start_task(id).await), ErrorKind::NotFound);
@@ -32,13 +32,13 @@ pub async fn an_unknown_task_cannot_be_started_waited_for_or_entered(fixture: &d
 
 /// What is not there is removed.
 pub async fn removal_of_an_unknown_task_is_done(fixture: &dyn Fixture) {
-    let lab = Lab::open(fixture).await;
+    let lab = ContractTest::open(fixture).await;
     lab.backend.remove_task(TaskId::random()).await.expect("remove");
 }
 
 /// `NotFound`, and neither the task nor anything of it exists.
 pub async fn a_task_with_a_missing_image_is_not_found_and_leaves_nothing(fixture: &dyn Fixture) {
-    let mut lab = Lab::open(fixture).await;
+    let mut lab = ContractTest::open(fixture).await;
     let sandbox = lab.sandbox("pod").await;
     let mut spec = fixture.task_spec("task", ENDLESS);
     spec.image = "localhost/no/such-image:1".into();
@@ -50,7 +50,7 @@ pub async fn a_task_with_a_missing_image_is_not_found_and_leaves_nothing(fixture
 
 /// Waiters before the end, at the end and after it hear the same.
 pub async fn the_exit_code_is_told_to_every_waiter_and_again_after_the_end(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, started) = lab.running(sandbox.id, "task", &["sh", "-c", "sleep 0.3; exit 3"]).await;
     let (first, second) = tokio::join!(lab.wait(task.id), lab.wait(task.id));
     assert_eq!((first.code, &first.cause), (3, &ExitCause::Exited));
@@ -63,7 +63,7 @@ pub async fn the_exit_code_is_told_to_every_waiter_and_again_after_the_end(fixtu
 
 /// A waiter that goes away takes nothing with it.
 pub async fn an_abandoned_wait_loses_nothing(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
     for _ in 0..3 {
         let waited = tokio::time::timeout(Duration::from_millis(20), lab.backend.wait_task(task.id)).await;
@@ -74,7 +74,7 @@ pub async fn an_abandoned_wait_loses_nothing(fixture: &dyn Fixture) {
 
 /// A pid that is somebody's, and a start that is not before the creation.
 pub async fn a_started_task_has_a_pid_and_a_time(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (one, one_started) = lab.running(sandbox.id, "one", ENDLESS).await;
     let (_, other_started) = lab.running(sandbox.id, "other", ENDLESS).await;
     assert!(one_started.pid > 1 && other_started.pid > 1);
@@ -85,7 +85,7 @@ pub async fn a_started_task_has_a_pid_and_a_time(fixture: &dyn Fixture) {
 /// The main process's own handler decides what comes of it, also of one that is sent right after the start: it is neither lost nor taken
 /// by the runtime.
 pub async fn a_signal_reaches_the_main_process(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     for number in 0..STARTS {
         let (task, _) = lab.running(sandbox.id, &format!("task{number}"), LISTENING).await;
         lab.backend.signal_task(task.id, Signal::TERM).await.expect("signal");
@@ -96,7 +96,7 @@ pub async fn a_signal_reaches_the_main_process(fixture: &dyn Fixture) {
 
 /// 128 and the signal.
 pub async fn sigkill_ends_a_task_with_137(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
     let exit = lab.kill(task.id).await;
     assert_eq!((exit.code, exit.cause), (137, ExitCause::Exited));
@@ -104,7 +104,7 @@ pub async fn sigkill_ends_a_task_with_137(fixture: &dyn Fixture) {
 
 /// Neither before the start nor after the end is it an error.
 pub async fn a_signal_to_a_task_that_does_not_run_is_done(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = lab.task(sandbox.id, "task", &["true"]).await;
     lab.backend.signal_task(task.id, Signal::TERM).await.expect("signal before the start");
     lab.backend.start_task(task.id).await.expect("start");
@@ -117,7 +117,7 @@ pub async fn a_signal_to_a_task_that_does_not_run_is_done(fixture: &dyn Fixture)
 
 /// The start fails, `wait` and `recover` say why, also to the next daemon.
 pub async fn a_missing_executable_fails_the_start_and_is_recorded(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = lab.task(sandbox.id, "task", &[MISSING_EXECUTABLE]).await;
     refused(lab.backend.start_task(task.id).await);
     assert_eq!(lab.wait(task.id).await.code, START_FAILED_CODE);
@@ -135,7 +135,7 @@ pub async fn a_missing_executable_fails_the_start_and_is_recorded(fixture: &dyn 
 
 /// Removal is idempotent, and what is removed is gone.
 pub async fn a_task_can_be_removed_any_number_of_times(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", &["true"]).await;
     lab.wait(task.id).await;
     for _ in 0..3 {
@@ -147,7 +147,7 @@ pub async fn a_task_can_be_removed_any_number_of_times(fixture: &dyn Fixture) {
 
 /// It need not have run.
 pub async fn a_created_task_can_be_removed(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = lab.task(sandbox.id, "task", ENDLESS).await;
     lab.backend.remove_task(task.id).await.expect("remove");
     assert!(lab.reopen().await.tasks.is_empty());
@@ -155,7 +155,7 @@ pub async fn a_created_task_can_be_removed(fixture: &dyn Fixture) {
 
 /// Tasks do not get in each other's way.
 pub async fn tasks_of_one_sandbox_can_run_at_the_same_time(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let codes = futures::future::join_all(["11", "12", "13", "14"].map(|code| {
         let lab = &lab;
         let sandbox = sandbox.id;
@@ -173,7 +173,7 @@ pub async fn tasks_of_one_sandbox_can_run_at_the_same_time(fixture: &dyn Fixture
 
 /// Processor time and memory while it runs; nothing before and after.
 pub async fn only_a_running_task_has_usage(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
     let created = lab.task(sandbox.id, "created", ENDLESS).await;
     let mut stats = lab.backend.task_stats(&[task.id, created.id]).await.expect("stats");
@@ -199,7 +199,7 @@ pub async fn only_a_running_task_has_usage(fixture: &dyn Fixture) {
 
 /// `FailedPrecondition`.
 pub async fn a_task_without_a_log_has_none_to_reopen(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
     assert_eq!(task.details.log_path, None);
     assert_eq!(refused(lab.backend.reopen_log(task.id).await), ErrorKind::FailedPrecondition);
@@ -207,7 +207,7 @@ pub async fn a_task_without_a_log_has_none_to_reopen(fixture: &dyn Fixture) {
 
 /// The pid while it runs; `NotFound` once it is gone.
 pub async fn a_task_can_be_inspected_until_it_is_removed(fixture: &dyn Fixture) {
-    let (lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, started) = lab.running(sandbox.id, "task", ENDLESS).await;
     assert_eq!(lab.backend.inspect_task(task.id).await.expect("facts").pid, Some(started.pid));
     lab.kill(task.id).await;
@@ -218,7 +218,7 @@ pub async fn a_task_can_be_inspected_until_it_is_removed(fixture: &dyn Fixture) 
 
 /// Nor is it any longer there to be removed afterwards, which is no error.
 pub async fn a_volume_is_not_removed_while_a_task_has_it(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", ENDLESS);
     spec.mounts = vec![Mount {
         destination: "/data".into(),
@@ -244,7 +244,7 @@ pub async fn a_volume_is_not_removed_while_a_task_has_it(fixture: &dyn Fixture) 
 
 /// `FailedPrecondition`, also after a restart; the task runs as any other.
 pub async fn output_that_is_somebody_elses_cannot_be_attached_to(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", ENDLESS);
     spec.stdio.output = Output::Fifos { stdout: "/dev/null".into(), stderr: "/dev/null".into() };
     let id = lab.task_of(sandbox.id, spec).await.id;
@@ -259,7 +259,7 @@ pub async fn output_that_is_somebody_elses_cannot_be_attached_to(fixture: &dyn F
 
 /// It would not be the first of any other. `InvalidArgument`, and nothing is left.
 pub async fn an_init_process_needs_a_process_namespace_of_the_tasks_own(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = Lab::with_sandbox(fixture).await;
+    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", &["sh", "-c", "exit 5"]);
     (spec.init, spec.pid) = (true, PidMode::Host);
     let shared = lab.backend.create_task(TaskId::random(), sandbox.id, &spec).await;

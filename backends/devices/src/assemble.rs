@@ -36,7 +36,7 @@ pub(crate) struct Candidate {
 }
 
 /// A device by its place: group and candidate.
-type Place = (usize, usize);
+type CandidateIndex = (usize, usize);
 
 /// The inventory of these groups, each with what was found for it. The order of what was found does not matter, that of the groups does: a
 /// node that several devices have belongs to the first, and the others are unhealthy.
@@ -68,13 +68,13 @@ fn full_name(group: &DeviceGroup) -> String {
 }
 
 /// The devices that have a node of another's, with that and the other.
-fn refused(groups: &[(DeviceGroup, Vec<Candidate>)]) -> BTreeMap<Place, (Number, Place)> {
-    let mut owners: BTreeMap<Number, Place> = BTreeMap::new();
+fn refused(groups: &[(DeviceGroup, Vec<Candidate>)]) -> BTreeMap<CandidateIndex, (Number, CandidateIndex)> {
+    let mut owners: BTreeMap<Number, CandidateIndex> = BTreeMap::new();
     let mut refused = BTreeMap::new();
     for (at, (_, candidates)) in groups.iter().enumerate() {
         for (index, candidate) in candidates.iter().enumerate() {
             let taken = |number: &Number| owners.get(number).map(|owner| (*number, *owner));
-            let is_kin = |owner: Place| {
+            let is_kin = |owner: CandidateIndex| {
                 candidate.family.is_some() && groups[owner.0].1[owner.1].family == candidate.family
             };
             let stranger = candidate.numbers.iter().filter_map(taken).find(|(_, owner)| !is_kin(*owner));
@@ -98,9 +98,9 @@ fn refused(groups: &[(DeviceGroup, Vec<Candidate>)]) -> BTreeMap<Place, (Number,
 /// from one that is not.
 fn ids(
     groups: &[(DeviceGroup, Vec<Candidate>)],
-    refused: &BTreeMap<Place, (Number, Place)>,
-) -> BTreeMap<Place, String> {
-    let mut by_id: BTreeMap<String, Vec<Place>> = BTreeMap::new();
+    refused: &BTreeMap<CandidateIndex, (Number, CandidateIndex)>,
+) -> BTreeMap<CandidateIndex, String> {
+    let mut by_id: BTreeMap<String, Vec<CandidateIndex>> = BTreeMap::new();
     let mut others = Vec::new();
     for (at, (_, candidates)) in groups.iter().enumerate() {
         for (index, candidate) in candidates.iter().enumerate() {

@@ -198,13 +198,13 @@ impl Group {
     /// Checks what a task gets besides the devices.
     fn check_given(&self) -> Result<()> {
         if let Some(path) = self.shared.iter().find(|path| !is_absolute(path)) {
-            return Err(Error::invalid("shared", no_path(&path.display().to_string())));
+            return Err(Error::invalid("shared", not_absolute(&path.display().to_string())));
         }
         let mut places = BTreeSet::new();
         for mount in &self.mounts {
             for path in [&mount.host_path, mount.destination()] {
                 if !is_absolute(path) {
-                    return Err(Error::invalid("mounts", no_path(&path.display().to_string())));
+                    return Err(Error::invalid("mounts", not_absolute(&path.display().to_string())));
                 }
             }
             if mount.destination().parent().is_none() || !places.insert(mount.destination()) {
@@ -237,7 +237,7 @@ impl Group {
 }
 
 /// What is wrong with a path that is not [`is_absolute`].
-fn no_path(path: &str) -> String {
+fn not_absolute(path: &str) -> String {
     format!("{path:?} is not an absolute path without `..`")
 }
 
@@ -256,7 +256,7 @@ fn check_pattern(pattern: &str) -> Result<()> {
     if is_absolute(std::path::Path::new(pattern)) {
         return Ok(());
     }
-    Err(Error::invalid("paths", no_path(pattern)))
+    Err(Error::invalid("paths", not_absolute(pattern)))
 }
 
 // === impl GroupMount ===

@@ -6,10 +6,10 @@ use serde::Deserialize;
 use switchyard_core::id::Owner;
 
 use crate::assemble::{Candidate, assemble};
+use crate::combine::{Matches, combine};
 use crate::config::Group;
 use crate::identity;
-use crate::look::without_devices;
-use crate::together::{Matches, together};
+use crate::scan::without_devices;
 
 /// `[[groups]]`, as in `[devices]`.
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ pub fn config(data: &[u8]) {
                 Matches { paths, limit: usize::from(wanted.limit), optional: wanted.optional }
             });
             let matches: Vec<Matches> = matches.collect();
-            for device in together(&matches) {
+            for device in combine(&matches) {
                 assert_eq!(device.len(), matches.len());
                 let path = device.into_iter().flatten().next().expect("a device has a node");
                 let known_by = identity::path(path, Path::new("/dev"));

@@ -10,17 +10,17 @@
 //! same after a restart.
 
 mod assemble;
+mod combine;
 mod config;
 mod events;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod identity;
-mod look;
 mod roots;
-mod together;
+mod scan;
 mod watch;
 
 pub use config::{Entry, Group, GroupMount, PathMatch, PciMatch, Placement, SHARES_MAX, UsbMatch};
-pub use look::{Found, Search, look};
 pub use roots::Roots;
+pub use scan::{Found, Search, scan};
 pub use watch::watch;

@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::Events;
-use crate::look::{Found, Looker, Search, watched};
+use crate::scan::{Found, Scanner, Search, watched};
 
 /// Between two looks if nothing happens.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Between two looks whatever happens.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 /// How many times as long as a look the pause after it is at least, so that looking never takes all of a processor.
-const LOOK_SHARE: u32 = 4;
+const SCAN_SHARE: u32 = 4;
 /// How long that pause is at most, also after a look that a file system has held up.
 const MOST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -33,31 +33,31 @@ pub fn watch(search: Search, stop: CancellationToken) -> Inventories {
     inventories
 }
 
-async fn follow(search: Search, told: watch::Sender<Option<Arc<Inventory>>>, pause: Duration) {
+async fn follow(search: Search, inventories: watch::Sender<Option<Arc<Inventory>>>, pause: Duration) {
     let events = Events::open();
-    let mut looker = Some(Looker::new(search.clone()));
+    let mut looker = Some(Scanner::new(search.clone()));
     let mut notes = BTreeSet::new();
     loop {
         let begun = Instant::now();
         events.clear();
         let files = events.files();
-        let mut own = looker.take().unwrap_or_else(|| Looker::new(search.clone()));
+        let mut own = looker.take().unwrap_or_else(|| Scanner::new(search.clone()));
         // A path may be on a file system that hangs: one look waits for it, and no other begins.
         let look = tokio::task::spawn_blocking(move || {
             // Watched first: what comes after it was looked for is an event.
             if let Some(files) = files {
                 files.watch(&watched(&own.search));
             }
-            (own.look(), own)
+            (own.scan(), own)
         });
         match look.await {
             Ok((found, own)) => {
                 looker = Some(own);
-                tell(found, &told, &mut notes);
+                publish(found, &inventories, &mut notes);
             }
             Err(fault) => tracing::error!(error = %fault, "a look at the node's devices broke off"),
         }
-        let rest = begun.elapsed().saturating_mul(LOOK_SHARE).clamp(LEAST_PAUSE, MOST_PAUSE);
+        let rest = begun.elapsed().saturating_mul(SCAN_SHARE).clamp(LEAST_PAUSE, MOST_PAUSE);
         let ended = Instant::now();
         let _ = tokio::time::timeout(pause.max(rest), events.changed()).await;
         // The first event after a while is followed at once, others together.
@@ -65,15 +65,15 @@ async fn follow(search: Search, told: watch::Sender<Option<Arc<Inventory>>>, pau
     }
 }
 
-fn tell(found: Found, told: &watch::Sender<Option<Arc<Inventory>>>, known: &mut BTreeSet<String>) {
+fn publish(found: Found, inventories: &watch::Sender<Option<Arc<Inventory>>>, known: &mut BTreeSet<String>) {
     let Found { inventory, notes } = found;
     for note in notes.difference(known) {
         tracing::warn!("devices: {note}");
     }
     *known = notes;
-    told.send_if_modified(|last| {
+    inventories.send_if_modified(|last| {
         let inventory = match last.as_deref() {
-            Some(last) => inventory.sharing(last),
+            Some(last) => inventory.reusing_groups(last),
             None => inventory,
         };
         let is_new = last.as_ref().is_none_or(|last| !inventory.is_shared_with(last));

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::{broadcast, watch};
 
 use crate::program::Step;
-use crate::world::{World, exited};
+use crate::world::{FakeState, exited};
 
 /// The port on which every sandbox gives back what it gets.
 pub const ECHO_PORT: u16 = 7;
@@ -26,50 +26,50 @@ const PIPE_BYTES: usize = 64 << 10;
 const BEHIND: usize = 1024;
 
 /// What a task shares with those who are attached.
-pub(crate) struct Live {
+pub(crate) struct TaskStreams {
     pub(crate) output: broadcast::Sender<Vec<u8>>,
     /// Whether its input ends with the first client that had it.
-    pub(crate) once: bool,
+    pub(crate) stdin_once: bool,
     pub(crate) tty: bool,
     /// Whether its output can be attached to.
-    pub(crate) kept: bool,
+    pub(crate) attachable: bool,
     /// Whether its input has ended.
     pub(crate) ended: bool,
 }
 
-impl Live {
+impl TaskStreams {
     pub(crate) fn new(once: bool, tty: bool, kept: bool) -> Self {
-        Self { output: broadcast::Sender::new(BEHIND), once, tty, kept, ended: false }
+        Self { output: broadcast::Sender::new(BEHIND), stdin_once: once, tty, attachable: kept, ended: false }
     }
 }
 
 /// Joins the streams of a running task.
-pub(crate) fn attach(world: &Arc<World>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
+pub(crate) fn attach(world: &Arc<FakeState>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
     let state = world.lock();
     let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
     if !task.state.is_running() {
         let word = task.state.as_str();
         return Err(Error::failed_precondition(format!("task {id} is {word}, not running")));
     }
-    let live = &task.live;
-    if !live.kept && (spec.stdout || spec.stderr) {
+    let live = &task.streams;
+    if !live.attachable && (spec.stdout || spec.stderr) {
         return Err(Error::failed_precondition(format!("the output of task {id} goes elsewhere")));
     }
     let stdout = spec.stdout.then(|| {
         let (near, far) = duplex(PIPE_BYTES);
-        tokio::spawn(show(live.output.subscribe(), far, task.end.subscribe()));
+        tokio::spawn(forward_output(live.output.subscribe(), far, task.end.subscribe()));
         Source::new(near)
     });
     let stderr = (spec.stderr && !live.tty).then(|| {
         let (near, far) = duplex(PIPE_BYTES);
         // Nothing is written there, but its end is that of the task.
-        tokio::spawn(show(broadcast::channel(1).1, far, task.end.subscribe()));
+        tokio::spawn(forward_output(broadcast::channel(1).1, far, task.end.subscribe()));
         Source::new(near)
     });
     let stdin = (spec.stdin && task.stdin_open).then(|| {
         let (near, far) = duplex(PIPE_BYTES);
         if !live.ended {
-            tokio::spawn(hear(Arc::downgrade(world), id, far, task.end.subscribe()));
+            tokio::spawn(forward_input(Arc::downgrade(world), id, far, task.end.subscribe()));
         }
         Box::new(near) as Sink
     });
@@ -77,7 +77,7 @@ pub(crate) fn attach(world: &Arc<World>, id: TaskId, spec: AttachSpec) -> Result
 }
 
 /// Connects to a port of a sandbox.
-pub(crate) fn dial(world: &World, id: SandboxId, port: u16) -> Result<Dialled> {
+pub(crate) fn dial(world: &FakeState, id: SandboxId, port: u16) -> Result<Dialled> {
     if !world.lock().sandboxes.contains_key(&id) {
         return Err(no_sandbox(id));
     }
@@ -96,7 +96,7 @@ pub(crate) fn dial(world: &World, id: SandboxId, port: u16) -> Result<Dialled> {
 }
 
 /// Shows a client what is written, up to the end of the task.
-async fn show(
+async fn forward_output(
     mut output: broadcast::Receiver<Vec<u8>>,
     mut client: DuplexStream,
     mut end: watch::Receiver<Option<Exit>>,
@@ -123,8 +123,8 @@ async fn show(
 }
 
 /// Hears what a client says, and ends the input with it where it should.
-async fn hear(
-    world: Weak<World>,
+async fn forward_input(
+    world: Weak<FakeState>,
     id: TaskId,
     mut client: DuplexStream,
     mut end: watch::Receiver<Option<Exit>>,
@@ -143,14 +143,14 @@ async fn hear(
         let copies = task.program.steps.contains(&Step::Cat);
         match block.get(..read) {
             Some(said) if read > 0 => {
-                if copies && !task.live.ended {
+                if copies && !task.streams.ended {
                     // Nobody may be listening.
-                    let _ = task.live.output.send(said.to_vec());
+                    let _ = task.streams.output.send(said.to_vec());
                 }
             }
             _ => {
-                if task.live.once && !task.live.tty {
-                    task.live.ended = true;
+                if task.streams.stdin_once && !task.streams.tty {
+                    task.streams.ended = true;
                     if copies {
                         // It may have ended just now.
                         let _ = state.end(id, exited(0));

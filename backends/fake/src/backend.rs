@@ -32,13 +32,13 @@ impl Backend for Fake {
     }
 
     async fn recover(&self) -> Result<Recovered> {
-        self.session.act(Method::Recover, "", || Ok(self.world.lock().everything())).await
+        self.session.act(Method::Recover, "", || Ok(self.world.lock().snapshot())).await
     }
 
-    async fn wind_up(&self) {}
+    async fn drain(&self) {}
 
     /// Nothing here is cut off in the middle, so that nothing is ever unsettled.
-    async fn settle_task(&self, _id: TaskId) -> Result<Option<Started>> {
+    async fn resolve_start(&self, _id: TaskId) -> Result<Option<Started>> {
         Ok(None)
     }
 
@@ -57,7 +57,7 @@ impl Backend for Fake {
     }
 
     /// What fails here has left nothing, unless a test holds this call.
-    async fn network_released(&self, id: SandboxId) {
+    async fn wait_network_released(&self, id: SandboxId) {
         // A backend that was killed says nothing any more.
         let _ = self.session.act(Method::NetworkReleased, id, || Ok(())).await;
     }
@@ -118,7 +118,7 @@ impl Backend for Fake {
     async fn wait_end(&self, id: TaskId) -> Result<()> {
         let mut end = self.world.lock().tasks.get(&id).ok_or_else(|| no_task(id))?.end.subscribe();
         let ended = async { end.wait_for(Option::is_some).await.is_ok().then_some(()) };
-        self.session.while_alive(ended).await.ok_or_else(|| no_task(id))
+        self.session.unless_killed(ended).await.ok_or_else(|| no_task(id))
     }
 
     async fn wait_task(&self, id: TaskId) -> Result<Exit> {
@@ -126,7 +126,7 @@ impl Backend for Fake {
         let mut end = self.session.act(Method::WaitTask, id, end).await?;
         let exit = async { end.wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone()) };
         // The sender goes when the task is removed.
-        self.session.while_alive(exit).await.ok_or_else(|| no_task(id))
+        self.session.unless_killed(exit).await.ok_or_else(|| no_task(id))
     }
 
     async fn remove_task(&self, id: TaskId) -> Result<()> {
@@ -159,7 +159,7 @@ impl Backend for Fake {
         self.session.act(Method::CheckpointTask, id, effect).await
     }
 
-    fn why_still(&self, _: TaskId) -> Option<Error> {
+    fn exec_blocked(&self, _: TaskId) -> Option<Error> {
         None
     }
 

@@ -37,7 +37,7 @@ struct Streams {
 }
 
 /// Counts the processes that live.
-struct Alive(Arc<AtomicUsize>);
+struct ProcessCount(Arc<AtomicUsize>);
 
 /// Starts a process; it is killed when the task's `end` comes.
 pub(crate) fn spawn(
@@ -62,8 +62,8 @@ pub(crate) fn spawn(
     let (signals, inbox) = mpsc::channel(SIGNALS);
     let (report, code) = watch::channel(None);
     count.fetch_add(1, Ordering::SeqCst);
-    let alive = Alive(Arc::clone(count));
-    let process = tokio::spawn(live(program, ours, inbox, end, report, alive)).abort_handle();
+    let alive = ProcessCount(Arc::clone(count));
+    let process = tokio::spawn(run_process(program, ours, inbox, end, report, alive)).abort_handle();
     ExecProcess {
         stdin: theirs.stdin.map(|stream| Box::new(stream) as Sink),
         stdout: theirs.stdout.map(Source::new),
@@ -72,13 +72,13 @@ pub(crate) fn spawn(
     }
 }
 
-async fn live(
+async fn run_process(
     program: Program,
     mut streams: Streams,
     mut signals: mpsc::Receiver<Signal>,
     mut end: watch::Receiver<Option<Exit>>,
     report: watch::Sender<Option<i32>>,
-    _alive: Alive,
+    _alive: ProcessCount,
 ) {
     let task_end = async { end.wait_for(Option::is_some).await.map(drop) };
     tokio::pin!(task_end);
@@ -170,7 +170,7 @@ impl Streams {
     }
 }
 
-impl Drop for Alive {
+impl Drop for ProcessCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }

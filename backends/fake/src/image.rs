@@ -48,13 +48,13 @@ pub struct FakeImage {
 pub(crate) struct Images {
     registry: BTreeMap<Reference, FakeImage>,
     /// What was pulled, by the digest of its manifest.
-    local: BTreeMap<String, Local>,
+    local: BTreeMap<String, LocalImage>,
     downloads: Vec<Download>,
     pub(crate) progress: Option<PullProgress>,
 }
 
 #[derive(Clone)]
-pub(crate) struct Local {
+pub(crate) struct LocalImage {
     pub(crate) image: FakeImage,
     pub(crate) id: ImageId,
     manifest: String,
@@ -62,7 +62,7 @@ pub(crate) struct Local {
     repositories: BTreeSet<String>,
     pub(crate) holders: BTreeMap<Owner, Right>,
     /// Its last holder had it by credentials and has let go of it.
-    left: bool,
+    unheld: bool,
 }
 
 struct Download {
@@ -129,14 +129,14 @@ impl Images {
             local.tags.remove(wanted);
         }
         let id = ImageId::new(digest_of(&format!("configuration of {}", image.content)));
-        let local = self.local.entry(manifest.clone()).or_insert_with(|| Local {
+        let local = self.local.entry(manifest.clone()).or_insert_with(|| LocalImage {
             image: image.clone(),
             id: id.clone(),
             manifest,
             tags: BTreeSet::new(),
             repositories: BTreeSet::new(),
             holders: BTreeMap::new(),
-            left: false,
+            unheld: false,
         });
         let right = if *credentials == Credentials::Anonymous { Right::Open } else { Right::Private };
         let held = local.holders.entry(owner).or_insert(right);
@@ -153,21 +153,21 @@ impl Images {
         let image = image.ok_or_else(|| Error::not_found(format!("the archive has no image {named}")))?;
         let manifest = manifest_of(&image);
         let id = ImageId::new(digest_of(&format!("configuration of {}", image.content)));
-        let local = self.local.entry(manifest.clone()).or_insert_with(|| Local {
+        let local = self.local.entry(manifest.clone()).or_insert_with(|| LocalImage {
             image,
             id: id.clone(),
             manifest,
             tags: BTreeSet::new(),
             repositories: BTreeSet::new(),
             holders: BTreeMap::new(),
-            left: false,
+            unheld: false,
         });
         local.holders.entry(owner).or_insert(Right::Private);
         Ok(id)
     }
 
     /// The image of this id, id prefix, or reference.
-    pub(crate) fn find(&self, text: &str) -> Option<&Local> {
+    pub(crate) fn find(&self, text: &str) -> Option<&LocalImage> {
         if let Ok(reference) = Reference::parse(text) {
             let named = self.local.values().find(|local| match &reference.version {
                 Version::Tag(_) => local.tags.contains(&reference),
@@ -194,7 +194,7 @@ impl Images {
         let Some(manifest) = self.find(text).map(|local| local.manifest.clone()) else { return };
         let Some(local) = self.local.get_mut(&manifest) else { return };
         if let Some(right) = local.holders.remove(&owner) {
-            local.left = right == Right::Private;
+            local.unheld = right == Right::Private;
         }
         if local.holders.is_empty() && !in_use {
             self.local.remove(&manifest);
@@ -202,7 +202,7 @@ impl Images {
     }
 }
 
-impl Local {
+impl LocalImage {
     /// The image's name by digest.
     pub(crate) fn by_digest(&self) -> String {
         self.repositories
@@ -222,7 +222,7 @@ impl Local {
             labels: self.image.labels.clone(),
             pinned: self.image.pinned,
             holders: self.holders.clone(),
-            brought: self.holders.is_empty() && !self.left,
+            imported: self.holders.is_empty() && !self.unheld,
         }
     }
 }
@@ -290,12 +290,12 @@ impl ImageStore for Fake {
     }
 
     async fn get(&self, reference: &str) -> Result<Option<Image>> {
-        let effect = || Ok(self.world.lock().images.find(reference).map(Local::describe));
+        let effect = || Ok(self.world.lock().images.find(reference).map(LocalImage::describe));
         self.session.act(Method::GetImage, reference, effect).await
     }
 
     async fn list(&self) -> Result<Vec<Image>> {
-        let effect = || Ok(self.world.lock().images.local.values().map(Local::describe).collect());
+        let effect = || Ok(self.world.lock().images.local.values().map(LocalImage::describe).collect());
         self.session.act(Method::ListImages, "", effect).await
     }
 

@@ -42,7 +42,7 @@ pub use image::FakeImage;
 pub use session::{Call, Hold, Method};
 
 use session::{Point, Session};
-use world::{World, exited};
+use world::{FakeState, exited};
 
 /// The reference of the image that [`Fake::with_busybox`] has.
 pub const BUSYBOX: &str = "docker.io/library/busybox:latest";
@@ -50,7 +50,7 @@ pub const BUSYBOX: &str = "docker.io/library/busybox:latest";
 /// A backend in memory. Clones are the same backend; [`Fake::reopen`] gives another one over the same world.
 #[derive(Clone)]
 pub struct Fake {
-    world: Arc<World>,
+    world: Arc<FakeState>,
     session: Arc<Session>,
     settings: Arc<Mutex<Settings>>,
 }
@@ -79,7 +79,7 @@ impl Fake {
     /// A healthy backend with the handler `runc`, nothing running and an empty registry.
     #[must_use]
     pub fn new() -> Self {
-        let world = Arc::new(World::default());
+        let world = Arc::new(FakeState::default());
         let session = Arc::new(Session::new(Arc::clone(&world.breaches), Duration::ZERO));
         let settings = Settings {
             status: BackendStatus {
@@ -258,8 +258,8 @@ impl Fake {
 
     /// Those of them whose removal was begun.
     #[must_use]
-    pub fn doomed(&self) -> Vec<SandboxId> {
-        self.world.lock().doomed()
+    pub fn pending_removals(&self) -> Vec<SandboxId> {
+        self.world.lock().pending_removals()
     }
 
     /// The tasks there are.
@@ -306,7 +306,7 @@ impl Fake {
 
     /// All that there is besides images, each in words.
     #[must_use]
-    pub fn leftovers(&self) -> Vec<String> {
+    pub fn remaining_objects(&self) -> Vec<String> {
         let state = self.world.lock();
         let sandboxes = state.sandboxes.keys().map(|id| format!("sandbox {id}"));
         let tasks = state.tasks.keys().map(|id| format!("task {id}"));

@@ -52,7 +52,7 @@ enum Trap {
 
 /// How a program without streams goes on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Course {
+pub(crate) enum Run {
     /// Until it is told to end.
     Forever,
     /// To its end with this code, after this time.
@@ -100,21 +100,21 @@ impl Program {
     }
 
     /// How it goes on without streams; `stdin_open` says whether reading waits or ends at once.
-    pub(crate) fn course(&self, stdin_open: bool) -> Course {
+    pub(crate) fn course(&self, stdin_open: bool) -> Run {
         let mut after = Duration::ZERO;
         let mut code = 0;
         for step in &self.steps {
             match step {
                 Step::Write { .. } | Step::Zeros(_) => code = 0,
-                Step::Cat if stdin_open => return Course::Forever,
+                Step::Cat if stdin_open => return Run::Forever,
                 Step::Cat => code = 0,
                 Step::Sleep(time) => (after, code) = (after.saturating_add(*time), 0),
-                Step::Forever => return Course::Forever,
+                Step::Forever => return Run::Forever,
                 Step::Status(status) => code = *status,
-                Step::Exit(status) => return Course::Ends { after, code: *status },
+                Step::Exit(status) => return Run::Ends { after, code: *status },
             }
         }
-        Course::Ends { after, code }
+        Run::Ends { after, code }
     }
 
     /// The exit code that this signal ends it with, if it does.
@@ -143,7 +143,7 @@ impl Program {
                 Token::Background => {
                     let mut child = Self::default();
                     child.statement(&words, stderr);
-                    if let Course::Ends { after, .. } = child.course(false) {
+                    if let Run::Ends { after, .. } = child.course(false) {
                         background = background.max(after);
                     }
                     self.leaves_child = true;
@@ -279,13 +279,13 @@ mod tests {
         }
     }
 
-    fn ends(line: &[&str]) -> Course {
+    fn ends(line: &[&str]) -> Run {
         program(line).course(false)
     }
 
     #[test]
     fn simple_commands_end_as_they_do_in_a_shell() {
-        let at_once = |code| Course::Ends { after: Duration::ZERO, code };
+        let at_once = |code| Run::Ends { after: Duration::ZERO, code };
         assert_eq!(ends(&["true"]), at_once(0));
         assert_eq!(ends(&["/bin/false"]), at_once(1));
         assert_eq!(ends(&["exit", "9"]), at_once(9));
@@ -293,12 +293,12 @@ mod tests {
         assert_eq!(ends(&["sh", "-c", "echo a; false && exit 4"]), at_once(4));
         assert_eq!(ends(&["sh", "-c", "nginx"]), at_once(127));
         assert_eq!(ends(&["cat"]), at_once(0));
-        assert_eq!(program(&["cat"]).course(true), Course::Forever);
+        assert_eq!(program(&["cat"]).course(true), Run::Forever);
         assert_eq!(
             ends(&["sh", "-c", "sleep 0.5; exit 2"]),
-            Course::Ends { after: Duration::from_millis(500), code: 2 }
+            Run::Ends { after: Duration::from_millis(500), code: 2 }
         );
-        assert_eq!(ends(&["sh", "-c", "while true; do sleep 1; done"]), Course::Forever);
+        assert_eq!(ends(&["sh", "-c", "while true; do sleep 1; done"]), Run::Forever);
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!((deaf.ends_by(Signal::TERM), deaf.ends_by(Signal::KILL)), (None, Some(137)));
         let listening = program(&["sh", "-c", "trap 'exit 7' TERM; sleep 1000 & wait"]);
         assert_eq!(listening.ends_by(Signal::TERM), Some(7));
-        assert_eq!(listening.course(false), Course::Ends { after: Duration::from_secs(1000), code: 0 });
+        assert_eq!(listening.course(false), Run::Ends { after: Duration::from_secs(1000), code: 0 });
         assert_eq!(program(&["sleep", "9"]).ends_by(Signal::TERM), Some(143));
     }
 

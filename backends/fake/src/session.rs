@@ -122,12 +122,12 @@ pub(crate) struct Session {
     alive: watch::Sender<bool>,
     recovered: AtomicBool,
     latency: Duration,
-    log: Mutex<Log>,
+    log: Mutex<CallLog>,
     breaches: Arc<Mutex<Vec<String>>>,
 }
 
 #[derive(Default)]
-struct Log {
+struct CallLog {
     calls: Vec<Call>,
     faults: HashMap<Method, VecDeque<Error>>,
     gates: Vec<Arc<Gate>>,
@@ -135,7 +135,7 @@ struct Log {
 }
 
 /// A call under way.
-pub(crate) struct Entered<'a> {
+pub(crate) struct CallGuard<'a> {
     session: &'a Session,
     call: Call,
     done: bool,
@@ -237,7 +237,7 @@ impl Session {
         }
     }
 
-    fn log(&self) -> MutexGuard<'_, Log> {
+    fn log(&self) -> MutexGuard<'_, CallLog> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -270,14 +270,14 @@ impl Session {
     }
 
     /// Never returns once the session is killed.
-    pub(crate) async fn outlive(&self) {
+    pub(crate) async fn hang_if_killed(&self) {
         if !*self.alive.borrow() {
             std::future::pending::<()>().await;
         }
     }
 
     /// What `work` gives, unless the session is killed first: then nothing, ever.
-    pub(crate) async fn while_alive<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn unless_killed<T>(&self, work: impl Future<Output = T>) -> T {
         let mut alive = self.alive.subscribe();
         let dead = async { alive.wait_for(|alive| !alive).await.map(drop) };
         tokio::select! {
@@ -293,7 +293,7 @@ impl Session {
         method: Method,
         object: impl fmt::Display,
         signal: Option<Signal>,
-    ) -> Entered<'_> {
+    ) -> CallGuard<'_> {
         let call = Call { method, object: object.to_string(), signal };
         {
             let mut log = self.log();
@@ -309,15 +309,15 @@ impl Session {
         } else if !method.needs_no_recovery() && !self.recovered.load(Ordering::Acquire) {
             self.breach(format!("{method:?} of {} was called before recover", call.object));
         }
-        let entered = Entered { session: self, call, done: false };
+        let entered = CallGuard { session: self, call, done: false };
         if !self.latency.is_zero() {
             tokio::time::sleep(self.latency).await;
         }
-        self.pass(method, Point::Entry).await;
+        self.wait_gate(method, Point::Entry).await;
         entered
     }
 
-    async fn pass(&self, method: Method, point: Point) {
+    async fn wait_gate(&self, method: Method, point: Point) {
         let gates: Vec<_> = {
             let mut log = self.log();
             log.gates.retain(|gate| !*gate.open.borrow());
@@ -330,11 +330,11 @@ impl Session {
         for gate in gates {
             gate.waiting.send_modify(|count| *count += 1);
             let mut open = gate.open.subscribe();
-            self.while_alive(async { open.wait_for(|open| *open).await.map(drop) })
+            self.unless_killed(async { open.wait_for(|open| *open).await.map(drop) })
                 .await
                 .expect("the gate holds the sender");
         }
-        self.outlive().await;
+        self.hang_if_killed().await;
     }
 
     /// A whole call whose effect takes no time: what the test wants of it, else `effect`.
@@ -356,7 +356,7 @@ impl Session {
 
 // === impl Entered ===
 
-impl Entered<'_> {
+impl CallGuard<'_> {
     /// The error that the test wants of this call.
     pub(crate) fn fault(&self) -> Option<Error> {
         self.session.log().faults.get_mut(&self.call.method)?.pop_front()
@@ -364,12 +364,12 @@ impl Entered<'_> {
 
     /// Ends the call, when the test lets it.
     pub(crate) async fn leave(mut self) {
-        self.session.pass(self.call.method, Point::Answer).await;
+        self.session.wait_gate(self.call.method, Point::Answer).await;
         self.done = true;
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         if self.call.method.changes() {
             self.session.log().changing.remove(&self.call.object);

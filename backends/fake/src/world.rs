@@ -21,15 +21,15 @@ use switchyard_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::attach::Live;
-use crate::image::{Images, Local};
-use crate::program::{Command, Course, Program};
+use crate::attach::TaskStreams;
+use crate::image::{Images, LocalImage};
+use crate::program::{Command, Program, Run};
 
 /// The kernel refuses a quota below this.
 const MIN_QUOTA_US: i64 = 1000;
 
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct FakeState {
     state: Mutex<State>,
     pub(crate) breaches: Arc<Mutex<Vec<String>>>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct FakeSandbox {
     pub(crate) details: SandboxDetails,
     stopped: bool,
     /// Its removal was begun.
-    doomed: bool,
+    removal_begun: bool,
     pub(crate) reads: u64,
 }
 
@@ -59,10 +59,10 @@ pub(crate) struct FakeTask {
     pub(crate) sandbox: SandboxId,
     meta: Arc<Meta>,
     pub(crate) details: TaskDetails,
-    line: Vec<String>,
+    command_line: Vec<String>,
     volumes: Vec<String>,
     pub(crate) stdin_open: bool,
-    pub(crate) live: Live,
+    pub(crate) streams: TaskStreams,
     pub(crate) state: TaskState,
     pub(crate) program: Program,
     pub(crate) end: watch::Sender<Option<Exit>>,
@@ -80,7 +80,7 @@ impl FakeSandbox {
     fn state(&self) -> SandboxState {
         if self.stopped {
             SandboxState::Stopped
-        } else if self.doomed {
+        } else if self.removal_begun {
             SandboxState::Unknown { reason: "its removal was cut off".to_owned() }
         } else {
             SandboxState::Ready
@@ -90,7 +90,7 @@ impl FakeSandbox {
 
 // === impl World ===
 
-impl World {
+impl FakeState {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +104,7 @@ impl World {
             let word = task.state.as_str();
             return Err(Error::failed_precondition(format!("task {id} is {word}: it cannot be started")));
         }
-        let program = match Command::parse(&task.line) {
+        let program = match Command::parse(&task.command_line) {
             _ if fault.is_some() => Err(fault.expect("it was just seen")),
             Command::Program(program) => Ok(program),
             Command::Unknown => Ok(Program::endless()),
@@ -112,7 +112,7 @@ impl World {
                 format!("task {id}: command"),
                 format!(
                     "{:?} is not an executable of the image",
-                    task.line.first().map_or("", String::as_str)
+                    task.command_line.first().map_or("", String::as_str)
                 ),
             )),
         };
@@ -124,9 +124,9 @@ impl World {
                 let course = program.course(task.stdin_open);
                 task.program = program;
                 match course {
-                    Course::Forever => {}
-                    Course::Ends { after, code } if after.is_zero() => task.end(exited(code)),
-                    Course::Ends { after, code } => {
+                    Run::Forever => {}
+                    Run::Ends { after, code } if after.is_zero() => task.end(exited(code)),
+                    Run::Ends { after, code } => {
                         let world = Arc::downgrade(self);
                         task.timer = Some(tokio::spawn(end_later(world, id, after, code)).abort_handle());
                     }
@@ -141,7 +141,7 @@ impl World {
     }
 }
 
-async fn end_later(world: Weak<World>, id: TaskId, after: std::time::Duration, code: i32) {
+async fn end_later(world: Weak<FakeState>, id: TaskId, after: std::time::Duration, code: i32) {
     tokio::time::sleep(after).await;
     if let Some(world) = world.upgrade() {
         // A task that is gone or has ended otherwise needs no end.
@@ -213,7 +213,7 @@ impl State {
             handler: spec.handler.clone(),
             details: details.clone(),
             stopped: false,
-            doomed: false,
+            removal_begun: false,
             reads: 0,
         };
         self.sandboxes.insert(id, sandbox);
@@ -236,14 +236,14 @@ impl State {
     pub(crate) fn start_sandbox(&mut self, id: SandboxId) -> Result<SandboxDetails> {
         let pid = self.next_pid();
         let sandbox = self.sandboxes.get_mut(&id).ok_or_else(|| no_sandbox(id))?;
-        (sandbox.stopped, sandbox.doomed) = (false, false);
+        (sandbox.stopped, sandbox.removal_begun) = (false, false);
         sandbox.details.pid = sandbox.details.pid.map(|_| pid);
         Ok(sandbox.details.clone())
     }
 
     pub(crate) fn begin_removal(&mut self, id: SandboxId) {
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
-            sandbox.doomed = true;
+            sandbox.removal_begun = true;
         }
     }
 
@@ -269,7 +269,7 @@ impl State {
             }
             Some(_) => {}
         }
-        let allowed = |local: &&Local| local.describe().is_open_to(spec.meta.owner);
+        let allowed = |local: &&LocalImage| local.describe().is_open_to(spec.meta.owner);
         let local = self.images.find(&spec.image).filter(allowed).ok_or_else(|| {
             Error::not_found(format!("image {:?} is not on this node: pull it first", spec.image))
         })?;
@@ -307,10 +307,10 @@ impl State {
             sandbox,
             meta: Arc::new(spec.meta.clone()),
             details: details.clone(),
-            line: first.iter().chain(last).cloned().collect(),
+            command_line: first.iter().chain(last).cloned().collect(),
             volumes: spec.mounts.iter().filter_map(volume).collect(),
             stdin_open: spec.stdio.stdin != Stdin::Closed,
-            live: Live::new(
+            streams: TaskStreams::new(
                 spec.stdio.stdin == Stdin::Once,
                 spec.stdio.tty,
                 matches!(spec.stdio.output, Output::Log(_) | Output::Live),
@@ -406,7 +406,7 @@ impl State {
         Ok(task.details.clone())
     }
 
-    pub(crate) fn everything(&self) -> Recovered {
+    pub(crate) fn snapshot(&self) -> Recovered {
         let sandboxes = self.sandboxes.iter().map(|(id, sandbox)| Sandbox {
             id: *id,
             meta: Arc::clone(&sandbox.meta),
@@ -424,15 +424,15 @@ impl State {
         Recovered {
             sandboxes: sandboxes.collect(),
             tasks: tasks.collect(),
-            unsettled: Vec::new(),
-            removals: self.doomed(),
+            pending_starts: Vec::new(),
+            removals: self.pending_removals(),
             remnants: Vec::new(),
         }
     }
 
     /// The sandboxes whose removal was begun.
-    pub(crate) fn doomed(&self) -> Vec<SandboxId> {
-        self.sandboxes.iter().filter(|(_, sandbox)| sandbox.doomed).map(|(id, _)| *id).collect()
+    pub(crate) fn pending_removals(&self) -> Vec<SandboxId> {
+        self.sandboxes.iter().filter(|(_, sandbox)| sandbox.removal_begun).map(|(id, _)| *id).collect()
     }
 }
 

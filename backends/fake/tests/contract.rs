@@ -35,9 +35,9 @@ impl Fixture for FakeFixture {
         Arc::new(fake.clone())
     }
 
-    async fn leftovers(&self) -> Vec<String> {
+    async fn remaining_objects(&self) -> Vec<String> {
         let fake = self.fake.lock().unwrap();
-        let mut left = fake.leftovers();
+        let mut left = fake.remaining_objects();
         left.extend(fake.breaches());
         left
     }

@@ -36,23 +36,23 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub struct Journal {
     path: PathBuf,
     /// Held by the operation at work, which goes on to its end also when its caller has gone.
-    turn: Arc<Semaphore>,
-    disk: Arc<Mutex<Disk>>,
+    lock: Arc<Semaphore>,
+    disk: Arc<Mutex<JournalFile>>,
     /// Leases that have ended, and whose end is not written yet. That of a caller whose time was over comes with the next operation.
     ended: Arc<Mutex<Vec<LeaseToken>>>,
 }
 
 /// The journal as the thread sees it that has its turn.
 #[derive(Debug)]
-struct Disk {
+struct JournalFile {
     path: PathBuf,
     /// `None` until it was read.
-    known: Option<Known>,
+    state: Option<JournalState>,
 }
 
 /// What is known of the file.
 #[derive(Debug)]
-struct Known {
+struct JournalState {
     /// Open for appending; `None` if nothing may be appended before the file was written anew.
     file: Option<File>,
     /// Its length in bytes.
@@ -68,19 +68,19 @@ impl Journal {
     #[must_use]
     pub fn new(state: &Path) -> Self {
         let path = state.join(FILE);
-        let disk = Disk { path: path.clone(), known: None };
+        let disk = JournalFile { path: path.clone(), state: None };
         let turn = Arc::new(Semaphore::new(1));
         let ended = Arc::default();
-        Self { path, turn, disk: Arc::new(Mutex::new(disk)), ended }
+        Self { path, lock: turn, disk: Arc::new(Mutex::new(disk)), ended }
     }
 
     /// Runs one operation after the other on a thread that may block.
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Disk) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut JournalFile) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let done = async {
-            let turn = Arc::clone(&self.turn).acquire_owned().await;
+            let turn = Arc::clone(&self.lock).acquire_owned().await;
             let turn =
                 turn.map_err(|closed| Error::internal("wait for the journal of leases").with_source(closed))?;
             let disk = Arc::clone(&self.disk);
@@ -106,7 +106,7 @@ impl Journal {
 #[async_trait]
 impl LeaseStore for Journal {
     async fn load(&self) -> Result<Vec<StoredLease>> {
-        self.run(Disk::load).await
+        self.run(JournalFile::load).await
     }
 
     async fn put(&self, lease: &StoredLease) -> Result<()> {
@@ -123,10 +123,10 @@ impl LeaseStore for Journal {
 
 // === impl Disk ===
 
-impl Disk {
+impl JournalFile {
     fn load(&mut self) -> Result<Vec<StoredLease>> {
-        self.known = None;
-        let leases = &self.known()?.leases;
+        self.state = None;
+        let leases = &self.state()?.leases;
         Ok(leases.values().map(|(lease, _)| lease.clone()).collect())
     }
 
@@ -138,7 +138,7 @@ impl Disk {
             ));
         }
         let path = self.path.clone();
-        let known = self.known()?;
+        let known = self.state()?;
         if known.leases.get(&lease.token).is_some_and(|(kept, _)| *kept == lease) {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl Disk {
         known.append(&path, &record, true).map_err(failed(&path))?;
         reach(Step::LeaseStored);
         known.leases.insert(lease.token, (lease, size));
-        known.tidy(&path);
+        known.compact(&path);
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl Disk {
             return Ok(());
         }
         let path = self.path.clone();
-        let known = self.known()?;
+        let known = self.state()?;
         let ended: Vec<LeaseToken> =
             tokens.iter().copied().filter(|token| known.leases.remove(token).is_some()).collect();
         if ended.is_empty() {
@@ -171,30 +171,30 @@ impl Disk {
         }
         known.append(&path, &record::of_end(&ended), false).map_err(failed(&path))?;
         reach(Step::LeaseEnded);
-        known.tidy(&path);
+        known.compact(&path);
         Ok(())
     }
 
     /// The journal, read if that was not done yet.
-    fn known(&mut self) -> Result<&mut Known> {
-        let known = match self.known.take() {
+    fn state(&mut self) -> Result<&mut JournalState> {
+        let known = match self.state.take() {
             Some(known) => known,
-            None => Known::read(&self.path)?,
+            None => JournalState::read(&self.path)?,
         };
-        Ok(self.known.insert(known))
+        Ok(self.state.insert(known))
     }
 }
 
 // === impl Known ===
 
-impl Known {
+impl JournalState {
     /// Reads the file, and writes it anew if that gains anything. A disk that is full is no reason not to know what there is.
     fn read(path: &Path) -> Result<Self> {
         let unreadable =
             |fault| Error::internal(format!("cannot read {}", path.display())).with_source(fault);
         let bytes = bytes_of(path).map_err(unreadable)?;
         let Contents { leases, damaged, is_torn } = record::read(bytes.as_deref().unwrap_or_default())
-            .map_err(|record::Unknown { line, why }| {
+            .map_err(|record::UnknownRecord { line, why }| {
                 let path = path.display();
                 Error::failed_precondition(format!(
                     "line {line} of {path} is whole and not understood ({why}): is it of a later version?"
@@ -249,7 +249,7 @@ impl Known {
     }
 
     /// Leaves out what has ended, if that is most of a large file. Its failure is none of the operation that was done before.
-    fn tidy(&mut self, path: &Path) {
+    fn compact(&mut self, path: &Path) {
         if self.length < REWRITE_MIN || self.needed() > self.length / 2 {
             return;
         }

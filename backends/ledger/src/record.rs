@@ -31,7 +31,7 @@ pub(crate) struct Contents {
 
 /// A record that is whole, and that this build does not understand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unknown {
+pub(crate) struct UnknownRecord {
     /// The number of its line, counted from 1.
     pub(crate) line: usize,
     /// What is wrong with it.
@@ -72,7 +72,7 @@ pub(crate) fn of_end(tokens: &[LeaseToken]) -> Vec<u8> {
 ///
 /// # Errors
 /// A record that is whole and is not understood: a later version wrote it, and what it says must not be given out again.
-pub(crate) fn read(bytes: &[u8]) -> Result<Contents, Unknown> {
+pub(crate) fn read(bytes: &[u8]) -> Result<Contents, UnknownRecord> {
     let mut contents = Contents::default();
     for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         if line.is_empty() {
@@ -83,7 +83,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Contents, Unknown> {
             contents.damaged.push(line_number);
             continue;
         };
-        let unknown = |why: String| Unknown { line: line_number, why };
+        let unknown = |why: String| UnknownRecord { line: line_number, why };
         if version != VERSION {
             return Err(unknown(format!("its version is {version:?}, and this build reads {VERSION:?}")));
         }

@@ -30,7 +30,7 @@ impl Holder {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|source| Error::Program { source })?;
         let mut holder = Self { child };
-        holder.hear(b'u')?;
+        holder.wait_for(b'u')?;
         for (file, map) in [("uid_map", uids), ("gid_map", gids)] {
             let path = format!("/proc/{}/{file}", holder.child.id());
             // The kernel takes a map whole, in one write.
@@ -40,7 +40,7 @@ impl Holder {
         if !matches!(told, Some(Ok(()))) {
             return Err(holder.fault());
         }
-        holder.hear(b'n')?;
+        holder.wait_for(b'n')?;
         Ok(holder)
     }
 
@@ -50,7 +50,7 @@ impl Holder {
     }
 
     /// Waits until the process says this letter.
-    fn hear(&mut self, letter: u8) -> Result<(), Error> {
+    fn wait_for(&mut self, letter: u8) -> Result<(), Error> {
         let mut heard = [0];
         let read = self.child.stdout.as_mut().map(|output| output.read_exact(&mut heard));
         if matches!(read, Some(Ok(()))) && heard == [letter] { Ok(()) } else { Err(self.fault()) }

@@ -37,6 +37,6 @@ pub use addresses::addresses;
 pub use error::Error;
 pub use helper::{PROGRAM, map_ids};
 pub use ns::{Ns, is_namespace_file};
-pub use pin::{Pins, Users, Want};
+pub use pin::{PinSpec, Pins, Users};
 pub use sysctl::set_in_netns;
 pub use within::{run_in_each_netns, run_in_netns, with_own_mounts};

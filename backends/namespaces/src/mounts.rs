@@ -14,9 +14,9 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::error::Error;
 
-mod held;
+mod path_handle;
 
-pub use held::Held;
+pub use path_handle::PathHandle;
 
 /// How many mounts on one spot, or passes over a tree, are taken away before giving up.
 const MAX_TRIES: usize = 64;

@@ -23,7 +23,7 @@ use crate::within::on_own_thread;
 
 /// Which namespaces a sandbox owns, and how they are set up before anybody enters them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Want {
+pub struct PinSpec {
     /// A network namespace of its own, with the loopback device up.
     pub net: bool,
     /// An IPC namespace of its own.
@@ -51,10 +51,10 @@ pub struct Users {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pins {
     dir: PathBuf,
-    held: Vec<Ns>,
+    pinned: Vec<Ns>,
 }
 
-impl Want {
+impl PinSpec {
     /// Whether a namespace of this kind is wanted.
     #[must_use]
     pub fn owns(&self, ns: Ns) -> bool {
@@ -104,16 +104,16 @@ impl Pins {
     /// [`Error::AlreadyPinned`]; the errors of [`Want::check`]; [`Error::SysctlWrite`] if the kernel refuses a value;
     /// [`Error::Namespace`], [`Error::Mount`], [`Error::File`], [`Error::Thread`]; [`Error::Undo`] if the failed
     /// creation could not be taken back.
-    pub fn create(dir: &Path, want: &Want) -> Result<Self, Error> {
+    pub fn create(dir: &Path, want: &PinSpec) -> Result<Self, Error> {
         let sysctls = want.checked_sysctls()?;
         let made_dir = make_dir(dir)?;
         let mut placed = Vec::new();
-        let made = place(dir, want, &mut placed)
+        let made = create_mount_files(dir, want, &mut placed)
             .inspect(|()| reach(Step::PinsPlaced))
             .and_then(|()| on_own_thread("make namespaces", || set_up_and_pin(dir, want, &sysctls))?);
         match made {
-            Ok(()) => Ok(Self { dir: dir.to_owned(), held: placed }),
-            Err(failed) => Err(match take_back(dir, &placed, made_dir) {
+            Ok(()) => Ok(Self { dir: dir.to_owned(), pinned: placed }),
+            Err(failed) => Err(match undo(dir, &placed, made_dir) {
                 Ok(()) => failed,
                 Err(undo) => Error::Undo { failed: Box::new(failed), undo: Box::new(undo) },
             }),
@@ -138,7 +138,7 @@ impl Pins {
         if held.is_empty() {
             return Err(Error::NotPinned { dir: dir.to_owned() });
         }
-        Ok(Self { dir: dir.to_owned(), held })
+        Ok(Self { dir: dir.to_owned(), pinned: held })
     }
 
     /// The directory of the pins.
@@ -150,13 +150,13 @@ impl Pins {
     /// The file that holds the namespace of this kind, if the sandbox owns one. `setns` and runtimes take it as a path.
     #[must_use]
     pub fn path(&self, ns: Ns) -> Option<PathBuf> {
-        self.held.contains(&ns).then(|| self.dir.join(ns.file_name()))
+        self.pinned.contains(&ns).then(|| self.dir.join(ns.file_name()))
     }
 
     /// All pinned namespaces with their files.
     #[must_use]
     pub fn paths(&self) -> BTreeMap<Ns, PathBuf> {
-        self.held.iter().map(|ns| (*ns, self.dir.join(ns.file_name()))).collect()
+        self.pinned.iter().map(|ns| (*ns, self.dir.join(ns.file_name()))).collect()
     }
 
     /// Releases the pins in `dir` and removes it if nothing else is in it.
@@ -167,7 +167,7 @@ impl Pins {
     /// # Errors
     /// The first of [`Error::Mount`], [`Error::StillMounted`], [`Error::File`].
     pub fn remove(dir: &Path) -> Result<(), Error> {
-        take_back(dir, &Ns::ALL, true)
+        undo(dir, &Ns::ALL, true)
     }
 }
 
@@ -184,7 +184,7 @@ fn make_dir(dir: &Path) -> Result<bool, Error> {
 }
 
 /// Makes the empty files that the namespaces are mounted on, noting each in `placed`.
-fn place(dir: &Path, want: &Want, placed: &mut Vec<Ns>) -> Result<(), Error> {
+fn create_mount_files(dir: &Path, want: &PinSpec, placed: &mut Vec<Ns>) -> Result<(), Error> {
     for ns in want.namespaces() {
         let path = dir.join(ns.file_name());
         match OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path) {
@@ -199,7 +199,7 @@ fn place(dir: &Path, want: &Want, placed: &mut Vec<Ns>) -> Result<(), Error> {
 }
 
 /// The part that runs on the throw-away thread, which keeps the host's mount namespace: only there do mounts stay.
-fn set_up_and_pin(dir: &Path, want: &Want, sysctls: &[Checked]) -> Result<(), Error> {
+fn set_up_and_pin(dir: &Path, want: &PinSpec, sysctls: &[Checked]) -> Result<(), Error> {
     let namespaces = want.namespaces();
     // What it holds is ours by the pins when it ends.
     let holder = match &want.users {
@@ -261,10 +261,10 @@ fn enter_new(users: &Users, namespaces: &[Ns]) -> Result<Holder, Error> {
 }
 
 /// Unmounts and unlinks these pins, then the directory if asked and if it is empty. Goes on after a failure.
-fn take_back(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
+fn undo(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
     let mut first = Ok(());
     for ns in pins {
-        first = first.and(release(&dir.join(ns.file_name())));
+        first = first.and(unpin(&dir.join(ns.file_name())));
         reach(Step::PinReleased);
     }
     if with_dir {
@@ -277,7 +277,7 @@ fn take_back(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
     first
 }
 
-fn release(path: &Path) -> Result<(), Error> {
+fn unpin(path: &Path) -> Result<(), Error> {
     mounts::detach(path)?;
     match fs::remove_file(path) {
         Ok(()) => Ok(()),

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use crate::error::Error;
 use crate::mounts;
-use crate::pin::{Pins, Want};
+use crate::pin::{PinSpec, Pins};
 use crate::shm;
 
 async fn blocking<T: Send + 'static>(
@@ -25,7 +25,7 @@ async fn blocking<T: Send + 'static>(
 ///
 /// # Errors
 /// Those of [`Pins::create`].
-pub async fn create_pins(dir: PathBuf, want: Want) -> Result<Pins, Error> {
+pub async fn create_pins(dir: PathBuf, want: PinSpec) -> Result<Pins, Error> {
     blocking("make namespaces", move || Pins::create(&dir, &want)).await
 }
 

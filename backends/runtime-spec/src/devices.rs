@@ -59,7 +59,7 @@ pub fn of_task(task: &TaskSpec, fs: &dyn HostFs) -> Result<Devices> {
         for (path, info) in all {
             // A name that JSON cannot hold is left out: no program could have asked for it through us either.
             if let Some(path) = path.to_str() {
-                put(&mut devices.nodes, node(path.to_owned(), &info));
+                insert_node(&mut devices.nodes, node(path.to_owned(), &info));
             }
         }
         devices.rules =
@@ -102,13 +102,13 @@ fn add(devices: &mut Devices, asked: &DeviceNode, fs: &dyn HostFs) -> Result<()>
             minor: Some(node.minor),
             access: access.clone(),
         });
-        put(&mut devices.nodes, node);
+        insert_node(&mut devices.nodes, node);
     }
     Ok(())
 }
 
 /// Puts a node in the place of one with the same path.
-fn put(nodes: &mut Vec<LinuxDevice>, node: LinuxDevice) {
+fn insert_node(nodes: &mut Vec<LinuxDevice>, node: LinuxDevice) {
     match nodes.iter_mut().find(|other| other.path == node.path) {
         Some(other) => *other = node,
         None => nodes.push(node),

@@ -15,7 +15,7 @@ use crate::oci;
 
 mod accounts;
 
-use accounts::{Wish, find_account, find_groups};
+use accounts::{GroupQuery, find_account, find_groups};
 
 /// The largest `/etc/passwd` or `/etc/group` that is read if nobody says otherwise, in bytes.
 pub const MAX_FILE_BYTES: u64 = 10 << 20;
@@ -48,7 +48,7 @@ impl ResolvedUser {
 /// Whether the image's files have a say, so that its root file system must be there to resolve the user.
 #[must_use]
 pub fn needs_rootfs(spec: &UserSpec, image_user: &str) -> bool {
-    match (&wanted(spec, image_user), spec.policy) {
+    match (&parse_user(spec, image_user), spec.policy) {
         // The files may hold groups of the user.
         (_, GroupPolicy::Merge) => true,
         (_, GroupPolicy::Strict) if !spec.named.is_empty() => true,
@@ -167,7 +167,7 @@ fn resolve_from(
     passwd: impl BufRead,
     group: impl BufRead,
 ) -> Result<ResolvedUser> {
-    let Wanted { user, group: wanted_group } = wanted(spec, image_user)?;
+    let UserQuery { user, group: wanted_group } = parse_user(spec, image_user)?;
     let account = find_account(passwd, &user).map_err(|fault| unreadable(PASSWD, fault))?;
     let uid = match (&user, &account) {
         (Id::Number(uid), _) => *uid,
@@ -177,7 +177,7 @@ fn resolve_from(
         }
     };
     let named = spec.named.iter().map(|text| id(text)).collect::<Result<Vec<_>>>()?;
-    let mut wish = Wish::default();
+    let mut wish = GroupQuery::default();
     if let (None, Some(Id::Name(name))) = (spec.gid, &wanted_group) {
         wish.names.insert(name);
     }
@@ -233,25 +233,25 @@ enum Id {
     Name(String),
 }
 
-struct Wanted {
+struct UserQuery {
     user: Id,
     group: Option<Id>,
 }
 
 /// What the request, or else the image, says; without a word it is root.
-fn wanted(spec: &UserSpec, image_user: &str) -> Result<Wanted> {
+fn parse_user(spec: &UserSpec, image_user: &str) -> Result<UserQuery> {
     let text = match &spec.user {
         Some(UserRef::Uid(u32::MAX)) => {
             return Err(Error::invalid("user", format!("{} is no user id", u32::MAX)));
         }
-        Some(UserRef::Uid(uid)) => return Ok(Wanted { user: Id::Number(*uid), group: None }),
+        Some(UserRef::Uid(uid)) => return Ok(UserQuery { user: Id::Number(*uid), group: None }),
         Some(UserRef::Name(text)) => text,
         None => image_user,
     };
     let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
     let user = if user.is_empty() { Id::Number(0) } else { id(user)? };
     let group = group.filter(|group| !group.is_empty()).map(id).transpose()?;
-    Ok(Wanted { user, group })
+    Ok(UserQuery { user, group })
 }
 
 /// A text of digits is a number, which must be one that Linux can have; all else is a name.

@@ -21,7 +21,7 @@ use crate::xattrs::Xattrs;
 
 /// What a copy came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopyReport {
     /// Extended attributes that the file system of the copy does not hold. They are left out.
     pub refused_attributes: u64,
 }
@@ -35,7 +35,12 @@ pub struct Copied {
 /// # Errors
 /// [`Error::TooLarge`] when `budget` is used up, [`Error::Cancelled`], [`Error::Mounted`], [`Error::Changing`] when `from` is changed,
 /// [`Error::Io`]. What is in `to` then is a part of the copy, to be removed.
-pub fn copy(from: impl AsFd, to: impl AsFd, budget: &mut Budget, cancel: &Cancel) -> Result<Copied, Error> {
+pub fn copy(
+    from: impl AsFd,
+    to: impl AsFd,
+    budget: &mut Budget,
+    cancel: &Cancel,
+) -> Result<CopyReport, Error> {
     let from = from.as_fd();
     let to = to.as_fd();
     let mut copying = Copying {
@@ -51,7 +56,7 @@ pub fn copy(from: impl AsFd, to: impl AsFd, budget: &mut Budget, cancel: &Cancel
     };
     copying.push(reopened(from)?, reopened(to)?, c".")?;
     copying.run()?;
-    Ok(Copied { refused_attributes: copying.xattrs.refused })
+    Ok(CopyReport { refused_attributes: copying.xattrs.refused })
 }
 
 /// The same directory with a position of its own.
@@ -73,7 +78,7 @@ fn free_name(dir: impl AsFd) -> Result<CString, Errno> {
 }
 
 /// Two directories that are open: the one that is copied, and its copy.
-struct Level {
+struct OpenPair {
     from: Dir,
     to: OwnedFd,
     /// Where the reading of `from` goes on.
@@ -81,7 +86,7 @@ struct Level {
 }
 
 /// What is kept of two directories while they are closed.
-struct Closed {
+struct ClosedPair {
     from: Id,
     to: Id,
     offset: i64,
@@ -89,9 +94,9 @@ struct Closed {
 
 struct Copying<'c> {
     /// The directories from the top of the tree to where it is.
-    levels: Vec<Closed>,
+    levels: Vec<ClosedPair>,
     /// The deepest of them.
-    open: VecDeque<Level>,
+    open: VecDeque<OpenPair>,
     root: OwnedFd,
     links_name: CString,
     /// The directory, in the copy, in which each file with several names has one after its number: the copy of its other names are links to
@@ -140,14 +145,14 @@ impl Copying<'_> {
             Fault::Other(error) => error,
         })?;
         if linked {
-            self.keep_for_links(name, &seen).map_err(Error::io("link", name, depth))?;
+            self.register_hard_link(name, &seen).map_err(Error::io("link", name, depth))?;
         }
         Ok(())
     }
 
     /// Copies what is no directory, with its attributes.
     fn file(&mut self, name: &CStr, seen: &Stat) -> Result<(), Fault> {
-        let Some(Level { from, to, .. }) = self.open.back() else { return Ok(()) };
+        let Some(OpenPair { from, to, .. }) = self.open.back() else { return Ok(()) };
         let from = from.fd()?;
         let kind = FileType::from_raw_mode(seen.st_mode);
         match kind {
@@ -163,7 +168,7 @@ impl Copying<'_> {
                 let target = openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
                 let size = u64::try_from(seen.st_size).unwrap_or(0);
                 self.contents.copy(&source, &target, size, self.budget, self.cancel)?;
-                return Ok(adopt(&source, &target, &seen, &mut self.xattrs)?);
+                return Ok(copy_attributes(&source, &target, &seen, &mut self.xattrs)?);
             }
             FileType::Symlink => symlinkat(readlinkat(from, name, Vec::new())?, to, name)?,
             FileType::Directory => return Ok(()),
@@ -195,7 +200,7 @@ impl Copying<'_> {
     }
 
     /// Has the next names of this file link to what was just copied.
-    fn keep_for_links(&mut self, name: &CStr, seen: &Stat) -> Result<(), Errno> {
+    fn register_hard_link(&mut self, name: &CStr, seen: &Stat) -> Result<(), Errno> {
         let Some(level) = self.open.back() else { return Ok(()) };
         let links = match &mut self.links {
             Some(links) => links,
@@ -216,8 +221,8 @@ impl Copying<'_> {
         let depth = self.levels.len();
         let failed = || Error::io("open", name, depth);
         let ids = (Id::of(&from).map_err(failed())?, Id::of(&to).map_err(failed())?);
-        self.levels.push(Closed { from: ids.0, to: ids.1, offset: 0 });
-        self.open.push_back(Level { from: Dir::new(from).map_err(failed())?, to, offset: 0 });
+        self.levels.push(ClosedPair { from: ids.0, to: ids.1, offset: 0 });
+        self.open.push_back(OpenPair { from: Dir::new(from).map_err(failed())?, to, offset: 0 });
         if self.open.len() > OPEN_LEVELS
             && let Some(level) = self.open.pop_front()
         {
@@ -229,7 +234,7 @@ impl Copying<'_> {
 
     /// Makes a directory and goes on in it.
     fn go_down(&mut self, name: &CStr, depth: usize) -> Result<(), Error> {
-        let Some(Level { from, to, .. }) = self.open.back() else { return Ok(()) };
+        let Some(OpenPair { from, to, .. }) = self.open.back() else { return Ok(()) };
         self.budget.take_bytes(1)?;
         let opened = || {
             let source = dir::enter(from.fd()?, name)?;
@@ -256,7 +261,8 @@ impl Copying<'_> {
         let failed = |doing| Error::io(doing, c"a directory", depth);
         let from = level.from.fd().map_err(failed("read"))?;
         let seen = fstat(from).map_err(failed("look at"))?;
-        adopt(from, &level.to, &seen, &mut self.xattrs).map_err(failed("copy the attributes of"))?;
+        copy_attributes(from, &level.to, &seen, &mut self.xattrs)
+            .map_err(failed("copy the attributes of"))?;
         let (Some(above), None) = (self.levels.last(), self.open.back()) else { return Ok(()) };
         let source = dir::enter(from, c"..").map_err(failed("go up from"))?;
         let target = dir::enter(&level.to, c"..").map_err(failed("go up from the copy of"))?;
@@ -266,7 +272,7 @@ impl Copying<'_> {
         }
         let mut from = Dir::new(source).map_err(failed("go up from"))?;
         from.seek(above.offset).map_err(failed("go on above"))?;
-        self.open.push_back(Level { from, to: target, offset: above.offset });
+        self.open.push_back(OpenPair { from, to: target, offset: above.offset });
         Ok(())
     }
 }
@@ -296,7 +302,7 @@ fn times(seen: &Stat) -> Timestamps {
 }
 
 /// Gives an open file or directory the attributes of another. A change of the owner takes others away: it is the first.
-fn adopt(from: impl AsFd, to: impl AsFd, seen: &Stat, xattrs: &mut Xattrs) -> Result<(), Errno> {
+fn copy_attributes(from: impl AsFd, to: impl AsFd, seen: &Stat, xattrs: &mut Xattrs) -> Result<(), Errno> {
     let (uid, gid) = owner(seen);
     fchown(&to, Some(uid), Some(gid))?;
     fchmod(&to, mode(seen))?;

@@ -22,7 +22,7 @@ mod xattrs;
 
 pub use budget::Budget;
 pub use cancel::Cancel;
-pub use copy::{Copied, copy};
+pub use copy::{CopyReport, copy};
 pub use dir::{open, open_below};
 pub use error::{Error, Place};
 pub use remove::{empty, remove};

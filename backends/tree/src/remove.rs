@@ -62,8 +62,8 @@ pub(crate) fn remove_at(above: impl AsFd, name: &CStr, cancel: &Cancel) -> Resul
     let mut repeats = 0;
     loop {
         match unlink(&above, name, 0)? {
-            Unlinked::Gone => return Ok(()),
-            Unlinked::Filled => {}
+            UnlinkOutcome::Gone => return Ok(()),
+            UnlinkOutcome::NotEmpty => {}
         }
         let root = match dir::enter(&above, name) {
             Ok(root) => root,
@@ -79,18 +79,18 @@ pub(crate) fn remove_at(above: impl AsFd, name: &CStr, cancel: &Cancel) -> Resul
 }
 
 /// What came of trying to remove an entry at once.
-enum Unlinked {
+enum UnlinkOutcome {
     /// It is not there any more.
     Gone,
     /// It is a directory with something in it.
-    Filled,
+    NotEmpty,
 }
 
 /// Removes an entry, unless it is a directory with something in it.
-fn unlink(dir: impl AsFd, name: &CStr, depth: usize) -> Result<Unlinked, Error> {
+fn unlink(dir: impl AsFd, name: &CStr, depth: usize) -> Result<UnlinkOutcome, Error> {
     match unlinkat(&dir, name, AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
-        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Unlinked::Filled),
+        Ok(()) | Err(Errno::NOENT) => Ok(UnlinkOutcome::Gone),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(UnlinkOutcome::NotEmpty),
         Err(Errno::NOTDIR) => unlink_file(dir, name, depth),
         Err(Errno::BUSY) => Err(Error::Mounted(Place::new(name, depth))),
         Err(errno) => Err(Error::io("remove", name, depth)(errno)),
@@ -98,17 +98,17 @@ fn unlink(dir: impl AsFd, name: &CStr, depth: usize) -> Result<Unlinked, Error> 
 }
 
 /// As [`unlink`], of what is no directory as far as is known.
-fn unlink_file(dir: impl AsFd, name: &CStr, depth: usize) -> Result<Unlinked, Error> {
+fn unlink_file(dir: impl AsFd, name: &CStr, depth: usize) -> Result<UnlinkOutcome, Error> {
     match unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
-        Err(Errno::ISDIR) => Ok(Unlinked::Filled),
+        Ok(()) | Err(Errno::NOENT) => Ok(UnlinkOutcome::Gone),
+        Err(Errno::ISDIR) => Ok(UnlinkOutcome::NotEmpty),
         Err(Errno::BUSY) => Err(Error::Mounted(Place::new(name, depth))),
         Err(errno) => Err(Error::io("remove", name, depth)(errno)),
     }
 }
 
 /// A directory that is being emptied.
-struct Level {
+struct OpenDir {
     entries: Dir,
     /// Its name in the one above.
     name: CString,
@@ -122,7 +122,7 @@ struct Removal<'c> {
     levels: Vec<Id>,
     /// The deepest of them, open. One that was closed is opened again by `..`, and read from its beginning: what was removed of it does not
     /// come again.
-    open: VecDeque<Level>,
+    open: VecDeque<OpenDir>,
     is_lost: bool,
     repeats: u32,
     cancel: &'c Cancel,
@@ -154,7 +154,7 @@ impl<'c> Removal<'c> {
             } else {
                 unlink_file(dir, name, depth)?
             };
-            if matches!(unlinked, Unlinked::Filled) {
+            if matches!(unlinked, UnlinkOutcome::NotEmpty) {
                 self.go_down(name)?;
             }
         }
@@ -172,7 +172,7 @@ impl<'c> Removal<'c> {
         }
         self.levels.push(id);
         let entries = Dir::new(dir).map_err(failed())?;
-        self.open.push_back(Level { entries, name: name.to_owned(), last: None });
+        self.open.push_back(OpenDir { entries, name: name.to_owned(), last: None });
         if self.open.len() > OPEN_LEVELS {
             self.open.pop_front();
         }
@@ -200,7 +200,7 @@ impl<'c> Removal<'c> {
         let Some(above_id) = self.levels.last().copied() else { return Ok(()) };
         if let Some(above) = self.open.back() {
             let dir = above.entries.fd().map_err(Error::io("read", &level.name, depth))?;
-            if matches!(unlink(dir, &level.name, depth)?, Unlinked::Filled) {
+            if matches!(unlink(dir, &level.name, depth)?, UnlinkOutcome::NotEmpty) {
                 self.go_down(&level.name)?;
             }
             return Ok(());
@@ -215,7 +215,7 @@ impl<'c> Removal<'c> {
         }
         let entries = Dir::new(above).map_err(Error::io("go up from", &level.name, depth))?;
         // Its own name is not known any more: it is found by reading the level above it, which was closed before it.
-        self.open.push_back(Level { entries, name: CString::default(), last: Some(id) });
+        self.open.push_back(OpenDir { entries, name: CString::default(), last: Some(id) });
         Ok(())
     }
 

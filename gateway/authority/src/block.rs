@@ -84,7 +84,7 @@ impl Client {
             {
                 let out = rewritten.get_or_insert_default();
                 out.extend_from_slice(&block[copied..value_at]);
-                put_text(&other, out);
+                push_string(&other, out);
                 copied = at;
             }
             if prefix == 6 {
@@ -121,7 +121,7 @@ impl Client {
         if name.is_empty() {
             return Ok(None);
         }
-        if is_taken(&name) {
+        if is_accepted(&name) {
             if self.sends == Sends::Nothing {
                 self.sends = Sends::HostNames;
             }
@@ -158,7 +158,7 @@ impl Text<'_> {
 }
 
 /// Whether `h2` takes it: it asks the same.
-pub(crate) fn is_taken(authority: &[u8]) -> bool {
+pub(crate) fn is_accepted(authority: &[u8]) -> bool {
     Authority::try_from(authority).is_ok()
 }
 
@@ -197,7 +197,7 @@ fn text(block: &[u8], at: usize) -> Result<Text<'_>, Malformed> {
 }
 
 /// Adds a string that is not Huffman-coded.
-fn put_text(bytes: &[u8], out: &mut Vec<u8>) {
+fn push_string(bytes: &[u8], out: &mut Vec<u8>) {
     const FULL: usize = 0x7f;
     let low = |number: usize| u8::try_from(number & FULL).unwrap_or_default();
     if bytes.len() < FULL {

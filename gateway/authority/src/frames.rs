@@ -26,7 +26,7 @@ const MAX_FRAME: usize = 16 << 10;
 
 /// The most that is held of one block, with the heads of its frames: four times the header list that tonic's servers take, at which `h2`
 /// ends the connection.
-const MAX_HELD: usize = 64 << 10;
+const MAX_BUFFERED: usize = 64 << 10;
 
 /// The most frames of one block. `h2` ends the connection of a client that sends more than a few.
 const MAX_FRAMES: usize = 16;
@@ -36,7 +36,7 @@ const MAX_FRAMES: usize = 16;
 pub(crate) struct Rewriter {
     state: State,
     /// The frames of a block that is not whole yet, as they came, and then what there is of a frame's head.
-    held: Vec<u8>,
+    buffered: Vec<u8>,
     /// Where the last frame in `held` begins.
     last: usize,
     /// The frames of the block that is held.
@@ -53,9 +53,9 @@ enum State {
     /// The rest of a frame is passed on.
     Pass(usize),
     /// The rest of a frame is held.
-    Hold(usize),
+    Buffer(usize),
     /// Everything is passed on, for good.
-    Aside,
+    PassThrough,
 }
 
 impl Default for State {
@@ -77,8 +77,8 @@ pub(crate) struct Head {
 
 impl Rewriter {
     /// Whether everything is passed on from here on, with nothing held.
-    pub(crate) fn is_aside(&self) -> bool {
-        self.state == State::Aside
+    pub(crate) fn is_pass_through(&self) -> bool {
+        self.state == State::PassThrough
     }
 
     /// Takes all of `input`, and adds to `out` what goes on.
@@ -87,8 +87,8 @@ impl Rewriter {
             let taken = match self.state {
                 State::Preface(matched) => self.preface(matched, input, out),
                 State::Head => {
-                    let taken = input.len().min(HEAD - (self.held.len() - self.last));
-                    self.held.extend_from_slice(&input[..taken]);
+                    let taken = input.len().min(HEAD - (self.buffered.len() - self.last));
+                    self.buffered.extend_from_slice(&input[..taken]);
                     self.begin(out);
                     taken
                 }
@@ -98,14 +98,14 @@ impl Rewriter {
                     self.state = if taken == left { State::Head } else { State::Pass(left - taken) };
                     taken
                 }
-                State::Hold(left) => {
+                State::Buffer(left) => {
                     let taken = input.len().min(left);
-                    self.held.extend_from_slice(&input[..taken]);
-                    self.state = State::Hold(left - taken);
+                    self.buffered.extend_from_slice(&input[..taken]);
+                    self.state = State::Buffer(left - taken);
                     self.end_if_whole(out);
                     taken
                 }
-                State::Aside => {
+                State::PassThrough => {
                     out.extend_from_slice(input);
                     input.len()
                 }
@@ -116,14 +116,14 @@ impl Rewriter {
 
     /// Takes the end of the connection: what is held goes on as it came.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
-        self.step_aside(out);
+        self.enter_pass_through(out);
     }
 
     fn preface(&mut self, matched: usize, input: &[u8], out: &mut Vec<u8>) -> usize {
         let expected = &PREFACE[matched..];
         let taken = input.len().min(expected.len());
         if input[..taken] != expected[..taken] {
-            self.step_aside(out);
+            self.enter_pass_through(out);
             return 0;
         }
         out.extend_from_slice(&input[..taken]);
@@ -133,10 +133,10 @@ impl Rewriter {
 
     /// Decides what becomes of the frame whose head is the last that is held, once the head is whole.
     fn begin(&mut self, out: &mut Vec<u8>) {
-        let Some(head) = Head::parse(&self.held[self.last..]) else { return };
-        let of_block = match Head::parse(&self.held).filter(|_| self.last > 0) {
+        let Some(head) = Head::parse(&self.buffered[self.last..]) else { return };
+        let of_block = match Head::parse(&self.buffered).filter(|_| self.last > 0) {
             None if head.kind != HEADERS => {
-                out.append(&mut self.held);
+                out.append(&mut self.buffered);
                 self.state = if head.len == 0 { State::Head } else { State::Pass(head.len) };
                 return;
             }
@@ -145,41 +145,41 @@ impl Rewriter {
             Some(first) => head.kind == CONTINUATION && head.stream == first.stream,
         };
         self.frames += 1;
-        if of_block && self.frames <= MAX_FRAMES && self.held.len() + head.len <= MAX_HELD {
-            self.state = State::Hold(head.len);
+        if of_block && self.frames <= MAX_FRAMES && self.buffered.len() + head.len <= MAX_BUFFERED {
+            self.state = State::Buffer(head.len);
             self.end_if_whole(out);
         } else {
-            self.step_aside(out);
+            self.enter_pass_through(out);
         }
     }
 
     /// Goes on after the last frame that is held, and passes the block on if it ends with that frame.
     fn end_if_whole(&mut self, out: &mut Vec<u8>) {
-        if self.state != State::Hold(0) {
+        if self.state != State::Buffer(0) {
             return;
         }
         self.state = State::Head;
-        let ends = Head::parse(&self.held[self.last..]).is_some_and(|head| head.flags & END_HEADERS != 0);
+        let ends = Head::parse(&self.buffered[self.last..]).is_some_and(|head| head.flags & END_HEADERS != 0);
         if !ends {
-            self.last = self.held.len();
+            self.last = self.buffered.len();
             return;
         }
-        match follow(&mut self.client, &self.held) {
+        match follow(&mut self.client, &self.buffered) {
             Ok(Some(mut other)) => out.append(&mut other),
-            Ok(None) => out.extend_from_slice(&self.held),
-            Err(Malformed) => return self.step_aside(out),
+            Ok(None) => out.extend_from_slice(&self.buffered),
+            Err(Malformed) => return self.enter_pass_through(out),
         }
-        self.held.clear();
-        self.held.shrink_to(MAX_FRAME);
+        self.buffered.clear();
+        self.buffered.shrink_to(MAX_FRAME);
         (self.last, self.frames) = (0, 0);
         if self.client.sends_host_names() {
-            self.step_aside(out);
+            self.enter_pass_through(out);
         }
     }
 
-    fn step_aside(&mut self, out: &mut Vec<u8>) {
-        out.append(&mut self.held);
-        self.state = State::Aside;
+    fn enter_pass_through(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.buffered);
+        self.state = State::PassThrough;
     }
 }
 
@@ -211,7 +211,7 @@ fn frames(first: Head, priority: &[u8], block: &[u8]) -> Vec<u8> {
         if rest.is_empty() {
             head.flags |= END_HEADERS;
         }
-        head.put(&mut out);
+        head.encode(&mut out);
         out.extend_from_slice(before);
         out.extend_from_slice(part);
         if rest.is_empty() {
@@ -247,7 +247,7 @@ impl Head {
     }
 
     /// Adds it to `out`. Its length is below 16 MiB.
-    pub(crate) fn put(self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
         let [.., a, b, c] = self.len.to_be_bytes();
         out.extend_from_slice(&[a, b, c, self.kind, self.flags]);
         out.extend_from_slice(&self.stream);

@@ -2,7 +2,7 @@
 
 use httlib_hpack::Decoder;
 
-use crate::block::{Client, is_taken, rewritten};
+use crate::block::{Client, is_accepted, rewritten};
 use crate::frames::{
     CONTINUATION, END_HEADERS, HEADERS, Head, PADDED, PREFACE, PRIORITY, Rewriter, for_each_frame,
 };
@@ -47,7 +47,7 @@ pub fn check_any_bytes(bytes: &[u8], cut: usize) {
     while let Some((len, behind)) = rest.split_first() {
         let (block, behind) = behind.split_at(behind.len().min(usize::from(*len)));
         let head = Head { len: block.len(), kind: HEADERS, flags: END_HEADERS, stream: [0, 0, 0, 1] };
-        head.put(&mut stream);
+        head.encode(&mut stream);
         stream.extend_from_slice(block);
         rest = behind;
     }
@@ -100,8 +100,8 @@ fn check_field(before: &Field, behind: &Field) {
     }
     assert_eq!((&before.0, before.2), (&behind.0, behind.2));
     assert_eq!(before.0, b":authority", "only that may change");
-    assert!(!is_taken(&before.1), "{before:?} became {behind:?} without need");
-    assert!(is_taken(&behind.1), "{behind:?} is not taken either");
+    assert!(!is_accepted(&before.1), "{before:?} became {behind:?} without need");
+    assert!(is_accepted(&behind.1), "{behind:?} is not taken either");
     assert_eq!(before.1.iter().copied().map(rewritten).collect::<Vec<_>>(), behind.1);
 }
 
@@ -129,7 +129,7 @@ fn read(bytes: &[u8]) -> Vec<Read> {
             }
             (None, _) => {
                 let mut frame = Vec::new();
-                head.put(&mut frame);
+                head.encode(&mut frame);
                 frame.extend_from_slice(payload);
                 seen.push(Read::Frame(frame));
             }

@@ -55,7 +55,7 @@ struct Watch {
     rewriter: Rewriter,
     /// What may be read, of which the first `given` bytes have been.
     out: Vec<u8>,
-    given: usize,
+    delivered: usize,
 }
 
 // === impl AuthorityFilter ===
@@ -85,16 +85,16 @@ impl<S: AsyncRead + Unpin, G: Unpin> AsyncRead for AuthorityFilter<S, G> {
         let this = self.get_mut();
         let Some(watch) = &mut this.watch else { return Pin::new(&mut this.stream).poll_read(cx, buf) };
         while buf.remaining() > 0 {
-            if watch.give(buf) {
+            if watch.deliver(buf) {
                 return Poll::Ready(Ok(()));
             }
-            if watch.rewriter.is_aside() {
+            if watch.rewriter.is_pass_through() {
                 this.watch = None;
                 return Pin::new(&mut this.stream).poll_read(cx, buf);
             }
             let before = buf.filled().len();
             ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
-            if !watch.take(&buf.filled()[before..]) {
+            if !watch.push(&buf.filled()[before..]) {
                 return Poll::Ready(Ok(()));
             }
             buf.set_filled(before);
@@ -142,7 +142,7 @@ impl<S: Connected, G> Connected for AuthorityFilter<S, G> {
 
 impl Watch {
     /// Takes what was read; nothing is the end of the connection. Returns whether there may be anything to give after it.
-    fn take(&mut self, read: &[u8]) -> bool {
+    fn push(&mut self, read: &[u8]) -> bool {
         if read.is_empty() {
             self.rewriter.finish(&mut self.out);
             return !self.out.is_empty();
@@ -152,15 +152,15 @@ impl Watch {
     }
 
     /// Gives as much as fits; whether that was anything.
-    fn give(&mut self, buf: &mut ReadBuf<'_>) -> bool {
-        let left = &self.out[self.given..];
+    fn deliver(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        let left = &self.out[self.delivered..];
         let fits = left.len().min(buf.remaining());
         buf.put_slice(&left[..fits]);
-        self.given += fits;
-        if self.given == self.out.len() {
+        self.delivered += fits;
+        if self.delivered == self.out.len() {
             self.out.clear();
             self.out.shrink_to(KEPT_OUTPUT);
-            self.given = 0;
+            self.delivered = 0;
         }
         fits > 0
     }

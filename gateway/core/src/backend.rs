@@ -54,7 +54,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Unavailable` if the runtime is away: call it again. `NotFound` if there is no such task.
-    async fn settle_task(&self, id: TaskId) -> Result<Option<Started>>;
+    async fn resolve_start(&self, id: TaskId) -> Result<Option<Started>>;
 
     /// Makes a sandbox ready, its network up.
     ///
@@ -64,7 +64,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Waits until a sandbox that could not be made, or not be made ready again, has nothing of the node's network any more, as rules for
     /// ports of the host; at once if it has nothing. One that cannot be read keeps its caller waiting. Cancel-safe.
-    async fn network_released(&self, id: SandboxId);
+    async fn wait_network_released(&self, id: SandboxId);
 
     /// Ends a sandbox's own process and releases its network and namespaces. No process of its tasks runs any more; clearing up
     /// after them may go on meanwhile. Idempotent.
@@ -182,7 +182,7 @@ pub trait Backend: Send + Sync + 'static {
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess>;
 
     /// Why no process can be started in a task at this moment, if it stands still.
-    fn why_still(&self, id: TaskId) -> Option<Error>;
+    fn exec_blocked(&self, id: TaskId) -> Option<Error>;
 
     /// Joins the streams of a running task's main process. Any number of clients may; one that is slow holds up neither the task nor
     /// its log nor another client: it misses output.
@@ -247,7 +247,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Returns when what the backend does of itself and should not be cut off amid is done, as the clearing up after an end. Called when
     /// nothing is asked of it any more. Cancel-safe: it goes on.
-    async fn wind_up(&self);
+    async fn drain(&self);
 
     /// The images.
     fn images(&self) -> &dyn ImageStore;
@@ -393,7 +393,7 @@ pub struct Recovered {
     /// Tasks of these sandboxes.
     pub tasks: Vec<Task>,
     /// Those of them that a predecessor was starting, and the runtime may still be at; they count as created until that is known.
-    pub unsettled: Vec<TaskId>,
+    pub pending_starts: Vec<TaskId>,
     /// Those sandboxes whose removal a predecessor had begun; they are to be removed.
     pub removals: Vec<SandboxId>,
     /// Sandboxes that are not among these, and hold something: those that were never finished, until they are cleared away, and those that

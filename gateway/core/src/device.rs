@@ -156,7 +156,7 @@ impl Inventory {
 
     /// The same, which shares with an earlier one the groups that are equal to those at the same place there.
     #[must_use]
-    pub fn sharing(self, before: &Self) -> Self {
+    pub fn reusing_groups(self, before: &Self) -> Self {
         let groups = self.groups.into_iter().enumerate();
         let groups = groups.map(|(at, group)| shared(group, before.groups.get(at))).collect();
         Self { groups }
@@ -183,8 +183,8 @@ impl Inventory {
         let mut seen = BTreeSet::new();
         for group in &self.groups {
             let own: Vec<&Device> =
-                group.devices.iter().filter(|device| device.answers_to(&wanted)).collect();
-            given.give(group, &own)?;
+                group.devices.iter().filter(|device| device.has_id_or_alias(&wanted)).collect();
+            given.extend(group, &own)?;
             for device in &own {
                 seen.extend(
                     std::iter::once(device.id.as_str()).chain(device.aliases.iter().map(String::as_str)),
@@ -268,7 +268,7 @@ impl Device {
             .map(move |slot| if shares <= 1 { self.id.clone() } else { format!("{}::{slot}", self.id) })
     }
 
-    fn answers_to(&self, ids: &BTreeSet<&str>) -> bool {
+    fn has_id_or_alias(&self, ids: &BTreeSet<&str>) -> bool {
         ids.contains(self.id.as_str()) || self.aliases.iter().any(|alias| ids.contains(alias.as_str()))
     }
 }
@@ -291,7 +291,7 @@ impl Reservation {
     ///
     /// # Errors
     /// `FailedPrecondition` for one that cannot be given now.
-    pub(crate) fn give(&mut self, group: &DeviceGroup, devices: &[&Device]) -> Result<()> {
+    pub(crate) fn extend(&mut self, group: &DeviceGroup, devices: &[&Device]) -> Result<()> {
         for device in devices {
             if let Some(why) = device.health.fault() {
                 let text = format!("device {} cannot be given to a task: {why}", device.id);

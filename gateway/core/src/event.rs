@@ -15,7 +15,7 @@ use crate::state::Exit;
 use crate::table::Sandbox;
 
 /// How many events a subscriber may be behind.
-pub const QUEUE: usize = 1024;
+pub const CAPACITY: usize = 1024;
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub struct Subscription {
 
 /// What there is at one moment, and what happens from then on.
 #[derive(Debug)]
-pub struct Following {
+pub struct ListAndWatch {
     /// The moment: every event comes after it.
     pub since: SystemTime,
     /// The sandboxes there were, by id.
@@ -87,7 +87,7 @@ pub struct Following {
 
 impl Default for EventBus {
     fn default() -> Self {
-        Self { sender: broadcast::channel(QUEUE).0 }
+        Self { sender: broadcast::channel(CAPACITY).0 }
     }
 }
 
@@ -126,7 +126,7 @@ impl Subscription {
 
 // === impl Following ===
 
-impl Following {
+impl ListAndWatch {
     /// The next event; `None` once the gateway is gone or about to go. Cancel-safe.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ mod tests {
     async fn a_slow_subscriber_is_told_what_it_missed_and_goes_on() {
         let bus = EventBus::default();
         let mut slow = bus.subscribe(None);
-        for _ in 0..QUEUE + 5 {
+        for _ in 0..CAPACITY + 5 {
             bus.publish(event(Owner::Host));
         }
         assert_eq!(slow.next().await, Err(Lagged { missed: 5 }));
@@ -174,18 +174,18 @@ mod tests {
         let bus = EventBus::default();
         let mut stalled: Vec<_> = (0..1000).map(|_| bus.subscribe(None)).collect();
         let mut listening = bus.subscribe(None);
-        let events = 10 * QUEUE;
+        let events = 10 * CAPACITY;
         for _ in 0..events {
             // It is no future: there is nothing in it that could wait.
             bus.publish(event(Owner::Host));
             assert_eq!(listening.next().await, Ok(Some(event(Owner::Host))));
         }
         // All share one queue, which holds no more than it may.
-        assert_eq!(bus.sender.len(), QUEUE);
-        let missed = u64::try_from(events - QUEUE).unwrap();
+        assert_eq!(bus.sender.len(), CAPACITY);
+        let missed = u64::try_from(events - CAPACITY).unwrap();
         for slow in &mut stalled {
             assert_eq!(slow.next().await, Err(Lagged { missed }));
-            for _ in 0..QUEUE {
+            for _ in 0..CAPACITY {
                 assert_eq!(slow.next().await, Ok(Some(event(Owner::Host))));
             }
         }

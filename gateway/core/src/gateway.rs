@@ -16,16 +16,15 @@ use tokio_util::task::TaskTracker;
 use crate::backend::{Backend, BackendStatus, Handler};
 use crate::error::{Error, Result};
 use crate::event::{EventBus, Subscription};
-use crate::flight::Flights;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
+use crate::keyed_lock::KeyedLock;
 use crate::ledger::{Compute, LeaseStore, Ledger, MemoryStore};
+use crate::singleflight::Singleflight;
 use crate::spec::Reserved;
 use crate::state::TaskState;
 use crate::table::{Counts, Sandbox, Table, Task};
-use crate::turns::Turns;
 
-mod away;
 mod checkpoint;
 mod compute;
 mod exec;
@@ -33,11 +32,12 @@ mod image;
 mod lease;
 mod ledger;
 mod limits;
-mod look;
+mod lost_tasks;
+mod outage;
 mod provider;
+mod queries;
 mod sandbox;
-mod sight;
-mod starts;
+mod start_limiter;
 mod stream;
 mod task;
 mod volume;
@@ -59,10 +59,10 @@ struct Shared {
     ledger: Mutex<Ledger>,
     /// Leases that nothing has been made with, on disk.
     leases: Arc<dyn LeaseStore>,
-    views: lease::Views,
-    provided: provider::Provided,
+    views: lease::DeviceViews,
+    provider: provider::CachedProvider,
     /// Leases of one owner come one after the other: the same question has an answer only when the first is on disk.
-    lease_turns: Turns<Owner>,
+    lease_locks: KeyedLock<Owner>,
     limits: Limits,
     recovered: watch::Sender<bool>,
     /// What was asked for.
@@ -73,19 +73,19 @@ struct Shared {
     shutdown: CancellationToken,
     /// No operation waits for the watchers any more.
     unwatched: CancellationToken,
-    new_sandboxes: Flights<String, Arc<Sandbox>>,
-    new_tasks: Flights<NewTask, Arc<Task>>,
-    sandbox_ops: Flights<Op<SandboxId>, ()>,
-    task_ops: Flights<Op<TaskId>, ()>,
-    lost: sight::Lost,
-    starts: starts::Starts,
-    commands: exec::Commands,
+    new_sandboxes: Singleflight<String, Arc<Sandbox>>,
+    new_tasks: Singleflight<NewTask, Arc<Task>>,
+    sandbox_ops: Singleflight<Op<SandboxId>, ()>,
+    task_ops: Singleflight<Op<TaskId>, ()>,
+    lost_tasks: lost_tasks::LostTasks,
+    start_limiter: start_limiter::StartLimiter,
+    exec_counts: exec::CommandCounts,
     /// What commands have written that is being collected for their callers.
-    output: exec::Budget,
+    exec_output: exec::OutputBudget,
     /// Starts, updates and removals of one task come one after the other.
-    task_turns: Turns<TaskId>,
+    task_locks: KeyedLock<TaskId>,
     /// A note, a start, a stop and the word that it is to be removed come one after the other for one sandbox.
-    sandbox_turns: Turns<SandboxId>,
+    sandbox_locks: KeyedLock<SandboxId>,
 }
 
 /// The name of a task being made, and the sandbox it is made in.
@@ -156,22 +156,22 @@ impl Gateway {
             backend,
             table: Table::new(EventBus::default()),
             ledger: Mutex::new(Ledger::new(Compute::new(limits.capacity, limits.overcommit))),
-            starts: starts::Starts::new(limits.starts_per_owner),
+            start_limiter: start_limiter::StartLimiter::new(limits.starts_per_owner),
             leases,
-            views: lease::Views::default(),
-            provided: provider::Provided::default(),
-            lease_turns: Turns::default(),
+            views: lease::DeviceViews::default(),
+            provider: provider::CachedProvider::default(),
+            lease_locks: KeyedLock::default(),
             limits,
             recovered: watch::Sender::new(false),
-            new_sandboxes: Flights::new(operations.clone()),
-            new_tasks: Flights::new(operations.clone()),
-            sandbox_ops: Flights::new(operations.clone()),
-            task_ops: Flights::new(operations.clone()),
-            lost: sight::Lost::default(),
-            commands: exec::Commands::default(),
-            output: exec::Budget::default(),
-            task_turns: Turns::default(),
-            sandbox_turns: Turns::default(),
+            new_sandboxes: Singleflight::new(operations.clone()),
+            new_tasks: Singleflight::new(operations.clone()),
+            sandbox_ops: Singleflight::new(operations.clone()),
+            task_ops: Singleflight::new(operations.clone()),
+            lost_tasks: lost_tasks::LostTasks::default(),
+            exec_counts: exec::CommandCounts::default(),
+            exec_output: exec::OutputBudget::default(),
+            task_locks: KeyedLock::default(),
+            sandbox_locks: KeyedLock::default(),
             operations,
             watchers: TaskTracker::new(),
             shutdown: CancellationToken::new(),
@@ -189,13 +189,13 @@ impl Gateway {
         let watched: Vec<_> =
             recovered.tasks.iter().filter(|task| task.state.may_run()).map(|task| task.id).collect();
         let sandboxes = recovered.sandboxes.clone();
-        let unsettled = recovered.unsettled.clone();
+        let unsettled = recovered.pending_starts.clone();
         let removals = recovered.removals.clone();
         self.recover_ledger(&recovered).await;
         self.shared.table.load(recovered);
         for id in unsettled {
             // Nobody else can have a turn yet: requests for this task wait from the first on.
-            self.settle_start(id, self.shared.task_turns.take(id).await);
+            self.resume_start(id, self.shared.task_locks.lock(id).await);
         }
         for sandbox in &sandboxes {
             self.watch_sandbox(sandbox);
@@ -204,7 +204,7 @@ impl Gateway {
             self.watch_exit(id);
         }
         for id in removals {
-            self.finish_removal(id);
+            self.resume_removal(id);
         }
         self.shared.recovered.send_replace(true);
         Ok(())
@@ -237,7 +237,7 @@ impl Gateway {
         watchers.close();
         let wound_up = timeout_at(deadline, async {
             watchers.wait().await;
-            backend.wind_up().await;
+            backend.drain().await;
         });
         let wound_up = wound_up.await;
         done.map_err(|_| Error::deadline(format!("{} operations are still in flight", operations.len())))?;
@@ -386,8 +386,8 @@ impl Scope {
     ///
     /// # Errors
     /// `Unavailable` before recovery.
-    pub fn sandboxes_beginning(&self, beginning: &str) -> Result<Vec<Arc<Sandbox>>> {
-        Ok(self.gateway.ready()?.table.sandboxes_beginning(self.owner, beginning))
+    pub fn sandboxes_with_prefix(&self, beginning: &str) -> Result<Vec<Arc<Sandbox>>> {
+        Ok(self.gateway.ready()?.table.sandboxes_with_prefix(self.owner, beginning))
     }
 
     /// The task that bears this name, if there is one.
@@ -412,12 +412,12 @@ impl Scope {
     ///
     /// # Errors
     /// Those of the work; `Internal` if it breaks off.
-    pub async fn see_through<T: Send + 'static>(
+    pub async fn run_detached<T: Send + 'static>(
         &self,
         what: String,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        self.gateway.tracked(what, work).await
+        self.gateway.run_detached(what, work).await
     }
 
     fn running_task(&self, id: &str) -> Result<Arc<Task>> {
@@ -437,7 +437,7 @@ impl Scope {
 }
 
 /// Turns "it does not exist" into success, for stops and removals.
-fn gone_is_done(result: Result<()>) -> Result<()> {
+fn ignore_not_found(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() == crate::ErrorKind::NotFound => Ok(()),
         other => other,

@@ -60,7 +60,7 @@ pub struct Image {
     /// Who has pulled it, and by what right.
     pub holders: BTreeMap<Owner, Right>,
     /// Some name of it is open to all and has no holder, as after an import. One whose last holder had it by credentials is not.
-    pub brought: bool,
+    pub imported: bool,
 }
 
 /// By what right an owner has pulled an image.
@@ -76,7 +76,7 @@ impl Image {
     /// Whether this owner may use it.
     #[must_use]
     pub fn is_open_to(&self, owner: Owner) -> bool {
-        self.brought
+        self.imported
             || self.holders.contains_key(&owner)
             || self.holders.values().any(|right| *right == Right::Open)
     }

@@ -21,8 +21,8 @@ mod store;
 
 pub use compute::{Compute, ComputeHolder, Cpus, Overcommit};
 pub use devices::{
-    DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState, Named, Outlook,
-    SlotHolder, SlotReport, Ticked, Ticks, View,
+    DeviceNames, DeviceReport, Devices, Granted, GroupReport, LEASE_SLOTS_MAX, Lease, LeaseState, SlotHolder,
+    SlotReport, TickLimits, TickOutcome, View, ViewSnapshot,
 };
 pub use ports::{PortHolder, Ports};
 pub use refusal::{Holder, Reason, Refusal, Resource};

@@ -15,16 +15,17 @@
 //! This crate names no protocol and no runtime: it depends on neither tonic, prost, axum nor containerd.
 
 pub mod backend;
+pub mod blocking_pool;
 pub mod capability;
 pub mod device;
 pub mod error;
 pub mod event;
-pub mod flight;
 pub mod gateway;
 pub mod id;
 pub mod image;
+pub mod keyed_lock;
 pub mod ledger;
-pub mod looks;
+pub mod singleflight;
 pub mod spec;
 pub mod state;
 pub mod stats;
@@ -32,6 +33,5 @@ pub mod stream;
 pub mod sysctl;
 pub mod table;
 pub mod threads;
-pub mod turns;
 
 pub use error::{Error, ErrorKind, Result, STATUS_TEXT_MAX};

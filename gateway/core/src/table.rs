@@ -55,12 +55,12 @@ pub struct Table {
     objects: Mutex<Objects>,
     events: EventBus,
     /// The latest time that was told, ns since the epoch.
-    told_ns: AtomicU64,
+    last_event_ns: AtomicU64,
 }
 
 /// A sandbox with its tasks, all at one moment.
 #[derive(Debug, Clone)]
-pub struct Household {
+pub struct SandboxWithTasks {
     /// The moment: later than every event that is in it, earlier than every one that is not.
     pub at: SystemTime,
     /// The sandbox.
@@ -98,7 +98,7 @@ impl Table {
     /// An empty table that publishes to `events`.
     #[must_use]
     pub fn new(events: EventBus) -> Self {
-        Self { objects: Mutex::default(), events, told_ns: AtomicU64::new(0) }
+        Self { objects: Mutex::default(), events, last_event_ns: AtomicU64::new(0) }
     }
 
     /// Where changes are published.
@@ -114,15 +114,15 @@ impl Table {
 
     /// Tells everybody; who changes the table holds its lock, so that events come in the order of the changes.
     fn publish(&self, owner: Owner, kind: EventKind, sandbox: Option<Arc<Sandbox>>) {
-        self.events.publish(Event { at: self.tick(), owner, kind, sandbox });
+        self.events.publish(Event { at: self.next_event_time(), owner, kind, sandbox });
     }
 
     /// The time, later than any that was told before: a clock that is set back must not change the order of events.
-    fn tick(&self) -> SystemTime {
+    fn next_event_time(&self) -> SystemTime {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let later = |told: u64| Some(now.max(told.saturating_add(1)));
-        let told = self.told_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        let told = self.last_event_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
         let told = told.ok().and_then(later).unwrap_or(now);
         SystemTime::UNIX_EPOCH + Duration::from_nanos(told)
     }
@@ -183,21 +183,21 @@ impl Table {
 
     /// A sandbox with its tasks.
     #[must_use]
-    pub fn household(&self, sandbox: SandboxId) -> Option<Household> {
+    pub fn sandbox_with_tasks(&self, sandbox: SandboxId) -> Option<SandboxWithTasks> {
         let objects = self.lock();
         let home = objects.sandbox(sandbox)?;
         let tasks = objects.tasks.values().map(|cell| cell.borrow().clone());
         let tasks = tasks.filter(|task| task.sandbox == sandbox).collect();
-        Some(Household { at: self.tick(), sandbox: home, tasks })
+        Some(SandboxWithTasks { at: self.next_event_time(), sandbox: home, tasks })
     }
 
     /// The sandboxes of an owner now, by id, and its events from now on.
     #[must_use]
-    pub fn follow(&self, owner: Owner) -> (SystemTime, Vec<SandboxId>, Subscription) {
+    pub fn list_and_watch(&self, owner: Owner) -> (SystemTime, Vec<SandboxId>, Subscription) {
         let objects = self.lock();
         let owned = objects.sandboxes.iter().filter(|(_, cell)| cell.borrow().meta.owner == owner);
         let sandboxes = owned.map(|(id, _)| *id).collect();
-        (self.tick(), sandboxes, self.events.subscribe(Some(owner)))
+        (self.next_event_time(), sandboxes, self.events.subscribe(Some(owner)))
     }
 
     /// One sandbox.
@@ -222,7 +222,7 @@ impl Table {
 
     /// The sandboxes of an owner whose names begin so, by name. It looks at these alone, however many others there are.
     #[must_use]
-    pub fn sandboxes_beginning(&self, owner: Owner, beginning: &str) -> Vec<Arc<Sandbox>> {
+    pub fn sandboxes_with_prefix(&self, owner: Owner, beginning: &str) -> Vec<Arc<Sandbox>> {
         let objects = self.lock();
         let first = (owner, beginning.to_owned());
         let named = objects.sandbox_names.range(first..);

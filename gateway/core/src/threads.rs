@@ -15,15 +15,15 @@ pub const TOTAL: usize = 64;
 pub const BULK: usize = 16;
 
 /// Of these, as many as a backend's [`Looks`](crate::looks::Looks) may have.
-pub const BACKEND_LOOKS: usize = 24;
+pub const BACKEND_POOL: usize = 24;
 
 /// Of these, as many as the looks of a frontend may have.
-pub const FRONTEND_LOOKS: usize = 8;
+pub const FRONTEND_POOL: usize = 8;
 
 /// Of these, as many as are left for short calls at least.
-pub const SHORT: usize = TOTAL - BULK - BACKEND_LOOKS - FRONTEND_LOOKS;
+pub const SHORT: usize = TOTAL - BULK - BACKEND_POOL - FRONTEND_POOL;
 
-static BULK_TURNS: Semaphore = Semaphore::const_new(BULK);
+static BULK_PERMITS: Semaphore = Semaphore::const_new(BULK);
 
 /// Runs bulk work on a thread that may block, as soon as fewer than [`BULK`] others do. Dropping the future before it has begun is as
 /// if nothing had been asked; work that has begun goes on to its end, and its place is taken until then.
@@ -31,7 +31,7 @@ static BULK_TURNS: Semaphore = Semaphore::const_new(BULK);
 /// # Errors
 /// What `work` gives; `Internal` if it panics.
 pub async fn bulk<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let turn = BULK_TURNS.acquire().await;
+    let turn = BULK_PERMITS.acquire().await;
     let turn = turn.map_err(|closed| Error::internal("wait for a thread").with_source(closed))?;
     let working = tokio::task::spawn_blocking(move || {
         let _until_it_ends = turn;
@@ -77,6 +77,6 @@ mod tests {
                 begun.await.expect("it was not aborted").expect("it ends");
             }
         });
-        assert_eq!(BULK_TURNS.available_permits(), BULK);
+        assert_eq!(BULK_PERMITS.available_permits(), BULK);
     }
 }

@@ -24,14 +24,14 @@ pub trait ExclusiveCpus: Send + Sync + fmt::Debug {
 #[derive(Debug, Default)]
 pub(crate) struct CpuOwnership {
     source: Option<Arc<dyn ExclusiveCpus>>,
-    told: AtomicBool,
+    warned: AtomicBool,
 }
 
 // === impl CpuOwnership ===
 
 impl CpuOwnership {
     pub(crate) fn new(source: Option<Arc<dyn ExclusiveCpus>>) -> Self {
-        Self { source, told: AtomicBool::default() }
+        Self { source, warned: AtomicBool::default() }
     }
 
     /// Whether these processors are one container's own; `None` if the kubelet does not say. A pool that containers share has processors
@@ -43,11 +43,11 @@ impl CpuOwnership {
         }
         match self.source.as_ref()?.exclusive().await {
             Ok(exclusive) => {
-                self.told.store(false, Ordering::Relaxed);
+                self.warned.store(false, Ordering::Relaxed);
                 Some(list.is_subset(&exclusive))
             }
             Err(error) => {
-                if !self.told.swap(true, Ordering::Relaxed) {
+                if !self.warned.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         error = error.report(),
                         "the kubelet does not say which processors it has given to single containers: those that others have for themselves are not kept from them"

@@ -13,13 +13,13 @@ use tonic::{Request, Response, Status};
 use crate::status::status;
 
 /// What a handler of tonic's gives.
-pub(crate) type Answer<T> = Result<Response<T>, Status>;
+pub(crate) type RpcResult<T> = Result<Response<T>, Status>;
 
 /// How much earlier than tonic the time is up: more than the coarseness of tokio's timers.
 const HEAD_START: Duration = Duration::from_millis(2);
 
 /// Runs `work` on the message of `request` for as long as its client waits, and says how it ended. Work that is cut off is dropped.
-pub(crate) async fn answer<Q, T, F>(request: Request<Q>, work: impl FnOnce(Q) -> F) -> Answer<T>
+pub(crate) async fn with_deadline<Q, T, F>(request: Request<Q>, work: impl FnOnce(Q) -> F) -> RpcResult<T>
 where
     F: Future<Output = Result<T>>,
 {
@@ -87,7 +87,7 @@ mod tests {
     async fn work_that_outlasts_its_client_is_cut_off_with_deadline_exceeded() {
         let mut request = Request::new(());
         request.set_timeout(Duration::from_millis(50));
-        let ended: Answer<()> = answer(request, |()| std::future::pending()).await;
+        let ended: RpcResult<()> = with_deadline(request, |()| std::future::pending()).await;
         assert_eq!(ended.expect_err("it never ends").code(), tonic::Code::DeadlineExceeded);
     }
 
@@ -95,7 +95,7 @@ mod tests {
     async fn work_that_is_done_at_once_beats_the_shortest_deadline() {
         let mut request = Request::new(3);
         request.set_timeout(Duration::from_nanos(1));
-        let ended = answer(request, |n| async move { Ok(n + 1) }).await;
+        let ended = with_deadline(request, |n| async move { Ok(n + 1) }).await;
         assert_eq!(ended.expect("it is done").into_inner(), 4);
     }
 }

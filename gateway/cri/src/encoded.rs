@@ -21,9 +21,9 @@ pub(crate) struct EncodedList {
 
 /// The bytes of all objects that lists have shown.
 #[derive(Debug, Default)]
-pub(crate) struct Encoded {
-    sandboxes: Kept<Sandbox>,
-    tasks: Kept<Task>,
+pub(crate) struct EncodedCache {
+    sandboxes: EncodedPageCache<Sandbox>,
+    tasks: EncodedPageCache<Task>,
 }
 
 /// Objects, in the order of a list, each with its bytes.
@@ -31,20 +31,20 @@ pub(crate) struct Encoded {
 pub(crate) struct Page<T>(Vec<(Arc<T>, Bytes)>);
 
 #[derive(Debug)]
-struct Kept<T> {
+struct EncodedPageCache<T> {
     last: Mutex<Arc<Page<T>>>,
 }
 
 // === impl Encoded ===
 
-impl Encoded {
+impl EncodedCache {
     /// This full list of all sandboxes, with the bytes of what `message` makes of each.
     pub(crate) fn sandboxes<M: Message>(
         &self,
         all: &[Arc<Sandbox>],
         message: impl Fn(&Sandbox) -> M,
     ) -> Arc<Page<Sandbox>> {
-        self.sandboxes.renew(all, |sandbox| sandbox.id, message)
+        self.sandboxes.refresh(all, |sandbox| sandbox.id, message)
     }
 
     /// This full list of all tasks, with the bytes of what `message` makes of each.
@@ -53,7 +53,7 @@ impl Encoded {
         all: &[Arc<Task>],
         message: impl Fn(&Task) -> M,
     ) -> Arc<Page<Task>> {
-        self.tasks.renew(all, |task| task.id, message)
+        self.tasks.refresh(all, |task| task.id, message)
     }
 }
 
@@ -71,20 +71,20 @@ impl<T> Page<T> {
 
 // === impl Kept ===
 
-impl<T> Default for Kept<T> {
+impl<T> Default for EncodedPageCache<T> {
     fn default() -> Self {
         Self { last: Mutex::new(Arc::new(Page(Vec::new()))) }
     }
 }
 
-impl<T> Kept<T> {
+impl<T> EncodedPageCache<T> {
     fn lock(&self) -> MutexGuard<'_, Arc<Page<T>>> {
         // Only whole pages are put in.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The page of this list, which is in the order of `id`. Two callers at once make the same bytes twice at worst.
-    fn renew<I: Ord, M: Message>(
+    fn refresh<I: Ord, M: Message>(
         &self,
         all: &[Arc<T>],
         id: impl Fn(&T) -> I,
@@ -132,20 +132,20 @@ mod tests {
 
     #[test]
     fn only_what_has_changed_is_encoded_again_and_what_is_gone_goes() {
-        let kept = Kept::default();
+        let kept = EncodedPageCache::default();
         let made = Cell::new(0);
         let message = |object: &Object| {
             made.set(made.get() + 1);
             text(object)
         };
         let mut all: Vec<_> = (0..9).map(|id| Arc::new((id, 0))).collect();
-        assert_eq!(kept.renew(&all, |object| object.0, message).of(&all), wire(&all));
+        assert_eq!(kept.refresh(&all, |object| object.0, message).of(&all), wire(&all));
         assert_eq!(made.replace(0), 9);
-        assert_eq!(kept.renew(&all, |object| object.0, message).of(&all), wire(&all));
+        assert_eq!(kept.refresh(&all, |object| object.0, message).of(&all), wire(&all));
         assert_eq!(made.get(), 0);
         all[4] = Arc::new((4, 1));
         let gone = all.remove(2);
-        assert_eq!(kept.renew(&all, |object| object.0, message).of(&all), wire(&all));
+        assert_eq!(kept.refresh(&all, |object| object.0, message).of(&all), wire(&all));
         assert_eq!(made.get(), 1);
         assert_eq!(Arc::strong_count(&gone), 1, "nothing of it is kept");
     }
@@ -156,7 +156,7 @@ mod tests {
                 changes in prop::collection::vec((0_u8..12, prop::option::of(any::<u8>())), 0..60),
                 chosen in prop::collection::vec(any::<bool>(), 12),
             ) {
-                let kept = Kept::default();
+                let kept = EncodedPageCache::default();
     let mut objects = std::collections::BTreeMap::new();
                 for (id, change) in changes {
                     match change {
@@ -164,7 +164,7 @@ mod tests {
                         None => objects.remove(&id),
                     };
                     let all: Vec<_> = objects.values().cloned().collect();
-                    let page = kept.renew(&all, |object| object.0, text);
+                    let page = kept.refresh(&all, |object| object.0, text);
                     let some: Vec<_> = all.iter().filter(|object| chosen[usize::from(object.0)]).cloned().collect();
                     prop_assert_eq!(page.of(&all), wire(&all));
                     prop_assert_eq!(page.of(&some), wire(&some));

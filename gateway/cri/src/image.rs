@@ -10,7 +10,7 @@ use switchyard_proto::cri::v1 as cri;
 use tonic::Request;
 
 use crate::batch;
-use crate::deadline::{Answer, answer};
+use crate::deadline::{RpcResult, with_deadline};
 use crate::{from_proto, to_proto};
 
 /// Serves `runtime.v1.ImageService` over one scope.
@@ -109,8 +109,11 @@ fn reference(image: Option<cri::ImageSpec>) -> Result<String> {
 impl cri::image_service_server::ImageService for Images {
     type StreamImagesStream = batch::Stream<cri::StreamImagesResponse>;
 
-    async fn list_images(&self, request: Request<cri::ListImagesRequest>) -> Answer<cri::ListImagesResponse> {
-        answer(request, |cri::ListImagesRequest { filter }| async {
+    async fn list_images(
+        &self,
+        request: Request<cri::ListImagesRequest>,
+    ) -> RpcResult<cri::ListImagesResponse> {
+        with_deadline(request, |cri::ListImagesRequest { filter }| async {
             Ok(cri::ListImagesResponse { images: self.list(filter).await? })
         })
         .await
@@ -119,8 +122,8 @@ impl cri::image_service_server::ImageService for Images {
     async fn stream_images(
         &self,
         request: Request<cri::StreamImagesRequest>,
-    ) -> Answer<Self::StreamImagesStream> {
-        answer(request, |cri::StreamImagesRequest { filter }| async {
+    ) -> RpcResult<Self::StreamImagesStream> {
+        with_deadline(request, |cri::StreamImagesRequest { filter }| async {
             let images = self.list(filter).await?;
             Ok(batch::stream(images, |images| cri::StreamImagesResponse { images }))
         })
@@ -130,26 +133,26 @@ impl cri::image_service_server::ImageService for Images {
     async fn image_status(
         &self,
         request: Request<cri::ImageStatusRequest>,
-    ) -> Answer<cri::ImageStatusResponse> {
-        answer(request, |request| self.find(request)).await
+    ) -> RpcResult<cri::ImageStatusResponse> {
+        with_deadline(request, |request| self.find(request)).await
     }
 
-    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
-        answer(request, |request| self.pull(request)).await
+    async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> RpcResult<cri::PullImageResponse> {
+        with_deadline(request, |request| self.pull(request)).await
     }
 
     async fn remove_image(
         &self,
         request: Request<cri::RemoveImageRequest>,
-    ) -> Answer<cri::RemoveImageResponse> {
-        answer(request, |request| self.remove(request)).await
+    ) -> RpcResult<cri::RemoveImageResponse> {
+        with_deadline(request, |request| self.remove(request)).await
     }
 
     async fn image_fs_info(
         &self,
         request: Request<cri::ImageFsInfoRequest>,
-    ) -> Answer<cri::ImageFsInfoResponse> {
-        answer(request, |cri::ImageFsInfoRequest {}| self.usage()).await
+    ) -> RpcResult<cri::ImageFsInfoResponse> {
+        with_deadline(request, |cri::ImageFsInfoRequest {}| self.usage()).await
     }
 }
 

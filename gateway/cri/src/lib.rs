@@ -41,4 +41,4 @@ pub use config::{Config, UnsetSeccomp};
 pub use cpus::ExclusiveCpus;
 pub use image::Images;
 pub use runtime::Runtime;
-pub use service::{ByName, Calls, Services, services};
+pub use service::{MethodRouter, RoutedService, Services, services};

@@ -18,7 +18,7 @@ use switchyard_proto::cri::v1alpha2 as old;
 const VERSION: u8 = 1;
 
 /// How many decoded records of objects that are gone may linger.
-const SLACK: usize = 64;
+const STALE_MAX: usize = 64;
 
 /// The request that made a sandbox.
 #[derive(Clone, PartialEq, Message)]
@@ -117,13 +117,13 @@ impl Records {
     }
 
     /// Forgets sandboxes that are not in this full list.
-    pub(crate) fn keep_sandboxes(&self, all: &[Arc<Sandbox>]) {
-        self.sandboxes.keep(all.len(), || all.iter().map(|sandbox| sandbox.id).collect());
+    pub(crate) fn retain_sandboxes(&self, all: &[Arc<Sandbox>]) {
+        self.sandboxes.retain(all.len(), || all.iter().map(|sandbox| sandbox.id).collect());
     }
 
     /// Forgets containers that are not in this full list.
-    pub(crate) fn keep_tasks(&self, all: &[Arc<Task>]) {
-        self.tasks.keep(all.len(), || all.iter().map(|task| task.id).collect());
+    pub(crate) fn retain_tasks(&self, all: &[Arc<Task>]) {
+        self.tasks.retain(all.len(), || all.iter().map(|task| task.id).collect());
     }
 }
 
@@ -151,9 +151,9 @@ impl<I: Eq + Hash + Copy, R: Message + Default> Cache<I, R> {
         record
     }
 
-    fn keep(&self, living: usize, ids: impl Fn() -> HashSet<I>) {
+    fn retain(&self, living: usize, ids: impl Fn() -> HashSet<I>) {
         let mut decoded = self.lock();
-        if decoded.len() > living + SLACK {
+        if decoded.len() > living + STALE_MAX {
             let ids = ids();
             decoded.retain(|id, _| ids.contains(id));
         }
@@ -201,12 +201,12 @@ mod tests {
     fn the_cache_forgets_what_is_gone_once_there_is_much_of_it() {
         let cache = Cache::<usize, SandboxRecord>::default();
         let bytes = encode(&record("a"));
-        for id in 0..SLACK + 2 {
+        for id in 0..STALE_MAX + 2 {
             cache.get(id, &bytes);
         }
-        cache.keep(2, || HashSet::from([0, 1]));
-        assert_eq!(cache.lock().len(), SLACK + 2);
-        cache.keep(1, || HashSet::from([0]));
+        cache.retain(2, || HashSet::from([0, 1]));
+        assert_eq!(cache.lock().len(), STALE_MAX + 2);
+        cache.retain(1, || HashSet::from([0]));
         assert_eq!(cache.lock().len(), 1);
     }
 

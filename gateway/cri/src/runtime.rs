@@ -16,8 +16,8 @@ use tonic::Request;
 use crate::batch;
 use crate::config::Config;
 use crate::cpus::{CpuOwnership, ExclusiveCpus};
-use crate::deadline::{Answer, answer};
-use crate::encoded::Encoded;
+use crate::deadline::{RpcResult, with_deadline};
+use crate::encoded::EncodedCache;
 use crate::record::Records;
 use crate::samples::Samples;
 use crate::to_proto;
@@ -39,7 +39,7 @@ pub struct Runtime {
     /// Where streaming sessions wait for their clients.
     pub(crate) sessions: Option<Sessions>,
     pub(crate) cpus: CpuOwnership,
-    encoded: Encoded,
+    encoded: EncodedCache,
     task_rates: Samples<TaskId>,
     sandbox_rates: Samples<SandboxId>,
 }
@@ -57,7 +57,7 @@ impl Runtime {
             sessions,
             cpus: CpuOwnership::new(cpus),
             records: Arc::default(),
-            encoded: Encoded::default(),
+            encoded: EncodedCache::default(),
             task_rates: Samples::default(),
             sandbox_rates: Samples::default(),
         }
@@ -71,7 +71,7 @@ pub(crate) fn unknown_handler(field: &str, name: &str, handlers: &[Handler]) -> 
 }
 
 /// The answer to a call that this runtime does not serve.
-fn absent<T>(call: &str, why: &str) -> Result<T> {
+fn unimplemented<T>(call: &str, why: &str) -> Result<T> {
     Err(Error::unimplemented(format!("{call} is not served by this runtime: {why}")))
 }
 
@@ -86,26 +86,26 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
 
     // --- node ---
 
-    async fn version(&self, request: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
-        answer(request, |request| async move { Ok(node::version(request, "v1")) }).await
+    async fn version(&self, request: Request<cri::VersionRequest>) -> RpcResult<cri::VersionResponse> {
+        with_deadline(request, |request| async move { Ok(node::version(request, "v1")) }).await
     }
 
-    async fn status(&self, request: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {
-        answer(request, |request| async move { Ok(self.node_status(request)) }).await
+    async fn status(&self, request: Request<cri::StatusRequest>) -> RpcResult<cri::StatusResponse> {
+        with_deadline(request, |request| async move { Ok(self.node_status(request)) }).await
     }
 
     async fn runtime_config(
         &self,
         request: Request<cri::RuntimeConfigRequest>,
-    ) -> Answer<cri::RuntimeConfigResponse> {
-        answer(request, |request| async move { Ok(self.node_config(request)) }).await
+    ) -> RpcResult<cri::RuntimeConfigResponse> {
+        with_deadline(request, |request| async move { Ok(self.node_config(request)) }).await
     }
 
     async fn update_runtime_config(
         &self,
         request: Request<cri::UpdateRuntimeConfigRequest>,
-    ) -> Answer<cri::UpdateRuntimeConfigResponse> {
-        answer(request, |request| self.update_config(request)).await
+    ) -> RpcResult<cri::UpdateRuntimeConfigResponse> {
+        with_deadline(request, |request| self.update_config(request)).await
     }
 
     // --- sandboxes ---
@@ -113,36 +113,36 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn run_pod_sandbox(
         &self,
         request: Request<cri::RunPodSandboxRequest>,
-    ) -> Answer<cri::RunPodSandboxResponse> {
-        answer(request, |request| self.run_sandbox(request)).await
+    ) -> RpcResult<cri::RunPodSandboxResponse> {
+        with_deadline(request, |request| self.run_sandbox(request)).await
     }
 
     async fn stop_pod_sandbox(
         &self,
         request: Request<cri::StopPodSandboxRequest>,
-    ) -> Answer<cri::StopPodSandboxResponse> {
-        answer(request, |request| self.stop_sandbox(request)).await
+    ) -> RpcResult<cri::StopPodSandboxResponse> {
+        with_deadline(request, |request| self.stop_sandbox(request)).await
     }
 
     async fn remove_pod_sandbox(
         &self,
         request: Request<cri::RemovePodSandboxRequest>,
-    ) -> Answer<cri::RemovePodSandboxResponse> {
-        answer(request, |request| self.remove_sandbox(request)).await
+    ) -> RpcResult<cri::RemovePodSandboxResponse> {
+        with_deadline(request, |request| self.remove_sandbox(request)).await
     }
 
     async fn pod_sandbox_status(
         &self,
         request: Request<cri::PodSandboxStatusRequest>,
-    ) -> Answer<cri::PodSandboxStatusResponse> {
-        answer(request, |request| self.sandbox_status(request)).await
+    ) -> RpcResult<cri::PodSandboxStatusResponse> {
+        with_deadline(request, |request| self.sandbox_status(request)).await
     }
 
     async fn list_pod_sandbox(
         &self,
         request: Request<cri::ListPodSandboxRequest>,
-    ) -> Answer<cri::ListPodSandboxResponse> {
-        answer(request, |cri::ListPodSandboxRequest { filter }| async {
+    ) -> RpcResult<cri::ListPodSandboxResponse> {
+        with_deadline(request, |cri::ListPodSandboxRequest { filter }| async {
             Ok(cri::ListPodSandboxResponse { items: self.list_sandboxes(filter)? })
         })
         .await
@@ -151,8 +151,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn stream_pod_sandboxes(
         &self,
         request: Request<cri::StreamPodSandboxesRequest>,
-    ) -> Answer<Self::StreamPodSandboxesStream> {
-        answer(request, |cri::StreamPodSandboxesRequest { filter }| async {
+    ) -> RpcResult<Self::StreamPodSandboxesStream> {
+        with_deadline(request, |cri::StreamPodSandboxesRequest { filter }| async {
             let all = self.list_sandboxes(filter)?;
             Ok(batch::stream(all, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes }))
         })
@@ -162,8 +162,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn update_pod_sandbox_resources(
         &self,
         request: Request<cri::UpdatePodSandboxResourcesRequest>,
-    ) -> Answer<cri::UpdatePodSandboxResourcesResponse> {
-        answer(request, |request| self.update_sandbox(request)).await
+    ) -> RpcResult<cri::UpdatePodSandboxResourcesResponse> {
+        with_deadline(request, |request| self.update_sandbox(request)).await
     }
 
     // --- containers ---
@@ -171,37 +171,37 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn create_container(
         &self,
         request: Request<cri::CreateContainerRequest>,
-    ) -> Answer<cri::CreateContainerResponse> {
+    ) -> RpcResult<cri::CreateContainerResponse> {
         // It is large.
-        answer(request, |request| Box::pin(self.create(request))).await
+        with_deadline(request, |request| Box::pin(self.create(request))).await
     }
 
     async fn start_container(
         &self,
         request: Request<cri::StartContainerRequest>,
-    ) -> Answer<cri::StartContainerResponse> {
-        answer(request, |request| self.start(request)).await
+    ) -> RpcResult<cri::StartContainerResponse> {
+        with_deadline(request, |request| self.start(request)).await
     }
 
     async fn stop_container(
         &self,
         request: Request<cri::StopContainerRequest>,
-    ) -> Answer<cri::StopContainerResponse> {
-        answer(request, |request| self.stop(request)).await
+    ) -> RpcResult<cri::StopContainerResponse> {
+        with_deadline(request, |request| self.stop(request)).await
     }
 
     async fn remove_container(
         &self,
         request: Request<cri::RemoveContainerRequest>,
-    ) -> Answer<cri::RemoveContainerResponse> {
-        answer(request, |request| self.remove(request)).await
+    ) -> RpcResult<cri::RemoveContainerResponse> {
+        with_deadline(request, |request| self.remove(request)).await
     }
 
     async fn list_containers(
         &self,
         request: Request<cri::ListContainersRequest>,
-    ) -> Answer<cri::ListContainersResponse> {
-        answer(request, |cri::ListContainersRequest { filter }| async {
+    ) -> RpcResult<cri::ListContainersResponse> {
+        with_deadline(request, |cri::ListContainersRequest { filter }| async {
             Ok(cri::ListContainersResponse { containers: self.list(filter)? })
         })
         .await
@@ -210,8 +210,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn stream_containers(
         &self,
         request: Request<cri::StreamContainersRequest>,
-    ) -> Answer<Self::StreamContainersStream> {
-        answer(request, |cri::StreamContainersRequest { filter }| async {
+    ) -> RpcResult<Self::StreamContainersStream> {
+        with_deadline(request, |cri::StreamContainersRequest { filter }| async {
             let all = self.list(filter)?;
             Ok(batch::stream(all, |containers| cri::StreamContainersResponse { containers }))
         })
@@ -221,41 +221,41 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn container_status(
         &self,
         request: Request<cri::ContainerStatusRequest>,
-    ) -> Answer<cri::ContainerStatusResponse> {
-        answer(request, |request| self.container_status(request)).await
+    ) -> RpcResult<cri::ContainerStatusResponse> {
+        with_deadline(request, |request| self.container_status(request)).await
     }
 
     async fn update_container_resources(
         &self,
         request: Request<cri::UpdateContainerResourcesRequest>,
-    ) -> Answer<cri::UpdateContainerResourcesResponse> {
-        answer(request, |request| self.update(request)).await
+    ) -> RpcResult<cri::UpdateContainerResourcesResponse> {
+        with_deadline(request, |request| self.update(request)).await
     }
 
     async fn reopen_container_log(
         &self,
         request: Request<cri::ReopenContainerLogRequest>,
-    ) -> Answer<cri::ReopenContainerLogResponse> {
-        answer(request, |request| self.reopen_log(request)).await
+    ) -> RpcResult<cri::ReopenContainerLogResponse> {
+        with_deadline(request, |request| self.reopen_log(request)).await
     }
 
-    async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> Answer<cri::ExecSyncResponse> {
-        answer(request, |request| self.exec_sync(request)).await
+    async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> RpcResult<cri::ExecSyncResponse> {
+        with_deadline(request, |request| self.exec_sync(request)).await
     }
 
-    async fn exec(&self, request: Request<cri::ExecRequest>) -> Answer<cri::ExecResponse> {
-        answer(request, |request| async { self.exec(request) }).await
+    async fn exec(&self, request: Request<cri::ExecRequest>) -> RpcResult<cri::ExecResponse> {
+        with_deadline(request, |request| async { self.exec(request) }).await
     }
 
-    async fn attach(&self, request: Request<cri::AttachRequest>) -> Answer<cri::AttachResponse> {
-        answer(request, |request| async { self.attach(request) }).await
+    async fn attach(&self, request: Request<cri::AttachRequest>) -> RpcResult<cri::AttachResponse> {
+        with_deadline(request, |request| async { self.attach(request) }).await
     }
 
     async fn port_forward(
         &self,
         request: Request<cri::PortForwardRequest>,
-    ) -> Answer<cri::PortForwardResponse> {
-        answer(request, |request| async { self.port_forward(request) }).await
+    ) -> RpcResult<cri::PortForwardResponse> {
+        with_deadline(request, |request| async { self.port_forward(request) }).await
     }
 
     // --- usage ---
@@ -263,15 +263,15 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn container_stats(
         &self,
         request: Request<cri::ContainerStatsRequest>,
-    ) -> Answer<cri::ContainerStatsResponse> {
-        answer(request, |request| self.usage_of_container(request)).await
+    ) -> RpcResult<cri::ContainerStatsResponse> {
+        with_deadline(request, |request| self.usage_of_container(request)).await
     }
 
     async fn list_container_stats(
         &self,
         request: Request<cri::ListContainerStatsRequest>,
-    ) -> Answer<cri::ListContainerStatsResponse> {
-        answer(request, |cri::ListContainerStatsRequest { filter }| async {
+    ) -> RpcResult<cri::ListContainerStatsResponse> {
+        with_deadline(request, |cri::ListContainerStatsRequest { filter }| async {
             Ok(cri::ListContainerStatsResponse { stats: self.usage_of_containers(filter).await? })
         })
         .await
@@ -280,8 +280,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn stream_container_stats(
         &self,
         request: Request<cri::StreamContainerStatsRequest>,
-    ) -> Answer<Self::StreamContainerStatsStream> {
-        answer(request, |cri::StreamContainerStatsRequest { filter }| async {
+    ) -> RpcResult<Self::StreamContainerStatsStream> {
+        with_deadline(request, |cri::StreamContainerStatsRequest { filter }| async {
             let all = self.usage_of_containers(filter).await?;
             Ok(batch::stream(all, |container_stats| cri::StreamContainerStatsResponse { container_stats }))
         })
@@ -291,15 +291,15 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn pod_sandbox_stats(
         &self,
         request: Request<cri::PodSandboxStatsRequest>,
-    ) -> Answer<cri::PodSandboxStatsResponse> {
-        answer(request, |request| self.usage_of_sandbox(request)).await
+    ) -> RpcResult<cri::PodSandboxStatsResponse> {
+        with_deadline(request, |request| self.usage_of_sandbox(request)).await
     }
 
     async fn list_pod_sandbox_stats(
         &self,
         request: Request<cri::ListPodSandboxStatsRequest>,
-    ) -> Answer<cri::ListPodSandboxStatsResponse> {
-        answer(request, |cri::ListPodSandboxStatsRequest { filter }| async {
+    ) -> RpcResult<cri::ListPodSandboxStatsResponse> {
+        with_deadline(request, |cri::ListPodSandboxStatsRequest { filter }| async {
             Ok(cri::ListPodSandboxStatsResponse { stats: self.usage_of_sandboxes(filter).await? })
         })
         .await
@@ -308,8 +308,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn stream_pod_sandbox_stats(
         &self,
         request: Request<cri::StreamPodSandboxStatsRequest>,
-    ) -> Answer<Self::StreamPodSandboxStatsStream> {
-        answer(request, |cri::StreamPodSandboxStatsRequest { filter }| async {
+    ) -> RpcResult<Self::StreamPodSandboxStatsStream> {
+        with_deadline(request, |cri::StreamPodSandboxStatsRequest { filter }| async {
             let all = self.usage_of_sandboxes(filter).await?;
             Ok(batch::stream(all, |pod_sandbox_stats| cri::StreamPodSandboxStatsResponse {
                 pod_sandbox_stats,
@@ -323,8 +323,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn list_metric_descriptors(
         &self,
         request: Request<cri::ListMetricDescriptorsRequest>,
-    ) -> Answer<cri::ListMetricDescriptorsResponse> {
-        answer(request, |cri::ListMetricDescriptorsRequest {}| async {
+    ) -> RpcResult<cri::ListMetricDescriptorsResponse> {
+        with_deadline(request, |cri::ListMetricDescriptorsRequest {}| async {
             Ok(cri::ListMetricDescriptorsResponse { descriptors: to_proto::descriptors() })
         })
         .await
@@ -333,8 +333,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn list_pod_sandbox_metrics(
         &self,
         request: Request<cri::ListPodSandboxMetricsRequest>,
-    ) -> Answer<cri::ListPodSandboxMetricsResponse> {
-        answer(request, |cri::ListPodSandboxMetricsRequest {}| async {
+    ) -> RpcResult<cri::ListPodSandboxMetricsResponse> {
+        with_deadline(request, |cri::ListPodSandboxMetricsRequest {}| async {
             Ok(cri::ListPodSandboxMetricsResponse { pod_metrics: self.metrics().await? })
         })
         .await
@@ -343,8 +343,8 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn stream_pod_sandbox_metrics(
         &self,
         request: Request<cri::StreamPodSandboxMetricsRequest>,
-    ) -> Answer<Self::StreamPodSandboxMetricsStream> {
-        answer(request, |cri::StreamPodSandboxMetricsRequest {}| async {
+    ) -> RpcResult<Self::StreamPodSandboxMetricsStream> {
+        with_deadline(request, |cri::StreamPodSandboxMetricsRequest {}| async {
             let all = self.metrics().await?;
             Ok(batch::stream(all, |pod_sandbox_metrics| cri::StreamPodSandboxMetricsResponse {
                 pod_sandbox_metrics,
@@ -356,26 +356,34 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
     async fn get_container_events(
         &self,
         request: Request<cri::GetEventsRequest>,
-    ) -> Answer<Self::GetContainerEventsStream> {
-        answer(request, |cri::GetEventsRequest {}| async { self.events() }).await
+    ) -> RpcResult<Self::GetContainerEventsStream> {
+        with_deadline(request, |cri::GetEventsRequest {}| async { self.events() }).await
     }
 
     async fn checkpoint_container(
         &self,
         request: Request<cri::CheckpointContainerRequest>,
-    ) -> Answer<cri::CheckpointContainerResponse> {
-        answer(request, |request| self.checkpoint(request)).await
+    ) -> RpcResult<cri::CheckpointContainerResponse> {
+        with_deadline(request, |request| self.checkpoint(request)).await
     }
 
     async fn checkpoint_pod(
         &self,
         request: Request<cri::CheckpointPodRequest>,
-    ) -> Answer<cri::CheckpointPodResponse> {
-        answer(request, |_| async { absent("CheckpointPod", "KEP-5823 is alpha, and no runtime has it") })
-            .await
+    ) -> RpcResult<cri::CheckpointPodResponse> {
+        with_deadline(request, |_| async {
+            unimplemented("CheckpointPod", "KEP-5823 is alpha, and no runtime has it")
+        })
+        .await
     }
 
-    async fn restore_pod(&self, request: Request<cri::RestorePodRequest>) -> Answer<cri::RestorePodResponse> {
-        answer(request, |_| async { absent("RestorePod", "KEP-5823 is alpha, and no runtime has it") }).await
+    async fn restore_pod(
+        &self,
+        request: Request<cri::RestorePodRequest>,
+    ) -> RpcResult<cri::RestorePodResponse> {
+        with_deadline(request, |_| async {
+            unimplemented("RestorePod", "KEP-5823 is alpha, and no runtime has it")
+        })
+        .await
     }
 }

@@ -16,7 +16,7 @@ use tonic_prost::ProstCodec;
 
 use crate::config::Config;
 use crate::cpus::ExclusiveCpus;
-use crate::deadline::answer;
+use crate::deadline::with_deadline;
 use crate::image::Images;
 use crate::runtime::Runtime;
 use crate::v1alpha2;
@@ -25,15 +25,15 @@ use crate::v1alpha2;
 #[derive(Debug, Clone)]
 pub struct Services {
     /// `runtime.v1.RuntimeService`.
-    pub runtime: ByName<RuntimeService>,
+    pub runtime: MethodRouter<RuntimeService>,
     /// `runtime.v1.ImageService`.
     pub image: ImageServiceServer<Images>,
     /// `runtime.v1alpha2.RuntimeService`.
-    pub runtime_v1alpha2: ByName<v1alpha2::RuntimeService>,
+    pub runtime_v1alpha2: MethodRouter<v1alpha2::RuntimeServiceV1alpha2>,
     /// `runtime.v1alpha2.ImageService`.
-    pub image_v1alpha2: ByName<v1alpha2::ImageService>,
+    pub image_v1alpha2: MethodRouter<v1alpha2::ImageServiceV1alpha2>,
     /// `runtime.v1alpha2.VolumeService`.
-    pub volume_v1alpha2: ByName<v1alpha2::VolumeService>,
+    pub volume_v1alpha2: MethodRouter<v1alpha2::VolumeServiceV1alpha2>,
 }
 
 /// `runtime.v1.RuntimeService`. ListContainers and ListPodSandbox are answered from bytes that are kept; everything else by the
@@ -62,21 +62,25 @@ pub fn services(
     let service = RuntimeService { runtime: Arc::clone(&runtime), generated, limit };
     let image = ImageServiceServer::new(images.clone()).max_decoding_message_size(limit);
     Services {
-        runtime_v1alpha2: ByName(v1alpha2::RuntimeService::new(service.clone(), Arc::clone(&runtime), limit)),
-        image_v1alpha2: ByName(v1alpha2::ImageService::new(image.clone(), images, limit)),
-        volume_v1alpha2: ByName(v1alpha2::VolumeService::new(runtime, limit)),
-        runtime: ByName(service),
+        runtime_v1alpha2: MethodRouter(v1alpha2::RuntimeServiceV1alpha2::new(
+            service.clone(),
+            Arc::clone(&runtime),
+            limit,
+        )),
+        image_v1alpha2: MethodRouter(v1alpha2::ImageServiceV1alpha2::new(image.clone(), images, limit)),
+        volume_v1alpha2: MethodRouter(v1alpha2::VolumeServiceV1alpha2::new(runtime, limit)),
+        runtime: MethodRouter(service),
         image,
     }
 }
 
-impl Calls for RuntimeService {
+impl RoutedService for RuntimeService {
     const NAME: &'static str = <RuntimeServiceServer<Runtime> as NamedService>::NAME;
 
-    fn call(&self, request: Request) -> Answer {
+    fn call(&self, request: Request) -> ResponseFuture {
         let runtime = &self.runtime;
         let limit = self.limit;
-        match call_of(&request) {
+        match method_of(&request) {
             "ListContainers" => {
                 unary(limit, runtime, request, |runtime, request| ready(runtime.list_encoded(request)))
             }
@@ -94,41 +98,41 @@ impl Calls for RuntimeService {
 pub(crate) type Request = http::Request<tonic::body::Body>;
 
 /// The answer to a call.
-pub(crate) type Answer = BoxFuture<http::Response<tonic::body::Body>, Infallible>;
+pub(crate) type ResponseFuture = BoxFuture<http::Response<tonic::body::Body>, Infallible>;
 
 /// A gRPC service that looks at the name of a call before anything else.
-pub trait Calls: Clone + Send + Sync + 'static {
+pub trait RoutedService: Clone + Send + Sync + 'static {
     /// Its name in full.
     const NAME: &'static str;
 
     /// Answers the call that the last part of the request's path names.
-    fn call(&self, request: Request) -> Answer;
+    fn call(&self, request: Request) -> ResponseFuture;
 }
 
 /// Serves [`Calls`].
 #[derive(Debug, Clone)]
-pub struct ByName<C>(pub(crate) C);
+pub struct MethodRouter<C>(pub(crate) C);
 
-impl<C: Calls> NamedService for ByName<C> {
+impl<C: RoutedService> NamedService for MethodRouter<C> {
     const NAME: &'static str = C::NAME;
 }
 
-impl<C: Calls> Service<Request> for ByName<C> {
+impl<C: RoutedService> Service<Request> for MethodRouter<C> {
     type Response = http::Response<tonic::body::Body>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request) -> Answer {
+    fn call(&mut self, request: Request) -> ResponseFuture {
         self.0.call(request)
     }
 }
 
 /// The name of the call that a request is for.
-pub(crate) fn call_of<B>(request: &http::Request<B>) -> &str {
+pub(crate) fn method_of<B>(request: &http::Request<B>) -> &str {
     request.uri().path().rsplit('/').next().unwrap_or_default()
 }
 
@@ -138,7 +142,7 @@ pub(crate) fn unary<S, Q, T, F>(
     state: &S,
     request: Request,
     work: impl Fn(S, Q) -> F + Copy + Send + Sync + 'static,
-) -> Answer
+) -> ResponseFuture
 where
     S: Clone + Send + Sync + 'static,
     Q: prost::Message + Default + 'static,
@@ -148,7 +152,7 @@ where
     let state = state.clone();
     let unary = tower::service_fn(move |request| {
         let state = state.clone();
-        answer(request, move |message| work(state, message))
+        with_deadline(request, move |message| work(state, message))
     });
     let mut grpc = Grpc::new(ProstCodec::<T, Q>::default()).apply_max_message_size_config(Some(limit), None);
     Box::pin(async move { Ok(grpc.unary(unary, request).await) })

@@ -22,14 +22,14 @@ impl Runtime {
     pub(crate) fn exec(&self, request: cri::ExecRequest) -> Result<cri::ExecResponse> {
         let cri::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr } = request;
         let streams = checked(Streams { stdin, stdout, stderr, tty })?;
-        given("container_id", &container_id)?;
+        require_id("container_id", &container_id)?;
         if cmd.is_empty() {
             return Err(Error::invalid("cmd", "a command is needed"));
         }
-        let task = self.scope.task_that_runs(&container_id)?;
+        let task = self.scope.require_running_task(&container_id)?;
         let drain = self.config.exec_drain();
         let spec = ExecSpec { command: cmd, tty, size: None, stdin, env: Vec::new(), cwd: None, drain };
-        let start = exec::Start { scope: self.scope.clone(), task: task.id, spec };
+        let start = exec::PendingExec { scope: self.scope.clone(), task: task.id, spec };
         let url = self.sessions()?.exec(streams, Box::new(start)).map_err(too_many)?;
         Ok(cri::ExecResponse { url: url.into() })
     }
@@ -38,13 +38,13 @@ impl Runtime {
     pub(crate) fn attach(&self, request: cri::AttachRequest) -> Result<cri::AttachResponse> {
         let cri::AttachRequest { container_id, stdin, tty, stdout, stderr } = request;
         let streams = checked(Streams { stdin, stdout, stderr, tty })?;
-        given("container_id", &container_id)?;
-        let task = self.scope.task_that_runs(&container_id)?;
+        require_id("container_id", &container_id)?;
+        let task = self.scope.require_running_task(&container_id)?;
         let record = self.records.task(&task);
         let config = record.as_ref().and_then(|record| record.config.as_ref());
         // An input that is for one client ends with it, and what the container says to that is still for the client.
         let until_the_end = config.is_some_and(|config| config.stdin_once && !config.tty);
-        let join = attach::Join {
+        let join = attach::PendingAttach {
             scope: self.scope.clone(),
             task: task.id,
             spec: AttachSpec { stdin, stdout, stderr },
@@ -57,14 +57,14 @@ impl Runtime {
     /// CRI v1 PortForward. The ports are for clients that cannot name theirs later.
     pub(crate) fn port_forward(&self, request: cri::PortForwardRequest) -> Result<cri::PortForwardResponse> {
         let cri::PortForwardRequest { pod_sandbox_id, port } = request;
-        given("pod_sandbox_id", &pod_sandbox_id)?;
+        require_id("pod_sandbox_id", &pod_sandbox_id)?;
         let number = |port: i32| u16::try_from(port).ok().and_then(NonZeroU16::new).map(NonZeroU16::get);
         let ports = port.into_iter().map(|port| {
             number(port).ok_or_else(|| Error::invalid("port", format!("{port} is not from 1 to 65535")))
         });
         let ports = ports.collect::<Result<Vec<u16>>>()?;
-        let sandbox = self.scope.sandbox_that_is_ready(&pod_sandbox_id)?;
-        let dial = forward::Ports { scope: self.scope.clone(), sandbox: sandbox.id };
+        let sandbox = self.scope.require_ready_sandbox(&pod_sandbox_id)?;
+        let dial = forward::PodPorts { scope: self.scope.clone(), sandbox: sandbox.id };
         let url = self.sessions()?.port_forward(ports, Arc::new(dial)).map_err(too_many)?;
         Ok(cri::PortForwardResponse { url: url.into() })
     }
@@ -86,7 +86,7 @@ fn checked(streams: Streams) -> Result<Streams> {
     Ok(streams)
 }
 
-fn given(field: &str, id: &str) -> Result<()> {
+fn require_id(field: &str, id: &str) -> Result<()> {
     if id.is_empty() { Err(Error::invalid(field, "it is empty")) } else { Ok(()) }
 }
 
@@ -95,7 +95,7 @@ fn too_many(error: TooMany) -> Error {
 }
 
 /// What a client is told whose session cannot be opened.
-fn refusal(error: &Error) -> Refusal {
+fn to_refusal(error: &Error) -> Refusal {
     Refusal(error.report())
 }
 

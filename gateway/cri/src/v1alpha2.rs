@@ -23,7 +23,7 @@ use tonic::codegen::{Service, http};
 
 use crate::image::Images;
 use crate::runtime::{Runtime, node};
-use crate::service::{self, Answer, Calls, Request, call_of, unary};
+use crate::service::{self, Request, ResponseFuture, RoutedService, method_of, unary};
 
 mod additions;
 mod quota;
@@ -60,7 +60,7 @@ const IMAGE_CALLS: [&str; 2] = ["RemoveImage", "ImageFsInfo"];
 
 /// `runtime.v1alpha2.RuntimeService`.
 #[derive(Debug, Clone)]
-pub struct RuntimeService {
+pub struct RuntimeServiceV1alpha2 {
     v1: service::RuntimeService,
     runtime: Arc<Runtime>,
     /// The most bytes of a request.
@@ -69,7 +69,7 @@ pub struct RuntimeService {
 
 /// `runtime.v1alpha2.ImageService`.
 #[derive(Debug, Clone)]
-pub struct ImageService {
+pub struct ImageServiceV1alpha2 {
     v1: ImageServiceServer<Images>,
     images: Images,
     /// The most bytes of a request.
@@ -78,7 +78,7 @@ pub struct ImageService {
 
 /// `runtime.v1alpha2.VolumeService`.
 #[derive(Debug, Clone)]
-pub struct VolumeService {
+pub struct VolumeServiceV1alpha2 {
     runtime: Arc<Runtime>,
     /// The most bytes of a request.
     limit: usize,
@@ -86,19 +86,19 @@ pub struct VolumeService {
 
 // === impl RuntimeService ===
 
-impl RuntimeService {
+impl RuntimeServiceV1alpha2 {
     pub(crate) const fn new(v1: service::RuntimeService, runtime: Arc<Runtime>, limit: usize) -> Self {
         Self { v1, runtime, limit }
     }
 }
 
-impl Calls for RuntimeService {
+impl RoutedService for RuntimeServiceV1alpha2 {
     const NAME: &'static str = old::runtime_service_server::SERVICE_NAME;
 
-    fn call(&self, request: Request) -> Answer {
+    fn call(&self, request: Request) -> ResponseFuture {
         let runtime = &self.runtime;
         let limit = self.limit;
-        match call_of(&request) {
+        match method_of(&request) {
             "Version" => unary(limit, &(), request, |(), request| ready(Ok(node::version(request, API)))),
             "RunPodSandbox" => unary(limit, runtime, request, run_sandbox),
             "StartPodSandbox" => unary(limit, runtime, request, start_sandbox),
@@ -116,19 +116,19 @@ impl Calls for RuntimeService {
 
 // === impl ImageService ===
 
-impl ImageService {
+impl ImageServiceV1alpha2 {
     pub(crate) const fn new(v1: ImageServiceServer<Images>, images: Images, limit: usize) -> Self {
         Self { v1, images, limit }
     }
 }
 
-impl Calls for ImageService {
+impl RoutedService for ImageServiceV1alpha2 {
     const NAME: &'static str = old::image_service_server::SERVICE_NAME;
 
-    fn call(&self, request: Request) -> Answer {
+    fn call(&self, request: Request) -> ResponseFuture {
         let images = &self.images;
         let limit = self.limit;
-        match call_of(&request) {
+        match method_of(&request) {
             "ListImages" => unary(limit, images, request, list_images),
             "ImageStatus" => unary(limit, images, request, image_status),
             "PullImage" => unary(limit, images, request, pull_image),
@@ -140,17 +140,17 @@ impl Calls for ImageService {
 
 // === impl VolumeService ===
 
-impl VolumeService {
+impl VolumeServiceV1alpha2 {
     pub(crate) const fn new(runtime: Arc<Runtime>, limit: usize) -> Self {
         Self { runtime, limit }
     }
 }
 
-impl Calls for VolumeService {
+impl RoutedService for VolumeServiceV1alpha2 {
     const NAME: &'static str = old::volume_service_server::SERVICE_NAME;
 
-    fn call(&self, request: Request) -> Answer {
-        match call_of(&request) {
+    fn call(&self, request: Request) -> ResponseFuture {
+        match method_of(&request) {
             "RemoveVolume" => unary(self.limit, &self.runtime, request, remove_volume),
             call => unknown(call),
         }
@@ -166,7 +166,7 @@ fn renamed<B>(mut request: http::Request<B>) -> http::Request<B> {
     request
 }
 
-fn unknown(call: &str) -> Answer {
+fn unknown(call: &str) -> ResponseFuture {
     let answer = Status::unimplemented(format!("{call} is not a call of runtime.{API}: use runtime.v1"));
     let answer = answer.into_http();
     Box::pin(async move { Ok(answer) })

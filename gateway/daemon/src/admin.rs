@@ -35,7 +35,7 @@ use switchyard_core::ErrorKind;
 use switchyard_core::id::LeaseToken;
 
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
-use crate::status::{Part, PartView, Source, StatusReport, count_views, rfc3339};
+use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc3339};
 
 pub use host::Hosts;
 pub use server::{Limits, serve};
@@ -62,29 +62,29 @@ pub enum Reach {
 
 /// What the pages are made from.
 #[derive(Clone)]
-pub struct Admin {
-    source: Arc<dyn Source>,
+pub struct AdminPages {
+    source: Arc<dyn StatusSource>,
     metrics: Arc<Metrics>,
     started: SystemTime,
 }
 
 /// The pages for one listener.
 #[derive(Clone)]
-struct Pages {
-    admin: Admin,
+struct ListenerPages {
+    admin: AdminPages,
     reach: Reach,
 }
 
-impl std::fmt::Debug for Admin {
+impl std::fmt::Debug for AdminPages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Admin").field("started", &self.started).finish_non_exhaustive()
     }
 }
 
-impl Admin {
+impl AdminPages {
     /// Pages about this source; the daemon counts as started now.
     #[must_use]
-    pub fn new(source: Arc<dyn Source>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(source: Arc<dyn StatusSource>, metrics: Arc<Metrics>) -> Self {
         Self { source, metrics, started: SystemTime::now() }
     }
 
@@ -105,7 +105,7 @@ impl Admin {
                 .route("/v1/devices", get(devices))
                 .route("/v1/devices/leases/{token}", delete(release_lease)),
         };
-        router.with_state(Pages { admin: self.clone(), reach })
+        router.with_state(ListenerPages { admin: self.clone(), reach })
     }
 
     /// What `/statusz` says.
@@ -119,7 +119,7 @@ impl Admin {
                 Reach::Local => Some(std::process::id()),
             },
             started_at: rfc3339(self.started),
-            ready: !parts.iter().any(Part::is_missed),
+            ready: !parts.iter().any(Part::blocks_readiness),
             parts: parts.iter().map(|part| part_view(part, reach)).collect(),
             sandboxes: count_views(&self.source.count_sandboxes()),
             tasks: count_views(&self.source.count_tasks()),
@@ -133,12 +133,15 @@ impl Admin {
     }
 }
 
-async fn readyz(State(pages): State<Pages>, Query(query): Query<HashMap<String, String>>) -> Response {
+async fn readyz(
+    State(pages): State<ListenerPages>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
     probe("readyz", &pages.admin.source.parts(), query.contains_key("verbose"), pages.reach)
 }
 
 async fn readyz_part(
-    State(pages): State<Pages>,
+    State(pages): State<ListenerPages>,
     Path(name): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
@@ -156,7 +159,7 @@ async fn readyz_part(
 
 /// The answer of a probe, in the form Kubernetes' own components give.
 fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
-    let ready = !parts.iter().any(Part::is_missed);
+    let ready = !parts.iter().any(Part::blocks_readiness);
     if ready && !verbose {
         return text(StatusCode::OK, "ok\n".into());
     }
@@ -177,7 +180,7 @@ fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
     text(if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, body)
 }
 
-async fn metrics(State(Pages { admin, reach: _ }): State<Pages>) -> Response {
+async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>) -> Response {
     let counts = NodeCounts {
         sandboxes: admin.source.count_sandboxes(),
         tasks: admin.source.count_tasks(),
@@ -198,19 +201,19 @@ async fn metrics(State(Pages { admin, reach: _ }): State<Pages>) -> Response {
     }
 }
 
-async fn statusz(State(pages): State<Pages>) -> Response {
+async fn statusz(State(pages): State<ListenerPages>) -> Response {
     json(&pages.admin.report(pages.reach).await)
 }
 
-async fn objects(State(pages): State<Pages>) -> Response {
+async fn objects(State(pages): State<ListenerPages>) -> Response {
     json(&pages.admin.source.objects())
 }
 
-async fn devices(State(pages): State<Pages>) -> Response {
+async fn devices(State(pages): State<ListenerPages>) -> Response {
     json(&pages.admin.source.devices())
 }
 
-async fn release_lease(State(pages): State<Pages>, Path(token): Path<String>) -> Response {
+async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<String>) -> Response {
     let token: LeaseToken = match token.parse() {
         Ok(token) => token,
         Err(fault) => return text(StatusCode::BAD_REQUEST, format!("{fault}\n")),

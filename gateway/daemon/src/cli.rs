@@ -32,11 +32,11 @@ const WORKERS: usize = 2;
 #[command(name = "switchyard", version, propagate_version = false, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run the daemon in the foreground.
     Serve(ServeArgs),
     /// Run the process that writes container logs; the daemon starts it by itself unless logkeeper.mode is "external".
@@ -63,7 +63,7 @@ enum Command {
     /// List devices and ports of the host, and who has them, or end a lease.
     Devices(devices::DevicesArgs),
     /// Speak CRI to a runtime, for a look or a try.
-    Cri(cri::Cri),
+    Cri(cri::CriArgs),
     /// Be what Nomad agents start as their plugins, or install that.
     #[command(subcommand)]
     NomadPlugin(nomad::NomadPlugin),
@@ -165,13 +165,13 @@ pub fn main() -> ExitCode {
     let args = nomad::as_started(std::env::args_os().collect(), std::env::var_os(COOKIE.0).as_deref());
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() && nomad::tell(&error) => return ExitCode::from(USAGE),
+        Err(error) if error.use_stderr() && nomad::report_error(&error) => return ExitCode::from(USAGE),
         // clap itself prints what is wrong with the usage, and ends with status 2.
         Err(error) => error.exit(),
     };
     match run(cli.command) {
         Ok(code) => code,
-        Err(CliError::Nomad(error)) if nomad::tell(&error) => ExitCode::FAILURE,
+        Err(CliError::Nomad(error)) if nomad::report_error(&error) => ExitCode::FAILURE,
         Err(error) => {
             let already = matches!(error, CliError::Detach(DetachError::AlreadyRunning { .. }));
             // There is nobody left to tell if standard error is gone too.
@@ -181,20 +181,20 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<ExitCode, CliError> {
+fn run(command: CliCommand) -> Result<ExitCode, CliError> {
     match command {
-        Command::Serve(args) => serve_command(&args)?,
-        Command::Logkeeper { sources, socket, state_dir, no_sandbox } => {
+        CliCommand::Serve(args) => serve_command(&args)?,
+        CliCommand::Logkeeper { sources, socket, state_dir, no_sandbox } => {
             logkeeper(&sources, socket.zip(state_dir), no_sandbox)?;
         }
-        Command::Config(command) => config_command(command)?,
-        Command::Status(target) => return Ok(block_on(daemon::status(&target))??),
-        Command::Ps(target) => block_on(daemon::ps(&target))??,
-        Command::Devices(args) => block_on(devices::run(&args))??,
-        Command::Cri(command) => return Ok(block_on(cri::run(command))??),
-        Command::NomadPlugin(command) => nomad::run(command)?,
-        Command::Version { output } => version(output)?,
-        Command::Detach { pid_file, log, command } => {
+        CliCommand::Config(command) => config_command(command)?,
+        CliCommand::Status(target) => return Ok(block_on(daemon::status(&target))??),
+        CliCommand::Ps(target) => block_on(daemon::ps(&target))??,
+        CliCommand::Devices(args) => block_on(devices::run(&args))??,
+        CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
+        CliCommand::NomadPlugin(command) => nomad::run(command)?,
+        CliCommand::Version { output } => version(output)?,
+        CliCommand::Detach { pid_file, log, command } => {
             return Err(CliError::Detach(detach::run(&Detach { pid_file, log, command })));
         }
     }
@@ -251,7 +251,7 @@ fn logkeeper(
     no_sandbox: bool,
 ) -> Result<(), CliError> {
     let (log, (socket, state_dir), sandbox) = match places {
-        Some(places) => (config::Log::default(), places, true),
+        Some(places) => (config::LogConfig::default(), places, true),
         None => {
             let config = config::load(&sources(args)?)?.config;
             let places = (config.logkeeper_socket(), config.logkeeper_state());

@@ -20,13 +20,13 @@ pub(crate) mod validate;
 #[cfg(test)]
 mod tests;
 
-pub use devices::{Devices, Ledger, Named, Overcommit};
+pub use devices::{DevicesConfig, LedgerConfig, NamedDevicePolicy, Overcommit};
 pub use document::Location;
 pub use error::ConfigError;
 pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
 pub use switchyard_containerd::config::{
-    Advisories, Cgroup, Config as Containerd, Devices as DescribedDevices, Images, Mode, Network, Recovery,
-    Registry,
+    AdvisoriesConfig, CgroupConfig, ContainerdConfig as Containerd, ContainerdMode,
+    DevicesConfig as DescribedDevices, ImagesConfig, NetworkConfig, RecoveryConfig, RegistryConfig,
 };
 pub use switchyard_cri::UnsetSeccomp;
 pub use switchyard_device_host::Config as DeviceHost;
@@ -47,45 +47,45 @@ pub struct Config {
     /// Version of the form of the file; every file states it.
     pub version: u32,
     /// Where things are kept.
-    pub paths: Paths,
+    pub paths: PathsConfig,
     /// What is logged, and how.
-    pub log: Log,
+    pub log: LogConfig,
     /// The admin HTTP server.
-    pub admin: Admin,
+    pub admin: AdminConfig,
     /// The CRI server.
-    pub cri: Cri,
+    pub cri: CriConfig,
     /// What the launchers of Nomad agents call.
-    pub nomad: Nomad,
+    pub nomad: NomadConfig,
     /// The containerd that runs containers.
     pub containerd: Containerd,
     /// Container networks.
-    pub network: Network,
+    pub network: NetworkConfig,
     /// Which devices there are, and where they are described.
-    pub devices: Devices,
+    pub devices: DevicesConfig,
     /// How processors and memory are given out.
-    pub ledger: Ledger,
+    pub ledger: LedgerConfig,
     /// Images that stay, and what is read of images.
-    pub images: Images,
+    pub images: ImagesConfig,
     /// Commands in containers.
-    pub exec: Exec,
+    pub exec: ExecConfig,
     /// Image registries.
-    pub registry: Registry,
+    pub registry: RegistryConfig,
     /// Cgroups.
-    pub cgroup: Cgroup,
+    pub cgroup: CgroupConfig,
     /// What a start after a kill waits for.
-    pub recovery: Recovery,
+    pub recovery: RecoveryConfig,
     /// The process that writes container logs.
-    pub logkeeper: Logkeeper,
+    pub logkeeper: LogkeeperConfig,
     /// Processes that the daemon starts itself.
-    pub managed: Managed,
+    pub managed: ManagedConfig,
     /// Which versions with known vulnerabilities are reported.
-    pub advisories: Advisories,
+    pub advisories: AdvisoriesConfig,
 }
 
 /// Where things are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Paths {
+pub struct PathsConfig {
     /// What outlives a reboot; mode 0700.
     pub state: PathBuf,
     /// Sockets and what belongs to this boot; mode 0711. It should be on tmpfs.
@@ -95,7 +95,7 @@ pub struct Paths {
 /// What is logged, and how.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Log {
+pub struct LogConfig {
     /// A level, or directives as `info,switchyard_cri=debug`.
     pub level: String,
     /// The form of a line.
@@ -117,7 +117,7 @@ pub enum LogFormat {
 /// The admin HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Admin {
+pub struct AdminConfig {
     /// Address of the TCP listener; port 0 takes a free one. The address in use is in `<run>/admin.addr`.
     pub listen: SocketAddr,
     /// How many connections each listener serves at once.
@@ -133,7 +133,7 @@ pub struct Admin {
 /// The CRI server.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Cri {
+pub struct CriConfig {
     /// Whether CRI is served.
     pub enabled: bool,
     /// The socket; `None` is `<run>/cri.sock`.
@@ -155,13 +155,13 @@ pub struct Cri {
     /// Calls at once on one connection. A client waits with more.
     pub max_streams: u32,
     /// The server of exec, attach and port-forward.
-    pub streaming: Streaming,
+    pub streaming: StreamingConfig,
 }
 
 /// Commands in containers, whoever asks for them.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Exec {
+pub struct ExecConfig {
     /// How much output is collected at a time for answers, of all commands together, in bytes.
     pub max_output_bytes: usize,
     /// How many run in one container at a time.
@@ -171,7 +171,7 @@ pub struct Exec {
 /// The server that clients of exec, attach and port-forward are sent to.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Streaming {
+pub struct StreamingConfig {
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
     /// What the URLs begin with; `None` follows from `listen`.
@@ -187,7 +187,7 @@ pub struct Streaming {
 /// What the launchers call that Nomad agents start as their plugins.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Nomad {
+pub struct NomadConfig {
     /// Whether they are served.
     pub enabled: bool,
     /// The socket; `None` is `<run>/nomad.sock`.
@@ -203,7 +203,7 @@ pub struct Nomad {
 /// Processes that the daemon starts itself: containerd and the logkeeper in mode `managed`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Managed {
+pub struct ManagedConfig {
     /// Score of the managed containerd for the kernel's OOM killer; kept at what the daemon may set.
     pub oom_score: i32,
     /// How long a process may take to answer after its start, in seconds.
@@ -215,9 +215,9 @@ pub struct Managed {
 /// The process that writes container logs.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Logkeeper {
+pub struct LogkeeperConfig {
     /// Who starts it.
-    pub mode: Mode,
+    pub mode: ContainerdMode,
     /// Its socket; `None` is `<run>/logkeeper/logkeeper.sock`.
     pub socket: Option<PathBuf>,
     /// Its spool directory, if managed; `None` is `<run>/logkeeper/state`. It must be on tmpfs.
@@ -232,40 +232,40 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             version: VERSION,
-            paths: Paths::default(),
-            log: Log::default(),
-            admin: Admin::default(),
-            cri: Cri::default(),
-            nomad: Nomad::default(),
+            paths: PathsConfig::default(),
+            log: LogConfig::default(),
+            admin: AdminConfig::default(),
+            cri: CriConfig::default(),
+            nomad: NomadConfig::default(),
             containerd: Containerd::default(),
-            network: Network::default(),
-            devices: Devices::default(),
-            ledger: Ledger::default(),
-            images: Images::default(),
-            exec: Exec::default(),
-            registry: Registry::default(),
-            cgroup: Cgroup::default(),
-            recovery: Recovery::default(),
-            logkeeper: Logkeeper::default(),
-            managed: Managed::default(),
-            advisories: Advisories::default(),
+            network: NetworkConfig::default(),
+            devices: DevicesConfig::default(),
+            ledger: LedgerConfig::default(),
+            images: ImagesConfig::default(),
+            exec: ExecConfig::default(),
+            registry: RegistryConfig::default(),
+            cgroup: CgroupConfig::default(),
+            recovery: RecoveryConfig::default(),
+            logkeeper: LogkeeperConfig::default(),
+            managed: ManagedConfig::default(),
+            advisories: AdvisoriesConfig::default(),
         }
     }
 }
 
-impl Default for Paths {
+impl Default for PathsConfig {
     fn default() -> Self {
         Self { state: "/var/lib/switchyard".into(), run: "/run/switchyard".into() }
     }
 }
 
-impl Default for Log {
+impl Default for LogConfig {
     fn default() -> Self {
         Self { level: "info".into(), format: LogFormat::Auto }
     }
 }
 
-impl Default for Admin {
+impl Default for AdminConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9640)),
@@ -277,7 +277,7 @@ impl Default for Admin {
     }
 }
 
-impl Default for Cri {
+impl Default for CriConfig {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -290,19 +290,19 @@ impl Default for Cri {
             max_message_bytes: 16 << 20,
             max_connections: 1024,
             max_streams: 10_000,
-            streaming: Streaming::default(),
+            streaming: StreamingConfig::default(),
         }
     }
 }
 
-impl Default for Exec {
+impl Default for ExecConfig {
     fn default() -> Self {
         let limits = switchyard_core::gateway::Limits::default();
         Self { max_output_bytes: limits.exec_output_bytes, max_per_container: limits.exec_per_task }
     }
 }
 
-impl Default for Streaming {
+impl Default for StreamingConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
@@ -314,7 +314,7 @@ impl Default for Streaming {
     }
 }
 
-impl Default for Nomad {
+impl Default for NomadConfig {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -326,15 +326,15 @@ impl Default for Nomad {
     }
 }
 
-impl Default for Managed {
+impl Default for ManagedConfig {
     fn default() -> Self {
         Self { oom_score: -999, start_timeout_seconds: 30, hang_timeout_seconds: 60 }
     }
 }
 
-impl Default for Logkeeper {
+impl Default for LogkeeperConfig {
     fn default() -> Self {
-        Self { mode: Mode::Managed, socket: None, state_dir: None, sandbox: true }
+        Self { mode: ContainerdMode::Managed, socket: None, state_dir: None, sandbox: true }
     }
 }
 
@@ -357,8 +357,8 @@ impl Config {
     #[must_use]
     pub fn containerd_socket(&self) -> PathBuf {
         match self.containerd.mode {
-            Mode::Managed => self.paths.run.join("containerd/containerd.sock"),
-            Mode::External => self.containerd.address.clone(),
+            ContainerdMode::Managed => self.paths.run.join("containerd/containerd.sock"),
+            ContainerdMode::External => self.containerd.address.clone(),
         }
     }
 
@@ -375,7 +375,7 @@ impl Config {
     }
 }
 
-impl Paths {
+impl PathsConfig {
     /// The socket the command line uses.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
@@ -383,7 +383,7 @@ impl Paths {
     }
 }
 
-impl Admin {
+impl AdminConfig {
     /// What the clients of a listener may take.
     #[must_use]
     pub const fn limits(&self) -> Limits {
@@ -396,7 +396,7 @@ impl Admin {
     }
 }
 
-impl Managed {
+impl ManagedConfig {
     /// How long a process may take to answer after its start.
     #[must_use]
     pub const fn start_timeout(&self) -> Duration {

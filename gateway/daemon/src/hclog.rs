@@ -52,7 +52,7 @@ pub fn init(level: &str) -> Result<(), TelemetryError> {
 }
 
 /// Tells the agent of an error before logs are set up, or why they cannot be.
-pub fn tell(message: &str) {
+pub fn log_error(message: &str) {
     // Nobody is left to tell if this fails.
     let _ = print_error_if_room(&line(Level::ERROR, "switchyard", message, Map::new(), Timestamp::now()));
 }
@@ -118,7 +118,7 @@ fn object(
 // === impl Fields ===
 
 impl Fields {
-    fn put(&mut self, field: &Field, value: Value) {
+    fn insert(&mut self, field: &Field, value: Value) {
         // The names that begin so are the form's own.
         let name = field.name().trim_start_matches('@');
         self.others.insert(name.to_owned(), value);
@@ -128,23 +128,23 @@ impl Fields {
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
-        if field.name() == "message" { self.message = text } else { self.put(field, text.into()) }
+        if field.name() == "message" { self.message = text } else { self.insert(field, text.into()) }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" { self.message = value.into() } else { self.put(field, value.into()) }
+        if field.name() == "message" { self.message = value.into() } else { self.insert(field, value.into()) }
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.put(field, value.into());
+        self.insert(field, value.into());
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.put(field, value.into());
+        self.insert(field, value.into());
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.put(field, value.into());
+        self.insert(field, value.into());
     }
 }
 

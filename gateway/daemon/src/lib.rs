@@ -20,7 +20,7 @@ mod capacity;
 pub mod channel;
 pub mod cli;
 pub mod config;
-pub mod counted;
+pub mod counting_backend;
 pub mod detach;
 pub mod gate;
 pub mod hclog;

@@ -16,14 +16,14 @@ use switchyard_authority::AuthorityFilter;
 use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 
-mod places;
+mod connection_limit;
 
-pub use places::Place;
+pub use connection_limit::ConnectionPermit;
 
-use places::Places;
+use connection_limit::ConnectionLimiter;
 
 /// A connection of a gRPC client: any is let in, however it names the server, and it has one of the socket's places.
-pub type GrpcConnection = AuthorityFilter<UnixStream, Option<Place>>;
+pub type GrpcConnection = AuthorityFilter<UnixStream, Option<ConnectionPermit>>;
 
 /// Why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum ListenError {
 pub struct GuardedListener {
     listener: UnixListener,
     group: Option<Gid>,
-    places: Option<Places>,
+    limiter: Option<ConnectionLimiter>,
     file: Arc<SocketFile>,
 }
 
@@ -83,14 +83,14 @@ impl GuardedListener {
         let file = Arc::new(SocketFile { path: path.to_owned(), identity: identity(path) });
         chown(path, None, group).map_err(|errno| fail(errno.into()))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(fail)?;
-        Ok(Self { listener, group, places: None, file })
+        Ok(Self { listener, group, limiter: None, file })
     }
 
     /// Serves at most so many gRPC connections at once, and half of them for one process; `key` is the key of the configuration that
     /// says so. More are closed as they come.
     #[must_use]
     pub fn with_limit(self, connections: usize, key: &'static str) -> Self {
-        Self { places: Some(Places::new(connections, key)), ..self }
+        Self { limiter: Some(ConnectionLimiter::new(connections, key)), ..self }
     }
 
     /// The socket's path.
@@ -142,9 +142,9 @@ impl GuardedListener {
     async fn accept_grpc(&mut self) -> GrpcConnection {
         loop {
             let stream = self.accept().await;
-            let Some(places) = &self.places else { return AuthorityFilter::with_guard(stream, None) };
+            let Some(places) = &self.limiter else { return AuthorityFilter::with_guard(stream, None) };
             let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
-            if let Some(place) = places.take(process) {
+            if let Some(place) = places.acquire(process) {
                 return AuthorityFilter::with_guard(stream, Some(place));
             }
         }

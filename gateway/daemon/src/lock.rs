@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Between two looks at a lock that is held.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 
 /// A directory that no other daemon uses, until this is dropped.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl DirLock {
     ///
     /// # Errors
     /// [`LockError::Held`] if another process has it and keeps it.
-    pub fn take(dir: &Path) -> Result<Self, LockError> {
+    pub fn acquire(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let fail = |source| LockError::File { path: path.clone(), source };
         let mut options = OpenOptions::new();
@@ -59,7 +59,7 @@ impl DirLock {
         let deadline = Instant::now() + LINGER;
         let locked = loop {
             match file.try_lock() {
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(LOOK),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => sleep(POLL),
                 locked => break locked,
             }
         };
@@ -90,20 +90,20 @@ mod tests {
     #[test]
     fn a_second_daemon_is_refused_and_told_who_has_the_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = DirLock::take(dir.path()).unwrap();
-        let error = DirLock::take(dir.path()).unwrap_err().to_string();
+        let lock = DirLock::acquire(dir.path()).unwrap();
+        let error = DirLock::acquire(dir.path()).unwrap_err().to_string();
         assert!(error.contains(&format!("in use by switchyard process {}:", std::process::id())), "{error}");
         drop(lock);
-        DirLock::take(dir.path()).unwrap();
+        DirLock::acquire(dir.path()).unwrap();
     }
 
     #[test]
     fn a_lock_that_outlives_its_holder_for_a_moment_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = DirLock::take(dir.path()).unwrap();
+        let lock = DirLock::acquire(dir.path()).unwrap();
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| DirLock::take(dir.path()).map(drop));
-            sleep(LOOK * 4);
+            let next = scope.spawn(|| DirLock::acquire(dir.path()).map(drop));
+            sleep(POLL * 4);
             drop(lock);
             next.join().unwrap().unwrap();
         });

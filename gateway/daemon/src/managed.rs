@@ -39,7 +39,7 @@ const STEADY: Duration = Duration::from_secs(1);
 
 /// Times that are waited; shorter in tests.
 #[derive(Debug, Clone)]
-pub struct Patience {
+pub struct Timeouts {
     /// For the process to answer after its start, or after it was found.
     pub answer: Duration,
     /// For it to end after SIGTERM, before SIGKILL.
@@ -55,25 +55,25 @@ pub struct Patience {
     /// The longest wait before a start.
     pub retry_max: Duration,
     /// Between two looks at a process that serves: whether it still answers. One look may take as long.
-    pub look: Duration,
+    pub probe_interval: Duration,
     /// For a process that serves to answer again before it is killed; `None` for ever.
     pub hang: Option<Duration>,
 }
 
 /// Between two looks at a process that serves, unless it may hang for so short a time that they must come sooner.
-const LOOK: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-impl Patience {
+impl Timeouts {
     /// What the configuration says.
     #[must_use]
-    pub fn of(config: &crate::config::Managed) -> Self {
+    pub fn of(config: &crate::config::ManagedConfig) -> Self {
         let hang = config.hang_timeout();
-        let look = hang.map_or(LOOK, |hang| (hang / 4).min(LOOK));
-        Self { answer: config.start_timeout(), look, hang, ..Self::default() }
+        let look = hang.map_or(PROBE_INTERVAL, |hang| (hang / 4).min(PROBE_INTERVAL));
+        Self { answer: config.start_timeout(), probe_interval: look, hang, ..Self::default() }
     }
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             answer: Duration::from_secs(30),
@@ -83,7 +83,7 @@ impl Default for Patience {
             log: Duration::from_secs(60),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(30),
-            look: LOOK,
+            probe_interval: PROBE_INTERVAL,
             hang: Some(Duration::from_secs(60)),
         }
     }
@@ -113,7 +113,7 @@ pub struct Program {
     /// Whether it serves.
     pub probe: Probe,
     /// Times that are waited.
-    pub patience: Patience,
+    pub timeouts: Timeouts,
 }
 
 impl std::fmt::Debug for Program {
@@ -182,9 +182,9 @@ pub async fn supervise(program: Program, state: watch::Sender<State>, stop: Canc
             ended = run_once(&program, &state) => ended,
         };
         wait = if began.elapsed() >= STEADY || wait.is_zero() {
-            program.patience.retry_min
+            program.timeouts.retry_min
         } else {
-            (wait * 2).min(program.patience.retry_max)
+            (wait * 2).min(program.timeouts.retry_max)
         };
         tracing::warn!(program = program.name, reason = %ended, again_in = ?wait, "managed process is down");
         state.send_replace(State::Down(ended));
@@ -197,12 +197,12 @@ pub async fn supervise(program: Program, state: watch::Sender<State>, stop: Canc
 
 /// One life of the process: found or started, served, ended. Gives the reason of its end.
 async fn run_once(program: &Program, state: &watch::Sender<State>) -> String {
-    let (mut running, adopted) = match obtain(program).await {
+    let (mut running, adopted) = match adopt_or_start(program).await {
         Ok(found) => found,
         Err(why) => return why,
     };
     let process = running.process;
-    let up = match answers(program, &mut running).await {
+    let up = match wait_ready(program, &mut running).await {
         Ok(version) => {
             tracing::info!(
                 program = program.name,
@@ -214,25 +214,30 @@ async fn run_once(program: &Program, state: &watch::Sender<State>) -> String {
             State::Up { process, adopted, version }
         }
         Err(why) => {
-            end(program, &mut running, &[Signal::SIGTERM, Signal::SIGKILL]).await;
+            terminate(program, &mut running, &[Signal::SIGTERM, Signal::SIGKILL]).await;
             return why;
         }
     };
     state.send_replace(up.clone());
     let why = tokio::select! {
-        why = ended(program, &mut running) => return why,
-        why = hangs(program, process, &up, state) => why,
-        never = log::keep_short(&program.log, program.patience.log) => match never {},
+        why = wait_exit(program, &mut running) => return why,
+        why = wait_hang(program, process, &up, state) => why,
+        never = log::rotate_periodically(&program.log, program.timeouts.log) => match never {},
     };
     // What does not answer does not listen to a polite signal either.
-    end(program, &mut running, &[Signal::SIGKILL]).await;
+    terminate(program, &mut running, &[Signal::SIGKILL]).await;
     why
 }
 
 /// Looks at a process that serves, shows what it sees, and returns once it has not answered for as long as it may. The time is
 /// counted in looks, so that a pause of this daemon or of the whole node is not held against the process. Cancel-safe.
-async fn hangs(program: &Program, process: ProcessId, up: &State, state: &watch::Sender<State>) -> String {
-    let Patience { look, hang, .. } = program.patience;
+async fn wait_hang(
+    program: &Program,
+    process: ProcessId,
+    up: &State,
+    state: &watch::Sender<State>,
+) -> String {
+    let Timeouts { probe_interval: look, hang, .. } = program.timeouts;
     let mut silent = Duration::ZERO;
     loop {
         tokio::time::sleep(look).await;
@@ -265,7 +270,7 @@ async fn hangs(program: &Program, process: ProcessId, up: &State, state: &watch:
 }
 
 /// The live process that the pid file names, or a new one.
-async fn obtain(program: &Program) -> Result<(Running, bool), String> {
+async fn adopt_or_start(program: &Program) -> Result<(Running, bool), String> {
     if let Some(process) = read_pid_file(&program.pid_file).filter(ProcessId::is_alive) {
         return Ok((Running { process, child: None }, true));
     }
@@ -290,7 +295,7 @@ async fn obtain(program: &Program) -> Result<(Running, bool), String> {
         Some(process) => Ok((Running { process, child: Some(child) }, false)),
         // It has ended already.
         None => Err(match child.wait().await {
-            Ok(status) => why(program, status),
+            Ok(status) => exit_reason(program, status),
             Err(error) => format!("cannot be waited for: {error}"),
         }),
     }
@@ -303,7 +308,7 @@ fn prepare(program: &Program) -> io::Result<fs::File> {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
     }
-    log::put_aside(&program.log)?;
+    log::rotate(&program.log)?;
     (program.prepare)()?;
     fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&program.log)
 }
@@ -315,8 +320,8 @@ pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// Waits until the process answers.
-async fn answers(program: &Program, running: &mut Running) -> Result<String, String> {
-    let deadline = tokio::time::Instant::now() + program.patience.answer;
+async fn wait_ready(program: &Program, running: &mut Running) -> Result<String, String> {
+    let deadline = tokio::time::Instant::now() + program.timeouts.answer;
     let mut last = String::from("nothing");
     loop {
         match tokio::time::timeout_at(deadline, (program.probe)()).await {
@@ -325,20 +330,20 @@ async fn answers(program: &Program, running: &mut Running) -> Result<String, Str
             Err(_) => {}
         }
         if tokio::time::Instant::now() >= deadline {
-            return Err(format!("did not answer within {:?}: {last}", program.patience.answer));
+            return Err(format!("did not answer within {:?}: {last}", program.timeouts.answer));
         }
-        if let Some(end) = has_ended(program, running).await {
+        if let Some(end) = try_exit(program, running).await {
             return Err(end);
         }
-        tokio::time::sleep(program.patience.poll).await;
+        tokio::time::sleep(program.timeouts.poll).await;
     }
 }
 
-async fn has_ended(program: &Program, running: &mut Running) -> Option<String> {
+async fn try_exit(program: &Program, running: &mut Running) -> Option<String> {
     match &mut running.child {
         Some(child) => match child.try_wait() {
             Ok(None) => None,
-            Ok(Some(status)) => Some(why(program, status)),
+            Ok(Some(status)) => Some(exit_reason(program, status)),
             Err(error) => Some(format!("cannot be waited for: {error}")),
         },
         None => (!running.process.is_alive()).then(|| "ended".into()),
@@ -346,22 +351,22 @@ async fn has_ended(program: &Program, running: &mut Running) -> Option<String> {
 }
 
 /// Waits for the end of a process that serves. Cancel-safe: it goes on running.
-async fn ended(program: &Program, running: &mut Running) -> String {
+async fn wait_exit(program: &Program, running: &mut Running) -> String {
     match &mut running.child {
         Some(child) => match child.wait().await {
-            Ok(status) => why(program, status),
+            Ok(status) => exit_reason(program, status),
             Err(error) => format!("cannot be waited for: {error}"),
         },
         None => {
             while running.process.is_alive() {
-                tokio::time::sleep(program.patience.watch).await;
+                tokio::time::sleep(program.timeouts.watch).await;
             }
             "ended".into()
         }
     }
 }
 
-fn why(program: &Program, status: std::process::ExitStatus) -> String {
+fn exit_reason(program: &Program, status: std::process::ExitStatus) -> String {
     if status.code() == Some(i32::from(ALREADY_RUNNING)) {
         return "another one was started meanwhile".into();
     }
@@ -369,7 +374,7 @@ fn why(program: &Program, status: std::process::ExitStatus) -> String {
 }
 
 /// Ends a process that does not answer: only so can a new one take its place.
-async fn end(program: &Program, running: &mut Running, signals: &[Signal]) {
+async fn terminate(program: &Program, running: &mut Running, signals: &[Signal]) {
     for &signal in signals {
         if !running.process.is_alive() {
             break;
@@ -379,6 +384,6 @@ async fn end(program: &Program, running: &mut Running, signals: &[Signal]) {
             tracing::warn!(program = program.name, pid = running.process.pid, %error, "cannot send the signal");
         }
         // Its end shows in the next look too, so running out of time here is no fault.
-        let _ = tokio::time::timeout(program.patience.end, ended(program, running)).await;
+        let _ = tokio::time::timeout(program.timeouts.end, wait_exit(program, running)).await;
     }
 }

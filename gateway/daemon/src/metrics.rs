@@ -31,17 +31,17 @@ use switchyard_core::ErrorKind;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
 
-use crate::status::{Devices, Part};
+use crate::status::{DevicesView, Part};
 
 mod ledger;
 mod logs;
 mod plugins;
 mod process;
 
-use ledger::Ledger;
-use logs::Logs;
-use plugins::Plugins;
-use process::Process;
+use ledger::LedgerMetrics;
+use logs::LogMetrics;
+use plugins::PluginMetrics;
+use process::ProcessMetrics;
 
 /// The version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -81,10 +81,10 @@ struct NodeMetrics {
     streaming: IntGaugeVec,
     launchers: IntGauge,
     up: IntGaugeVec,
-    ledger: Ledger,
-    plugins: Plugins,
-    logs: Logs,
-    process: Process,
+    ledger: LedgerMetrics,
+    plugins: PluginMetrics,
+    logs: LogMetrics,
+    process: ProcessMetrics,
 }
 
 /// What a scrape shows of the node.
@@ -103,7 +103,7 @@ pub struct NodeCounts {
     /// Device plugins of vendors, and what has failed of them; `None` if they are not hosted.
     pub plugins: Option<switchyard_device_host::Report>,
     /// Devices and ports of the host, and who has them.
-    pub devices: Devices,
+    pub devices: DevicesView,
     /// The parts, each up or down.
     pub parts: Vec<Part>,
     /// What the logkeeper counts; `None` if it does not answer now.
@@ -211,10 +211,10 @@ impl NodeMetrics {
             )?,
             launchers,
             up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
-            ledger: Ledger::register(registry)?,
-            plugins: Plugins::register(registry)?,
-            logs: Logs::register(registry)?,
-            process: Process::register(registry)?,
+            ledger: LedgerMetrics::register(registry)?,
+            plugins: PluginMetrics::register(registry)?,
+            logs: LogMetrics::register(registry)?,
+            process: ProcessMetrics::register(registry)?,
         })
     }
 

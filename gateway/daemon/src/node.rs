@@ -18,7 +18,7 @@ use switchyard_streaming::Sessions;
 use tokio::sync::watch;
 
 use crate::managed::State;
-use crate::status::{Condition, Devices, Objects, Part, Source};
+use crate::status::{Condition, DevicesView, Objects, Part, StatusSource};
 
 /// The parts of a running daemon, from before they are there.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Node {
     logs: Client,
     gateway: OnceLock<Gateway>,
     frontends: Vec<(&'static str, AtomicBool)>,
-    streaming: OnceLock<Streaming>,
+    streaming: OnceLock<StreamingEndpoint>,
     launchers: OnceLock<Launchers>,
     kubelet_devices: OnceLock<Registrations>,
     hosted: OnceLock<Hosted>,
@@ -36,7 +36,7 @@ pub struct Node {
 
 /// Where exec, attach and port-forward are served, and what is.
 #[derive(Debug)]
-struct Streaming {
+struct StreamingEndpoint {
     address: SocketAddr,
     sessions: Sessions,
 }
@@ -73,7 +73,7 @@ impl Node {
     /// Tells where exec, attach and port-forward are served, and which sessions, once.
     pub fn set_streaming(&self, address: SocketAddr, sessions: Sessions) {
         // There is one server in the life of a daemon.
-        let _ = self.streaming.set(Streaming { address, sessions });
+        let _ = self.streaming.set(StreamingEndpoint { address, sessions });
     }
 
     /// Tells how launchers of Nomad agents are counted, once.
@@ -142,7 +142,7 @@ impl Node {
     }
 }
 
-impl Source for Node {
+impl StatusSource for Node {
     fn parts(&self) -> Vec<Part> {
         let mut parts = Vec::new();
         if let Some(containerd) = &self.containerd {
@@ -226,9 +226,9 @@ impl Source for Node {
         Objects::of(&sandboxes, &tasks)
     }
 
-    fn devices(&self) -> Devices {
+    fn devices(&self) -> DevicesView {
         let report = self.gateway.get().map(Gateway::ledger_report);
-        report.map(|report| Devices::of(&report, self.plugins())).unwrap_or_default()
+        report.map(|report| DevicesView::of(&report, self.plugins())).unwrap_or_default()
     }
 
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {
@@ -243,7 +243,7 @@ impl Source for Node {
 
 /// Whether devices can be given out.
 fn devices(gateway: &Gateway) -> Condition {
-    match (gateway.is_ledger_whole(), gateway.is_recovered()) {
+    match (gateway.is_ledger_recovered(), gateway.is_recovered()) {
         (true, _) => Condition::Up("can be given out".into()),
         (false, false) => Condition::Down("it is not known yet which were given out before".into()),
         (false, true) => Condition::Down(

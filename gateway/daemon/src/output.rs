@@ -21,7 +21,7 @@ pub enum Format {
 /// # Errors
 /// Standard output cannot be written; that nobody reads it any more is none.
 pub fn print(bytes: impl AsRef<[u8]>) -> io::Result<()> {
-    forgive(write_all(&mut io::stdout().lock(), bytes.as_ref()))
+    ignore_broken_pipe(write_all(&mut io::stdout().lock(), bytes.as_ref()))
 }
 
 /// Prints to standard error.
@@ -29,7 +29,7 @@ pub fn print(bytes: impl AsRef<[u8]>) -> io::Result<()> {
 /// # Errors
 /// As for [`print()`].
 pub fn print_error(bytes: impl AsRef<[u8]>) -> io::Result<()> {
-    forgive(write_all(&mut io::stderr().lock(), bytes.as_ref()))
+    ignore_broken_pipe(write_all(&mut io::stderr().lock(), bytes.as_ref()))
 }
 
 /// Prints JSON, indented, and a line end.
@@ -70,7 +70,7 @@ fn write_all(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// `switchyard ps | head -1` is no failure of ours.
-fn forgive(result: io::Result<()>) -> io::Result<()> {
+fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => other,
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_has_gone_is_no_failure() {
-        forgive(Err(ErrorKind::BrokenPipe.into())).unwrap();
-        assert!(forgive(Err(ErrorKind::StorageFull.into())).is_err());
+        ignore_broken_pipe(Err(ErrorKind::BrokenPipe.into())).unwrap();
+        assert!(ignore_broken_pipe(Err(ErrorKind::StorageFull.into())).is_err());
     }
 }

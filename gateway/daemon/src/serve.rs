@@ -24,10 +24,10 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Admin, Hosts, Reach};
+use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
-use crate::config::{Config, Loaded, Mode, Named, Overcommit};
-use crate::counted::Counted;
+use crate::config::{Config, ContainerdMode, Loaded, NamedDevicePolicy, Overcommit};
+use crate::counting_backend::CountingBackend;
 use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::lock::{DirLock, LockError};
 use crate::managed::{self, Program, State, make_dir};
@@ -40,7 +40,7 @@ use crate::wiring::{self, Wiring};
 
 mod frontends;
 
-use frontends::{Doors, doors_of};
+use frontends::{FrontendSockets, enabled_frontends};
 
 /// How long operations in flight may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ const CLOSE: Duration = Duration::from_secs(2);
 const BACKLOG: u32 = 1024;
 
 /// Between two looks at a logkeeper that somebody else runs.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_secs(2);
 
 /// How long recovery waits for the logkeeper before it goes on without it.
 const LOGKEEPER_LIMIT: Duration = Duration::from_secs(10);
@@ -106,7 +106,7 @@ pub enum ServeError {
 
 /// When the daemon began, and how long it took to get its directories.
 #[derive(Debug, Clone, Copy)]
-struct Begin {
+struct StartTimes {
     at: Instant,
     locked: Duration,
 }
@@ -140,19 +140,19 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     let config = Arc::new(loaded.config);
     tracing::info!(version = VERSION, pid = std::process::id(), ?files, "switchyard starts");
     raise_file_limit();
-    let _locks = take_directories(&config)?;
-    let begin = Begin { at: begin, locked: begin.elapsed() };
+    let _locks = lock_directories(&config)?;
+    let begin = StartTimes { at: begin, locked: begin.elapsed() };
     shutdown.on_signals().map_err(ServeError::Signals)?;
 
     let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
     let (containerd, containerd_state) = watch::channel(State::Starting);
     let (logkeeper, logkeeper_state) = watch::channel(State::Starting);
-    let managed = config.containerd.mode == Mode::Managed;
+    let managed = config.containerd.mode == ContainerdMode::Managed;
     let node = Node::new(
         managed.then(|| containerd_state.clone()),
         logkeeper_state.clone(),
         Client::new(config.logkeeper_socket()),
-        &doors_of(&config),
+        &enabled_frontends(&config),
     );
     let daemon = Daemon {
         config: Arc::clone(&config),
@@ -163,7 +163,7 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     };
 
     // First of all, so that nobody finds the door of a daemon that is starting shut.
-    let doors = Doors::bind(&config)?;
+    let doors = FrontendSockets::bind(&config)?;
     let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
     let (address_file, admin_socket) = daemon.serve_admin().await?;
     let sockets = doors.files().chain([admin_socket]).collect::<Vec<_>>();
@@ -173,10 +173,12 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
         daemon.supervise(managed::containerd::program(&config, exe), containerd);
     }
     match config.logkeeper.mode {
-        Mode::Managed => daemon.supervise(managed::logkeeper::program(&config, exe), logkeeper),
-        Mode::External => daemon.spawn("logkeeper watch", watch_logkeeper(Arc::clone(&config), logkeeper)),
+        ContainerdMode::Managed => daemon.supervise(managed::logkeeper::program(&config, exe), logkeeper),
+        ContainerdMode::External => {
+            daemon.spawn("logkeeper watch", watch_logkeeper(Arc::clone(&config), logkeeper))
+        }
     }
-    let backend = Counted::new(backend, Arc::clone(&daemon.metrics));
+    let backend = CountingBackend::new(backend, Arc::clone(&daemon.metrics));
     let gateway = Gateway::with_leases(Arc::new(backend), limits(&config), wiring::leases(&config));
     daemon.watch_devices(&gateway);
     daemon.node.set_gateway(gateway.clone());
@@ -196,12 +198,12 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     daemon.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
 }
 
-fn take_directories(config: &Config) -> Result<[DirLock; 2], ServeError> {
+fn lock_directories(config: &Config) -> Result<[DirLock; 2], ServeError> {
     let paths = &config.paths;
     for (path, mode) in [(&paths.state, 0o700), (&paths.run, 0o711)] {
         make_dir(path, mode).map_err(|source| ServeError::File { path: path.clone(), source })?;
     }
-    Ok([DirLock::take(&paths.state)?, DirLock::take(&paths.run)?])
+    Ok([DirLock::acquire(&paths.state)?, DirLock::acquire(&paths.run)?])
 }
 
 impl Daemon {
@@ -229,7 +231,7 @@ impl Daemon {
 
     /// Serves the admin pages; gives the file that names the address, and the socket's.
     async fn serve_admin(&self) -> Result<(PathBuf, Arc<SocketFile>), ServeError> {
-        let pages = Admin::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics));
+        let pages = AdminPages::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics));
         let address = self.config.admin.listen;
         let fail = |source| ServeError::Admin { address, source };
         let tcp = listen(address).map_err(fail)?;
@@ -304,8 +306,8 @@ fn limits(config: &Config) -> Limits {
         lease: config.devices.lease(),
         restart_grace: config.devices.restart_grace(),
         named_devices: match config.devices.named {
-            Named::Refuse => NamedDevices::Refuse,
-            Named::Warn => NamedDevices::Warn,
+            NamedDevicePolicy::Refuse => NamedDevices::Refuse,
+            NamedDevicePolicy::Warn => NamedDevices::Warn,
         },
         capacity: capacity::of_node(),
         overcommit: match config.ledger.overcommit {
@@ -325,7 +327,7 @@ const fn is_up(state: &State) -> bool {
 async fn recover(
     gateway: Gateway,
     (containerd, logkeeper): (Option<watch::Receiver<State>>, watch::Receiver<State>),
-    begin: Begin,
+    begin: StartTimes,
 ) {
     let processes = async {
         if let Some(mut containerd) = containerd {
@@ -370,13 +372,13 @@ async fn recover(
 async fn watch_logkeeper(config: Arc<Config>, state: watch::Sender<State>) {
     let socket = config.logkeeper_socket();
     loop {
-        let now = managed::logkeeper::look(&socket).await;
+        let now = managed::logkeeper::probe_state(&socket).await;
         state.send_if_modified(|before| {
             let changed = *before != now;
             *before = now;
             changed
         });
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
 }
 

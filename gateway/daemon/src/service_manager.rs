@@ -8,17 +8,17 @@ use crate::shutdown::Shutdown;
 
 /// Tells that the daemon serves.
 pub fn ready(status: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 /// Tells what the daemon is doing, in one line.
 pub fn status(status: &str) {
-    tell(&[NotifyState::Status(status)]);
+    notify(&[NotifyState::Status(status)]);
 }
 
 /// Tells that the daemon is ending.
 pub fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("Draining")]);
+    notify(&[NotifyState::Stopping, NotifyState::Status("Draining")]);
 }
 
 /// Tells the watchdog, where there is one, that the daemon's scheduler runs, until the daemon ends.
@@ -28,12 +28,12 @@ pub async fn feed_watchdog(shutdown: Shutdown) {
     loop {
         tokio::select! {
             () = shutdown.ended() => return,
-            _ = ticks.tick() => tell(&[NotifyState::Watchdog]),
+            _ = ticks.tick() => notify(&[NotifyState::Watchdog]),
         }
     }
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "cannot tell the service manager");
     }

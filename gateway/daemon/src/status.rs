@@ -17,8 +17,8 @@ mod devices;
 mod plugins;
 
 pub use devices::{
-    AmountView, ComputeView, Devices, ExclusiveView, GroupView, HeldView, HolderView, PortView, RefusalView,
-    ReservedView, SlotView,
+    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
+    RefusalView, ReservedView, SlotView,
 };
 pub use plugins::{ErrorView, HostView, PluginView};
 
@@ -51,7 +51,7 @@ impl Part {
 
     /// Whether it keeps the node from being ready.
     #[must_use]
-    pub const fn is_missed(&self) -> bool {
+    pub const fn blocks_readiness(&self) -> bool {
         self.needed && !self.is_up()
     }
 
@@ -65,7 +65,7 @@ impl Part {
 }
 
 /// Where the admin server gets what it shows. Nothing of it blocks on what it describes.
-pub trait Source: Send + Sync + 'static {
+pub trait StatusSource: Send + Sync + 'static {
     /// The parts, in the order in which they come up.
     fn parts(&self) -> Vec<Part>;
 
@@ -97,7 +97,7 @@ pub trait Source: Send + Sync + 'static {
     fn objects(&self) -> Objects;
 
     /// Devices and ports of the host, and who has them.
-    fn devices(&self) -> Devices;
+    fn devices(&self) -> DevicesView;
 
     /// Ends a lease of devices that no sandbox has.
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>>;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use switchyard_streaming::{Config as Settings, Server, Tls};
+use switchyard_streaming::{Config as Settings, Server, TlsConfig};
 
 use crate::config::validate::streaming_url;
-use crate::config::{Config, Streaming};
+use crate::config::{Config, StreamingConfig};
 use crate::serve::ServeError;
 
 /// Listens for clients of exec, attach and port-forward. They are served once the server runs.
@@ -13,13 +13,13 @@ pub(crate) async fn bind(config: &Config) -> Result<Server, ServeError> {
     Server::bind(settings(&config.cri.streaming)).await.map_err(ServeError::Streaming)
 }
 
-fn settings(config: &Streaming) -> Settings {
-    let Streaming { listen, url, tls_certificate, tls_key, idle_timeout_seconds } = config;
+fn settings(config: &StreamingConfig) -> Settings {
+    let StreamingConfig { listen, url, tls_certificate, tls_key, idle_timeout_seconds } = config;
     let tls = tls_certificate.clone().zip(tls_key.clone());
     Settings {
         address: *listen,
         base_url: url.as_deref().and_then(streaming_url),
-        tls: tls.map(|(certificates, key)| Tls { certificates, key }),
+        tls: tls.map(|(certificates, key)| TlsConfig { certificates, key }),
         idle_timeout: Duration::from_secs(*idle_timeout_seconds),
         ..Settings::default()
     }
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn a_configuration_that_says_nothing_is_the_default_of_the_server() {
-        let ours = settings(&Streaming::default());
+        let ours = settings(&StreamingConfig::default());
         let theirs = Settings::default();
         assert_eq!((ours.address, ours.idle_timeout), (theirs.address, theirs.idle_timeout));
         assert!(ours.base_url.is_none() && ours.tls.is_none());
@@ -39,11 +39,11 @@ mod tests {
 
     #[test]
     fn files_and_url_are_passed_on() {
-        let config = Streaming {
+        let config = StreamingConfig {
             url: Some("https://node.example:10010".into()),
             tls_certificate: Some("/c".into()),
             tls_key: Some("/k".into()),
-            ..Streaming::default()
+            ..StreamingConfig::default()
         };
         let settings = settings(&config);
         assert_eq!(settings.base_url.expect("it is one").as_str(), "https://node.example:10010/");

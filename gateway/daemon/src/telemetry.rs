@@ -9,7 +9,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
-use crate::config::{Log, LogFormat};
+use crate::config::{LogConfig, LogFormat};
 
 /// Why logs cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum TelemetryError {
 ///
 /// # Errors
 /// [`TelemetryError`]; nothing is changed then.
-pub fn init(config: &Log) -> Result<(), TelemetryError> {
+pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(&config.level).map_err(TelemetryError::Level)?;
     let output: Box<dyn Layer<Registry> + Send + Sync> = match form(config.format, io::stderr().is_terminal())
     {

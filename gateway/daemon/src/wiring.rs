@@ -19,7 +19,7 @@ use switchyard_streaming::Sessions;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use crate::config::{Config, Cri};
+use crate::config::{Config, CriConfig};
 
 /// Makes the backend. It returns at once: a runtime that is away shows in [`Backend::status`].
 pub type ConnectBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<Arc<dyn Backend>> + Send + Sync>;
@@ -29,7 +29,7 @@ pub type Frontend = Box<dyn Fn(Scope, &Config, Sessions) -> Routes + Send + Sync
 
 /// Makes the services that launchers of Nomad agents call, over a view of the gateway. They end what they hold open when the token is
 /// cancelled.
-pub type Nomad = Box<dyn Fn(Scope, CancellationToken) -> switchyard_nomad::Services + Send + Sync>;
+pub type NomadFrontend = Box<dyn Fn(Scope, CancellationToken) -> switchyard_nomad::Services + Send + Sync>;
 
 /// The exchangeable parts.
 pub struct Wiring {
@@ -38,7 +38,7 @@ pub struct Wiring {
     /// CRI.
     pub cri: Frontend,
     /// Nomad.
-    pub nomad: Nomad,
+    pub nomad: NomadFrontend,
 }
 
 impl fmt::Debug for Wiring {
@@ -93,7 +93,7 @@ pub fn hardware(config: &Config, stop: CancellationToken) -> Inventories {
 /// What vendors' device plugins offer, once some have registered.
 #[must_use]
 pub fn hosted(config: &Config) -> Hosted {
-    Hosted::new(config.devices.taken(), &config.devices.host)
+    Hosted::new(config.devices.reserved_names(), &config.devices.host)
 }
 
 /// What vendors' device plugins register with, with these layers around its service.
@@ -132,7 +132,7 @@ impl ExclusiveCpus for PodResources {
 /// The CRI services over this view of the gateway.
 pub fn cri(scope: Scope, config: &Config, sessions: Sessions) -> Routes {
     // The socket's own keys are the daemon's business.
-    let Cri {
+    let CriConfig {
         enabled: _,
         socket: _,
         socket_group: _,

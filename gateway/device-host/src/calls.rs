@@ -34,7 +34,7 @@ const TEXT_MAX: usize = 500;
 #[async_trait]
 impl DeviceProvider for Hosted {
     fn provides(&self, resource: &str) -> bool {
-        self.is_known(resource)
+        self.has_registered(resource)
     }
 
     async fn allocate(&self, resource: &str, devices: &[String]) -> Result<Reservation> {
@@ -47,7 +47,7 @@ impl DeviceProvider for Hosted {
         let given = answer.and_then(|answer| {
             from_proto::allocated(answer).map_err(|error| {
                 let error = error.context("the answer of its plugin to Allocate cannot be taken");
-                self.fail(resource, Failure::Malformed, &error.report());
+                self.record_failure(resource, Failure::Malformed, &error.report());
                 error
             })
         });
@@ -101,7 +101,7 @@ impl DeviceProvider for Hosted {
         let preferred = from_proto::preferred(answer.ok()?, &by_vendors(&ids, &vendors), must, size);
         if preferred.is_none() {
             let why = "it prefers other devices than it was asked about";
-            self.fail(resource, Failure::Malformed, why);
+            self.record_failure(resource, Failure::Malformed, why);
             tracing::warn!(
                 resource,
                 "a plugin prefers other devices than it was asked about: they are chosen without it"
@@ -134,7 +134,7 @@ impl Hosted {
                 (Failure::Late, Error::deadline(text))
             }
         };
-        self.fail(resource, failure, &error.report());
+        self.record_failure(resource, failure, &error.report());
         Err(error)
     }
 }

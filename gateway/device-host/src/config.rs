@@ -22,13 +22,13 @@ pub struct Config {
     /// The directory that is to them what a kubelet's directory for device plugins is, with our kubelet.sock.
     pub directory: PathBuf,
     /// What is said of resources, whether a plugin has registered them or not.
-    pub resources: Vec<Resource>,
+    pub resources: Vec<ResourceConfig>,
 }
 
 /// `[[devices.host.resources]]`: a resource that plugins may register.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Resource {
+pub struct ResourceConfig {
     /// Its name, as `nvidia.com/gpu`.
     pub name: String,
     /// How many of its devices an owner may hold at most; one that is not named may hold all.
@@ -70,13 +70,13 @@ impl Config {
     /// How many devices of each resource each owner may hold at most.
     pub(crate) fn quotas(&self) -> BTreeMap<String, BTreeMap<Owner, usize>> {
         // One that cannot be read was refused with the configuration.
-        let quota = |resource: &Resource| quota::parse(&resource.quota).unwrap_or_default();
+        let quota = |resource: &ResourceConfig| quota::parse(&resource.quota).unwrap_or_default();
         self.resources.iter().map(|resource| (resource.name.clone(), quota(resource))).collect()
     }
 
     fn check_resources(&self) -> Result<(), String> {
         let mut names = BTreeSet::new();
-        for Resource { name, quota } in &self.resources {
+        for ResourceConfig { name, quota } in &self.resources {
             if let Err(why) = resource::check(name) {
                 return Err(format!("name: {name:?} is no resource that a device plugin can have: {why}"));
             }
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_resource_is_named_once_by_a_name_that_plugins_can_register_with_a_quota_of_owners() {
         let check = |resources: &[(&str, &str)]| {
-            let resource = |(name, owner): &(&str, &str)| Resource {
+            let resource = |(name, owner): &(&str, &str)| ResourceConfig {
                 name: (*name).to_owned(),
                 quota: BTreeMap::from([((*owner).to_owned(), 2)]),
             };

@@ -43,7 +43,7 @@ const HEALTHY: &str = "Healthy";
 
 /// What a plugin registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Registering {
+pub(crate) struct PluginRegistration {
     /// A resource as kubelets take it.
     pub(crate) resource: String,
     /// The name of the plugin's socket: a file of the directory itself, and not ours.
@@ -52,7 +52,7 @@ pub(crate) struct Registering {
 
 /// The devices that a plugin has listed.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Listed {
+pub(crate) struct ListedDevices {
     /// By id in ascending order.
     pub(crate) devices: Vec<Device>,
     /// The vendor's id of each, by ours.
@@ -65,7 +65,7 @@ pub(crate) struct Listed {
 ///
 /// # Errors
 /// `InvalidArgument`.
-pub(crate) fn registration(request: v1beta1::RegisterRequest) -> Result<Registering> {
+pub(crate) fn registration(request: v1beta1::RegisterRequest) -> Result<PluginRegistration> {
     // What it wants is asked for when it is called back, as kubelets do.
     let v1beta1::RegisterRequest { version, endpoint, resource_name, options: _ } = request;
     if version != VERSION {
@@ -83,11 +83,11 @@ pub(crate) fn registration(request: v1beta1::RegisterRequest) -> Result<Register
         let why = format!("{} is not the plain name of a socket of the plugin's own", quoted(&endpoint));
         return Err(Error::invalid("endpoint", why));
     }
-    Ok(Registering { resource: resource_name, endpoint })
+    Ok(PluginRegistration { resource: resource_name, endpoint })
 }
 
 /// The devices of a list, each id once. One that is listed twice is well if it is so both times.
-pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> Listed {
+pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> ListedDevices {
     let mut devices: BTreeMap<String, (String, Device)> = BTreeMap::new();
     let mut wrong: Option<(usize, String)> = None;
     let mut leave_out = |why: String| {
@@ -129,7 +129,11 @@ pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> Lis
         }
     }
     let vendors = devices.iter().map(|(id, (vendors, _))| (id.clone(), vendors.clone())).collect();
-    Listed { vendors, devices: devices.into_values().map(|(_, device)| device).collect(), left_out: wrong }
+    ListedDevices {
+        vendors,
+        devices: devices.into_values().map(|(_, device)| device).collect(),
+        left_out: wrong,
+    }
 }
 
 /// What a container gets, as an answer to the question for one container says.

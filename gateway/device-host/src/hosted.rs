@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 
 use crate::config::Config;
-use crate::from_proto::{Listed, quoted};
+use crate::from_proto::{ListedDevices, quoted};
 use crate::inventory::Groups;
 use crate::report::LastError;
 
@@ -31,7 +31,7 @@ pub struct Hosted {
 
 #[derive(Debug)]
 struct Shared {
-    taken: Taken,
+    reserved: ReservedNames,
     /// How many devices of a resource each owner may hold at most.
     quotas: BTreeMap<String, BTreeMap<Owner, usize>>,
     state: Mutex<State>,
@@ -41,7 +41,7 @@ struct Shared {
 
 /// What the configuration's own groups are called, which no plugin can have.
 #[derive(Debug, Clone, Default)]
-pub struct Taken {
+pub struct ReservedNames {
     /// Their resources.
     pub resources: Vec<String>,
     /// Their vendors, types and names.
@@ -77,7 +77,7 @@ pub(crate) enum Fault {
 #[derive(Debug)]
 pub(crate) struct State {
     /// In the order in which they were registered first.
-    pub(crate) resources: Vec<Resource>,
+    pub(crate) resources: Vec<RegisteredResource>,
     /// Why no plugin can register now.
     pub(crate) fault: Option<String>,
     /// The registration that failed last.
@@ -88,20 +88,20 @@ pub(crate) struct State {
 
 /// A resource that was registered once.
 #[derive(Debug)]
-pub(crate) struct Resource {
+pub(crate) struct RegisteredResource {
     pub(crate) name: String,
     /// The socket of its newest plugin.
     pub(crate) endpoint: String,
     /// The number of its newest connection.
     connection: u64,
     /// `None` after that has ended.
-    pub(crate) plugin: Option<Connected>,
+    pub(crate) plugin: Option<ConnectedPlugin>,
     /// Since when its plugin is connected, is silent, or has ended.
     pub(crate) since: SystemTime,
     /// Its newest plugin wants to be told before a container is made.
     pre_start: bool,
     /// What was listed last; `None` before that.
-    pub(crate) listed: Option<Listed>,
+    pub(crate) listed: Option<ListedDevices>,
     /// Why its devices cannot be given to anybody now.
     pub(crate) fault: Option<Fault>,
     /// What failed last.
@@ -109,7 +109,7 @@ pub(crate) struct Resource {
 }
 
 #[derive(Debug)]
-pub(crate) struct Connected {
+pub(crate) struct ConnectedPlugin {
     plugin: Plugin,
     /// Ends the connection's stream.
     _stream: DropGuard,
@@ -127,7 +127,7 @@ pub(crate) struct Plugin {
 
 /// The connection that a plugin was given.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
+pub(crate) struct PluginConnection {
     pub(crate) resource: String,
     number: u64,
     /// Ends its stream, when it is over or another one has come for the resource.
@@ -157,7 +157,7 @@ impl Failure {
 
 // === impl Taken ===
 
-impl Taken {
+impl ReservedNames {
     /// Whether this resource, or the group that would be made of it, is one of the configuration's own.
     #[must_use]
     pub fn has(&self, resource: &str) -> bool {
@@ -184,9 +184,9 @@ impl Fault {
 impl Hosted {
     /// No plugin has registered yet, and none can.
     #[must_use]
-    pub fn new(taken: Taken, config: &Config) -> Self {
+    pub fn new(taken: ReservedNames, config: &Config) -> Self {
         let shared = Shared {
-            taken,
+            reserved: taken,
             quotas: config.quotas(),
             state: Mutex::new(State {
                 resources: Vec::new(),
@@ -212,7 +212,7 @@ impl Hosted {
     }
 
     /// Something of a plugin has failed.
-    pub(crate) fn fail(&self, resource: &str, failure: Failure, why: &str) {
+    pub(crate) fn record_failure(&self, resource: &str, failure: Failure, why: &str) {
         self.count(failure);
         if let Some(known) = self.state().resources.iter_mut().find(|known| known.name == resource) {
             known.last_error = Some(LastError::now(why));
@@ -220,7 +220,7 @@ impl Hosted {
     }
 
     /// A registration has failed.
-    pub(crate) fn fail_registration(&self, failure: Failure, error: &Error) {
+    pub(crate) fn record_registration_failure(&self, failure: Failure, error: &Error) {
         self.count(failure);
         self.state().refused = Some(LastError::now(&error.report()));
     }
@@ -239,7 +239,7 @@ impl Hosted {
     /// # Errors
     /// `AlreadyExists` if the configuration has it; `ResourceExhausted` if there are too many.
     pub(crate) fn check(&self, resource: &str) -> Result<()> {
-        if self.shared.taken.has(resource) {
+        if self.shared.reserved.has(resource) {
             return Err(Error::already_exists(format!(
                 "a group of devices.groups in the gateway's configuration is {resource} already: give it another resource, or take it out"
             )));
@@ -265,20 +265,20 @@ impl Hosted {
         endpoint: &str,
         plugin: Plugin,
         over: CancellationToken,
-    ) -> Result<Connection> {
+    ) -> Result<PluginConnection> {
         self.check(resource)?;
         let mut state = self.state();
         state.newest += 1;
         let number = state.newest;
         let pre_start = plugin.pre_start;
-        let connected = Connected { plugin, _stream: over.clone().drop_guard() };
+        let connected = ConnectedPlugin { plugin, _stream: over.clone().drop_guard() };
         match state.resources.iter_mut().find(|known| known.name == resource) {
             Some(known) => {
                 (known.connection, known.pre_start) = (number, pre_start);
                 (known.plugin, known.since) = (Some(connected), SystemTime::now());
                 endpoint.clone_into(&mut known.endpoint);
             }
-            None => state.resources.push(Resource {
+            None => state.resources.push(RegisteredResource {
                 name: resource.to_owned(),
                 endpoint: endpoint.to_owned(),
                 connection: number,
@@ -290,16 +290,16 @@ impl Hosted {
                 last_error: None,
             }),
         }
-        Ok(Connection { resource: resource.to_owned(), number, over })
+        Ok(PluginConnection { resource: resource.to_owned(), number, over })
     }
 
     /// A plugin has listed its devices.
-    pub(crate) fn list(&self, connection: &Connection, listed: Listed) {
+    pub(crate) fn list(&self, connection: &PluginConnection, listed: ListedDevices) {
         if let Some((count, why)) = &listed.left_out {
             let text = format!(
                 "its list is not taken as it is: {count} entries are left out, the first since {why}"
             );
-            self.fail(&connection.resource, Failure::Malformed, &text);
+            self.record_failure(&connection.resource, Failure::Malformed, &text);
             tracing::warn!(
                 resource = connection.resource,
                 entries = count,
@@ -316,7 +316,7 @@ impl Hosted {
     }
 
     /// A plugin has not listed anything for a while.
-    pub(crate) fn is_silent(&self, connection: &Connection) {
+    pub(crate) fn set_silent(&self, connection: &PluginConnection) {
         self.count(Failure::Late);
         tracing::warn!(
             resource = connection.resource,
@@ -329,7 +329,7 @@ impl Hosted {
     }
 
     /// A connection has ended: its devices are unhealthy until the plugin registers again.
-    pub(crate) fn end(&self, connection: &Connection, why: &str) {
+    pub(crate) fn end(&self, connection: &PluginConnection, why: &str) {
         let is_newest = self.change(connection, |resource| {
             (resource.plugin, resource.fault) = (None, Some(Fault::Ended));
             (resource.since, resource.last_error) = (SystemTime::now(), Some(LastError::now(why)));
@@ -345,7 +345,7 @@ impl Hosted {
     }
 
     /// Whether a plugin has ever registered this resource.
-    pub(crate) fn is_known(&self, resource: &str) -> bool {
+    pub(crate) fn has_registered(&self, resource: &str) -> bool {
         self.state().resources.iter().any(|known| known.name == resource)
     }
 
@@ -381,9 +381,9 @@ impl Hosted {
     }
 
     /// Changes what is known by a connection, and tells of it; not if there is a newer one. Says whether it is the newest.
-    fn change(&self, connection: &Connection, change: impl FnOnce(&mut Resource)) -> bool {
+    fn change(&self, connection: &PluginConnection, change: impl FnOnce(&mut RegisteredResource)) -> bool {
         let mut state = self.state();
-        let newest = |known: &&mut Resource| {
+        let newest = |known: &&mut RegisteredResource| {
             known.name == connection.resource && known.connection == connection.number
         };
         let Some(resource) = state.resources.iter_mut().find(newest) else { return false };
@@ -401,7 +401,7 @@ impl Hosted {
     }
 
     /// The group of a resource's devices, if they were ever listed.
-    fn group(&self, resource: &Resource) -> Option<DeviceGroup> {
+    fn group(&self, resource: &RegisteredResource) -> Option<DeviceGroup> {
         let mut devices = resource.listed.as_ref()?.devices.clone();
         if let Some(fault) = resource.fault {
             devices.iter_mut().for_each(|device| device.health = Health::Unhealthy(fault.text().to_owned()));

@@ -54,7 +54,7 @@ pub fn merged(mut hardware: Inventories, mut hosted: Groups, stop: CancellationT
                 known = left_out;
                 told.send_if_modified(|last| {
                     let before = last.clone().unwrap_or_default();
-                    let now = inventory.sharing(&before);
+                    let now = inventory.reusing_groups(&before);
                     let is_new = last.is_none() || !now.is_shared_with(&before);
                     if is_new {
                         *last = Some(Arc::new(now));

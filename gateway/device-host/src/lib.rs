@@ -31,7 +31,7 @@ mod report;
 mod serve;
 mod status;
 
-pub use config::{Config, Resource};
-pub use hosted::{Failure, Hosted, Taken};
+pub use config::{Config, ResourceConfig};
+pub use hosted::{Failure, Hosted, ReservedNames};
 pub use report::{LastError, PluginReport, PluginState, Report};
 pub use serve::{Host, Observe};

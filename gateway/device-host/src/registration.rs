@@ -18,8 +18,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
 use crate::directory;
-use crate::from_proto::{self, Registering};
-use crate::hosted::{Connection, Failure, Hosted, Plugin};
+use crate::from_proto::{self, PluginRegistration};
+use crate::hosted::{Failure, Hosted, Plugin, PluginConnection};
 use crate::status::status;
 
 /// How long a plugin may take until it has told its options, from the beginning of the call; kubelets wait as long.
@@ -64,10 +64,10 @@ impl Registrar {
     async fn admit(&self, request: v1beta1::RegisterRequest) -> Result<String> {
         let deadline = Instant::now() + DIAL;
         let refused = |error: Error| {
-            self.hosted.fail_registration(Failure::Refused, &error);
+            self.hosted.record_registration_failure(Failure::Refused, &error);
             error
         };
-        let Registering { resource, endpoint } = from_proto::registration(request).map_err(refused)?;
+        let PluginRegistration { resource, endpoint } = from_proto::registration(request).map_err(refused)?;
         self.hosted.check(&resource).map_err(refused)?;
         let Ok(_dial) = self.dials.try_acquire() else {
             let text = format!("{DIALS} plugins are being called back already: register again in a moment");
@@ -76,7 +76,7 @@ impl Registrar {
         let plugin = self.call_back(&endpoint, deadline).await.map_err(|error| {
             let error =
                 error.context(format!("register {resource}: the plugin does not answer on {endpoint}"));
-            self.hosted.fail_registration(Failure::Unreachable, &error);
+            self.hosted.record_registration_failure(Failure::Unreachable, &error);
             error
         })?;
         let channel = plugin.channel.clone();
@@ -143,7 +143,7 @@ async fn channel(stream: UnixStream) -> Result<Channel> {
 }
 
 /// Hands on what a plugin lists, until it ends: says why it has.
-async fn follow(hosted: &Hosted, connection: &Connection, channel: Channel) -> String {
+async fn follow(hosted: &Hosted, connection: &PluginConnection, channel: Channel) -> String {
     let mut client = DevicePluginClient::new(channel).max_decoding_message_size(LIST_MAX);
     let first = async {
         let mut stream = client.list_and_watch(v1beta1::Empty {}).await?.into_inner();
@@ -154,7 +154,7 @@ async fn follow(hosted: &Hosted, connection: &Connection, channel: Channel) -> S
     let first = match timeout(FIRST, &mut first).await {
         Ok(first) => first,
         Err(_) => {
-            hosted.is_silent(connection);
+            hosted.set_silent(connection);
             first.await
         }
     };

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use switchyard_core::device::Health;
 
-use crate::hosted::{Failure, Fault, Hosted, Resource};
+use crate::hosted::{Failure, Fault, Hosted, RegisteredResource};
 
 /// The most characters of an error that are kept.
 const TEXT_MAX: usize = 500;
@@ -117,7 +117,7 @@ impl Hosted {
     }
 }
 
-fn plugin(resource: &Resource) -> PluginReport {
+fn plugin(resource: &RegisteredResource) -> PluginReport {
     let listed: &[_] = resource.listed.as_ref().map_or(&[], |listed| &listed.devices);
     let can_be_given = listed.iter().filter(|device| device.health == Health::Healthy);
     let state = match (&resource.plugin, resource.fault) {

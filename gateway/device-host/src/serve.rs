@@ -41,7 +41,7 @@ const CLOSE: Duration = Duration::from_secs(2);
 pub type Observe = Arc<dyn Fn(Routes) -> Routes + Send + Sync>;
 
 /// A connection of a plugin, however it names the server.
-type Connection = AuthorityFilter<UnixStream, OwnedSemaphorePermit>;
+type GrpcConnection = AuthorityFilter<UnixStream, OwnedSemaphorePermit>;
 
 /// Lets plugins register.
 pub struct Host {
@@ -128,7 +128,7 @@ async fn listen(config: &Config, hosted: &Hosted) -> UnixListener {
 }
 
 /// The connections of a listener, each with one of its places.
-fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
+fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<GrpcConnection>> {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     futures::stream::unfold((listener, places), |(listener, places)| async move {
         loop {

@@ -28,7 +28,7 @@ use crate::urgency::Urgent;
 const KUBELET: &str = "kubelet.sock";
 
 /// Between two looks for what no event tells of.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 
 /// Before the next attempt to watch after one that failed.
 const RETRY: Duration = Duration::from_millis(50);
@@ -72,11 +72,11 @@ struct Identity {
 }
 
 /// What is known of the socket.
-struct Follower<'a> {
+struct SocketWatcher<'a> {
     directory: &'a Path,
-    seen: Option<Identity>,
+    last_seen: Option<Identity>,
     generation: u64,
-    told: &'a watch::Sender<Option<Kubelet>>,
+    kubelets: &'a watch::Sender<Option<Kubelet>>,
     urgent: &'a (dyn Fn() -> BTreeSet<String> + Send + Sync),
 }
 
@@ -85,7 +85,7 @@ struct Events(AsyncFd<OwnedFd>);
 
 /// Something that happened in a directory, or to it.
 struct Event {
-    what: ReadFlags,
+    flags: ReadFlags,
     /// It is about the kubelet's socket.
     of_kubelet: bool,
 }
@@ -97,25 +97,30 @@ pub(crate) async fn follow(
     told: watch::Sender<Option<Kubelet>>,
     urgent: impl Fn() -> BTreeSet<String> + Send + Sync,
 ) {
-    let mut follower =
-        Follower { directory: &directory, seen: None, generation: 0, told: &told, urgent: &urgent };
+    let mut follower = SocketWatcher {
+        directory: &directory,
+        last_seen: None,
+        generation: 0,
+        kubelets: &told,
+        urgent: &urgent,
+    };
     let mut warned = false;
     loop {
         match Events::of(&directory) {
             Ok(events) => {
                 warned = false;
-                follower.attend(&events).await;
+                follower.watch_events(&events).await;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                follower.look();
+                follower.check_socket();
                 wait_for(&directory).await;
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
                     tracing::warn!(directory = %directory.display(), %error, "the kubelet's directory cannot be watched, and is looked at each second");
                 }
-                follower.look();
-                tokio::time::sleep(LOOK).await;
+                follower.check_socket();
+                tokio::time::sleep(POLL).await;
             }
         }
     }
@@ -127,7 +132,7 @@ async fn wait_for(directory: &Path) {
     match Events::of(nearest) {
         // It, or a directory on the way to it, may have been made before the watch was.
         Ok(events) if !directory.exists() => {
-            let _ = timeout(LOOK, events.next()).await;
+            let _ = timeout(POLL, events.next()).await;
         }
         Ok(_) => {}
         Err(_) => tokio::time::sleep(RETRY).await,
@@ -136,25 +141,25 @@ async fn wait_for(directory: &Path) {
 
 // === impl Follower ===
 
-impl Follower<'_> {
+impl SocketWatcher<'_> {
     /// Follows the events of the directory until it is another one.
-    async fn attend(&mut self, events: &Events) {
+    async fn watch_events(&mut self, events: &Events) {
         let watched = identity(self.directory);
-        self.look();
+        self.check_socket();
         loop {
-            match timeout(LOOK, events.next()).await {
+            match timeout(POLL, events.next()).await {
                 Ok(Ok(events)) => {
-                    for Event { what, of_kubelet } in events {
+                    for Event { flags: what, of_kubelet } in events {
                         if what.intersects(GONE) {
-                            self.look();
+                            self.check_socket();
                             return;
                         }
                         if of_kubelet && what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
                             // The next one may be the same to every look: numbers and times are used again.
-                            self.seen = None;
+                            self.last_seen = None;
                         }
                         if of_kubelet || what.contains(ReadFlags::QUEUE_OVERFLOW) {
-                            self.look();
+                            self.check_socket();
                         }
                     }
                 }
@@ -165,25 +170,27 @@ impl Follower<'_> {
                 }
                 Err(_) => {
                     // Mounts and unmounts over the directory.
-                    if identity(self.directory).map(Identity::place) != watched.map(Identity::place) {
+                    if identity(self.directory).map(Identity::device_and_inode)
+                        != watched.map(Identity::device_and_inode)
+                    {
                         return;
                     }
-                    self.look();
+                    self.check_socket();
                 }
             }
         }
     }
 
     /// Tells what is there, if it is another than before.
-    fn look(&mut self) {
+    fn check_socket(&mut self) {
         let path = self.directory.join(KUBELET);
         let now = fs::symlink_metadata(&path).ok().filter(|found| found.file_type().is_socket());
         let now = now.as_ref().map(Identity::of);
-        if now == self.seen && (now.is_some() || self.told.borrow().is_none()) {
+        if now == self.last_seen && (now.is_some() || self.kubelets.borrow().is_none()) {
             return;
         }
-        self.seen = now;
-        self.told.send_replace(now.map(|_| {
+        self.last_seen = now;
+        self.kubelets.send_replace(now.map(|_| {
             self.generation += 1;
             tracing::debug!(socket = %path.display(), generation = self.generation, "a kubelet has made its socket");
             Kubelet {
@@ -204,7 +211,7 @@ impl Identity {
     }
 
     /// Which directory it is, whatever happens in it.
-    const fn place(self) -> (u64, u64) {
+    const fn device_and_inode(self) -> (u64, u64) {
         (self.device, self.inode)
     }
 }
@@ -249,7 +256,7 @@ fn read(inotify: &OwnedFd) -> io::Result<Vec<Event>> {
     while events.is_empty() || !reader.is_buffer_empty() {
         let event = reader.next()?;
         let of_kubelet = event.file_name().is_some_and(|name| name.to_bytes() == KUBELET.as_bytes());
-        events.push(Event { what: event.events(), of_kubelet });
+        events.push(Event { flags: event.events(), of_kubelet });
     }
     Ok(events)
 }

@@ -7,7 +7,7 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 
 use crate::listing::{Listing, SLOT_ID_MAX};
-use crate::preference::Question;
+use crate::preference::PreferenceRequest;
 
 /// How many containers may be asked for in one call. Kubelets ask for one.
 pub(crate) const CONTAINERS_MAX: usize = 64;
@@ -46,15 +46,15 @@ pub(crate) fn pre_start(
 }
 
 /// What a kubelet would know of one container.
-pub(crate) fn question(request: v1beta1::ContainerPreferredAllocationRequest) -> Question {
+pub(crate) fn preference_request(request: v1beta1::ContainerPreferredAllocationRequest) -> PreferenceRequest {
     let v1beta1::ContainerPreferredAllocationRequest {
         available_device_i_ds,
         must_include_device_i_ds,
         allocation_size,
     } = request;
-    Question {
+    PreferenceRequest {
         available: available_device_i_ds.into_iter().collect(),
-        must: must_include_device_i_ds.into_iter().collect(),
+        required: must_include_device_i_ds.into_iter().collect(),
         size: usize::try_from(allocation_size).unwrap_or_default(),
     }
 }
@@ -134,7 +134,7 @@ mod tests {
             must_include_device_i_ds: Vec::new(),
             allocation_size: -7,
         };
-        let question = question(request);
+        let question = preference_request(request);
         assert_eq!((question.size, question.available.len()), (0, 2));
     }
 }

@@ -40,9 +40,9 @@ pub fn messages(data: &[u8]) {
     }
     if let Ok(request) = v1beta1::PreferredAllocationRequest::decode(data) {
         for one in request.container_requests.into_iter().take(from_proto::CONTAINERS_MAX) {
-            let question = from_proto::question(one);
+            let question = from_proto::preference_request(one);
             let preferred = prefer(&listing, &question);
-            let must = question.must.intersection(&question.available).count();
+            let must = question.required.intersection(&question.available).count();
             assert_eq!(preferred.len(), question.size.min(question.available.len()).max(must));
             assert!(preferred.iter().all(|id| question.available.contains(id)));
         }

@@ -33,9 +33,9 @@ mod preference;
 mod registration;
 mod serve;
 mod status;
+mod streams;
 mod to_proto;
 mod urgency;
-mod watched;
 
 pub use config::Config;
 pub use pod_resources::exclusive_cpus;

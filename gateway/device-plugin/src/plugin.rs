@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::listing::Listing;
-use crate::preference::{Question, prefer};
+use crate::preference::{PreferenceRequest, prefer};
 use crate::status::status;
-use crate::watched::Streams;
+use crate::streams::Streams;
 use crate::{from_proto, to_proto};
 
 /// How long a lease may take. A kubelet does nothing else meanwhile, and has no deadline of its own.
@@ -53,7 +53,7 @@ impl DevicePlugin {
             let next = async {
                 // The next message is asked for when the one before was taken.
                 if let Some(pause) = pause {
-                    open.tell();
+                    open.mark_listed();
                     tokio::time::sleep(pause).await;
                 }
                 // Nobody looks any more: it stays as it is.
@@ -90,17 +90,17 @@ impl DevicePlugin {
     }
 
     /// The slots to take: those that the provider of the resource prefers, or else those that do best by what is known of them here.
-    async fn preferred(&self, listing: &Listing, question: &Question) -> Vec<String> {
-        let Question { available, must, size } = question;
+    async fn preferred(&self, listing: &Listing, question: &PreferenceRequest) -> Vec<String> {
+        let PreferenceRequest { available, required: must, size } = question;
         match self.scope.prefer(&self.resource, available, must, *size).await {
             Some(preferred) => preferred,
             None => prefer(listing, question),
         }
     }
 
-    async fn vacated(&self, request: v1beta1::PreStartContainerRequest) -> Result<()> {
+    async fn wait_until_free(&self, request: v1beta1::PreStartContainerRequest) -> Result<()> {
         let slots = from_proto::pre_start(&self.resource, &self.listing(), request)?;
-        match self.ended.run_until_cancelled(self.scope.vacated(&slots, PATIENCE)).await {
+        match self.ended.run_until_cancelled(self.scope.wait_until_free(&slots, PATIENCE)).await {
             Some(vacated) => vacated,
             None => Err(Error::unavailable("the gateway is shutting down")),
         }
@@ -138,7 +138,7 @@ impl device_plugin_server::DevicePlugin for DevicePlugin {
         let listing = self.listing();
         let mut container_responses = Vec::new();
         for request in container_requests.into_iter().take(from_proto::CONTAINERS_MAX) {
-            let device_i_ds = self.preferred(&listing, &from_proto::question(request)).await;
+            let device_i_ds = self.preferred(&listing, &from_proto::preference_request(request)).await;
             container_responses.push(v1beta1::ContainerPreferredAllocationResponse { device_i_ds });
         }
         Ok(Response::new(v1beta1::PreferredAllocationResponse { container_responses }))
@@ -156,7 +156,7 @@ impl device_plugin_server::DevicePlugin for DevicePlugin {
         &self,
         request: Request<v1beta1::PreStartContainerRequest>,
     ) -> Result<Response<v1beta1::PreStartContainerResponse>, Status> {
-        let vacated = self.vacated(request.into_inner()).await;
+        let vacated = self.wait_until_free(request.into_inner()).await;
         vacated.map_err(self.refusal("start a container with devices of"))?;
         Ok(Response::new(v1beta1::PreStartContainerResponse {}))
     }

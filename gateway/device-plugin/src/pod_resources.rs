@@ -27,13 +27,13 @@ const LIMIT: Duration = Duration::from_secs(5);
 const MESSAGE_MAX: usize = 16 << 20;
 
 /// In so many lists, one after the other, a lease may be that no container came for: pulling its image takes that long.
-const LONG: u32 = 60;
+const LONG_UNUSED_LISTS: u32 = 60;
 
 /// How long leases have been in the kubelet's lists that no container came for.
 #[derive(Debug, Default)]
-struct Unused {
+struct UnusedLeases {
     lists: BTreeMap<LeaseToken, u32>,
-    told: bool,
+    warned: bool,
 }
 
 /// Hands over the slots that the kubelet's pods have, for as long as it is polled. `resources` are those that are offered.
@@ -46,7 +46,7 @@ pub(crate) async fn follow(
     let mut rounds = interval(pause);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut told = false;
-    let mut unused = Unused::default();
+    let mut unused = UnusedLeases::default();
     loop {
         rounds.tick().await;
         if !socket.exists() {
@@ -56,22 +56,22 @@ pub(crate) async fn follow(
             Ok(Ok(list)) => {
                 told = false;
                 let listed = slots(list, &resources.borrow());
-                scope.unlisted(&listed).await;
+                scope.reconcile_listed(&listed).await;
                 if unused.after(scope.unused(&listed)) {
                     tracing::warn!(
                         "a pod has devices, and no container was made with them here: if this lasts, the kubelet's container runtime is not this daemon (its containerRuntimeEndpoint), which then does not learn which devices are in use"
                     );
                 }
             }
-            Ok(Err(status)) => tell(&mut told, &socket, status.message()),
-            Err(_) => tell(&mut told, &socket, "no answer in time"),
+            Ok(Err(status)) => warn_once(&mut told, &socket, status.message()),
+            Err(_) => warn_once(&mut told, &socket, "no answer in time"),
         }
     }
 }
 
 // === impl Unused ===
 
-impl Unused {
+impl UnusedLeases {
     /// Takes the leases that no container came for by the newest list; whether that ought to be told.
     fn after(&mut self, now: BTreeSet<LeaseToken>) -> bool {
         let before = std::mem::take(&mut self.lists);
@@ -79,8 +79,8 @@ impl Unused {
             .into_iter()
             .map(|token| (token, before.get(&token).copied().unwrap_or_default() + 1))
             .collect();
-        let long = self.lists.values().any(|lists| *lists >= LONG);
-        long && !std::mem::replace(&mut self.told, true)
+        let long = self.lists.values().any(|lists| *lists >= LONG_UNUSED_LISTS);
+        long && !std::mem::replace(&mut self.warned, true)
     }
 }
 
@@ -100,7 +100,7 @@ async fn list(socket: &Path) -> std::result::Result<v1::ListPodResourcesResponse
     Ok(client.list(v1::ListPodResourcesRequest {}).await?.into_inner())
 }
 
-fn tell(told: &mut bool, socket: &Path, error: &str) {
+fn warn_once(told: &mut bool, socket: &Path, error: &str) {
     if !std::mem::replace(told, true) {
         tracing::warn!(socket = %socket.display(), error, "the kubelet does not say which devices its pods have: what it allocates for pods that never start is free only when another owner asks for it");
     }
@@ -132,12 +132,12 @@ mod tests {
     #[test]
     fn a_lease_that_no_container_comes_for_is_told_once_and_a_slow_pull_is_not() {
         let token = |byte| LeaseToken::from_bytes([byte; 16]);
-        let mut unused = Unused::default();
-        for _ in 0..LONG - 1 {
+        let mut unused = UnusedLeases::default();
+        for _ in 0..LONG_UNUSED_LISTS - 1 {
             assert!(!unused.after([token(1), token(2)].into()));
         }
         assert!(!unused.after([token(3)].into()), "containers came for both");
-        let told = (0..3 * LONG).filter(|_| unused.after([token(3)].into())).count();
+        let told = (0..3 * LONG_UNUSED_LISTS).filter(|_| unused.after([token(3)].into())).count();
         assert_eq!(told, 1);
     }
 

@@ -14,18 +14,18 @@ use crate::listing::Listing;
 
 /// What a kubelet asks for one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct PreferenceRequest {
     /// The ids of the slots that it may take.
     pub(crate) available: BTreeSet<String>,
     /// Those of them that it has to take.
-    pub(crate) must: BTreeSet<String>,
+    pub(crate) required: BTreeSet<String>,
     /// How many it needs.
     pub(crate) size: usize,
 }
 
 /// A device of which slots are free.
 #[derive(Debug, Clone)]
-struct Part<'a> {
+struct DeviceSlots<'a> {
     /// How many of its slots are in use, or chosen.
     used: usize,
     /// Its free slots, the next one last.
@@ -33,7 +33,7 @@ struct Part<'a> {
 }
 
 /// The free slots near one memory node, by device.
-type Near<'a> = BTreeMap<&'a str, Part<'a>>;
+type SlotsByDevice<'a> = BTreeMap<&'a str, DeviceSlots<'a>>;
 
 /// A choice within a memory node, and how good it is: less is better.
 struct Choice<'a> {
@@ -42,8 +42,8 @@ struct Choice<'a> {
 }
 
 /// The slots to take, in ascending order: as many as asked for if there are so many.
-pub(crate) fn prefer(listing: &Listing, question: &Question) -> Vec<String> {
-    let Question { available, must, size } = question;
+pub(crate) fn prefer(listing: &Listing, question: &PreferenceRequest) -> Vec<String> {
+    let PreferenceRequest { available, required: must, size } = question;
     let mut chosen: BTreeSet<&str> =
         must.iter().filter(|id| available.contains(*id)).map(String::as_str).collect();
     let nodes_of_must: BTreeMap<Option<u32>, usize> =
@@ -72,18 +72,18 @@ fn free<'a>(
     listing: &Listing,
     available: &'a BTreeSet<String>,
     chosen: &BTreeSet<&str>,
-) -> BTreeMap<Option<u32>, Near<'a>> {
+) -> BTreeMap<Option<u32>, SlotsByDevice<'a>> {
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
     for id in listing.slots().keys() {
         let in_use = !available.contains(&**id) || chosen.contains(&**id);
         *used.entry(device_of(id)).or_default() += usize::from(in_use);
     }
-    let mut nodes: BTreeMap<Option<u32>, Near<'a>> = BTreeMap::new();
+    let mut nodes: BTreeMap<Option<u32>, SlotsByDevice<'a>> = BTreeMap::new();
     // The last id first, so that the first one is chosen first.
     for id in available.iter().rev().filter(|id| !chosen.contains(id.as_str())) {
         let device = device_of(id);
         let near = nodes.entry(node_of(listing, id)).or_default();
-        let part = near.entry(device).or_insert_with(|| Part {
+        let part = near.entry(device).or_insert_with(|| DeviceSlots {
             used: used.get(device).copied().unwrap_or_default(),
             free: Vec::new(),
         });
@@ -94,12 +94,12 @@ fn free<'a>(
 
 /// The memory node to choose from next, if any is left.
 fn best(
-    nodes: &BTreeMap<Option<u32>, Near<'_>>,
+    nodes: &BTreeMap<Option<u32>, SlotsByDevice<'_>>,
     wanted: &BTreeMap<Option<u32>, usize>,
     left: usize,
     placement: SlotPlacement,
 ) -> Option<Option<u32>> {
-    let key = |(node, near): (&Option<u32>, &Near<'_>)| {
+    let key = |(node, near): (&Option<u32>, &SlotsByDevice<'_>)| {
         let free: usize = near.values().map(|part| part.free.len()).sum();
         let beside = wanted.get(node).copied().unwrap_or_default();
         let enough = free >= left;
@@ -115,9 +115,9 @@ fn best(
 }
 
 /// So many slots near one memory node, or all there are.
-fn choose(mut near: Near<'_>, count: usize, placement: SlotPlacement) -> Choice<'_> {
+fn choose(mut near: SlotsByDevice<'_>, count: usize, placement: SlotPlacement) -> Choice<'_> {
     // In the order in which they are taken.
-    let rank = |device, part: &Part<'_>| match placement {
+    let rank = |device, part: &DeviceSlots<'_>| match placement {
         SlotPlacement::Packed => (usize::MAX - part.used, device),
         SlotPlacement::Spread => (part.used, device),
     };

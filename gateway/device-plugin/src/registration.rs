@@ -36,8 +36,8 @@ use crate::endpoint::Endpoint;
 use crate::listing::Listing;
 use crate::plugin::DevicePlugin;
 use crate::serve::Shared;
+use crate::streams::Streams;
 use crate::to_proto;
-use crate::watched::Streams;
 
 /// How long a socket that has just been made may not listen yet.
 const NOT_YET: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ const LIST: Duration = Duration::from_secs(10);
 const LASTING: Duration = Duration::from_secs(10);
 
 /// Between two looks whether a socket is still there that a kubelet is to find.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 
 /// The most characters of a kubelet's text that are logged.
 const TEXT_MAX: usize = 500;
@@ -69,7 +69,7 @@ pub(crate) struct Resource {
 }
 
 /// What the kubelet's plugin watcher asks on a socket that it has found.
-struct Found {
+struct WatcherRegistration {
     resource: Arc<str>,
 }
 
@@ -112,14 +112,14 @@ impl Resource {
             let attended = async {
                 // A kubelet whose socket was deleted may live, but nobody registers with it.
                 while kubelets.borrow().is_some() {
-                    kubelet.urgent.turn(&self.name).await;
+                    kubelet.urgent.wait_turn(&self.name).await;
                     let began = Instant::now();
-                    let end = self.attend(&kubelet).await;
-                    kubelet.urgent.done(&self.name);
+                    let end = self.register_once(&kubelet).await;
+                    kubelet.urgent.finish(&self.name);
                     if began.elapsed() >= LASTING {
                         backoff.reset();
                     }
-                    self.tell(&end, &mut told);
+                    self.log_end(&end, &mut told);
                     sleep(backoff.pause()).await;
                 }
             };
@@ -133,7 +133,7 @@ impl Resource {
     }
 
     /// Registers once, and returns when the kubelet has ended its stream.
-    async fn attend(&self, kubelet: &Kubelet) -> Result<()> {
+    async fn register_once(&self, kubelet: &Kubelet) -> Result<()> {
         let (endpoint, streams) = self.open(&self.shared.config.directory, |routes| routes)?;
         let request = v1beta1::RegisterRequest {
             version: to_proto::VERSION.to_owned(),
@@ -149,45 +149,45 @@ impl Resource {
             Ok(Err(status)) => return Err(refused(cut(status.message())).with_source(status)),
             Err(_) => return Err(refused(format!("no answer within {REGISTER:?}"))),
         }
-        if timeout(LIST, streams.told()).await.is_err() {
+        if timeout(LIST, streams.wait_listed()).await.is_err() {
             return Err(refused(format!("it did not ask for the devices within {LIST:?}")));
         }
-        kubelet.urgent.done(&self.name);
+        kubelet.urgent.finish(&self.name);
         tracing::info!(resource = %self.name, socket = %endpoint.path().display(), "registered with the kubelet");
         let _registered = self.shared.registrations.registered();
-        streams.ended().await;
+        streams.wait_ended().await;
         Ok(())
     }
 
     /// Has the kubelet's plugin watcher find the resource in a directory, for as long as it is polled.
-    pub(crate) async fn be_found(self, directory: &Path) {
+    pub(crate) async fn serve_plugin_watcher(self, directory: &Path) {
         let mut backoff = Backoff::new();
         let mut told = String::new();
         loop {
             let began = Instant::now();
-            let end = self.wait_in(directory).await;
+            let end = self.serve_in(directory).await;
             if began.elapsed() >= LASTING {
                 backoff.reset();
             }
-            self.tell(&end, &mut told);
+            self.log_end(&end, &mut told);
             sleep(backoff.pause()).await;
         }
     }
 
     /// Makes a socket to be found, and returns when it has gone, or when the kubelet has ended its stream.
-    async fn wait_in(&self, directory: &Path) -> Result<()> {
-        let found = RegistrationServer::new(Found { resource: Arc::clone(&self.name) });
+    async fn serve_in(&self, directory: &Path) -> Result<()> {
+        let found = RegistrationServer::new(WatcherRegistration { resource: Arc::clone(&self.name) });
         let (endpoint, streams) = self.open(directory, |routes| routes.add_service(found))?;
         let gone = async {
             while endpoint.path().exists() {
-                sleep(LOOK).await;
+                sleep(POLL).await;
             }
         };
         let watched = async {
-            streams.opened().await;
+            streams.wait_opened().await;
             tracing::info!(resource = %self.name, socket = %endpoint.path().display(), "found by the kubelet");
             let _registered = self.shared.registrations.registered();
-            streams.ended().await;
+            streams.wait_ended().await;
         };
         tokio::select! {
             () = gone => {}
@@ -218,7 +218,7 @@ impl Resource {
     }
 
     /// Logs the end of a registration; the same failure once.
-    fn tell(&self, end: &Result<()>, told: &mut String) {
+    fn log_end(&self, end: &Result<()>, told: &mut String) {
         match end {
             Ok(()) => {
                 told.clear();
@@ -250,7 +250,7 @@ fn cut(text: &str) -> String {
 // === impl Found ===
 
 #[tonic::async_trait]
-impl watcher::registration_server::Registration for Found {
+impl watcher::registration_server::Registration for WatcherRegistration {
     async fn get_info(
         &self,
         _: Request<watcher::InfoRequest>,

@@ -58,10 +58,10 @@ pub(crate) struct Shared {
 }
 
 /// The resources that are offered, and the tasks that do it.
-struct Offered {
+struct OfferedResources {
     scope: Scope,
     shared: Arc<Shared>,
-    told: BTreeMap<String, Told>,
+    published: BTreeMap<String, PublishedResource>,
     names: watch::Sender<BTreeSet<String>>,
     /// Told by the watch of the directory, which begins with the first resource.
     kubelets: Option<Kubelets>,
@@ -71,7 +71,7 @@ struct Offered {
 }
 
 /// What was told of a resource last.
-struct Told {
+struct PublishedResource {
     listing: watch::Sender<Arc<Listing>>,
     /// What that was made from.
     groups: Groups,
@@ -121,10 +121,10 @@ impl Frontend {
         let Self { scope, config, observe, registrations, listing_each } = self;
         let tasks = TaskTracker::new();
         let shared = Arc::new(Shared { config, observe, registrations, listing_each, tasks: tasks.clone() });
-        let offered = Offered {
+        let offered = OfferedResources {
             scope,
             shared,
-            told: BTreeMap::new(),
+            published: BTreeMap::new(),
             names: watch::Sender::default(),
             kubelets: None,
             tasks: JoinSet::new(),
@@ -173,7 +173,7 @@ impl Drop for Registered {
 
 // === impl Offered ===
 
-impl Offered {
+impl OfferedResources {
     /// Follows the inventory. Cancel-safe; its tasks end with it.
     async fn run(mut self) {
         // A first list in which a device of another owner is healthy would give it out twice; one in which all are unhealthy would have a
@@ -200,24 +200,24 @@ impl Offered {
 
     async fn update(&mut self, inventory: &Inventory) {
         let mut resources = resources(inventory);
-        for (name, told) in &mut self.told {
+        for (name, told) in &mut self.published {
             told.update(resources.remove(name.as_str()).unwrap_or_default());
         }
         let mut new = Vec::new();
         for (name, groups) in resources {
-            if self.told.len() >= RESOURCES_MAX {
+            if self.published.len() >= RESOURCES_MAX {
                 tracing::warn!(
                     resource = name,
                     "more than {RESOURCES_MAX} resources: this one is not offered to the kubelet"
                 );
                 break;
             }
-            let mut told = Told::new();
+            let mut told = PublishedResource::new();
             told.update(groups);
             new.push((name, told.listing.subscribe()));
-            self.told.insert(name.to_owned(), told);
+            self.published.insert(name.to_owned(), told);
         }
-        let left_out: Vec<&String> = self.told.values().flat_map(|told| &told.left_out).collect();
+        let left_out: Vec<&String> = self.published.values().flat_map(|told| &told.left_out).collect();
         if left_out.len() > self.left_out {
             tracing::warn!(
                 devices = left_out.len(),
@@ -226,8 +226,8 @@ impl Offered {
             );
         }
         self.left_out = left_out.len();
-        self.shared.registrations.0[0].store(self.told.len(), Ordering::Relaxed);
-        let names = self.told.keys().cloned().collect();
+        self.shared.registrations.0[0].store(self.published.len(), Ordering::Relaxed);
+        let names = self.published.keys().cloned().collect();
         self.names.send_if_modified(|known| {
             let is_new = *known != names;
             *known = names;
@@ -252,7 +252,9 @@ impl Offered {
             None => self.begin().await,
         };
         match self.shared.config.plugin_watcher_directory.clone() {
-            Some(directory) => self.tasks.spawn(async move { resource.be_found(&directory).await }),
+            Some(directory) => {
+                self.tasks.spawn(async move { resource.serve_plugin_watcher(&directory).await })
+            }
             None => self.tasks.spawn(resource.register(kubelets)),
         };
     }
@@ -283,7 +285,7 @@ impl Offered {
 
 // === impl Told ===
 
-impl Told {
+impl PublishedResource {
     fn new() -> Self {
         Self { listing: watch::Sender::new(Arc::default()), groups: Vec::new(), left_out: Vec::new() }
     }

@@ -31,7 +31,7 @@ impl Urgent {
     }
 
     /// Returns when a resource may be registered: at once if it is one of these, otherwise when none of these is pending. Cancel-safe.
-    pub(crate) async fn turn(&self, resource: &str) {
+    pub(crate) async fn wait_turn(&self, resource: &str) {
         let mut pending = self.pending.subscribe();
         let may_go = |pending: &BTreeSet<String>| pending.is_empty() || pending.contains(resource);
         // The sender lives as long as we do.
@@ -39,7 +39,7 @@ impl Urgent {
     }
 
     /// The kubelet follows a resource, or has refused it: it holds up no other any more. Idempotent.
-    pub(crate) fn done(&self, resource: &str) {
+    pub(crate) fn finish(&self, resource: &str) {
         self.pending.send_if_modified(|pending| pending.remove(resource));
     }
 }
@@ -57,12 +57,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_resource_waits_for_all_that_are_urgent_and_those_for_none() {
         let urgent = urgent(&["a", "b"]);
-        let is_its_turn = |resource: &'static str| urgent.turn(resource).now_or_never().is_some();
+        let is_its_turn = |resource: &'static str| urgent.wait_turn(resource).now_or_never().is_some();
         assert!(is_its_turn("a") && is_its_turn("b") && !is_its_turn("c"));
-        urgent.done("a");
-        urgent.done("c");
+        urgent.finish("a");
+        urgent.finish("c");
         assert!(is_its_turn("b") && !is_its_turn("c"));
-        urgent.done("b");
+        urgent.finish("b");
         assert!(is_its_turn("a") && is_its_turn("c"));
     }
 
@@ -70,9 +70,9 @@ mod tests {
     async fn a_registration_that_hangs_holds_the_others_up_once_and_not_for_long() {
         let urgent = urgent(&["a"]);
         let began = Instant::now();
-        urgent.turn("b").await;
+        urgent.wait_turn("b").await;
         assert_eq!(began.elapsed(), PATIENCE);
-        urgent.turn("b").await;
+        urgent.wait_turn("b").await;
         assert_eq!(began.elapsed(), PATIENCE);
     }
 
@@ -80,6 +80,6 @@ mod tests {
     fn nothing_waits_where_nothing_is_urgent() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _entered = runtime.enter();
-        assert!(urgent(&[]).turn("a").now_or_never().is_some());
+        assert!(urgent(&[]).wait_turn("a").now_or_never().is_some());
     }
 }

@@ -13,8 +13,8 @@ use switchyard_steps::{Step, reach};
 use crate::fifo::{Fifo, PipeBudget};
 use crate::follow::Follower;
 use crate::format::Stream;
+use crate::fs_thread::FsThread;
 use crate::journal::{BATCH, Journal, Received};
-use crate::lane::Lane;
 use crate::protocol::{Counters, LogSpec};
 use crate::state_dir::StateDir;
 
@@ -60,13 +60,13 @@ pub(crate) struct Container {
     journal: Journal,
     counters: Arc<Mutex<Counters>>,
     shared: Arc<Shared>,
-    lane: Arc<Lane>,
-    ending: Option<Ending>,
+    fs_thread: Arc<FsThread>,
+    finishing: Option<Finishing>,
 }
 
 /// A finish that is under way.
 #[derive(Debug)]
-struct Ending {
+struct Finishing {
     deadline: Instant,
     waiting: Vec<oneshot::Sender<io::Result<Counters>>>,
 }
@@ -87,7 +87,7 @@ impl Container {
     pub(crate) fn open(
         spec: &LogSpec,
         shared: &Arc<Shared>,
-        lane: &Arc<Lane>,
+        lane: &Arc<FsThread>,
         counters: Arc<Mutex<Counters>>,
     ) -> io::Result<Self> {
         let _call = lane.call();
@@ -108,7 +108,7 @@ impl Container {
     pub(crate) fn recover(
         spec: &LogSpec,
         shared: &Arc<Shared>,
-        lane: &Arc<Lane>,
+        lane: &Arc<FsThread>,
         counters: Arc<Mutex<Counters>>,
     ) -> io::Result<Option<Self>> {
         let _call = lane.call();
@@ -139,12 +139,13 @@ impl Container {
         fifos: [Option<Fifo>; 2],
         journal: Journal,
         shared: &Arc<Shared>,
-        lane: &Arc<Lane>,
+        lane: &Arc<FsThread>,
         counters: Arc<Mutex<Counters>>,
     ) -> Self {
         let shared = Arc::clone(shared);
         let lane = Arc::clone(lane);
-        let container = Self { id: spec.id.clone(), fifos, journal, counters, shared, lane, ending: None };
+        let container =
+            Self { id: spec.id.clone(), fifos, journal, counters, shared, fs_thread: lane, finishing: None };
         container.publish();
         container
     }
@@ -158,25 +159,25 @@ impl Container {
                 Wake::Command(Some(Command::Started(done))) => drop(done.send(())),
                 Wake::Command(Some(Command::Attach { stream, from, place, done })) => {
                     // Whoever asked may have gone.
-                    drop(done.send(self.journal.follow(stream, from, &self.lane, place)));
+                    drop(done.send(self.journal.follow(stream, from, &self.fs_thread, place)));
                 }
-                Wake::Unfollowed(stream) => self.journal.unfollowed(stream),
+                Wake::Unfollowed(stream) => self.journal.release_unfollowed(stream),
                 Wake::Command(Some(Command::Reopen(done))) => {
                     reach(Step::ReopenAsked);
                     let result = {
-                        let _call = self.lane.call();
-                        self.journal.reopen(&mut lock(&self.lane.scratch))
+                        let _call = self.fs_thread.call();
+                        self.journal.reopen(&mut lock(&self.fs_thread.scratch))
                     };
                     self.publish();
                     // Whoever asked may have gone.
                     drop(done.send(result));
                 }
-                Wake::Command(Some(Command::Finish { drain, done })) => self.begin_ending(drain, done),
+                Wake::Command(Some(Command::Finish { drain, done })) => self.begin_finish(drain, done),
                 Wake::Ready(stream, Ok(())) => self.receive(stream).await,
-                Wake::Ready(stream, Err(error)) => self.give_up(stream, &error),
+                Wake::Ready(stream, Err(error)) => self.stop_reading(stream, &error),
                 Wake::Deadline => self.drain_rest(),
             }
-            if self.ending.is_some() && self.fifos.iter().all(Option::is_none) {
+            if self.finishing.is_some() && self.fifos.iter().all(Option::is_none) {
                 return self.end(&mut commands);
             }
         }
@@ -188,7 +189,7 @@ impl Container {
             None => std::future::pending().await,
         };
         let deadline = async {
-            match &self.ending {
+            match &self.finishing {
                 Some(ending) => sleep_until(ending.deadline).await,
                 None => std::future::pending().await,
             }
@@ -198,7 +199,7 @@ impl Container {
             command = commands.recv() => Wake::Command(command),
             result = ready(Stream::Stdout) => Wake::Ready(Stream::Stdout, result),
             result = ready(Stream::Stderr) => Wake::Ready(Stream::Stderr, result),
-            stream = self.journal.left() => Wake::Unfollowed(stream),
+            stream = self.journal.wait_unfollowed() => Wake::Unfollowed(stream),
             () = deadline => Wake::Deadline,
         }
     }
@@ -208,8 +209,8 @@ impl Container {
         for _ in 0..BATCHES_PER_TURN {
             let Some(fifo) = &mut self.fifos[stream.index()] else { return };
             let received = fifo.try_receive(|fd| {
-                let _call = self.lane.call();
-                match self.journal.receive(stream, fd, &mut lock(&self.lane.scratch))? {
+                let _call = self.fs_thread.call();
+                match self.journal.receive(stream, fd, &mut lock(&self.fs_thread.scratch))? {
                     Received::Empty => Err(io::ErrorKind::WouldBlock.into()),
                     received @ (Received::Bytes(_) | Received::Closed) => Ok(received),
                 }
@@ -226,7 +227,7 @@ impl Container {
                     return self.publish();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.publish(),
-                Err(error) => return self.give_up(stream, &error),
+                Err(error) => return self.stop_reading(stream, &error),
             }
         }
         self.publish();
@@ -234,25 +235,25 @@ impl Container {
     }
 
     /// Stops reading a FIFO that cannot be read; reading it again and again would only burn time.
-    fn give_up(&mut self, stream: Stream, error: &io::Error) {
+    fn stop_reading(&mut self, stream: Stream, error: &io::Error) {
         tracing::error!(id = self.id, stream = stream.as_str(), %error, "cannot read a FIFO; it is given up");
         self.fifos[stream.index()] = None;
     }
 
-    fn begin_ending(&mut self, drain: Duration, done: oneshot::Sender<io::Result<Counters>>) {
-        if let Some(ending) = &mut self.ending {
+    fn begin_finish(&mut self, drain: Duration, done: oneshot::Sender<io::Result<Counters>>) {
+        if let Some(ending) = &mut self.finishing {
             ending.waiting.push(done);
             return;
         }
-        self.ending = Some(Ending { deadline: Instant::now() + drain, waiting: vec![done] });
+        self.finishing = Some(Finishing { deadline: Instant::now() + drain, waiting: vec![done] });
         if drain.is_zero() {
             return self.drain_rest();
         }
         for stream in Stream::ALL {
-            let watched = self.fifos[stream.index()].take().map(Fifo::await_end).transpose();
+            let watched = self.fifos[stream.index()].take().map(Fifo::close_writer).transpose();
             match watched {
                 Ok(fifo) => self.fifos[stream.index()] = fifo,
-                Err(error) => self.give_up(stream, &error),
+                Err(error) => self.stop_reading(stream, &error),
             }
         }
         reach(Step::EndAwaited);
@@ -266,14 +267,14 @@ impl Container {
             // A writer that never pauses must not keep a finish from ending.
             while taken < LAST_DRAIN {
                 let received = {
-                    let _call = self.lane.call();
-                    self.journal.receive(stream, &fifo, &mut lock(&self.lane.scratch))
+                    let _call = self.fs_thread.call();
+                    self.journal.receive(stream, &fifo, &mut lock(&self.fs_thread.scratch))
                 };
                 match received {
                     Ok(Received::Bytes(len)) => taken += len,
                     Ok(Received::Empty | Received::Closed) => break,
                     Err(error) => {
-                        self.give_up(stream, &error);
+                        self.stop_reading(stream, &error);
                         break;
                     }
                 }
@@ -282,14 +283,14 @@ impl Container {
     }
 
     fn end(mut self, commands: &mut mpsc::Receiver<Command>) {
-        let lane = Arc::clone(&self.lane);
+        let lane = Arc::clone(&self.fs_thread);
         // The log is closed within it too, which some file systems take for the moment to write.
         let _call = lane.call();
         self.journal.finish(&mut lock(&lane.scratch));
         reach(Step::LogFinished);
         self.publish();
         let removed = self.shared.state.remove(&self.id).map_err(|error| (error.kind(), error.to_string()));
-        let mut waiting = self.ending.take().map(|ending| ending.waiting).unwrap_or_default();
+        let mut waiting = self.finishing.take().map(|ending| ending.waiting).unwrap_or_default();
         let counters = self.journal.counters();
         drop(self);
         commands.close();

@@ -100,7 +100,7 @@ impl Fifo {
     /// Gives up the writing side, so that the end shows once all other writers have closed.
     ///
     /// Keeps the FIFO as it is if its name is gone; then only emptiness can be seen.
-    pub(crate) fn await_end(self) -> io::Result<Self> {
+    pub(crate) fn close_writer(self) -> io::Result<Self> {
         let Self { path, receiver, loan, refused } = self;
         // The second descriptor is open before the first is closed, or the FIFO would lose its content.
         match open(&path, false) {

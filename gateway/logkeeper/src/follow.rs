@@ -22,7 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::lane::Lane;
+use crate::fs_thread::FsThread;
 use crate::spool::Spool;
 
 /// How far a client may fall behind, in bytes: the memory that a followed stream takes at most, beyond that of any other.
@@ -56,10 +56,10 @@ pub(crate) struct Feed {
 pub(crate) struct Follower {
     spool: File,
     readable: watch::Receiver<Readable>,
-    at: u64,
+    offset: u64,
     missed: u64,
-    lane: Arc<Lane>,
-    _place: OwnedSemaphorePermit,
+    fs_thread: Arc<FsThread>,
+    _permit: OwnedSemaphorePermit,
 }
 
 // === impl Feed ===
@@ -76,17 +76,17 @@ impl Feed {
         &mut self,
         spool: &Spool,
         from: Option<u64>,
-        lane: &Arc<Lane>,
+        lane: &Arc<FsThread>,
         place: OwnedSemaphorePermit,
     ) -> io::Result<Follower> {
         let at = from.unwrap_or(spool.end()).clamp(spool.floor(), spool.end());
         let follower = Follower {
             spool: spool.reader()?,
             readable: self.readable.subscribe(),
-            at,
+            offset: at,
             missed: 0,
-            lane: Arc::clone(lane),
-            _place: place,
+            fs_thread: Arc::clone(lane),
+            _permit: place,
         };
         self.followed = true;
         self.publish(spool);
@@ -104,7 +104,7 @@ impl Feed {
     }
 
     /// Returns when the last of those who followed has gone; never if nobody did since [`Feed::forget`]. Cancel-safe.
-    pub(crate) async fn left(&self) {
+    pub(crate) async fn wait_unfollowed(&self) {
         if self.followed {
             self.readable.closed().await;
         } else {
@@ -122,16 +122,16 @@ impl Feed {
 
 impl Follower {
     /// The offset of the next byte.
-    pub(crate) const fn at(&self) -> u64 {
-        self.at
+    pub(crate) const fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// Hands the stream to a client until its end or until the client has gone. Cancel-safe: dropped, the client is let go.
     pub(crate) async fn run(self, client: UnixStream) {
-        let lane = Arc::clone(&self.lane);
+        let lane = Arc::clone(&self.fs_thread);
         // A set ends its tasks when it is dropped.
         let mut task = JoinSet::new();
-        task.spawn_on(self.hand_over(client), lane.handle());
+        task.spawn_on(self.copy_to_client(client), lane.handle());
         if let Some(Err(error)) = task.join_next().await
             && error.is_panic()
         {
@@ -139,15 +139,15 @@ impl Follower {
         }
     }
 
-    async fn hand_over(mut self, client: UnixStream) {
+    async fn copy_to_client(mut self, client: UnixStream) {
         loop {
-            let caught_up = self.at >= self.readable.borrow_and_update().end;
+            let caught_up = self.offset >= self.readable.borrow_and_update().end;
             if caught_up {
                 tokio::select! {
                     changed = self.readable.changed() => if changed.is_err() {
                         return;
                     },
-                    () = gone(&client) => return,
+                    () = wait_closed(&client) => return,
                 }
                 continue;
             }
@@ -157,7 +157,7 @@ impl Follower {
                 Err(_elapsed) if self.readable.has_changed().is_err() => return,
                 Err(_elapsed) => continue,
             }
-            if let Err(error) = self.hand_on(&client) {
+            if let Err(error) = self.send_available(&client) {
                 tracing::debug!(%error, "an attached client has gone");
                 return;
             }
@@ -166,18 +166,18 @@ impl Follower {
     }
 
     /// Hands on what there is, as far as the client takes it now.
-    fn hand_on(&mut self, client: &UnixStream) -> io::Result<()> {
+    fn send_available(&mut self, client: &UnixStream) -> io::Result<()> {
         let Readable { floor, end } = *self.readable.borrow();
-        if self.at < floor {
-            self.miss(end);
+        if self.offset < floor {
+            self.skip_ahead(end);
         }
-        let rest = usize::try_from(end - self.at).unwrap_or(usize::MAX).min(CHUNK);
-        let mut offset = i64::try_from(self.at).map_err(io::Error::other)?;
+        let rest = usize::try_from(end - self.offset).unwrap_or(usize::MAX).min(CHUNK);
+        let mut offset = i64::try_from(self.offset).map_err(io::Error::other)?;
         let sent = client.try_io(Interest::WRITABLE, || {
             Ok(sendfile(client.as_fd(), self.spool.as_fd(), Some(&mut offset), rest)?)
         });
         match sent {
-            Ok(sent) => self.at += u64::try_from(sent).map_err(io::Error::other)?,
+            Ok(sent) => self.offset += u64::try_from(sent).map_err(io::Error::other)?,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.raw_os_error() == Some(Errno::EINTR as i32) => {}
             Err(error) => return Err(error),
@@ -186,20 +186,20 @@ impl Follower {
     }
 
     /// Goes on with what came last.
-    fn miss(&mut self, end: u64) {
+    fn skip_ahead(&mut self, end: u64) {
         if self.missed == 0 {
             tracing::warn!(
                 "a client is too slow for the output that it is attached to, and misses some of it"
             );
         }
-        let on = end.saturating_sub(RECENT).max(self.at);
-        self.missed += on - self.at;
-        self.at = on;
+        let on = end.saturating_sub(RECENT).max(self.offset);
+        self.missed += on - self.offset;
+        self.offset = on;
     }
 }
 
 /// Returns when a client that has nothing to say has closed its end.
-async fn gone(client: &UnixStream) {
+async fn wait_closed(client: &UnixStream) {
     while client.readable().await.is_ok() {
         match client.try_read(&mut [0]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

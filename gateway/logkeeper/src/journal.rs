@@ -23,7 +23,7 @@ use switchyard_steps::{Step, reach};
 use crate::clock::Clock;
 use crate::follow::{Feed, Follower, WINDOW};
 use crate::format::{self, Header, Stream, Tag};
-use crate::lane::Lane;
+use crate::fs_thread::FsThread;
 use crate::position::PositionFile;
 use crate::protocol::{Counters, LogSpec};
 use crate::sink::{Batch, Sink};
@@ -190,7 +190,7 @@ impl Journal {
         self.sink.reopen()?;
         reach(Step::LogReopened);
         self.store_position();
-        self.tell_loss(scratch);
+        self.log_loss(scratch);
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl Journal {
         for stream in Stream::ALL {
             self.log_spooled(stream, true, scratch);
         }
-        self.tell_loss(scratch);
+        self.log_loss(scratch);
     }
 
     /// Logs what a spool holds; an unfinished line stays there unless `flush` is set.
@@ -282,8 +282,8 @@ impl Journal {
         Ok(Received::Bytes(len))
     }
 
-    fn tell_loss(&mut self, scratch: &mut Scratch) {
-        if self.sink.has_untold_loss() {
+    fn log_loss(&mut self, scratch: &mut Scratch) {
+        if self.sink.has_unreported_loss() {
             let stamp = scratch.clock.format(Clock::now());
             self.sink.begin(&mut scratch.batch, stamp);
             self.sink.commit(&scratch.batch);
@@ -310,7 +310,7 @@ impl Journal {
         &mut self,
         stream: Stream,
         from: Option<u64>,
-        lane: &Arc<Lane>,
+        lane: &Arc<FsThread>,
         place: OwnedSemaphorePermit,
     ) -> io::Result<Option<Follower>> {
         let Some(spool) = &self.spools[stream.index()] else { return Ok(None) };
@@ -318,15 +318,15 @@ impl Journal {
     }
 
     /// Returns the stream that the last of its clients has left. Cancel-safe.
-    pub(crate) async fn left(&self) -> Stream {
+    pub(crate) async fn wait_unfollowed(&self) -> Stream {
         tokio::select! {
-            () = self.feeds[Stream::Stdout.index()].left() => Stream::Stdout,
-            () = self.feeds[Stream::Stderr.index()].left() => Stream::Stderr,
+            () = self.feeds[Stream::Stdout.index()].wait_unfollowed() => Stream::Stdout,
+            () = self.feeds[Stream::Stderr.index()].wait_unfollowed() => Stream::Stderr,
         }
     }
 
     /// Gives back what was kept for clients that have gone.
-    pub(crate) fn unfollowed(&mut self, stream: Stream) {
+    pub(crate) fn release_unfollowed(&mut self, stream: Stream) {
         self.feeds[stream.index()].forget();
         self.release(stream, PAGE);
     }

@@ -16,11 +16,11 @@ use crate::container::{Command, Shared, lock};
 use crate::fifo::PipeBudget;
 use crate::follow::Follower;
 use crate::format::{MAX_LINE_LIMIT, Stream};
-use crate::lane::Lanes;
+use crate::fs_thread::FsThreads;
 use crate::protocol::{
     Counters, Entry, Fault, FaultKind, Finished, LogSpec, MAX_DRAIN_MS, MAX_ID, PAGE_LEN, Page, Stats,
 };
-use crate::start::{Contact, Origin, live};
+use crate::start::{ContainerHandle, Origin, run_container};
 use crate::state_dir::{StateDir, StateLock};
 
 /// How many streams may be followed at once; each takes two descriptors.
@@ -51,8 +51,8 @@ pub(crate) struct Keeper {
 #[derive(Debug)]
 struct Table {
     shared: Arc<Shared>,
-    lanes: Arc<Lanes>,
-    live: BTreeMap<String, Handle>,
+    fs_threads: Arc<FsThreads>,
+    live: BTreeMap<String, ContainerTask>,
     finished: u64,
     finished_totals: Counters,
     /// Set when the keeper goes down, after which nothing is opened.
@@ -61,9 +61,9 @@ struct Table {
 
 /// A container's task as requests see it.
 #[derive(Debug)]
-struct Handle {
+struct ContainerTask {
     spec: LogSpec,
-    contact: Contact,
+    handle: ContainerHandle,
     counters: Arc<Mutex<Counters>>,
     task: JoinHandle<()>,
     finishing: bool,
@@ -78,7 +78,7 @@ impl Keeper {
         let specs = state.load()?;
         let mut table = Table {
             shared: Arc::new(Shared { state, budget: PipeBudget::from_system() }),
-            lanes: Arc::default(),
+            fs_threads: Arc::default(),
             live: BTreeMap::new(),
             finished: 0,
             finished_totals: Counters::default(),
@@ -142,7 +142,7 @@ impl Keeper {
             let mut table = lock(&self.table);
             let Some(handle) = table.find(id)? else { return Ok(Finished::default()) };
             handle.finishing = true;
-            handle.contact.clone()
+            handle.handle.clone()
         };
         let (done, answer) = oneshot::channel();
         let limit = drain + COMMAND_LIMIT;
@@ -182,8 +182,8 @@ impl Keeper {
         }
     }
 
-    fn find(&self, id: &str) -> Result<Contact, Fault> {
-        Ok(lock(&self.table).find(id)?.ok_or_else(|| unknown(id))?.contact.clone())
+    fn find(&self, id: &str) -> Result<ContainerHandle, Fault> {
+        Ok(lock(&self.table).find(id)?.ok_or_else(|| unknown(id))?.handle.clone())
     }
 
     /// A page of containers in the order of their ids.
@@ -193,7 +193,7 @@ impl Keeper {
         let mut rest = table.live.range::<str, _>((start, Bound::Unbounded));
         let entries: Vec<_> = rest
             .by_ref()
-            .filter(|(_, handle)| !handle.contact.is_closed())
+            .filter(|(_, handle)| !handle.handle.is_closed())
             .take(PAGE_LEN)
             .map(|(id, handle)| Entry {
                 id: id.clone(),
@@ -215,7 +215,7 @@ impl Keeper {
         Stats {
             containers: table.live.len() as u64,
             recovered: self.recovered,
-            stalled: table.lanes.stalled(),
+            stalled: table.fs_threads.stalled(),
             finished: table.finished,
             totals,
         }
@@ -231,7 +231,7 @@ impl Keeper {
         // First all channels are closed, then each task is awaited.
         let tasks: Vec<_> = live
             .into_iter()
-            .map(|(id, Handle { task, contact, .. })| (id, task, contact.progress()))
+            .map(|(id, ContainerTask { task, handle: contact, .. })| (id, task, contact.progress()))
             .collect();
         let end = Instant::now() + COMMAND_LIMIT;
         for (id, mut task, progress) in tasks {
@@ -259,17 +259,17 @@ impl Keeper {
 
 impl Table {
     /// The container of this request, which is there or is begun.
-    fn open(&mut self, spec: LogSpec) -> Result<Contact, Fault> {
+    fn open(&mut self, spec: LogSpec) -> Result<ContainerHandle, Fault> {
         if self.stopped {
             return Err(Fault::new(FaultKind::Busy, "logkeeper is going down"));
         }
         if let Some(handle) = self.find(&spec.id)? {
             return match handle {
-                Handle { finishing: true, .. } => {
+                ContainerTask { finishing: true, .. } => {
                     Err(Fault::new(FaultKind::Busy, format!("container {} is being finished", spec.id)))
                 }
-                Handle { spec: known, contact, .. } if *known == spec => Ok(contact.clone()),
-                Handle { .. } => Err(Fault::new(
+                ContainerTask { spec: known, handle: contact, .. } if *known == spec => Ok(contact.clone()),
+                ContainerTask { .. } => Err(Fault::new(
                     FaultKind::Conflict,
                     format!("container {} is open with other parameters; finish it first", spec.id),
                 )),
@@ -282,23 +282,23 @@ impl Table {
         Ok(self.insert(spec, Origin::New))
     }
 
-    fn insert(&mut self, spec: LogSpec, origin: Origin) -> Contact {
+    fn insert(&mut self, spec: LogSpec, origin: Origin) -> ContainerHandle {
         let (commands, receiver) = mpsc::channel(COMMANDS);
-        let contact = Contact::new(commands);
+        let contact = ContainerHandle::new(commands);
         let counters = Arc::default();
-        let common = (Arc::clone(&self.shared), Arc::clone(&self.lanes));
+        let common = (Arc::clone(&self.shared), Arc::clone(&self.fs_threads));
         let served = (receiver, Arc::clone(&counters));
-        let task = tokio::spawn(live(spec.clone(), origin, common, contact.progress(), served));
-        let handle = Handle { spec, contact: contact.clone(), counters, task, finishing: false };
+        let task = tokio::spawn(run_container(spec.clone(), origin, common, contact.progress(), served));
+        let handle = ContainerTask { spec, handle: contact.clone(), counters, task, finishing: false };
         self.live.insert(handle.spec.id.clone(), handle);
         contact
     }
 
     /// The container with this id. One that is known on disk but has no task, because it could not be taken up or
     /// its task panicked, is taken up first.
-    fn find(&mut self, id: &str) -> Result<Option<&mut Handle>, Fault> {
-        if let Some(handle) = self.live.get(id).filter(|handle| handle.contact.is_closed()) {
-            let contact = handle.contact.clone();
+    fn find(&mut self, id: &str) -> Result<Option<&mut ContainerTask>, Fault> {
+        if let Some(handle) = self.live.get(id).filter(|handle| handle.handle.is_closed()) {
+            let contact = handle.handle.clone();
             self.retire(id, &contact);
         }
         // An id that is not live may name any file, so it is checked before it becomes a path.
@@ -312,10 +312,10 @@ impl Table {
     }
 
     /// Removes a container whose task has ended, unless its id has been taken by another since.
-    fn retire(&mut self, id: &str, contact: &Contact) {
-        if self.live.get(id).is_some_and(|handle| handle.contact.is(contact))
+    fn retire(&mut self, id: &str, contact: &ContainerHandle) {
+        if self.live.get(id).is_some_and(|handle| handle.handle.is(contact))
             && let Some(handle) = self.live.remove(id)
-            && !handle.contact.has_failed()
+            && !handle.handle.has_failed()
         {
             self.finished += 1;
             self.finished_totals.add(*lock(&handle.counters));

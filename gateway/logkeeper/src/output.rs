@@ -21,15 +21,15 @@ use crate::wire;
 /// When the keeper ends it is asked again, for a few seconds, to go on where this was. What a slow reader has missed by then, or
 /// what a dead keeper's successor no longer has, is left out without a word: the log has it. Reading is cancel-safe.
 pub struct LiveOutput {
-    asked: Asked,
+    target: AttachTarget,
     /// The offset of the next byte.
-    at: u64,
+    offset: u64,
     state: State,
 }
 
 /// What is attached to.
 #[derive(Debug, Clone)]
-struct Asked {
+struct AttachTarget {
     socket: PathBuf,
     id: String,
     stream: Stream,
@@ -49,15 +49,18 @@ type Connection = Option<(BufReader<UnixStream>, u64)>;
 impl LiveOutput {
     /// Attaches from now on.
     pub(crate) async fn open(socket: PathBuf, id: String, stream: Stream) -> Result<Self, Error> {
-        let asked = Asked { socket, id, stream };
+        let asked = AttachTarget { socket, id, stream };
         let (connection, at) = asked.connect(None).await?;
-        Ok(Self { asked, at, state: State::Open(connection) })
+        Ok(Self { target: asked, offset: at, state: State::Open(connection) })
     }
 }
 
 impl fmt::Debug for LiveOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LiveOutput").field("asked", &self.asked).field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("LiveOutput")
+            .field("asked", &self.target)
+            .field("at", &self.offset)
+            .finish_non_exhaustive()
     }
 }
 
@@ -76,16 +79,16 @@ impl AsyncRead for LiveOutput {
                     let read = ready!(Pin::new(connection).poll_read(cx, buffer));
                     let len = buffer.filled().len() - before;
                     if read.is_ok() && (len > 0 || buffer.remaining() == 0) {
-                        this.at += len as u64;
+                        this.offset += len as u64;
                         return Poll::Ready(Ok(()));
                     }
-                    let asked = this.asked.clone();
-                    let at = this.at;
+                    let asked = this.target.clone();
+                    let at = this.offset;
                     this.state = State::Asking(Box::pin(async move { asked.resume(at).await }));
                 }
                 State::Asking(answer) => match ready!(answer.as_mut().poll(cx)) {
                     Ok(Some((connection, at))) => {
-                        this.at = at;
+                        this.offset = at;
                         this.state = State::Open(connection);
                     }
                     Ok(None) => this.state = State::Ended,
@@ -102,7 +105,7 @@ impl AsyncRead for LiveOutput {
 
 // === impl Asked ===
 
-impl Asked {
+impl AttachTarget {
     async fn connect(&self, from: Option<u64>) -> Result<(BufReader<UnixStream>, u64), Error> {
         const OP: &str = "attach";
         let request = Request::Attach { id: self.id.clone(), stream: self.stream, from };

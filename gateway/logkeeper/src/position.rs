@@ -27,8 +27,8 @@ pub(crate) struct Position {
     pub(crate) dropped_lines: u64,
     pub(crate) dropped_bytes: u64,
     /// Of these, what the log has not been told yet, and the error that caused it (errno, 0 if unknown).
-    pub(crate) untold_lines: u64,
-    pub(crate) untold_bytes: u64,
+    pub(crate) unreported_lines: u64,
+    pub(crate) unreported_bytes: u64,
     pub(crate) errno: u64,
 }
 
@@ -54,8 +54,8 @@ impl Position {
             self.bytes,
             self.dropped_lines,
             self.dropped_bytes,
-            self.untold_lines,
-            self.untold_bytes,
+            self.unreported_lines,
+            self.unreported_bytes,
             self.errno,
         ];
         for (slot, field) in record.chunks_exact_mut(8).zip(fields) {
@@ -97,8 +97,8 @@ impl Position {
             bytes,
             dropped_lines,
             dropped_bytes,
-            untold_lines,
-            untold_bytes,
+            unreported_lines: untold_lines,
+            unreported_bytes: untold_bytes,
             errno,
         })
     }
@@ -172,8 +172,8 @@ mod tests {
             bytes: 7,
             dropped_lines: 8,
             dropped_bytes: 9,
-            untold_lines: 10,
-            untold_bytes: 11,
+            unreported_lines: 10,
+            unreported_bytes: 11,
             errno: 28,
         };
         PositionFile::create(&path).unwrap().store(&position).unwrap();

@@ -38,7 +38,7 @@ pub(crate) enum SandboxError {
 }
 
 /// When a call is allowed that can do more than the keeper needs.
-enum When {
+enum ArgCondition {
     /// An argument is this number.
     Is(u8, u64),
     /// Of these bits of an argument, these are set and no others.
@@ -95,12 +95,12 @@ fn programs() -> Result<[BpfProgram; 2], seccompiler::Error> {
     ])
 }
 
-fn rule(when: &When) -> Result<SeccompRule, seccompiler::Error> {
+fn rule(when: &ArgCondition) -> Result<SeccompRule, seccompiler::Error> {
     let condition = match *when {
-        When::Is(argument, value) => {
+        ArgCondition::Is(argument, value) => {
             SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
         }
-        When::Bits(argument, mask, value) => {
+        ArgCondition::Bits(argument, mask, value) => {
             SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value)
         }
     };
@@ -108,7 +108,7 @@ fn rule(when: &When) -> Result<SeccompRule, seccompiler::Error> {
 }
 
 /// Calls that are allowed in one of these cases.
-fn with_conditions() -> Vec<(i64, When)> {
+fn with_conditions() -> Vec<(i64, ArgCondition)> {
     let number = |value: i32| u64::from(value.unsigned_abs());
     let own = u64::from(std::process::id());
     // A thread, and nothing that begins a process or a namespace.
@@ -122,22 +122,22 @@ fn with_conditions() -> Vec<(i64, When)> {
         | libc::CLONE_NEWNET;
     let executable = number(libc::PROT_EXEC);
     let mut calls = vec![
-        (libc::SYS_clone, When::Bits(0, thread | number(namespaces), thread)),
-        (libc::SYS_mmap, When::Bits(2, executable, 0)),
-        (libc::SYS_mprotect, When::Bits(2, executable, 0)),
-        (libc::SYS_socket, When::Is(0, number(libc::AF_UNIX))),
-        (libc::SYS_socketpair, When::Is(0, number(libc::AF_UNIX))),
+        (libc::SYS_clone, ArgCondition::Bits(0, thread | number(namespaces), thread)),
+        (libc::SYS_mmap, ArgCondition::Bits(2, executable, 0)),
+        (libc::SYS_mprotect, ArgCondition::Bits(2, executable, 0)),
+        (libc::SYS_socket, ArgCondition::Is(0, number(libc::AF_UNIX))),
+        (libc::SYS_socketpair, ArgCondition::Is(0, number(libc::AF_UNIX))),
         // Aborts, and what tests let happen to it.
-        (libc::SYS_kill, When::Is(0, own)),
-        (libc::SYS_tgkill, When::Is(0, own)),
-        (libc::SYS_prlimit64, When::Is(0, 0)),
+        (libc::SYS_kill, ArgCondition::Is(0, own)),
+        (libc::SYS_tgkill, ArgCondition::Is(0, own)),
+        (libc::SYS_prlimit64, ArgCondition::Is(0, 0)),
         // The name of a thread, and what the second filter's installation says once more.
-        (libc::SYS_prctl, When::Is(0, number(libc::PR_SET_NAME))),
-        (libc::SYS_prctl, When::Is(0, number(libc::PR_SET_NO_NEW_PRIVS))),
+        (libc::SYS_prctl, ArgCondition::Is(0, number(libc::PR_SET_NAME))),
+        (libc::SYS_prctl, ArgCondition::Is(0, number(libc::PR_SET_NO_NEW_PRIVS))),
     ];
     calls.extend(
         [libc::FIONBIO, libc::FIONREAD, libc::FIOCLEX, libc::TCGETS]
-            .map(|what| (libc::SYS_ioctl, When::Is(1, what))),
+            .map(|what| (libc::SYS_ioctl, ArgCondition::Is(1, what))),
     );
     calls
 }

@@ -17,9 +17,9 @@ use switchyard_steps::{Step, reach};
 
 use crate::Error;
 use crate::follow::Follower;
-use crate::held::{Held, HeldSocket, LINGER};
 use crate::keeper::Keeper;
 use crate::protocol::{Attached, Done, Fault, FaultKind, Reply, Request, VERSION, Welcome};
+use crate::socket_holder::{HeldSocket, LINGER, SocketHolder};
 use crate::wire;
 
 /// How many control connections may be open; more wait to be accepted.
@@ -106,7 +106,7 @@ impl Server {
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
         let Self { listener, socket, keeper, shutdown: asked } = self;
         let mut connections = JoinSet::new();
-        let held = Held::new();
+        let held = SocketHolder::new();
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         tokio::pin!(shutdown);
         let mut told = false;
@@ -131,7 +131,7 @@ impl Server {
                                     let held = held.clone();
                                     connections.spawn(async move {
                                         let mut sockets = Vec::new();
-                                        let end = converse(stream, &keeper, &asked, &held, &mut sockets).await;
+                                        let end = serve_client(stream, &keeper, &asked, &held, &mut sockets).await;
                                         drop(permit);
                                         match end {
                                             Ok(None) => {}
@@ -197,11 +197,11 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
 
 /// Answers one client's requests, one after the other, until it closes the connection or wants nothing more than to follow a
 /// container's output.
-async fn converse(
+async fn serve_client(
     stream: UnixStream,
     keeper: &Keeper,
     shutdown: &Notify,
-    held: &Held,
+    held: &SocketHolder,
     sockets: &mut Vec<HeldSocket>,
 ) -> io::Result<Option<(UnixStream, Follower)>> {
     let peer = stream.peer_cred()?;
@@ -225,7 +225,7 @@ async fn converse(
                 format!("version {version} is not spoken here, only {VERSION}"),
             ))),
             Ok(Request::Hold { one_call }) if greeted => {
-                say(&mut stream, &encode(Ok(Done {}))?).await?;
+                send_reply(&mut stream, &encode(Ok(Done {}))?).await?;
                 // The client waits for the answer, so nothing that follows is in the buffer yet.
                 encode(held.receive(stream.get_ref(), one_call).await?.map(|socket| {
                     sockets.push(socket);
@@ -235,7 +235,7 @@ async fn converse(
             Ok(Request::Attach { id, stream: output, from }) if greeted => {
                 match keeper.attach(&id, output, from).await {
                     Ok(follower) => {
-                        say(&mut stream, &encode(Ok(Attached { from: follower.at() }))?).await?;
+                        send_reply(&mut stream, &encode(Ok(Attached { from: follower.offset() }))?).await?;
                         return Ok(Some((stream.into_inner(), follower)));
                     }
                     Err(fault) => encode::<Attached>(Err(fault)),
@@ -249,7 +249,7 @@ async fn converse(
             Ok(_) => refuse("the first request must be hello"),
             Err(error) => refuse(&format!("not a request: {error}")),
         }?;
-        let said = say(&mut stream, &reply).await;
+        let said = send_reply(&mut stream, &reply).await;
         if ends {
             shutdown.notify_one();
         }
@@ -272,7 +272,7 @@ async fn read_request(
 }
 
 /// Sends an answer to a client that reads it in time.
-async fn say(stream: &mut BufReader<UnixStream>, reply: &[u8]) -> io::Result<()> {
+async fn send_reply(stream: &mut BufReader<UnixStream>, reply: &[u8]) -> io::Result<()> {
     let written = timeout(WRITE_LIMIT, wire::write_line(stream, reply)).await;
     written.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
 }

@@ -24,7 +24,7 @@ pub(crate) struct Sink {
     /// `None` while the file cannot be opened; each batch tries again.
     file: Option<File>,
     /// Whether the last batch was not written whole, which is warned about when it begins.
-    losing: bool,
+    write_failing: bool,
     /// What the position record says about the file, the counters and the losses; spool offsets are left zero.
     pub(crate) position: Position,
 }
@@ -77,7 +77,7 @@ impl Sink {
     /// Opens the log file of a new container, if it has one.
     pub(crate) fn create(path: Option<&Path>) -> io::Result<Self> {
         let path = path.map(PathBuf::from);
-        let mut sink = Self { path, file: None, losing: false, position: Position::default() };
+        let mut sink = Self { path, file: None, write_failing: false, position: Position::default() };
         if sink.is_wanted() {
             sink.reopen()?;
         }
@@ -92,11 +92,11 @@ impl Sink {
     /// Takes up the log file of a known container: what an interrupted batch left in it is cut off, also when the
     /// file has been renamed meanwhile. A file that cannot be opened is tried again with each batch.
     pub(crate) fn recover(path: Option<&Path>, position: Position) -> Self {
-        let Some(path) = path else { return Self { path: None, file: None, losing: false, position } };
-        if let Err(error) = cut_back(path, &position) {
+        let Some(path) = path else { return Self { path: None, file: None, write_failing: false, position } };
+        if let Err(error) = truncate_to_record(path, &position) {
             tracing::warn!(log = %path.display(), %error, "cannot undo an interrupted batch; lines may be doubled");
         }
-        let mut sink = Self { path: Some(path.into()), file: None, losing: false, position };
+        let mut sink = Self { path: Some(path.into()), file: None, write_failing: false, position };
         if let Err(error) = sink.reopen() {
             tracing::warn!(log = %path.display(), %error, "cannot open the log; output is dropped until it can be");
         }
@@ -133,15 +133,16 @@ impl Sink {
     }
 
     /// Whether lines were lost that the log does not tell of yet.
-    pub(crate) const fn has_untold_loss(&self) -> bool {
-        self.position.untold_lines > 0 || self.position.untold_bytes > 0
+    pub(crate) const fn has_unreported_loss(&self) -> bool {
+        self.position.unreported_lines > 0 || self.position.unreported_bytes > 0
     }
 
     /// Puts a line at the front of an empty batch that tells of lines lost before, if there are any.
     pub(crate) fn begin(&self, batch: &mut Batch, stamp: &Stamp) {
         batch.clear();
-        if self.has_untold_loss() {
-            let Position { untold_lines, untold_bytes, errno, .. } = self.position;
+        if self.has_unreported_loss() {
+            let Position { unreported_lines: untold_lines, unreported_bytes: untold_bytes, errno, .. } =
+                self.position;
             let cause = match i32::try_from(errno) {
                 Ok(0) | Err(_) => "not a file that can be written".to_owned(),
                 Ok(errno) => Errno::from_raw(errno).desc().to_lowercase(),
@@ -161,15 +162,15 @@ impl Sink {
         let lost_bytes = (lost.len() as u64).saturating_sub(lost_lines * LINE_OVERHEAD as u64);
         let position = &mut self.position;
         if batch.notice > 0 && kept >= batch.notice {
-            position.untold_lines = 0;
-            position.untold_bytes = 0;
+            position.unreported_lines = 0;
+            position.unreported_bytes = 0;
         }
         // The record that the counters come from may say any number.
         position.lines = position.lines.saturating_add(batch.lines.saturating_sub(lost_lines));
         position.bytes = position.bytes.saturating_add(batch.bytes.saturating_sub(lost_bytes));
         if let Some(error) = error {
             self.count_loss(lost_lines, lost_bytes, &error);
-        } else if std::mem::take(&mut self.losing) {
+        } else if std::mem::take(&mut self.write_failing) {
             let dropped = self.position.dropped_lines;
             tracing::info!(log = %self.name(), dropped, "the log can be written again");
         }
@@ -177,14 +178,14 @@ impl Sink {
 
     /// Counts output as lost.
     pub(crate) fn count_loss(&mut self, lines: u64, bytes: u64, error: &io::Error) {
-        if !std::mem::replace(&mut self.losing, true) {
+        if !std::mem::replace(&mut self.write_failing, true) {
             tracing::warn!(log = %self.name(), %error, "cannot write the log; output is dropped");
         }
         let position = &mut self.position;
         position.dropped_lines = position.dropped_lines.saturating_add(lines);
         position.dropped_bytes = position.dropped_bytes.saturating_add(bytes);
-        position.untold_lines = position.untold_lines.saturating_add(lines);
-        position.untold_bytes = position.untold_bytes.saturating_add(bytes);
+        position.unreported_lines = position.unreported_lines.saturating_add(lines);
+        position.unreported_bytes = position.unreported_bytes.saturating_add(bytes);
         position.errno = error.raw_os_error().and_then(|code| u64::try_from(code).ok()).unwrap_or(0);
     }
 
@@ -253,7 +254,7 @@ fn open_log(path: &Path) -> io::Result<File> {
 }
 
 /// Cuts the recorded log file back to its recorded size, found by inode at its path or under a new name beside it.
-fn cut_back(path: &Path, position: &Position) -> io::Result<()> {
+fn truncate_to_record(path: &Path, position: &Position) -> io::Result<()> {
     let mut recorded = open_recorded(path, position)?;
     if recorded.is_none() {
         let Some(parent) = path.parent() else { return Ok(()) };
@@ -358,7 +359,7 @@ mod tests {
         symlink(&target, &log).unwrap();
         let of_target = target.metadata().unwrap();
         let other = Position { inode: of_target.ino(), ..position };
-        cut_back(&log, &position).unwrap();
+        truncate_to_record(&log, &position).unwrap();
         assert_eq!(fs::read_to_string(temp.path().join("0.log.1")).unwrap(), "whole\n");
         assert!(open_recorded(&log, &other).unwrap().is_none(), "a link is not what it leads to");
         assert_eq!(fs::read_to_string(&target).unwrap(), "as it was");

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::container::{Command, Container, Shared, lock};
-use crate::lane::{Lane, Lanes, STALLED};
+use crate::fs_thread::{FsThread, FsThreads, STALLED};
 use crate::protocol::{Counters, Fault, FaultKind, LogSpec};
 
 /// Where a container comes from.
@@ -22,7 +22,7 @@ pub(crate) enum Origin {
 
 /// How a container is asked, from before it is open.
 #[derive(Debug, Clone)]
-pub(crate) struct Contact {
+pub(crate) struct ContainerHandle {
     commands: mpsc::Sender<Command>,
     progress: Arc<Progress>,
 }
@@ -31,22 +31,22 @@ pub(crate) struct Contact {
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// The thread that it is on, or that it waits for.
-    lane: Mutex<Option<Arc<Lane>>>,
+    fs_thread: Mutex<Option<Arc<FsThread>>>,
     /// Why it could not be opened.
     failed: OnceLock<Fault>,
 }
 
 /// Opens a container on the thread for its log, and serves it there to its end. Cancel-safe: what is on the thread goes on.
-pub(crate) async fn live(
+pub(crate) async fn run_container(
     spec: LogSpec,
     origin: Origin,
-    (shared, lanes): (Arc<Shared>, Arc<Lanes>),
+    (shared, lanes): (Arc<Shared>, Arc<FsThreads>),
     progress: Arc<Progress>,
     (commands, counters): (mpsc::Receiver<Command>, Arc<Mutex<Counters>>),
 ) {
     // Without a log all that is written is in the state directory.
-    let file = spec.log.clone().unwrap_or_else(|| shared.state.nowhere());
-    let lane = lanes.of(&file, |lane| *lock(&progress.lane) = Some(Arc::clone(lane))).await;
+    let file = spec.log.clone().unwrap_or_else(|| shared.state.unused_path());
+    let lane = lanes.of(&file, |lane| *lock(&progress.fs_thread) = Some(Arc::clone(lane))).await;
     drop(lanes);
     let lane = match lane {
         Ok(lane) => lane,
@@ -79,7 +79,7 @@ pub(crate) async fn live(
 impl Progress {
     /// Whether its file system hangs.
     pub(crate) fn is_stalled(&self) -> bool {
-        lock(&self.lane).as_ref().is_some_and(|lane| lane.stalled().is_some())
+        lock(&self.fs_thread).as_ref().is_some_and(|lane| lane.stalled().is_some())
     }
 
     fn fail(&self, id: &str, origin: Origin, error: &io::Error) {
@@ -99,7 +99,7 @@ impl Progress {
 
 // === impl Contact ===
 
-impl Contact {
+impl ContainerHandle {
     pub(crate) fn new(commands: mpsc::Sender<Command>) -> Self {
         Self { commands, progress: Arc::default() }
     }
@@ -165,7 +165,7 @@ impl Contact {
     /// # Errors
     /// `Busy`, with the file system and for how long it has hung.
     pub(crate) fn stalled(&self, id: &str) -> Result<(), Fault> {
-        match lock(&self.progress.lane).as_ref().and_then(|lane| lane.stalled()) {
+        match lock(&self.progress.fs_thread).as_ref().and_then(|lane| lane.stalled()) {
             None => Ok(()),
             Some((waited, place)) => Err(Fault::new(
                 FaultKind::Busy,

@@ -70,7 +70,7 @@ impl StateDir {
     }
 
     /// A name in the directory that no file has.
-    pub(crate) fn nowhere(&self) -> PathBuf {
+    pub(crate) fn unused_path(&self) -> PathBuf {
         self.path.join("none")
     }
 

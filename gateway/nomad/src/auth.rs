@@ -4,17 +4,17 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::image::Credentials;
-use switchyard_core::looks::Looks;
 use switchyard_core::{Error, Result};
 
-use crate::plan::ImageWish;
+use crate::plan::ImageRequest;
 use crate::plugin_config::AuthConfig;
 
 mod docker_config;
 mod helper;
 
-use docker_config::{DockerConfig, Place};
+use docker_config::{CredentialSource, DockerConfig};
 
 /// How Docker's files and helpers name the registry that images without one come from.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
@@ -26,12 +26,16 @@ const FILE_LIMIT: u64 = 4 << 20;
 ///
 /// # Errors
 /// Looking for credentials failed or took too long, and the task does not want to go on without.
-pub(crate) async fn credentials(wish: &ImageWish, config: &AuthConfig, looks: &Looks) -> Result<Credentials> {
+pub(crate) async fn credentials(
+    wish: &ImageRequest,
+    config: &AuthConfig,
+    pool: &BlockingPool,
+) -> Result<Credentials> {
     if let Some(own) = &wish.credentials {
         return Ok(own.clone());
     }
     let registry = registry_of(&wish.reference);
-    match look_up(registry, config, looks).await {
+    match look_up(registry, config, pool).await {
         Ok(found) => Ok(found.unwrap_or_default()),
         Err(error) if wish.soft_fail => {
             tracing::warn!(
@@ -45,12 +49,12 @@ pub(crate) async fn credentials(wish: &ImageWish, config: &AuthConfig, looks: &L
     }
 }
 
-async fn look_up(registry: &str, config: &AuthConfig, looks: &Looks) -> Result<Option<Credentials>> {
+async fn look_up(registry: &str, config: &AuthConfig, pool: &BlockingPool) -> Result<Option<Credentials>> {
     if !config.config.is_empty() {
-        let place = read(&config.config, looks).await?.place_of(registry)?;
+        let place = read(&config.config, pool).await?.credential_source(registry)?;
         let found = match place {
-            Some(Place::Here(credentials)) => Some(credentials),
-            Some(Place::Helper(name)) => helper::get(&name, registry).await?,
+            Some(CredentialSource::Here(credentials)) => Some(credentials),
+            Some(CredentialSource::Helper(name)) => helper::get(&name, registry).await?,
             None => None,
         };
         if found.is_some() {
@@ -61,10 +65,10 @@ async fn look_up(registry: &str, config: &AuthConfig, looks: &Looks) -> Result<O
 }
 
 /// Reads the file in the time that looks at the host have: it may be on a file system that hangs.
-async fn read(path: &str, looks: &Looks) -> Result<DockerConfig> {
+async fn read(path: &str, pool: &BlockingPool) -> Result<DockerConfig> {
     let shown = format!("auth.config ({path})");
     let own = path.to_owned();
-    let bytes = looks.look(shown.clone(), move || Ok(contents(Path::new(&own)))).await?;
+    let bytes = pool.run(shown.clone(), move || Ok(contents(Path::new(&own)))).await?;
     let bytes = bytes.map_err(|fault| Error::unavailable(format!("read {shown}")).with_source(fault))?;
     DockerConfig::parse(&bytes).map_err(|error| error.context(format!("read {shown}")))
 }

@@ -16,7 +16,7 @@ use switchyard_proto::nomad::device as nomad;
 use switchyard_proto::nomad::device::device_plugin_server::DevicePlugin;
 use tonic::{Request, Response, Status};
 
-use crate::status::{ending, status};
+use crate::status::{shutting_down, status};
 
 mod to_proto;
 
@@ -28,11 +28,11 @@ pub(crate) const LEASE_VARIABLE: &str = "SWITCHYARD_LEASE_";
 pub const HEALTHY_SLOTS: &str = "healthy_slots";
 
 /// How long the first answer waits for the first look at the node. An agent waits for that answer when it starts.
-const FIRST: Duration = Duration::from_secs(2);
+const FIRST_FINGERPRINT_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a reservation waits for the first look at the node. Agents have no limit of their own, and give an allocation up whose
 /// reservation fails.
-const LOOK: Duration = Duration::from_secs(30);
+const RESERVE_WAIT: Duration = Duration::from_secs(30);
 
 /// Serves `hashicorp.nomad.plugins.device.DevicePlugin`, of all sessions.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub(crate) struct DeviceService {
     inventories: Inventories,
 }
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type DeviceStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 // === impl DeviceService ===
 
@@ -56,7 +56,7 @@ impl DeviceService {
     async fn lease(&self, device_ids: &[String]) -> Result<Leased> {
         self.scope.recovered().await;
         let mut inventories = self.inventories.clone();
-        let looked = tokio::time::timeout(LOOK, inventories.wait_for(Option::is_some)).await;
+        let looked = tokio::time::timeout(RESERVE_WAIT, inventories.wait_for(Option::is_some)).await;
         if !looked.is_ok_and(|seen| seen.is_ok()) {
             return Err(Error::unavailable("the devices of the node are still being looked for: try again"));
         }
@@ -70,7 +70,8 @@ impl DeviceService {
         stream::unfold(start, async |(mut inventories, mut ended, mut said)| {
             if said.is_none() {
                 // Whether it is known by then or not: the answer is what counts.
-                let _ = tokio::time::timeout(FIRST, inventories.wait_for(Option::is_some)).await;
+                let _ =
+                    tokio::time::timeout(FIRST_FINGERPRINT_WAIT, inventories.wait_for(Option::is_some)).await;
             }
             loop {
                 let now = to_proto::fingerprint(inventories.borrow_and_update().as_deref());
@@ -110,8 +111,8 @@ impl DeviceService {
 
 #[tonic::async_trait]
 impl DevicePlugin for DeviceService {
-    type FingerprintStream = Answers<nomad::FingerprintResponse>;
-    type StatsStream = Answers<nomad::StatsResponse>;
+    type FingerprintStream = DeviceStream<nomad::FingerprintResponse>;
+    type StatsStream = DeviceStream<nomad::StatsResponse>;
 
     async fn fingerprint(
         &self,
@@ -131,7 +132,7 @@ impl DevicePlugin for DeviceService {
                 let leased = leased.map_err(|error| status(&error))?;
                 Ok(Response::new(to_proto::reserved(leased)))
             }
-            () = self.scope.ended() => Err(ending()),
+            () = self.scope.ended() => Err(shutting_down()),
         }
     }
 

@@ -14,10 +14,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::Stream;
+use switchyard_core::blocking_pool::{self, BlockingPool};
 use switchyard_core::gateway::Scope;
-use switchyard_core::looks::{self, Looks};
+use switchyard_core::keyed_lock::KeyedLock;
 use switchyard_core::table::{Sandbox, Task};
-use switchyard_core::turns::Turns;
 use switchyard_core::{Error, Result, threads};
 use switchyard_process::Stat;
 use switchyard_proto::nomad::drivers::proto as nomad;
@@ -26,15 +26,15 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::events::Events;
 use crate::identity;
-use crate::images::{Images, Keep};
-use crate::reconcile::Seen;
+use crate::images::{ImageGc, Images};
+use crate::reconcile::AgentReferences;
 use crate::session::{Session, Sessions, caller};
-use crate::status::{ending, status, unknown_task};
+use crate::status::{shutting_down, status, unknown_task};
 use crate::times::{duration, interval};
 use crate::{fingerprint, to_proto};
 
 mod exec;
-mod life;
+mod lifecycle;
 mod network;
 mod start;
 mod stats;
@@ -50,20 +50,20 @@ struct Shared {
     scope: Scope,
     sessions: Sessions,
     /// Changes of one task of an allocation come one after the other, whatever the ids of its starts are.
-    turns: Turns<String>,
+    task_locks: KeyedLock<String>,
     images: Images,
-    keep: Arc<Keep>,
+    image_gc: Arc<ImageGc>,
     events: Events,
-    seen: Seen,
+    references: AgentReferences,
     /// Looks at the directories of allocations, which may be on a file system that hangs.
-    looks: Arc<Looks>,
+    pool: Arc<BlockingPool>,
 }
 
 /// The answers of a stream.
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type DriverStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// What a handler of tonic's gives.
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -77,25 +77,27 @@ impl Driver {
     /// The driver over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad), for these sessions.
     /// Somebody has to poll [`Driver::tend`] as well.
     pub(crate) fn new(scope: Scope, sessions: Sessions) -> Self {
-        let keep = Arc::new(Keep::new(scope.clone(), sessions.clone()));
-        let looks = Arc::new(Looks::new(threads::FRONTEND_LOOKS, looks::LIMIT));
+        let keep = Arc::new(ImageGc::new(scope.clone(), sessions.clone()));
+        let looks = Arc::new(BlockingPool::new(threads::FRONTEND_POOL, blocking_pool::LIMIT));
         let shared = Shared {
             images: Images::new(scope.clone(), Arc::clone(&keep), Arc::clone(&looks)),
-            looks,
-            keep,
+            pool: looks,
+            image_gc: keep,
             scope,
             sessions,
-            turns: Turns::default(),
+            task_locks: KeyedLock::default(),
             events: Events::default(),
-            seen: Seen::new(Stat::of(std::process::id().cast_signed()).map(|stat| stat.id.started)),
+            references: AgentReferences::new(
+                Stat::of(std::process::id().cast_signed()).map(|stat| stat.id.started),
+            ),
         };
         Self { shared: Arc::new(shared) }
     }
 
     /// Lets go of images and of tasks that nobody needs any more, for as long as it is polled. Cancel-safe.
-    pub(crate) async fn tend(&self) {
+    pub(crate) async fn run_background(&self) {
         self.shared.scope.recovered().await;
-        tokio::join!(self.shared.keep.tend(), self.reconcile());
+        tokio::join!(self.shared.image_gc.run(), self.reconcile());
     }
 
     /// The tasks and images that this is about.
@@ -109,36 +111,36 @@ impl Driver {
     }
 
     /// What sessions have named.
-    pub(crate) fn seen(&self) -> &Seen {
-        &self.shared.seen
+    pub(crate) fn references(&self) -> &AgentReferences {
+        &self.shared.references
     }
 
     /// Looks at the directories of agents.
-    pub(crate) fn looks(&self) -> &Looks {
-        &self.shared.looks
+    pub(crate) fn pool(&self) -> &BlockingPool {
+        &self.shared.pool
     }
 
     /// Which images are let go.
-    pub(crate) fn keep(&self) -> &Keep {
-        &self.shared.keep
+    pub(crate) fn image_gc(&self) -> &ImageGc {
+        &self.shared.image_gc
     }
 
     /// The session of a call.
     fn session(&self, metadata: &MetadataMap) -> Result<Arc<Session>> {
-        self.shared.sessions.of(metadata)
+        self.shared.sessions.for_call(metadata)
     }
 
     /// Notes which agent calls by a session: the one that has this directory of an allocation.
-    fn heard(&self, session: &Session, metadata: &MetadataMap, alloc_dir: &str) {
-        let seen = &self.shared.seen;
-        seen.life(&session.id, caller(metadata));
-        seen.agent(&session.id, identity::Agent::new(alloc_dir));
+    fn note_caller(&self, session: &Session, metadata: &MetadataMap, alloc_dir: &str) {
+        let seen = &self.shared.references;
+        seen.note_process(&session.id, caller(metadata));
+        seen.note_agent(&session.id, identity::Agent::new(alloc_dir));
     }
 
     /// Waits until tasks are known, and notes that the session of a call knows this one.
-    async fn about(&self, metadata: &MetadataMap, id: &str) {
+    async fn await_recovery(&self, metadata: &MetadataMap, id: &str) {
         if let Ok(session) = self.session(metadata) {
-            self.shared.seen.task(&session.id, id);
+            self.shared.references.note_task(&session.id, id);
         }
         self.shared.scope.recovered().await;
     }
@@ -149,44 +151,44 @@ impl Driver {
     }
 
     /// The sandbox of a task, unless it is just being removed.
-    fn home(&self, task: &Task) -> Option<Arc<Sandbox>> {
+    fn sandbox_of(&self, task: &Task) -> Option<Arc<Sandbox>> {
         self.shared.scope.sandbox_by_id(task.sandbox).ok()
     }
 }
 
 /// What a call gives, as tonic wants it.
-fn answer<T>(result: Result<T>) -> Answer<T> {
+fn respond<T>(result: Result<T>) -> RpcResult<T> {
     result.map(Response::new).map_err(|error| status(&error))
 }
 
 #[tonic::async_trait]
 impl nomad::driver_server::Driver for Driver {
-    type FingerprintStream = Answers<nomad::FingerprintResponse>;
-    type TaskStatsStream = Answers<nomad::TaskStatsResponse>;
-    type TaskEventsStream = Answers<nomad::DriverTaskEvent>;
-    type ExecTaskStreamingStream = Answers<nomad::ExecTaskStreamingResponse>;
+    type FingerprintStream = DriverStream<nomad::FingerprintResponse>;
+    type TaskStatsStream = DriverStream<nomad::TaskStatsResponse>;
+    type TaskEventsStream = DriverStream<nomad::DriverTaskEvent>;
+    type ExecTaskStreamingStream = DriverStream<nomad::ExecTaskStreamingResponse>;
 
-    async fn init(&self, _: Request<nomad::InitRequest>) -> Answer<nomad::InitResponse> {
-        answer(Ok(nomad::InitResponse {}))
+    async fn init(&self, _: Request<nomad::InitRequest>) -> RpcResult<nomad::InitResponse> {
+        respond(Ok(nomad::InitResponse {}))
     }
 
     /// Ends nothing: tasks outlive sessions, and the launcher ends its own.
-    async fn shutdown(&self, _: Request<nomad::ShutdownRequest>) -> Answer<nomad::ShutdownResponse> {
-        answer(Ok(nomad::ShutdownResponse {}))
+    async fn shutdown(&self, _: Request<nomad::ShutdownRequest>) -> RpcResult<nomad::ShutdownResponse> {
+        respond(Ok(nomad::ShutdownResponse {}))
     }
 
     async fn task_config_schema(
         &self,
         _: Request<nomad::TaskConfigSchemaRequest>,
-    ) -> Answer<nomad::TaskConfigSchemaResponse> {
-        answer(Ok(nomad::TaskConfigSchemaResponse { spec: Some(crate::schema::task_schema()) }))
+    ) -> RpcResult<nomad::TaskConfigSchemaResponse> {
+        respond(Ok(nomad::TaskConfigSchemaResponse { spec: Some(crate::schema::task_schema()) }))
     }
 
     async fn capabilities(
         &self,
         request: Request<nomad::CapabilitiesRequest>,
-    ) -> Answer<nomad::CapabilitiesResponse> {
-        answer(self.session(request.metadata()).map(|session| nomad::CapabilitiesResponse {
+    ) -> RpcResult<nomad::CapabilitiesResponse> {
+        respond(self.session(request.metadata()).map(|session| nomad::CapabilitiesResponse {
             capabilities: Some(crate::capabilities::capabilities(&session.config)),
         }))
     }
@@ -194,9 +196,9 @@ impl nomad::driver_server::Driver for Driver {
     async fn fingerprint(
         &self,
         request: Request<nomad::FingerprintRequest>,
-    ) -> Answer<Self::FingerprintStream> {
+    ) -> RpcResult<Self::FingerprintStream> {
         let scope = self.shared.scope.clone();
-        answer(
+        respond(
             self.session(request.metadata())
                 .map(|session| -> Self::FingerprintStream { Box::pin(fingerprint::stream(scope, session)) }),
         )
@@ -205,10 +207,10 @@ impl nomad::driver_server::Driver for Driver {
     async fn task_events(
         &self,
         request: Request<nomad::TaskEventsRequest>,
-    ) -> Answer<Self::TaskEventsStream> {
+    ) -> RpcResult<Self::TaskEventsStream> {
         let events = &self.shared.events;
         let ended = self.shared.scope.ended();
-        answer(
+        respond(
             self.session(request.metadata()).map(|session| -> Self::TaskEventsStream {
                 Box::pin(events.stream(session.id.clone(), ended))
             }),
@@ -218,94 +220,106 @@ impl nomad::driver_server::Driver for Driver {
     async fn start_task(
         &self,
         request: Request<nomad::StartTaskRequest>,
-    ) -> Answer<nomad::StartTaskResponse> {
+    ) -> RpcResult<nomad::StartTaskResponse> {
         let (metadata, _, request) = request.into_parts();
         let session = self.session(&metadata).map_err(|error| status(&error))?;
         let task = request.task.ok_or_else(|| status(&Error::invalid("task", "it is missing")))?;
-        self.heard(&session, &metadata, &task.alloc_dir);
+        self.note_caller(&session, &metadata, &task.alloc_dir);
         self.shared.scope.recovered().await;
-        answer(self.start(session, task).await)
+        respond(self.start(session, task).await)
     }
 
     async fn recover_task(
         &self,
         request: Request<nomad::RecoverTaskRequest>,
-    ) -> Answer<nomad::RecoverTaskResponse> {
+    ) -> RpcResult<nomad::RecoverTaskResponse> {
         let (metadata, _, nomad::RecoverTaskRequest { task_id, handle }) = request.into_parts();
         let config = handle.and_then(|handle| handle.config).unwrap_or_default();
         let id = if config.id.is_empty() { &task_id } else { &config.id };
-        self.about(&metadata, id).await;
+        self.await_recovery(&metadata, id).await;
         if let Ok(session) = self.session(&metadata) {
-            self.heard(&session, &metadata, &config.alloc_dir);
+            self.note_caller(&session, &metadata, &config.alloc_dir);
         }
-        answer(self.recover(id))
+        respond(self.recover(id))
     }
 
-    async fn wait_task(&self, request: Request<nomad::WaitTaskRequest>) -> Answer<nomad::WaitTaskResponse> {
+    async fn wait_task(
+        &self,
+        request: Request<nomad::WaitTaskRequest>,
+    ) -> RpcResult<nomad::WaitTaskResponse> {
         let (metadata, _, nomad::WaitTaskRequest { task_id }) = request.into_parts();
-        self.about(&metadata, &task_id).await;
+        self.await_recovery(&metadata, &task_id).await;
         tokio::select! {
             biased;
-            waited = self.wait(&task_id) => answer(waited),
-            () = self.shared.scope.ended() => Err(ending()),
+            waited = self.wait(&task_id) => respond(waited),
+            () = self.shared.scope.ended() => Err(shutting_down()),
         }
     }
 
-    async fn stop_task(&self, request: Request<nomad::StopTaskRequest>) -> Answer<nomad::StopTaskResponse> {
+    async fn stop_task(
+        &self,
+        request: Request<nomad::StopTaskRequest>,
+    ) -> RpcResult<nomad::StopTaskResponse> {
         let (metadata, _, nomad::StopTaskRequest { task_id, timeout, signal }) = request.into_parts();
-        self.about(&metadata, &task_id).await;
-        answer(self.stop(&task_id, &signal, duration(timeout)).await)
+        self.await_recovery(&metadata, &task_id).await;
+        respond(self.stop(&task_id, &signal, duration(timeout)).await)
     }
 
     async fn destroy_task(
         &self,
         request: Request<nomad::DestroyTaskRequest>,
-    ) -> Answer<nomad::DestroyTaskResponse> {
+    ) -> RpcResult<nomad::DestroyTaskResponse> {
         let (metadata, _, nomad::DestroyTaskRequest { task_id, force }) = request.into_parts();
         // Without its configuration it is not known what is to stay for a look, and which images.
         let session = self.session(&metadata).map_err(|error| status(&error))?;
         self.shared.scope.recovered().await;
-        answer(self.destroy(task_id, force, session.config.gc.clone()).await)
+        respond(self.destroy(task_id, force, session.config.gc.clone()).await)
     }
 
     async fn inspect_task(
         &self,
         request: Request<nomad::InspectTaskRequest>,
-    ) -> Answer<nomad::InspectTaskResponse> {
+    ) -> RpcResult<nomad::InspectTaskResponse> {
         let (metadata, _, nomad::InspectTaskRequest { task_id }) = request.into_parts();
-        self.about(&metadata, &task_id).await;
-        answer(self.task(&task_id).map(|task| to_proto::inspected(self.home(&task).as_deref(), &task)))
+        self.await_recovery(&metadata, &task_id).await;
+        respond(self.task(&task_id).map(|task| to_proto::inspected(self.sandbox_of(&task).as_deref(), &task)))
     }
 
     async fn signal_task(
         &self,
         request: Request<nomad::SignalTaskRequest>,
-    ) -> Answer<nomad::SignalTaskResponse> {
+    ) -> RpcResult<nomad::SignalTaskResponse> {
         let (metadata, _, nomad::SignalTaskRequest { task_id, signal }) = request.into_parts();
-        self.about(&metadata, &task_id).await;
-        answer(self.signal(&task_id, &signal).await)
+        self.await_recovery(&metadata, &task_id).await;
+        respond(self.signal(&task_id, &signal).await)
     }
 
-    async fn task_stats(&self, request: Request<nomad::TaskStatsRequest>) -> Answer<Self::TaskStatsStream> {
+    async fn task_stats(
+        &self,
+        request: Request<nomad::TaskStatsRequest>,
+    ) -> RpcResult<Self::TaskStatsStream> {
         let (metadata, _, nomad::TaskStatsRequest { task_id, collection_interval }) = request.into_parts();
-        self.about(&metadata, &task_id).await;
+        self.await_recovery(&metadata, &task_id).await;
         let processors = self.session(&metadata).map(|session| session.processors).unwrap_or_default();
-        answer(self.task(&task_id).map(|task| -> Self::TaskStatsStream {
+        respond(self.task(&task_id).map(|task| -> Self::TaskStatsStream {
             let scope = self.shared.scope.clone();
             Box::pin(stats::stream(scope, &task, interval(collection_interval), processors))
         }))
     }
 
-    async fn exec_task(&self, request: Request<nomad::ExecTaskRequest>) -> Answer<nomad::ExecTaskResponse> {
+    async fn exec_task(
+        &self,
+        request: Request<nomad::ExecTaskRequest>,
+    ) -> RpcResult<nomad::ExecTaskResponse> {
         let (metadata, _, nomad::ExecTaskRequest { task_id, command, timeout }) = request.into_parts();
-        self.about(&metadata, &task_id).await;
-        answer(self.exec(&task_id, command, duration(timeout)).await)
+        self.await_recovery(&metadata, &task_id).await;
+        respond(self.exec(&task_id, command, duration(timeout)).await)
     }
 
     async fn exec_task_streaming(
         &self,
         request: Request<Streaming<nomad::ExecTaskStreamingRequest>>,
-    ) -> Answer<Self::ExecTaskStreamingStream> {
+    ) -> RpcResult<Self::ExecTaskStreamingStream> {
         let (metadata, _, requests) = request.into_parts();
         self.exec_streaming(&metadata, requests).await.map(Response::new)
     }
@@ -313,23 +327,23 @@ impl nomad::driver_server::Driver for Driver {
     async fn create_network(
         &self,
         request: Request<nomad::CreateNetworkRequest>,
-    ) -> Answer<nomad::CreateNetworkResponse> {
+    ) -> RpcResult<nomad::CreateNetworkResponse> {
         let (metadata, _, nomad::CreateNetworkRequest { alloc_id, hostname }) = request.into_parts();
         let session = self.session(&metadata).ok();
         if let Some(session) = &session {
-            self.shared.seen.life(&session.id, caller(&metadata));
+            self.shared.references.note_process(&session.id, caller(&metadata));
         }
         self.shared.scope.recovered().await;
-        answer(self.make_network(session.as_deref(), &alloc_id, &hostname).await)
+        respond(self.make_network(session.as_deref(), &alloc_id, &hostname).await)
     }
 
     async fn destroy_network(
         &self,
         request: Request<nomad::DestroyNetworkRequest>,
-    ) -> Answer<nomad::DestroyNetworkResponse> {
+    ) -> RpcResult<nomad::DestroyNetworkResponse> {
         let nomad::DestroyNetworkRequest { alloc_id, isolation_spec: _ } = request.into_inner();
         self.shared.scope.recovered().await;
-        answer(self.remove_network(&alloc_id).await)
+        respond(self.remove_network(&alloc_id).await)
     }
 }
 

@@ -20,18 +20,18 @@ const QUEUE: usize = 256;
 /// Hands events to the streams of their session.
 #[derive(Debug, Clone)]
 pub(crate) struct Events {
-    sender: broadcast::Sender<Told>,
+    sender: broadcast::Sender<SessionEvent>,
 }
 
 #[derive(Debug, Clone)]
-struct Told {
+struct SessionEvent {
     session: Arc<str>,
     event: Arc<nomad::DriverTaskEvent>,
 }
 
 /// Tells of one task in one session.
 #[derive(Debug, Clone)]
-pub(crate) struct Teller {
+pub(crate) struct TaskEventSender {
     events: Events,
     session: Arc<str>,
     task_id: String,
@@ -47,8 +47,8 @@ impl Default for Events {
 
 impl Events {
     /// Tells of the task that this request is for.
-    pub(crate) fn teller(&self, session: &str, request: &nomad::TaskConfig) -> Teller {
-        Teller {
+    pub(crate) fn sender_for(&self, session: &str, request: &nomad::TaskConfig) -> TaskEventSender {
+        TaskEventSender {
             events: self.clone(),
             session: session.into(),
             task_id: request.id.clone(),
@@ -85,9 +85,9 @@ impl Events {
     }
 }
 
-impl Teller {
+impl TaskEventSender {
     /// Tells the agent; never waits, and nobody needs to listen.
-    pub(crate) fn tell(&self, message: impl Into<String>, annotations: &[(&str, &str)]) {
+    pub(crate) fn send(&self, message: impl Into<String>, annotations: &[(&str, &str)]) {
         let annotations: BTreeMap<_, _> =
             annotations.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         let event = nomad::DriverTaskEvent {
@@ -98,7 +98,7 @@ impl Teller {
             message: message.into(),
             annotations,
         };
-        let told = Told { session: Arc::clone(&self.session), event: Arc::new(event) };
+        let told = SessionEvent { session: Arc::clone(&self.session), event: Arc::new(event) };
         // No stream is no fault.
         let _ = self.events.sender.send(told);
     }
@@ -124,12 +124,12 @@ mod tests {
     async fn a_stream_hears_its_own_session_from_its_beginning_on() {
         let events = Events::default();
         let end = CancellationToken::new();
-        let ours = events.teller("1", &request());
-        let theirs = events.teller("2", &request());
-        ours.tell("before", &[]);
+        let ours = events.sender_for("1", &request());
+        let theirs = events.sender_for("2", &request());
+        ours.send("before", &[]);
         let mut stream = Box::pin(events.stream("1".into(), end.clone().cancelled_owned()));
-        theirs.tell("other", &[]);
-        ours.tell("Downloading image", &[("image", "busybox")]);
+        theirs.send("other", &[]);
+        ours.send("Downloading image", &[("image", "busybox")]);
         let event = stream.next().await.expect("it is open").expect("it is an event");
         assert_eq!((event.task_id.as_str(), event.message.as_str()), ("a/t/00000000", "Downloading image"));
         assert_eq!((event.alloc_id.as_str(), event.task_name.as_str()), ("a", "t"));
@@ -143,10 +143,10 @@ mod tests {
     async fn a_stream_that_is_not_read_loses_the_oldest_and_goes_on() {
         let events = Events::default();
         let end = CancellationToken::new();
-        let teller = events.teller("1", &request());
+        let teller = events.sender_for("1", &request());
         let mut stream = Box::pin(events.stream("1".into(), end.cancelled_owned()));
         for number in 0..QUEUE + 5 {
-            teller.tell(number.to_string(), &[]);
+            teller.send(number.to_string(), &[]);
         }
         let event = stream.next().await.expect("it is open").expect("it is an event");
         assert_eq!(event.message, "5");

@@ -20,10 +20,10 @@ use tonic::Status;
 use crate::session::Session;
 
 /// Between two looks.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_secs(2);
 
 /// The same while the driver is not well: jobs that come meanwhile are not placed, and an agent's server may forget to look at them again.
-const LOOK_UNWELL: Duration = Duration::from_millis(200);
+const POLL_UNHEALTHY: Duration = Duration::from_millis(200);
 
 /// After this long it is said again, though nothing has changed.
 const REPEAT: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ pub(crate) fn stream(
     let ended = Box::pin(scope.ended());
     stream::unfold((scope, session, ended, None), async |(scope, session, mut ended, mut said)| {
         loop {
-            let now = look(&scope, &session);
+            let now = current(&scope, &session);
             let due =
                 |(last, at): &(nomad::FingerprintResponse, Instant)| *last != now || at.elapsed() >= REPEAT;
             if said.as_ref().is_none_or(due) {
@@ -45,14 +45,14 @@ pub(crate) fn stream(
             }
             let is_well = now.health() == HealthState::Healthy;
             tokio::select! {
-                () = tokio::time::sleep(if is_well { LOOK } else { LOOK_UNWELL }) => {}
+                () = tokio::time::sleep(if is_well { POLL } else { POLL_UNHEALTHY }) => {}
                 () = &mut ended => return None,
             }
         }
     })
 }
 
-fn look(scope: &Scope, session: &Session) -> nomad::FingerprintResponse {
+fn current(scope: &Scope, session: &Session) -> nomad::FingerprintResponse {
     fingerprint(&scope.status(), scope.is_recovered(), &scope.handlers(), session)
 }
 
@@ -179,11 +179,11 @@ mod tests {
         assert_eq!(said.health(), HealthState::Unhealthy);
         let before = Instant::now();
         let (said, ()) = tokio::join!(stream.next(), async {
-            tokio::time::sleep(LOOK_UNWELL / 2).await;
+            tokio::time::sleep(POLL_UNHEALTHY / 2).await;
             gateway.recover().await.expect("the fake recovers");
         });
         assert_eq!(said.expect("it is open").expect("it is no error").health(), HealthState::Healthy);
-        assert_eq!(before.elapsed(), LOOK_UNWELL);
+        assert_eq!(before.elapsed(), POLL_UNHEALTHY);
     }
 
     #[test]

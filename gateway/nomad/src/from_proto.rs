@@ -37,7 +37,7 @@ pub(crate) use devices::leases;
 pub(crate) use resources::named_group;
 
 /// What a plan is made of.
-struct Asked<'a> {
+struct TaskRequest<'a> {
     task: &'a nomad::TaskConfig,
     options: &'a TaskOptions,
     session: &'a Session,
@@ -53,7 +53,7 @@ struct Asked<'a> {
 /// `InvalidArgument` and `Unimplemented`, naming the key or field.
 pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> {
     let options = TaskOptions::decode(&task.msgpack_driver_config)?;
-    let asked = Asked::new(task, &options, session)?;
+    let asked = TaskRequest::new(task, &options, session)?;
     let network = network::network(&asked)?;
     let namespaces = security::namespaces(&asked, &network.network)?;
     let mounts = mounts::mounts(&asked)?;
@@ -86,7 +86,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         selinux: security.selinux.clone(),
         users: None,
     };
-    let image = image::wish(&asked)?;
+    let image = image::image_request(&asked)?;
     let (command, args) = command_line(&options);
     let task = TaskSpec {
         meta,
@@ -116,12 +116,12 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         stop_signal: None,
         annotations: BTreeMap::new(),
     };
-    Ok(Plan { image, sandbox, task, ports: network.ports, within: mounts.within, warnings })
+    Ok(Plan { image, sandbox, task, ports: network.ports, confined: mounts.confined, warnings })
 }
 
 // === impl Asked ===
 
-impl<'a> Asked<'a> {
+impl<'a> TaskRequest<'a> {
     fn new(task: &'a nomad::TaskConfig, options: &'a TaskOptions, session: &'a Session) -> Result<Self> {
         identity::check(task)?;
         let alloc_dir = absolute("task.alloc_dir", &task.alloc_dir)?;
@@ -130,7 +130,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-fn meta(asked: &Asked<'_>) -> Result<Meta> {
+fn meta(asked: &TaskRequest<'_>) -> Result<Meta> {
     Ok(Meta {
         owner: Owner::Nomad,
         name: asked.task.id.clone(),
@@ -167,7 +167,7 @@ fn environment(task: &nomad::TaskConfig) -> Result<Vec<EnvVar>> {
     task.env.iter().filter(|(name, _)| !devices::is_lease(task, name)).map(variable).collect()
 }
 
-fn user(asked: &Asked<'_>) -> Result<UserSpec> {
+fn user(asked: &TaskRequest<'_>) -> Result<UserSpec> {
     let user = match asked.task.user.as_str() {
         "" => None,
         name if name.chars().any(|c| c.is_control() || c.is_whitespace()) => {
@@ -185,7 +185,7 @@ fn user(asked: &Asked<'_>) -> Result<UserSpec> {
 }
 
 /// The standard streams. The FIFOs are the agent's: the runtime gets them as they are.
-fn stdio(asked: &Asked<'_>) -> Result<Stdio> {
+fn stdio(asked: &TaskRequest<'_>) -> Result<Stdio> {
     let options = asked.options;
     let task = asked.task;
     let nowhere = |path: &str| matches!(path, "" | "/dev/null");
@@ -222,14 +222,14 @@ fn disk_limits(options: &TaskOptions) -> Vec<DiskLimit> {
 // === what fields have in common ===
 
 /// As many mounts, devices and ports as a task may have, of each. They are told apart one by one, and each costs the kernel something.
-const MOST: usize = 1024;
+const ITEMS_MAX: usize = 1024;
 
 /// Refuses one more of what there is this much of already.
-fn one_more(field: &str, of: &str, count: usize) -> Result<()> {
-    if count < MOST {
+fn check_count(field: &str, of: &str, count: usize) -> Result<()> {
+    if count < ITEMS_MAX {
         return Ok(());
     }
-    Err(Error::invalid(field, format!("the task has {count} {of} without it, and may have {MOST}")))
+    Err(Error::invalid(field, format!("the task has {count} {of} without it, and may have {ITEMS_MAX}")))
 }
 
 /// A text that can be a name, an argument or a part of a path.

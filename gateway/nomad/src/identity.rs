@@ -196,7 +196,7 @@ pub(crate) fn check_part(field: &str, name: &str) -> Result<()> {
 }
 
 /// The place of a task in the world: its allocation and name, which all its starts have in common.
-pub(crate) fn place(id: &str) -> &str {
+pub(crate) fn task_key(id: &str) -> &str {
     match id.rsplit_once('/') {
         Some((place, start))
             if place.contains('/') && start.len() == 8 && start.bytes().all(|b| b.is_ascii_hexdigit()) =>
@@ -257,10 +257,10 @@ mod tests {
 
     #[test]
     fn all_starts_of_a_task_have_one_place() {
-        assert_eq!(place("3a7c/web/0123abcd"), "3a7c/web");
-        assert_eq!(place("3a7c/web/89efABCD"), "3a7c/web");
+        assert_eq!(task_key("3a7c/web/0123abcd"), "3a7c/web");
+        assert_eq!(task_key("3a7c/web/89efABCD"), "3a7c/web");
         for alone in ["3a7c", "3a7c/web", "web/0123abcd", "3a7c/web/0123abcx", "3a7c/web/0123abcd0", ""] {
-            assert_eq!(place(alone), alone);
+            assert_eq!(task_key(alone), alone);
         }
     }
 

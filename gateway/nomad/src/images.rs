@@ -7,49 +7,49 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{ImageId, PullProgress, PullRequest};
-use switchyard_core::looks::Looks;
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::time::Instant;
 
 use crate::auth;
-use crate::events::Teller;
+use crate::events::TaskEventSender;
 use crate::paths::open_below;
-use crate::plan::ImageWish;
+use crate::plan::ImageRequest;
 use crate::plugin_config::AuthConfig;
 
-mod keep;
+mod gc;
 
-pub(crate) use keep::Keep;
+pub(crate) use gc::ImageGc;
 
 /// Between two looks at a pull.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 
 /// Between two events about one pull.
-const TELL: Duration = Duration::from_secs(2 * 60);
+const EVENT_INTERVAL: Duration = Duration::from_secs(2 * 60);
 
 /// Gets images.
 #[derive(Debug, Clone)]
 pub(crate) struct Images {
     scope: Scope,
-    keep: Arc<Keep>,
-    looks: Arc<Looks>,
+    image_gc: Arc<ImageGc>,
+    pool: Arc<BlockingPool>,
 }
 
 /// What was last seen of a pull, to tell whether it gets on.
 #[derive(Debug, Clone, Copy)]
-struct Watch {
+struct PullMonitor {
     begun: Instant,
-    seen: PullProgress,
-    moved: Instant,
-    told: Instant,
+    last_progress: PullProgress,
+    last_progress_at: Instant,
+    last_event_at: Instant,
 }
 
 impl Images {
-    pub(crate) fn new(scope: Scope, keep: Arc<Keep>, looks: Arc<Looks>) -> Self {
-        Self { scope, keep, looks }
+    pub(crate) fn new(scope: Scope, image_gc: Arc<ImageGc>, pool: Arc<BlockingPool>) -> Self {
+        Self { scope, image_gc, pool }
     }
 
     /// Sees to it that the node has an image that Nomad may use, and gives its id; archives are in a directory
@@ -60,37 +60,37 @@ impl Images {
     /// Those of [`Scope::pull_image`]; `DeadlineExceeded` if it takes longer than it may, in all or without getting on.
     pub(crate) async fn get(
         &self,
-        wish: &ImageWish,
+        wish: &ImageRequest,
         (whose, dir): (String, &Path),
         handler: &str,
         config: &AuthConfig,
-        teller: &Teller,
+        teller: &TaskEventSender,
     ) -> Result<ImageId> {
         if let Some(path) = &wish.load {
             let id = self.load(wish, path, (whose, dir), handler).await?;
-            self.keep.wanted(&id);
+            self.image_gc.cancel(&id);
             return Ok(id);
         }
         if !wish.always
             && let Some(image) = self.scope.image(&wish.reference).await?
         {
-            self.keep.wanted(&image.id);
+            self.image_gc.cancel(&image.id);
             return Ok(image.id);
         }
-        let credentials = auth::credentials(wish, config, &self.looks).await?;
-        teller.tell("Downloading image", &[("image", &wish.reference)]);
+        let credentials = auth::credentials(wish, config, &self.pool).await?;
+        teller.send("Downloading image", &[("image", &wish.reference)]);
         let reference = wish.reference.clone();
         let handler = handler.to_owned();
         let request = PullRequest { reference, credentials, handler, owner: Owner::Nomad };
-        let id = self.pull(&request, wish, teller).await.map_err(|error| worded(error, &wish.reference))?;
-        self.keep.wanted(&id);
+        let id = self.pull(&request, wish, teller).await.map_err(|error| reworded(error, &wish.reference))?;
+        self.image_gc.cancel(&id);
         Ok(id)
     }
 
     /// Takes the image out of an archive that the agent has put into the directory of the task.
     async fn load(
         &self,
-        wish: &ImageWish,
+        wish: &ImageRequest,
         path: &str,
         (whose, dir): (String, &Path),
         handler: &str,
@@ -104,7 +104,7 @@ impl Images {
                 Error::invalid("load", why).with_source(fault)
             })
         };
-        let archive = self.looks.look(whose, open).await?;
+        let archive = self.pool.run(whose, open).await?;
         let loading = self.scope.load_image(archive, wish.reference.clone(), handler.to_owned());
         let loaded = tokio::time::timeout(wish.timeout, loading).await.unwrap_or_else(|_| {
             Err(Error::deadline(format!("it did not end within image_pull_timeout, {:?}", wish.timeout)))
@@ -112,20 +112,25 @@ impl Images {
         loaded.map_err(|error| error.context(format!("load {shown}")))
     }
 
-    async fn pull(&self, request: &PullRequest, wish: &ImageWish, teller: &Teller) -> Result<ImageId> {
+    async fn pull(
+        &self,
+        request: &PullRequest,
+        wish: &ImageRequest,
+        teller: &TaskEventSender,
+    ) -> Result<ImageId> {
         let pull = self.scope.pull_image(request);
         tokio::pin!(pull);
-        let mut watch = Watch::new(Instant::now());
+        let mut watch = PullMonitor::new(Instant::now());
         loop {
             tokio::select! {
                 biased;
                 pulled = &mut pull => return pulled,
-                () = tokio::time::sleep(LOOK) => {
+                () = tokio::time::sleep(POLL) => {
                     let now = Instant::now();
-                    watch.look(self.scope.pull_progress(request), now);
-                    watch.check(wish, now)?;
-                    if let Some(text) = watch.tell(now) {
-                        teller.tell(text, &[("image", &wish.reference)]);
+                    watch.update(self.scope.pull_progress(request), now);
+                    watch.check_timeouts(wish, now)?;
+                    if let Some(text) = watch.progress_message(now) {
+                        teller.send(text, &[("image", &wish.reference)]);
                     }
                 }
             }
@@ -134,7 +139,7 @@ impl Images {
 }
 
 /// Words that operators of Nomad know.
-fn worded(error: Error, reference: &str) -> Error {
+fn reworded(error: Error, reference: &str) -> Error {
     if error.kind() == ErrorKind::NotFound {
         error.context(format!("Error: image {reference} not found"))
     } else {
@@ -144,31 +149,31 @@ fn worded(error: Error, reference: &str) -> Error {
 
 // === impl Watch ===
 
-impl Watch {
+impl PullMonitor {
     fn new(now: Instant) -> Self {
-        Self { begun: now, seen: PullProgress::default(), moved: now, told: now }
+        Self { begun: now, last_progress: PullProgress::default(), last_progress_at: now, last_event_at: now }
     }
 
     /// Notes how far the pull is.
-    fn look(&mut self, progress: Option<PullProgress>, now: Instant) {
+    fn update(&mut self, progress: Option<PullProgress>, now: Instant) {
         let progress = progress.unwrap_or_default();
         // When all is here it is unpacked, and how that gets on is not known.
-        if progress != self.seen || self.is_here() {
-            (self.seen, self.moved) = (progress, now);
+        if progress != self.last_progress || self.is_here() {
+            (self.last_progress, self.last_progress_at) = (progress, now);
         }
     }
 
     fn is_here(&self) -> bool {
-        self.seen.layers > 0 && self.seen.layers_done == self.seen.layers
+        self.last_progress.layers > 0 && self.last_progress.layers_done == self.last_progress.layers
     }
 
     /// Whether it may go on.
-    fn check(&self, wish: &ImageWish, now: Instant) -> Result<()> {
+    fn check_timeouts(&self, wish: &ImageRequest, now: Instant) -> Result<()> {
         if now - self.begun >= wish.timeout {
             let limit = wish.timeout;
             return Err(Error::deadline(format!("it did not end within image_pull_timeout, {limit:?}")));
         }
-        if now - self.moved >= wish.activity_timeout {
+        if now - self.last_progress_at >= wish.activity_timeout {
             let limit = wish.activity_timeout;
             return Err(Error::deadline(format!("it did not get on for pull_activity_timeout, {limit:?}")));
         }
@@ -176,12 +181,12 @@ impl Watch {
     }
 
     /// What there is to tell people, from time to time.
-    fn tell(&mut self, now: Instant) -> Option<String> {
-        if now - self.told < TELL {
+    fn progress_message(&mut self, now: Instant) -> Option<String> {
+        if now - self.last_event_at < EVENT_INTERVAL {
             return None;
         }
-        self.told = now;
-        let PullProgress { layers, layers_done, bytes, bytes_done } = self.seen;
+        self.last_event_at = now;
+        let PullProgress { layers, layers_done, bytes, bytes_done } = self.last_progress;
         let mib = |bytes: u64| bytes >> 20;
         let mut text = format!(
             "Image pull progress: Pulled {layers_done}/{layers} layers ({}/{} MiB)",

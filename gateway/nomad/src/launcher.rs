@@ -17,24 +17,24 @@ use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
 
-mod answers;
 mod calls;
-mod ending;
-mod front;
+mod delayed_error;
+mod exit_deadline;
+mod fallback;
 mod handshake;
-mod known;
 mod link;
-mod place;
-mod stand_in;
-mod steady;
+mod local;
+mod routing;
+mod service;
+mod socket;
 
 pub use handshake::{COOKIE, HandshakeError, check_cookie};
-pub use place::{Host, PlaceError};
+pub use socket::{SocketEnv, SocketError};
 
-use ending::Ending;
-use front::Front;
+use exit_deadline::ExitDeadline;
 use link::Link;
-use place::Place;
+use service::PluginService;
+use socket::PluginSocket;
 
 /// Streams at once on one connection, unless the daemon's configuration says otherwise. Each task has a few that do not end, and an agent
 /// whose streams are all in use stands still: it is far more than all tasks of a node need.
@@ -67,7 +67,7 @@ pub struct Launch {
     /// The version that the agent is told: a semantic one.
     pub version: &'static str,
     /// What the agent says of sockets.
-    pub host: Host,
+    pub socket_env: SocketEnv,
 }
 
 /// Why a launcher ended well.
@@ -85,7 +85,7 @@ pub enum End {
 #[derive(Debug)]
 pub enum LaunchError {
     /// No place for its socket.
-    Place(PlaceError),
+    Socket(SocketError),
     /// The agent cannot be told where it is.
     Handshake(io::Error),
     /// Signals cannot be received.
@@ -102,18 +102,18 @@ pub async fn run(launch: Launch, say: impl FnOnce(&str) -> io::Result<()>) -> Re
     // From here on SIGINT, which a terminal sends to all processes of an agent, does nothing.
     let _interrupts = signal(SignalKind::interrupt()).map_err(LaunchError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Signals)?;
-    let place = Place::bind(&launch).map_err(LaunchError::Place)?;
+    let place = PluginSocket::bind(&launch).map_err(LaunchError::Socket)?;
     say(&place.line()).map_err(LaunchError::Handshake)?;
 
-    let ending = Ending::default();
+    let ending = ExitDeadline::default();
     let (link, kept) = Link::new(&launch);
-    let front = Front::new(&launch, link, ending.clone());
+    let front = PluginService::new(&launch, link, ending.clone());
     let incoming = place.into_incoming();
     let server = crate::tune(Server::builder(), MAX_STREAMS);
     tokio::select! {
         served = server.serve_with_incoming(front, incoming) => served.map(|()| End::Asked).map_err(LaunchError::Serve),
-        () = ending.come() => Ok(End::Asked),
-        link::Gone = kept.keep() => {
+        () = ending.wait() => Ok(End::Asked),
+        link::DaemonGone = kept.run() => {
             tracing::warn!("the daemon has gone: this plugin ends, so that the agent starts it anew and recovers its tasks");
             Ok(End::DaemonGone)
         }
@@ -157,7 +157,7 @@ impl Launch {
 impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Place(_) => "cannot make a socket for the agent",
+            Self::Socket(_) => "cannot make a socket for the agent",
             Self::Handshake(_) => "cannot tell the agent where the plugin is",
             Self::Signals(_) => "cannot listen to signals",
             Self::Serve(_) => "cannot serve the agent",
@@ -168,7 +168,7 @@ impl fmt::Display for LaunchError {
 impl std::error::Error for LaunchError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(match self {
-            Self::Place(source) => source,
+            Self::Socket(source) => source,
             Self::Handshake(source) | Self::Signals(source) => source,
             Self::Serve(source) => source,
         })

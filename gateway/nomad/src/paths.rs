@@ -17,7 +17,7 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use crate::from_proto::named_group;
-use crate::plan::{Plan, Within};
+use crate::plan::{ConfinedMount, Plan};
 
 /// Where the agent has its FIFOs for output, in the directory of the allocation.
 const LOGS: &str = "alloc/logs";
@@ -31,25 +31,25 @@ const ATTEMPTS: u32 = 16;
 ///
 /// # Errors
 /// `InvalidArgument`, naming the key, for a source that is not there, or whose links lead out; what was made before stays.
-pub(crate) fn settle(plan: &mut Plan) -> Result<()> {
-    for Within { mount, root, field } in &plan.within {
+pub(crate) fn resolve_sources(plan: &mut Plan) -> Result<()> {
+    for ConfinedMount { mount, root, field } in &plan.confined {
         let Some(mount) = plan.task.mounts.get_mut(*mount) else { continue };
         let MountSource::Host { path, missing } = &mount.source else { continue };
         let refused = |error: std::io::Error| {
             let why = format!("{} cannot be mounted: {}", path.display(), reason(&error));
             Error::invalid(field, why).with_source(error)
         };
-        let (root, path) = real(root, path, *missing).map_err(refused)?;
+        let (root, path) = resolve(root, path, *missing).map_err(refused)?;
         mount.source = MountSource::Beneath { root, path };
     }
-    keep_logs(&mut plan.task.mounts);
+    protect_logs(&mut plan.task.mounts);
     Ok(())
 }
 
 /// Has a task make do with a cgroup of the gateway's own if that is not there which its agent names: an agent that could not make one
 /// names it all the same, and leaves it to the driver what comes of that. The runtime would make it with all that is above it, which
 /// nobody would remove. Blocks on the file system. Idempotent.
-pub(crate) fn settle_group(plan: &mut Plan, task: &nomad::TaskConfig) {
+pub(crate) fn resolve_cgroup(plan: &mut Plan, task: &nomad::TaskConfig) {
     let group = named_group(task);
     if group.is_empty() || Path::new(group).is_dir() {
         return;
@@ -60,7 +60,7 @@ pub(crate) fn settle_group(plan: &mut Plan, task: &nomad::TaskConfig) {
 }
 
 /// Has nobody write where the agent has its FIFOs for output: it, and the runtime, would follow a link that a task puts there.
-fn keep_logs(mounts: &mut Vec<Mount>) {
+fn protect_logs(mounts: &mut Vec<Mount>) {
     let mut covers = Vec::new();
     for mount in mounts.iter_mut() {
         let MountSource::Beneath { root, path } = &mount.source else { continue };
@@ -85,7 +85,7 @@ fn keep_logs(mounts: &mut Vec<Mount>) {
 /// # Errors
 /// What the file system says; `InvalidInput` for what is no regular file.
 pub(crate) fn open_below(root: &Path, path: &Path) -> std::io::Result<File> {
-    let place = beneath(&directory(root)?, path)?;
+    let place = open_beneath(&directory(root)?, path)?;
     // It may be a FIFO or a device: look before it is opened for reading.
     let link = format!("/proc/self/fd/{}", place.as_raw_fd());
     if !std::fs::metadata(&link)?.is_file() {
@@ -104,11 +104,11 @@ fn reason(error: &std::io::Error) -> &'static str {
 }
 
 /// The path without links of what is at `path`, which is below `root` as a text: that of the root, and the rest.
-fn real(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<(PathBuf, PathBuf)> {
+fn resolve(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<(PathBuf, PathBuf)> {
     let root_fd = directory(root)?;
     let below = path.strip_prefix(root).map_err(|_| Errno::EXDEV)?;
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
-    let place = match (beneath(&root_fd, below), missing) {
+    let place = match (open_beneath(&root_fd, below), missing) {
         (Err(error), MissingSource::CreateDir) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {
             make(&root_fd, below)?
         }
@@ -128,7 +128,7 @@ fn directory(path: &Path) -> std::io::Result<OwnedFd> {
 }
 
 /// What is at a path below a directory, found without ever leaving it.
-fn beneath(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
+fn open_beneath(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
@@ -144,7 +144,7 @@ fn beneath(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
 
 /// Makes the directories of a path below a directory that are missing, and opens the last.
 fn make(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
-    let mut at = beneath(root, Path::new("."))?;
+    let mut at = open_beneath(root, Path::new("."))?;
     let mut way = PathBuf::new();
     for part in path.iter().filter(|part| *part != OsStr::new(".")) {
         match mkdirat(&at, part, Mode::from_bits_truncate(0o755)) {
@@ -153,7 +153,7 @@ fn make(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
         }
         way.push(part);
         // From the root each time: what is there may be a link that leads elsewhere inside.
-        at = beneath(root, &way)?;
+        at = open_beneath(root, &way)?;
     }
     Ok(at)
 }

@@ -17,7 +17,7 @@ use crate::session::Session;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The image.
-    pub(crate) image: ImageWish,
+    pub(crate) image: ImageRequest,
     /// The sandbox: one for each task.
     pub(crate) sandbox: SandboxSpec,
     /// The task in it.
@@ -25,14 +25,14 @@ pub(crate) struct Plan {
     /// What the agent is told of the network: the ports inside, by label.
     pub(crate) ports: Vec<NamedPort>,
     /// Mounts whose sources must lead nowhere but into the allocation's directory; to be seen to before the task is made.
-    pub(crate) within: Vec<Within>,
+    pub(crate) confined: Vec<ConfinedMount>,
     /// What there is to tell whoever wrote the job, and stops nothing.
     pub(crate) warnings: Vec<String>,
 }
 
 /// A mount whose source a task could have put a link into.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Within {
+pub(crate) struct ConfinedMount {
     /// Its number among those of the task.
     pub(crate) mount: usize,
     /// The directory that it must not lead out of.
@@ -43,7 +43,7 @@ pub(crate) struct Within {
 
 /// An image to have before the task is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ImageWish {
+pub(crate) struct ImageRequest {
     /// Its name as the registry is asked for it.
     pub(crate) reference: String,
     /// A tar archive in the task's directory to load it from instead; relative to its `local`.
@@ -82,8 +82,8 @@ impl Plan {
     /// Those of [`plan`](crate::from_proto::plan) and [`settle`](crate::paths::settle).
     pub(crate) fn make(task: &nomad::TaskConfig, session: &Session) -> Result<Self> {
         let mut plan = crate::from_proto::plan(task, session)?;
-        crate::paths::settle_group(&mut plan, task);
-        crate::paths::settle(&mut plan)?;
+        crate::paths::resolve_cgroup(&mut plan, task);
+        crate::paths::resolve_sources(&mut plan)?;
         Ok(plan)
     }
 

@@ -17,16 +17,16 @@ use crate::identity::{Agent, Record, is_network};
 use crate::plugin_config::GcConfig;
 use crate::session::Session;
 
-mod seen;
+mod references;
 
-pub(crate) use seen::Seen;
+pub(crate) use references::AgentReferences;
 
 /// Between two looks at which sessions are open.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_secs(5);
 
 /// When something was last done for the sessions that are open.
 #[derive(Debug, Default)]
-struct Tended {
+struct ReconcileState {
     swept: HashMap<String, Instant>,
 }
 
@@ -35,26 +35,31 @@ struct Tended {
 impl Driver {
     /// Tends what sessions leave, for as long as it is polled. Cancel-safe.
     pub(crate) async fn reconcile(&self) {
-        let mut tended = Tended::default();
+        let mut tended = ReconcileState::default();
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL).await;
             let open = self.sessions();
             let Ok(sandboxes) = self.scope().sandboxes() else { continue };
-            self.seen().keep(&open, |id| sandboxes.iter().any(|sandbox| sandbox.meta.name == id));
+            self.references().retain(&open, |id| sandboxes.iter().any(|sandbox| sandbox.meta.name == id));
             tended.swept.retain(|id, _| open.iter().any(|session| session.id == *id));
             for session in &open {
-                self.tend_for(session, &sandboxes, &mut tended).await;
+                self.reconcile_session(session, &sandboxes, &mut tended).await;
             }
         }
     }
 
-    async fn tend_for(&self, session: &Session, sandboxes: &[Arc<Sandbox>], tended: &mut Tended) {
+    async fn reconcile_session(
+        &self,
+        session: &Session,
+        sandboxes: &[Arc<Sandbox>],
+        tended: &mut ReconcileState,
+    ) {
         let gc = &session.config.gc;
         let now = Instant::now();
         let Some(swept) = tended.swept.get_mut(&session.id) else {
             tended.swept.insert(session.id.clone(), now);
             if gc.image
-                && let Err(error) = self.keep().look_for_leftovers(gc.image_delay).await
+                && let Err(error) = self.image_gc().schedule_unused(gc.image_delay).await
             {
                 tracing::warn!(
                     error = error.report(),
@@ -76,7 +81,8 @@ impl Driver {
         let now = (Instant::now(), SystemTime::now());
         let mut gone = HashSet::new();
         for sandbox in sandboxes {
-            if self.seen().is_dangling(&session.id, sandbox, grace, now) && self.sweep_task(gc, sandbox).await
+            if self.references().is_dangling(&session.id, sandbox, grace, now)
+                && self.sweep_task(gc, sandbox).await
             {
                 gone.insert(sandbox.meta.name.as_str());
             }
@@ -102,7 +108,7 @@ impl Driver {
         }
         tracing::warn!(task = name, "a task that no agent knows is taken away");
         let gc = GcConfig { container: true, ..gc.clone() };
-        let taken = self.take_dangling_away(name, &gc).await;
+        let taken = self.remove_dangling(name, &gc).await;
         if let Err(error) = &taken {
             tracing::warn!(task = name, error = error.report(), "a task that no agent knows is still there");
         }
@@ -126,13 +132,14 @@ impl Driver {
         };
         let mut tasks = sandboxes.iter().filter(of_alloc).peekable();
         if tasks.peek().is_some() {
-            return seen::is_old(sandbox, grace, now.1)
-                && !self.seen().knows_network(&sandbox.meta.name)
+            return references::is_old(sandbox, grace, now.1)
+                && !self.references().knows_network(&sandbox.meta.name)
                 && tasks.all(|task| gone.contains(task.meta.name.as_str()));
         }
         let Some(owner) = self.owner(session, &record, sandboxes).await else { return false };
-        self.seen().is_settled(&session.id, sandbox, &owner, grace, now)
-            && (self.seen().is_unheard_of(&session.id, &sandbox.meta.name) || self.is_cleared(&record).await)
+        self.references().is_past_grace(&session.id, sandbox, &owner, grace, now)
+            && (self.references().is_unreferenced(&session.id, &sandbox.meta.name)
+                || self.is_cleared(&record).await)
     }
 
     /// Whether the allocation of a network has been cleared away by the agent that had it, as is known since it was made: no task comes
@@ -143,7 +150,7 @@ impl Driver {
         let own = agent.dir_of(&network.alloc_id);
         // Where all of its directory is not there, as when it moves, nothing is known.
         let look = move || Ok(all.is_dir() && own.try_exists().is_ok_and(|exists| !exists));
-        let looked = self.looks().look(format!("allocation {}", network.alloc_id), look).await;
+        let looked = self.pool().run(format!("allocation {}", network.alloc_id), look).await;
         looked.unwrap_or_else(|error| {
             let alloc = &network.alloc_id;
             tracing::debug!(alloc, error = error.report(), "whether an allocation is there is not known");
@@ -157,11 +164,11 @@ impl Driver {
         if let Some(agent) = record.agent() {
             return Some(agent);
         }
-        let mut agents = self.seen().agents(&session.id);
+        let mut agents = self.references().agents(&session.id);
         for agent in &agents {
             let dir = agent.dir_of(&record.alloc_id);
             let look = move || Ok(dir.exists());
-            match self.looks().look(format!("allocation {}", record.alloc_id), look).await {
+            match self.pool().run(format!("allocation {}", record.alloc_id), look).await {
                 Ok(true) => return Some(agent.clone()),
                 Ok(false) => {}
                 // Who cannot look takes nothing away.
@@ -177,8 +184,11 @@ impl Driver {
         }
         let only = agents.pop().filter(|_| agents.is_empty())?;
         let of_tasks = sandboxes.iter().filter_map(|sandbox| Record::of(&sandbox.meta).agent());
-        let mut all =
-            self.sessions().into_iter().flat_map(|session| self.seen().agents(&session.id)).chain(of_tasks);
+        let mut all = self
+            .sessions()
+            .into_iter()
+            .flat_map(|session| self.references().agents(&session.id))
+            .chain(of_tasks);
         all.all(|agent| agent == only).then_some(only)
     }
 
@@ -189,7 +199,7 @@ impl Driver {
             return;
         }
         tracing::warn!(network = name, "the network of an allocation that no agent knows is taken away");
-        if let Err(error) = self.take_network_away(name.clone()).await {
+        if let Err(error) = self.remove_unused_network(name.clone()).await {
             tracing::warn!(
                 network = name,
                 error = error.report(),

@@ -25,7 +25,7 @@ pub struct Services {
     /// How many launchers have a session now.
     pub launchers: Launchers,
     /// Lets go of what no agent needs any more, for as long as it is polled and until `stop` is cancelled.
-    pub tending: BoxFuture<'static, ()>,
+    pub background: BoxFuture<'static, ()>,
 }
 
 /// Counts the launchers that have a session. Clones are the same.
@@ -48,7 +48,7 @@ pub fn services(scope: Scope, stop: CancellationToken) -> Services {
     let driver = Driver::new(scope, sessions.clone());
     let tended = driver.clone();
     let tending = Box::pin(async move {
-        stop.run_until_cancelled(tended.tend()).await;
+        stop.run_until_cancelled(tended.run_background()).await;
     });
     let driver = DriverServer::new(driver)
         .max_decoding_message_size(MAX_MESSAGE)
@@ -56,7 +56,7 @@ pub fn services(scope: Scope, stop: CancellationToken) -> Services {
     Services {
         routes: Routes::new(open).add_service(driver).add_service(devices),
         launchers: Launchers([sessions, of_devices]),
-        tending,
+        background: tending,
     }
 }
 

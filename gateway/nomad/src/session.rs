@@ -45,7 +45,7 @@ pub(crate) struct Sessions {
 
 /// Keeps a session open.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct SessionGuard {
     sessions: Sessions,
     id: String,
 }
@@ -59,17 +59,17 @@ pub(crate) fn caller(metadata: &MetadataMap) -> Option<ProcessId> {
 
 impl Sessions {
     /// Opens a session until what is given back is dropped.
-    pub(crate) fn open(&self, session: Session) -> Held {
+    pub(crate) fn open(&self, session: Session) -> SessionGuard {
         let id = session.id.clone();
         self.lock().insert(id.clone(), Arc::new(session));
-        Held { sessions: self.clone(), id }
+        SessionGuard { sessions: self.clone(), id }
     }
 
     /// The session that a call belongs to.
     ///
     /// # Errors
     /// `FailedPrecondition` if it names none that is open.
-    pub(crate) fn of(&self, metadata: &MetadataMap) -> Result<Arc<Session>> {
+    pub(crate) fn for_call(&self, metadata: &MetadataMap) -> Result<Arc<Session>> {
         let named = metadata.get(SESSION_KEY).and_then(|id| id.to_str().ok());
         let session = named.and_then(|id| self.lock().get(id).cloned());
         session.ok_or_else(|| {
@@ -97,7 +97,7 @@ impl Sessions {
 
 // === impl Held ===
 
-impl Drop for Held {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         self.sessions.lock().remove(&self.id);
     }

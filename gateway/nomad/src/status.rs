@@ -30,7 +30,7 @@ pub(crate) fn status(error: &Error) -> Status {
 }
 
 /// The status of calls that are cut off because the gateway ends; tasks go on.
-pub(crate) fn ending() -> Status {
+pub(crate) fn shutting_down() -> Status {
     Status::unavailable("the gateway is shutting down; its tasks go on")
 }
 
@@ -96,7 +96,7 @@ mod tests {
         for error in [Error::unavailable("x"), Error::cancelled("x"), Error::deadline("x")] {
             assert!(!matches!(status(&error).code(), Code::Unavailable | Code::Cancelled));
         }
-        assert_eq!(ending().code(), Code::Unavailable);
+        assert_eq!(shutting_down().code(), Code::Unavailable);
     }
 
     #[test]

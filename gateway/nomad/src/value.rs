@@ -11,10 +11,10 @@ use switchyard_core::{Error, Result};
 
 use crate::duration;
 
-mod sound;
+mod validate;
 
 /// The decoder counts each level twice, and what is in the last one.
-const DECODER_DEPTH: usize = 2 * sound::MAX_DEPTH + 4;
+const DECODER_DEPTH: usize = 2 * validate::MAX_DEPTH + 4;
 
 /// The longest configuration that is read, in bytes: what it is read into takes many times that.
 const MAX_BYTES: usize = 4 << 20;
@@ -39,7 +39,7 @@ impl Block {
             let why = format!("it has {} bytes, and may have {MAX_BYTES}", bytes.len());
             return Err(Error::invalid("config", why));
         }
-        sound::check(bytes)
+        validate::check(bytes)
             .map_err(|why| Error::invalid("config", format!("it is not MessagePack: {why}")))?;
         let mut rest = bytes;
         let value = rmpv::decode::read_value_with_max_depth(&mut rest, DECODER_DEPTH)

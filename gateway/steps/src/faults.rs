@@ -27,7 +27,7 @@ impl Faults {
 
     /// Whether a failure still waits: its step has not been reached.
     #[must_use]
-    pub fn waits(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 

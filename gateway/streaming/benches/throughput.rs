@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use switchyard_streaming::client::{Event, Receiver, Spdy};
+use switchyard_streaming::client::{ClientEvent, Receiver, Spdy};
 use switchyard_streaming::{
     Command, Config, Connection, Control, Dial, Input, Outcome, Output, Process, Refusal, Server, Sessions,
     Size, Streams,
@@ -72,7 +72,7 @@ impl Dial for Loopback {
 async fn drain(receiver: &mut Receiver) -> usize {
     let mut got = 0;
     while let Some(event) = receiver.event().await.unwrap() {
-        if let Event::Data { bytes, .. } = event {
+        if let ClientEvent::Data { bytes, .. } = event {
             got += bytes.len();
         }
     }
@@ -146,7 +146,7 @@ async fn main() {
         });
         let mut got = 0;
         while got < LENGTH {
-            if let Event::Data { bytes, .. } = spdy.receiver.event().await.unwrap().unwrap() {
+            if let ClientEvent::Data { bytes, .. } = spdy.receiver.event().await.unwrap().unwrap() {
                 got += bytes.len();
             }
         }

@@ -43,7 +43,7 @@ impl Batch {
                 if writer.write_buf(self).await? == 0 {
                     return Err(io::ErrorKind::WriteZero.into());
                 }
-                activity.note();
+                activity.record();
             }
             writer.flush().await
         };

@@ -59,7 +59,7 @@ pub(crate) struct Inbound {
     queue: mpsc::UnboundedReceiver<Item>,
     flow: Option<Arc<Flow>>,
     /// Bytes taken that the peer has not yet been told of.
-    untold: u32,
+    unacknowledged: u32,
 }
 
 /// What comes in a stream.
@@ -126,7 +126,7 @@ impl Inbound {
         flow: Option<Arc<Flow>>,
         untold: u32,
     ) -> Self {
-        Self { channel, queue, flow, untold }
+        Self { channel, queue, flow, unacknowledged: untold }
     }
 
     /// What comes next; `None` is the end of file. Cancel-safe.
@@ -138,10 +138,11 @@ impl Inbound {
     }
 
     /// These bytes are as good as taken: the client may send as many more.
-    pub(crate) async fn taken(&mut self, length: usize) {
+    pub(crate) async fn consumed(&mut self, length: usize) {
         if let Some(flow) = &self.flow {
-            self.untold = self.untold.saturating_add(u32::try_from(length).unwrap_or(u32::MAX));
-            flow.taken(self.channel, &mut self.untold, length).await;
+            self.unacknowledged =
+                self.unacknowledged.saturating_add(u32::try_from(length).unwrap_or(u32::MAX));
+            flow.stream_consumed(self.channel, &mut self.unacknowledged, length).await;
         }
     }
 }
@@ -152,7 +153,7 @@ impl Drop for Inbound {
         self.queue.close();
         while let (Some(flow), Ok(item)) = (&self.flow, self.queue.try_recv()) {
             match item {
-                Item::Piece(piece) => flow.dropped(piece.bytes.len()),
+                Item::Piece(piece) => flow.connection_dropped(piece.bytes.len()),
                 Item::End => {}
             }
         }

@@ -12,12 +12,12 @@ use tokio::net::TcpStream;
 use url::Url;
 
 pub use exec::{Ended, exec};
-pub use spdy::{Event, Receiver, Sender, Spdy};
+pub use spdy::{ClientEvent, Receiver, Sender, Spdy};
 pub use websocket::{WebSocket, tunnel, websocket, websocket_over};
 
 /// The answer to a request that was not upgraded.
 #[derive(Debug)]
-pub struct Refused {
+pub struct UpgradeRefused {
     /// The status code of the answer.
     pub status: u16,
     /// The lines of its head.
@@ -25,11 +25,11 @@ pub struct Refused {
 }
 
 /// A connection that carries something after its upgrade.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait UpgradedStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> UpgradedStream for T {}
 
-impl fmt::Debug for dyn Stream {
+impl fmt::Debug for dyn UpgradedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Stream")
     }
@@ -58,7 +58,7 @@ pub async fn request(
     method: &str,
     url: &Url,
     lines: &[(&str, &str)],
-) -> io::Result<Result<BytesMut, Refused>> {
+) -> io::Result<Result<BytesMut, UpgradeRefused>> {
     let mut head = format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", url.path(), url.authority());
     for (name, value) in lines {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -83,5 +83,5 @@ pub async fn request(
     });
     // Go's clients take an answer that says more, as `close`, for no upgrade.
     let upgraded = status == 101 && connection.is_some_and(|value| value.eq_ignore_ascii_case("upgrade"));
-    Ok(if upgraded { Ok(buffer) } else { Err(Refused { status, head }) })
+    Ok(if upgraded { Ok(buffer) } else { Err(UpgradeRefused { status, head }) })
 }

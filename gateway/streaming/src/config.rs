@@ -14,7 +14,7 @@ pub struct Config {
     /// What URLs begin with; `None` is the scheme and address that the server listens on.
     pub base_url: Option<Url>,
     /// The certificate to serve; `None` is plain HTTP.
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsConfig>,
     /// How long a URL can be opened.
     pub token_lifetime: Duration,
     /// How many URLs may wait to be opened at a time; beyond that, [`crate::TooMany`].
@@ -36,7 +36,7 @@ pub struct Config {
 
 /// Files of a certificate chain and its private key, both PEM. They are read once, by [`crate::Server::bind`].
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub struct TlsConfig {
     /// The certificate chain, the server's own first.
     pub certificates: PathBuf,
     /// The private key of the first certificate.

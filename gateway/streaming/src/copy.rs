@@ -53,7 +53,7 @@ pub(crate) async fn outward(mut output: Output, outbound: &mut Outbound) -> Resu
 /// Carries what comes in a stream into an input, and ends the input when the client ends the stream.
 pub(crate) async fn inward(inbound: &mut Inbound, input: &mut Input) -> Result<(), CopyError> {
     while let Some(piece) = inbound.next().await? {
-        inbound.taken(piece.bytes.len()).await;
+        inbound.consumed(piece.bytes.len()).await;
         input.0.write_all(&piece.bytes).await?;
         input.0.flush().await?;
     }

@@ -71,7 +71,7 @@ impl Activity {
     }
 
     /// Bytes went through.
-    pub(crate) fn note(&self) {
+    pub(crate) fn record(&self) {
         let now = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(now, Ordering::Relaxed);
     }

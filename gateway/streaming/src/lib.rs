@@ -40,7 +40,7 @@ mod token;
 mod upgrade;
 mod websocket;
 
-pub use config::{Config, Tls};
+pub use config::{Config, TlsConfig};
 pub use ends::{Connection, Input, Output};
 pub use server::{BindError, Server};
 pub use session::{Command, Control, Dial, Outcome, Process, Refusal, Size, Streams, TooMany};

@@ -25,7 +25,7 @@ pub(crate) struct Version(pub(crate) u8);
 
 /// The streams of a client, all there.
 #[derive(Debug)]
-pub(crate) struct Channels {
+pub(crate) struct CommandStreams {
     pub(crate) error: Outbound,
     pub(crate) stdin: Option<Inbound>,
     pub(crate) stdout: Option<Outbound>,
@@ -56,7 +56,7 @@ pub(crate) async fn collect(
     version: Version,
     limit: Duration,
     end: &CancellationToken,
-) -> Option<Channels> {
+) -> Option<CommandStreams> {
     let resizes = wanted.tty && version.resizes();
     let mut error = None;
     let mut stdin = None;
@@ -102,12 +102,17 @@ pub(crate) async fn collect(
     while let Ok(mut stream) = incoming.try_recv() {
         stream.outbound.reset().await;
     }
-    Some(Channels { error: error?, stdin, stdout, stderr, resize, idle })
+    Some(CommandStreams { error: error?, stdin, stdout, stderr, resize, idle })
 }
 
 /// Opens the process and carries its streams until it has ended, or until `end` is cancelled.
-pub(crate) async fn run(channels: Channels, command: Box<dyn Command>, form: Form, end: &CancellationToken) {
-    let Channels { mut error, stdin, stdout, stderr, resize, idle } = channels;
+pub(crate) async fn run(
+    channels: CommandStreams,
+    command: Box<dyn Command>,
+    form: Form,
+    end: &CancellationToken,
+) {
+    let CommandStreams { mut error, stdin, stdout, stderr, resize, idle } = channels;
     let Process { stdin: input, stdout: output, stderr: errors, control } = match command.open().await {
         Ok(process) => process,
         Err(refusal) => {
@@ -118,10 +123,12 @@ pub(crate) async fn run(channels: Channels, command: Box<dyn Command>, form: For
             return error.finish().await;
         }
     };
-    let outputs = async { tokio::join!(give(output, stdout, "stdout"), give(errors, stderr, "stderr")) };
+    let outputs = async {
+        tokio::join!(carry_output(output, stdout, "stdout"), carry_output(errors, stderr, "stderr"))
+    };
     let ended = async { tokio::join!(control.wait(), outputs).0 };
     let inputs = async {
-        tokio::join!(take(stdin, input), resizes(resize, &*control));
+        tokio::join!(carry_input(stdin, input), resizes(resize, &*control));
         std::future::pending::<()>().await;
     };
     let outcome = tokio::select! {
@@ -143,7 +150,7 @@ pub(crate) async fn run(channels: Channels, command: Box<dyn Command>, form: For
 }
 
 /// Carries an output to the client, and ends the stream with it.
-async fn give(output: Option<Output>, outbound: Option<Outbound>, name: &'static str) {
+async fn carry_output(output: Option<Output>, outbound: Option<Outbound>, name: &'static str) {
     let Some(mut outbound) = outbound else { return };
     if let Some(output) = output
         && let Err(CopyError::Io(error)) = outward(output, &mut outbound).await
@@ -154,7 +161,7 @@ async fn give(output: Option<Output>, outbound: Option<Outbound>, name: &'static
 }
 
 /// Carries the client's input to the process. It is not ended if the client goes without having ended it.
-async fn take(inbound: Option<Inbound>, input: Option<Input>) {
+async fn carry_input(inbound: Option<Inbound>, input: Option<Input>) {
     let (Some(mut inbound), Some(mut input)) = (inbound, input) else { return };
     if let Err(CopyError::Io(error)) = inward(&mut inbound, &mut input).await {
         debug!(%error, "input of a process cannot be written");
@@ -169,7 +176,7 @@ async fn resizes(inbound: Option<Inbound>, control: &dyn Control) {
     let receive = async move {
         let mut parser = Sizes::default();
         while let Ok(Some(piece)) = inbound.next().await {
-            inbound.taken(piece.bytes.len()).await;
+            inbound.consumed(piece.bytes.len()).await;
             if let Some(size) = parser.feed(&piece.bytes) {
                 sender.send_replace(size);
             }

@@ -70,7 +70,7 @@ fn redeem<B>(sessions: &Sessions, request: &Request<B>) -> Result<Redeemed, Reje
     let kind = Kind::ALL.into_iter().find(|known| known.name() == kind).ok_or_else(missing)?;
     let now = Instant::now();
     let mut tokens = sessions.tokens();
-    let session = tokens.look(token, now).filter(|session| session.kind() == kind).ok_or_else(missing)?;
+    let session = tokens.peek(token, now).filter(|session| session.kind() == kind).ok_or_else(missing)?;
     let negotiated = negotiate(session, request.headers())?;
     let session = tokens.redeem(token, now).ok_or_else(missing)?;
     match (negotiated, session) {

@@ -124,7 +124,7 @@ impl Server {
         let config = Arc::new(config);
         let end = CancellationToken::new();
         let mut connections = JoinSet::new();
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingConnections::default();
         let mut sweep = interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = false;
@@ -132,15 +132,15 @@ impl Server {
             tokio::select! {
                             () = stop.cancelled() => break,
                             _ = sweep.tick() => sessions.tokens().expire(tokio::time::Instant::now()),
-                            Some(ended) = connections.join_next() => note(ended),
-                            accepted = listener.accept(), if waiting.leave_room(connections.len(), &config) => match accepted {
+                            Some(ended) = connections.join_next() => log_panic(ended),
+                            accepted = listener.accept(), if waiting.make_room(connections.len(), &config) => match accepted {
                                 Ok((socket, _)) => {
                                     told = false;
                                     let tls = tls.as_ref().map(|tls| tls.0.clone());
                                     let config = Arc::clone(&config);
             let sessions = sessions.clone();
             let end = end.child_token();
-                                    let place = waiting.take_place(&config);
+                                    let place = waiting.admit(&config);
                                     connections
                                         .spawn(async move { connection(socket, tls, &config, &sessions, place, end).await });
                                 }
@@ -157,7 +157,7 @@ impl Server {
         for limit in [config.drain_timeout, ENDING] {
             let ended = async {
                 while let Some(ended) = connections.join_next().await {
-                    note(ended);
+                    log_panic(ended);
                 }
             };
             if timeout(limit, ended).await.is_ok() {
@@ -172,27 +172,27 @@ impl Server {
 
 /// The connections that have shown no token yet, the oldest first. Anybody can open them, so they take no place of a session.
 #[derive(Default)]
-struct Waiting(VecDeque<Weak<Place>>);
+struct PendingConnections(VecDeque<Weak<EvictionToken>>);
 
 /// What a connection holds until it is a session: cancelled if it is to make room for another.
-type Place = CancellationToken;
+type EvictionToken = CancellationToken;
 
-impl Waiting {
+impl PendingConnections {
     /// Whether one more connection may be accepted.
-    fn leave_room(&mut self, connections: usize, config: &Config) -> bool {
+    fn make_room(&mut self, connections: usize, config: &Config) -> bool {
         self.0.retain(|place| place.strong_count() > 0);
         connections.saturating_sub(self.0.len()) < config.max_connections
     }
 
     /// A place for one more; the oldest makes room if there is none.
-    fn take_place(&mut self, config: &Config) -> Arc<Place> {
+    fn admit(&mut self, config: &Config) -> Arc<EvictionToken> {
         while self.0.len() >= config.max_waiting.max(1) {
             if let Some(oldest) = self.0.pop_front().and_then(|place| place.upgrade()) {
                 debug!("a streaming connection without a request makes room for another");
                 oldest.cancel();
             }
         }
-        let place = Arc::new(Place::new());
+        let place = Arc::new(EvictionToken::new());
         self.0.push_back(Arc::downgrade(&place));
         place
     }
@@ -204,7 +204,7 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-fn note(ended: Result<(), tokio::task::JoinError>) {
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         warn!(%error, "a streaming connection failed");
     }
@@ -216,7 +216,7 @@ async fn connection(
     tls: Option<TlsAcceptor>,
     config: &Config,
     sessions: &Sessions,
-    place: Arc<Place>,
+    place: Arc<EvictionToken>,
     end: CancellationToken,
 ) {
     let probe = match socket.set_nodelay(true).and_then(|()| Probe::of(&socket)) {

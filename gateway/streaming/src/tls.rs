@@ -8,11 +8,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::Tls;
+use crate::config::TlsConfig;
 use crate::server::BindError;
 
 /// What makes TLS of a connection, with the certificate and key of these files.
-pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor, BindError> {
+pub(crate) fn acceptor(tls: &TlsConfig) -> Result<TlsAcceptor, BindError> {
     let certificates = tls.certificates.display();
     let key = tls.key.display();
     let fail = |reason| BindError::Tls { reason };

@@ -45,7 +45,7 @@ impl<T> Tokens<T> {
     }
 
     /// What a token stands for, if it is still good; it stays so.
-    pub(crate) fn look(&mut self, token: &str, now: Instant) -> Option<&T> {
+    pub(crate) fn peek(&mut self, token: &str, now: Instant) -> Option<&T> {
         self.expire(now);
         self.waiting.get(token)
     }
@@ -80,10 +80,10 @@ mod tests {
         let mut tokens = Tokens::new(LIFETIME, 10);
         let now = Instant::now();
         let token = tokens.issue("exec", now).unwrap();
-        assert_eq!(tokens.look(&token, now), Some(&"exec"));
+        assert_eq!(tokens.peek(&token, now), Some(&"exec"));
         assert_eq!(tokens.redeem(&token, now), Some("exec"));
         assert_eq!(tokens.redeem(&token, now), None);
-        assert_eq!(tokens.look(&token, now), None);
+        assert_eq!(tokens.peek(&token, now), None);
     }
 
     #[test]
@@ -91,7 +91,7 @@ mod tests {
         let mut tokens = Tokens::new(LIFETIME, 10);
         let now = Instant::now();
         let token = tokens.issue("exec", now).unwrap();
-        assert!(tokens.look(&token, now + LIFETIME - Duration::from_millis(1)).is_some());
+        assert!(tokens.peek(&token, now + LIFETIME - Duration::from_millis(1)).is_some());
         assert_eq!(tokens.redeem(&token, now + LIFETIME), None);
     }
 

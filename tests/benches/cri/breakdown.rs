@@ -8,27 +8,27 @@ use std::collections::BTreeMap;
 use switchyard_tests::http;
 
 use crate::Failure;
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// Calls of containerd that this program makes itself.
-const OUR_OWN: [&str; 2] = ["containers.Containers/Get", "snapshots.Snapshots/Stat"];
+const BENCH_CALLS: [&str; 2] = ["containers.Containers/Get", "snapshots.Snapshots/Stat"];
 
 /// The calls so far, by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scrape {
     /// CRI calls, as the daemon counts them.
-    pub(crate) daemon: BTreeMap<String, Calls>,
+    pub(crate) daemon: BTreeMap<String, CallTotals>,
     /// Calls of containerd, as containerd counts them.
-    pub(crate) containerd: BTreeMap<String, Calls>,
+    pub(crate) containerd: BTreeMap<String, CallTotals>,
     /// Runs of programs for our pods.
-    pub(crate) our_programs: BTreeMap<String, Calls>,
+    pub(crate) our_programs: BTreeMap<String, CallTotals>,
     /// Runs of programs for the pods of the CRI plugin.
-    pub(crate) their_programs: BTreeMap<String, Calls>,
+    pub(crate) their_programs: BTreeMap<String, CallTotals>,
 }
 
 /// The calls of one method.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Calls {
+pub(crate) struct CallTotals {
     /// How many there were.
     pub(crate) count: f64,
     /// How long they took in all, in seconds.
@@ -37,7 +37,7 @@ pub(crate) struct Calls {
 
 impl Scrape {
     /// Reads the metrics of both.
-    pub(crate) fn take(stand: &Stand) -> Result<Self, Failure> {
+    pub(crate) fn take(stand: &TestBed) -> Result<Self, Failure> {
         let address = stand.containerd.metrics.ok_or("containerd was started without metrics")?;
         let containerd = http::get(address, "/v1/metrics")?.text();
         let (status, daemon) = stand.daemon.get("/metrics");
@@ -56,7 +56,7 @@ impl Scrape {
                 Some(format!("{}/{}", service.replace(".v1.", "."), labels.get("grpc_method")?))
             }),
         };
-        scrape.containerd.retain(|name, _| !OUR_OWN.contains(&name.as_str()));
+        scrape.containerd.retain(|name, _| !BENCH_CALLS.contains(&name.as_str()));
         Ok(scrape)
     }
 
@@ -109,7 +109,7 @@ impl Scrape {
     /// Where the time of an ExecSync goes, in seconds of one: all of it first, then its parts. The runtime's part is the
     /// mean over all commands, those whose output was streamed included: they are started alike.
     pub(crate) fn exec_sync(&self) -> Vec<(&'static str, f64)> {
-        let mean = |calls: Option<&Calls>| calls.map_or(0.0, |calls| calls.seconds / calls.count);
+        let mean = |calls: Option<&CallTotals>| calls.map_or(0.0, |calls| calls.seconds / calls.count);
         let all =
             mean(self.daemon.iter().find(|(name, _)| name.ends_with("/ExecSync")).map(|(_, calls)| calls));
         let runtime = mean(self.our_programs.get("runc exec"));
@@ -140,7 +140,7 @@ impl Scrape {
 }
 
 /// The time of those calls that are wanted, in seconds.
-fn sum(calls: &BTreeMap<String, Calls>, wanted: impl Fn(&str) -> bool) -> f64 {
+fn sum(calls: &BTreeMap<String, CallTotals>, wanted: impl Fn(&str) -> bool) -> f64 {
     calls.iter().filter(|(name, _)| wanted(name)).map(|(_, calls)| calls.seconds).sum()
 }
 
@@ -149,8 +149,8 @@ fn calls(
     text: &str,
     histogram: &str,
     name: impl Fn(&BTreeMap<String, String>) -> Option<String>,
-) -> BTreeMap<String, Calls> {
-    let mut found: BTreeMap<String, Calls> = BTreeMap::new();
+) -> BTreeMap<String, CallTotals> {
+    let mut found: BTreeMap<String, CallTotals> = BTreeMap::new();
     for line in text.lines() {
         let Some((kind, rest)) = line.strip_prefix(histogram).and_then(|rest| rest.split_once('{')) else {
             continue;

@@ -26,7 +26,7 @@ use crate::report::{Report, progress};
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::Side;
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// Clients that make and remove the containers.
 const CLIENTS: usize = 4;
@@ -67,7 +67,7 @@ struct Lists {
 }
 
 /// What one side's containers cost.
-struct Cost {
+struct CrowdCost {
     /// From the first request until all that run did.
     filling: Duration,
     /// The resident memory before, and with those that run.
@@ -91,7 +91,11 @@ pub(crate) struct Crowd {
 type States = BTreeMap<i32, usize>;
 
 /// Measures all of it; returns the rows of memory, which belong into a section of their own.
-pub(crate) async fn measure(stand: &mut Stand, size: Size, report: &mut Report) -> Result<Vec<Row>, Failure> {
+pub(crate) async fn measure(
+    stand: &mut TestBed,
+    size: Size,
+    report: &mut Report,
+) -> Result<Vec<Row>, Failure> {
     let requests = Requests::new(stand);
     let (theirs, their_cost) = fill(&stand.theirs.clone(), stand, &requests, size).await?;
     report.memory(&format!("with {} running, of theirs", size.running), their_cost.full);
@@ -134,7 +138,7 @@ fn list_row(lists: &[Pair<Lists>], name: &str, of: fn(&Lists) -> Duration) -> Ro
     Row::times(name, lists.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }))
 }
 
-fn note(size: Size, theirs: &Cost, ours: &Cost) -> String {
+fn note(size: Size, theirs: &CrowdCost, ours: &CrowdCost) -> String {
     format!(
         "Each side has {} containers in {} pods; {} of them run, the others are created and not started.\n\
          A start is that of our daemon, or of containerd with its CRI plugin, after SIGKILL and the death of {DEATHS}\n\
@@ -145,9 +149,9 @@ fn note(size: Size, theirs: &Cost, ours: &Cost) -> String {
     )
 }
 
-fn memory_rows(size: Size, theirs: &Cost, ours: &Cost) -> Vec<Row> {
+fn memory_rows(size: Size, theirs: &CrowdCost, ours: &CrowdCost) -> Vec<Row> {
     let own = |memory: &Memory| (memory.daemon + memory.logkeeper).rss_mib();
-    let containerd = |cost: &Cost| cost.full.containerd.rss_mib() - cost.before.containerd.rss_mib();
+    let containerd = |cost: &CrowdCost| cost.full.containerd.rss_mib() - cost.before.containerd.rss_mib();
     let growth =
         Pair { theirs: containerd(theirs), ours: containerd(ours) + own(&ours.full) - own(&ours.before) };
     vec![
@@ -177,7 +181,12 @@ pub(crate) async fn gather(
 }
 
 /// Makes the pods and the containers that run, and watches their rest.
-async fn fill(side: &Side, stand: &Stand, requests: &Requests, size: Size) -> Result<(Crowd, Cost), Failure> {
+async fn fill(
+    side: &Side,
+    stand: &TestBed,
+    requests: &Requests,
+    size: Size,
+) -> Result<(Crowd, CrowdCost), Failure> {
     let before = Memory::of(stand)?;
     let begin = Instant::now();
     let crowd = gather(side, requests, size.pods, size.running).await?;
@@ -198,7 +207,7 @@ async fn fill(side: &Side, stand: &Stand, requests: &Requests, size: Size) -> Re
     tokio::time::sleep(size.rest).await;
     let watched = begin.elapsed();
     let share = |spent: Duration| 100.0 * spent.as_secs_f64() / watched.as_secs_f64();
-    let cost = Cost {
+    let cost = CrowdCost {
         filling,
         before,
         full,
@@ -286,7 +295,7 @@ where
 }
 
 /// The memory of a side's shims, in MiB, with shared pages divided among them.
-fn shims(stand: &Stand, side: &Side) -> Result<f64, Failure> {
+fn shims(stand: &TestBed, side: &Side) -> Result<f64, Failure> {
     let root = stand.root.path().to_string_lossy();
     let namespace = format!("-namespace {} ", side.namespace);
     let mut sum = Resident::default();
@@ -300,7 +309,7 @@ fn shims(stand: &Stand, side: &Side) -> Result<f64, Failure> {
 }
 
 /// Both lists of each side. Who comes first alternates.
-async fn list_both(stand: &mut Stand, round: u32, want: usize) -> Result<Pair<Lists>, Failure> {
+async fn list_both(stand: &mut TestBed, round: u32, want: usize) -> Result<Pair<Lists>, Failure> {
     Pair::in_turns(round, list(&mut stand.theirs, want), list(&mut stand.ours, want)).await
 }
 
@@ -328,7 +337,7 @@ fn decoding<M: Message + Default>(answer: &M) -> Result<Duration, Failure> {
     Ok(took)
 }
 
-async fn start_theirs(stand: &mut Stand, crowd: &Crowd, size: Size) -> Result<Vec<Duration>, Failure> {
+async fn start_theirs(stand: &mut TestBed, crowd: &Crowd, size: Size) -> Result<Vec<Duration>, Failure> {
     let mut starts = Vec::new();
     for start in 0..STARTS {
         stand.containerd.kill9();
@@ -344,7 +353,7 @@ async fn start_theirs(stand: &mut Stand, crowd: &Crowd, size: Size) -> Result<Ve
     Ok(starts)
 }
 
-async fn start_ours(stand: &mut Stand, crowd: &Crowd, size: Size) -> Result<Vec<Duration>, Failure> {
+async fn start_ours(stand: &mut TestBed, crowd: &Crowd, size: Size) -> Result<Vec<Duration>, Failure> {
     let mut starts = Vec::new();
     for start in 0..STARTS {
         stand.daemon.kill9();
@@ -418,7 +427,7 @@ pub(crate) async fn clear(side: &Side, crowd: Crowd) -> Result<Duration, Failure
     let begin = Instant::now();
     each(crowd.pods, |(_, pod)| {
         let mut side = side.clone();
-        async move { pods::down(&mut side, &pod).await }
+        async move { pods::remove_pod(&mut side, &pod).await }
     })
     .await?;
     Ok(begin.elapsed())

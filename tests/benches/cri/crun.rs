@@ -10,16 +10,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use switchyard_tests::daemon::binary;
+use switchyard_tests::leak_scan::{LeakScan, NAMESPACE};
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
-use switchyard_tests::sweep::{NAMESPACE, Sweep};
 
 use crate::Failure;
-use crate::pods::{self, Pair, Up};
+use crate::pods::{self, Pair, StartedPod};
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::{Side, channel};
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// What the shell does in the new mount namespace before it becomes the daemon.
 const SCRIPT: &str = r#"umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@""#;
@@ -32,16 +32,16 @@ const CONTAINERD_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) struct Crun {
     side: Side,
     requests: Requests,
-    child: Process,
+    child: KilledOnDrop,
     // Last: its drop removes what the others live in.
     root: PrivateRoot,
 }
 
 /// A process that is killed when it is dropped.
 #[derive(Debug)]
-struct Process(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Process {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         // It fails only when the process has been waited for already.
         let _ = self.0.kill();
@@ -53,7 +53,7 @@ impl Drop for Process {
 
 impl Crun {
     /// Starts it and pulls the image of the stand.
-    pub(crate) async fn start(stand: &Stand) -> Result<Self, Failure> {
+    pub(crate) async fn start(stand: &TestBed) -> Result<Self, Failure> {
         let root = PrivateRoot::new();
         root.write_config("[containerd]\ndefault_runtime = \"crun\"\n");
         let log = File::create(root.daemon_log())?;
@@ -67,7 +67,7 @@ impl Crun {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
-        let child = Process(child);
+        let child = KilledOnDrop(child);
         let socket = root.cri_socket();
         let cri = channel(&socket).await.map_err(|error| {
             let log = fs::read_to_string(root.daemon_log()).unwrap_or_default();
@@ -100,7 +100,11 @@ impl Crun {
     }
 
     /// One pod of each side, up and down. Who comes first alternates.
-    pub(crate) async fn round(&mut self, stand: &mut Stand, round: u32) -> Result<Pair<Up>, Failure> {
+    pub(crate) async fn round(
+        &mut self,
+        stand: &mut TestBed,
+        round: u32,
+    ) -> Result<Pair<StartedPod>, Failure> {
         let requests = Requests { privileged: true, ..Requests::new(stand) };
         let theirs = pod(&mut stand.theirs, &requests, round);
         Pair::in_turns(round, theirs, pod(&mut self.side, &self.requests, round)).await
@@ -108,7 +112,7 @@ impl Crun {
 
     /// What its pods left behind, once none is there any more.
     pub(crate) fn leftovers(&self) -> Result<Vec<String>, Failure> {
-        let mut found = Sweep::take(&self.root).findings;
+        let mut found = LeakScan::of(&self.root).findings;
         let table = fs::read_to_string(format!("/proc/{}/mountinfo", self.child.0.id()))?;
         let root = self.root.path().to_string_lossy();
         let mounts = table.lines().filter(|line| line.contains(root.as_ref()));
@@ -122,8 +126,8 @@ const BOUND: &str = "The CNI plugins and the shim's start stay as they are; crun
     shows the parts. Tried: shims started ahead of their containers (ADR 13).";
 
 /// What the pods took.
-pub(crate) fn rows(pods: &[Pair<Up>]) -> Vec<Row> {
-    let row = |name: &str, of: fn(&Up) -> Duration| {
+pub(crate) fn rows(pods: &[Pair<StartedPod>]) -> Vec<Row> {
+    let row = |name: &str, of: fn(&StartedPod) -> Duration| {
         Row::times(name, pods.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }))
     };
     vec![
@@ -136,8 +140,8 @@ pub(crate) fn rows(pods: &[Pair<Up>]) -> Vec<Row> {
     ]
 }
 
-async fn pod(side: &mut Side, requests: &Requests, round: u32) -> Result<Up, Failure> {
-    let up = pods::up(side, requests, &format!("crun-{round}")).await?;
-    pods::down(side, &up.pod).await?;
+async fn pod(side: &mut Side, requests: &Requests, round: u32) -> Result<StartedPod, Failure> {
+    let up = pods::start_pod(side, requests, &format!("crun-{round}")).await?;
+    pods::remove_pod(side, &up.pod).await?;
     Ok(up)
 }

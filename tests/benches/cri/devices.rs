@@ -1,6 +1,6 @@
 //! Devices: what a kubelet and a Nomad agent wait for, and what the ledger adds to the start of a pod and of a task.
 
-pub(crate) mod lab;
+pub(crate) mod device_bench;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use switchyard_proto::cri::v1 as cri;
 
 use crate::Failure;
-use crate::pods::{self, Pair, Up};
+use crate::pods::{self, Pair, StartedPod};
 use crate::report::{Report, progress};
 use crate::requests::Requests;
 use crate::row::{Goal, Row, milliseconds, quantile};
 use crate::side::Side;
-use crate::stand::Stand;
-use crate::tasks::SETTLE;
-use crate::tasks::nomad::{Nomad, Prepared, Wish, free_port};
-use lab::{Allocate, DEVICES, LARGE, Lab, RESOURCES, give, large, nodes};
+use crate::tasks::COOLDOWN;
+use crate::tasks::nomad::{NomadAgent, PreparedTask, TaskNetwork, free_port};
+use crate::test_bed::TestBed;
+use device_bench::{AllocateClient, DEVICES, DeviceBench, LARGE, RESOURCES, give, large, nodes};
 
 /// What the sides of a lease are called: a lease is written to the journal before it is answered.
 const WRITES: Pair<&str> = Pair { theirs: "fdatasync", ours: "Switchyard" };
@@ -43,8 +43,8 @@ pub(crate) struct Size {
 
 /// Measures all of it.
 pub(crate) async fn measure(
-    stand: &mut Stand,
-    lab: &mut Lab,
+    stand: &mut TestBed,
+    lab: &mut DeviceBench,
     size: Size,
     report: &mut Report,
 ) -> Result<(), Failure> {
@@ -85,13 +85,13 @@ pub(crate) async fn measure(
 }
 
 /// Leases of both frontends, each beside a write to the disk.
-async fn leases(lab: &mut Lab, size: Size) -> Result<Vec<Row>, Failure> {
+async fn leases(lab: &mut DeviceBench, size: Size) -> Result<Vec<Row>, Failure> {
     let mut file = OpenOptions::new().create(true).append(true).open(lab.file("bench"))?;
     let mut pods = Vec::new();
     let mut tasks = Vec::new();
     for batch in 0..size.batches {
-        let (mut allocate, _) = Allocate::connect(&lab.unused()?).await?;
-        let reservable = Allocate::connect(&lab.unused()?).await?.0.ids;
+        let (mut allocate, _) = AllocateClient::connect(&lab.unused()?).await?;
+        let reservable = AllocateClient::connect(&lab.unused()?).await?.0.ids;
         for id in reservable {
             tokio::time::sleep(PACE).await;
             let theirs = write(&mut file)?;
@@ -132,8 +132,8 @@ fn write(file: &mut File) -> Result<Duration, Failure> {
 }
 
 /// Changes of one device of many: from the call of Nomad that causes it until a kubelet has the list.
-async fn updates(lab: &mut Lab, count: u32) -> Result<Vec<f64>, Failure> {
-    let (allocate, mut follow) = Allocate::connect(&lab.endpoint(&large())?).await?;
+async fn updates(lab: &mut DeviceBench, count: u32) -> Result<Vec<f64>, Failure> {
+    let (allocate, mut follow) = AllocateClient::connect(&lab.endpoint(&large())?).await?;
     let mut took = Vec::new();
     for (round, id) in (0..count).zip(allocate.ids) {
         // The last change is told to everybody by then.
@@ -153,11 +153,11 @@ async fn updates(lab: &mut Lab, count: u32) -> Result<Vec<f64>, Failure> {
 }
 
 /// Pods and tasks with a port and devices, and the same without.
-async fn starts(stand: &mut Stand, lab: &mut Lab, size: Size) -> Result<Vec<Row>, Failure> {
+async fn starts(stand: &mut TestBed, lab: &mut DeviceBench, size: Size) -> Result<Vec<Row>, Failure> {
     let plain = Requests::new(stand);
-    let nomad = Nomad::start(&stand.root, &stand.image).await?;
-    let (mut allocate, _) = Allocate::connect(&lab.unused()?).await?;
-    let mut ids = Allocate::connect(&lab.endpoint(&nodes())?).await?.0.ids;
+    let nomad = NomadAgent::start(&stand.root, &stand.image).await?;
+    let (mut allocate, _) = AllocateClient::connect(&lab.unused()?).await?;
+    let mut ids = AllocateClient::connect(&lab.endpoint(&nodes())?).await?.0.ids;
     let mut pods = Vec::new();
     let mut tasks = Vec::new();
     for round in 0..size.warm_up + size.starts {
@@ -170,8 +170,8 @@ async fn starts(stand: &mut Stand, lab: &mut Lab, size: Size) -> Result<Vec<Row>
         give(&mut with.1, allocate.take().await?.0);
         let pair = Pair::in_turns(round, pod(&mut stand.ours, without), pod(&mut lab.side, with)).await?;
 
-        let without = nomad.prepare(Wish::Host)?;
-        let mut with = lab.nomad.prepare(Wish::Host)?;
+        let without = nomad.prepare(TaskNetwork::Host)?;
+        let mut with = lab.nomad.prepare(TaskNetwork::Host)?;
         with.give(lab.reserve.take(&ids.pop().ok_or("all devices were reserved")?).await?.0);
         let task_pair = Pair::in_turns(round, task(&nomad, without), task(&lab.nomad, with)).await?;
         if round >= size.warm_up {
@@ -180,7 +180,7 @@ async fn starts(stand: &mut Stand, lab: &mut Lab, size: Size) -> Result<Vec<Row>
             progress("pods and tasks with devices", round + 1 - size.warm_up, size.starts);
         }
     }
-    let times = |of: fn(&Up) -> Duration| {
+    let times = |of: fn(&StartedPod) -> Duration| {
         pods.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }).collect::<Vec<_>>()
     };
     let goal = Goal::MoreAtMost(1.0);
@@ -203,18 +203,18 @@ pub(crate) fn sandbox(requests: &Requests, side: &Side, name: &str) -> cri::PodS
 async fn pod(
     side: &mut Side,
     (sandbox, container): (cri::PodSandboxConfig, cri::ContainerConfig),
-) -> Result<Up, Failure> {
-    let up = pods::up_with(side, sandbox, container).await?;
-    pods::down(side, &up.pod).await?;
-    tokio::time::sleep(SETTLE).await;
+) -> Result<StartedPod, Failure> {
+    let up = pods::start_pod_with(side, sandbox, container).await?;
+    pods::remove_pod(side, &up.pod).await?;
+    tokio::time::sleep(COOLDOWN).await;
     Ok(up)
 }
 
-async fn task(nomad: &Nomad, task: Prepared) -> Result<Duration, Failure> {
+async fn task(nomad: &NomadAgent, task: PreparedTask) -> Result<Duration, Failure> {
     let mut driver = nomad.driver();
     let took = driver.start(&task).await?;
     driver.remove(&task).await?;
     drop(task);
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(COOLDOWN).await;
     Ok(took)
 }

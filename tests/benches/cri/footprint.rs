@@ -32,7 +32,7 @@ const OPAQUE: [&str; 8] = [
 
 /// Looks at everything below a private root.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct NodeScanner {
     root: PathBuf,
     logs: PathBuf,
     bridge: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct Look {
 
 /// What was there at one moment.
 #[derive(Debug)]
-pub(crate) struct Sight {
+pub(crate) struct NodeObjects {
     /// Files, directories, control groups and interfaces.
     paths: BTreeSet<PathBuf>,
     mounts: BTreeSet<PathBuf>,
@@ -61,7 +61,7 @@ pub(crate) struct Footprint {
 
 // === impl Look ===
 
-impl Look {
+impl NodeScanner {
     /// A look at what is below this root.
     pub(crate) fn new(root: &PrivateRoot) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Look {
     }
 
     /// Looks now.
-    pub(crate) fn take(&self) -> Sight {
+    pub(crate) fn scan(&self) -> NodeObjects {
         let mut paths = BTreeSet::new();
         self.walk(&self.root, &mut paths);
         for dir in [self.bridge.as_path(), Path::new(CNI_RESULTS)] {
@@ -94,7 +94,7 @@ impl Look {
         // The parent of all control groups is nobody's in particular, and stays.
         paths.extend(groups.into_iter().filter(|group| !group.ends_with(&self.cgroup)).collect::<Vec<_>>());
         let mounts = mounts::below(&self.root).into_iter().map(|mount| mount.point).collect();
-        Sight { paths, mounts, processes }
+        NodeObjects { paths, mounts, processes }
     }
 
     fn walk(&self, dir: &Path, paths: &mut BTreeSet<PathBuf>) {
@@ -114,12 +114,12 @@ impl Look {
 impl Footprint {
     /// What is there now and was not before, and what containerd has on record for these ids.
     pub(crate) async fn new(
-        look: &Look,
-        before: &Sight,
+        look: &NodeScanner,
+        before: &NodeObjects,
         side: &mut Side,
         ids: &[&str],
     ) -> Result<Self, Failure> {
-        let now = look.take();
+        let now = look.scan();
         let mut paths: Vec<_> = now.paths.difference(&before.paths).cloned().collect();
         // Another network's pods may come and go meanwhile.
         paths.retain(|path| {
@@ -164,7 +164,7 @@ impl Footprint {
     }
 
     /// What is left of it, in words; nothing when it is gone for good.
-    pub(crate) async fn left(&mut self, side: &mut Side) -> Result<Option<String>, Failure> {
+    pub(crate) async fn remaining(&mut self, side: &mut Side) -> Result<Option<String>, Failure> {
         // What is gone does not come back, so it is not looked for again.
         self.processes.retain(|&(pid, started)| {
             processes::find(pid).is_some_and(|process| process.started == started && !process.zombie)

@@ -10,7 +10,7 @@ use crate::pods::{self, Pair};
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::Side;
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// Into how many turns the time of each side is cut, so that what disturbs the machine disturbs both.
 const TURNS: u32 = 6;
@@ -25,7 +25,7 @@ pub(crate) struct Burst {
 }
 
 /// This many pods of each side at once. Who comes first alternates.
-pub(crate) async fn burst(stand: &mut Stand, round: u32, pods: u32) -> Result<Pair<Burst>, Failure> {
+pub(crate) async fn burst(stand: &mut TestBed, round: u32, pods: u32) -> Result<Pair<Burst>, Failure> {
     let requests = Requests::new(stand);
     let [theirs, ours] = [&stand.theirs, &stand.ours].map(|side| at_once(side, &requests, round, pods));
     Pair::in_turns(round, theirs, ours).await
@@ -45,7 +45,7 @@ pub(crate) fn burst_rows(bursts: &[Pair<Burst>], pods: u32) -> Vec<Row> {
 
 /// Pods per second that this many clients create and remove, as samples of one turn each. Each side gets `length`.
 pub(crate) async fn rate(
-    stand: &mut Stand,
+    stand: &mut TestBed,
     length: Duration,
     clients: u32,
 ) -> Result<Vec<Pair<f64>>, Failure> {
@@ -73,7 +73,9 @@ async fn at_once(side: &Side, requests: &Requests, round: u32, pods: u32) -> Res
     for pod in 0..pods {
         let mut side = side.clone();
         let requests = requests.clone();
-        clients.spawn(async move { pods::up(&mut side, &requests, &format!("burst-{round}-{pod}")).await });
+        clients.spawn(
+            async move { pods::start_pod(&mut side, &requests, &format!("burst-{round}-{pod}")).await },
+        );
     }
     let mut running = Vec::new();
     while let Some(result) = clients.join_next().await {
@@ -86,7 +88,7 @@ async fn at_once(side: &Side, requests: &Requests, round: u32, pods: u32) -> Res
     let mut clients = JoinSet::new();
     for pod in running {
         let mut side = side.clone();
-        clients.spawn(async move { pods::down(&mut side, &pod).await });
+        clients.spawn(async move { pods::remove_pod(&mut side, &pod).await });
     }
     while let Some(result) = clients.join_next().await {
         result??;
@@ -111,8 +113,9 @@ async fn churn(
         running.spawn(async move {
             let mut pods = 0_u32;
             while begin.elapsed() < length {
-                let up = pods::up(&mut side, &requests, &format!("rate-{turn}-{client}-{pods}")).await?;
-                pods::down(&mut side, &up.pod).await?;
+                let up =
+                    pods::start_pod(&mut side, &requests, &format!("rate-{turn}-{client}-{pods}")).await?;
+                pods::remove_pod(&mut side, &up.pod).await?;
                 pods += 1;
             }
             Ok::<_, Failure>(pods)

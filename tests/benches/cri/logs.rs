@@ -21,7 +21,7 @@ use crate::pods::Pair;
 use crate::processor::spent;
 use crate::row::{Goal, Row};
 use crate::side::{Side, image_spec};
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// The length of a line that the container prints, newline included.
 const LINE: u64 = 100;
@@ -32,7 +32,7 @@ const POLL: Duration = Duration::from_millis(1);
 
 /// What one log took.
 #[derive(Clone, Copy, Debug)]
-struct Cost {
+struct LogCost {
     /// From the word to begin until the last line is in the log.
     time: Duration,
     /// Processor time of who writes the log.
@@ -45,7 +45,7 @@ struct Cost {
 #[derive(Debug)]
 pub(crate) struct Logs {
     bytes: u64,
-    costs: Vec<Pair<Cost>>,
+    costs: Vec<Pair<LogCost>>,
 }
 
 /// What the containers print, in memory; removed when it is dropped.
@@ -96,14 +96,14 @@ impl Logs {
     /// Measures a log of each side. Who comes first alternates.
     pub(crate) async fn round(
         &mut self,
-        stand: &mut Stand,
+        stand: &mut TestBed,
         source: &Source,
         round: u32,
     ) -> Result<(), Failure> {
         let ours = [u32::try_from(stand.daemon.pid())?, Memory::logkeeper_of(stand)?];
         let theirs = [stand.containerd.pid()];
-        let Stand { theirs: plugin, ours: switchyard, root, image, .. } = stand;
-        let place = Place { source, image, logs: root.log_dir(), parent: root.cgroup_parent(), round };
+        let TestBed { theirs: plugin, ours: switchyard, root, image, .. } = stand;
+        let place = LogRun { source, image, logs: root.log_dir(), parent: root.cgroup_parent(), round };
         let pair = if round.is_multiple_of(2) {
             let theirs = log(plugin, &theirs, &place).await?;
             Pair { theirs, ours: log(switchyard, &ours, &place).await? }
@@ -118,7 +118,7 @@ impl Logs {
     /// The rows of the report, and a note on them.
     pub(crate) fn rows(&self) -> (Vec<Row>, String) {
         let megabytes = f64::from(u32::try_from(self.bytes / 1_000_000).unwrap_or(u32::MAX));
-        let times = |of: fn(&Cost) -> Duration| {
+        let times = |of: fn(&LogCost) -> Duration| {
             self.costs.iter().map(move |pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) })
         };
         let speeds = times(|cost| cost.time).map(|pair| Pair {
@@ -140,7 +140,7 @@ impl Logs {
     }
 }
 
-struct Place<'a> {
+struct LogRun<'a> {
     source: &'a Source,
     image: &'a str,
     logs: PathBuf,
@@ -149,7 +149,7 @@ struct Place<'a> {
 }
 
 /// Lets a container print, and measures until its log is whole.
-async fn log(side: &mut Side, writers: &[u32], place: &Place<'_>) -> Result<Cost, Failure> {
+async fn log(side: &mut Side, writers: &[u32], place: &LogRun<'_>) -> Result<LogCost, Failure> {
     let failed = |call: &str, status: tonic::Status| -> Failure { format!("{call}: {status}").into() };
     let sandbox = sandbox(side, place);
     let dir = PathBuf::from(&sandbox.log_directory);
@@ -177,8 +177,9 @@ async fn log(side: &mut Side, writers: &[u32], place: &Place<'_>) -> Result<Cost
     let begin = Instant::now();
     // This waits for the container to open its end.
     drop(File::options().write(true).open(place.source.dir.join("begin"))?);
-    await_whole(&log, place.source.lines, begin).map_err(|error| format!("{}: {error}", side.name))?;
-    let cost = Cost { time: begin.elapsed(), writer: spent(writers)? - writer, shim: spent(&shims)? - shim };
+    wait_complete(&log, place.source.lines, begin).map_err(|error| format!("{}: {error}", side.name))?;
+    let cost =
+        LogCost { time: begin.elapsed(), writer: spent(writers)? - writer, shim: spent(&shims)? - shim };
     check(&log, place.source.lines).map_err(|error| format!("{}: {error}", side.name))?;
 
     let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() };
@@ -191,7 +192,7 @@ async fn log(side: &mut Side, writers: &[u32], place: &Place<'_>) -> Result<Cost
 }
 
 /// Waits until the last line is in the log.
-fn await_whole(log: &Path, lines: u64, begin: Instant) -> Result<(), Failure> {
+fn wait_complete(log: &Path, lines: u64, begin: Instant) -> Result<(), Failure> {
     let last = format!(" stdout F {}\n", text(lines - 1));
     let mut end = vec![0; last.len()];
     let file = File::open(log)?;
@@ -226,7 +227,7 @@ fn check(log: &Path, lines: u64) -> Result<(), Failure> {
 }
 
 /// A pod with the node's network, which is not what is measured here.
-fn sandbox(side: &Side, place: &Place<'_>) -> cri::PodSandboxConfig {
+fn sandbox(side: &Side, place: &LogRun<'_>) -> cri::PodSandboxConfig {
     let name = format!("logs-{}", place.round);
     let uid = format!("{}-{name}", side.namespace);
     cri::PodSandboxConfig {
@@ -244,7 +245,7 @@ fn sandbox(side: &Side, place: &Place<'_>) -> cri::PodSandboxConfig {
     }
 }
 
-fn container(place: &Place<'_>) -> cri::ContainerConfig {
+fn container(place: &LogRun<'_>) -> cri::ContainerConfig {
     let script = "read begin < /bench/begin; exec cat /bench/lines";
     cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: "lines".to_owned(), attempt: 0 }),

@@ -18,10 +18,10 @@ mod report;
 mod requests;
 mod row;
 mod side;
-mod stand;
 mod storm;
 mod streams;
 mod tasks;
+mod test_bed;
 mod timed;
 mod usage;
 
@@ -35,13 +35,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::breakdown::Scrape;
 use crate::crun::Crun;
-use crate::devices::lab::Lab;
+use crate::devices::device_bench::DeviceBench;
 use crate::logs::Logs;
 use crate::memory::Memory;
-use crate::pods::Turn;
+use crate::pods::PodRound;
 use crate::report::Report;
 use crate::row::{Goal, Row};
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// Why a measurement was given up.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -223,7 +223,7 @@ async fn until_told_to_stop(args: &Args) -> Result<(), Failure> {
 }
 
 async fn measure(args: &Args) -> Result<(), Failure> {
-    let mut stand = Stand::start(args.breakdown).await?;
+    let mut stand = TestBed::start(args.breakdown).await?;
     let mut report = Report::new(&stand)?;
     // What was measured before something failed is worth its time.
     let result = measure_parts(args, &mut stand, &mut report).await;
@@ -237,14 +237,14 @@ async fn measure(args: &Args) -> Result<(), Failure> {
     result
 }
 
-async fn measure_parts(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
     let fresh = Memory::of(stand)?;
     report.memory("after the start", fresh);
     let row =
         Row::ours("daemon and logkeeper, without pods", "MiB", [(fresh.daemon + fresh.logkeeper).rss_mib()]);
     let mut memory = vec![row.goal(Goal::OursAtMost(30.0))];
 
-    pods::round(stand, 0, Turn::First).await?;
+    pods::round(stand, 0, PodRound::First).await?;
     if args.wants(Part::Pods) {
         measure_pods(args, stand, report).await?;
     }
@@ -317,8 +317,8 @@ async fn measure_parts(args: &Args, stand: &mut Stand, report: &mut Report) -> R
     Ok(())
 }
 
-async fn measure_devices(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
-    let mut lab = Lab::start(stand).await?;
+async fn measure_devices(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
+    let mut lab = DeviceBench::start(stand).await?;
     if args.wants(Part::Devices) {
         let size = devices::Size {
             batches: args.leases,
@@ -335,14 +335,14 @@ async fn measure_devices(args: &Args, stand: &mut Stand, report: &mut Report) ->
     Ok(())
 }
 
-async fn measure_pods(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+async fn measure_pods(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
     for round in 0..args.warm_up {
-        pods::round(stand, 1 + round, Turn::Later).await?;
+        pods::round(stand, 1 + round, PodRound::Later).await?;
     }
     let warm = if args.breakdown { Some(Scrape::take(stand)?) } else { None };
     let mut samples = Vec::new();
     for round in 0..args.iterations {
-        samples.push(pods::round(stand, 1 + args.warm_up + round, Turn::Later).await?);
+        samples.push(pods::round(stand, 1 + args.warm_up + round, PodRound::Later).await?);
         report::progress("pods", round + 1, args.iterations);
     }
     if let Some(warm) = warm {
@@ -354,7 +354,7 @@ async fn measure_pods(args: &Args, stand: &mut Stand, report: &mut Report) -> Re
     Ok(())
 }
 
-async fn measure_logs(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+async fn measure_logs(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
     let source = logs::Source::make(args.log_mb)?;
     // The first of each side is not counted.
     Logs::new(&source).round(stand, &source, 0).await?;
@@ -368,7 +368,7 @@ async fn measure_logs(args: &Args, stand: &mut Stand, report: &mut Report) -> Re
     Ok(())
 }
 
-async fn measure_crun(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+async fn measure_crun(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
     let mut crun = Crun::start(stand).await?;
     for round in 0..args.warm_up {
         crun.round(stand, round).await?;
@@ -388,7 +388,7 @@ async fn measure_crun(args: &Args, stand: &mut Stand, report: &mut Report) -> Re
     Ok(())
 }
 
-async fn measure_load(args: &Args, stand: &mut Stand, report: &mut Report) -> Result<(), Failure> {
+async fn measure_load(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
     let mut rows = Vec::new();
     let mut note = String::new();
     if args.wants(Part::Burst) {
@@ -418,7 +418,7 @@ async fn measure_load(args: &Args, stand: &mut Stand, report: &mut Report) -> Re
 }
 
 async fn measure_pulls(
-    stand: &mut Stand,
+    stand: &mut TestBed,
     report: &mut Report,
     (title, name): (&'static str, &str),
     count: u32,

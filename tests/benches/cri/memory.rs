@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::Failure;
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// The memory of one process, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Looks now.
-    pub(crate) fn of(stand: &Stand) -> Result<Self, Failure> {
+    pub(crate) fn of(stand: &TestBed) -> Result<Self, Failure> {
         Ok(Self {
             daemon: Resident::of(u32::try_from(stand.daemon.pid())?)?,
             logkeeper: Resident::of(Self::logkeeper_of(stand)?)?,
@@ -36,7 +36,7 @@ impl Memory {
     }
 
     /// The id of the logkeeper's process.
-    pub(crate) fn logkeeper_of(stand: &Stand) -> Result<u32, Failure> {
+    pub(crate) fn logkeeper_of(stand: &TestBed) -> Result<u32, Failure> {
         let pid = stand.root.managed("logkeeper").ok_or("the daemon has not written down its logkeeper")?;
         Ok(pid.as_raw().try_into()?)
     }

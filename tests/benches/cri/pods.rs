@@ -7,18 +7,18 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
 
 use crate::Failure;
-use crate::footprint::{Footprint, Look};
+use crate::footprint::{Footprint, NodeScanner};
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::Side;
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// How long a removed pod may leave traces before the benchmark fails.
 const CLEAN: Duration = Duration::from_secs(20);
 /// How often a removed pod is looked for.
 const POLL: Duration = Duration::from_micros(500);
 /// The parts of [`Times`], as the report shows them.
-const PARTS: [Part; 8] = [
+const PARTS: [TimeColumn; 8] = [
     ("RunPodSandbox", |times| times.run),
     ("CreateContainer", |times| times.create),
     ("StartContainer", |times| times.start),
@@ -32,7 +32,7 @@ const UP: &str = "= pod up";
 const GONE: &str = "= pod gone";
 
 /// A part of what a pod takes: its name, and how it is computed.
-type Part = (&'static str, fn(&Times) -> Duration);
+type TimeColumn = (&'static str, fn(&Times) -> Duration);
 
 /// What one pod took.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +83,7 @@ impl<T> Pair<T> {
 
 /// Whether a side has had a pod before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum PodRound {
     /// No: its log is looked at, and the directories that it makes may be there for all pods.
     First,
     /// Yes.
@@ -92,7 +92,7 @@ pub(crate) enum Turn {
 
 /// A pod with one container that runs, and what each call took.
 #[derive(Clone, Debug)]
-pub(crate) struct Up {
+pub(crate) struct StartedPod {
     /// `RunPodSandbox`.
     pub(crate) run: Duration,
     /// `CreateContainer`.
@@ -108,10 +108,10 @@ pub(crate) struct Up {
 }
 
 /// One pod of each side. Who comes first alternates.
-pub(crate) async fn round(stand: &mut Stand, round: u32, turn: Turn) -> Result<Pair<Times>, Failure> {
+pub(crate) async fn round(stand: &mut TestBed, round: u32, turn: PodRound) -> Result<Pair<Times>, Failure> {
     let requests = Requests::new(stand);
-    let look = Look::new(&stand.root);
-    let Stand { theirs, ours, .. } = stand;
+    let look = NodeScanner::new(&stand.root);
+    let TestBed { theirs, ours, .. } = stand;
     let theirs = pod(theirs, &requests, &look, round, turn);
     Pair::in_turns(round, theirs, pod(ours, &requests, &look, round, turn)).await
 }
@@ -137,21 +137,21 @@ pub(crate) fn rows(pods: &[Pair<Times>]) -> (Vec<Row>, String) {
 }
 
 /// Takes a pod up.
-pub(crate) fn up<'a>(
+pub(crate) fn start_pod<'a>(
     side: &'a mut Side,
     requests: &Requests,
     name: &str,
-) -> impl Future<Output = Result<Up, Failure>> + Send + use<'a> {
+) -> impl Future<Output = Result<StartedPod, Failure>> + Send + use<'a> {
     let sandbox = requests.sandbox(side, name);
-    up_with(side, sandbox, requests.container("main"))
+    start_pod_with(side, sandbox, requests.container("main"))
 }
 
 /// Takes a pod up with this container.
-pub(crate) fn up_with(
+pub(crate) fn start_pod_with(
     side: &mut Side,
     sandbox: cri::PodSandboxConfig,
     container: cri::ContainerConfig,
-) -> impl Future<Output = Result<Up, Failure>> + Send {
+) -> impl Future<Output = Result<StartedPod, Failure>> + Send {
     // Requests are large, and so is what waits for their answers.
     Box::pin(async move {
         fs::create_dir_all(&sandbox.log_directory)?;
@@ -179,12 +179,12 @@ pub(crate) fn up_with(
         let answer = side.runtime.start_container(request).await;
         let start = clock.lap();
         answer.map_err(|status| side.failed("StartContainer", &status))?;
-        Ok(Up { run, create, start, pod, container, log })
+        Ok(StartedPod { run, create, start, pod, container, log })
     })
 }
 
 /// Takes a pod down; returns what each of the two calls took.
-pub(crate) async fn down(side: &mut Side, pod: &str) -> Result<(Duration, Duration), Failure> {
+pub(crate) async fn remove_pod(side: &mut Side, pod: &str) -> Result<(Duration, Duration), Failure> {
     let mut clock = Clock::start();
     let request = cri::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() };
     let answer = side.runtime.stop_pod_sandbox(request).await;
@@ -201,24 +201,24 @@ pub(crate) async fn down(side: &mut Side, pod: &str) -> Result<(Duration, Durati
 async fn pod(
     side: &mut Side,
     requests: &Requests,
-    look: &Look,
+    look: &NodeScanner,
     round: u32,
-    turn: Turn,
+    turn: PodRound,
 ) -> Result<Times, Failure> {
-    let before = look.take();
-    let up = up(side, requests, &format!("bench-{round}")).await?;
-    must_run(side, &up.container).await?;
-    if turn == Turn::First {
-        must_log(side, &up.log)?;
+    let before = look.scan();
+    let up = start_pod(side, requests, &format!("bench-{round}")).await?;
+    assert_runs(side, &up.container).await?;
+    if turn == PodRound::First {
+        assert_logged(side, &up.log)?;
     }
     let mut footprint = Footprint::new(look, &before, side, &[&up.pod, &up.container]).await?;
-    if turn == Turn::First {
+    if turn == PodRound::First {
         footprint.forget_directories();
     }
 
     let begin = Instant::now();
-    let (stop, remove) = down(side, &up.pod).await?;
-    while let Some(left) = footprint.left(side).await? {
+    let (stop, remove) = remove_pod(side, &up.pod).await?;
+    while let Some(left) = footprint.remaining(side).await? {
         if begin.elapsed() > CLEAN {
             return Err(format!("{}: {CLEAN:?} after its removal a pod still has {left}", side.name).into());
         }
@@ -245,7 +245,7 @@ impl Clock {
     }
 }
 
-async fn must_run(side: &mut Side, id: &str) -> Result<(), Failure> {
+async fn assert_runs(side: &mut Side, id: &str) -> Result<(), Failure> {
     let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
     let answer = side.runtime.container_status(request).await;
     let status = answer.map_err(|status| side.failed("ContainerStatus", &status))?.into_inner().status;
@@ -257,7 +257,7 @@ async fn must_run(side: &mut Side, id: &str) -> Result<(), Failure> {
 }
 
 /// Fails unless what the container printed is in its log, in the form that CRI prescribes.
-fn must_log(side: &Side, file: &str) -> Result<(), Failure> {
+fn assert_logged(side: &Side, file: &str) -> Result<(), Failure> {
     let mut text = String::new();
     let logged = eventually(Duration::from_secs(10), || {
         text = fs::read_to_string(file).unwrap_or_default();

@@ -12,10 +12,10 @@ use crate::pods::Pair;
 use crate::processor;
 use crate::row::{Goal, Row};
 use crate::side::Side;
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// How long what a pull left to be written and removed may take before the next one.
-const SETTLE: Duration = Duration::from_millis(500);
+const COOLDOWN_LIMIT: Duration = Duration::from_millis(500);
 /// How often the layers that are stored are looked at.
 const POLL: Duration = Duration::from_millis(2);
 /// How long a pull may take until its layers are stored.
@@ -49,7 +49,7 @@ struct Pushed {
 }
 
 /// One pull of each side, each of an image of its own. Who comes first alternates.
-pub(crate) async fn round(stand: &mut Stand, round: u32, size: Size) -> Result<Pair<Pull>, Failure> {
+pub(crate) async fn round(stand: &mut TestBed, round: u32, size: Size) -> Result<Pair<Pull>, Failure> {
     let theirs = push(stand, &format!("theirs-{}", size.layers), round, size);
     let ours = push(stand, &format!("ours-{}", size.layers), round, size);
     let containerd = stand.containerd.pid();
@@ -100,13 +100,13 @@ async fn pull(side: &mut Side, image: &Pushed, servers: &[u32]) -> Result<Pull, 
     }
     side.remove_image(&image.reference).await?;
     // Containerd removes the files after its answer, and the kernel writes what was stored: neither is the next pull's.
-    sleep(SETTLE).await;
+    sleep(COOLDOWN_LIMIT).await;
     nix::unistd::sync();
     Ok(Pull { all, stored, busy })
 }
 
 /// Makes an image of random layers and pushes it.
-fn push(stand: &Stand, name: &str, round: u32, size: Size) -> Pushed {
+fn push(stand: &TestBed, name: &str, round: u32, size: Size) -> Pushed {
     let mut image = ImageBuilder::new().cmd(&["/none"]);
     for _ in 0..size.layers {
         image = image.layer(random_layer(size.bytes, u64::from_le_bytes(random_bytes())));

@@ -9,17 +9,17 @@ use serde_json::{Map, Value, json};
 use switchyard_tests::daemon::binary;
 
 use crate::Failure;
-use crate::breakdown::{Calls, Scrape};
+use crate::breakdown::{CallTotals, Scrape};
 use crate::memory::{Memory, Resident};
 use crate::pods::Pair;
 use crate::row::Row;
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// A column of the table of memory.
-type Process = (&'static str, fn(&Memory) -> Resident);
+type MemoryColumn = (&'static str, fn(&Memory) -> Resident);
 
 /// The columns of memory.
-const PROCESSES: [Process; 4] = [
+const PROCESSES: [MemoryColumn; 4] = [
     ("daemon", |memory| memory.daemon),
     ("logkeeper", |memory| memory.logkeeper),
     ("= Switchyard", |memory| memory.daemon + memory.logkeeper),
@@ -58,7 +58,7 @@ pub(crate) fn progress(what: &str, done: u32, all: u32) {
 
 impl Report {
     /// An empty report of what runs on this stand.
-    pub(crate) fn new(stand: &Stand) -> Result<Self, Failure> {
+    pub(crate) fn new(stand: &TestBed) -> Result<Self, Failure> {
         let names = Pair { theirs: stand.theirs.name, ours: stand.ours.name };
         Ok(Self {
             names,
@@ -231,7 +231,7 @@ fn write_breakdown(text: &mut String, what: &str, calls: &Scrape, count: f64) ->
         let per = format!("per {what}");
         let total = format!("ms per {what}");
         writeln!(text, "\n{title:<44}{per:>9}{:>10}{total:>12}", "ms each")?;
-        let mut rows: Vec<(&String, &Calls)> = calls.iter().collect();
+        let mut rows: Vec<(&String, &CallTotals)> = calls.iter().collect();
         rows.sort_by(|(_, left), (_, right)| right.seconds.total_cmp(&left.seconds));
         for (name, calls) in rows {
             let times = calls.count / count;

@@ -6,7 +6,7 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::root::PrivateRoot;
 
 use crate::side::{Side, image_spec};
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// What a kubelet hides of a container that is not privileged.
 const MASKED: [&str; 10] = [
@@ -43,7 +43,7 @@ pub(crate) struct Requests {
 
 impl Requests {
     /// Those of pods of this stand.
-    pub(crate) fn new(stand: &Stand) -> Self {
+    pub(crate) fn new(stand: &TestBed) -> Self {
         Self::of(&stand.root, &stand.image)
     }
 

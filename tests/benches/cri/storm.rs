@@ -10,16 +10,16 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::Failure;
-use crate::devices::lab::{Allocate, Lab, NAMESPACE, Reserve};
+use crate::devices::device_bench::{AllocateClient, DeviceBench, NAMESPACE, ReserveClient};
 use crate::devices::sandbox;
 use crate::pods::{self, Pair};
 use crate::report::{Report, progress};
 use crate::requests::Requests;
 use crate::row::{Goal, Row, milliseconds, quantile};
 use crate::side::{Side, channel};
-use crate::stand::Stand;
-use crate::tasks::nomad::{Calls, Prepared, Wish};
+use crate::tasks::nomad::{DriverCalls, PreparedTask, TaskNetwork};
 use crate::tasks::{AT_ONCE, Sides, all};
+use crate::test_bed::TestBed;
 
 /// What the sides are called, by whose containers are started meanwhile.
 const NAMES: Pair<&str> = Pair { theirs: "beside bare ones", ours: "beside ours" };
@@ -30,7 +30,7 @@ const LEASE: Duration = Duration::from_millis(30);
 /// Tasks that are prepared to be started one after the other during a storm.
 const PREPARED: usize = 40;
 /// After the removal of a storm's containers, until the next storm.
-const SETTLE: Duration = Duration::from_secs(1);
+const COOLDOWN: Duration = Duration::from_secs(1);
 
 /// How much there is of it.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Size {
 
 /// Whose calls are measured.
 #[derive(Clone, Copy, Debug)]
-enum Probed {
+enum MeasuredClient {
     /// A kubelet's, while tasks of Nomad are started.
     Kubelet,
     /// A Nomad agent's, while pods are started.
@@ -53,20 +53,20 @@ enum Probed {
 /// What is called during a storm, over connections of its own.
 enum Probe {
     Kubelet { cri: PathBuf, containerd: PathBuf, requests: Requests, endpoint: PathBuf, name: String },
-    Nomad { driver: PathBuf, plugin: PathBuf, ids: Vec<String>, tasks: Vec<Prepared>, known: String },
+    Nomad { driver: PathBuf, plugin: PathBuf, ids: Vec<String>, tasks: Vec<PreparedTask>, known: String },
 }
 
 /// A thread that calls until it is told that the storm is over: the client of a storm must not delay it.
-struct Watch {
+struct ProbeThread {
     over: CancellationToken,
-    thread: JoinHandle<Result<Seen, Failure>>,
+    thread: JoinHandle<Result<ProbeTimes, Failure>>,
     /// The task that is inspected.
-    known: Option<Prepared>,
+    known: Option<PreparedTask>,
 }
 
 /// What the calls took.
 #[derive(Debug)]
-struct Seen {
+struct ProbeTimes {
     reads: Vec<Duration>,
     leases: Vec<Duration>,
     starts: Vec<Duration>,
@@ -75,21 +75,21 @@ struct Seen {
 /// A storm, and what was seen meanwhile.
 #[derive(Debug)]
 struct Storm {
-    seen: Seen,
+    seen: ProbeTimes,
     /// From the first call until the last container runs.
     took: Duration,
 }
 
 /// Measures all of it.
 pub(crate) async fn measure(
-    stand: &Stand,
-    lab: &Lab,
+    stand: &TestBed,
+    lab: &DeviceBench,
     size: Size,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let sides = Sides::start(stand).await?;
     let mut rows = Vec::new();
-    for probed in [Probed::Kubelet, Probed::Nomad] {
+    for probed in [MeasuredClient::Kubelet, MeasuredClient::Nomad] {
         let mut pairs = Vec::new();
         for round in 0..size.rounds {
             let bare = bare_storm(&sides, lab, probed, round, size.containers);
@@ -112,8 +112,8 @@ pub(crate) async fn measure(
 /// A storm of containers that are nobody's of ours.
 async fn bare_storm(
     sides: &Sides,
-    lab: &Lab,
-    probed: Probed,
+    lab: &DeviceBench,
+    probed: MeasuredClient,
     round: u32,
     containers: u32,
 ) -> Result<Storm, Failure> {
@@ -123,19 +123,24 @@ async fn bare_storm(
 }
 
 /// A storm of the other orchestrator's.
-async fn our_storm(lab: &Lab, probed: Probed, round: u32, containers: u32) -> Result<Storm, Failure> {
+async fn our_storm(
+    lab: &DeviceBench,
+    probed: MeasuredClient,
+    round: u32,
+    containers: u32,
+) -> Result<Storm, Failure> {
     let watch = probed.watch(lab, format!("ours-{round}")).await?;
     let took = match probed {
-        Probed::Kubelet => tasks(lab, containers, &watch.over).await?,
-        Probed::Nomad => pods(lab, round, containers, &watch.over).await?,
+        MeasuredClient::Kubelet => tasks(lab, containers, &watch.over).await?,
+        MeasuredClient::Nomad => pods(lab, round, containers, &watch.over).await?,
     };
     watch.end(lab, took).await
 }
 
 /// Starts so many tasks at once, and removes them once `over` was told; how long their starts took.
-async fn tasks(lab: &Lab, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
-    let tasks: Vec<Prepared> =
-        (0..count).map(|_| lab.nomad.prepare(Wish::Host)).collect::<Result<_, Failure>>()?;
+async fn tasks(lab: &DeviceBench, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
+    let tasks: Vec<PreparedTask> =
+        (0..count).map(|_| lab.nomad.prepare(TaskNetwork::Host)).collect::<Result<_, Failure>>()?;
     let begin = Instant::now();
     let starts = tasks.into_iter().map(|task| {
         let mut driver = lab.nomad.driver();
@@ -153,14 +158,19 @@ async fn tasks(lab: &Lab, count: u32, over: &CancellationToken) -> Result<Durati
 }
 
 /// The same with pods.
-async fn pods(lab: &Lab, round: u32, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
+async fn pods(
+    lab: &DeviceBench,
+    round: u32,
+    count: u32,
+    over: &CancellationToken,
+) -> Result<Duration, Failure> {
     let begin = Instant::now();
     let starts = (0..count).map(|number| {
         let mut side = lab.side.clone();
         let requests = lab.requests.clone();
         async move {
             let sandbox = sandbox(&requests, &side, &format!("storm-{round}-{number}"));
-            pods::up_with(&mut side, sandbox, requests.container("main")).await
+            pods::start_pod_with(&mut side, sandbox, requests.container("main")).await
         }
     });
     let running = all(starts, usize::MAX).await?;
@@ -168,7 +178,7 @@ async fn pods(lab: &Lab, round: u32, count: u32, over: &CancellationToken) -> Re
     over.cancel();
     let removals = running.into_iter().map(|up| {
         let mut side = lab.side.clone();
-        async move { pods::down(&mut side, &up.pod).await }
+        async move { pods::remove_pod(&mut side, &up.pod).await }
     });
     all(removals, AT_ONCE).await?;
     Ok(took)
@@ -176,9 +186,9 @@ async fn pods(lab: &Lab, round: u32, count: u32, over: &CancellationToken) -> Re
 
 // === impl Probed ===
 
-impl Probed {
+impl MeasuredClient {
     /// Begins to call; returns once the first calls are made.
-    async fn watch(self, lab: &Lab, name: String) -> Result<Watch, Failure> {
+    async fn watch(self, lab: &DeviceBench, name: String) -> Result<ProbeThread, Failure> {
         let (probe, known) = match self {
             Self::Kubelet => {
                 let (cri, containerd) = lab.sockets();
@@ -187,10 +197,10 @@ impl Probed {
                 (Probe::Kubelet { cri, containerd, requests, endpoint, name }, None)
             }
             Self::Nomad => {
-                let task = lab.nomad.prepare(Wish::Host)?;
+                let task = lab.nomad.prepare(TaskNetwork::Host)?;
                 lab.nomad.driver().start(&task).await?;
-                let ids = Allocate::connect(&lab.unused()?).await?.0.ids;
-                let tasks = (0..PREPARED).map(|_| lab.nomad.prepare(Wish::Host));
+                let ids = AllocateClient::connect(&lab.unused()?).await?.0.ids;
+                let tasks = (0..PREPARED).map(|_| lab.nomad.prepare(TaskNetwork::Host));
                 let probe = Probe::Nomad {
                     driver: lab.nomad.address()?,
                     plugin: lab.device_plugin()?,
@@ -208,7 +218,7 @@ impl Probed {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(probe.run(ready, told))
         });
-        let watch = Watch { over, thread, known };
+        let watch = ProbeThread { over, thread, known };
         match connected.await {
             Ok(()) => Ok(watch),
             // Its end says why.
@@ -221,7 +231,7 @@ impl Probed {
             Self::Kubelet => (["ListContainers", "Allocate", "pod up"], "tasks"),
             Self::Nomad => (["InspectTask", "Reserve", "StartTask"], "pods"),
         };
-        let row = |name: &str, of: fn(&Seen) -> &Vec<Duration>| {
+        let row = |name: &str, of: fn(&ProbeTimes) -> &Vec<Duration>| {
             let worst = |storm: &Storm| {
                 let times: Vec<f64> = of(&storm.seen).iter().copied().map(milliseconds).collect();
                 quantile(&times, 0.99)
@@ -242,9 +252,9 @@ impl Probed {
 
 // === impl Watch ===
 
-impl Watch {
+impl ProbeThread {
     /// What was seen until the storm was over, which took so long.
-    async fn end(self, lab: &Lab, took: Duration) -> Result<Storm, Failure> {
+    async fn end(self, lab: &DeviceBench, took: Duration) -> Result<Storm, Failure> {
         let Self { over, thread, known } = self;
         over.cancel();
         let joined = tokio::task::spawn_blocking(|| thread.join()).await?;
@@ -252,7 +262,7 @@ impl Watch {
         if let Some(task) = known {
             lab.nomad.driver().remove(&task).await?;
         }
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(COOLDOWN).await;
         Ok(Storm { seen, took })
     }
 }
@@ -261,63 +271,63 @@ impl Watch {
 
 impl Probe {
     /// Calls until the storm is over; says so when it begins.
-    async fn run(self, ready: oneshot::Sender<()>, over: CancellationToken) -> Result<Seen, Failure> {
+    async fn run(self, ready: oneshot::Sender<()>, over: CancellationToken) -> Result<ProbeTimes, Failure> {
         match self {
             Self::Kubelet { cri, containerd, requests, endpoint, name } => {
                 let side =
                     Side::connect("with devices", &cri, NAMESPACE, channel(&containerd).await?).await?;
-                let (mut allocate, _) = Allocate::connect(&endpoint).await?;
+                let (mut allocate, _) = AllocateClient::connect(&endpoint).await?;
                 // Whoever waits for it has given up otherwise.
                 let _ = ready.send(());
                 let mut reads = side.clone();
                 let mut starts = side;
                 let mut pod = 0;
                 let (reads, leases, starts) = tokio::try_join!(
-                    again(&over, READ, async || list(&mut reads).await.map(Some)),
-                    again(&over, LEASE, async || {
+                    repeat_until_over(&over, READ, async || list(&mut reads).await.map(Some)),
+                    repeat_until_over(&over, LEASE, async || {
                         if allocate.ids.is_empty() {
                             return Ok(None);
                         }
                         Ok(Some(allocate.take().await?.1))
                     }),
-                    again(&over, READ, async || {
+                    repeat_until_over(&over, READ, async || {
                         pod += 1;
-                        let up = pods::up(&mut starts, &requests, &format!("{name}-{pod}")).await?;
-                        pods::down(&mut starts, &up.pod).await?;
+                        let up = pods::start_pod(&mut starts, &requests, &format!("{name}-{pod}")).await?;
+                        pods::remove_pod(&mut starts, &up.pod).await?;
                         Ok(Some(up.run + up.create + up.start))
                     }),
                 )?;
-                Ok(Seen { reads, leases, starts })
+                Ok(ProbeTimes { reads, leases, starts })
             }
             Self::Nomad { driver, plugin, ids, tasks, known } => {
-                let mut reads = Calls::connect(&driver).await?;
+                let mut reads = DriverCalls::connect(&driver).await?;
                 let mut starts = reads.clone();
-                let mut reserve = Reserve::connect(&plugin).await?;
+                let mut reserve = ReserveClient::connect(&plugin).await?;
                 let mut ids = ids.into_iter();
                 let mut tasks = tasks.into_iter();
                 // As above.
                 let _ = ready.send(());
                 let (reads, leases, starts) = tokio::try_join!(
-                    again(&over, READ, async || reads.inspect(&known).await.map(Some)),
-                    again(&over, LEASE, async || {
+                    repeat_until_over(&over, READ, async || reads.inspect(&known).await.map(Some)),
+                    repeat_until_over(&over, LEASE, async || {
                         let Some(id) = ids.next() else { return Ok(None) };
                         Ok(Some(reserve.take(&id).await?.1))
                     }),
-                    again(&over, READ, async || {
+                    repeat_until_over(&over, READ, async || {
                         let Some(task) = tasks.next() else { return Ok(None) };
                         let took = starts.start(&task).await?;
                         starts.remove(&task).await?;
                         Ok(Some(took))
                     }),
                 )?;
-                Ok(Seen { reads, leases, starts })
+                Ok(ProbeTimes { reads, leases, starts })
             }
         }
     }
 }
 
 /// Calls again and again until the storm is over, or there is nothing left to call with.
-async fn again(
+async fn repeat_until_over(
     over: &CancellationToken,
     pace: Duration,
     mut call: impl AsyncFnMut() -> Result<Option<Duration>, Failure>,

@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use switchyard_proto::cri::v1 as cri;
-use switchyard_streaming::client::{Event, Spdy};
+use switchyard_streaming::client::{ClientEvent, Spdy};
 use url::Url;
 
 use crate::Failure;
@@ -16,7 +16,7 @@ use crate::pods::{self, Pair};
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::Side;
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// How much goes through one stream.
 const BYTES: u64 = 100_000_000;
@@ -33,7 +33,7 @@ const EXEC: &str = "`runc exec` is most of it, and the same for both sides: --br
 
 /// What was measured.
 #[derive(Debug, Default)]
-pub(crate) struct Samples {
+pub(crate) struct StreamSamples {
     sync: Vec<Pair<Duration>>,
     first: Vec<Pair<Duration>>,
     exec: Vec<Pair<f64>>,
@@ -44,17 +44,21 @@ pub(crate) struct Samples {
 
 /// A pod with a server in it.
 #[derive(Debug)]
-struct Served {
+struct ServerPod {
     pod: String,
     container: String,
 }
 
 /// Measures both sides, in turns; who comes first alternates.
-pub(crate) async fn measure(stand: &mut Stand, commands: u32, transfers: u32) -> Result<Samples, Failure> {
+pub(crate) async fn measure(
+    stand: &mut TestBed,
+    commands: u32,
+    transfers: u32,
+) -> Result<StreamSamples, Failure> {
     let requests = Requests::new(stand);
-    let theirs = Served::start(&mut stand.theirs, &requests).await?;
-    let ours = Served::start(&mut stand.ours, &requests).await?;
-    let mut samples = Samples::default();
+    let theirs = ServerPod::start(&mut stand.theirs, &requests).await?;
+    let ours = ServerPod::start(&mut stand.ours, &requests).await?;
+    let mut samples = StreamSamples::default();
     let mut before = None;
     for round in 0..=commands {
         if round == 1 && stand.timed.is_some() {
@@ -80,25 +84,25 @@ pub(crate) async fn measure(stand: &mut Stand, commands: u32, transfers: u32) ->
         }
     }
     for (side, served) in [(&mut stand.theirs, theirs), (&mut stand.ours, ours)] {
-        pods::down(side, &served.pod).await?;
+        pods::remove_pod(side, &served.pod).await?;
     }
     Ok(samples)
 }
 
 /// One measurement of each side.
 async fn both<T>(
-    stand: &mut Stand,
-    theirs: &Served,
-    ours: &Served,
+    stand: &mut TestBed,
+    theirs: &ServerPod,
+    ours: &ServerPod,
     round: u32,
-    measure: impl AsyncFn(&mut Side, &Served) -> Result<T, Failure>,
+    measure: impl AsyncFn(&mut Side, &ServerPod) -> Result<T, Failure>,
 ) -> Result<Pair<T>, Failure> {
     Pair::in_turns(round, measure(&mut stand.theirs, theirs), measure(&mut stand.ours, ours)).await
 }
 
 // === impl Samples ===
 
-impl Samples {
+impl StreamSamples {
     /// The rows of the report, and a note on them.
     pub(crate) fn rows(self) -> (Vec<Row>, String) {
         let note = format!(
@@ -120,9 +124,9 @@ impl Samples {
 
 // === impl Served ===
 
-impl Served {
+impl ServerPod {
     async fn start(side: &mut Side, requests: &Requests) -> Result<Self, Failure> {
-        let pods::Up { pod, container, .. } = pods::up(side, requests, "streams").await?;
+        let pods::StartedPod { pod, container, .. } = pods::start_pod(side, requests, "streams").await?;
         let served = Self { pod, container };
         let server = format!("nc -ll -p {PORT} -e head -c {BYTES} /dev/zero >/dev/null 2>&1 &");
         run(side, &served, &["sh", "-c", &server]).await?;
@@ -137,7 +141,7 @@ impl Served {
     }
 }
 
-async fn run(side: &mut Side, served: &Served, words: &[&str]) -> Result<(), Failure> {
+async fn run(side: &mut Side, served: &ServerPod, words: &[&str]) -> Result<(), Failure> {
     let request = cri::ExecSyncRequest {
         container_id: served.container.clone(),
         cmd: words.iter().map(|word| (*word).to_owned()).collect(),
@@ -151,20 +155,20 @@ async fn run(side: &mut Side, served: &Served, words: &[&str]) -> Result<(), Fai
 }
 
 /// How long `true` takes.
-async fn exec_sync(side: &mut Side, served: &Served) -> Result<Duration, Failure> {
+async fn exec_sync(side: &mut Side, served: &ServerPod) -> Result<Duration, Failure> {
     let begin = Instant::now();
     run(side, served, &["true"]).await?;
     Ok(begin.elapsed())
 }
 
 /// How long the first byte of a command takes, from the call on.
-async fn first_byte(side: &mut Side, served: &Served) -> Result<Duration, Failure> {
+async fn first_byte(side: &mut Side, served: &ServerPod) -> Result<Duration, Failure> {
     let (first, bytes, _) = exec(side, served, &["echo", "x"]).await?;
     if bytes == 2 { Ok(first) } else { Err(format!("{}: {bytes} bytes came of 2", side.name).into()) }
 }
 
 /// Megabytes per second of a command's output, from its first byte on.
-async fn through_exec(side: &mut Side, served: &Served) -> Result<f64, Failure> {
+async fn through_exec(side: &mut Side, served: &ServerPod) -> Result<f64, Failure> {
     let size = BYTES.to_string();
     let (first, bytes, whole) = exec(side, served, &["head", "-c", &size, "/dev/zero"]).await?;
     speed(side, bytes, whole - first)
@@ -173,7 +177,7 @@ async fn through_exec(side: &mut Side, served: &Served) -> Result<f64, Failure> 
 /// Runs a command; when its first byte came, how many came, and when the last one did.
 async fn exec(
     side: &mut Side,
-    served: &Served,
+    served: &ServerPod,
     words: &[&str],
 ) -> Result<(Duration, u64, Duration), Failure> {
     let begin = Instant::now();
@@ -193,7 +197,7 @@ async fn exec(
 }
 
 /// Megabytes per second from a server in the pod, from its first byte on.
-async fn through_port(side: &mut Side, served: &Served) -> Result<f64, Failure> {
+async fn through_port(side: &mut Side, served: &ServerPod) -> Result<f64, Failure> {
     let request = cri::PortForwardRequest { pod_sandbox_id: served.pod.clone(), port: Vec::new() };
     let answer = side.runtime.port_forward(request).await;
     let url = Url::parse(&answer.map_err(|status| side.failed("PortForward", &status))?.into_inner().url)?;
@@ -217,7 +221,7 @@ async fn receive(spdy: &mut Spdy, wanted: u32, begin: Instant) -> Result<(Durati
     let mut received = 0;
     loop {
         match spdy.receiver.event().await? {
-            Some(Event::Data { stream, bytes, end }) if stream == wanted => {
+            Some(ClientEvent::Data { stream, bytes, end }) if stream == wanted => {
                 if !bytes.is_empty() {
                     first.get_or_insert_with(|| begin.elapsed());
                 }
@@ -227,7 +231,7 @@ async fn receive(spdy: &mut Spdy, wanted: u32, begin: Instant) -> Result<(Durati
                     return Ok((first, received, begin.elapsed()));
                 }
             }
-            Some(Event::Data { bytes, .. }) if !bytes.is_empty() && received == 0 => {
+            Some(ClientEvent::Data { bytes, .. }) if !bytes.is_empty() && received == 0 => {
                 // The error stream: a success is told after the output.
                 let text = String::from_utf8_lossy(&bytes).into_owned();
                 return Err(text.into());

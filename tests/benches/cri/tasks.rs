@@ -17,9 +17,9 @@ use crate::pods::Pair;
 use crate::report::{Report, progress};
 use crate::row::{Goal, Row};
 use crate::side::channel;
-use crate::stand::Stand;
-use bare::Bare;
-use nomad::{Nomad, Prepared, Wish, free_port};
+use crate::test_bed::TestBed;
+use bare::BareContainerd;
+use nomad::{NomadAgent, PreparedTask, TaskNetwork, free_port};
 
 /// What the sides are called here.
 const NAMES: Pair<&str> = Pair { theirs: "bare containerd", ours: "Switchyard" };
@@ -28,11 +28,11 @@ const BOUND: &str = "Beside the bare work: the record of the sandbox, the files 
 /// Tasks that are started, or removed, at once where nothing is measured.
 pub(crate) const AT_ONCE: usize = 8;
 /// After a removal, until the next start: the shim's end and containerd's own clearing are nobody's.
-pub(crate) const SETTLE: Duration = Duration::from_millis(60);
+pub(crate) const COOLDOWN: Duration = Duration::from_millis(60);
 /// Tasks that run already when memory is looked at first: what the first ones take is of the daemon, as its threads and their arenas.
-const FIRST: u32 = 40;
+const BASELINE_TASKS: u32 = 40;
 /// How long tasks run before their memory is looked at.
-const REST: Duration = Duration::from_secs(3);
+const IDLE_TIME: Duration = Duration::from_secs(3);
 
 /// How much there is of it.
 #[derive(Clone, Copy, Debug)]
@@ -51,10 +51,10 @@ pub(crate) struct Size {
 
 /// Both sides.
 pub(crate) struct Sides {
-    nomad: Nomad,
-    bare: Bare,
+    nomad: NomadAgent,
+    bare: BareContainerd,
     /// The task that the bare containers are like; it runs all the while, for the files that they have of it.
-    model: Prepared,
+    model: PreparedTask,
 }
 
 /// What the daemon's memory grows by with each task.
@@ -66,7 +66,7 @@ struct Growth {
 }
 
 /// Measures all of it.
-pub(crate) async fn measure(stand: &Stand, size: Size, report: &mut Report) -> Result<(), Failure> {
+pub(crate) async fn measure(stand: &TestBed, size: Size, report: &mut Report) -> Result<(), Failure> {
     let sides = Sides::start(stand).await?;
     let mut rows = Vec::new();
     for (name, title, is_own) in [
@@ -103,7 +103,7 @@ pub(crate) async fn measure(stand: &Stand, size: Size, report: &mut Report) -> R
     let note = format!(
         "{} starts of each side on each network, and {} bursts. Bare: container, snapshot, task and start over containerd's API, and\n\
          before that a network namespace and the ADD of the same plugins, if it has a network. Ours: StartTask through launcher and\n\
-         daemon. The task has one published port. Memory: resident, {} tasks beside {FIRST} others.\n",
+         daemon. The task has one published port. Memory: resident, {} tasks beside {BASELINE_TASKS} others.\n",
         size.starts, size.bursts, size.running
     );
     report.section_between("tasks of Nomad", NAMES, rows, note);
@@ -114,11 +114,12 @@ pub(crate) async fn measure(stand: &Stand, size: Size, report: &mut Report) -> R
 // === impl Sides ===
 
 impl Sides {
-    pub(crate) async fn start(stand: &Stand) -> Result<Self, Failure> {
-        let nomad = Nomad::start(&stand.root, &stand.image).await?;
-        let model = nomad.prepare(Wish::Host)?;
+    pub(crate) async fn start(stand: &TestBed) -> Result<Self, Failure> {
+        let nomad = NomadAgent::start(&stand.root, &stand.image).await?;
+        let model = nomad.prepare(TaskNetwork::Host)?;
         nomad.driver().start(&model).await?;
-        let bare = Bare::like(stand, channel(&stand.containerd.socket).await?, &model).await?;
+        let bare =
+            BareContainerd::modelled_on(stand, channel(&stand.containerd.socket).await?, &model).await?;
         Ok(Self { nomad, bare, model })
     }
 
@@ -129,29 +130,29 @@ impl Sides {
 
     async fn theirs(&self, own: bool) -> Result<Duration, Failure> {
         let mut bare = self.bare.clone();
-        let task = self.nomad.prepare(wish(own)?)?;
+        let task = self.nomad.prepare(next_network(own)?)?;
         let (took, running) = bare.start(&task).await?;
-        bare.must_run(&running).await?;
+        bare.assert_runs(&running).await?;
         bare.remove(running).await?;
         drop(task);
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(COOLDOWN).await;
         Ok(took)
     }
 
     async fn ours(&self, own: bool) -> Result<Duration, Failure> {
-        let task = self.nomad.prepare(wish(own)?)?;
+        let task = self.nomad.prepare(next_network(own)?)?;
         let mut driver = self.nomad.driver();
         let took = driver.start(&task).await?;
         driver.remove(&task).await?;
         drop(task);
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(COOLDOWN).await;
         Ok(took)
     }
 
     /// Where the time of each side's starts goes: each side for itself, as containerd counts the calls of both.
     async fn break_down(
         &self,
-        stand: &Stand,
+        stand: &TestBed,
         size: Size,
         own: bool,
         report: &mut Report,
@@ -193,14 +194,14 @@ impl Sides {
         let removals = running.into_iter().map(|(task, running)| {
             let mut bare = self.bare.clone();
             async move {
-                bare.must_run(&running).await?;
+                bare.assert_runs(&running).await?;
                 bare.remove(running).await?;
                 drop(task);
                 Ok(())
             }
         });
         all(removals, AT_ONCE).await?;
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(COOLDOWN).await;
         Ok(took)
     }
 
@@ -210,24 +211,24 @@ impl Sides {
         let running = self.run(tasks, usize::MAX).await?;
         let took = begin.elapsed();
         self.remove(running).await?;
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(COOLDOWN).await;
         Ok(took)
     }
 
     /// What the daemon's memory grows by with each of many tasks, beside others.
-    async fn grow(&self, stand: &Stand, count: u32) -> Result<Growth, Failure> {
+    async fn grow(&self, stand: &TestBed, count: u32) -> Result<Growth, Failure> {
         let daemon = || Resident::of(u32::try_from(stand.daemon.pid())?);
-        let first = self.run(self.prepared(FIRST)?, AT_ONCE).await?;
-        tokio::time::sleep(REST).await;
+        let first = self.run(self.prepared(BASELINE_TASKS)?, AT_ONCE).await?;
+        tokio::time::sleep(IDLE_TIME).await;
         let before = daemon()?;
         let running = self.run(self.prepared(count)?, AT_ONCE).await?;
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(IDLE_TIME).await;
         let full = daemon()?;
         let mut watched = Vec::new();
         for task in &running {
             watched.push(self.nomad.driver().watch(task).await?);
         }
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(IDLE_TIME).await;
         let followed = daemon()?;
         drop(watched);
         self.remove(running.into_iter().chain(first).collect()).await?;
@@ -238,11 +239,11 @@ impl Sides {
         Ok(Growth { running: since(full), watched: since(followed) })
     }
 
-    fn prepared(&self, count: u32) -> Result<Vec<Prepared>, Failure> {
-        (0..count).map(|_| self.nomad.prepare(Wish::Host)).collect()
+    fn prepared(&self, count: u32) -> Result<Vec<PreparedTask>, Failure> {
+        (0..count).map(|_| self.nomad.prepare(TaskNetwork::Host)).collect()
     }
 
-    async fn run(&self, tasks: Vec<Prepared>, at_once: usize) -> Result<Vec<Prepared>, Failure> {
+    async fn run(&self, tasks: Vec<PreparedTask>, at_once: usize) -> Result<Vec<PreparedTask>, Failure> {
         let starts = tasks.into_iter().map(|task| {
             let mut driver = self.nomad.driver();
             async move { driver.start(&task).await.map(|_| task) }
@@ -250,7 +251,7 @@ impl Sides {
         all(starts, at_once).await
     }
 
-    async fn remove(&self, tasks: Vec<Prepared>) -> Result<(), Failure> {
+    async fn remove(&self, tasks: Vec<PreparedTask>) -> Result<(), Failure> {
         let removals = tasks.into_iter().map(|task| {
             let mut driver = self.nomad.driver();
             async move { driver.remove(&task).await }
@@ -265,8 +266,8 @@ impl Sides {
 }
 
 /// The network of the next task.
-fn wish(own: bool) -> Result<Wish, Failure> {
-    Ok(if own { Wish::Own { port: free_port()? } } else { Wish::Host })
+fn next_network(own: bool) -> Result<TaskNetwork, Failure> {
+    Ok(if own { TaskNetwork::Own { port: free_port()? } } else { TaskNetwork::Host })
 }
 
 /// Runs all of this, so many at a time.

@@ -10,7 +10,7 @@ use std::process::Command;
 use switchyard_tests::prereq::{self, CNI_BIN_DIR};
 
 use crate::Failure;
-use crate::breakdown::Calls;
+use crate::breakdown::CallTotals;
 
 /// The program: it runs the real one of its own name, and adds a line to the file beside it.
 const SOURCE: &str = r#"
@@ -64,11 +64,11 @@ int main(int argc, char **argv) {
 
 /// The stand-ins of one side.
 #[derive(Clone, Debug)]
-pub(crate) struct Timed {
+pub(crate) struct TimedPrograms {
     dir: PathBuf,
 }
 
-impl Timed {
+impl TimedPrograms {
     /// Makes them in a new directory.
     pub(crate) fn make(dir: PathBuf) -> Result<Self, Failure> {
         let runc = prereq::require("runc", "runc");
@@ -105,8 +105,8 @@ impl Timed {
     }
 
     /// The runs so far, by program and command.
-    pub(crate) fn calls(&self) -> Result<BTreeMap<String, Calls>, Failure> {
-        let mut found: BTreeMap<String, Calls> = BTreeMap::new();
+    pub(crate) fn calls(&self) -> Result<BTreeMap<String, CallTotals>, Failure> {
+        let mut found: BTreeMap<String, CallTotals> = BTreeMap::new();
         for path in fs::read_dir(&self.dir)?.flatten().map(|entry| entry.path()) {
             if path.extension().is_none_or(|end| end != "log") {
                 continue;

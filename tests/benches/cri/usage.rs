@@ -18,7 +18,7 @@ use crate::report::{Report, progress};
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::Side;
-use crate::stand::Stand;
+use crate::test_bed::TestBed;
 
 /// Turns of each side.
 const TURNS: u32 = 6;
@@ -42,7 +42,7 @@ enum Call {
 }
 
 /// Measures all of it.
-pub(crate) async fn measure(stand: &mut Stand, size: Size, report: &mut Report) -> Result<(), Failure> {
+pub(crate) async fn measure(stand: &mut TestBed, size: Size, report: &mut Report) -> Result<(), Failure> {
     let requests = Requests::new(stand);
     let theirs = crowd::gather(&stand.theirs, &requests, PODS, size.containers).await?;
     let ours = crowd::gather(&stand.ours, &requests, PODS, size.containers).await?;
@@ -68,13 +68,13 @@ pub(crate) async fn measure(stand: &mut Stand, size: Size, report: &mut Report) 
     clear(stand, theirs, ours).await
 }
 
-async fn clear(stand: &Stand, theirs: Crowd, ours: Crowd) -> Result<(), Failure> {
+async fn clear(stand: &TestBed, theirs: Crowd, ours: Crowd) -> Result<(), Failure> {
     crowd::clear(&stand.theirs, theirs).await?;
     crowd::clear(&stand.ours, ours).await?;
     Ok(())
 }
 
-async fn row(stand: &Stand, size: Size, call: Call) -> Result<Row, Failure> {
+async fn row(stand: &TestBed, size: Size, call: Call) -> Result<Row, Failure> {
     let mut samples = Vec::new();
     for number in 0..TURNS {
         let [theirs, ours] = [&stand.theirs, &stand.ours].map(|side| turn(stand, side.clone(), size, call));
@@ -85,7 +85,7 @@ async fn row(stand: &Stand, size: Size, call: Call) -> Result<Row, Failure> {
 }
 
 /// The processor time that a call takes on average, of everybody.
-async fn turn(stand: &Stand, mut side: Side, size: Size, call: Call) -> Result<Duration, Failure> {
+async fn turn(stand: &TestBed, mut side: Side, size: Size, call: Call) -> Result<Duration, Failure> {
     let everybody = everybody(stand)?;
     let before = processor::spent(&everybody)?;
     for _ in 0..size.calls {
@@ -104,7 +104,7 @@ async fn turn(stand: &Stand, mut side: Side, size: Size, call: Call) -> Result<D
 }
 
 /// The servers of both sides, and all shims.
-fn everybody(stand: &Stand) -> Result<Vec<u32>, Failure> {
+fn everybody(stand: &TestBed) -> Result<Vec<u32>, Failure> {
     let mut pids =
         vec![stand.containerd.pid(), u32::try_from(stand.daemon.pid())?, Memory::logkeeper_of(stand)?];
     let root = stand.root.path().to_string_lossy();

@@ -8,7 +8,7 @@ use std::thread;
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::{eventually, processes};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
 use tonic::{Code, Status};
@@ -16,12 +16,12 @@ use tonic::{Code, Status};
 use super::LIMIT;
 
 /// A runtime that finds a criu that hangs: runc otherwise.
-struct Runtime {
+struct HangingCriu {
     /// Where that criu tells that it was asked, and is told to let go of the container before it hangs.
     dir: PathBuf,
 }
 
-impl Runtime {
+impl HangingCriu {
     fn install(root: &PrivateRoot) -> Self {
         // The daemon looks for one on its own path.
         let runc = prereq::require("runc", "runc");
@@ -64,19 +64,23 @@ impl Runtime {
     }
 }
 
-fn checkpoint(node: &Node, container: &str, location: &Path, timeout: i64) -> Result<(), Status> {
+fn checkpoint(node: &TestNode, container: &str, location: &Path, timeout: i64) -> Result<(), Status> {
     let request = cri::CheckpointContainerRequest {
         container_id: container.to_owned(),
         location: location.display().to_string(),
         timeout,
     };
-    node.cri().within(LIMIT).runtime(async |mut client| client.checkpoint_container(request).await).map(drop)
+    node.cri()
+        .with_timeout(LIMIT)
+        .runtime(async |mut client| client.checkpoint_container(request).await)
+        .map(drop)
 }
 
 #[test]
 fn a_criu_that_hangs_is_ended_and_its_container_goes_on_whoever_asked() {
     let runtime = RefCell::new(None);
-    let node = Node::start_configured(|root| runtime.borrow_mut().insert(Runtime::install(root)).config());
+    let node =
+        TestNode::start_configured(|root| runtime.borrow_mut().insert(HangingCriu::install(root)).config());
     let runtime = runtime.take().expect("it was installed with the node");
     let pod = node.pod("still");
     let id = pod.start(&node.container("main", &["sleep", "1000"]));
@@ -118,6 +122,6 @@ fn a_criu_that_hangs_is_ended_and_its_container_goes_on_whoever_asked() {
 }
 
 /// The directory that is there while a checkpoint is made.
-fn mark(node: &Node, container: &str) -> PathBuf {
+fn mark(node: &TestNode, container: &str) -> PathBuf {
     node.root().state().join("tasks").join(container).join("checkpoint")
 }

@@ -11,25 +11,25 @@ use switchyard_proto::cri::v1alpha2::runtime_service_client as old_runtime;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::{eventually, processes, random_bytes};
 use switchyard_tests::image::{busybox, random_layer};
-use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::node::{TestNode, TestPod};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-use super::{LIMIT, assert_nothing_new, retry};
+use super::{LIMIT, assert_no_leaks_since, retry};
 
 /// How often each call is left.
 const TIMES: u64 = 4;
 
 /// A moment below `most` milliseconds, nobody knows which; each of [`TIMES`] has a part of the range for itself.
-fn moment(time: u64, most: u64) -> Duration {
+fn random_delay(time: u64, most: u64) -> Duration {
     let [random] = random_bytes();
     let part = most * 1000 / TIMES;
     Duration::from_micros(part * time + part * u64::from(random) / 256)
 }
 
 /// Calls, and after a moment drops the call and the connection, as a client does that dies.
-fn vanish<T>(
-    node: &Node,
+fn abandon_call<T>(
+    node: &TestNode,
     after: Duration,
     call: impl AsyncFnOnce(RuntimeServiceClient<Channel>) -> Result<Response<T>, Status>,
 ) {
@@ -40,8 +40,8 @@ fn vanish<T>(
     drop(left);
 }
 
-fn vanish_from_images<T>(
-    node: &Node,
+fn abandon_image_call<T>(
+    node: &TestNode,
     after: Duration,
     call: impl AsyncFnOnce(ImageServiceClient<Channel>) -> Result<Response<T>, Status>,
 ) {
@@ -51,8 +51,8 @@ fn vanish_from_images<T>(
     drop(left);
 }
 
-fn vanish_from_old<T>(
-    node: &Node,
+fn abandon_v1alpha2_call<T>(
+    node: &TestNode,
     after: Duration,
     call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
 ) {
@@ -64,12 +64,14 @@ fn vanish_from_old<T>(
 
 #[test]
 fn clients_that_vanish_while_pods_are_run_stopped_and_removed_leave_nothing() {
-    let node = Node::start();
-    let before = node.sweep();
+    let node = TestNode::start();
+    let before = node.leak_scan();
     for time in 0..TIMES {
         let config = node.pod_config(&format!("vanish-{time}"));
         let request = cri::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
-        vanish(&node, moment(time, 200), async |mut client| client.run_pod_sandbox(request).await);
+        abandon_call(&node, random_delay(time, 200), async |mut client| {
+            client.run_pod_sandbox(request).await
+        });
         let id = node.cri().run_pod(&config).expect("it can be run");
         let pods = node.cri().pods().expect("they can be listed");
         assert_eq!(pods.len(), 1, "it was made twice: {pods:#?}");
@@ -80,14 +82,16 @@ fn clients_that_vanish_while_pods_are_run_stopped_and_removed_leave_nothing() {
         node.cri().start(&main).expect("it can be started");
 
         let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
-        vanish(&node, moment(time, 200), async |mut client| client.stop_pod_sandbox(request).await);
+        abandon_call(&node, random_delay(time, 200), async |mut client| {
+            client.stop_pod_sandbox(request).await
+        });
         retry("StopPodSandbox", || node.cri().stop_pod(&id));
         let status = node.cri().pod_status(&id).expect("it has a status");
         assert_eq!(status.state(), PodSandboxState::SandboxNotready);
         assert_eq!(node.cri().status(&main).expect("it has a status").exit_code, 137);
 
         let request = old::StartPodSandboxRequest { pod_sandbox_id: id.clone() };
-        vanish_from_old(&node, moment(time, 200), async |channel| {
+        abandon_v1alpha2_call(&node, random_delay(time, 200), async |channel| {
             old_runtime::RuntimeServiceClient::new(channel).start_pod_sandbox(request).await
         });
         retry("StartPodSandbox", || node.cri().start_pod(&id));
@@ -96,18 +100,20 @@ fn clients_that_vanish_while_pods_are_run_stopped_and_removed_leave_nothing() {
         node.cri().stop_pod(&id).expect("it can be stopped");
 
         let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
-        vanish(&node, moment(time, 100), async |mut client| client.remove_pod_sandbox(request).await);
+        abandon_call(&node, random_delay(time, 100), async |mut client| {
+            client.remove_pod_sandbox(request).await
+        });
         retry("RemovePodSandbox", || node.cri().remove_pod(&id));
         assert_eq!(node.cri().pod_status(&id).expect_err("it is gone").code(), Code::NotFound);
-        assert_nothing_new(&node, &before);
+        assert_no_leaks_since(&node, &before);
     }
 }
 
 #[test]
 fn clients_that_vanish_while_containers_are_made_started_stopped_and_removed_leave_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("vanish");
-    let before = node.sweep();
+    let before = node.leak_scan();
     for time in 0..TIMES {
         let config = node.container(&format!("main-{time}"), &["sleep", "1000"]);
         let request = cri::CreateContainerRequest {
@@ -115,32 +121,38 @@ fn clients_that_vanish_while_containers_are_made_started_stopped_and_removed_lea
             config: Some(config.clone()),
             sandbox_config: Some(pod.config().clone()),
         };
-        vanish(&node, moment(time, 60), async |mut client| client.create_container(request).await);
+        abandon_call(&node, random_delay(time, 60), async |mut client| {
+            client.create_container(request).await
+        });
         let id = pod.create(&config);
         assert_eq!(node.cri().containers().expect("they can be listed").len(), 1, "it was made twice");
 
         let request = cri::StartContainerRequest { container_id: id.clone() };
-        vanish(&node, moment(time, 150), async |mut client| client.start_container(request).await);
-        runs(&node, &id);
-        changes(&node, &pod, &id, time);
+        abandon_call(&node, random_delay(time, 150), async |mut client| {
+            client.start_container(request).await
+        });
+        wait_running(&node, &id);
+        abandon_changes(&node, &pod, &id, time);
 
         let request = cri::StopContainerRequest { container_id: id.clone(), timeout: 0 };
-        vanish(&node, moment(time, 60), async |mut client| client.stop_container(request).await);
+        abandon_call(&node, random_delay(time, 60), async |mut client| client.stop_container(request).await);
         retry("StopContainer", || node.cri().stop(&id, 0));
         let status = node.cri().status(&id).expect("it has a status");
         assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 137));
 
         let request = cri::RemoveContainerRequest { container_id: id.clone() };
-        vanish(&node, moment(time, 60), async |mut client| client.remove_container(request).await);
+        abandon_call(&node, random_delay(time, 60), async |mut client| {
+            client.remove_container(request).await
+        });
         retry("RemoveContainer", || node.cri().remove(&id));
         assert_eq!(node.cri().status(&id).expect_err("it is gone").code(), Code::NotFound);
-        assert_nothing_new(&node, &before);
+        assert_no_leaks_since(&node, &before);
     }
 }
 
 /// Waits until a container runs whose start somebody left; starts it if that one never began.
 #[track_caller]
-fn runs(node: &Node, id: &str) {
+fn wait_running(node: &TestNode, id: &str) {
     let mut last = None;
     let running = eventually(LIMIT, || {
         let status = node.cri().status(id).expect("it has a status");
@@ -156,12 +168,12 @@ fn runs(node: &Node, id: &str) {
 }
 
 /// Leaves the calls that change a running container.
-fn changes(node: &Node, pod: &Pod<'_>, id: &str, time: u64) {
+fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
     // A command of no other test: it must not be left running.
     let command = format!("sleep 3142{time}");
     let cmd = command.split(' ').map(str::to_owned).collect();
     let request = cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: 0 };
-    vanish(node, moment(time, 200), async |mut client| client.exec_sync(request).await);
+    abandon_call(node, random_delay(time, 200), async |mut client| client.exec_sync(request).await);
     assert_eq!(node.cri().sh(id, "echo reached"), "reached");
     let runs = || processes::running(node.root().path(), &command).is_some();
     assert!(eventually(LIMIT, || !runs()), "the command of a client that vanished still runs");
@@ -173,7 +185,9 @@ fn changes(node: &Node, pod: &Pod<'_>, id: &str, time: u64) {
         linux: Some(limits.clone()),
         ..Default::default()
     };
-    vanish(node, moment(time, 60), async |mut client| client.update_container_resources(request).await);
+    abandon_call(node, random_delay(time, 60), async |mut client| {
+        client.update_container_resources(request).await
+    });
     node.cri().update(id, limits).expect("it can be changed again");
     let resources = node.cri().status(id).expect("it has a status").resources.unwrap_or_default();
     let linux = resources.linux.unwrap_or_default();
@@ -185,7 +199,9 @@ fn changes(node: &Node, pod: &Pod<'_>, id: &str, time: u64) {
         resources: Some(cri::LinuxContainerResources { memory_limit_in_bytes: limit, ..Default::default() }),
     };
     let again = request.clone();
-    vanish(node, moment(time, 30), async |mut client| client.update_pod_sandbox_resources(request).await);
+    abandon_call(node, random_delay(time, 30), async |mut client| {
+        client.update_pod_sandbox_resources(request).await
+    });
     let amended = node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(again).await);
     amended.expect("it can be told again");
     assert!(node.cri().pod_info(pod.id()).contains(&format!("\"memory_limit_in_bytes\":{limit}")));
@@ -197,22 +213,22 @@ fn changes(node: &Node, pod: &Pod<'_>, id: &str, time: u64) {
         location: location.display().to_string(),
         timeout: 0,
     };
-    vanish(node, moment(time, 60), async |mut client| client.checkpoint_container(request).await);
+    abandon_call(node, random_delay(time, 60), async |mut client| client.checkpoint_container(request).await);
     assert_eq!(node.cri().sh(id, "echo reached"), "reached");
 
     let name = format!("main-{time}");
     let old = pod.log_path(&name).with_extension("old");
     std::fs::rename(pod.log_path(&name), &old).expect("it has a log");
     let request = cri::ReopenContainerLogRequest { container_id: id.to_owned() };
-    vanish(node, moment(time, 10), async |mut client| client.reopen_container_log(request).await);
+    abandon_call(node, random_delay(time, 10), async |mut client| client.reopen_container_log(request).await);
     node.cri().reopen_log(id).expect("it can be opened again");
     assert!(pod.log_path(&name).exists(), "there is no new log");
 }
 
 #[test]
 fn clients_that_vanish_while_volumes_are_removed_leave_nothing() {
-    let node = Node::start();
-    let before = node.sweep();
+    let node = TestNode::start();
+    let before = node.leak_scan();
     for time in 0..TIMES {
         let pod = node.pod("volume");
         let config = old::ContainerConfig {
@@ -226,36 +242,40 @@ fn clients_that_vanish_while_volumes_are_removed_leave_nothing() {
             }],
             ..Default::default()
         };
-        node.cri().create_old(pod.id(), &config).expect("it can be made");
+        node.cri().create_v1alpha2(pod.id(), &config).expect("it can be made");
         drop(pod);
         let request = old::RemoveVolumeRequest { volume_name: "left".to_owned() };
-        vanish_from_old(&node, moment(time, 20), async |channel| {
+        abandon_v1alpha2_call(&node, random_delay(time, 20), async |channel| {
             old::volume_service_client::VolumeServiceClient::new(channel).remove_volume(request).await
         });
         node.cri().remove_volume("left").expect("it can be removed");
-        assert_nothing_new(&node, &before);
+        assert_no_leaks_since(&node, &before);
     }
 }
 
 #[test]
 fn clients_that_vanish_while_images_are_pulled_and_removed_leave_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let image = busybox().layer(random_layer(2_000_000, 9431)).build();
     node.registry().push("vanish/image:1", &image);
     let reference = node.registry().reference("vanish/image:1");
     for time in 0..TIMES {
         let request = cri::PullImageRequest { image: Some(image_spec(&reference)), ..Default::default() };
-        vanish_from_images(&node, moment(time, 200), async |mut client| client.pull_image(request).await);
-        let clean = eventually(LIMIT, || node.sweep().findings.is_empty());
-        assert!(clean, "{:#?}", node.sweep().findings);
+        abandon_image_call(&node, random_delay(time, 200), async |mut client| {
+            client.pull_image(request).await
+        });
+        let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
+        assert!(clean, "{:#?}", node.leak_scan().findings);
         assert_eq!(node.cri().pull(&reference, None).expect("it can be pulled"), image.config.digest);
         assert!(node.cri().image(&reference).expect("it is asked for").is_some());
 
         let request = cri::RemoveImageRequest { image: Some(image_spec(&reference)) };
-        vanish_from_images(&node, moment(time, 30), async |mut client| client.remove_image(request).await);
+        abandon_image_call(&node, random_delay(time, 30), async |mut client| {
+            client.remove_image(request).await
+        });
         node.cri().remove_image(&reference).expect("it can be removed");
         assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
-        let clean = eventually(LIMIT, || node.sweep().findings.is_empty());
-        assert!(clean, "{:#?}", node.sweep().findings);
+        let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
+        assert!(clean, "{:#?}", node.leak_scan().findings);
     }
 }

@@ -10,19 +10,19 @@ use switchyard_proto::cri::v1::{ContainerState, NamespaceMode, PodSandboxState, 
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::image::{busybox, random_layer};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
 
-use super::versions::behind_a_front;
-use super::{LIMIT, assert_nothing_new, assert_recovers, refused, retry};
+use super::versions::node_behind_proxy;
+use super::{LIMIT, assert_no_leaks_since, assert_recovers, refused, retry};
 
 /// What a call may take that runs out of space, with room for undoing what it had begun.
 const SOON: Duration = Duration::from_secs(40);
 
 /// All that was free of a disk; given back when this is dropped.
-struct Filling(PathBuf);
+struct FilledDisk(PathBuf);
 
-impl Filling {
+impl FilledDisk {
     /// Takes all bytes of the disk that `dir` is on.
     fn bytes(dir: &Path) -> Self {
         let filling = Self(dir.join("filling"));
@@ -61,7 +61,7 @@ impl Filling {
     }
 }
 
-impl Drop for Filling {
+impl Drop for FilledDisk {
     fn drop(&mut self) {
         let _ = if self.0.is_dir() { fs::remove_dir_all(&self.0) } else { fs::remove_file(&self.0) };
     }
@@ -77,16 +77,16 @@ fn assert_full(status: &Status) {
 }
 
 /// The state and containerd's root are full.
-fn a_full_state(options: &str, fill: fn(&Path) -> Filling) {
-    let node = Node::start_with("", |root| root.small_disk(&root.state(), options));
-    let cri = node.cri().within(SOON);
+fn a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
+    let node = TestNode::start_with("", |root| root.small_disk(&root.state(), options));
+    let cri = node.cri().with_timeout(SOON);
     let image = busybox().layer(random_layer(2_000_000, 4242)).build();
     node.registry().push("disks/image:1", &image);
     let reference = node.registry().reference("disks/image:1");
     let pod = node.pod("full");
     // It makes no processes, which would be new in each look around.
-    let id = pod.shell("main", "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done");
-    let before = node.sweep();
+    let id = pod.start_shell("main", "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done");
+    let before = node.leak_scan();
     let filling = fill(&node.root().state());
 
     let exhausted = &[Code::ResourceExhausted];
@@ -110,27 +110,27 @@ fn a_full_state(options: &str, fill: fn(&Path) -> Filling) {
     assert_recovers(&node);
     // A download that containerd could not even begin is taken up by the next of the same layer.
     cri.pull(&reference, None).expect("it can be pulled");
-    assert_eq!(node.pod("another").output("echo another", |_| {}), "another");
+    assert_eq!(node.pod("another").run_shell("echo another", |_| {}), "another");
     cri.remove_image(&reference).expect("it can be removed");
-    assert_nothing_new(&node, &before);
-    assert_eq!(pod.output("echo more", |_| {}), "more");
+    assert_no_leaks_since(&node, &before);
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
     node.cri().stop(&id, 0).expect("it can be stopped");
     assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
 }
 
 #[test]
 fn without_bytes_for_state_nothing_is_half_made_and_all_works_when_there_are_some() {
-    a_full_state("size=40m", Filling::bytes);
+    a_full_state("size=40m", FilledDisk::bytes);
 }
 
 #[test]
 fn without_inodes_for_state_nothing_is_half_made_and_all_works_when_there_are_some() {
-    a_full_state("size=200m,nr_inodes=3000", Filling::inodes);
+    a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
 }
 
 /// Waits until the node says by all the ways it has whether its disk is full; it is ready either way, or nobody would end anything.
 #[track_caller]
-fn assert_disk(node: &Node, full: bool) {
+fn assert_disk(node: &TestNode, full: bool) {
     let mut last = String::new();
     let told = eventually(LIMIT, || {
         let (status, body) = node.daemon().get("/readyz/disk");
@@ -149,7 +149,7 @@ fn assert_disk(node: &Node, full: bool) {
 }
 
 /// Whether the node says of a container that it has ended and that this is not on record.
-fn is_unrecorded(node: &Node, container: &str) -> bool {
+fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
     let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
     let info = status.expect("it is told").info;
     // As JSON: `"exits.unrecorded":"ID, ID"`.
@@ -158,48 +158,48 @@ fn is_unrecorded(node: &Node, container: &str) -> bool {
 }
 
 /// What was told of an end.
-fn end(node: &Node, container: &str) -> (i32, i64, i64, String) {
+fn exit_info(node: &TestNode, container: &str) -> (i32, i64, i64, String) {
     let status = node.cri().wait_exit(container);
     (status.exit_code, status.started_at, status.finished_at, status.reason)
 }
 
 /// Ends are told, what runs can be stopped, and what was stopped can be removed, on a disk that is filled again whenever something has
 /// become free; what was told is as it was, whoever asks.
-fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> Filling) -> bool {
-    let node = Node::start_with("", |root| root.small_disk(&root.state(), options));
-    let cri = node.cri().within(SOON);
+fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
+    let node = TestNode::start_with("", |root| root.small_disk(&root.state(), options));
+    let cri = node.cri().with_timeout(SOON);
     node.registry().push("disks/gone:1", &busybox().layer(random_layer(2_000_000, 4243)).build());
     let reference = node.registry().reference("disks/gone:1");
     cri.pull(&reference, None).expect("it can be pulled");
     let pod = node.pod("full");
     let other = node.pod("other");
     let third = node.pod("third");
-    let dies = pod.shell("dies", "mkfifo /f; read x </f; echo last words; exit 7");
-    let stopped = pod.shell("stopped", "exec sleep 1000");
-    let runs = pod.shell("runs", "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done");
-    let of_other = other.shell("main", "exec sleep 1000");
-    let of_third = third.shell("main", "exec sleep 1000");
+    let dies = pod.start_shell("dies", "mkfifo /f; read x </f; echo last words; exit 7");
+    let stopped = pod.start_shell("stopped", "exec sleep 1000");
+    let runs = pod.start_shell("runs", "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done");
+    let of_other = other.start_shell("main", "exec sleep 1000");
+    let of_third = third.start_shell("main", "exec sleep 1000");
     let filling = fill(&node.root().state());
     assert_disk(&node, true);
 
     filling.refill();
     assert_eq!(node.cri().sh(&dies, "echo >/f"), "");
-    assert_eq!(end(&node, &dies).0, 7);
+    assert_eq!(exit_info(&node, &dies).0, 7);
     pod.wait_log("dies", |lines| lines.iter().any(|line| line.contains("last words")));
     filling.refill();
     cri.stop(&stopped, 1).expect("it can be stopped");
-    assert_eq!(end(&node, &stopped).0, 137);
+    assert_eq!(exit_info(&node, &stopped).0, 137);
     filling.refill();
     // A kubelet frees what a pod has taken once the pod is stopped.
     cri.stop_pod(other.id()).expect("it can be stopped");
     assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
-    let told = [&dies, &stopped, &of_other].map(|id| (id.clone(), end(&node, id)));
-    let unrecorded = told.iter().any(|(id, _)| is_unrecorded(&node, id));
+    let told = [&dies, &stopped, &of_other].map(|id| (id.clone(), exit_info(&node, id)));
+    let unrecorded = told.iter().any(|(id, _)| is_exit_unrecorded(&node, id));
     filling.refill();
     node.daemon().kill9();
     node.daemon().restart();
     for (id, end_told) in &told {
-        assert_eq!(end(&node, id), *end_told, "the next daemon tells another end");
+        assert_eq!(exit_info(&node, id), *end_told, "the next daemon tells another end");
     }
     assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
     assert_eq!(node.cri().sh(&runs, "echo reached"), "reached");
@@ -225,37 +225,38 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> Filling) -> bool {
 
     drop(filling);
     assert_disk(&node, false);
-    let recorded = || told.iter().all(|(id, _)| !is_unrecorded(&node, id));
+    let recorded = || told.iter().all(|(id, _)| !is_exit_unrecorded(&node, id));
     assert!(eventually(LIMIT, recorded), "an end is not put on record: {}", node.daemon().tail());
     node.daemon().kill9();
     node.daemon().restart();
-    assert_eq!(end(&node, &dies), told[0].1);
+    assert_eq!(exit_info(&node, &dies), told[0].1);
     for id in [&dies, &stopped, &of_other, &of_third] {
         cri.remove(id).expect("it can be removed");
     }
     cri.remove_image(&reference).expect("it can be removed");
-    assert_eq!(pod.output("echo more", |_| {}), "more");
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
     unrecorded
 }
 
 #[test]
 fn without_bytes_for_state_ends_are_told_and_space_can_be_made() {
-    let unrecorded = ends_on_a_full_state("size=40m", Filling::bytes);
+    let unrecorded = ends_on_a_full_state("size=40m", FilledDisk::bytes);
     assert!(unrecorded, "containerd had space for each end, so that nothing was shown");
 }
 
 #[test]
 fn without_inodes_for_state_ends_are_told_and_space_can_be_made() {
-    ends_on_a_full_state("size=200m,nr_inodes=3000", Filling::inodes);
+    ends_on_a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
 }
 
 /// Whether a database has space for one change and not for another depends on where its free pages are: here it has none for any.
 #[test]
 fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped() {
     let behind = RefCell::new(None);
-    let node = behind_a_front(&behind);
-    let fill = |parts: &[&str]| behind.borrow().as_ref().expect("it was started with the node").1.fill(parts);
-    let cri = node.cri().within(SOON);
+    let node = node_behind_proxy(&behind);
+    let fill =
+        |parts: &[&str]| behind.borrow().as_ref().expect("it was started with the node").1.set_full(parts);
+    let cri = node.cri().with_timeout(SOON);
     let pod = node.pod("stopped");
     let removed = node.pod("removed");
     // It has no namespace that would be missed.
@@ -264,9 +265,9 @@ fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped
         namespaces(config).set_ipc(NamespaceMode::Node);
     });
     let pods = [&pod, &removed, &bare];
-    let ids = pods.map(|pod| pod.shell("main", "exec sleep 1000"));
-    let ended = pod.shell("ended", "exit 0");
-    assert_eq!(end(&node, &ended).0, 0);
+    let ids = pods.map(|pod| pod.start_shell("main", "exec sleep 1000"));
+    let ended = pod.start_shell("ended", "exit 0");
+    assert_eq!(exit_info(&node, &ended).0, 0);
     let exhausted = &[Code::ResourceExhausted];
     fill(&["Containers/Create", "Containers/Update"]);
 
@@ -274,18 +275,18 @@ fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped
     cri.stop_pod(pod.id()).expect("what is left of it shows that it was");
     cri.remove_pod(removed.id()).expect("there is space for that");
     assert_full(&refused("StopPodSandbox", cri.stop_pod(bare.id()), exhausted));
-    let told = [&ids[0], &ids[2]].map(|id| (id.clone(), end(&node, id)));
+    let told = [&ids[0], &ids[2]].map(|id| (id.clone(), exit_info(&node, id)));
     for (id, (code, ..)) in &told {
-        assert!(*code == 137 && is_unrecorded(&node, id), "{code}");
+        assert!(*code == 137 && is_exit_unrecorded(&node, id), "{code}");
     }
-    assert!(!is_unrecorded(&node, &ids[1]), "it is gone");
+    assert!(!is_exit_unrecorded(&node, &ids[1]), "it is gone");
     node.daemon().kill9();
     node.daemon().restart();
     for (id, end_told) in &told {
-        assert_eq!(end(&node, id), *end_told, "the next daemon tells another end");
-        assert!(is_unrecorded(&node, id));
+        assert_eq!(exit_info(&node, id), *end_told, "the next daemon tells another end");
+        assert!(is_exit_unrecorded(&node, id));
     }
-    assert_eq!(end(&node, &ended).0, 0);
+    assert_eq!(exit_info(&node, &ended).0, 0);
     assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready);
     assert_eq!(cri.status(&ids[1]).expect_err("it is gone").code(), Code::NotFound);
 
@@ -293,11 +294,11 @@ fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped
     assert_full(&refused("RemoveContainer", cri.remove(&ids[0]), exhausted));
     assert_full(&refused("RemovePodSandbox", cri.remove_pod(pod.id()), exhausted));
     fill(&[]);
-    let recorded = || told.iter().all(|(id, _)| !is_unrecorded(&node, id));
+    let recorded = || told.iter().all(|(id, _)| !is_exit_unrecorded(&node, id));
     assert!(eventually(LIMIT, recorded), "an end is not put on record: {}", node.daemon().tail());
     node.daemon().kill9();
     node.daemon().restart();
-    assert_eq!(end(&node, &told[1].0), told[1].1);
+    assert_eq!(exit_info(&node, &told[1].0), told[1].1);
     for pod in [&pod, &bare] {
         cri.stop_pod(pod.id()).expect("it can be stopped again");
         cri.remove_pod(pod.id()).expect("it can be removed");
@@ -306,13 +307,13 @@ fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped
 
 #[test]
 fn without_inodes_for_runs_starts_and_commands_fail_clearly_and_all_works_when_there_are_some() {
-    let node = Node::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
-    let cri = node.cri().within(SOON);
+    let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
+    let cri = node.cri().with_timeout(SOON);
     let pod = node.pod("full");
-    let id = pod.shell("main", "exec sleep 1000");
-    let before = node.sweep();
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let before = node.leak_scan();
     let created = pod.create(&node.container("created", &["sleep", "1000"]));
-    let filling = Filling::inodes(&node.root().run());
+    let filling = FilledDisk::inodes(&node.root().run());
     let exhausted = &[Code::ResourceExhausted];
     assert_full(&refused("StartContainer", cri.start(&created), exhausted));
     let status = cri.status(&created).expect("it has a status");
@@ -322,23 +323,23 @@ fn without_inodes_for_runs_starts_and_commands_fail_clearly_and_all_works_when_t
     assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
     drop(filling);
     node.cri().remove(&created).expect("it can be removed");
-    assert_nothing_new(&node, &before);
+    assert_no_leaks_since(&node, &before);
     assert_recovers(&node);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-    assert_eq!(pod.output("echo more", |_| {}), "more");
-    assert_eq!(node.pod("another").output("echo another", |_| {}), "another");
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
+    assert_eq!(node.pod("another").run_shell("echo another", |_| {}), "another");
 }
 
 #[test]
 fn a_daemon_begins_without_space_for_its_run_files_says_so_and_serves() {
-    let node = Node::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
+    let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
     let pod = node.pod("full");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     node.daemon().kill9();
     fs::remove_file(node.root().run().join("admin.addr")).expect("it was there");
-    let filling = Filling::inodes(&node.root().run());
+    let filling = FilledDisk::inodes(&node.root().run());
     node.daemon().spawn();
-    let cri = node.cri().within(SOON);
+    let cri = node.cri().with_timeout(SOON);
     let containers = retry("ListContainers", || cri.containers());
     assert_eq!(containers.len(), 1, "{containers:#?}");
     let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
@@ -347,29 +348,30 @@ fn a_daemon_begins_without_space_for_its_run_files_says_so_and_serves() {
     assert_full(&refused("ExecSync", cri.exec(&id, &["true"], 5), &[Code::ResourceExhausted]));
     drop(filling);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-    assert_eq!(pod.output("echo more", |_| {}), "more");
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
 }
 
 #[test]
 fn a_full_disk_for_logs_stops_no_container() {
-    let node = Node::start_with("", |root| root.small_disk(&root.log_dir(), "size=1m"));
+    let node = TestNode::start_with("", |root| root.small_disk(&root.log_dir(), "size=1m"));
     let pod = node.pod("full");
-    let id = pod.shell("main", "n=0; while :; do n=$((n+1)); echo line $n; echo $n > /n; sleep 0.01; done");
+    let id =
+        pod.start_shell("main", "n=0; while :; do n=$((n+1)); echo line $n; echo $n > /n; sleep 0.01; done");
     pod.wait_log("main", |lines| !lines.is_empty());
-    let before = node.sweep();
-    let filling = Filling::bytes(&node.root().log_dir());
+    let before = node.leak_scan();
+    let filling = FilledDisk::bytes(&node.root().log_dir());
     let counted = || node.cri().sh(&id, "cat /n").parse::<u64>().unwrap_or_default();
     let so_far = counted();
     assert!(eventually(LIMIT, || counted() > so_far + 50), "the container is held up");
     let name = random_name();
-    let quiet = pod.shell(&name, "echo unheard; exec sleep 1000");
+    let quiet = pod.start_shell(&name, "echo unheard; exec sleep 1000");
     assert_eq!(node.cri().sh(&quiet, "echo reached"), "reached");
     drop(filling);
     let so_far = pod.log("main").len();
     pod.wait_log("main", |lines| lines.len() > so_far + 20);
-    assert_eq!(pod.output("echo more", |_| {}), "more");
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
     let status = node.cri().status(&quiet).expect("it has a status");
     assert_eq!(status.state(), ContainerState::ContainerRunning);
     node.cri().remove(&quiet).expect("it can be removed");
-    assert!(node.sweep().since(&before).iter().all(|found| !found.contains(&quiet)));
+    assert!(node.leak_scan().new_since(&before).iter().all(|found| !found.contains(&quiet)));
 }

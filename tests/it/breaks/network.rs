@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1::PodSandboxState;
 use switchyard_tests::host::{eventually, processes};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use switchyard_tests::prereq;
 use tonic::Code;
 
-use super::{LIMIT, assert_nothing_new, assert_recovers, assert_told, refused};
+use super::{LIMIT, assert_no_leaks_since, assert_not_ready, assert_recovers, refused};
 
 /// A plugin at the end of the chain that does what the file named after the command says, and else hands the result on.
 const PLUGIN: &str = r#"#!/bin/sh
@@ -36,15 +36,15 @@ echo "$input" | sed -e 's/.*"prevResult"://' -e 't next' -e ':next' -e 's/,"type
 const SOON: Duration = Duration::from_secs(30);
 
 /// A node whose network ends with a plugin that does as it is told.
-struct Wayward {
-    node: Node,
+struct FaultyCniNode {
+    node: TestNode,
     dir: PathBuf,
 }
 
-impl Wayward {
+impl FaultyCniNode {
     fn start() -> Self {
         let mut place = PathBuf::new();
-        let node = Node::start_configured(|root| {
+        let node = TestNode::start_configured(|root| {
             let dir = root.path().join("cni/wayward");
             fs::create_dir_all(&dir).expect("the root can be written");
             let plugin = dir.join("wayward");
@@ -70,12 +70,12 @@ impl Wayward {
     }
 
     /// Lets the plugin do this from now on at a command (`ADD`, `DEL`).
-    fn tell(&self, command: &str, what: &str) {
+    fn set_plugin_fault(&self, command: &str, what: &str) {
         fs::write(self.dir.join(command), what).expect("the root can be written");
     }
 
     /// Lets the plugin do well at a command.
-    fn heal(&self, command: &str) {
+    fn clear_plugin_fault(&self, command: &str) {
         fs::remove_file(self.dir.join(command)).expect("it was told something");
     }
 
@@ -96,10 +96,10 @@ impl Wayward {
 
 #[test]
 fn a_plugin_that_goes_wrong_when_a_pod_is_made_is_named_and_its_work_undone() {
-    let wayward = Wayward::start();
+    let wayward = FaultyCniNode::start();
     let node = &wayward.node;
-    let cri = node.cri().within(SOON);
-    let before = node.sweep();
+    let cri = node.cri().with_timeout(SOON);
+    let before = node.leak_scan();
     for (what, told, code) in [
         ("fail", "plugin wayward refused ADD with code 7: a planned failure", Code::Unknown),
         ("hang", "plugin wayward did not finish ADD within 2 s", Code::Unknown),
@@ -110,16 +110,16 @@ fn a_plugin_that_goes_wrong_when_a_pod_is_made_is_named_and_its_work_undone() {
         ("killed", "plugin wayward failed on ADD with signal: 9", Code::Unknown),
         ("full", "no space left on device", Code::ResourceExhausted),
     ] {
-        wayward.tell("ADD", what);
+        wayward.set_plugin_fault("ADD", what);
         let config = node.pod_config(what);
         let status = refused(what, cri.run_pod(&config), &[code]);
         assert!(status.message().contains(told), "{what}: {status}");
         wayward.assert_given_up(what);
-        assert_nothing_new(node, &before);
+        assert_no_leaks_since(node, &before);
         // It tells of what is configured and installed, not of what plugins answer: pods with the host's network go on.
         assert!(node.cri().condition("NetworkReady").expect("Status answers").status, "{what}");
         assert_eq!(node.daemon().get("/readyz/network").0, 200, "{what}");
-        wayward.heal("ADD");
+        wayward.clear_plugin_fault("ADD");
         // The same pod can be asked for again.
         let pod = node.run(config);
         assert_eq!(pod.status().state(), PodSandboxState::SandboxReady);
@@ -129,18 +129,18 @@ fn a_plugin_that_goes_wrong_when_a_pod_is_made_is_named_and_its_work_undone() {
 
 #[test]
 fn a_plugin_that_goes_wrong_when_a_pod_is_stopped_is_named_and_the_stop_can_be_repeated() {
-    let wayward = Wayward::start();
+    let wayward = FaultyCniNode::start();
     let node = &wayward.node;
-    let cri = node.cri().within(SOON);
-    let before = node.sweep();
+    let cri = node.cri().with_timeout(SOON);
+    let before = node.leak_scan();
     for (what, told) in [
         ("fail", "plugin wayward refused DEL with code 7: a planned failure"),
         ("hang", "plugin wayward did not finish DEL within 2 s"),
         ("killed", "plugin wayward failed on DEL with signal: 9"),
     ] {
         let pod = node.pod(what);
-        let id = pod.shell("main", "exec sleep 1000");
-        wayward.tell("DEL", what);
+        let id = pod.start_shell("main", "exec sleep 1000");
+        wayward.set_plugin_fault("DEL", what);
         let status = refused("StopPodSandbox", cri.stop_pod(pod.id()), &[Code::Unknown]);
         assert!(status.message().contains(told), "{what}: {status}");
         assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready, "{what}");
@@ -148,27 +148,27 @@ fn a_plugin_that_goes_wrong_when_a_pod_is_stopped_is_named_and_the_stop_can_be_r
         let status = refused("RemovePodSandbox", cri.remove_pod(pod.id()), &[Code::Unknown]);
         assert!(status.message().contains(told), "{what}: {status}");
         wayward.assert_given_up(what);
-        wayward.heal("DEL");
+        wayward.clear_plugin_fault("DEL");
         node.cri().stop_pod(pod.id()).expect("it can be stopped again");
         drop(pod);
-        assert_nothing_new(node, &before);
+        assert_no_leaks_since(node, &before);
     }
     // A failed pod whose undoing fails too is cleared away later, without anybody's asking.
-    wayward.tell("ADD", "fail");
-    wayward.tell("DEL", "fail");
+    wayward.set_plugin_fault("ADD", "fail");
+    wayward.set_plugin_fault("DEL", "fail");
     let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("both")), &[Code::Unknown]);
     assert!(status.message().contains("a planned failure"), "{status}");
-    wayward.heal("DEL");
-    wayward.heal("ADD");
-    assert_nothing_new(node, &before);
+    wayward.clear_plugin_fault("DEL");
+    wayward.clear_plugin_fault("ADD");
+    assert_no_leaks_since(node, &before);
 }
 
 #[test]
 fn a_network_that_vanishes_or_breaks_is_told_and_pods_are_still_stopped() {
-    let wayward = Wayward::start();
+    let wayward = FaultyCniNode::start();
     let node = &wayward.node;
-    let cri = node.cri().within(SOON);
-    let before = node.sweep();
+    let cri = node.cri().with_timeout(SOON);
+    let before = node.leak_scan();
     let list = fs::read_to_string(wayward.conflist()).expect("it is there");
     let dir = node.root().cni_conf();
     let named = dir.to_str().expect("the path is ASCII").to_owned();
@@ -178,7 +178,7 @@ fn a_network_that_vanishes_or_breaks_is_told_and_pods_are_still_stopped() {
             None => fs::remove_file(wayward.conflist()).expect("it is there"),
             Some(text) => fs::write(wayward.conflist(), text).expect("the root can be written"),
         }
-        assert_told(node, "NetworkReady", "NetworkPluginNotReady", &named);
+        assert_not_ready(node, "NetworkReady", "NetworkPluginNotReady", &named);
         assert!(node.cri().condition("RuntimeReady").expect("Status answers").status, "{what}");
         let (status, body) = node.daemon().get("/readyz/network");
         assert!(status == 503 && body.contains(&named), "{what}: {status} {body}");
@@ -187,7 +187,7 @@ fn a_network_that_vanishes_or_breaks_is_told_and_pods_are_still_stopped() {
         // By the copy of the configuration that was kept when it was made.
         node.cri().stop_pod(pod.id()).expect("it can be stopped");
         drop(pod);
-        assert_nothing_new(node, &before);
+        assert_no_leaks_since(node, &before);
         fs::write(wayward.conflist(), &list).expect("the root can be written");
         assert_recovers(node);
         assert_eq!(node.pod("again").status().state(), PodSandboxState::SandboxReady);
@@ -196,15 +196,15 @@ fn a_network_that_vanishes_or_breaks_is_told_and_pods_are_still_stopped() {
 
 #[test]
 fn a_plugin_that_is_missing_is_told_and_pods_are_stopped_when_it_is_back() {
-    let wayward = Wayward::start();
+    let wayward = FaultyCniNode::start();
     let node = &wayward.node;
-    let cri = node.cri().within(SOON);
-    let before = node.sweep();
+    let cri = node.cri().with_timeout(SOON);
+    let before = node.leak_scan();
     let pod = node.pod("missing");
     let plugin = wayward.dir.join("wayward");
     let away = wayward.dir.join("away");
     fs::rename(&plugin, &away).expect("it is there");
-    assert_told(node, "NetworkReady", "NetworkPluginNotReady", "plugin wayward");
+    assert_not_ready(node, "NetworkReady", "NetworkPluginNotReady", "plugin wayward");
     let status =
         refused("RunPodSandbox", cri.run_pod(&node.pod_config("none")), &[Code::Unknown, Code::Unavailable]);
     assert!(status.message().contains("plugin wayward"), "{status}");
@@ -214,5 +214,5 @@ fn a_plugin_that_is_missing_is_told_and_pods_are_stopped_when_it_is_back() {
     assert_recovers(node);
     node.cri().stop_pod(pod.id()).expect("it can be stopped again");
     drop(pod);
-    assert_nothing_new(node, &before);
+    assert_no_leaks_since(node, &before);
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1::AuthConfig;
-use switchyard_tests::gate::{Access, Fault, Gate};
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Blob, Family, Image, Index, busybox, random_layer};
-use switchyard_tests::node::Node;
+use switchyard_tests::leak_scan::{NAMESPACE, ctr};
+use switchyard_tests::node::TestNode;
 use switchyard_tests::registry::Registry;
-use switchyard_tests::sweep::{NAMESPACE, ctr};
+use switchyard_tests::registry_proxy::{Access, RegistryFault, RegistryProxy};
 use tonic::{Code, Status};
 
 use super::{LIMIT, refused};
@@ -18,7 +18,7 @@ use super::{LIMIT, refused};
 /// What a pull may take that fails after all its tries.
 const SOON: Duration = Duration::from_secs(60);
 /// How often a fault is planned that is to outlast all tries.
-const OFTEN: usize = 40;
+const MORE_THAN_RETRIES: usize = 40;
 
 fn conf() -> &'static str {
     "[registry]\nidle_timeout_seconds = 1\n"
@@ -29,7 +29,7 @@ fn unique(seed: u64) -> Image {
 }
 
 /// What containerd holds of images: content, snapshots, leases, downloads.
-fn holdings(node: &Node) -> HashSet<String> {
+fn stored_content(node: &TestNode) -> HashSet<String> {
     let socket = node.root().containerd_socket().expect("containerd runs");
     let kinds: [&[&str]; 5] = [
         &["content", "ls", "-q"],
@@ -43,51 +43,51 @@ fn holdings(node: &Node) -> HashSet<String> {
 
 /// Pulls, which has to fail and to leave nothing of what it began.
 #[track_caller]
-fn fails(node: &Node, reference: &str, codes: &[Code], told: &str) -> Status {
-    let before = holdings(node);
-    let status = refused(told, node.cri().within(SOON).pull(reference, None), codes);
+fn assert_pull_fails(node: &TestNode, reference: &str, codes: &[Code], told: &str) -> Status {
+    let before = stored_content(node);
+    let status = refused(told, node.cri().with_timeout(SOON).pull(reference, None), codes);
     assert!(status.message().contains(told), "{told:?} is not told: {status}");
     assert_eq!(node.cri().image(reference).expect("it is asked for"), None);
-    assert!(eventually(LIMIT, || node.sweep().findings.is_empty()), "{:#?}", node.sweep().findings);
-    let new = || holdings(node).difference(&before).cloned().collect::<Vec<_>>();
+    assert!(eventually(LIMIT, || node.leak_scan().findings.is_empty()), "{:#?}", node.leak_scan().findings);
+    let new = || stored_content(node).difference(&before).cloned().collect::<Vec<_>>();
     assert!(eventually(LIMIT, || new().is_empty()), "left behind: {:#?}", new());
     status
 }
 
-fn plan(node: &Node, part: &str, fault: &Fault, times: usize) {
+fn plan(node: &TestNode, part: &str, fault: &RegistryFault, times: usize) {
     for _ in 0..times {
-        node.registry().gate().fail_next(part, fault.clone());
+        node.registry().proxy().add_fault(part, fault.clone());
     }
 }
 
-fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Fault {
+fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> RegistryFault {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Fault::Answer(status, headers, body.to_vec())
+    RegistryFault::Answer(status, headers, body.to_vec())
 }
 
 #[test]
 fn a_registry_that_is_silent_or_breaks_off_for_good_is_given_up_on_and_leaves_nothing() {
-    let node = Node::start_with(conf(), |_| {});
-    let gate = node.registry().gate();
+    let node = TestNode::start_with(conf(), |_| {});
+    let gate = node.registry().proxy();
     for (name, fault, told) in [
-        ("silent", Fault::StallAfter(1000), "nothing was received for 1000 ms"),
-        ("cut", Fault::CutAfter(2000), "sha256:"),
-        ("failing", Fault::Status(503), "503"),
+        ("silent", RegistryFault::StallAfter(1000), "nothing was received for 1000 ms"),
+        ("cut", RegistryFault::CutAfter(2000), "sha256:"),
+        ("failing", RegistryFault::Status(503), "503"),
     ] {
         let image = unique(name.len() as u64 * 101);
         node.registry().push(&format!("registries/{name}:1"), &image);
-        plan(&node, &image.layers[1].digest, &fault, OFTEN);
+        plan(&node, &image.layers[1].digest, &fault, MORE_THAN_RETRIES);
         let reference = node.registry().reference(&format!("registries/{name}:1"));
-        fails(&node, &reference, &[Code::Unavailable, Code::Unknown], told);
+        assert_pull_fails(&node, &reference, &[Code::Unavailable, Code::Unknown], told);
         gate.release();
-        gate.forget_faults();
+        gate.clear_faults();
         node.cri().pull(&reference, None).expect("it is well again");
     }
 }
 
 #[test]
 fn a_registry_that_wants_to_be_asked_later_is() {
-    let node = Node::start_with(conf(), |_| {});
+    let node = TestNode::start_with(conf(), |_| {});
     let image = unique(4711);
     node.registry().push("registries/later:1", &image);
     let reference = node.registry().reference("registries/later:1");
@@ -98,13 +98,13 @@ fn a_registry_that_wants_to_be_asked_later_is() {
     node.cri().pull(&reference, None).expect("it is asked later");
     node.cri().remove_image(&reference).expect("it can be removed");
     // One that wants it always is told so.
-    plan(&node, "/manifests/1", &answer(429, &[("Retry-After", "0")], b""), OFTEN);
-    let status = fails(&node, &reference, &[Code::Unavailable, Code::ResourceExhausted], "later");
+    plan(&node, "/manifests/1", &answer(429, &[("Retry-After", "0")], b""), MORE_THAN_RETRIES);
+    let status = assert_pull_fails(&node, &reference, &[Code::Unavailable, Code::ResourceExhausted], "later");
     assert!(status.message().contains(&node.registry().address().to_string()), "{status}");
 }
 
 /// An image whose manifest says of its own layer what `lie` makes of it.
-fn lying(image: &Image, lie: impl FnOnce(&mut Value)) -> Blob {
+fn image_with_false_layer(image: &Image, lie: impl FnOnce(&mut Value)) -> Blob {
     let mut manifest: Value = serde_json::from_slice(&image.manifest.bytes).expect("it is JSON");
     lie(&mut manifest["layers"][1]);
     Blob::new(&image.manifest.media_type, manifest.to_string().into_bytes())
@@ -112,40 +112,40 @@ fn lying(image: &Image, lie: impl FnOnce(&mut Value)) -> Blob {
 
 #[test]
 fn a_registry_that_lies_is_found_out_and_leaves_nothing() {
-    let node = Node::start_with(conf(), |_| {});
+    let node = TestNode::start_with(conf(), |_| {});
     for (name, bytes) in [("short", -7_i64), ("long", 7)] {
         let image = unique(bytes.unsigned_abs() + if bytes < 0 { 900 } else { 901 });
         node.registry().push(&format!("registries/{name}:1"), &image);
-        let manifest = lying(&image, |layer| {
+        let manifest = image_with_false_layer(&image, |layer| {
             let size = layer["size"].as_i64().expect("it is a number");
             layer["size"] = json!(size + bytes);
         });
         let served = answer(200, &[("Content-Type", &manifest.media_type)], &manifest.bytes);
-        plan(&node, "/manifests/1", &served, OFTEN);
+        plan(&node, "/manifests/1", &served, MORE_THAN_RETRIES);
         let reference = node.registry().reference(&format!("registries/{name}:1"));
-        fails(
+        assert_pull_fails(
             &node,
             &reference,
             &[Code::Unknown, Code::FailedPrecondition, Code::Unavailable],
             "bytes instead of",
         );
-        node.registry().gate().forget_faults();
+        node.registry().proxy().clear_faults();
     }
     // A manifest that does not have the digest by which it was asked for.
     let image = unique(910);
     let other = unique(911);
     let digest = node.registry().push("registries/digest:1", &image);
     let served = answer(200, &[("Content-Type", &other.manifest.media_type)], &other.manifest.bytes);
-    plan(&node, &format!("/manifests/{digest}"), &served, OFTEN);
+    plan(&node, &format!("/manifests/{digest}"), &served, MORE_THAN_RETRIES);
     let reference = node.registry().reference(&format!("registries/digest@{digest}"));
-    fails(&node, &reference, &[Code::Unknown, Code::FailedPrecondition], &digest);
-    node.registry().gate().forget_faults();
+    assert_pull_fails(&node, &reference, &[Code::Unknown, Code::FailedPrecondition], &digest);
+    node.registry().proxy().clear_faults();
     node.cri().pull(&reference, None).expect("it is honest now");
 }
 
 #[test]
 fn manifests_that_are_huge_no_json_or_for_others_are_refused_and_leave_nothing() {
-    let node = Node::start_with(conf(), |_| {});
+    let node = TestNode::start_with(conf(), |_| {});
     let image = unique(920);
     node.registry().push("registries/manifest:1", &image);
     let reference = node.registry().reference("registries/manifest:1");
@@ -155,36 +155,36 @@ fn manifests_that_are_huge_no_json_or_for_others_are_refused_and_leave_nothing()
         (vec![b' '; 9 << 20], "more than the limit"),
         (b"<html>a login page</html>".to_vec(), "registries/manifest"),
     ] {
-        plan(&node, "/manifests/1", &answer(200, &[("Content-Type", &kind)], &body), OFTEN);
-        fails(&node, &reference, codes, told);
-        node.registry().gate().forget_faults();
+        plan(&node, "/manifests/1", &answer(200, &[("Content-Type", &kind)], &body), MORE_THAN_RETRIES);
+        assert_pull_fails(&node, &reference, codes, told);
+        node.registry().proxy().clear_faults();
     }
     let others = ["s390x", "riscv64"].map(|name| busybox().architecture(name).build());
     node.registry().push_index("registries/others:1", &Index::new(Family::Oci, others.to_vec()));
     let reference = node.registry().reference("registries/others:1");
     let codes = &[Code::NotFound, Code::InvalidArgument, Code::FailedPrecondition];
-    let status = fails(&node, &reference, codes, "linux/s390x");
+    let status = assert_pull_fails(&node, &reference, codes, "linux/s390x");
     assert!(status.message().contains("linux/riscv64"), "{status}");
 }
 
 #[test]
 fn a_registry_that_sends_elsewhere_is_followed_without_the_password() {
-    let node = Node::start_with(conf(), |_| {});
+    let node = TestNode::start_with(conf(), |_| {});
     let access = Access::Basic { user: "user".to_owned(), password: "secret".to_owned() };
-    let registry = Registry::start_behind_gate(access);
+    let registry = Registry::start_behind_proxy(access);
     let image = unique(930);
     registry.push("registries/elsewhere:1", &image);
     // Where the layers are: another address, which writes down what it is told.
-    let elsewhere = Gate::start(registry.upstream(), Access::Open);
+    let elsewhere = RegistryProxy::start(registry.upstream(), Access::Open);
     let layer = &image.layers[1].digest;
     let path = format!("/v2/registries/elsewhere/blobs/{layer}");
     let location = format!("http://{}{path}", elsewhere.address());
-    registry.gate().fail_next(&path, answer(307, &[("Location", &location)], b""));
+    registry.proxy().add_fault(&path, answer(307, &[("Location", &location)], b""));
     let reference = registry.reference("registries/elsewhere:1");
     let auth = AuthConfig { username: "user".into(), password: "secret".into(), ..Default::default() };
     node.cri().pull(&reference, Some(auth)).expect("it is followed");
     assert_eq!(elsewhere.count(layer), 1, "{:?}", elsewhere.requests());
-    for head in elsewhere.heads() {
+    for head in elsewhere.request_heads() {
         assert!(
             !head.to_ascii_lowercase().contains("authorization"),
             "the password is sent elsewhere: {head}"
@@ -196,6 +196,6 @@ fn a_registry_that_sends_elsewhere_is_followed_without_the_password() {
     node.registry().push("registries/circle:1", &public);
     let reference = node.registry().reference("registries/circle:1");
     let round = format!("/v2/registries/circle/blobs/{}", public.layers[1].digest);
-    plan(&node, &round, &answer(307, &[("Location", &round)], b""), OFTEN);
-    fails(&node, &reference, &[Code::Unknown, Code::Unavailable], "redirect");
+    plan(&node, &round, &answer(307, &[("Location", &round)], b""), MORE_THAN_RETRIES);
+    assert_pull_fails(&node, &reference, &[Code::Unknown, Code::Unavailable], "redirect");
 }

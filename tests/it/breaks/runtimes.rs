@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1::ContainerState;
 use switchyard_steps::Step;
-use switchyard_tests::containerd::Upstream;
-use switchyard_tests::front::Front;
+use switchyard_tests::containerd_proxy::ContainerdProxy;
+use switchyard_tests::external_containerd::ExternalContainerd;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
 
@@ -23,12 +23,12 @@ use super::LIMIT;
 const GRACE: Duration = Duration::from_millis(300);
 
 /// A runtime that stops where it is told to: runc otherwise.
-struct Runtime {
+struct PausableRuntime {
     /// Where it is told, and tells what it was asked.
     dir: PathBuf,
 }
 
-impl Runtime {
+impl PausableRuntime {
     /// Installs it below a root.
     fn install(root: &PrivateRoot) -> Self {
         let dir = root.path().join("runtime");
@@ -58,20 +58,20 @@ impl Runtime {
     }
 
     /// How many containers it was told to create.
-    fn created(&self) -> usize {
+    fn create_count(&self) -> usize {
         fs::read_to_string(self.dir.join("creating")).unwrap_or_default().lines().count()
     }
 
     /// Whether it was told to delete one.
-    fn deletes(&self) -> bool {
+    fn has_deleted(&self) -> bool {
         self.dir.join("deleting").exists()
     }
 
-    fn set(&self, what: &str) {
+    fn add_marker(&self, what: &str) {
         fs::write(self.dir.join(what), "").expect("the root can be written");
     }
 
-    fn unset(&self, what: &str) {
+    fn remove_marker(&self, what: &str) {
         fs::remove_file(self.dir.join(what)).expect("it was set");
     }
 }
@@ -81,44 +81,48 @@ impl Runtime {
 #[test]
 fn a_start_waits_until_containerd_has_cleared_up_after_the_attempts_of_killed_daemons() {
     let runtime = RefCell::new(None);
-    let node = Node::start_configured(|root| runtime.borrow_mut().insert(Runtime::install(root)).config());
+    let node = TestNode::start_configured(|root| {
+        runtime.borrow_mut().insert(PausableRuntime::install(root)).config()
+    });
     let runtime = runtime.take().expect("it was installed with the node");
     let pod = node.pod("again");
     let id = pod.create(&node.container("main", &["sleep", "1000"]));
     node.daemon().kill_at(&[(Step::TaskCreated, 1)]);
     node.cri().start(&id).expect_err("nobody answers");
     node.daemon().wait_killed();
-    runtime.set("slow");
+    runtime.add_marker("slow");
     node.daemon().restart();
-    assert!(eventually(LIMIT, || runtime.deletes()), "nobody ends what was begun");
+    assert!(eventually(LIMIT, || runtime.has_deleted()), "nobody ends what was begun");
     for _ in 0..3 {
         node.daemon().kill9();
         node.daemon().restart();
     }
     node.cri().start(&id).expect("it can be sent again");
-    assert_eq!(runtime.created(), 2);
+    assert_eq!(runtime.create_count(), 2);
     let bundle = node.root().run().join("containerd/state/io.containerd.runtime.v2.task/k8s.io").join(&id);
     assert!(bundle.join("config.json").exists(), "its bundle was taken away");
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-    runtime.unset("slow");
+    runtime.remove_marker("slow");
 }
 
 /// The shim of a pod ends with its last container, so that nothing is begun in it while containerd deletes that, however long it takes.
 #[test]
 fn a_start_waits_for_a_deletion_that_the_news_of_an_end_did_not_wait_for() {
     let runtime = RefCell::new(None);
-    let node = Node::start_configured(|root| runtime.borrow_mut().insert(Runtime::install(root)).config());
+    let node = TestNode::start_configured(|root| {
+        runtime.borrow_mut().insert(PausableRuntime::install(root)).config()
+    });
     let runtime = runtime.take().expect("it was installed with the node");
     let pod = node.pod("long");
-    runtime.set("keep");
-    let first = pod.shell("first", "exit 3");
+    runtime.add_marker("keep");
+    let first = pod.start_shell("first", "exit 3");
     assert_eq!(node.cri().wait_exit(&first).exit_code, 3);
     let second = pod.create(&node.container("second", &["sleep", "1000"]));
     thread::scope(|scope| {
         let start = scope.spawn(|| node.cri().start(&second));
         thread::sleep(GRACE * 5);
-        assert_eq!(runtime.created(), 1, "it is made beside the deletion");
-        runtime.unset("keep");
+        assert_eq!(runtime.create_count(), 1, "it is made beside the deletion");
+        runtime.remove_marker("keep");
         start.join().expect("a call does not panic").expect("it can be started");
     });
     assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
@@ -129,10 +133,10 @@ fn a_start_waits_for_a_deletion_that_the_news_of_an_end_did_not_wait_for() {
 #[test]
 fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
     let behind = RefCell::new(None);
-    let node = Node::start_configured(|root| {
+    let node = TestNode::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
-        let upstream = Upstream::start(root, &socket);
-        let runtime = Runtime::install(root);
+        let upstream = ExternalContainerd::start(root, &socket);
+        let runtime = PausableRuntime::install(root);
         let config = runtime.config();
         *behind.borrow_mut() = Some((upstream, runtime));
         format!("[containerd]\nmode = \"external\"\naddress = {socket:?}\n{config}")
@@ -142,11 +146,11 @@ fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
     let pod = node.pod("patient");
     for (number, name) in ["first", "second"].into_iter().enumerate() {
         let id = pod.create(&node.container(name, &["sleep", "1000"]));
-        runtime.set("hold");
+        runtime.add_marker("hold");
         thread::scope(|scope| {
             let cut = scope.spawn(|| node.cri().start(&id));
             let begun = number * 2 + 1;
-            assert!(eventually(LIMIT, || runtime.created() == begun), "{name} is not made");
+            assert!(eventually(LIMIT, || runtime.create_count() == begun), "{name} is not made");
             node.daemon().kill9();
             cut.join().expect("a call does not panic").expect_err("nobody answers");
             node.daemon().restart();
@@ -154,8 +158,8 @@ fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
             // Long enough to be believed, were nobody seen at work.
             thread::sleep(GRACE * 5);
             assert!(!again.is_finished(), "{name}: {:?}", again.join());
-            assert_eq!(runtime.created(), begun, "{name} is made anew beside the work on it");
-            runtime.unset("hold");
+            assert_eq!(runtime.create_count(), begun, "{name} is made anew beside the work on it");
+            runtime.remove_marker("hold");
             again.join().expect("a call does not panic").expect("it can be sent again");
         });
         assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
@@ -167,12 +171,12 @@ fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
 fn a_daemon_starts_although_containers_are_of_a_runtime_that_is_configured_no_more() {
     let behind = RefCell::new(None);
     let config = RefCell::new(String::new());
-    let node = Node::start_configured(|root| {
+    let node = TestNode::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
         let front = root.run().join("front.sock");
-        let upstream = Upstream::start(root, &socket);
-        let shown = Front::start(&front, &socket);
-        shown.store_sandboxes();
+        let upstream = ExternalContainerd::start(root, &socket);
+        let shown = ContainerdProxy::start(&front, &socket);
+        shown.enable_sandbox_store();
         *behind.borrow_mut() = Some((upstream, shown));
         *config.borrow_mut() = format!("[containerd]\nmode = \"external\"\naddress = {front:?}\n");
         format!("{}[containerd.runtimes.odd]\nbinary = \"runc\"\n", config.borrow())
@@ -181,24 +185,24 @@ fn a_daemon_starts_although_containers_are_of_a_runtime_that_is_configured_no_mo
     let (_, front) = behind.as_ref().expect("it was started with the node");
     let odd = node.pod_config("odd");
     let pod = node.cri().run_pod_with(&odd, "odd").expect("the handler is configured");
-    let pod = Pod::adopt(&node, pod, odd);
-    let ended = pod.shell("ended", "exit 3");
-    let running = pod.shell("running", "exec sleep 1000");
+    let pod = TestPod::adopt(&node, pod, odd);
+    let ended = pod.start_shell("ended", "exit 3");
+    let running = pod.start_shell("running", "exec sleep 1000");
     assert_eq!(node.cri().wait_exit(&ended).exit_code, 3);
-    assert_eq!(front.sandboxes(), [running.as_str()], "the exits that are kept");
+    assert_eq!(front.stored_sandboxes(), [running.as_str()], "the exits that are kept");
 
     let status = node.daemon().terminate();
     assert!(status.success(), "{status}");
     node.root().write_config(&config.borrow());
     node.daemon().restart();
-    assert_eq!(front.sandboxes(), [running.as_str()], "the exits that are kept");
+    assert_eq!(front.stored_sandboxes(), [running.as_str()], "the exits that are kept");
     assert_eq!(node.cri().status(&ended).expect("it has a status").exit_code, 3);
     let status = node.cri().status(&running).expect("it has a status");
     assert_eq!(status.state(), ContainerState::ContainerRunning, "{status:?}");
-    assert_eq!(node.pod("other").output("echo works", |_| {}), "works");
+    assert_eq!(node.pod("other").run_shell("echo works", |_| {}), "works");
     for id in [&running, &ended] {
         node.cri().stop(id, 0).expect("it can be stopped");
         node.cri().remove(id).expect("it can be removed");
     }
-    assert_eq!(front.sandboxes(), [""; 0], "no exit is kept for nobody");
+    assert_eq!(front.stored_sandboxes(), [""; 0], "no exit is kept for nobody");
 }

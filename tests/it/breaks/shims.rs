@@ -10,33 +10,33 @@ use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerState, StatusRequest};
 use switchyard_steps::Step;
 use switchyard_tests::host::{eventually, processes};
-use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::prereq;
 use tonic::Code;
 
-use super::{AT_ONCE, Frozen, LIMIT, assert_nothing_new, refused, retry, shim};
+use super::{FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, refused, retry, shim};
 
 /// Shims may take this long, so that a test need not wait for more.
 const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
 /// The same, and the daemon looks for forgotten shims all the time.
-const LOOKING: &str =
+const SCANNING_CONF: &str =
     "[containerd]\nshim_timeout_seconds = 2\n[recovery]\nlook_seconds = 1\ngrace_milliseconds = 200\n";
 /// What a call may take that gives up on a shim, with room for a slow machine.
 const SOON: Duration = Duration::from_secs(20);
 
 /// How long a client waits for the end of a container whose shim hangs.
-const PATIENCE: Duration = Duration::from_secs(4);
+const END_LIMIT: Duration = Duration::from_secs(4);
 
 #[test]
 fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
-    let node = Node::start_with(CONF, |_| {});
+    let node = TestNode::start_with(CONF, |_| {});
     // All containers of a pod have one shim.
     let pod = node.pod("hung");
     let others = node.pod("others");
-    let id = pod.shell("hung", "exec sleep 1000");
-    let other = others.shell("other", "exec sleep 1000");
-    let soon = node.cri().within(SOON);
-    let cri = node.cri().within(AT_ONCE);
+    let id = pod.start_shell("hung", "exec sleep 1000");
+    let other = others.start_shell("other", "exec sleep 1000");
+    let soon = node.cri().with_timeout(SOON);
+    let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     let late = &[Code::DeadlineExceeded];
     let mut frozen = None;
     let command = ["sh", "-c", "sleep 3.1434; exit 7"];
@@ -53,7 +53,7 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
         assert!(eventually(LIMIT, begun), "the command does not run");
         // The shim says so at once.
         std::thread::sleep(Duration::from_millis(500));
-        frozen = Some(Frozen::new(shim(&node, &id)));
+        frozen = Some(SuspendedProcess::new(shim(&node, &id)));
         // The command is that of no other test: it must not be left running.
         let exec = scope.spawn(|| refused("ExecSync", soon.exec(&id, &["sleep", "31416"], 1), late));
         let limits =
@@ -72,8 +72,8 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
         exec.join().expect("a call does not panic");
         limits.join().expect("a call does not panic");
     });
-    assert_eq!(others.output("echo more", |_| {}), "more");
-    assert_eq!(node.pod("more").output("echo more", |_| {}), "more");
+    assert_eq!(others.run_shell("echo more", |_| {}), "more");
+    assert_eq!(node.pod("more").run_shell("echo more", |_| {}), "more");
     drop(frozen);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
     let running = || processes::running(node.root().path(), "sleep 31416").is_some();
@@ -89,7 +89,7 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
 
     // When nothing runs any more that it serves, it is worth nothing: it is killed, and the end is told as it was.
     let hung = shim(&node, &id);
-    let _frozen = Frozen::new(hung);
+    let _frozen = SuspendedProcess::new(hung);
     retry("StopContainer", || node.cri().stop(&id, 0));
     let status = node.cri().status(&id).expect("it has a status");
     assert_eq!((status.exit_code, status.reason.as_str()), (137, "Error"), "{status:?}");
@@ -102,18 +102,18 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
 /// Both end while it hangs, and only the first is waited for long enough. Without the shim nobody could tell of the second.
 #[test]
 fn a_hung_shim_that_is_killed_takes_no_exit_code_along() {
-    let node = Node::start_with(CONF, |_| {});
+    let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("hung");
     let codes = [("first", 5), ("second", 0)];
-    let ids = codes.map(|(name, code)| pod.shell(name, &ending(name, code)));
+    let ids = codes.map(|(name, code)| pod.start_shell(name, &script_exiting_with(name, code)));
     for (name, _) in codes {
         pod.wait_log(name, |lines| !lines.is_empty());
     }
     let hung = shim(&node, &ids[0]);
-    let frozen = Frozen::new(hung);
+    let frozen = SuspendedProcess::new(hung);
     let end = |(name, code)| {
         let all = processes::belonging_to(node.root().path());
-        let main = all.iter().find(|process| process.command.contains(&ending(name, code)));
+        let main = all.iter().find(|process| process.command.contains(&script_exiting_with(name, code)));
         let main = main.expect("it runs").pid;
         kill(Pid::from_raw(main), Signal::SIGTERM).expect("it runs");
         let ended = || processes::find(main).is_some_and(|process| process.zombie);
@@ -133,19 +133,19 @@ fn a_hung_shim_that_is_killed_takes_no_exit_code_along() {
 }
 
 /// A script that runs until SIGTERM, with a code of its own.
-fn ending(name: &str, code: i32) -> String {
+fn script_exiting_with(name: &str, code: i32) -> String {
     format!("trap 'exit {code}' TERM; echo {name}; while :; do sleep 0.05; done")
 }
 
 #[test]
 fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
-    let node = Node::start_with(CONF, |_| {});
+    let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("hung");
     // All containers of a pod have one shim.
-    let first = pod.shell("first", "exec sleep 31430");
-    let second = pod.shell("second", "exec sleep 31431");
+    let first = pod.start_shell("first", "exec sleep 31430");
+    let second = pod.start_shell("second", "exec sleep 31431");
     let before = node.cri().status(&second).expect("it has a status");
-    let frozen = Frozen::new(shim(&node, &first));
+    let frozen = SuspendedProcess::new(shim(&node, &first));
     refused("StopContainer", node.cri().stop(&first, 0), &[Code::DeadlineExceeded]);
     let told = || {
         let log = std::fs::read_to_string(node.root().daemon_log()).unwrap_or_default();
@@ -166,15 +166,15 @@ fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
 /// Nothing names such a shim any more but what it serves, and of that containerd tells nothing while the shim hangs.
 #[test]
 fn a_hung_shim_whose_own_container_is_gone_is_left_alone_while_it_serves_another() {
-    let node = Node::start_with(LOOKING, |_| {});
+    let node = TestNode::start_with(SCANNING_CONF, |_| {});
     let pod = node.pod("hung");
-    let first = pod.shell("first", "exec sleep 31450");
-    let second = pod.shell("second", "exec sleep 31451");
+    let first = pod.start_shell("first", "exec sleep 31450");
+    let second = pod.start_shell("second", "exec sleep 31451");
     let before = node.cri().status(&second).expect("it has a status");
     let shared = shim(&node, &first);
     node.cri().remove(&first).expect("it can be removed");
-    let frozen = Frozen::new(shared);
-    assert!(eventually(LIMIT, || looks(&node, &second) >= 3), "nobody looks: {}", node.daemon().tail());
+    let frozen = SuspendedProcess::new(shared);
+    assert!(eventually(LIMIT, || scan_count(&node, &second) >= 3), "nobody looks: {}", node.daemon().tail());
     drop(frozen);
     assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
     assert_eq!(node.cri().status(&second).expect("it has a status"), before);
@@ -183,22 +183,22 @@ fn a_hung_shim_whose_own_container_is_gone_is_left_alone_while_it_serves_another
 /// A look takes long while another shim hangs. What a shim serves by its end need not be what it served at its beginning.
 #[test]
 fn a_shim_whose_containers_come_and_go_while_it_is_looked_at_is_left_alone() {
-    let node = Node::start_with(LOOKING, |_| {});
+    let node = TestNode::start_with(SCANNING_CONF, |_| {});
     let hung = node.pod("hung");
     let pod = node.pod("shared");
-    let hanging = hung.shell("hung", "exec sleep 31452");
-    let first = pod.shell("first", "exec sleep 31453");
-    let mut latest = pod.shell("next-0", "exec sleep 31454");
+    let hanging = hung.start_shell("hung", "exec sleep 31452");
+    let first = pod.start_shell("first", "exec sleep 31453");
+    let mut latest = pod.start_shell("next-0", "exec sleep 31454");
     let shared = processes::find(shim(&node, &first)).expect("it runs");
     node.cri().remove(&first).expect("it can be removed");
-    let _frozen = Frozen::new(shim(&node, &hanging));
+    let _frozen = SuspendedProcess::new(shim(&node, &hanging));
     let mut number = 0;
     let looked = eventually(LIMIT, || {
         number += 1;
-        let next = pod.shell(&format!("next-{number}"), "exec sleep 31454");
+        let next = pod.start_shell(&format!("next-{number}"), "exec sleep 31454");
         node.cri().remove(&latest).expect("it can be removed");
         latest = next;
-        looks(&node, &hanging) >= 4
+        scan_count(&node, &hanging) >= 4
     });
     assert!(looked, "nobody looks: {}", node.daemon().tail());
     assert_eq!(node.cri().sh(&latest, "echo reached"), "reached");
@@ -207,7 +207,7 @@ fn a_shim_whose_containers_come_and_go_while_it_is_looked_at_is_left_alone() {
 }
 
 /// How often containerd has found that a task's shim hangs, which it does when the daemon looks for shims that are forgotten.
-fn looks(node: &Node, task: &str) -> usize {
+fn scan_count(node: &TestNode, task: &str) -> usize {
     let log = std::fs::read_to_string(node.root().state().join("containerd/containerd.log"));
     let tells = |line: &&str| line.contains("get state for") || line.contains("converting task");
     log.expect("containerd writes a log").lines().filter(|line| line.contains(task)).filter(tells).count()
@@ -222,15 +222,15 @@ fn some_limits() -> switchyard_proto::cri::v1::LinuxContainerResources {
 
 #[test]
 fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
-    let node = Node::start_with(CONF, |_| {});
+    let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("hung");
     let others = node.pod("others");
-    let id = pod.shell("hung", "exec sleep 31419");
-    let other = others.shell("other", "exec sleep 1000");
-    let frozen = Frozen::new(shim(&node, &id));
+    let id = pod.start_shell("hung", "exec sleep 31419");
+    let other = others.start_shell("other", "exec sleep 1000");
+    let frozen = SuspendedProcess::new(shim(&node, &id));
     node.daemon().kill9();
     node.daemon().restart();
-    let cri = node.cri().within(AT_ONCE);
+    let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     assert_eq!(cri.containers().expect("they are answered from the table").len(), 2);
     assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
@@ -238,8 +238,8 @@ fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
 
     // Its process is one that the daemon has not started itself, and is signalled without the shim all the same.
-    let frozen = Frozen::new(shim(&node, &id));
-    let patient = node.cri().within(PATIENCE);
+    let frozen = SuspendedProcess::new(shim(&node, &id));
+    let patient = node.cri().with_timeout(END_LIMIT);
     refused("StopContainer", patient.stop(&id, 0), &[Code::DeadlineExceeded]);
     assert_eq!(processes::running(node.root().path(), "sleep 31419"), None, "it was not signalled");
     drop(frozen);
@@ -249,13 +249,13 @@ fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
 
 #[test]
 fn however_many_shims_hang_a_start_asks_only_those_it_must_and_all_at_once() {
-    let node = Node::start_with(CONF, |_| {});
+    let node = TestNode::start_with(CONF, |_| {});
     let pods: Vec<_> = (0..6).map(|number| node.pod(&format!("hung-{number}"))).collect();
     let ids: Vec<_> =
-        (0..6).map(|number| pods[number].shell("main", &format!("exec sleep 3142{number}"))).collect();
+        (0..6).map(|number| pods[number].start_shell("main", &format!("exec sleep 3142{number}"))).collect();
     let others = node.pod("others");
-    let other = others.shell("other", "exec sleep 1000");
-    let frozen: Vec<_> = ids.iter().map(|id| Frozen::new(shim(&node, id))).collect();
+    let other = others.start_shell("other", "exec sleep 1000");
+    let frozen: Vec<_> = ids.iter().map(|id| SuspendedProcess::new(shim(&node, id))).collect();
     node.daemon().kill9();
     // Half of the hung shims would have an end to tell.
     for process in processes::belonging_to(node.root().path()) {
@@ -268,7 +268,7 @@ fn however_many_shims_hang_a_start_asks_only_those_it_must_and_all_at_once() {
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     let last = log.lines().rfind(|line| line.contains("known what a predecessor left")).expect("it is told");
     assert!(last.contains("shims_asked=3 shims_silent=3 "), "{last}");
-    let cri = node.cri().within(AT_ONCE);
+    let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     for id in ids.iter().chain([&other]) {
         assert_eq!(cri.status(id).expect("it has a status").state(), ContainerState::ContainerRunning);
     }
@@ -284,17 +284,17 @@ fn however_many_shims_hang_a_start_asks_only_those_it_must_and_all_at_once() {
 
 #[test]
 fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
-    let node = Node::start_with(CONF, |_| {});
+    let node = TestNode::start_with(CONF, |_| {});
     let dead = node.pod("dead");
     let silent = node.pod("silent");
     let others = node.pod("others");
-    let before = node.sweep();
-    let other = others.shell("other", "exec sleep 1000");
-    let running = dead.shell("running", "exec sleep 31417");
+    let before = node.leak_scan();
+    let other = others.start_shell("other", "exec sleep 1000");
+    let running = dead.start_shell("running", "exec sleep 31417");
     kill(Pid::from_raw(shim(&node, &running)), Signal::SIGKILL).expect("it runs");
     // Its shim does not see this one end, and dies before it could tell.
-    let ended = silent.shell("ended", "exec sleep 31418");
-    let frozen = Frozen::new(shim(&node, &ended));
+    let ended = silent.start_shell("ended", "exec sleep 31418");
+    let frozen = SuspendedProcess::new(shim(&node, &ended));
     // The shell becomes the command a moment after its start.
     let main = || processes::running(node.root().path(), "sleep 31418");
     assert!(eventually(LIMIT, || main().is_some()), "the command runs");
@@ -317,32 +317,32 @@ fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
         node.cri().remove(id).expect("it can be removed");
     }
     node.cri().remove(&other).expect("it can be removed");
-    assert_nothing_new(&node, &before);
+    assert_no_leaks_since(&node, &before);
     for pod in [&dead, &silent] {
-        assert_eq!(pod.output("echo more", |_| {}), "more");
+        assert_eq!(pod.run_shell("echo more", |_| {}), "more");
     }
 }
 
 /// Two containers of a pod: the first runs, and the second is about to be started by the same shim.
-struct Shared<'n> {
-    pod: Pod<'n>,
+struct SharedShimPod<'n> {
+    pod: TestPod<'n>,
     first: String,
     second: String,
     /// The shim's process.
     shim: i32,
 }
 
-impl<'n> Shared<'n> {
-    fn make(node: &'n Node) -> Self {
+impl<'n> SharedShimPod<'n> {
+    fn make(node: &'n TestNode) -> Self {
         let pod = node.pod("shared");
-        let first = pod.shell("first", "exec sleep 31440");
+        let first = pod.start_shell("first", "exec sleep 31440");
         let second = pod.create(&node.container("second", &["sh", "-c", "echo runs; exec sleep 31441"]));
         let shim = shim(node, &first);
         Self { pod, first, second, shim }
     }
 
     /// Starts the second. `meanwhile` runs when its shim is chosen, and before containerd speaks to it.
-    fn start_second(&self, node: &Node, dir: &Path, meanwhile: impl FnOnce() + Send) {
+    fn start_second(&self, node: &TestNode, dir: &Path, meanwhile: impl FnOnce() + Send) {
         std::fs::write(dir.join("hold"), "").expect("it can be written");
         std::thread::scope(|scope| {
             let start = scope.spawn(|| node.cri().start(&self.second));
@@ -365,16 +365,16 @@ impl<'n> Shared<'n> {
 }
 
 /// A node whose shims tell of their start only once the file `hold` in the directory is gone.
-fn node_of_slow_shims() -> (Node, PathBuf) {
+fn node_of_slow_shims() -> (TestNode, PathBuf) {
     let mut dir = PathBuf::new();
-    let node = Node::start_configured(|root| {
+    let node = TestNode::start_configured(|root| {
         dir = root.path().join("shims");
         format!("[containerd]\nbinary = {:?}\n", slow_shims(&dir))
     });
     (node, dir)
 }
 
-fn retried(node: &Node) -> bool {
+fn retried(node: &TestNode) -> bool {
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     log.contains("the pod's shim ended just now")
 }
@@ -382,7 +382,7 @@ fn retried(node: &Node) -> bool {
 #[test]
 fn a_start_that_meets_the_end_of_its_pods_shim_goes_through() {
     let (node, dir) = node_of_slow_shims();
-    let shared = Shared::make(&node);
+    let shared = SharedShimPod::make(&node);
     shared.start_second(&node, &dir, || {
         kill(Pid::from_raw(shared.shim), Signal::SIGKILL).expect("it runs");
         assert!(eventually(LIMIT, || !shared.shim_runs()), "it was killed");
@@ -394,7 +394,7 @@ fn a_start_that_meets_the_end_of_its_pods_shim_goes_through() {
 #[test]
 fn a_pods_shim_does_not_end_under_the_hands_of_a_start() {
     let (node, dir) = node_of_slow_shims();
-    let shared = Shared::make(&node);
+    let shared = SharedShimPod::make(&node);
     std::thread::scope(|scope| {
         let mut stop = None;
         shared.start_second(&node, &dir, || {
@@ -434,9 +434,9 @@ fn slow_shims(dir: &Path) -> PathBuf {
 /// A shim waits for the reader of a command's output, and answers nobody meanwhile. A starting containerd ends one that does not answer.
 #[test]
 fn a_command_that_a_kill_cut_off_costs_no_container_when_containerd_dies_too() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("cut");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     node.daemon().kill_at(&[(Step::ExecAsked, 1)]);
     node.cri().exec(&id, &["true"], 0).expect_err("nobody answers");
     node.daemon().wait_killed();

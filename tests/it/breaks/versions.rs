@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::fs;
 
 use switchyard_proto::cri::v1::ImageFsInfoRequest;
-use switchyard_tests::containerd::Upstream;
-use switchyard_tests::front::Front;
+use switchyard_tests::containerd_proxy::ContainerdProxy;
+use switchyard_tests::external_containerd::ExternalContainerd;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use switchyard_tests::root::PrivateRoot;
 use tonic::Code;
 
-use super::{AT_ONCE, LIMIT, assert_recovers, assert_told, refused, retry};
+use super::{FAST_CALL_LIMIT, LIMIT, assert_not_ready, assert_recovers, refused, retry};
 
 /// The gateway's own configuration for a containerd that somebody else keeps, behind a front.
 fn external(root: &PrivateRoot) -> String {
@@ -22,11 +22,12 @@ fn external(root: &PrivateRoot) -> String {
 }
 
 /// A node whose containerd is behind a front. What is behind it outlives the node, whose last look around asks it.
-pub(super) fn behind_a_front(behind: &RefCell<Option<(Upstream, Front)>>) -> Node {
-    Node::start_configured(|root| {
+pub(super) fn node_behind_proxy(behind: &RefCell<Option<(ExternalContainerd, ContainerdProxy)>>) -> TestNode {
+    TestNode::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
-        let upstream = Upstream::start(root, &socket);
-        *behind.borrow_mut() = Some((upstream, Front::start(&root.run().join("front.sock"), &socket)));
+        let upstream = ExternalContainerd::start(root, &socket);
+        *behind.borrow_mut() =
+            Some((upstream, ContainerdProxy::start(&root.run().join("front.sock"), &socket)));
         external(root)
     })
 }
@@ -34,43 +35,43 @@ pub(super) fn behind_a_front(behind: &RefCell<Option<(Upstream, Front)>>) -> Nod
 #[test]
 fn a_containerd_whose_database_hangs_is_as_good_as_away_although_it_says_its_version() {
     let behind = RefCell::new(None);
-    let node = behind_a_front(&behind);
-    let hang = |hangs| behind.borrow().as_ref().expect("it was started with the node").1.hang(hangs);
+    let node = node_behind_proxy(&behind);
+    let hang = |hangs| behind.borrow().as_ref().expect("it was started with the node").1.set_hanging(hangs);
     let pod = node.pod("database");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     hang(true);
-    assert_told(&node, "RuntimeReady", "ContainerdUnavailable", "look into its database");
-    let cri = node.cri().within(AT_ONCE);
+    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "look into its database");
+    let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("early")), &[Code::Unavailable]);
     assert!(status.message().contains("look into its database"), "{status}");
     assert_eq!(cri.containers().expect("they are answered from the table").len(), 1);
     hang(false);
     assert_recovers(&node);
     assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
-    assert_eq!(node.pod("later").output("echo works", |_| {}), "works");
+    assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
 }
 
 #[test]
 fn a_containerd_that_comes_back_as_another_version_is_noticed_and_used_for_what_it_can() {
     let behind = RefCell::new(None);
-    let node = behind_a_front(&behind);
-    let change = |change: &dyn Fn(&mut Upstream, &Front)| {
+    let node = node_behind_proxy(&behind);
+    let change = |change: &dyn Fn(&mut ExternalContainerd, &ContainerdProxy)| {
         let mut behind = behind.borrow_mut();
         let (upstream, front) = behind.as_mut().expect("it was started with the node");
         change(upstream, front);
     };
     let pod = node.pod("version");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
 
     change(&|upstream, _| upstream.kill());
-    assert_told(&node, "RuntimeReady", "ContainerdUnavailable", "front.sock");
-    let cri = node.cri().within(AT_ONCE);
+    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "front.sock");
+    let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     refused("RunPodSandbox", cri.run_pod(&node.pod_config("early")), &[Code::Unavailable]);
     assert_eq!(cri.containers().expect("they are answered from the table").len(), 1);
 
     change(&|upstream, front| {
-        front.say_version(Some("v9.8.7"));
-        front.lack(&["services.introspection.v1", "services.leases.v1"]);
+        front.set_version(Some("v9.8.7"));
+        front.set_missing(&["services.introspection.v1", "services.leases.v1"]);
         upstream.restart();
     });
     assert_recovers(&node);
@@ -79,8 +80,8 @@ fn a_containerd_that_comes_back_as_another_version_is_noticed_and_used_for_what_
     let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     assert!(log.contains("v9.8.7"), "the log does not tell of the new version: {}", node.daemon().tail());
     assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
-    assert_eq!(pod.output("echo works", |_| {}), "works");
-    assert_eq!(node.pod("later").output("echo works", |_| {}), "works");
+    assert_eq!(pod.run_shell("echo works", |_| {}), "works");
+    assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
     // What needs a service that is not there says so, and nothing else suffers.
     let info = cri.images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
     let status = refused("ImageFsInfo", info, &[Code::Unimplemented]);
@@ -89,8 +90,8 @@ fn a_containerd_that_comes_back_as_another_version_is_noticed_and_used_for_what_
     refused("PullImage", cri.pull(&reference, None), &[Code::Unimplemented]);
 
     change(&|_, front| {
-        front.say_version(None);
-        front.lack(&[]);
+        front.set_version(None);
+        front.set_missing(&[]);
     });
     let shown = || !node.daemon().get("/readyz?verbose").1.contains("v9.8.7");
     assert!(eventually(LIMIT, shown), "{}", node.daemon().get("/readyz?verbose").1);

@@ -7,7 +7,7 @@ use switchyard_proto::cri::v1::{
     UserNamespace,
 };
 use switchyard_tests::cri::{context, image_spec, limits, namespaces, security};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
 
 /// What the answer names, and what is wrong.
@@ -204,13 +204,13 @@ fn wrong<T>(field: &str, answer: Result<T, Status>) -> Option<String> {
 
 #[test]
 fn a_malformed_pod_is_refused_by_field_and_leaves_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let mut faults = Vec::new();
     for (index, (field, spoil)) in PODS.iter().enumerate() {
         let mut config = node.pod_config(&format!("bad-{index}"));
         spoil(&mut config);
         faults.extend(wrong(field, node.cri().run_pod(&config)));
-        let sweep = node.sweep();
+        let sweep = node.leak_scan();
         faults.extend(sweep.findings.iter().map(|finding| format!("{field} left {finding}")));
         for pod in node.cri().pods().expect("pods can be listed") {
             node.cri().remove_pod(&pod.id).expect("it can be removed");
@@ -221,15 +221,17 @@ fn a_malformed_pod_is_refused_by_field_and_leaves_nothing() {
 
 #[test]
 fn a_malformed_container_is_refused_by_field_and_leaves_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("good");
-    let before = node.sweep();
+    let before = node.leak_scan();
     let mut faults = Vec::new();
     for (index, (field, spoil)) in CONTAINERS.iter().enumerate() {
         let mut config = node.container(&format!("bad-{index}"), &["true"]);
         spoil(&mut config);
         faults.extend(wrong(field, pod.try_create(&config)));
-        faults.extend(node.sweep().since(&before).iter().map(|finding| format!("{field} left {finding}")));
+        faults.extend(
+            node.leak_scan().new_since(&before).iter().map(|finding| format!("{field} left {finding}")),
+        );
         for container in node.cri().containers().expect("containers can be listed") {
             node.cri().remove(&container.id).expect("it can be removed");
         }
@@ -239,9 +241,9 @@ fn a_malformed_container_is_refused_by_field_and_leaves_nothing() {
 
 #[test]
 fn malformed_calls_of_a_good_container_leave_it_alone() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("good");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let client = node.cri();
     let change = |change: fn(&mut LinuxContainerResources)| {
         let mut limits = LinuxContainerResources::default();

@@ -7,11 +7,11 @@ use serde_json::Value;
 use switchyard_proto::cri::v1::NamespaceMode;
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::host::cgroups;
-use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::prereq;
 
 /// What `ctr` says in the one namespace that cAdvisor reads.
-fn ctr(node: &Node, words: &[&str]) -> String {
+fn ctr(node: &TestNode, words: &[&str]) -> String {
     let socket = node.root().containerd_socket().expect("the daemon has started containerd");
     let mut command = Command::new(prereq::require("ctr", "containerd"));
     let output = command.arg("--address").arg(socket).args(["--namespace", "k8s.io"]).args(words).output();
@@ -20,23 +20,23 @@ fn ctr(node: &Node, words: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it prints text")
 }
 
-fn object(node: &Node, id: &str) -> Value {
+fn object(node: &TestNode, id: &str) -> Value {
     serde_json::from_str(&ctr(node, &["containers", "info", id])).expect("it prints JSON")
 }
 
 /// Whether containerd has a process of this id.
-fn has_task(node: &Node, id: &str) -> bool {
+fn has_task(node: &TestNode, id: &str) -> bool {
     ctr(node, &["tasks", "ls", "-q"]).lines().any(|line| line == id)
 }
 
 /// A pod whose labels are those that kubelets set, and a container in it.
-fn labelled<'n>(node: &'n Node, name: &str) -> (Pod<'n>, String) {
+fn labelled<'n>(node: &'n TestNode, name: &str) -> (TestPod<'n>, String) {
     let labels =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let pod = node.pod_with(name, |config| {
         config.labels = labels(&[("io.kubernetes.pod.name", name), ("io.kubernetes.pod.namespace", "tests")]);
     });
-    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         config.labels = labels(&[
             ("io.kubernetes.container.name", "main"),
             ("io.kubernetes.pod.name", name),
@@ -48,7 +48,7 @@ fn labelled<'n>(node: &'n Node, name: &str) -> (Pod<'n>, String) {
 
 #[test]
 fn a_container_is_found_by_its_control_group_with_pod_name_and_image() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let (pod, id) = labelled(&node, "seen");
     // The name of the group leads to the object: 64 hexadecimal digits, and nothing before that could be taken for such.
     assert!(id.len() == 64 && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)), "{id}");
@@ -75,7 +75,7 @@ fn a_container_is_found_by_its_control_group_with_pod_name_and_image() {
 
 #[test]
 fn a_sandbox_without_a_process_is_nothing_to_read() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let (pod, _) = labelled(&node, "bare");
     assert_eq!(object(&node, pod.id())["Labels"]["io.cri-containerd.kind"], "sandbox");
     assert!(cgroups::named(pod.id()).is_empty() && !has_task(&node, pod.id()));
@@ -83,7 +83,7 @@ fn a_sandbox_without_a_process_is_nothing_to_read() {
 
 #[test]
 fn infra_always_gives_every_pod_a_process_in_its_network() {
-    let node = Node::start_with("[containerd]\ninfra = \"always\"\n", |_| {});
+    let node = TestNode::start_with("[containerd]\ninfra = \"always\"\n", |_| {});
     let (pod, id) = labelled(&node, "infra");
     let object = object(&node, pod.id());
     let label = |name: &str| object["Labels"][name].as_str().unwrap_or_default().to_owned();

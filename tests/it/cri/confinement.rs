@@ -8,7 +8,7 @@ use std::process::Command;
 use switchyard_proto::cri::v1::security_profile::ProfileType;
 use switchyard_proto::cri::v1::{Capability, Int64Value, SecurityProfile};
 use switchyard_tests::cri::{context, limits, security};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use tonic::Code;
 
 /// The capabilities of a container that asks for nothing, as everybody has them.
@@ -21,9 +21,9 @@ const CAPABILITIES: &str = "sed -n 's/^Cap\\(Eff\\|Bnd\\|Amb\\):\\t//p' /proc/se
 
 #[test]
 fn other_users_of_the_host_reach_nothing_of_a_pod() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("apart");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let _ = node.cri().sh(&id, "echo kept > /dev/shm/kept");
     let run = node.root().run();
     let shm = run.join("sandboxes").join(pod.id()).join("shm/kept");
@@ -44,11 +44,11 @@ fn other_users_of_the_host_reach_nothing_of_a_pod() {
 
 #[test]
 fn capabilities_are_added_to_and_dropped_from_the_default_ones() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("capabilities");
     let with = |add: &[&str], drop: &[&str]| {
         let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
-        pod.output(CAPABILITIES, |config| {
+        pod.run_shell(CAPABILITIES, |config| {
             context(config).capabilities = Some(Capability {
                 add_capabilities: words(add),
                 drop_capabilities: words(drop),
@@ -57,7 +57,7 @@ fn capabilities_are_added_to_and_dropped_from_the_default_ones() {
         })
     };
     let mask = |mask: &str| format!("{mask}\n{mask}\n0000000000000000");
-    assert_eq!(pod.output(CAPABILITIES, |_| {}), mask(DEFAULT_CAPABILITIES));
+    assert_eq!(pod.run_shell(CAPABILITIES, |_| {}), mask(DEFAULT_CAPABILITIES));
     // NET_RAW is the 13th, SYS_PTRACE the 19th.
     assert_eq!(with(&["SYS_PTRACE"], &["CAP_NET_RAW"]), mask("00000000a80c05fb"));
     assert_eq!(with(&["NET_RAW"], &["ALL"]), mask("0000000000002000"));
@@ -65,9 +65,9 @@ fn capabilities_are_added_to_and_dropped_from_the_default_ones() {
 
 #[test]
 fn ambient_capabilities_are_in_force_for_who_is_not_root() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("ambient");
-    let seen = pod.output(CAPABILITIES, |config| {
+    let seen = pod.run_shell(CAPABILITIES, |config| {
         let context = context(config);
         context.run_as_user = Some(Int64Value { value: 1000 });
         context.capabilities = Some(Capability {
@@ -81,11 +81,11 @@ fn ambient_capabilities_are_in_force_for_who_is_not_root() {
 
 #[test]
 fn the_default_filter_of_system_calls_is_in_force_when_asked_for() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("seccomp");
     let script = "grep Seccomp: /proc/self/status | tr -d '\\t'; unshare -U true 2>/dev/null && echo allowed || echo refused";
     let with = |kind: ProfileType| {
-        pod.output(script, |config| {
+        pod.run_shell(script, |config| {
             let mut profile = SecurityProfile::default();
             profile.set_profile_type(kind);
             context(config).seccomp = Some(profile);
@@ -97,13 +97,13 @@ fn the_default_filter_of_system_calls_is_in_force_when_asked_for() {
 
 #[test]
 fn a_profile_of_the_nodes_own_is_in_force() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("localhost");
     let path = node.root().path().join("seccomp.json");
     let profile = r#"{ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
         { "names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1 } ] }"#;
     fs::write(&path, profile).expect("the root can be written");
-    let seen = pod.output("mkdir /tmp/dir 2>/dev/null || echo refused", |config| {
+    let seen = pod.run_shell("mkdir /tmp/dir 2>/dev/null || echo refused", |config| {
         let mut profile = SecurityProfile {
             localhost_ref: path.to_str().expect("the path is ASCII").to_owned(),
             ..Default::default()
@@ -116,9 +116,9 @@ fn a_profile_of_the_nodes_own_is_in_force() {
 
 #[test]
 fn new_privileges_can_be_ruled_out() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("privileges");
-    let seen = pod.output("grep NoNewPrivs /proc/self/status | tr -d '\\t'", |config| {
+    let seen = pod.run_shell("grep NoNewPrivs /proc/self/status | tr -d '\\t'", |config| {
         context(config).no_new_privs = true;
     });
     assert_eq!(seen, "NoNewPrivs:1");
@@ -126,11 +126,11 @@ fn new_privileges_can_be_ruled_out() {
 
 #[test]
 fn paths_are_masked_and_read_only_exactly_as_asked() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("paths");
     let script = "cat /proc/timer_list 2>/dev/null | wc -c; ls /proc/fs | wc -l; \
         echo x 2>/dev/null > /proc/sys/kernel/domainname && echo written || echo refused";
-    let seen = pod.output(script, |config| {
+    let seen = pod.run_shell(script, |config| {
         context(config).masked_paths = vec!["/proc/timer_list".into(), "/proc/fs".into(), "/no/such".into()];
         context(config).readonly_paths = vec!["/proc/sys".into()];
     });
@@ -138,15 +138,15 @@ fn paths_are_masked_and_read_only_exactly_as_asked() {
         seen.lines().filter(|line| !line.starts_with("sh:")).collect::<Vec<_>>(),
         ["0", "0", "refused"]
     );
-    let open = pod.output("grep -c ' /proc/' /proc/self/mounts || true", |_| {});
+    let open = pod.run_shell("grep -c ' /proc/' /proc/self/mounts || true", |_| {});
     assert_eq!(open, "0");
 }
 
 #[test]
 fn privileged_containers_see_what_the_host_sees() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod_with("privileged", |config| security(config).privileged = true);
-    let id = pod.shell_with("main", "exec sleep 1000", |config| context(config).privileged = true);
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| context(config).privileged = true);
     let sh = |script: &str| node.cri().sh(&id, script);
     let own = fs::read_to_string("/proc/self/status").expect("this process has a status");
     let bounding =
@@ -164,10 +164,11 @@ fn privileged_containers_see_what_the_host_sees() {
 
 #[test]
 fn the_oom_score_is_what_was_asked_for_or_the_nearest_that_may_be_set() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("score");
     let score = |wanted: i64| {
-        let seen = pod.output("cat /proc/self/oom_score_adj", |config| limits(config).oom_score_adj = wanted);
+        let seen =
+            pod.run_shell("cat /proc/self/oom_score_adj", |config| limits(config).oom_score_adj = wanted);
         seen.parse::<i64>().expect("it is a number")
     };
     assert_eq!(score(500), 500);
@@ -182,9 +183,10 @@ fn the_oom_score_is_what_was_asked_for_or_the_nearest_that_may_be_set() {
 
 #[test]
 fn limits_of_processes_are_those_of_the_runtime() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("rlimits");
-    let seen = pod.output("grep -E '^Max (open files|processes|core)' /proc/self/limits | tr -s ' '", |_| {});
+    let seen =
+        pod.run_shell("grep -E '^Max (open files|processes|core)' /proc/self/limits | tr -s ' '", |_| {});
     let own = fs::read_to_string("/proc/self/limits").expect("this process has limits");
     let own: Vec<_> = own
         .lines()

@@ -5,10 +5,10 @@ use std::time::Duration;
 use switchyard_proto::cri::v1::{ContainerState, PodSandboxState, StartContainerRequest};
 use switchyard_proto::cri::v1::{StopContainerRequest, StopPodSandboxRequest};
 use switchyard_tests::cri::{Cri, image_spec, retry};
-use switchyard_tests::gate::Fault;
 use switchyard_tests::host::{eventually, random_bytes};
 use switchyard_tests::image::{busybox, random_layer};
-use switchyard_tests::node::{Node, Pod, content};
+use switchyard_tests::node::{TestNode, TestPod, log_content};
+use switchyard_tests::registry_proxy::RegistryFault;
 use tonic::Request;
 
 /// How long something may take to come back.
@@ -22,7 +22,7 @@ fn pause(most: u64) {
 
 #[test]
 fn a_daemon_killed_amid_creations_and_starts_has_each_container_once_in_the_end() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("amid");
     for round in 0..3 {
         let configs: Vec<_> = (0..6)
@@ -70,7 +70,7 @@ fn a_daemon_killed_amid_creations_and_starts_has_each_container_once_in_the_end(
 
 #[test]
 fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
-    let node = Node::start();
+    let node = TestNode::start();
     let configs: Vec<_> = (0..6).map(|index| node.pod_config(&format!("stubborn-{index}"))).collect();
     let pods: Vec<_> = std::thread::scope(|scope| {
         let runs: Vec<_> = configs
@@ -82,7 +82,7 @@ fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
                     let id = retry(LIMIT, "CreateContainer", || node.cri().create(&pod, &container, config));
                     // A start that failed is for good.
                     let _ = node.cri().start(&id);
-                    Pod::adopt(&node, pod, config.clone())
+                    TestPod::adopt(&node, pod, config.clone())
                 })
             })
             .collect();
@@ -105,9 +105,9 @@ fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
 
 #[test]
 fn no_line_and_no_container_is_lost_when_all_three_are_killed_at_once() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("all");
-    let id = pod.shell("counting", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.005; done");
+    let id = pod.start_shell("counting", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.005; done");
     let started = node.cri().status(&id).expect("it has a status").started_at;
     for _ in 0..2 {
         let so_far = pod.log("counting").len();
@@ -119,7 +119,7 @@ fn no_line_and_no_container_is_lost_when_all_three_are_killed_at_once() {
     }
     let so_far = pod.log("counting").len();
     let lines = pod.wait_log("counting", |lines| lines.len() > so_far + 20);
-    let numbers: Vec<_> = lines[..lines.len() - 1].iter().map(|line| content(line).to_owned()).collect();
+    let numbers: Vec<_> = lines[..lines.len() - 1].iter().map(|line| log_content(line).to_owned()).collect();
     let expected: Vec<_> = (1..=numbers.len()).map(|number| number.to_string()).collect();
     assert_eq!(numbers, expected);
     let status = node.cri().status(&id).expect("it has a status");
@@ -129,31 +129,31 @@ fn no_line_and_no_container_is_lost_when_all_three_are_killed_at_once() {
 
 #[test]
 fn a_daemon_killed_amid_a_pull_leaves_no_lease_and_pulls_again() {
-    let node = Node::start();
+    let node = TestNode::start();
     let image = busybox().layer(random_layer(300_000, 77)).build();
     node.registry().push("crashes/pull:1", &image);
     let reference = node.registry().reference("crashes/pull:1");
     let layer = &image.layers[1].digest;
-    node.registry().gate().fail_next(layer, Fault::Hold);
+    node.registry().proxy().add_fault(layer, RegistryFault::Hold);
     std::thread::scope(|scope| {
         let pull = scope.spawn(|| node.cri().pull(&reference, None));
-        assert!(eventually(LIMIT, || node.registry().gate().count(layer) == 1));
+        assert!(eventually(LIMIT, || node.registry().proxy().count(layer) == 1));
         node.daemon().kill9();
-        node.registry().gate().release();
+        node.registry().proxy().release();
         pull.join().expect("a call does not panic").expect_err("nobody answers");
     });
     node.daemon().restart();
-    let clean = eventually(LIMIT, || node.sweep().findings.is_empty());
-    assert!(clean, "{:?}", node.sweep().findings);
+    let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
+    assert!(clean, "{:?}", node.leak_scan().findings);
     node.cri().pull(&reference, None).expect("it can be pulled");
     let pod = node.pod("pulled");
-    let seen = pod.output("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+    let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
     assert_eq!(seen, "1");
 }
 
 #[test]
 fn a_start_or_stop_whose_client_gave_up_is_not_half_done() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("hasty");
     let hasty = |milliseconds: u64, cri: &Cri, id: &str| {
         let mut request = Request::new(StartContainerRequest { container_id: id.to_owned() });
@@ -189,7 +189,7 @@ fn a_start_or_stop_whose_client_gave_up_is_not_half_done() {
 
 #[test]
 fn twenty_pods_at_once_come_and_go() {
-    let node = Node::start();
+    let node = TestNode::start();
     std::thread::scope(|scope| {
         for index in 0..20 {
             let node = &node;

@@ -3,10 +3,10 @@
 use std::fs;
 
 use switchyard_proto::cri::v1::{CdiDevice, ContainerConfig};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 
 /// What a vendor of two devices has written, in YAML.
-fn vendor(node: &Node, name: &str) {
+fn vendor(node: &TestNode, name: &str) {
     let hook = node.root().path().join(format!("hook-{name}"));
     let text = format!(
         "cdiVersion: 0.7.0\nkind: vendor.example/{name}\ndevices:\n\
@@ -28,12 +28,12 @@ const SCRIPT: &str = "echo $VENDOR $DEVICE; test -c /dev/vendor/full && echo ful
 
 #[test]
 fn devices_by_name_are_given_by_the_field_and_by_annotations() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     vendor(&node, "given");
     // What one vendor has written wrong is no other vendor's matter.
     fs::write(node.root().cdi().join("broken.json"), "{").expect("the root can be written");
     let pod = node.pod("cdi");
-    let seen = pod.output(SCRIPT, |config| {
+    let seen = pod.run_shell(SCRIPT, |config| {
         config.cdi_devices = vec![CdiDevice { name: "vendor.example/given=full".into() }];
         config.annotations.insert("cdi.k8s.io/plugin_1".into(), "vendor.example/given=zero".into());
     });
@@ -46,7 +46,7 @@ fn devices_by_name_are_given_by_the_field_and_by_annotations() {
 
 #[test]
 fn a_device_that_nobody_has_is_refused_by_name() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("none");
     let refused = |change: fn(&mut ContainerConfig)| {
         let mut config = node.container("main", &["true"]);

@@ -9,15 +9,15 @@ use switchyard_proto::cri::v1::{
 };
 use switchyard_tests::cri::limits;
 use switchyard_tests::host::{cgroups, eventually};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 
 const MIB: i64 = 1 << 20;
 
 #[test]
 fn limits_are_in_force_and_can_be_changed() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("limits");
-    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         let limits = limits(config);
         limits.memory_limit_in_bytes = 64 * MIB;
         limits.cpu_shares = 512;
@@ -55,7 +55,7 @@ fn limits_are_in_force_and_can_be_changed() {
 
 #[test]
 fn a_container_that_waits_to_be_started_takes_changes_along() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("waiting");
     let mut config = node.container("main", &["sleep", "1000"]);
     limits(&mut config).memory_limit_in_bytes = 64 * MIB;
@@ -68,10 +68,10 @@ fn a_container_that_waits_to_be_started_takes_changes_along() {
 
 #[test]
 fn a_score_that_is_changed_is_that_of_all_processes_that_have_not_chosen_their_own() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("rescored");
     let script = "(echo 900 > /proc/self/oom_score_adj; exec sleep 1001) & sleep 1002 & exec sleep 1003";
-    let id = pod.shell_with("main", script, |config| limits(config).oom_score_adj = 500);
+    let id = pod.start_shell_with("main", script, |config| limits(config).oom_score_adj = 500);
     let shown = "for p in $(pidof sleep); do echo $(cat /proc/$p/oom_score_adj); done | sort";
     let scores = || node.cri().sh(&id, shown);
     let settled = |expected: &str| {
@@ -97,7 +97,7 @@ fn a_score_that_is_changed_is_that_of_all_processes_that_have_not_chosen_their_o
 
 #[test]
 fn a_score_that_is_changed_before_the_start_is_there_from_the_start() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("prescored");
     let mut config = node.container("main", &["sleep", "1000"]);
     limits(&mut config).oom_score_adj = 500;
@@ -111,11 +111,11 @@ fn a_score_that_is_changed_before_the_start_is_there_from_the_start() {
 #[test]
 fn what_this_node_cannot_do_is_not_told_as_if_it_were_in_force() {
     use switchyard_proto::cri::v1::HugepageLimit;
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("granted");
     // No kernel has pages of this size.
     let pages = || vec![HugepageLimit { page_size: "3MB".into(), limit: 3 << 20 }];
-    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         let limits = limits(config);
         (limits.memory_limit_in_bytes, limits.memory_swap_limit_in_bytes) = (64 * MIB, 96 * MIB);
         (limits.oom_score_adj, limits.hugepage_limits) = (-998, pages());
@@ -154,9 +154,9 @@ fn what_this_node_cannot_do_is_not_told_as_if_it_were_in_force() {
 #[test]
 fn annotations_of_a_change_that_are_listed_are_on_record_for_the_runtime_and_not_in_the_status() {
     let node =
-        Node::start_with("[containerd.runtimes.runc]\nupdate_annotations = [\"hi*\", \"*\"]\n", |_| {});
+        TestNode::start_with("[containerd.runtimes.runc]\nupdate_annotations = [\"hi*\", \"*\"]\n", |_| {});
     let pod = node.pod("annotated");
-    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         config.annotations = [("given".to_owned(), "first".to_owned())].into();
     });
     let request = UpdateContainerResourcesRequest {
@@ -182,7 +182,7 @@ fn annotations_of_a_change_that_are_listed_are_on_record_for_the_runtime_and_not
 
 #[test]
 fn what_a_kubelet_says_of_a_pods_limits_is_told_also_after_a_kill() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("resized");
     let limits =
         |memory_limit_in_bytes| LinuxContainerResources { memory_limit_in_bytes, ..Default::default() };
@@ -204,7 +204,7 @@ fn what_a_kubelet_says_of_a_pods_limits_is_told_also_after_a_kill() {
 #[test]
 fn the_parent_of_a_pods_groups_goes_with_the_last_pod_unless_it_was_there_before() {
     // Slices are systemd's own: who makes directories is asked here.
-    let node = Node::start_with("[cgroup]\ndriver = \"cgroupfs\"\n", |_| {});
+    let node = TestNode::start_with("[cgroup]\ndriver = \"cgroupfs\"\n", |_| {});
     let below = |name: &str| format!("/{}/{name}", node.root().cgroup_name());
     let there = |name: &str| !cgroups::named(name).is_empty();
     let parent = |parent: String| {
@@ -215,7 +215,7 @@ fn the_parent_of_a_pods_groups_goes_with_the_last_pod_unless_it_was_there_before
     let name = switchyard_tests::host::random_name();
     let one = node.pod_with("one", parent(below(&name)));
     let two = node.pod_with("two", parent(below(&name)));
-    let _ = (one.shell("main", "exec sleep 1000"), two.shell("main", "exec sleep 1000"));
+    let _ = (one.start_shell("main", "exec sleep 1000"), two.start_shell("main", "exec sleep 1000"));
     assert!(there(&name));
     drop(one);
     assert!(there(&name), "the other pod is in it");
@@ -226,9 +226,9 @@ fn the_parent_of_a_pods_groups_goes_with_the_last_pod_unless_it_was_there_before
     assert!(!there(&node.root().cgroup_name()), "the one above was ours as well");
 
     let theirs = switchyard_tests::host::random_name();
-    let memory = cgroups::made(&format!("{}/{theirs}", node.root().cgroup_name()));
+    let memory = cgroups::create(&format!("{}/{theirs}", node.root().cgroup_name()));
     let pod = node.pod_with("guest", parent(below(&theirs)));
-    let _ = pod.shell("main", "exec sleep 1000");
+    let _ = pod.start_shell("main", "exec sleep 1000");
     drop(pod);
     assert!(memory.is_dir(), "somebody else made it");
     assert!(cgroups::clear(&theirs).is_empty(), "what they made can be removed");
@@ -237,9 +237,9 @@ fn the_parent_of_a_pods_groups_goes_with_the_last_pod_unless_it_was_there_before
 #[test]
 fn what_kubelets_send_for_pages_that_are_not_there_is_no_error() {
     use switchyard_proto::cri::v1::HugepageLimit;
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("pages");
-    let seen = pod.output("echo runs", |config| {
+    let seen = pod.run_shell("echo runs", |config| {
         limits(config).hugepage_limits =
             ["2MB", "1GB"].map(|size| HugepageLimit { page_size: size.into(), limit: 0 }).to_vec();
     });
@@ -248,9 +248,9 @@ fn what_kubelets_send_for_pages_that_are_not_there_is_no_error() {
 
 #[test]
 fn use_is_told_and_grows() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("use");
-    let id = pod.shell_with("main", "while :; do :; done", |config| limits(config).cpu_quota = 20_000);
+    let id = pod.start_shell_with("main", "while :; do :; done", |config| limits(config).cpu_quota = 20_000);
     let idle = pod.create(&node.container("idle", &["true"]));
     let stats = || node.cri().stats(&id).expect("it has stats");
     let first = stats();

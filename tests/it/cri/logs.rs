@@ -1,6 +1,6 @@
 //! Logs of containers.
 
-mod disk;
+mod full_disk;
 mod kills;
 mod rotation;
 mod writers;
@@ -8,7 +8,7 @@ mod writers;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use switchyard_tests::node::{Node, content};
+use switchyard_tests::node::{TestNode, log_content};
 use tonic::Code;
 
 /// The most bytes of text in one line of a log.
@@ -16,23 +16,25 @@ const CHUNK: usize = 16 << 10;
 
 #[test]
 fn long_lines_are_split_and_say_so() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("long");
     let script = "head -c 40000 /dev/zero | tr '\\0' x; echo; echo short; printf unfinished";
-    let id = pod.shell("main", script);
+    let id = pod.start_shell("main", script);
     let _ = node.cri().wait_exit(&id);
     let lines = pod.log("main");
-    let seen: Vec<_> =
-        lines.iter().map(|line| (line.split(' ').nth(2).unwrap_or_default(), content(line).len())).collect();
+    let seen: Vec<_> = lines
+        .iter()
+        .map(|line| (line.split(' ').nth(2).unwrap_or_default(), log_content(line).len()))
+        .collect();
     assert_eq!(seen, [("P", CHUNK), ("P", CHUNK), ("F", 40_000 - 2 * CHUNK), ("F", 5), ("P", 10)]);
 }
 
 #[test]
 fn a_reopened_log_leaves_the_old_file_alone() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("rotated");
     let script = "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.01; done";
-    let id = pod.shell("main", script);
+    let id = pod.start_shell("main", script);
     let path = pod.log_path("main");
     let rotated = path.with_extension("log.1");
     pod.wait_log("main", |lines| lines.len() > 5);
@@ -42,7 +44,7 @@ fn a_reopened_log_leaves_the_old_file_alone() {
     let new = pod.wait_log("main", |lines| lines.len() > 5);
     assert_eq!(fs::read_to_string(&rotated).expect("the old one is there"), old, "the old one has grown");
     node.cri().stop(&id, 0).expect("it can be stopped");
-    let all: Vec<_> = old.lines().chain(new.iter().map(String::as_str)).map(content).collect();
+    let all: Vec<_> = old.lines().chain(new.iter().map(String::as_str)).map(log_content).collect();
     let expected: Vec<_> = (1..=all.len()).map(|number| format!("line {number}")).collect();
     assert_eq!(all, expected, "lines are missing between the two");
     let status = node.cri().reopen_log(&id).expect_err("it has ended");
@@ -51,7 +53,7 @@ fn a_reopened_log_leaves_the_old_file_alone() {
 
 #[test]
 fn a_link_at_the_name_of_a_log_is_not_followed() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("linked");
     let path = pod.log_path("main");
     let target = pod.log_path("main").with_file_name("precious");
@@ -62,7 +64,7 @@ fn a_link_at_the_name_of_a_log_is_not_followed() {
     let status = node.cri().start(&id).expect_err("its log cannot be opened");
     assert!(status.message().contains("it is a symbolic link"), "{status}");
     // Nor when the log is opened anew.
-    let other = pod.shell("other", "while :; do echo line; sleep 0.01; done");
+    let other = pod.start_shell("other", "while :; do echo line; sleep 0.01; done");
     let log = pod.log_path("other");
     pod.wait_log("other", |lines| lines.len() > 5);
     fs::rename(&log, log.with_extension("log.1")).expect("a log can be renamed");
@@ -77,10 +79,10 @@ fn a_link_at_the_name_of_a_log_is_not_followed() {
 
 #[test]
 fn a_container_without_a_log_path_runs_without_a_log() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("silent");
     let script = "head -c 1000000 /dev/zero; exec sleep 1000";
-    let id = pod.shell_with("main", script, |config| config.log_path.clear());
+    let id = pod.start_shell_with("main", script, |config| config.log_path.clear());
     // What nobody reads must not hold it up.
     let ran = switchyard_tests::host::eventually(std::time::Duration::from_secs(10), || {
         node.cri().sh(&id, "cat /proc/1/cmdline | tr '\\0' ' '") == "sleep 1000 "

@@ -9,11 +9,11 @@ use switchyard_proto::cri::v1::{ContainerConfig, Device, Mount, MountPropagation
 use switchyard_tests::cri::{context, image_spec};
 use switchyard_tests::host::random_name;
 use switchyard_tests::image::{LayerBuilder, busybox};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use tonic::Code;
 
 /// A directory of the host for one test.
-fn directory(node: &Node) -> PathBuf {
+fn directory(node: &TestNode) -> PathBuf {
     let path = node.root().path().join(format!("host-{}", random_name()));
     fs::create_dir(&path).expect("the root can be written");
     path
@@ -29,7 +29,7 @@ fn mount(host: &Path, container: &str) -> Mount {
 
 #[test]
 fn directories_of_the_host_are_mounted_as_asked() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("mounts");
     let dir = directory(&node);
     fs::create_dir(dir.join("real")).expect("the root can be written");
@@ -42,7 +42,7 @@ fn directories_of_the_host_are_mounted_as_asked() {
         mount(&dir.join("real/file"), "/etc/a-file"),
     ];
     let wanted = mounts.clone();
-    let id = pod.shell_with("main", "exec sleep 1000", |config| config.mounts = mounts);
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| config.mounts = mounts);
     let sh = |script: &str| node.cri().sh(&id, script);
     assert_eq!(sh("cat /deep/er/readonly/file /etc/a-file"), "content\ncontent");
     assert_eq!(
@@ -57,7 +57,7 @@ fn directories_of_the_host_are_mounted_as_asked() {
 
 #[test]
 fn mounts_propagate_as_asked() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod =
         node.pod_with("propagation", |config| switchyard_tests::cri::security(config).privileged = true);
     let dir = directory(&node);
@@ -71,7 +71,7 @@ fn mounts_propagate_as_asked() {
     fs::create_dir(dir.join("later")).expect("it can be written");
     fs::create_dir(dir.join("inner")).expect("it can be written");
     let with = |name: &str, propagation: MountPropagation| {
-        pod.shell_with(name, "exec sleep 1000", |config| {
+        pod.start_shell_with(name, "exec sleep 1000", |config| {
             context(config).privileged = true;
             let mut mount = mount(&dir, "/data");
             mount.set_propagation(propagation);
@@ -109,7 +109,7 @@ fn mounts_propagate_as_asked() {
 
 #[test]
 fn volumes_of_the_image_are_filled_and_gone_with_the_container() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let seed = LayerBuilder::default().dir("data", 0o750).file("data/seed", "seeded\n", 0o640).build();
     node.registry()
         .push("mounts/volume:1", &busybox().layer(seed).volume("/data").volume("/empty/new").build());
@@ -117,16 +117,16 @@ fn volumes_of_the_image_are_filled_and_gone_with_the_container() {
     node.cri().pull(&reference, None).expect("it can be pulled");
     let pod = node.pod("volume");
     let with_image = |config: &mut ContainerConfig| config.image = Some(image_spec(&reference));
-    let id = pod.shell_with("first", "exec sleep 1000", with_image);
+    let id = pod.start_shell_with("first", "exec sleep 1000", with_image);
     let sh = |script: &str| node.cri().sh(&id, script);
     assert_eq!(sh("cat /data/seed; stat -c %a /data /data/seed; ls /empty/new"), "seeded\n750\n640");
     sh("echo changed > /data/seed; touch /empty/new/file");
     let mountinfo = sh("grep -cE ' (/data|/empty/new) ' /proc/self/mountinfo");
     assert_eq!(mountinfo, "2");
     // Each container has its own.
-    assert_eq!(pod.output("cat /data/seed; ls /empty/new", with_image), "seeded");
+    assert_eq!(pod.run_shell("cat /data/seed; ls /empty/new", with_image), "seeded");
     let dir = directory(&node);
-    let overridden = pod.output("ls /data; touch /data/own", |config| {
+    let overridden = pod.run_shell("ls /data; touch /data/own", |config| {
         with_image(config);
         config.mounts = vec![mount(&dir, "/data")];
     });
@@ -139,11 +139,11 @@ fn volumes_of_the_image_are_filled_and_gone_with_the_container() {
 
 #[test]
 fn a_read_only_root_still_has_writable_mounts() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("readonly");
     let dir = directory(&node);
     let script = "echo x > /file || echo refused; echo y > /data/file && cat /data/file; echo z > /dev/shm/z && echo shm";
-    let seen = pod.output(script, |config| {
+    let seen = pod.run_shell(script, |config| {
         context(config).readonly_rootfs = true;
         config.mounts = vec![mount(&dir, "/data")];
     });
@@ -153,14 +153,14 @@ fn a_read_only_root_still_has_writable_mounts() {
 
 #[test]
 fn devices_of_the_host_are_given_with_their_permissions() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("devices");
     let device = |host: &str, container: &str, permissions: &str| Device {
         host_path: host.into(),
         container_path: container.into(),
         permissions: permissions.into(),
     };
-    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         config.devices =
             vec![device("/dev/kmsg", "/dev/my/kmsg", "r"), device("/dev/loop-control", "/dev/ctl", "rw")];
     });

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use switchyard_proto::cri::v1::{DnsConfig, NamespaceMode, PortMapping, StatusRequest};
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use switchyard_tests::root::PrivateRoot;
 use switchyard_tests::{http, prereq};
 use tonic::Code;
@@ -25,7 +25,7 @@ fn answers(address: SocketAddr) -> bool {
 }
 
 /// The name of the host's end of a pod's interface.
-fn host_interface(node: &Node, container: &str) -> String {
+fn host_interface(node: &TestNode, container: &str) -> String {
     let index = node.cri().sh(container, "cat /sys/class/net/eth0/iflink");
     let ports = format!("/sys/class/net/{}/brif", node.root().network().bridge());
     let entries = fs::read_dir(ports).expect("the bridge is there while a pod is");
@@ -38,25 +38,25 @@ fn host_interface(node: &Node, container: &str) -> String {
 
 #[test]
 fn a_pod_is_reached_at_its_address() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("served");
-    let _id = pod.shell("main", SERVE);
+    let _id = pod.start_shell("main", SERVE);
     let ip: Ipv4Addr = pod.ip().parse().expect("it is an address");
     assert!(node.root().network().contains(ip), "{ip}");
-    assert!(answers((ip, 80).into()), "nobody answers on {ip}: {}", pod.text("main"));
+    assert!(answers((ip, 80).into()), "nobody answers on {ip}: {}", pod.log_text("main"));
 }
 
 #[test]
 fn pods_of_a_dual_stack_network_have_two_addresses() {
-    let node = Node::start_with("", |root| root.use_dual_stack());
+    let node = TestNode::start_with("", |root| root.use_dual_stack());
     let pod = node.pod("dual");
-    let _id = pod.shell("main", SERVE);
+    let _id = pod.start_shell("main", SERVE);
     let network = pod.status().network.expect("it has a network");
     let first: IpAddr = network.ip.parse().expect("it is an address");
     assert_eq!(network.additional_ips.len(), 1, "{network:?}");
     let second: IpAddr = network.additional_ips[0].ip.parse().expect("it is an address");
     assert!(first.is_ipv4() && second.is_ipv6(), "{network:?}");
-    assert!(answers((first, 80).into()) && answers((second, 80).into()), "{}", pod.text("main"));
+    assert!(answers((first, 80).into()) && answers((second, 80).into()), "{}", pod.log_text("main"));
 }
 
 /// Lets the bridge of a node be made by a plugin that keeps what it was given, in a network that takes its ranges from outside.
@@ -84,9 +84,9 @@ fn note_what_is_given(root: &PrivateRoot) -> String {
 
 #[test]
 fn a_network_gets_the_ranges_the_resolver_and_the_cgroup_that_it_asks_for() {
-    let node = Node::start_configured(note_what_is_given);
+    let node = TestNode::start_configured(note_what_is_given);
     let subnet = node.root().network().subnet();
-    node.cri().name_ranges(&subnet).expect("it is a range");
+    node.cri().set_pod_cidr(&subnet).expect("it is a range");
     node.daemon().kill9();
     node.daemon().restart();
     let mut config = node.pod_config("ranged");
@@ -108,13 +108,13 @@ fn a_network_gets_the_ranges_the_resolver_and_the_cgroup_that_it_asks_for() {
         "ipRanges": [[{ "subnet": subnet }]],
     });
     assert_eq!(given["runtimeConfig"], expected);
-    let status = node.cri().name_ranges("10.0.0.0/40").expect_err("it is no range");
+    let status = node.cri().set_pod_cidr("10.0.0.0/40").expect_err("it is no range");
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
 }
 
 #[test]
 fn a_host_port_leads_into_the_pod_until_it_is_stopped() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|socket| socket.local_addr())
         .expect("loopback has a free port")
@@ -123,16 +123,16 @@ fn a_host_port_leads_into_the_pod_until_it_is_stopped() {
         let host_port = i32::from(port);
         config.port_mappings = vec![PortMapping { container_port: 80, host_port, ..Default::default() }];
     });
-    let _id = pod.shell("main", SERVE);
+    let _id = pod.start_shell("main", SERVE);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    assert!(answers(address), "nobody answers on {address}: {}", pod.text("main"));
+    assert!(answers(address), "nobody answers on {address}: {}", pod.log_text("main"));
     node.cri().stop_pod(pod.id()).expect("it can be stopped");
     assert!(http::get(address, "/").is_err(), "{address} still leads somewhere");
 }
 
 #[test]
 fn a_pod_on_the_hosts_network_has_no_address_of_its_own() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod_with("host", |config| {
         namespaces(config).set_network(NamespaceMode::Node);
         config.hostname = "ignored".to_owned();
@@ -141,7 +141,7 @@ fn a_pod_on_the_hosts_network_has_no_address_of_its_own() {
     assert_eq!(status.network.unwrap_or_default().ip, "");
     let options = status.linux.and_then(|linux| linux.namespaces?.options).expect("its namespaces are told");
     assert_eq!(options.network(), NamespaceMode::Node);
-    let seen = pod.output("readlink /proc/self/ns/net; hostname", |_| {});
+    let seen = pod.run_shell("readlink /proc/self/ns/net; hostname", |_| {});
     let net = fs::read_link("/proc/self/ns/net").expect("this process has a namespace");
     let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("the host has a name");
     assert_eq!(seen, format!("{}\n{}", net.display(), host.trim_end()));
@@ -149,13 +149,13 @@ fn a_pod_on_the_hosts_network_has_no_address_of_its_own() {
 
 #[test]
 fn rates_are_limited_on_the_hosts_end() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod_with("rates", |config| {
         for direction in ["ingress", "egress"] {
             config.annotations.insert(format!("kubernetes.io/{direction}-bandwidth"), "10M".into());
         }
     });
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let interface = host_interface(&node, &id);
     let tc = prereq::require("tc", "iproute2");
     let shown = Command::new(tc).args(["qdisc", "show", "dev", &interface]).output().expect("tc starts");
@@ -166,7 +166,7 @@ fn rates_are_limited_on_the_hosts_end() {
 /// Every change of the configuration shows in the next Status, and in the next pod, without a restart.
 #[test]
 fn a_network_configuration_that_breaks_or_goes_is_told_and_one_that_comes_is_used() {
-    let node = Node::start();
+    let node = TestNode::start();
     let file = node.root().cni_conf().join("10-test.conflist");
     let good = fs::read_to_string(&file).expect("it was written");
     let condition = || node.cri().condition("NetworkReady").expect("it is told");
@@ -210,7 +210,7 @@ fn network_name(conflist: &str) -> String {
 #[test]
 fn without_a_network_configuration_only_pods_on_the_hosts_network_run() {
     let conflist = |root: &PrivateRoot| root.cni_conf().join("10-test.conflist");
-    let node = Node::start_with("", |root| fs::remove_file(conflist(root)).expect("it was written"));
+    let node = TestNode::start_with("", |root| fs::remove_file(conflist(root)).expect("it was written"));
     let network_ready = || {
         let request = StatusRequest::default();
         let answer = node.cri().runtime(async |mut client| client.status(request).await);
@@ -224,7 +224,7 @@ fn without_a_network_configuration_only_pods_on_the_hosts_network_run() {
     assert!(matches!(status.code(), Code::Unavailable | Code::FailedPrecondition), "{status}");
     node.assert_clean();
     let host = node.pod_with("host", |config| namespaces(config).set_network(NamespaceMode::Node));
-    assert_eq!(host.output("echo runs", |_| {}), "runs");
+    assert_eq!(host.run_shell("echo runs", |_| {}), "runs");
     node.root().network().write_conflist(&node.root().cni_conf(), false);
     assert!(eventually(LIMIT, || network_ready().status), "the new configuration is not seen");
     assert!(!node.run(config).ip().is_empty());

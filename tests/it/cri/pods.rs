@@ -7,13 +7,13 @@ use switchyard_proto::cri::v1::{
 };
 use switchyard_tests::cri::{context, limits, namespaces};
 use switchyard_tests::host::random_name;
-use switchyard_tests::node::{Node, Pod, content};
-use switchyard_tests::sweep::{NAMESPACE, ctr};
+use switchyard_tests::leak_scan::{NAMESPACE, ctr};
+use switchyard_tests::node::{TestNode, TestPod, log_content};
 use tonic::{Code, Request};
 
 #[test]
 fn a_pod_goes_its_whole_way_and_leaves_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let client = node.cri();
     let config = node.pod_config("whole");
     let pod = client.run_pod(&config).expect("a pod can be run");
@@ -37,7 +37,7 @@ fn a_pod_goes_its_whole_way_and_leaves_nothing() {
     assert!(status.finished_at >= status.started_at, "{status:?}");
     let log = std::fs::read_to_string(&status.log_path).expect("its log is where its status says");
     let mut lines: Vec<_> = log.lines().collect();
-    lines.sort_by_key(|line| content(line).to_owned());
+    lines.sort_by_key(|line| log_content(line).to_owned());
     assert!(lines.len() == 2 && lines[0].ends_with("Z stderr F err"), "{log}");
     assert!(lines[1].ends_with("Z stdout F out") && lines[1].as_bytes()[10] == b'T', "{log}");
 
@@ -53,7 +53,7 @@ fn a_pod_goes_its_whole_way_and_leaves_nothing() {
 
 #[test]
 fn a_pod_has_the_name_and_the_resolver_it_was_given() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod_with("files", |config| {
         config.hostname = "my-pod".to_owned();
         config.dns_config = Some(DnsConfig {
@@ -62,7 +62,7 @@ fn a_pod_has_the_name_and_the_resolver_it_was_given() {
             options: vec!["ndots:5".into()],
         });
     });
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let sh = |script: &str| node.cri().sh(&id, script);
     assert_eq!(sh("hostname; cat /etc/hostname; echo $HOSTNAME"), "my-pod\nmy-pod\nmy-pod");
     let hosts = sh("cat /etc/hosts");
@@ -76,10 +76,10 @@ fn a_pod_has_the_name_and_the_resolver_it_was_given() {
 
 #[test]
 fn shared_memory_is_one_tmpfs_of_64_mib_for_all_of_a_pod() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("shm");
-    let first = pod.shell("first", "exec sleep 1000");
-    let second = pod.shell("second", "exec sleep 1000");
+    let first = pod.start_shell("first", "exec sleep 1000");
+    let second = pod.start_shell("second", "exec sleep 1000");
     assert_eq!(node.cri().sh(&first, "df -k /dev/shm | tail -n 1 | awk '{ print $2 }'"), "65536");
     assert_eq!(node.cri().sh(&first, "stat -c %a /dev/shm; echo shared > /dev/shm/file"), "1777");
     assert_eq!(node.cri().sh(&second, "cat /dev/shm/file"), "shared");
@@ -91,7 +91,7 @@ fn shared_memory_is_one_tmpfs_of_64_mib_for_all_of_a_pod() {
 
 #[test]
 fn a_pod_has_kernel_parameters_of_its_own() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod_with("sysctls", |config| {
         let sysctls = &mut config.linux.get_or_insert_default().sysctls;
         sysctls.insert("net.ipv4.ip_local_port_range".into(), "20000 30000".into());
@@ -99,19 +99,19 @@ fn a_pod_has_kernel_parameters_of_its_own() {
         sysctls.insert("fs.mqueue.msg_max".into(), "77".into());
     });
     let script = "cd /proc/sys; cat net/ipv4/ip_local_port_range kernel/shm_rmid_forced fs/mqueue/msg_max net/ipv4/ip_unprivileged_port_start";
-    assert_eq!(pod.output(script, |_| {}), "20000\t30000\n1\n77\n0");
+    assert_eq!(pod.run_shell(script, |_| {}), "20000\t30000\n1\n77\n0");
 }
 
 #[test]
 fn a_pod_on_the_hosts_ipc_shares_its_memory_and_another_does_not() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let name = format!("switchyard-{}", random_name());
     let file = std::path::Path::new("/dev/shm").join(&name);
     std::fs::write(&file, "").expect("the host has shared memory");
     let script = format!("readlink /proc/self/ns/ipc; ls /dev/shm | grep -c -x {name} || true");
     let seen = |mode: NamespaceMode| {
         let pod = node.pod_with("ipc", |config| namespaces(config).set_ipc(mode));
-        pod.output(&script, |config| {
+        pod.run_shell(&script, |config| {
             context(config).namespace_options.get_or_insert_default().set_ipc(mode);
         })
     };
@@ -127,15 +127,15 @@ fn a_pod_on_the_hosts_ipc_shares_its_memory_and_another_does_not() {
 #[test]
 fn a_pod_of_a_handler_that_wants_a_container_is_one_and_outlives_the_daemon() {
     let handler = "[containerd.runtimes.boxed]\ntype = \"io.containerd.runc.v2\"\nbinary = \"runc\"\nsandbox = \"container\"\n";
-    let node = Node::start_with(handler, |_| {});
+    let node = TestNode::start_with(handler, |_| {});
     let config = node.pod_config("boxed");
     let id = node.cri().run_pod_with(&config, "boxed").expect("the handler is configured");
-    let pod = Pod::adopt(&node, id, config);
+    let pod = TestPod::adopt(&node, id, config);
     let socket = node.root().containerd_socket().expect("containerd runs");
     let tasks = || ctr(&socket, NAMESPACE, &["tasks", "ls", "-q"]);
     assert_eq!(tasks(), [pod.id()]);
     let ip = pod.ip();
-    let main = pod.shell("main", "exec sleep 1000");
+    let main = pod.start_shell("main", "exec sleep 1000");
     let address = || node.cri().sh(&main, "ip -4 -o addr show dev eth0");
     assert!(address().contains(&ip), "{}", address());
     node.daemon().kill9();
@@ -148,11 +148,11 @@ fn a_pod_of_a_handler_that_wants_a_container_is_one_and_outlives_the_daemon() {
 
 #[test]
 fn a_pod_runs_with_the_handler_it_asks_for() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     for handler in ["runc", "crun"] {
         let config = node.pod_config(handler);
         let id = node.cri().run_pod_with(&config, handler).expect("the handler is configured");
-        let pod = Pod::adopt(&node, id, config);
+        let pod = TestPod::adopt(&node, id, config);
         assert_eq!(pod.status().runtime_handler, handler);
     }
     let status = node.cri().run_pod_with(&node.pod_config("kata"), "kata").expect_err("there is no kata");
@@ -162,9 +162,9 @@ fn a_pod_runs_with_the_handler_it_asks_for() {
 
 #[test]
 fn containers_of_a_stopped_pod_are_killed_and_removed_with_it() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("stopped");
-    let running = pod.shell("running", "trap '' TERM; while :; do sleep 1; done");
+    let running = pod.start_shell("running", "trap '' TERM; while :; do sleep 1; done");
     let created = pod.create(&node.container("created", &["true"]));
     node.cri().stop_pod(pod.id()).expect("it can be stopped");
     node.cri().stop_pod(pod.id()).expect("a stop can be repeated");
@@ -180,7 +180,7 @@ fn containers_of_a_stopped_pod_are_killed_and_removed_with_it() {
 
 #[test]
 fn a_cancelled_run_is_taken_up_by_the_next_try() {
-    let node = Node::start();
+    let node = TestNode::start();
     let config = node.pod_config("cancelled");
     let mut request =
         Request::new(RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() });
@@ -197,14 +197,14 @@ fn a_cancelled_run_is_taken_up_by_the_next_try() {
 
 #[test]
 fn racing_calls_for_one_pod_get_one_pod() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let config = node.pod_config("raced");
     let ids: Vec<_> = std::thread::scope(|scope| {
         let calls: Vec<_> = (0..4).map(|_| scope.spawn(|| node.cri().run_pod(&config))).collect();
         calls.into_iter().map(|call| call.join().expect("a call does not panic")).collect()
     });
     let ids: Vec<_> = ids.into_iter().map(|id| id.expect("each gets an answer")).collect();
-    let pod = Pod::adopt(&node, ids[0].clone(), config.clone());
+    let pod = TestPod::adopt(&node, ids[0].clone(), config.clone());
     assert!(ids.iter().all(|id| id == pod.id()), "{ids:?}");
     assert_eq!(node.cri().run_pod(&config).expect("a later call as well"), pod.id());
     let container = node.container("raced", &["sleep", "1000"]);
@@ -217,7 +217,7 @@ fn racing_calls_for_one_pod_get_one_pod() {
 
 #[test]
 fn a_taken_name_with_another_configuration_is_refused() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("taken");
     let mut other = pod.config().clone();
     other.hostname = "other".to_owned();
@@ -231,7 +231,7 @@ fn a_taken_name_with_another_configuration_is_refused() {
 
 #[test]
 fn unknown_ids_are_gone_already_or_not_found() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let client = node.cri();
     for id in ["0".repeat(64).as_str(), "no-such-id", "../../etc", "ä\n"] {
         client.stop_pod(id).expect("what is not there is stopped");
@@ -260,7 +260,7 @@ fn unknown_ids_are_gone_already_or_not_found() {
 
 #[test]
 fn limits_and_context_of_a_container_default_to_none() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("defaults");
     let mut config = node.container("main", &["sleep", "1000"]);
     // Present, and empty: as some clients send them.

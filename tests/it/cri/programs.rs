@@ -3,11 +3,11 @@
 use switchyard_proto::cri::v1::{Int64Value, KeyValue, SupplementalGroupsPolicy};
 use switchyard_tests::cri::{context, image_spec};
 use switchyard_tests::image::busybox;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 
 #[test]
 fn command_and_arguments_replace_those_of_the_image() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let image = busybox().entrypoint(&["echo", "entry"]).cmd(&["cmd"]).build();
     node.registry().push("programs/words:1", &image);
     let reference = node.registry().reference("programs/words:1");
@@ -23,7 +23,7 @@ fn command_and_arguments_replace_those_of_the_image() {
         config.args = args.iter().map(|word| (*word).to_owned()).collect();
         config.image = Some(image_spec(&reference));
         let _ = node.cri().wait_exit(&pod.start(&config));
-        assert_eq!(pod.text(name), expected, "{name}");
+        assert_eq!(pod.log_text(name), expected, "{name}");
     }
     drop(pod);
     node.cri().remove_image(&reference).expect("it can be removed");
@@ -31,7 +31,7 @@ fn command_and_arguments_replace_those_of_the_image() {
 
 #[test]
 fn environment_directory_and_user_come_from_the_image_and_are_overridden() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let image =
         busybox().env("ONE", "image").env("TWO", "image").working_dir("/home/app").user("app").build();
     node.registry().push("programs/user:1", &image);
@@ -41,7 +41,7 @@ fn environment_directory_and_user_come_from_the_image_and_are_overridden() {
     assert_eq!(node.cri().image(&reference).expect("it is asked for").expect("it is there").username, "app");
     let pod = node.pod("user");
     let script = "echo $ONE $TWO $THREE; pwd; id -u; id -g; id -G; echo $HOME";
-    let own = pod.output(script, |config| {
+    let own = pod.run_shell(script, |config| {
         // As kubelets do: by the id that the pull told.
         config.image = Some(image_spec(&id));
         config.envs = vec![
@@ -54,7 +54,7 @@ fn environment_directory_and_user_come_from_the_image_and_are_overridden() {
     let mut groups: Vec<_> = lines[4].split(' ').collect();
     groups.sort_unstable();
     assert_eq!(groups, ["1000", "29", "44"], "{own}");
-    let other = pod.output(script, |config| {
+    let other = pod.run_shell(script, |config| {
         config.image = Some(image_spec(&reference));
         config.working_dir = "/tmp/made".to_owned();
         let context = context(config);
@@ -66,7 +66,7 @@ fn environment_directory_and_user_come_from_the_image_and_are_overridden() {
     let lines: Vec<_> = other.lines().collect();
     assert_eq!(lines[..4], ["image image", "/tmp/made", "33", "100"], "{other}");
     assert_eq!(lines[4], "100 4242", "{other}");
-    let named = pod.shell_with("named", "exec sleep 1000", |config| {
+    let named = pod.start_shell_with("named", "exec sleep 1000", |config| {
         context(config).run_as_username = "www-data".to_owned();
     });
     let user = node.cri().status(&named).expect("it has a status").user.expect("its user is told");
@@ -79,11 +79,11 @@ fn environment_directory_and_user_come_from_the_image_and_are_overridden() {
 
 #[test]
 fn a_terminal_is_one_when_asked_for() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("tty");
     let script = "test -t 0 && test -t 1 && echo terminal >&2 || echo none";
-    assert_eq!(pod.output(script, |_| {}), "none");
-    let id = pod.shell_with("tty", script, |config| {
+    assert_eq!(pod.run_shell(script, |_| {}), "none");
+    let id = pod.start_shell_with("tty", script, |config| {
         config.tty = true;
         config.stdin = true;
     });
@@ -95,12 +95,12 @@ fn a_terminal_is_one_when_asked_for() {
 
 #[test]
 fn input_stays_open_when_asked_for_and_is_at_its_end_otherwise() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("stdin");
-    assert_eq!(pod.output("cat; echo end", |_| {}), "end");
-    let id = pod.shell_with("open", "echo ready; cat; echo end", |config| config.stdin = true);
+    assert_eq!(pod.run_shell("cat; echo end", |_| {}), "end");
+    let id = pod.start_shell_with("open", "echo ready; cat; echo end", |config| config.stdin = true);
     pod.wait_log("open", |lines| !lines.is_empty());
     assert_eq!(node.cri().sh(&id, "ps -o args | grep -c '^cat'"), "1");
     node.cri().stop(&id, 0).expect("it can be stopped");
-    assert_eq!(pod.text("open"), "ready");
+    assert_eq!(pod.log_text("open"), "ready");
 }

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerState, ContainerStatus, Mount, PodSandboxStatus};
 use switchyard_tests::daemon::{Daemon, binary};
 use switchyard_tests::host::{eventually, random_bytes};
-use switchyard_tests::node::{Node, Pod, content};
+use switchyard_tests::node::{TestNode, TestPod, log_content};
 
 /// Prints a number each hundredth of a second or so.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done";
@@ -19,17 +19,17 @@ const LIMIT: Duration = Duration::from_secs(40);
 
 /// Fails unless the numbers of a log are complete up to its end, which is after all there is now.
 #[track_caller]
-fn assert_counts_on(pod: &Pod<'_>, name: &str) {
+fn assert_counts_on(pod: &TestPod<'_>, name: &str) {
     let so_far = pod.log(name).len();
     let lines = pod.wait_log(name, |lines| lines.len() > so_far + 20);
-    let numbers: Vec<_> = lines.iter().map(|line| content(line).to_owned()).collect();
+    let numbers: Vec<_> = lines.iter().map(|line| log_content(line).to_owned()).collect();
     // The last line may be half written.
     let complete = &numbers[..numbers.len() - 1];
     let expected: Vec<_> = (1..=complete.len()).map(|number| number.to_string()).collect();
     assert_eq!(complete, expected, "lines are lost or doubled");
 }
 
-fn pods_and_containers(node: &Node) -> (Vec<PodSandboxStatus>, Vec<ContainerStatus>) {
+fn pods_and_containers(node: &TestNode) -> (Vec<PodSandboxStatus>, Vec<ContainerStatus>) {
     let mut pods: Vec<_> = node.cri().pods().expect("pods can be listed");
     pods.sort_by(|one, other| one.id.cmp(&other.id));
     let mut containers: Vec<_> = node.cri().containers().expect("containers can be listed");
@@ -45,18 +45,18 @@ fn pods_and_containers(node: &Node) -> (Vec<PodSandboxStatus>, Vec<ContainerStat
 
 /// All is as before after `end` has ended the daemon and another has begun; what happened meanwhile is known.
 fn outlives(end: impl FnOnce(&mut Daemon)) {
-    let node = Node::start();
+    let node = TestNode::start();
     let client = node.cri();
     let pod = node.pod("outlives");
     let stopped = node.pod("stopped");
     client.stop_pod(stopped.id()).expect("it can be stopped");
-    let counting = pod.shell("counting", COUNT);
-    let ended = pod.shell("ended", "exit 3");
+    let counting = pod.start_shell("counting", COUNT);
+    let ended = pod.start_shell("ended", "exit 3");
     let _ = client.wait_exit(&ended);
     let created = pod.create(&node.container("created", &["echo", "started late"]));
     let dir = node.root().path().join("host");
     fs::create_dir(&dir).expect("the root can be written");
-    let ending = pod.shell_with(
+    let ending = pod.start_shell_with(
         "ending",
         "while [ ! -e /host/go ]; do sleep 0.02; done; echo bye; exit 42",
         |config| {
@@ -91,7 +91,7 @@ fn outlives(end: impl FnOnce(&mut Daemon)) {
     assert_eq!(client.sh(&counting, "echo reached"), "reached");
     client.start(&created).expect("what waited can still be started");
     assert_eq!(client.wait_exit(&created).exit_code, 0);
-    assert_eq!(pod.text("created"), "started late");
+    assert_eq!(pod.log_text("created"), "started late");
     client.stop(&counting, 0).expect("it can be stopped");
     drop((pod, stopped));
     node.assert_clean();
@@ -109,10 +109,10 @@ fn everything_outlives_a_daemon_that_is_told_to_stop() {
 
 #[test]
 fn containers_outlive_containerd_and_are_reached_through_the_next() {
-    let node = Node::start();
+    let node = TestNode::start();
     let client = node.cri();
     let pod = node.pod("outlives");
-    let id = pod.shell("counting", COUNT);
+    let id = pod.start_shell("counting", COUNT);
     let before = client.status(&id).expect("it has a status");
     let dead = node.kill_managed("containerd");
     let again = eventually(LIMIT, || {
@@ -122,17 +122,17 @@ fn containers_outlive_containerd_and_are_reached_through_the_next() {
     assert!(again, "exec does not come back\n{}", node.daemon().tail());
     assert_eq!(client.status(&id).expect("it has a status"), before);
     assert_counts_on(&pod, "counting");
-    assert_eq!(pod.output("echo more", |_| {}), "more");
-    assert_eq!(node.pod("more").output("echo works", |_| {}), "works");
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
+    assert_eq!(node.pod("more").run_shell("echo works", |_| {}), "works");
     client.stop(&id, 0).expect("it can be stopped");
     assert_eq!(client.status(&id).expect("it has a status").exit_code, 137);
 }
 
 #[test]
 fn no_line_is_lost_when_the_logkeeper_is_killed() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("logs");
-    let _id = pod.shell("counting", COUNT);
+    let _id = pod.start_shell("counting", COUNT);
     assert_counts_on(&pod, "counting");
     let dead = node.kill_managed("logkeeper");
     let again = eventually(LIMIT, || node.root().managed("logkeeper").is_some_and(|pid| pid != dead));
@@ -142,12 +142,12 @@ fn no_line_is_lost_when_the_logkeeper_is_killed() {
     let socket = node.root().run().join("logkeeper/logkeeper.sock");
     let serves = || UnixStream::connect(&socket).is_ok() && node.daemon().get("/readyz").0 == 200;
     assert!(eventually(LIMIT, serves), "it does not serve again\n{}", node.daemon().tail());
-    assert_eq!(pod.output("echo works", |_| {}), "works");
+    assert_eq!(pod.run_shell("echo works", |_| {}), "works");
 }
 
 #[test]
 fn a_second_daemon_on_the_same_directories_is_refused() {
-    let node = Node::start();
+    let node = TestNode::start();
     let second = Command::new(binary()).arg("serve").arg("--config").arg(node.root().config()).output();
     let second = second.expect("the daemon can be started");
     let text =
@@ -158,12 +158,12 @@ fn a_second_daemon_on_the_same_directories_is_refused() {
         text.contains(&*state.to_string_lossy()) || text.contains(&*node.root().run().to_string_lossy()),
         "{text}"
     );
-    assert_eq!(node.pod("first").output("echo works", |_| {}), "works");
+    assert_eq!(node.pod("first").run_shell("echo works", |_| {}), "works");
 }
 
 #[test]
 fn a_daemon_killed_amid_ten_runs_has_one_pod_of_each_in_the_end() {
-    let node = Node::start();
+    let node = TestNode::start();
     let rounds: Vec<Vec<_>> = (0..3)
         .map(|round| (0..10).map(|index| node.pod_config(&format!("round{round}-{index}"))).collect())
         .collect();
@@ -186,12 +186,12 @@ fn a_daemon_killed_amid_ten_runs_has_one_pod_of_each_in_the_end() {
     wanted.sort();
     found.sort();
     assert_eq!(found, wanted);
-    let mut addresses: Vec<_> = pods.iter().map(Pod::ip).collect();
+    let mut addresses: Vec<_> = pods.iter().map(TestPod::ip).collect();
     addresses.sort();
     addresses.dedup();
     assert_eq!(addresses.len(), pods.len(), "two pods have one address");
     for pod in pods.iter().step_by(7) {
-        assert_eq!(pod.output("echo works", |_| {}), "works");
+        assert_eq!(pod.run_shell("echo works", |_| {}), "works");
     }
     std::thread::scope(|scope| {
         for pod in &pods {
@@ -208,9 +208,9 @@ fn a_daemon_killed_amid_ten_runs_has_one_pod_of_each_in_the_end() {
 
 #[test]
 fn a_container_whose_process_vanished_with_the_daemon_is_told_as_ended() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("vanished");
-    let id = pod.shell("main", "exec sleep 31999");
+    let id = pod.start_shell("main", "exec sleep 31999");
     node.daemon().kill9();
     // Its shim goes as well: nobody is left who knows the code.
     for process in switchyard_tests::host::processes::belonging_to(node.root().path()) {
@@ -225,17 +225,17 @@ fn a_container_whose_process_vanished_with_the_daemon_is_told_as_ended() {
     assert_ne!(status.exit_code, 0, "{status:?}");
     node.cri().remove(&id).expect("it can be removed");
     // containerd cleans up after a lost shim in its own time.
-    let gone = || !node.sweep().findings.iter().any(|finding| finding.contains(&id));
-    assert!(eventually(LIMIT, gone), "{:#?}", node.sweep().findings);
+    let gone = || !node.leak_scan().findings.iter().any(|finding| finding.contains(&id));
+    assert!(eventually(LIMIT, gone), "{:#?}", node.leak_scan().findings);
 }
 
 #[test]
 fn an_exit_while_the_daemon_and_containerd_are_away_is_told_with_its_code() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("meanwhile");
     let gate = node.root().path().join("meanwhile");
     fs::create_dir(&gate).expect("the root can be written");
-    let id = pod.shell_with("main", "until [ -e /gate/go ]; do sleep 0.05; done; exit 42", |config| {
+    let id = pod.start_shell_with("main", "until [ -e /gate/go ]; do sleep 0.05; done; exit 42", |config| {
         config.mounts = vec![Mount {
             container_path: "/gate".to_owned(),
             host_path: gate.to_str().expect("the path is ASCII").to_owned(),

@@ -7,11 +7,11 @@ use switchyard_proto::cri::v1::{
 };
 use switchyard_steps::Step;
 use switchyard_tests::cri::Cri;
-use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::node::{TestNode, TestPod};
 use tonic::{Code, Request};
 
 /// Calls at once, each as a client of its own; all answers.
-fn at_once<T: Send>(node: &Node, count: usize, call: impl Fn(&Cri) -> T + Sync) -> Vec<T> {
+fn at_once<T: Send>(node: &TestNode, count: usize, call: impl Fn(&Cri) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let calls: Vec<_> =
             (0..count).map(|_| scope.spawn(|| call(&Cri::new(&node.root().cri_socket())))).collect();
@@ -21,7 +21,7 @@ fn at_once<T: Send>(node: &Node, count: usize, call: impl Fn(&Cri) -> T + Sync) 
 
 #[test]
 fn a_container_whose_client_gave_up_is_the_one_that_another_client_gets() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("hasty");
     for (index, milliseconds) in [1, 4, 8, 16].into_iter().enumerate() {
         let config = node.container(&format!("main{index}"), &["sleep", "1000"]);
@@ -47,7 +47,7 @@ fn a_container_whose_client_gave_up_is_the_one_that_another_client_gets() {
 
 #[test]
 fn a_pod_that_its_client_and_then_its_daemon_left_is_run_once_by_another_client() {
-    let node = Node::start();
+    let node = TestNode::start();
     let config = node.pod_config("left");
     node.daemon().kill_at(&[(Step::SandboxAttached, 1)]);
     let request = RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: String::new() };
@@ -58,7 +58,7 @@ fn a_pod_that_its_client_and_then_its_daemon_left_is_run_once_by_another_client(
     node.daemon().wait_killed();
     node.daemon().restart();
     let ids = at_once(&node, 3, |client| client.run_pod(&config).expect("it is sent again"));
-    let pod = Pod::adopt(&node, ids[0].clone(), config);
+    let pod = TestPod::adopt(&node, ids[0].clone(), config);
     assert!(ids.iter().all(|id| id == pod.id()), "{ids:?}");
     assert_eq!(node.cri().pods().expect("they can be listed").len(), 1);
     drop(pod);
@@ -67,7 +67,7 @@ fn a_pod_that_its_client_and_then_its_daemon_left_is_run_once_by_another_client(
 
 #[test]
 fn a_start_joins_the_one_in_flight_and_none_that_is_done() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("starts");
     let id = pod.create(&node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
     for answer in at_once(&node, 4, |client| client.start(&id)) {
@@ -79,7 +79,7 @@ fn a_start_joins_the_one_in_flight_and_none_that_is_done() {
     let status = node.cri().status(&id).expect("it has a status");
     assert_eq!(status.state(), ContainerState::ContainerRunning);
     pod.wait_log("main", |lines| !lines.is_empty());
-    assert_eq!(pod.text("main"), "started");
+    assert_eq!(pod.log_text("main"), "started");
 }
 
 fn code<T: std::fmt::Debug>(answer: &Result<T, tonic::Status>) -> Code {
@@ -88,9 +88,9 @@ fn code<T: std::fmt::Debug>(answer: &Result<T, tonic::Status>) -> Code {
 
 #[test]
 fn commands_that_are_alike_each_run() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("execs");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let seen = at_once(&node, 5, |client| client.sh(&id, "echo x >> /tmp/runs; sleep 0.2; echo done"));
     assert_eq!(seen, ["done"; 5]);
     assert_eq!(node.cri().sh(&id, "wc -l < /tmp/runs"), "5");
@@ -98,9 +98,9 @@ fn commands_that_are_alike_each_run() {
 
 #[test]
 fn stops_and_removals_at_once_are_all_done() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("ends");
-    let id = pod.shell("main", "trap 'exit 5' TERM; while :; do sleep 0.02; done");
+    let id = pod.start_shell("main", "trap 'exit 5' TERM; while :; do sleep 0.02; done");
     let mut request = Request::new(StopContainerRequest { container_id: id.clone(), timeout: 20 });
     request.set_timeout(Duration::from_millis(1));
     let _ = node.cri().runtime(async |mut client| client.stop_container(request).await);

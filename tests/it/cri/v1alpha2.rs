@@ -12,22 +12,22 @@ use switchyard_proto::cri::v1alpha2::runtime_service_client::RuntimeServiceClien
 use switchyard_tests::cri::{image_spec, namespaces};
 use switchyard_tests::host::{block_device, cgroups, random_name};
 use switchyard_tests::image::busybox;
-use switchyard_tests::node::{Node, content};
+use switchyard_tests::node::{TestNode, log_content};
 use tonic::{Code, Response, Status};
 
 /// Calls the RuntimeService of the older version.
 fn runtime<T>(
-    node: &Node,
+    node: &TestNode,
     call: impl AsyncFnOnce(RuntimeServiceClient<tonic::transport::Channel>) -> Result<Response<T>, Status>,
 ) -> Result<T, Status> {
     node.cri().channel(async |channel| call(RuntimeServiceClient::new(channel)).await)
 }
 
-fn create(node: &Node, pod: &str, config: old::ContainerConfig) -> Result<String, Status> {
-    node.cri().create_old(pod, &config)
+fn create(node: &TestNode, pod: &str, config: old::ContainerConfig) -> Result<String, Status> {
+    node.cri().create_v1alpha2(pod, &config)
 }
 
-fn status(node: &Node, container: &str) -> old::ContainerStatus {
+fn status(node: &TestNode, container: &str) -> old::ContainerStatus {
     let request = cri::ContainerStatusRequest { container_id: container.to_owned(), verbose: false };
     let answer = runtime(node, async |mut client| client.container_status(request).await);
     answer.expect("it is there").status.expect("it is always set")
@@ -46,7 +46,7 @@ fn shell(image: &str, name: &str, script: &str) -> old::ContainerConfig {
 
 #[test]
 fn a_client_of_v1alpha2_runs_pods_that_v1_sees() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let name = "v1alpha2:1";
     node.registry().push(name, &busybox().env("FROM", "image").volume("/data").build());
     let image = node.registry().reference(name);
@@ -80,7 +80,7 @@ fn a_client_of_v1alpha2_runs_pods_that_v1_sees() {
     runtime(&node, async |mut client| client.start_container(request).await).expect("it starts");
 
     let lines = pod.wait_log("main", |lines| !lines.is_empty());
-    assert_eq!(content(&lines[0]), "limit 256");
+    assert_eq!(log_content(&lines[0]), "limit 256");
     assert_eq!(cgroups::value(&main, ["memory.soft_limit_in_bytes", "memory.low"]), (32 << 20).to_string());
     let request = cri::ExecSyncRequest {
         container_id: main.clone(),
@@ -113,7 +113,7 @@ fn a_client_of_v1alpha2_runs_pods_that_v1_sees() {
 
 #[test]
 fn a_host_path_that_is_missing_is_an_error_of_v1alpha2_alone() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("missing-path");
     let path = node.root().path().join(format!("missing-{}", random_name()));
     let host_path = path.to_str().expect("it is UTF-8").to_owned();
@@ -132,7 +132,7 @@ fn a_host_path_that_is_missing_is_an_error_of_v1alpha2_alone() {
 
 #[test]
 fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("old-limits");
     let disk = block_device();
     let rate = |rate| vec![old::ThrottleDevice { path: disk.clone(), rate }];
@@ -157,7 +157,7 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
     let told = status(&node, &id).pouch_resources.expect("they are told");
     assert_eq!(told.blkio_device_read_bps, throttled.blkio_device_read_bps);
 
-    let update = |change| node.cri().update_old(&id, change).expect("it can be changed");
+    let update = |change| node.cri().update_v1alpha2(&id, change).expect("it can be changed");
     let read = || cgroups::value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
     update(old::LinuxContainerResources { blkio_device_read_bps: rate(2 << 20), ..Default::default() });
     assert!(read().contains(&(2 << 20).to_string()), "{}", read());
@@ -201,7 +201,7 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
 /// `tests/guest/quota.rs` shows what comes of one where the kernel has project quotas.
 #[test]
 fn a_disk_quota_is_in_force_or_refused_by_the_mount_that_has_none() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("old-quota");
     let quota = |key: &str| {
         let disk_quota = BTreeMap::from([(key.to_owned(), "16m".to_owned())]);
@@ -233,7 +233,7 @@ fn a_disk_quota_is_in_force_or_refused_by_the_mount_that_has_none() {
 
 #[test]
 fn a_priority_of_what_is_sent_is_in_force_or_refused_by_name() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let with = |name: &str| old::ContainerConfig {
         net_priority: 3,
         ..shell(&node.image(), name, "exec sleep 1000")
@@ -265,7 +265,7 @@ fn a_priority_of_what_is_sent_is_in_force_or_refused_by_name() {
 /// Pouch tells the path and the name of a volume, and its clients give back both.
 #[test]
 fn a_mount_with_a_name_and_a_host_path_is_of_the_host_path() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("both");
     let dir = node.root().path().join(format!("both-{}", random_name()));
     fs::create_dir(&dir).expect("the root can be written");
@@ -291,7 +291,7 @@ fn a_mount_with_a_name_and_a_host_path_is_of_the_host_path() {
 /// The network has one address, so that the next pod gets what a stopped one had.
 #[test]
 fn a_stopped_pod_is_started_with_the_address_it_had_unless_another_has_it() {
-    let node = Node::start();
+    let node = TestNode::start();
     let file = node.root().cni_conf().join("10-test.conflist");
     let text = fs::read_to_string(&file).expect("it was written");
     let mut conf: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
@@ -303,7 +303,7 @@ fn a_stopped_pod_is_started_with_the_address_it_had_unless_another_has_it() {
 
     let config = node.pod_config("first");
     let first = node.cri().run_pod(&config).expect("it is well formed");
-    let status = |node: &Node, pod: &str| node.cri().pod_status(pod).expect("it is there");
+    let status = |node: &TestNode, pod: &str| node.cri().pod_status(pod).expect("it is there");
     let made = status(&node, &first);
     assert_eq!(made.network.as_ref().map(|network| network.ip.as_str()), Some(only.as_str()));
     node.cri().start_pod(&first).expect("it is ready");
@@ -337,7 +337,7 @@ fn a_stopped_pod_is_started_with_the_address_it_had_unless_another_has_it() {
 
 #[test]
 fn a_named_volume_is_shared_and_outlives_its_containers_until_it_is_removed() {
-    let node = Node::start();
+    let node = TestNode::start();
     node.registry().push("named:1", &busybox().volume("/bin").build());
     let image = node.registry().reference("named:1");
     node.cri().pull(&image, None).expect("it can be pulled");

@@ -7,7 +7,7 @@ use switchyard_proto::cri::v1::{ContainerConfig, ImageSpec, Mount, StatusRequest
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::random_name;
 use switchyard_tests::image::{ImageBuilder, LayerBuilder};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 
 /// An image of data alone, in two layers, with links that lead into and out of it. Nobody else's.
 fn data(which: &str) -> ImageBuilder {
@@ -25,7 +25,7 @@ fn data(which: &str) -> ImageBuilder {
     ImageBuilder::new().layer(below).layer(above)
 }
 
-fn pull(node: &Node, which: &str) -> (String, String) {
+fn pull(node: &TestNode, which: &str) -> (String, String) {
     let name = format!("volumes/{which}:1");
     node.registry().push(&name, &data(which).build());
     let reference = node.registry().reference(&name);
@@ -45,7 +45,7 @@ fn volume(image: &str, sub_path: &str, at: &str) -> Mount {
 
 #[test]
 fn an_image_is_a_volume_that_cannot_be_written_and_outlives_its_name() {
-    let node = Node::start();
+    let node = TestNode::start();
     let (reference, image) = pull(&node, "whole");
     let pod = node.pod("volume");
     let mounts = vec![
@@ -55,7 +55,7 @@ fn an_image_is_a_volume_that_cannot_be_written_and_outlives_its_name() {
     ];
     let wanted = mounts.clone();
     let with = |config: &mut ContainerConfig| config.mounts = mounts.clone();
-    let id = pod.shell_with("main", "exec sleep 1000", with);
+    let id = pod.start_shell_with("main", "exec sleep 1000", with);
     assert_eq!(node.cri().status(&id).expect("it has a status").mounts, wanted);
     let sh = |script: &str| node.cri().sh(&id, script);
     assert_eq!(
@@ -80,7 +80,7 @@ fn an_image_is_a_volume_that_cannot_be_written_and_outlives_its_name() {
 
 #[test]
 fn an_image_volume_that_cannot_be_is_told_as_such_and_leaves_nothing() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let (reference, image) = pull(&node, "refused");
     let pod = node.pod("refused");
     for (mount, why) in [
@@ -103,7 +103,7 @@ fn an_image_volume_that_cannot_be_is_told_as_such_and_leaves_nothing() {
 
 #[test]
 fn a_mount_is_read_only_all_the_way_down_when_asked_for() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let features = node
         .cri()
         .runtime(async |mut client| client.status(StatusRequest::default()).await)
@@ -123,7 +123,7 @@ fn a_mount_is_read_only_all_the_way_down_when_asked_for() {
     assert!(mounted.expect("mount starts").success());
     let pod = node.pod("recursive");
     let script = "for f in /plain /plain/below /all /all/below; do touch $f/x 2>/dev/null && echo wrote $f; done; true";
-    let seen = pod.output(script, |config| {
+    let seen = pod.run_shell(script, |config| {
         let mount = |at: &str, recursive_read_only| Mount {
             host_path: dir.to_str().expect("the path is ASCII").to_owned(),
             container_path: at.to_owned(),
@@ -140,7 +140,7 @@ fn a_mount_is_read_only_all_the_way_down_when_asked_for() {
 
 #[test]
 fn options_of_a_mount_are_in_force_and_those_that_cannot_be_are_named() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("options");
     let mount = |option: &str| Mount {
         host_path: node.root().log_dir().to_str().expect("the path is ASCII").to_owned(),
@@ -148,8 +148,8 @@ fn options_of_a_mount_are_in_force_and_those_that_cannot_be_are_named() {
         mount_options: vec![option.to_owned()],
         ..Default::default()
     };
-    let seen =
-        pod.output("grep -c ' /data .*noexec' /proc/mounts", |config| config.mounts = vec![mount("noexec")]);
+    let seen = pod
+        .run_shell("grep -c ' /data .*noexec' /proc/mounts", |config| config.mounts = vec![mount("noexec")]);
     assert_eq!(seen, "1");
     let mut config = node.container("main", &["true"]);
     config.image = config.image.or_else(|| Some(image_spec("none")));

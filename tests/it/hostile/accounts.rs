@@ -3,14 +3,14 @@
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::{context, image_spec};
 use switchyard_tests::image::{LayerBuilder, busybox};
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use tonic::Code;
 
 use super::peak_memory;
 
 /// Puts an image with this `/etc/group` on the node; its reference.
 #[track_caller]
-fn with_groups(node: &Node, name: &str, group: String) -> String {
+fn with_groups(node: &TestNode, name: &str, group: String) -> String {
     let image = busybox().layer(LayerBuilder::default().file("etc/group", group, 0o644).build()).build();
     node.registry().push(&format!("hostile/{name}:1"), &image);
     let reference = node.registry().reference(&format!("hostile/{name}:1"));
@@ -26,13 +26,13 @@ fn run_as_app(config: &mut cri::ContainerConfig, image: &str) {
 
 #[test]
 fn a_line_of_ten_mebibytes_is_read_for_what_it_says_of_the_user_and_not_kept() {
-    let node = Node::start();
+    let node = TestNode::start();
     // Five million members, the user among them.
     let line = format!("crowd:x:4242:{}app\n", "a,".repeat(5_242_000));
     let image = with_groups(&node, "crowd", line + "app:x:1000:\nlast:x:77:app\n");
     let pod = node.pod("crowd");
     let before = peak_memory(&node);
-    let groups = pod.output("id -G", |config| run_as_app(config, &image));
+    let groups = pod.run_shell("id -G", |config| run_as_app(config, &image));
     let growth = peak_memory(&node) - before;
     let groups: Vec<&str> = groups.split_whitespace().collect();
     assert!(["1000", "4242", "77"].iter().all(|group| groups.contains(group)), "{groups:?}");
@@ -41,7 +41,7 @@ fn a_line_of_ten_mebibytes_is_read_for_what_it_says_of_the_user_and_not_kept() {
 
 #[test]
 fn a_group_file_of_sixteen_mebibytes_is_refused_with_its_size_the_limit_and_the_key() {
-    let node = Node::start();
+    let node = TestNode::start();
     let image = with_groups(&node, "large", "g:x:1:app\n".repeat((16 << 20) / 10));
     let pod = node.pod("large");
     let before = peak_memory(&node);
@@ -54,5 +54,5 @@ fn a_group_file_of_sixteen_mebibytes_is_refused_with_its_size_the_limit_and_the_
         assert!(status.message().contains(part), "{part}: {status}");
     }
     assert!(growth < 64 << 20, "{growth} bytes more");
-    assert_eq!(pod.output("id -un", |config| run_as_app(config, &node.image())), "app");
+    assert_eq!(pod.run_shell("id -un", |config| run_as_app(config, &node.image())), "app");
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use switchyard_tests::http;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 
 /// How many connections a stranger holds.
 const HELD: usize = 10_000;
@@ -14,7 +14,7 @@ const HELD: usize = 10_000;
 fn ten_thousand_held_connections_keep_nobody_out_of_the_admin_pages() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit can be asked for");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("it may be raised to its hard limit");
-    let node = Node::start();
+    let node = TestNode::start();
     let files = || {
         let files = std::fs::read_dir(format!("/proc/{}/fd", node.daemon().pid())).expect("it runs");
         files.count()
@@ -28,32 +28,32 @@ fn ten_thousand_held_connections_keep_nobody_out_of_the_admin_pages() {
         drop(stream.write_all(words.as_bytes()));
         held.push(stream);
         if number % 1000 == 0 {
-            assert_eq!(node.daemon().get_as_stranger("/livez").0, 200);
+            assert_eq!(node.daemon().get_from_admin_address("/livez").0, 200);
         }
     }
     for path in ["/livez", "/readyz", "/metrics", "/statusz"] {
-        assert_eq!(node.daemon().get_as_stranger(path).0, 200, "{path}");
+        assert_eq!(node.daemon().get_from_admin_address(path).0, 200, "{path}");
         assert_eq!(node.daemon().get(path).0, 200, "{path}");
     }
     let after = files();
     assert!(after <= before + 600, "{before} files were open, and {after} are");
-    assert_eq!(node.pod("unharmed").output("echo works", |_| {}), "works");
+    assert_eq!(node.pod("unharmed").run_shell("echo works", |_| {}), "works");
 }
 
 #[test]
 fn a_stranger_learns_of_no_name_path_or_process() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("secret-pod");
     let run = node.root().run().display().to_string();
     for path in ["/", "/readyz?verbose", "/statusz", "/metrics", "/readyz/containerd?verbose"] {
-        let (status, text) = node.daemon().get_as_stranger(path);
+        let (status, text) = node.daemon().get_from_admin_address(path);
         assert_eq!(status, 200, "{path}: {text}");
         for secret in [run.as_str(), "secret-pod", pod.id(), &format!("process {}", node.daemon().pid())] {
             assert!(!text.contains(secret), "{path} tells strangers of {secret}: {text}");
         }
     }
     for path in ["/v1/objects", "/v1/devices"] {
-        assert_eq!(node.daemon().get_as_stranger(path).0, 404, "{path}");
+        assert_eq!(node.daemon().get_from_admin_address(path).0, 404, "{path}");
     }
     let lease = format!("/v1/devices/leases/{}", "0".repeat(32));
     let ended = http::request(node.daemon().admin(), "DELETE", &lease, &[], &[]);

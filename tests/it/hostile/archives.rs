@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use switchyard_tests::host::{eventually, random_name};
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use tonic::Code;
 
 use super::peak_memory;
@@ -48,17 +48,17 @@ fn write(path: &Path, entries: &[(&str, u8, u64, &str)]) {
     file.set_len(at + 1024).expect("there is room for a hole");
 }
 
-fn loading(node: &Node, agent: &Agent) -> Setup {
+fn loading(node: &TestNode, agent: &Agent) -> TaskSetup {
     let config = json!({
         "image": "brought:1", "load": "image.tar", "command": "true", "network_mode": "host", "image_pull_timeout": "2s"
     });
-    Setup::new(node.root(), agent, "task", &config)
+    TaskSetup::new(node.root(), agent, "task", &config)
 }
 
 #[test]
 fn names_and_headers_of_any_length_are_refused_and_not_read_into_memory() {
     const LENGTH: u64 = 512 << 20;
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     for kind in [b'x', b'g', b'L', b'K'] {
         let mut task = loading(&node, &agent);
@@ -70,14 +70,14 @@ fn names_and_headers_of_any_length_are_refused_and_not_read_into_memory() {
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
         assert!(status.message().contains("536870912 bytes"), "{}: {status}", char::from(kind));
         assert!(growth < LENGTH / 4, "{}: {growth} bytes more", char::from(kind));
-        task.remove_leaf();
+        task.remove_cgroups();
     }
     node.assert_clean();
 }
 
 #[test]
 fn loads_without_end_hold_up_nobody_else_and_end_with_their_deadline() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let mut task = loading(&node, &agent);
     let archive = task.task_dir().join("local/image.tar");
@@ -102,7 +102,7 @@ fn loads_without_end_hold_up_nobody_else_and_end_with_their_deadline() {
             })
             .collect();
         let pod = node.pod("beside");
-        assert_eq!(pod.output("echo runs", |_| {}), "runs");
+        assert_eq!(pod.run_shell("echo runs", |_| {}), "runs");
         for load in loads {
             let status = load.join().expect("it is answered").expect_err("it is too long");
             assert!(status.message().contains("image_pull_timeout"), "{status}");
@@ -114,7 +114,7 @@ fn loads_without_end_hold_up_nobody_else_and_end_with_their_deadline() {
         links.filter(|link| fs::read_link(link.path()).is_ok_and(|to| to == archive)).count()
     };
     assert!(eventually(SOON, || open() == 0), "{} threads are at the archive", open());
-    task.remove_leaf();
+    task.remove_cgroups();
     drop(task);
     node.assert_clean();
 }
@@ -122,11 +122,11 @@ fn loads_without_end_hold_up_nobody_else_and_end_with_their_deadline() {
 #[test]
 fn an_archive_that_does_not_fit_the_content_store_is_refused_before_a_layer_is_written() {
     const LAYER: u64 = 64 << 20;
-    let node = Node::start_with("", |root| root.small_disk(&root.state(), "size=40m"));
+    let node = TestNode::start_with("", |root| root.small_disk(&root.state(), "size=40m"));
     let agent = Agent::start(node.root(), &json!({}));
     let config =
         json!({ "image": "brought:1", "load": "image.tar", "command": "true", "network_mode": "host" });
-    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     let list = json!([{ "Config": "config.json", "Layers": ["layer.tar"] }]).to_string();
     let length = u64::try_from(list.len()).expect("it is short");
     let config = json!({ "rootfs": { "diff_ids": [format!("sha256:{}", "0".repeat(64))] } }).to_string();
@@ -140,7 +140,7 @@ fn an_archive_that_does_not_fit_the_content_store_is_refused_before_a_layer_is_w
     for part in [&format!("need {LAYER} bytes"), "are free on the disk of", "images.check_free_space"] {
         assert!(status.message().contains(part), "{status}");
     }
-    task.remove_leaf();
+    task.remove_cgroups();
     drop(task);
     node.assert_clean();
 }

@@ -2,17 +2,17 @@
 
 use std::thread;
 
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use tonic::Code;
 
 const LIMITS: &str = "[exec]\nmax_output_bytes = 2097152\nmax_per_container = 3\n";
 
 #[test]
 fn output_beyond_the_nodes_budget_and_commands_beyond_the_containers_are_refused_by_their_keys() {
-    let node = Node::start_with(LIMITS, |_| {});
+    let node = TestNode::start_with(LIMITS, |_| {});
     let pod = node.pod("commands");
     let wait = "until [ $(cat /dev/shm/begun | wc -l) = 3 ]; do sleep 0.1; done; echo full; sleep 1000";
-    let id = pod.shell("main", &format!("touch /dev/shm/begun; {wait}"));
+    let id = pod.start_shell("main", &format!("touch /dev/shm/begun; {wait}"));
     let cri = node.cri();
     let status =
         cri.exec(&id, &["head", "-c", "3000000", "/dev/zero"], 20).expect_err("it is more than there may be");

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::json;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::Agent;
 
-use crate::cri::foreign::{Client, RUNTIME};
+use crate::cri::python_client::{PythonClient, RUNTIME};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const HEADERS: u8 = 1;
@@ -66,7 +66,7 @@ fn answer(socket: &Path, authority: &str) -> u8 {
 
 #[test]
 fn every_grpc_socket_takes_a_client_that_names_it_by_its_path() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let launchers = node.root().run().join("launchers");
     let launchers = std::fs::read_dir(launchers).expect("an agent has started some");
@@ -84,7 +84,7 @@ fn every_grpc_socket_takes_a_client_that_names_it_by_its_path() {
 
 #[test]
 fn a_client_that_keeps_its_connections_leaves_places_for_others() {
-    let node = Node::start_with("[cri]\nmax_connections = 8\n", |_| {});
+    let node = TestNode::start_with("[cri]\nmax_connections = 8\n", |_| {});
     let socket = node.root().cri_socket();
     let mut kept = Vec::new();
     // A connection of the start may not have ended yet.
@@ -97,7 +97,7 @@ fn a_client_that_keeps_its_connections_leaves_places_for_others() {
     let tail = node.daemon().tail();
     assert!(tail.contains("cri.max_connections allows 8 at once, and 4 to one process"), "{tail}");
 
-    let mut other = Client::start(&socket, None);
+    let mut other = PythonClient::start(&socket, None);
     let version = other.call::<cri::VersionResponse>(RUNTIME, "Version", &cri::VersionRequest::default());
     assert_eq!(version.expect("another process has a place").runtime_name, "switchyard");
     drop(kept);
@@ -106,7 +106,7 @@ fn a_client_that_keeps_its_connections_leaves_places_for_others() {
 
 #[test]
 fn the_streams_of_a_connection_have_a_limit_that_clients_are_told() {
-    let node = Node::start_with("[cri]\nmax_streams = 3\n", |_| {});
+    let node = TestNode::start_with("[cri]\nmax_streams = 3\n", |_| {});
     let told = |socket: &Path| {
         let (_, settings) = connect(socket).expect("there is a place");
         let mut found = None;

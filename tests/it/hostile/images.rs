@@ -5,40 +5,40 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_tests::cri::image_spec;
-use switchyard_tests::gate::{Access, Fault, Gate};
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Blob, Image, busybox, random_layer};
-use switchyard_tests::node::Node;
+use switchyard_tests::leak_scan::{NAMESPACE, ctr};
+use switchyard_tests::node::TestNode;
 use switchyard_tests::registry::Registry;
-use switchyard_tests::sweep::{NAMESPACE, ctr};
+use switchyard_tests::registry_proxy::{Access, RegistryFault, RegistryProxy};
 use tonic::{Code, Status};
 
 /// What a pull may take that is refused after all its tries.
 const SOON: Duration = Duration::from_secs(60);
 /// How often a fault is planned that is to outlast all tries.
-const OFTEN: usize = 8;
+const MORE_THAN_RETRIES: usize = 8;
 const MIB: u64 = 1 << 20;
 
 /// A node whose daemon and containerd are watched: both must live on as the same processes, and the daemon must not have grown.
-struct Watched {
-    node: Node,
+struct WatchedNode {
+    node: TestNode,
     daemon: i32,
     containerd: i32,
 }
 
-impl Watched {
+impl WatchedNode {
     fn start(conf: &str) -> Self {
-        let node = Node::start_with(conf, |_| {});
+        let node = TestNode::start_with(conf, |_| {});
         let daemon = node.daemon().pid();
-        let containerd = node.containerd().as_raw();
+        let containerd = node.containerd_pid().as_raw();
         // The node's own image has been pulled.
-        node.registry().gate().forget();
+        node.registry().proxy().clear_requests();
         Self { node, daemon, containerd }
     }
 
     /// Does something hostile. While it lasts the daemon may take `most` bytes more than before it.
     #[track_caller]
-    fn during<T>(&self, most: u64, work: impl FnOnce(&Node) -> T) -> T {
+    fn during<T>(&self, most: u64, work: impl FnOnce(&TestNode) -> T) -> T {
         // The peak begins anew at what there is now.
         fs::write(format!("/proc/{}/clear_refs", self.daemon), "5")
             .expect("the daemon lives, and the test is root");
@@ -47,7 +47,7 @@ impl Watched {
         let grown = peak(self.daemon).saturating_sub(before);
         assert!(grown <= most, "the daemon took {grown} bytes more, {most} are allowed");
         assert_eq!(self.node.daemon().pid(), self.daemon, "the daemon is another process");
-        assert_eq!(self.node.containerd().as_raw(), self.containerd, "containerd is another process");
+        assert_eq!(self.node.containerd_pid().as_raw(), self.containerd, "containerd is another process");
         assert_eq!(self.node.daemon().get("/readyz").0, 200);
         done
     }
@@ -56,22 +56,22 @@ impl Watched {
     #[track_caller]
     fn refused(&self, most: u64, name: &str, codes: &[Code]) -> Status {
         let reference = self.node.registry().reference(name);
-        let answer = self.during(most, |node| node.cri().within(SOON).pull(&reference, None));
+        let answer = self.during(most, |node| node.cri().with_timeout(SOON).pull(&reference, None));
         let status = answer.expect_err("it is hostile");
         assert!(codes.contains(&status.code()), "{name}: {status}");
         assert!(status.message().len() < 2000, "{name}: {} bytes are told", status.message().len());
         assert!(!status.message().contains(char::is_control), "{name}: {:?}", status.message());
         assert_eq!(self.node.cri().image(&reference).expect("it is asked for"), None);
-        let clean = eventually(SOON, || self.node.sweep().findings.is_empty());
-        assert!(clean, "{:#?}", self.node.sweep().findings);
-        self.node.registry().gate().forget_faults();
+        let clean = eventually(SOON, || self.node.leak_scan().findings.is_empty());
+        assert!(clean, "{:#?}", self.node.leak_scan().findings);
+        self.node.registry().proxy().clear_faults();
         status
     }
 
     /// Has the next requests for `part` answered so.
-    fn plan(&self, part: &str, fault: &Fault) {
-        for _ in 0..OFTEN {
-            self.node.registry().gate().fail_next(part, fault.clone());
+    fn plan(&self, part: &str, fault: &RegistryFault) {
+        for _ in 0..MORE_THAN_RETRIES {
+            self.node.registry().proxy().add_fault(part, fault.clone());
         }
     }
 
@@ -84,7 +84,7 @@ impl Watched {
 
     /// How many blobs were asked for.
     fn blobs(&self) -> usize {
-        self.node.registry().gate().count("/blobs/")
+        self.node.registry().proxy().count("/blobs/")
     }
 }
 
@@ -96,9 +96,9 @@ fn peak(pid: i32) -> u64 {
     kib * 1024
 }
 
-fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> Fault {
+fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> RegistryFault {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Fault::Answer(status, headers, body.to_vec())
+    RegistryFault::Answer(status, headers, body.to_vec())
 }
 
 fn conf() -> &'static str {
@@ -133,7 +133,7 @@ fn layer(size: Value) -> Value {
 
 #[test]
 fn what_is_beyond_a_limit_is_refused_with_its_size_the_limit_and_the_key() {
-    let watched = Watched::start(&format!("{}[images]\nmax_image_bytes = 10000000\n", conf()));
+    let watched = WatchedNode::start(&format!("{}[images]\nmax_image_bytes = 10000000\n", conf()));
     let image = unique(1);
     let config = image.config.descriptor();
     watched.serve("layers", &manifest(&config, &vec![layer(json!(1)); 20_000]));
@@ -155,7 +155,7 @@ fn what_is_beyond_a_limit_is_refused_with_its_size_the_limit_and_the_key() {
     let told = "has 10000001 bytes of layers, more than the limit of 10000000 (images.max_image_bytes)";
     assert!(status.message().contains(told), "{status}");
 
-    watched.plan("/manifests/endless", &Fault::Endless(200));
+    watched.plan("/manifests/endless", &RegistryFault::Endless(200));
     let status = watched.refused(64 * MIB, "hostile:endless", &[Code::InvalidArgument]);
     let told = "more than the limit of 4393216 (images.max_manifest_bytes)";
     assert!(status.message().contains(told), "{status}");
@@ -164,7 +164,7 @@ fn what_is_beyond_a_limit_is_refused_with_its_size_the_limit_and_the_key() {
 
 #[test]
 fn sizes_that_cannot_be_are_refused_before_anything_is_downloaded() {
-    let watched = Watched::start(conf());
+    let watched = WatchedNode::start(conf());
     let config = unique(2).config.descriptor();
     for (number, size) in [json!(-1), json!(i64::MIN), json!(u64::MAX), json!(1.5), json!("1"), Value::Null]
         .into_iter()
@@ -190,7 +190,7 @@ fn sizes_that_cannot_be_are_refused_before_anything_is_downloaded() {
 
 #[test]
 fn a_layer_that_is_here_needs_no_space_whatever_a_manifest_says_of_its_size() {
-    let watched = Watched::start(conf());
+    let watched = WatchedNode::start(conf());
     let image = busybox().build();
     let mut here = image.layers[0].descriptor();
     here["size"] = json!(1_u64 << 50);
@@ -203,7 +203,7 @@ fn a_layer_that_is_here_needs_no_space_whatever_a_manifest_says_of_its_size() {
 
 #[test]
 fn a_configuration_of_the_largest_size_costs_bounded_memory() {
-    let watched = Watched::start(conf());
+    let watched = WatchedNode::start(conf());
     let image = unique(3);
     let fill = |text: &str| text.repeat(4_000_000 / text.len()).trim_end_matches(',').to_owned();
     let volumes: Vec<String> = (0..100_000).map(|n| format!("\"/v{n}\":{{}}")).collect();
@@ -227,7 +227,7 @@ fn a_configuration_of_the_largest_size_costs_bounded_memory() {
 
 #[test]
 fn an_image_that_came_another_way_makes_no_container_beyond_the_limits() {
-    let watched = Watched::start(&format!("{}[images]\nmax_layers = 2\n", conf()));
+    let watched = WatchedNode::start(&format!("{}[images]\nmax_layers = 2\n", conf()));
     let layers = (0..2).fold(busybox(), |image, layer| image.layer(random_layer(1000, 9000 + layer))).build();
     let config = with_config(&unique(4), "{", &format!("\"unknown\":\"{}\",", "x".repeat(4 << 20)));
     let node = &watched.node;
@@ -261,7 +261,7 @@ fn an_image_that_came_another_way_makes_no_container_beyond_the_limits() {
 
 #[test]
 fn a_registry_leads_nobody_into_link_local_addresses() {
-    let watched = Watched::start(conf());
+    let watched = WatchedNode::start(conf());
     for (tag, target) in [
         ("v4", "http://169.254.169.254/latest/meta-data/iam/security-credentials/"),
         ("number", "http://2852039166/"),
@@ -271,7 +271,7 @@ fn a_registry_leads_nobody_into_link_local_addresses() {
         watched.plan(&format!("/manifests/{tag}"), &answer(307, &[("Location", target)], b""));
         let status = watched.refused(16 * MIB, &format!("hostile:{tag}"), &[Code::Unknown, Code::Internal]);
         assert!(status.message().contains("is link-local"), "{status}");
-        let asked = watched.node.registry().gate().count(&format!("/manifests/{tag}"));
+        let asked = watched.node.registry().proxy().count(&format!("/manifests/{tag}"));
         assert_eq!(asked, 1, "a redirect there is no fault to try again after");
     }
     let realm = "Bearer realm=\"http://169.254.169.254/latest/api/token\"";
@@ -282,11 +282,11 @@ fn a_registry_leads_nobody_into_link_local_addresses() {
 
 #[test]
 fn of_error_bodies_little_is_told_and_of_a_redirects_target_nothing() {
-    let watched = Watched::start(conf());
+    let watched = WatchedNode::start(conf());
     let secret = "AKIAIOSFODNN7EXAMPLE";
     // Somewhere that the node can reach and whoever made the image cannot.
     let inner = Registry::start();
-    let elsewhere = Gate::start(inner.upstream(), Access::Open);
+    let elsewhere = RegistryProxy::start(inner.upstream(), Access::Open);
     let location = format!("http://{}/internal", elsewhere.address());
     let mut large = format!(r#"{{"errors":[{{"code":"{secret}","message":"{secret}"}}],"x":""#).into_bytes();
     large.resize(100 << 20, b'x');
@@ -297,8 +297,8 @@ fn of_error_bodies_little_is_told_and_of_a_redirects_target_nothing() {
         (200, secret.as_bytes().to_vec()),
         (200, format!(r#"{{"schemaVersion":"{secret}","mediaType":"{secret}"}}"#).into_bytes()),
     ] {
-        for _ in 0..OFTEN {
-            elsewhere.fail_next("/internal", answer(status, &[], &body));
+        for _ in 0..MORE_THAN_RETRIES {
+            elsewhere.add_fault("/internal", answer(status, &[], &body));
         }
         watched.plan("/manifests/led", &answer(307, &[("Location", &location)], b""));
         let codes = [
@@ -311,7 +311,7 @@ fn of_error_bodies_little_is_told_and_of_a_redirects_target_nothing() {
         ];
         let told = watched.refused(64 * MIB, "hostile:led", &codes);
         assert!(!told.message().contains(secret), "{told}");
-        elsewhere.forget_faults();
+        elsewhere.clear_faults();
     }
     // The registry's own body: code and message, cut, and nothing that a terminal would obey.
     let message = format!("no\\u001b[2J{}", "y".repeat(10_000));
@@ -331,7 +331,7 @@ fn of_error_bodies_little_is_told_and_of_a_redirects_target_nothing() {
         &[Code::Unauthenticated, Code::Unknown, Code::PermissionDenied],
     );
     assert!(!told.message().contains("zzz"), "{told}");
-    watched.plan("/manifests/endless", &Fault::Endless(403));
+    watched.plan("/manifests/endless", &RegistryFault::Endless(403));
     watched.refused(
         16 * MIB,
         "hostile:endless",
@@ -341,12 +341,12 @@ fn of_error_bodies_little_is_told_and_of_a_redirects_target_nothing() {
 
 #[test]
 fn blobs_that_never_end_or_are_not_what_they_should_be_leave_nothing() {
-    let watched = Watched::start(conf());
+    let watched = WatchedNode::start(conf());
     let codes = [Code::Unknown, Code::Internal, Code::FailedPrecondition, Code::Unavailable];
     for (tag, fault, told) in [
-        ("endless", Fault::Endless(200), "bytes instead of"),
-        ("corrupt", Fault::Corrupt, "digest"),
-        ("silent", Fault::StallAfter(300), "is unavailable"),
+        ("endless", RegistryFault::Endless(200), "bytes instead of"),
+        ("corrupt", RegistryFault::Corrupt, "digest"),
+        ("silent", RegistryFault::StallAfter(300), "is unavailable"),
         ("nothing", answer(200, &[], b""), "bytes instead of"),
         (
             "part",
@@ -367,7 +367,7 @@ fn blobs_that_never_end_or_are_not_what_they_should_be_leave_nothing() {
 
 #[test]
 fn names_of_every_length_and_character_are_refused_or_not_found() {
-    let watched = Watched::start(conf());
+    let watched = WatchedNode::start(conf());
     let registry = watched.node.registry().address().to_string();
     let lengths = [0, 1, 2, 63, 64, 127, 128, 129, 200, 233, 255, 256, 300, 4096, 100_000];
     let characters = (0..=0x17f).chain([0x202e, 0x2028, 0xfeff, 0xff0f, 0x1_f600]).filter_map(char::from_u32);

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use tonic::Code;
 
 /// Starts a task that says whether it could write a kernel parameter of the node; what it said.
-fn run(node: &Node, agent: &Agent, more: &Value) -> Result<String, tonic::Status> {
+fn run(node: &TestNode, agent: &Agent, more: &Value) -> Result<String, tonic::Status> {
     let script = "if (: >>/proc/sys/kernel/core_pattern) 2>/dev/null; then echo open; else echo closed; fi";
     let mut config = json!({
         "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": "host"
     });
     config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
-    let mut task = Setup::new(node.root(), agent, "task", &config);
+    let mut task = TaskSetup::new(node.root(), agent, "task", &config);
     let driver = agent.driver();
     let started = driver.start(&task.config).map(|_| {
         driver.wait(task.id(), Duration::from_secs(60)).expect("it ends");
@@ -22,13 +22,13 @@ fn run(node: &Node, agent: &Agent, more: &Value) -> Result<String, tonic::Status
         driver.destroy(task.id(), true).expect("it can be destroyed");
         said
     });
-    task.remove_leaf();
+    task.remove_cgroups();
     started
 }
 
 #[test]
 fn a_job_without_leave_cannot_write_the_nodes_kernel_parameters() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let open = json!({ "security_opt": ["systempaths=unconfined"] });
     let status = run(&node, &agent, &open).expect_err("it is root of the host");
@@ -46,7 +46,7 @@ fn a_job_without_leave_cannot_write_the_nodes_kernel_parameters() {
 
 #[test]
 fn what_an_operator_takes_away_is_refused_by_the_name_of_its_switch() {
-    let node = Node::start();
+    let node = TestNode::start();
     let strict = Agent::start(
         node.root(),
         &json!({

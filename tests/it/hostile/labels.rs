@@ -10,9 +10,9 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_tests::cri::{image_spec, namespaces};
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
-use switchyard_tests::sweep::{NAMESPACE, ctr};
+use switchyard_tests::leak_scan::{NAMESPACE, ctr};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 
 /// How long something may take to happen.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -78,7 +78,7 @@ fn mixed() -> BTreeMap<String, String> {
 
 /// What `ctr` prints.
 #[track_caller]
-fn told(node: &Node, words: &[&str]) -> String {
+fn told(node: &TestNode, words: &[&str]) -> String {
     let socket = node.root().containerd_socket().expect("the node has a containerd");
     let lines = ctr(&socket, NAMESPACE, words);
     assert!(!lines.iter().any(|line| line.starts_with("unknown: ")), "{lines:?}");
@@ -87,13 +87,13 @@ fn told(node: &Node, words: &[&str]) -> String {
 
 /// A container object as containerd has it.
 #[track_caller]
-fn object(node: &Node, id: &str) -> Value {
+fn object(node: &TestNode, id: &str) -> Value {
     serde_json::from_str(&told(node, &["containers", "info", id])).expect("it prints JSON")
 }
 
 /// Fails if anything that a client has set under a reserved key is on a container object, or on the snapshot of its name.
 #[track_caller]
-fn assert_unseen(node: &Node, id: &str) {
+fn assert_unseen(node: &TestNode, id: &str) {
     let object = object(node, id);
     for place in [&object["Labels"], &object["Spec"]["annotations"]] {
         let pairs = place.as_object().into_iter().flatten();
@@ -109,14 +109,14 @@ fn assert_unseen(node: &Node, id: &str) {
 
 #[test]
 fn a_clients_reserved_labels_and_annotations_are_on_no_object_and_are_given_back() {
-    let node = Node::start();
+    let node = TestNode::start();
     let set = |config: &mut cri::PodSandboxConfig| (config.labels, config.annotations) = (mixed(), mixed());
     let pod = node.pod_with("hostile", set);
     let shared = node.pod_with("shared", |config| {
         set(config);
         namespaces(config).set_pid(cri::NamespaceMode::Pod);
     });
-    let container = pod.shell_with("main", "exec sleep 1000", |config| {
+    let container = pod.start_shell_with("main", "exec sleep 1000", |config| {
         (config.labels, config.annotations) = (mixed(), mixed());
     });
     let request = cri::UpdateContainerResourcesRequest {
@@ -135,7 +135,7 @@ fn a_clients_reserved_labels_and_annotations_are_on_no_object_and_are_given_back
         annotations: mixed(),
         ..Default::default()
     };
-    let earlier = node.cri().create_old(pod.id(), &earlier).expect("it is well formed");
+    let earlier = node.cri().create_v1alpha2(pod.id(), &earlier).expect("it is well formed");
     node.cri().start(&earlier).expect("it starts");
 
     let agent = Agent::start(node.root(), &json!({}));
@@ -145,7 +145,7 @@ fn a_clients_reserved_labels_and_annotations_are_on_no_object_and_are_given_back
     let config = json!({
         "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "none", "labels": [labels]
     });
-    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     agent.driver().start(&task.config).expect("it starts");
 
     let ids = told(&node, &["containers", "ls", "-q"]);
@@ -180,12 +180,12 @@ fn a_clients_reserved_labels_and_annotations_are_on_no_object_and_are_given_back
     let driver = agent.dispense();
     driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
     driver.destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 #[test]
 fn a_sandbox_without_a_process_has_a_spec_that_its_readers_find_whole() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("bare");
     let spec = object(&node, pod.id())["Spec"].clone();
     assert!(spec["ociVersion"].is_string() && spec["process"]["cwd"] == "/", "{spec}");
@@ -194,13 +194,13 @@ fn a_sandbox_without_a_process_has_a_spec_that_its_readers_find_whole() {
 }
 
 /// A container that nobody but containerd's restart monitor starts. It cannot be started, which containerd's log tells.
-struct Bait<'n> {
-    node: &'n Node,
+struct RestartBait<'n> {
+    node: &'n TestNode,
     id: &'static str,
 }
 
-impl<'n> Bait<'n> {
-    fn set(node: &'n Node, id: &'static str) -> Self {
+impl<'n> RestartBait<'n> {
+    fn set(node: &'n TestNode, id: &'static str) -> Self {
         let spec = json!({
             "ociVersion": "1.0.2",
             "process": { "user": { "uid": 0, "gid": 0 }, "args": ["/nothing"], "cwd": "/" },
@@ -216,12 +216,12 @@ impl<'n> Bait<'n> {
     }
 }
 
-impl Drop for Bait<'_> {
+impl Drop for RestartBait<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             told(self.node, &["containers", "rm", self.id]);
             // A round that has begun would go on with it, and leave its directory.
-            self.node.upstream().expect("it is not the daemon's own").restart();
+            self.node.external_containerd().expect("it is not the daemon's own").restart();
             let tasks = self.node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
             let _ = fs::remove_dir_all(tasks.join(NAMESPACE).join(self.id));
         }
@@ -229,7 +229,7 @@ impl Drop for Bait<'_> {
 }
 
 /// What containerd has written of what it does.
-fn log(node: &Node) -> String {
+fn log(node: &TestNode) -> String {
     fs::read_to_string(node.root().state().join("containerd/containerd.log"))
         .expect("containerd writes a log")
 }
@@ -237,9 +237,9 @@ fn log(node: &Node) -> String {
 /// On a containerd that is not the daemon's own, whose restart monitor is on. It starts all that is labelled so in one go.
 #[test]
 fn a_restart_monitor_starts_nothing_for_a_pod_that_asks_for_it() {
-    let node = Node::start_external("");
+    let node = TestNode::start_external("");
     let pod = node.pod_with("restarted", |config| config.labels = mixed());
-    let bait = Bait::set(&node, "bait");
+    let bait = RestartBait::set(&node, "bait");
     // Whoever was found in the round before this one's end was started as well.
     let rounds = || log(&node).lines().filter(|line| line.contains("bait")).count();
     let began = rounds();
@@ -250,12 +250,12 @@ fn a_restart_monitor_starts_nothing_for_a_pod_that_asks_for_it() {
     assert!(started.is_empty(), "{started:#?}");
     let up = || node.cri().condition("RuntimeReady").is_ok_and(|condition| condition.status);
     assert!(eventually(LIMIT, up), "{}", node.daemon().tail());
-    assert_eq!(pod.output("echo works", |_| {}), "works");
+    assert_eq!(pod.run_shell("echo works", |_| {}), "works");
 }
 
 #[test]
 fn the_daemons_own_containerd_has_no_restart_monitor() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let plugins = told(&node, &["plugins", "ls"]);
     let on: Vec<_> = plugins.lines().filter(|line| line.contains(" restart ")).collect();
     assert!(!plugins.is_empty() && on.is_empty(), "{on:?}");
@@ -264,9 +264,9 @@ fn the_daemons_own_containerd_has_no_restart_monitor() {
 /// An earlier version put all labels of clients on the object. One of its containers has a view of an image, which must stay.
 #[test]
 fn recovery_takes_reserved_labels_of_clients_off_objects_of_an_earlier_version_and_leaves_its_own() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod_with("early", |config| config.labels = mixed());
-    let container = pod.shell_with("main", "exec sleep 1000", |config| {
+    let container = pod.start_shell_with("main", "exec sleep 1000", |config| {
         config.labels = mixed();
         config.mounts = vec![cri::Mount {
             container_path: "/image".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 
 /// The values of a field of `/proc/<pid>/task/*/status`.
 fn of_threads(pid: i32, name: &str) -> Vec<String> {
@@ -18,8 +18,8 @@ fn of_threads(pid: i32, name: &str) -> Vec<String> {
 
 #[track_caller]
 fn check(conf: &str, filtered: bool) {
-    let node = Node::start_with(conf, |_| {});
-    assert_eq!(node.pod("logged").output("echo works", |_| {}), "works");
+    let node = TestNode::start_with(conf, |_| {});
+    assert_eq!(node.pod("logged").run_shell("echo works", |_| {}), "works");
     let pid = node.root().managed("logkeeper").expect("the daemon writes down whom it started").as_raw();
     let (seccomp, privileges) = if filtered { ("2", "1") } else { ("0", "0") };
     assert!(

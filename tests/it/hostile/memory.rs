@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use switchyard_tests::prereq::require;
 
 /// Without this capability, which overrides the mark, root sees of other processes of root what it may.
@@ -23,14 +23,14 @@ fn is_dumpable(pid: i32) -> bool {
 #[test]
 fn daemon_and_logkeeper_are_not_dumpable_and_what_they_start_is() {
     // So that nothing below has the capability, and the mark decides.
-    let node = Node::start_by(&format!("exec setpriv {BOUNDED} $DAEMON \"$@\""));
+    let node = TestNode::start_with_script(&format!("exec setpriv {BOUNDED} $DAEMON \"$@\""));
     let daemon = node.daemon().pid();
     let managed =
         |name: &str| node.root().managed(name).expect("the daemon writes down whom it started").as_raw();
     let containerd = managed("containerd");
     let logkeeper = managed("logkeeper");
     let pod = node.pod("memory");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let container = pid(&node, &id);
     let shim = parent(container);
 
@@ -57,7 +57,7 @@ fn daemon_and_logkeeper_are_not_dumpable_and_what_they_start_is() {
 }
 
 /// The main process of a container.
-fn pid(node: &Node, container: &str) -> i32 {
+fn pid(node: &TestNode, container: &str) -> i32 {
     let info: Value = serde_json::from_str(&node.cri().container_info(container)).expect("it is JSON");
     info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("it runs")
 }

@@ -12,8 +12,8 @@ use switchyard_proto::cri::v1::{
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::cri::{context, image_spec, namespaces, security};
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use tonic::{Code, Status};
 
 /// In every text that could become a path, to find what it became.
@@ -87,7 +87,7 @@ const TASKS: &[Field<nomad::TaskConfig>] = &[
 const OPTIONS: [&str; 6] = ["image", "hostname", "work_dir", "runtime", "network_mode", "load"];
 
 /// What a refusal of an option may say instead of its name: the text of the runtime, or what has been done for it.
-const INSTEAD: [(&str, &str); 2] = [("image", "pull"), ("work_dir", "mkdir")];
+const REFUSAL_ALTERNATIVES: [(&str, &str); 2] = [("image", "pull"), ("work_dir", "mkdir")];
 
 /// Texts of every kind and length that something gives a meaning.
 fn texts() -> Vec<String> {
@@ -127,7 +127,7 @@ fn texts() -> Vec<String> {
 }
 
 /// One text of each kind, for what takes a while.
-fn few() -> Vec<String> {
+fn few_texts() -> Vec<String> {
     let up = format!("../../../../../../../../../../../../{MARK}");
     let texts =
         ["", "\0", "a\nb", "\u{202e}gnp", &up, &format!("/{MARK}"), &"n".repeat(256), &"n".repeat(65_536)];
@@ -136,26 +136,26 @@ fn few() -> Vec<String> {
 
 /// The processes that a name must not end.
 #[derive(Debug, PartialEq, Eq)]
-struct Alive {
+struct NodeServerPids {
     daemon: i32,
     containerd: Pid,
     logkeeper: Option<Pid>,
 }
 
-impl Alive {
-    fn on(node: &Node) -> Self {
+impl NodeServerPids {
+    fn now(node: &TestNode) -> Self {
         let daemon = node.daemon().pid();
         assert!(
             Path::new(&format!("/proc/{daemon}/exe")).exists(),
             "the daemon is gone:\n{}",
             node.daemon().tail()
         );
-        Self { daemon, containerd: node.containerd(), logkeeper: node.root().managed("logkeeper") }
+        Self { daemon, containerd: node.containerd_pid(), logkeeper: node.root().managed("logkeeper") }
     }
 }
 
 /// What a name made outside of the directories that are for it.
-fn made_by_a_name(node: &Node) -> Vec<String> {
+fn paths_made_by_names(node: &TestNode) -> Vec<String> {
     let root = node.root().path();
     let mut dirs: Vec<_> = root.ancestors().map(Path::to_owned).collect();
     dirs.extend([
@@ -193,8 +193,8 @@ fn wrong(field: &str, text: &str, status: &Status) -> Option<String> {
 
 #[test]
 fn a_pod_of_any_name_is_made_as_asked_for_or_refused_by_its_field() {
-    let node = Node::start();
-    let alive = Alive::on(&node);
+    let node = TestNode::start();
+    let alive = NodeServerPids::now(&node);
     let mut faults = Vec::new();
     for (field, set) in PODS {
         for text in texts() {
@@ -213,22 +213,22 @@ fn a_pod_of_any_name_is_made_as_asked_for_or_refused_by_its_field() {
                 Err(status) => faults.extend(wrong(field, &text, &status)),
             }
         }
-        assert_eq!(Alive::on(&node), alive, "after {field}");
+        assert_eq!(NodeServerPids::now(&node), alive, "after {field}");
     }
     for text in texts().iter().filter(|text| !text.is_empty()) {
         let refused = node.cri().run_pod_with(&node.pod_config("handler"), text).expect_err("there is none");
         faults.extend(wrong("runtime_handler", text, &refused));
     }
-    faults.extend(made_by_a_name(&node).iter().map(|path| format!("{path} was made")));
+    faults.extend(paths_made_by_names(&node).iter().map(|path| format!("{path} was made")));
     assert!(faults.is_empty(), "{faults:#?}");
     node.assert_clean();
 }
 
 #[test]
 fn a_container_of_any_name_is_made_as_asked_for_or_refused_by_its_field() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod_with("hostile", |config| namespaces(config).network = 2);
-    let alive = Alive::on(&node);
+    let alive = NodeServerPids::now(&node);
     let mut faults = Vec::new();
     for (field, set) in CONTAINERS {
         for text in texts() {
@@ -242,7 +242,7 @@ fn a_container_of_any_name_is_made_as_asked_for_or_refused_by_its_field() {
                         && status.annotations == config.annotations;
                     faults.extend((!as_asked).then(|| format!("{field} = {}: told otherwise", shown(&text))));
                     if *field == "config.log_path" {
-                        faults.extend(logs_there(&node, &id, &status.log_path, &text));
+                        faults.extend(check_log_path(&node, &id, &status.log_path, &text));
                     }
                     node.cri().remove(&id).expect("it can be removed");
                 }
@@ -254,14 +254,14 @@ fn a_container_of_any_name_is_made_as_asked_for_or_refused_by_its_field() {
                 }
             }
         }
-        assert_eq!(Alive::on(&node), alive, "after {field}");
+        assert_eq!(NodeServerPids::now(&node), alive, "after {field}");
     }
-    faults.extend(made_by_a_name(&node).iter().map(|path| format!("{path} was made")));
+    faults.extend(paths_made_by_names(&node).iter().map(|path| format!("{path} was made")));
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
 /// Starts a container whose log has a strange name; what is wrong with where it is.
-fn logs_there(node: &Node, id: &str, path: &str, name: &str) -> Option<String> {
+fn check_log_path(node: &TestNode, id: &str, path: &str, name: &str) -> Option<String> {
     if let Err(status) = node.cri().start(id) {
         return wrong("log", name, &status);
     }
@@ -273,8 +273,8 @@ fn logs_there(node: &Node, id: &str, path: &str, name: &str) -> Option<String> {
 
 #[test]
 fn calls_with_any_id_find_nothing_and_say_so_in_few_words() {
-    let node = Node::shared();
-    let alive = Alive::on(&node);
+    let node = TestNode::shared();
+    let alive = NodeServerPids::now(&node);
     let client = node.cri();
     let mut faults = Vec::new();
     for text in texts() {
@@ -308,13 +308,13 @@ fn calls_with_any_id_find_nothing_and_say_so_in_few_words() {
             faults.extend(answer.err().map(|status| format!("{call} of {}: {status}", shown(&text))));
         }
     }
-    assert_eq!(Alive::on(&node), alive);
+    assert_eq!(NodeServerPids::now(&node), alive);
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
 #[test]
 fn a_volume_of_any_name_is_one_of_its_directory_or_none() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod_with("volumes", |config| namespaces(config).network = 2);
     let mut faults = Vec::new();
     for text in texts().iter().filter(|text| !text.is_empty()) {
@@ -330,7 +330,7 @@ fn a_volume_of_any_name_is_one_of_its_directory_or_none() {
             }],
             ..Default::default()
         };
-        match node.cri().create_old(pod.id(), &config) {
+        match node.cri().create_v1alpha2(pod.id(), &config) {
             Ok(id) => {
                 node.cri().remove(&id).expect("it can be removed");
                 node.cri().remove_volume(text).expect("nobody has it");
@@ -338,53 +338,60 @@ fn a_volume_of_any_name_is_one_of_its_directory_or_none() {
             Err(status) => faults.extend(wrong("config.mounts[0].name", text, &status)),
         }
     }
-    faults.extend(made_by_a_name(&node).iter().map(|path| format!("{path} was made")));
+    faults.extend(paths_made_by_names(&node).iter().map(|path| format!("{path} was made")));
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
 #[test]
 fn a_task_of_any_name_is_started_or_refused_by_its_field() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
-    let alive = Alive::on(&node);
+    let alive = NodeServerPids::now(&node);
     let mut faults = Vec::new();
     let plain = || json!({ "image": node.image(), "command": "true", "network_mode": "host" });
-    let mut start = |field: &str, text: &str, mut task: Setup| {
+    let mut start = |field: &str, text: &str, mut task: TaskSetup| {
         let driver = agent.driver();
         match driver.start(&task.config) {
             Ok(_) => driver.destroy(&task.config.id, true).expect("it can be destroyed"),
             Err(status) => faults.extend(wrong(field, text, &status)),
         }
-        task.remove_leaf();
+        task.remove_cgroups();
     };
-    for text in few() {
+    for text in few_texts() {
         for (field, set) in TASKS {
-            let mut task = Setup::new(node.root(), &agent, "task", &plain());
+            let mut task = TaskSetup::new(node.root(), &agent, "task", &plain());
             set(&mut task.config, &text);
             start(field, &text, task);
         }
         for option in OPTIONS {
             let mut config = plain();
             config[option] = json!(text);
-            let instead = INSTEAD.iter().find(|(name, _)| *name == option).map_or(option, |(_, word)| word);
-            start(&format!("{option}|{instead}"), &text, Setup::new(node.root(), &agent, "task", &config));
+            let instead = REFUSAL_ALTERNATIVES
+                .iter()
+                .find(|(name, _)| *name == option)
+                .map_or(option, |(_, word)| word);
+            start(
+                &format!("{option}|{instead}"),
+                &text,
+                TaskSetup::new(node.root(), &agent, "task", &config),
+            );
         }
         let mut config = plain();
         config["labels"] = json!([{ text.clone(): text }]);
-        start("labels", &text, Setup::new(node.root(), &agent, "task", &config));
+        start("labels", &text, TaskSetup::new(node.root(), &agent, "task", &config));
     }
-    assert_eq!(Alive::on(&node), alive);
-    faults.extend(made_by_a_name(&node).iter().map(|path| format!("{path} was made")));
+    assert_eq!(NodeServerPids::now(&node), alive);
+    faults.extend(paths_made_by_names(&node).iter().map(|path| format!("{path} was made")));
     assert!(faults.is_empty(), "{faults:#?}");
     node.assert_clean();
 }
 
 #[test]
 fn numbers_beyond_all_bounds_are_refused_or_have_no_effect() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod_with("numbers", |config| namespaces(config).network = 2);
-    let alive = Alive::on(&node);
-    let id = pod.shell("main", "trap 'exit 0' TERM; while :; do sleep 0.1; done");
+    let alive = NodeServerPids::now(&node);
+    let id = pod.start_shell("main", "trap 'exit 0' TERM; while :; do sleep 0.1; done");
     let mut faults = Vec::new();
     for number in [i64::MIN, -1, i64::from(i32::MAX), i64::from(u32::MAX), i64::MAX] {
         let mut config = node.container("hostile", &["true"]);
@@ -399,6 +406,6 @@ fn numbers_beyond_all_bounds_are_refused_or_have_no_effect() {
     }
     // The container heeds the signal, so the time that it has is never waited for.
     node.cri().stop(&id, i64::MAX).expect("it is stopped");
-    assert_eq!(Alive::on(&node), alive);
+    assert_eq!(NodeServerPids::now(&node), alive);
     assert!(faults.is_empty(), "{faults:#?}");
 }

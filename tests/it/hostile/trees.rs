@@ -12,11 +12,11 @@ use switchyard_steps::Step;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{ImageBuilder, LayerBuilder, busybox};
-use switchyard_tests::node::{Node, Pod, content};
-use switchyard_tests::ustar::Kind;
+use switchyard_tests::node::{TestNode, TestPod, log_content};
+use switchyard_tests::ustar::TarEntryKind;
 use tonic::Code;
 
-use super::{Alive, LONG, assert_alive};
+use super::{LONG, ServerPids, assert_alive};
 
 /// How deep the trees are that containers make: deeper than the stack of a thread is for a recursion.
 const DEEP: usize = 14_000;
@@ -33,7 +33,7 @@ fn depth(top: &Path) -> usize {
 }
 
 /// An image with a volume that has this in it.
-fn push(node: &Node, name: &str, image: &ImageBuilder) -> String {
+fn push(node: &TestNode, name: &str, image: &ImageBuilder) -> String {
     let name = format!("trees/{name}:1");
     node.registry().push(&name, &image.build());
     let reference = node.registry().reference(&name);
@@ -43,7 +43,7 @@ fn push(node: &Node, name: &str, image: &ImageBuilder) -> String {
 
 /// Makes and starts a container with an image volume and a named volume, and makes a deep tree in these places as its root would: seen from
 /// its main process.
-fn dig(node: &Node, pod: &Pod<'_>, image: &str, places: &[&str]) -> String {
+fn dig(node: &TestNode, pod: &TestPod<'_>, image: &str, places: &[&str]) -> String {
     let config = old::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
         image: Some(image_spec(image)),
@@ -55,7 +55,7 @@ fn dig(node: &Node, pod: &Pod<'_>, image: &str, places: &[&str]) -> String {
         }],
         ..Default::default()
     };
-    let id = node.cri().create_old(pod.id(), &config).expect("it is well formed");
+    let id = node.cri().create_v1alpha2(pod.id(), &config).expect("it is well formed");
     node.cri().start(&id).expect("it starts");
     let info: serde_json::Value = serde_json::from_str(&node.cri().container_info(&id)).expect("it is JSON");
     let pid = info["pid"].as_u64().expect("it runs");
@@ -71,12 +71,12 @@ fn dig(node: &Node, pod: &Pod<'_>, image: &str, places: &[&str]) -> String {
     id
 }
 
-fn image_volume(node: &Node, container: &str) -> PathBuf {
+fn image_volume(node: &TestNode, container: &str) -> PathBuf {
     node.root().state().join("tasks").join(container).join("volumes/0")
 }
 
 /// What containerd's snapshotter has in the upper directories of containers: which of them hold a deep tree.
-fn deep_snapshots(node: &Node) -> Vec<PathBuf> {
+fn deep_snapshots(node: &TestNode) -> Vec<PathBuf> {
     let all = node.root().state().join("containerd/root/io.containerd.snapshotter.v1.overlayfs/snapshots");
     let snapshots = fs::read_dir(&all).expect("containerd keeps them there").flatten();
     snapshots.map(|snapshot| snapshot.path().join("fs/root/d")).filter(|deep| deep.exists()).collect()
@@ -84,9 +84,9 @@ fn deep_snapshots(node: &Node) -> Vec<PathBuf> {
 
 #[test]
 fn a_deep_tree_goes_with_its_container_wherever_it_was_dug() {
-    let node = Node::start();
+    let node = TestNode::start();
     let image = push(&node, "dug", &busybox().volume("/data"));
-    let alive = Alive::now(&node);
+    let alive = ServerPids::now(&node);
     let pod = node.pod("digs");
     let id = dig(&node, &pod, &image, &["/data", "/named", "/root"]);
     let volume = image_volume(&node, &id);
@@ -95,7 +95,7 @@ fn a_deep_tree_goes_with_its_container_wherever_it_was_dug() {
     for dir in [&volume, &named, &root.parent().expect("it is below").to_path_buf()] {
         assert!(depth(dir) >= DEEP, "{}: {}", dir.display(), depth(dir));
     }
-    let patient = node.cri().within(LONG);
+    let patient = node.cri().with_timeout(LONG);
     patient.stats(&id).expect("it is told what it uses");
     patient.stop(&id, 0).expect("it can be stopped");
     patient.remove(&id).expect("it can be removed");
@@ -110,32 +110,32 @@ fn a_deep_tree_goes_with_its_container_wherever_it_was_dug() {
 
 #[test]
 fn a_daemon_that_was_killed_before_it_removes_a_deep_tree_is_followed_by_one_that_does() {
-    let node = Node::start();
+    let node = TestNode::start();
     let image = push(&node, "marked", &busybox().volume("/data"));
     let pod = node.pod("marked");
     let id = dig(&node, &pod, &image, &["/data", "/named"]);
-    let containerd = node.containerd();
+    let containerd = node.containerd_pid();
     let volume = image_volume(&node, &id);
     node.cri().stop(&id, 0).expect("it can be stopped");
     // The last that the daemon has done, before the tree's turn.
     node.daemon().kill_at(&[(Step::TaskSnapshotGone, 1)]);
-    node.cri().within(LONG).remove(&id).expect_err("the daemon dies of it");
+    node.cri().with_timeout(LONG).remove(&id).expect_err("the daemon dies of it");
     node.daemon().wait_killed();
     assert!(depth(&volume) >= DEEP);
     node.daemon().restart();
-    node.cri().within(LONG).remove(&id).expect("it can be removed");
+    node.cri().with_timeout(LONG).remove(&id).expect("it can be removed");
     assert!(eventually(LONG, || !volume.exists()), "{}", node.daemon().tail());
 
     node.daemon().kill_at(&[(Step::VolumeUnnamed, 1)]);
-    node.cri().within(LONG).remove_volume("deep").expect_err("the daemon dies of it");
+    node.cri().with_timeout(LONG).remove_volume("deep").expect_err("the daemon dies of it");
     node.daemon().wait_killed();
     let passing = node.root().state().join("volumes/.passing");
     let count = || fs::read_dir(&passing).expect("it is there").count();
     assert_eq!(count(), 1);
     node.daemon().restart();
     assert!(eventually(LONG, || count() == 0), "{}", node.daemon().tail());
-    assert_eq!(node.containerd(), containerd);
-    let alive = Alive::now(&node);
+    assert_eq!(node.containerd_pid(), containerd);
+    let alive = ServerPids::now(&node);
     assert_alive(&node, &alive);
     drop(pod);
     node.assert_clean();
@@ -151,12 +151,12 @@ fn deep_image() -> ImageBuilder {
     let file = layer
         .file(&format!("{base}/file"), "deepest\n", 0o640)
         .hard_link("data/name", &format!("{base}/file"));
-    let more = file.entry("data/fifo", 0o600, 7, 8, Kind::Fifo).entry(
+    let more = file.entry("data/fifo", 0o600, 7, 8, TarEntryKind::Fifo).entry(
         "data/null",
         0o666,
         0,
         0,
-        Kind::Character(1, 3),
+        TarEntryKind::Character(1, 3),
     );
     let above =
         LayerBuilder::default().file("data/mine", "above\n", 0o600).hard_link("data/other", "data/mine");
@@ -165,29 +165,29 @@ fn deep_image() -> ImageBuilder {
 
 #[test]
 fn a_deep_volume_of_an_image_is_copied_with_all_that_is_in_it() {
-    let node = Node::start();
+    let node = TestNode::start();
     let image = push(&node, "deep", &deep_image());
-    let alive = Alive::now(&node);
+    let alive = ServerPids::now(&node);
     let pod = node.pod("copied");
     let script = "cat /data/name /data/mine; stat -c '%h %a' /data/name /data/mine; \
         stat -c '%F %u %g' /data/fifo; stat -c '%F %t %T' /data/null; exec sleep 1000";
-    let id = pod.shell_with("main", script, |config| config.image = Some(image_spec(&image)));
+    let id = pod.start_shell_with("main", script, |config| config.image = Some(image_spec(&image)));
     let lines = pod.wait_log("main", |lines| lines.len() >= 6);
-    let said: Vec<_> = lines.iter().map(|line| content(line)).collect();
+    let said: Vec<_> = lines.iter().map(|line| log_content(line)).collect();
     let expected = ["deepest", "above", "2 755", "2 755", "fifo 7 8", "character special file 1 3"];
     assert_eq!(said, expected);
     assert!(depth(&image_volume(&node, &id)) >= DEEP_IMAGE);
-    node.cri().within(LONG).remove(&id).expect("it can be removed");
+    node.cri().with_timeout(LONG).remove(&id).expect("it can be removed");
     assert!(!image_volume(&node, &id).exists());
     assert_alive(&node, &alive);
 }
 
 #[test]
 fn an_image_with_too_many_volumes_is_refused_with_their_number_and_the_key() {
-    let node = Node::start_with("[images]\nmax_volumes = 3\n", |_| {});
+    let node = TestNode::start_with("[images]\nmax_volumes = 3\n", |_| {});
     let volumes =
         |count: usize| (0..count).fold(busybox(), |image, number| image.volume(&format!("/v/{number}")));
-    let alive = Alive::now(&node);
+    let alive = ServerPids::now(&node);
     let pod = node.pod("many");
     for (name, count) in [("four", 4), ("legion", 20_000)] {
         let image = push(&node, name, &volumes(count));
@@ -200,20 +200,20 @@ fn an_image_with_too_many_volumes_is_refused_with_their_number_and_the_key() {
         }
     }
     let image = push(&node, "three", &volumes(3));
-    let said = pod.output("ls /v", |config| config.image = Some(image_spec(&image)));
+    let said = pod.run_shell("ls /v", |config| config.image = Some(image_spec(&image)));
     assert_eq!(said, "0\n1\n2");
     assert_alive(&node, &alive);
 }
 
 #[test]
 fn a_volume_in_the_place_of_what_the_kernel_shows_is_left_out_and_the_container_starts() {
-    let node = Node::start();
+    let node = TestNode::start();
     let places = ["/proc", "/sys/fs/cgroup", "/sys", "/dev", "/dev/shm", "/kept/"];
     let image = push(&node, "kernels", &places.iter().fold(busybox(), |image, place| image.volume(place)));
     let pod = node.pod("kernels");
     let script = "grep -c '^proc /proc proc' /proc/mounts; grep -c '^sysfs /sys sysfs' /proc/mounts; \
         test -c /dev/null && echo null; grep -c ' /kept ' /proc/mounts";
-    let said = pod.output(script, |config| config.image = Some(image_spec(&image)));
+    let said = pod.run_shell(script, |config| config.image = Some(image_spec(&image)));
     assert_eq!(said, "1\n1\nnull\n1");
     let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     assert_eq!(log.matches("a volume of the image is left out").count(), 5, "{}", node.daemon().tail());
@@ -221,7 +221,7 @@ fn a_volume_in_the_place_of_what_the_kernel_shows_is_left_out_and_the_container_
 
 #[test]
 fn no_container_starts_in_an_open_descriptor() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("descriptor");
     for dir in ["/proc/self/fd/7", "/proc/self/fd/8/../../..", "/tmp/../proc/thread-self/fd/9", "/dev/fd/7"] {
         let mut config = node.container("main", &["true"]);

@@ -1,16 +1,16 @@
 //! Who may pull: passwords, tokens, mirrors.
 
-use switchyard_tests::gate::Access;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use switchyard_tests::registry::Registry;
+use switchyard_tests::registry_proxy::Access;
 use tonic::Code;
 
 use crate::images::{auth, which, with_file};
 
 /// Pulls with nothing, with what is wrong, and with what is right.
 fn guarded(access: Access, name: &str) {
-    let node = Node::shared();
-    let registry = Registry::start_behind_gate(access);
+    let node = TestNode::shared();
+    let registry = Registry::start_behind_proxy(access);
     registry.push("private/image:1", &with_file(name).build());
     let reference = registry.reference("private/image:1");
     for (what, credentials) in [("nothing", None), ("a wrong password", auth("user", "wrong"))] {
@@ -36,20 +36,20 @@ fn a_password_is_changed_into_a_token_where_tokens_are_asked_for() {
 
 #[test]
 fn anonymous_tokens_are_fetched_without_being_asked() {
-    let node = Node::shared();
-    let registry = Registry::start_behind_gate(Access::Bearer { credentials: None });
+    let node = TestNode::shared();
+    let registry = Registry::start_behind_proxy(Access::Bearer { credentials: None });
     registry.push("public/image:1", &with_file("anonymous").build());
     let reference = registry.reference("public/image:1");
     node.cri().pull(&reference, None).expect("everybody gets a token");
     assert_eq!(which(&node, &reference), "anonymous");
-    assert!(registry.gate().count("GET /token") >= 1);
+    assert!(registry.proxy().count("GET /token") >= 1);
     node.cri().remove_image(&reference).expect("it can be removed");
 }
 
 #[test]
 fn a_mirror_stands_in_for_a_registry_that_cannot_be_reached() {
-    let node = Node::shared();
-    let mirror = Registry::start_behind_gate(Access::Open);
+    let node = TestNode::shared();
+    let mirror = Registry::start_behind_proxy(Access::Open);
     mirror.push("library/mirrored:1", &with_file("mirrored").build());
     mirror.mirror(&node.root().certs(), "mirrored.example");
     let reference = "mirrored.example/library/mirrored:1";
@@ -57,13 +57,13 @@ fn a_mirror_stands_in_for_a_registry_that_cannot_be_reached() {
     let image = node.cri().image(reference).expect("it is asked for").expect("it is there");
     assert_eq!(image.repo_tags, [reference]);
     assert_eq!(which(&node, reference), "mirrored");
-    assert!(mirror.gate().count("ns=mirrored.example") >= 1, "{:?}", mirror.gate().requests());
+    assert!(mirror.proxy().count("ns=mirrored.example") >= 1, "{:?}", mirror.proxy().requests());
     node.cri().remove_image(reference).expect("it can be removed");
 }
 
 #[test]
 fn a_registry_that_is_away_is_told_as_unavailable() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let registry = Registry::start();
     let reference = registry.reference("gone/image:1");
     drop(registry);

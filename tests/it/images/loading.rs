@@ -8,14 +8,14 @@ use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
 use switchyard_core::gateway::Scope;
 use switchyard_core::image::ImageId;
+use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::Image;
+use switchyard_tests::leak_scan::{LeakScan, NAMESPACE, stored};
 use switchyard_tests::scratch::Scratch;
-use switchyard_tests::sweep::{NAMESPACE, Sweep, stored};
-use switchyard_tests::ustar::{self, Entry, Kind};
-use switchyard_tests::world::World;
+use switchyard_tests::ustar::{self, TarEntry, TarEntryKind};
 
-use super::holders::{Owners, run};
+use super::ownership::{TwoOwners, run};
 use crate::images::with_file;
 
 /// How long containerd may take to collect what nothing holds.
@@ -23,16 +23,16 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Writes an image as `docker save` does.
 pub(crate) fn save(image: &Image, tag: &str, path: &Path) {
-    let file = |path: &str, bytes: &[u8]| Entry {
+    let file = |path: &str, bytes: &[u8]| TarEntry {
         path: path.to_owned(),
         mode: 0o644,
         uid: 0,
         gid: 0,
-        kind: Kind::File(bytes.to_vec()),
+        kind: TarEntryKind::File(bytes.to_vec()),
     };
     let names: Vec<String> = (0..image.layers.len()).map(|layer| format!("{layer}/layer.tar")).collect();
     let list = serde_json::json!([{ "Config": "config.json", "RepoTags": [tag], "Layers": names }]);
-    let mut entries: Vec<Entry> =
+    let mut entries: Vec<TarEntry> =
         names.iter().zip(&image.layers).map(|(name, layer)| file(name, &layer.bytes)).collect();
     entries.push(file("config.json", &image.config.bytes));
     entries.push(file("manifest.json", list.to_string().as_bytes()));
@@ -46,8 +46,8 @@ async fn load(scope: &Scope, path: &Path) -> switchyard_core::Result<ImageId> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loaded_image_runs_for_its_owner_alone_and_takes_no_name() {
-    let world = tokio::task::block_in_place(World::new);
-    let Owners { kubernetes, nomad } = Owners::of(world.backend()).await;
+    let world = tokio::task::block_in_place(BackendFixture::new);
+    let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
     let dir = Scratch::new();
     let path = dir.path().join("image.tar");
     let image = with_file("loaded").build();
@@ -72,8 +72,8 @@ async fn a_loaded_image_runs_for_its_owner_alone_and_takes_no_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_archive_leaves_nothing() {
-    let world = tokio::task::block_in_place(World::new);
-    let Owners { kubernetes: _, nomad } = Owners::of(world.backend()).await;
+    let world = tokio::task::block_in_place(BackendFixture::new);
+    let TwoOwners { kubernetes: _, nomad } = TwoOwners::of(world.backend()).await;
     let socket = world.root().containerd_socket().expect("containerd has been started");
     let dir = Scratch::new();
     let path = dir.path().join("image.tar");
@@ -96,7 +96,7 @@ async fn what_is_no_archive_leaves_nothing() {
     let mut left = Vec::new();
     let gone = tokio::task::block_in_place(|| {
         eventually(LIMIT, || {
-            left = Sweep::take(world.root()).findings;
+            left = LeakScan::of(world.root()).findings;
             left.extend(stored(&socket, NAMESPACE));
             left.is_empty()
         })

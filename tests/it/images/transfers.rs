@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1::PullImageRequest;
 use switchyard_tests::cri::image_spec;
-use switchyard_tests::gate::Fault;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
+use switchyard_tests::registry_proxy::RegistryFault;
 use tonic::{Code, Request};
 
 use crate::images::{downloads, unique};
@@ -16,26 +16,26 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn many_pulls_of_one_image_are_one_download() {
-    let node = Node::start();
+    let node = TestNode::start();
     let image = unique(1, 3, 200_000);
     node.registry().push("transfers/many:1", &image);
     let reference = node.registry().reference("transfers/many:1");
-    node.registry().gate().forget();
+    node.registry().proxy().clear_requests();
     // A layer waits until all have asked.
-    node.registry().gate().fail_next(&image.layers[1].digest, Fault::Hold);
+    node.registry().proxy().add_fault(&image.layers[1].digest, RegistryFault::Hold);
     let ids: Vec<_> = std::thread::scope(|scope| {
         let pulls: Vec<_> = (0..8).map(|_| scope.spawn(|| node.cri().pull(&reference, None))).collect();
         let in_flight = "switchyard_rpc_in_flight{protocol=\"cri\"} 8";
         let layer = &image.layers[1].digest;
         let all = || node.daemon().get("/metrics").1.contains(in_flight);
         assert!(eventually(LIMIT, || downloads(node.registry(), layer) == 1 && all()));
-        node.registry().gate().release();
+        node.registry().proxy().release();
         pulls.into_iter().map(|pull| pull.join().expect("a call does not panic")).collect()
     });
     assert!(ids.iter().all(|id| id.as_ref().is_ok_and(|id| *id == image.config.digest)), "{ids:?}");
     for blob in image.layers[1..].iter().chain([&image.config]) {
         let count = downloads(node.registry(), &blob.digest);
-        assert_eq!(count, 1, "{}: {:#?}", blob.digest, node.registry().gate().requests());
+        assert_eq!(count, 1, "{}: {:#?}", blob.digest, node.registry().proxy().requests());
     }
     // Busybox itself was here before.
     assert_eq!(downloads(node.registry(), &image.layers[0].digest), 0);
@@ -43,12 +43,12 @@ fn many_pulls_of_one_image_are_one_download() {
 
 #[test]
 fn a_pull_ends_with_its_only_client_and_leaves_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let image = unique(2, 1, 200_000);
     node.registry().push("transfers/cancelled:1", &image);
     let reference = node.registry().reference("transfers/cancelled:1");
     for _ in 0..10 {
-        node.registry().gate().fail_next(&image.layers[1].digest, Fault::Hold);
+        node.registry().proxy().add_fault(&image.layers[1].digest, RegistryFault::Hold);
     }
     let mut request =
         Request::new(PullImageRequest { image: Some(image_spec(&reference)), ..Default::default() });
@@ -56,19 +56,19 @@ fn a_pull_ends_with_its_only_client_and_leaves_nothing() {
     let status = node.cri().images(async |mut client| client.pull_image(request).await);
     let status = status.expect_err("its layer never comes");
     assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
-    let clean = eventually(LIMIT, || node.sweep().findings.is_empty());
-    assert!(clean, "{:?}", node.sweep().findings);
+    let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
+    assert!(clean, "{:?}", node.leak_scan().findings);
     assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
-    node.registry().gate().release();
+    node.registry().proxy().release();
 }
 
 #[test]
 fn a_pull_goes_on_for_the_clients_that_stay() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let image = unique(3, 1, 200_000);
     node.registry().push("transfers/stayed:1", &image);
     let reference = node.registry().reference("transfers/stayed:1");
-    node.registry().gate().fail_next(&image.layers[1].digest, Fault::Hold);
+    node.registry().proxy().add_fault(&image.layers[1].digest, RegistryFault::Hold);
     std::thread::scope(|scope| {
         let patient = scope.spawn(|| node.cri().pull(&reference, None));
         assert!(eventually(LIMIT, || downloads(node.registry(), &image.layers[1].digest) == 1));
@@ -76,7 +76,7 @@ fn a_pull_goes_on_for_the_clients_that_stay() {
             Request::new(PullImageRequest { image: Some(image_spec(&reference)), ..Default::default() });
         request.set_timeout(Duration::from_millis(200));
         let hasty = node.cri().images(async |mut client| client.pull_image(request).await);
-        node.registry().gate().release();
+        node.registry().proxy().release();
         patient.join().expect("a call does not panic").expect("it goes on");
         let status = hasty.expect_err("its layer was held");
         assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
@@ -87,30 +87,32 @@ fn a_pull_goes_on_for_the_clients_that_stay() {
 
 #[test]
 fn a_corrupt_layer_is_refused_and_leaves_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let image = unique(4, 1, 200_000);
     node.registry().push("transfers/corrupt:1", &image);
     let reference = node.registry().reference("transfers/corrupt:1");
     for _ in 0..20 {
-        node.registry().gate().fail_next(&format!("/blobs/{}", image.layers[1].digest), Fault::Corrupt);
+        node.registry()
+            .proxy()
+            .add_fault(&format!("/blobs/{}", image.layers[1].digest), RegistryFault::Corrupt);
     }
     let status = node.cri().pull(&reference, None).expect_err("it is corrupt");
     let message = status.message();
     assert!(message.contains(&image.layers[1].digest) && message.contains("digest"), "{status}");
     assert_eq!(node.cri().image(&reference).expect("it is asked for"), None);
-    let clean = eventually(LIMIT, || node.sweep().findings.is_empty());
-    assert!(clean, "{:?}", node.sweep().findings);
+    let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
+    assert!(clean, "{:?}", node.leak_scan().findings);
 }
 
 #[test]
 fn a_download_that_is_cut_off_is_taken_up_where_it_ended() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let image = unique(5, 1, 3_000_000);
     node.registry().push("transfers/cut:1", &image);
     let reference = node.registry().reference("transfers/cut:1");
     let layer = &image.layers[1].digest;
     for bytes in [1_000_000, 500_000] {
-        node.registry().gate().fail_next(&format!("/blobs/{layer}"), Fault::CutAfter(bytes));
+        node.registry().proxy().add_fault(&format!("/blobs/{layer}"), RegistryFault::CutAfter(bytes));
     }
     let id = node.cri().pull(&reference, None).expect("it is tried again");
     assert_eq!(id, image.config.digest);
@@ -120,12 +122,12 @@ fn a_download_that_is_cut_off_is_taken_up_where_it_ended() {
 
 #[test]
 fn a_registry_that_stumbles_is_asked_again() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let image = unique(6, 1, 1000);
     node.registry().push("transfers/stumble:1", &image);
     let reference = node.registry().reference("transfers/stumble:1");
-    node.registry().gate().fail_next("/manifests/1", Fault::Status(503));
-    node.registry().gate().fail_next(&image.layers[1].digest, Fault::Status(502));
+    node.registry().proxy().add_fault("/manifests/1", RegistryFault::Status(503));
+    node.registry().proxy().add_fault(&image.layers[1].digest, RegistryFault::Status(502));
     node.cri().pull(&reference, None).expect("it is tried again");
     node.cri().remove_image(&reference).expect("it can be removed");
 }

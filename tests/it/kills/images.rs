@@ -4,18 +4,18 @@ use switchyard_steps::Step::*;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Family, Image, Index, busybox, random_layer};
-use switchyard_tests::sweep::{NAMESPACE, ctr, stored};
+use switchyard_tests::leak_scan::{NAMESPACE, ctr, stored};
 
-use super::Amid;
-use super::lab::{Kill, LIMIT, Lab};
+use super::KillCase;
+use super::fixture::{KillFixture, KillPoint, LIMIT};
 
 /// The label of a snapshot whose files may not be on disk yet.
 const UNSYNCED: &str = "switchyard.io/unsynced";
 
-pub(super) const KILLS: &[Amid] = &[
-    Amid {
+pub(super) const KILLS: &[KillCase] = &[
+    KillCase {
         run: pull,
-        at: &[
+        points: &[
             (PullLeased, 1),
             (ConfigWritten, 1),
             (ManifestWritten, 1),
@@ -32,16 +32,19 @@ pub(super) const KILLS: &[Amid] = &[
             (PullReleased, 1),
         ],
     },
-    Amid { run: unpack, at: &[(UnpackLeased, 1), (LayerPrepared, 1), (LayerApplied, 1), (LayerUnpacked, 1)] },
-    Amid { run: flush, at: &[(LayersSynced, 1)] },
-    Amid { run: unpack_anew, at: &[(RecoveryLayerGone, 1), (RecoveryLayerGone, 2)] },
-    Amid { run: remove, at: &[(ImageUnnamed, 1), (ImageUnnamed, 2)] },
-    Amid { run: let_go, at: &[(ImageLetGo, 1), (ImageLetGo, 2)] },
+    KillCase {
+        run: unpack,
+        points: &[(UnpackLeased, 1), (LayerPrepared, 1), (LayerApplied, 1), (LayerUnpacked, 1)],
+    },
+    KillCase { run: flush, points: &[(LayersSynced, 1)] },
+    KillCase { run: unpack_anew, points: &[(RecoveryLayerGone, 1), (RecoveryLayerGone, 2)] },
+    KillCase { run: remove, points: &[(ImageUnnamed, 1), (ImageUnnamed, 2)] },
+    KillCase { run: remove_shared, points: &[(ImageLetGo, 1), (ImageLetGo, 2)] },
 ];
 
 /// Pushes an image with two layers of its own; its reference.
-fn push(lab: &Lab, kill: Kill, what: u64) -> (String, Image) {
-    let seed = 1000 * what + 10 * (kill.step as u64) + u64::from(kill.time);
+fn push(lab: &KillFixture, kill: KillPoint, what: u64) -> (String, Image) {
+    let seed = 1000 * what + 10 * (kill.step as u64) + u64::from(kill.nth);
     let image =
         busybox().layer(random_layer(600_000, seed)).layer(random_layer(600_000, seed + 500_000)).build();
     let name = format!("kills/image:{seed}");
@@ -49,7 +52,7 @@ fn push(lab: &Lab, kill: Kill, what: u64) -> (String, Image) {
     (lab.node.registry().reference(&name), image)
 }
 
-pub(super) fn pull(lab: &Lab, kill: Kill) {
+pub(super) fn pull(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 1);
     lab.dies_amid(kill, || lab.node.cri().pull(&reference, None));
     // What leads to nothing is gone without anybody's asking.
@@ -64,7 +67,7 @@ pub(super) fn pull(lab: &Lab, kill: Kill) {
     let images = lab.node.cri().list_images().expect("they can be listed");
     assert_eq!(images.iter().filter(|image| image.id == id).count(), 1, "{kill:?}: {images:#?}");
     lab.with_pod("pulled", |pod| {
-        let seen = pod.output("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+        let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
         assert_eq!(seen, "2", "{kill:?}");
     });
     lab.node.cri().remove_image(&reference).expect("it can be removed");
@@ -73,36 +76,36 @@ pub(super) fn pull(lab: &Lab, kill: Kill) {
 }
 
 /// Snapshots that count as not synced.
-fn unsynced(lab: &Lab) -> Vec<String> {
+fn unsynced(lab: &KillFixture) -> Vec<String> {
     let socket = lab.node.root().containerd_socket().expect("containerd has been started");
     let info = |name: &str| ctr(&socket, NAMESPACE, &["snapshots", "info", name]);
     let labelled = |name: &String| info(name).iter().any(|line| line.contains(UNSYNCED));
     snapshots(lab).into_iter().filter(labelled).collect()
 }
 
-fn snapshots(lab: &Lab) -> Vec<String> {
+fn snapshots(lab: &KillFixture) -> Vec<String> {
     let socket = lab.node.root().containerd_socket().expect("containerd has been started");
     let stored = stored(&socket, NAMESPACE);
     stored.iter().filter_map(|item| item.strip_prefix("snapshot ")).map(str::to_owned).collect()
 }
 
 /// Has a snapshot count as made in this boot and not synced; in none: as synced.
-fn label(lab: &Lab, name: &str, boot: &str) {
+fn label(lab: &KillFixture, name: &str, boot: &str) {
     let socket = lab.node.root().containerd_socket().expect("containerd has been started");
     let answer = ctr(&socket, NAMESPACE, &["snapshots", "label", name, &format!("{UNSYNCED}={boot}")]);
     assert!(answer.iter().all(|line| !line.contains("rpc error")), "{answer:?}");
 }
 
 #[track_caller]
-fn wait_synced(lab: &Lab, kill: Kill) {
+fn wait_synced(lab: &KillFixture, kill: KillPoint) {
     let synced = eventually(LIMIT, || unsynced(lab).is_empty());
     assert!(synced, "{kill:?}: {:?} are not synced\n{}", unsynced(lab), lab.node.daemon().tail());
 }
 
 /// Layers are synced behind the answer to the pull: a daemon that is killed meanwhile is followed by one that does it.
-fn flush(lab: &Lab, kill: Kill) {
+fn flush(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 4);
-    lab.node.daemon().kill_at(&[(kill.step, kill.time)]);
+    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
     // The answer and the kill may come in either order.
     let answer = lab.node.cri().pull(&reference, None);
     lab.node.daemon().wait_killed();
@@ -119,7 +122,7 @@ fn flush(lab: &Lab, kill: Kill) {
 }
 
 /// All layers count as not synced since another boot: those that nothing runs on are unpacked anew, the others are left alone.
-fn unpack_anew(lab: &Lab, kill: Kill) {
+fn unpack_anew(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 5);
     let before = snapshots(lab);
     lab.node.cri().pull(&reference, None).expect("it can be pulled");
@@ -128,14 +131,14 @@ fn unpack_anew(lab: &Lab, kill: Kill) {
         label(lab, name, "another");
     }
     lab.node.daemon().kill9();
-    lab.node.daemon().kill_at(&[(kill.step, kill.time)]);
+    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
     lab.node.daemon().spawn();
     lab.node.daemon().wait_killed();
     lab.node.daemon().restart();
     lab.assert_undisturbed(kill);
     assert_eq!(snapshots(lab), before, "{kill:?}");
     lab.with_pod("anew", |pod| {
-        let seen = pod.output("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+        let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
         assert_eq!(seen, "2", "{kill:?}");
     });
     lab.node.cri().remove_image(&reference).expect("it can be removed");
@@ -150,7 +153,7 @@ fn unpack_anew(lab: &Lab, kill: Kill) {
 }
 
 /// The snapshots of an image are gone, as those of one that was imported: making a container unpacks it.
-fn unpack(lab: &Lab, kill: Kill) {
+fn unpack(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 2);
     let socket = lab.node.root().containerd_socket().expect("containerd has been started");
     let before = stored(&socket, NAMESPACE);
@@ -177,7 +180,7 @@ fn unpack(lab: &Lab, kill: Kill) {
         pod.try_create(&config)
     });
     let pod = pod.expect("it was made");
-    let seen = pod.output("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
+    let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
     assert_eq!(seen, "2", "{kill:?}");
     drop(pod);
     lab.node.cri().remove_image(&reference).expect("it can be removed");
@@ -185,7 +188,7 @@ fn unpack(lab: &Lab, kill: Kill) {
     lab.assert_nothing_left(kill);
 }
 
-fn remove(lab: &Lab, kill: Kill) {
+fn remove(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 3);
     lab.node.cri().pull(&reference, None).expect("it can be pulled");
     lab.dies_amid(kill, || lab.node.cri().remove_image(&reference));
@@ -195,7 +198,7 @@ fn remove(lab: &Lab, kill: Kill) {
 }
 
 /// An image that somebody else holds as well stays under all its names, and no longer as the kubelet's.
-fn let_go(lab: &Lab, kill: Kill) {
+fn remove_shared(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 6);
     let id = lab.node.cri().pull(&reference, None).expect("it can be pulled");
     let images = lab.node.cri().list_images().expect("they can be listed");

@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, TcpListener};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_steps::Step::{self, *};
 use switchyard_tests::cri::namespaces;
-use switchyard_tests::node::Pod;
-use switchyard_tests::sweep::{NAMESPACE, ctr};
+use switchyard_tests::leak_scan::{NAMESPACE, ctr};
+use switchyard_tests::node::TestPod;
 
-use super::Amid;
-use super::lab::{Kill, Lab};
+use super::KillCase;
+use super::fixture::{KillFixture, KillPoint};
 
 /// The steps of RunPodSandbox.
 pub(super) const RUN: &[(Step, u32)] = &[
@@ -42,17 +42,17 @@ pub(super) const RUN: &[(Step, u32)] = &[
 pub(super) const RECOVERED: &[(Step, u32)] =
     &[(RecoveryLooked, 1), (RecoveryTasks, 1), (RecoverySandboxes, 1), (RecoveryDebris, 1)];
 
-pub(super) const MADE: &[Amid] = &[
-    Amid { run: run_pod, at: RUN },
-    Amid { run: recover, at: RECOVERED },
-    Amid { run: renew, at: &[(ObjectRenewed, 1)] },
-    Amid { run: name_ranges, at: &[(FileDrafted, 1), (FileNamed, 1), (RangesKept, 1)] },
+pub(super) const POD_START_CASES: &[KillCase] = &[
+    KillCase { run: run_pod, points: RUN },
+    KillCase { run: recover, points: RECOVERED },
+    KillCase { run: migrate_labels, points: &[(ObjectRenewed, 1)] },
+    KillCase { run: set_pod_cidr, points: &[(FileDrafted, 1), (FileNamed, 1), (RangesKept, 1)] },
 ];
 
-pub(super) const ENDED: &[Amid] = &[
-    Amid {
+pub(super) const POD_END_CASES: &[KillCase] = &[
+    KillCase {
         run: stop_pod,
-        at: &[
+        points: &[
             (ProcessKilled, 1),
             (SandboxInfraEnded, 1),
             (PluginDeleted, 1),
@@ -67,19 +67,19 @@ pub(super) const ENDED: &[Amid] = &[
             (SandboxStopped, 1),
         ],
     },
-    Amid {
+    KillCase {
         run: remove_pod,
-        at: &[(SandboxDoomed, 1), (SandboxFilesGone, 1), (SandboxGroupsGone, 1), (SandboxForgotten, 1)],
+        points: &[(SandboxDoomed, 1), (SandboxFilesGone, 1), (SandboxGroupsGone, 1), (SandboxForgotten, 1)],
     },
-    Amid {
+    KillCase {
         run: start_pod,
-        at: &[(SandboxStarting, 1), (PluginAdded, 2), (InfraCreated, 1), (SandboxMarked, 1)],
+        points: &[(SandboxStarting, 1), (PluginAdded, 2), (InfraCreated, 1), (SandboxMarked, 1)],
     },
-    Amid { run: amend_pod, at: &[(SandboxAmended, 1)] },
+    KillCase { run: update_pod, points: &[(SandboxAmended, 1)] },
 ];
 
 /// A pod that takes every step: with a port of the host, and an infra process.
-pub(super) fn config(lab: &Lab) -> cri::PodSandboxConfig {
+pub(super) fn config(lab: &KillFixture) -> cri::PodSandboxConfig {
     let mut config = lab.node.pod_config("run");
     namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
@@ -91,21 +91,21 @@ pub(super) fn config(lab: &Lab) -> cri::PodSandboxConfig {
     config
 }
 
-pub(super) fn run_pod(lab: &Lab, kill: Kill) {
+pub(super) fn run_pod(lab: &KillFixture, kill: KillPoint) {
     let config = config(lab);
     lab.dies_amid(kill, || lab.node.cri().run_pod(&config));
     assert_runs(lab, kill, config);
 }
 
 /// The daemon that clears away what a killed one has made is killed as well.
-fn recover(lab: &Lab, kill: Kill) {
+fn recover(lab: &KillFixture, kill: KillPoint) {
     let config = config(lab);
-    lab.two_die_amid(SandboxAttached, kill, || lab.node.cri().run_pod(&config));
+    lab.two_daemons_die_amid(SandboxAttached, kill, || lab.node.cri().run_pod(&config));
     assert_runs(lab, kill, config);
 }
 
 /// The pod is one of an earlier version, which put all its labels on its object; the daemon that takes them off is killed.
-fn renew(lab: &Lab, kill: Kill) {
+fn migrate_labels(lab: &KillFixture, kill: KillPoint) {
     let label = "containerd.io/gc.ref.content.x";
     let pod = lab.node.pod_with("renew", |config| {
         config.labels = [(label.to_owned(), "early".to_owned())].into();
@@ -115,13 +115,13 @@ fn renew(lab: &Lab, kill: Kill) {
     let outcome = ctr(&socket, NAMESPACE, &words).join("\n");
     assert!(outcome.contains("early"), "{outcome}");
     lab.node.daemon().kill9();
-    lab.node.daemon().kill_at(&[(kill.step, kill.time)]);
+    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
     lab.node.daemon().spawn();
     lab.node.daemon().wait_killed();
     lab.node.daemon().restart();
     let object = ctr(&socket, NAMESPACE, &["containers", "info", pod.id()]).join("\n");
     assert!(object.contains(pod.id()) && !object.contains("gc.ref"), "{kill:?}: {object}");
-    assert_eq!(pod.output("echo works", |_| {}), "works", "{kill:?}");
+    assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}");
     drop(pod);
     lab.assert_undisturbed(kill);
     lab.assert_nothing_left(kill);
@@ -129,21 +129,21 @@ fn renew(lab: &Lab, kill: Kill) {
 
 /// The same request runs one pod, which works.
 #[track_caller]
-fn assert_runs(lab: &Lab, kill: Kill, config: cri::PodSandboxConfig) {
+fn assert_runs(lab: &KillFixture, kill: KillPoint, config: cri::PodSandboxConfig) {
     let pod = lab.node.run(config);
     let again = lab.node.cri().run_pod(pod.config()).expect("it can be sent again");
     assert_eq!(again, pod.id(), "{kill:?}");
     assert_eq!(lab.node.cri().pods().expect("they can be listed").len(), 2, "{kill:?}");
     assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxReady, "{kill:?}");
-    let seen = pod.output("ip -4 addr show eth0; hostname; cat /etc/resolv.conf > /dev/null", |_| {});
+    let seen = pod.run_shell("ip -4 addr show eth0; hostname; cat /etc/resolv.conf > /dev/null", |_| {});
     assert!(seen.contains(&pod.ip()), "{kill:?}: {seen}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }
 
-pub(super) fn stop_pod(lab: &Lab, kill: Kill) {
+pub(super) fn stop_pod(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.run(config(lab));
-    let container = pod.shell("main", "exec sleep 1000");
+    let container = pod.start_shell("main", "exec sleep 1000");
     lab.dies_amid(kill, || lab.node.cri().stop_pod(pod.id()));
     lab.node.cri().stop_pod(pod.id()).expect("it can be sent again");
     assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxNotready, "{kill:?}");
@@ -155,28 +155,28 @@ pub(super) fn stop_pod(lab: &Lab, kill: Kill) {
 }
 
 /// The start of a pod that was stopped, which the same request makes ready with the address it had.
-fn start_pod(lab: &Lab, kill: Kill) {
+fn start_pod(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.run(config(lab));
     let address = pod.ip();
     lab.node.cri().stop_pod(pod.id()).expect("it can be stopped");
     lab.dies_amid(kill, || lab.node.cri().start_pod(pod.id()));
     lab.node.cri().start_pod(pod.id()).expect("it can be sent again");
     assert_eq!((pod.status().state(), pod.ip()), (cri::PodSandboxState::SandboxReady, address), "{kill:?}");
-    let seen = pod.output("ip -4 addr show eth0", |_| {});
+    let seen = pod.run_shell("ip -4 addr show eth0", |_| {});
     assert!(seen.contains(&pod.ip()), "{kill:?}: {seen}");
     assert_removable(lab, kill, pod);
 }
 
-fn remove_pod(lab: &Lab, kill: Kill) {
+fn remove_pod(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.run(config(lab));
-    let _container = pod.shell("main", "exec sleep 1000");
+    let _container = pod.start_shell("main", "exec sleep 1000");
     lab.node.cri().stop_pod(pod.id()).expect("it can be stopped");
     lab.dies_amid(kill, || lab.node.cri().remove_pod(pod.id()));
     assert_removable(lab, kill, pod);
 }
 
 /// What was asked is told afterwards, whether it was answered or not.
-fn amend_pod(lab: &Lab, kill: Kill) {
+fn update_pod(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.run(config(lab));
     let request = || cri::UpdatePodSandboxResourcesRequest {
         pod_sandbox_id: pod.id().to_owned(),
@@ -192,13 +192,13 @@ fn amend_pod(lab: &Lab, kill: Kill) {
 }
 
 /// What was named is known afterwards, whether it was answered or not, once it is on disk.
-fn name_ranges(lab: &Lab, kill: Kill) {
+fn set_pod_cidr(lab: &KillFixture, kill: KillPoint) {
     // Each time others, for what is known already is not written again.
     let ranges = format!(
         "10.9.{}.0/24",
         Step::ALL.iter().position(|step| *step == kill.step).expect("it is one") % 256
     );
-    let name = || lab.node.cri().name_ranges(&ranges);
+    let name = || lab.node.cri().set_pod_cidr(&ranges);
     let known = || lab.node.cri().node_info("config").contains(&format!("kubernetes: {ranges}"));
     lab.dies_amid(kill, name);
     assert_eq!(known(), kill.step != FileDrafted, "{kill:?}");
@@ -208,7 +208,7 @@ fn name_ranges(lab: &Lab, kill: Kill) {
 }
 
 #[track_caller]
-fn assert_removable(lab: &Lab, kill: Kill, pod: Pod<'_>) {
+fn assert_removable(lab: &KillFixture, kill: KillPoint, pod: TestPod<'_>) {
     lab.node.cri().remove_pod(pod.id()).expect("it can be sent again");
     lab.node.cri().remove_pod(pod.id()).expect("a removal is idempotent");
     drop(pod);

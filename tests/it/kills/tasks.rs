@@ -9,13 +9,13 @@ use switchyard_proto::cri::v1::{ContainerConfig, ContainerMetadata, ContainerSta
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_steps::Step::{self, *};
 use switchyard_tests::cri::{image_spec, limits};
-use switchyard_tests::host::cgroups::{self, Stray};
+use switchyard_tests::host::cgroups::{self, ForeignProcess};
 use switchyard_tests::host::{block_device, eventually, processes, random_name};
-use switchyard_tests::node::{Pod, content};
-use switchyard_tests::streams::{PIPES, Session};
+use switchyard_tests::node::{TestPod, log_content};
+use switchyard_tests::streams::{PIPES, StreamSession};
 
-use super::Amid;
-use super::lab::{Kill, LIMIT, Lab};
+use super::KillCase;
+use super::fixture::{KillFixture, KillPoint, LIMIT};
 
 /// The steps of CreateContainer.
 pub(super) const CREATED: &[(Step, u32)] = &[
@@ -40,19 +40,19 @@ pub(super) const STARTED: &[(Step, u32)] = &[
     (TaskMarked, 1),
 ];
 /// The steps of a daemon that waits for what became of a killed one's start.
-pub(super) const SETTLED: &[(Step, u32)] = &[(WaitNoted, 1), (StartDiscarded, 1), (WaitOver, 1)];
+pub(super) const START_OUTCOME: &[(Step, u32)] = &[(WaitNoted, 1), (StartDiscarded, 1), (WaitOver, 1)];
 
-pub(super) const MADE: &[Amid] = &[
-    Amid { run: create, at: CREATED },
-    Amid { run: create_with_volume, at: FILLED },
-    Amid { run: remove_volume, at: &[(VolumeUnnamed, 1)] },
-    Amid { run: start, at: STARTED },
-    Amid { run: settle, at: SETTLED },
-    Amid { run: start_in_vain, at: &[(StartRefused, 1)] },
-    Amid { run: start_without_containerd, at: &[(FailureNoted, 1)] },
-    Amid {
+pub(super) const TASK_START_CASES: &[KillCase] = &[
+    KillCase { run: create, points: CREATED },
+    KillCase { run: create_with_volume, points: FILLED },
+    KillCase { run: remove_volume, points: &[(VolumeUnnamed, 1)] },
+    KillCase { run: start, points: STARTED },
+    KillCase { run: await_start_outcome, points: START_OUTCOME },
+    KillCase { run: start_in_vain, points: &[(StartRefused, 1)] },
+    KillCase { run: start_without_containerd, points: &[(FailureNoted, 1)] },
+    KillCase {
         run: update,
-        at: &[
+        points: &[
             (TaskLimitsMarked, 1),
             (TaskThrottled, 1),
             (TaskScored, 1),
@@ -61,45 +61,50 @@ pub(super) const MADE: &[Amid] = &[
             (LimitsUnmarked, 1),
         ],
     },
-    Amid { run: update_twice, at: &[(LimitsPutBack, 1)] },
+    KillCase { run: update_twice, points: &[(LimitsPutBack, 1)] },
 ];
 
-pub(super) const ENDED: &[Amid] = &[
-    Amid { run: end, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
-    Amid { run: stop, at: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
-    Amid {
+pub(super) const TASK_END_CASES: &[KillCase] = &[
+    KillCase { run: end, points: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
+    KillCase { run: stop, points: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
+    KillCase {
         run: remove,
-        at: &[(TaskEmptied, 1), (TaskSnapshotGone, 1), (TaskFilesGone, 1), (TaskForgotten, 1)],
+        points: &[(TaskEmptied, 1), (TaskSnapshotGone, 1), (TaskFilesGone, 1), (TaskForgotten, 1)],
     },
-    Amid { run: remove_busy, at: &[(GroupNoted, 1)] },
-    Amid { run: empty_late, at: &[(GroupGone, 1), (GroupForgotten, 1)] },
-    Amid { run: attach_once, at: &[(InputTaken, 1), (InputEnded, 1)] },
-    Amid { run: exec_endless, at: &[(ExecFifos, 1), (ExecCreated, 1), (ExecAsked, 1), (ExecStarted, 1)] },
-    Amid { run: exec, at: &[(ExecDeleted, 1), (ExecGone, 1)] },
+    KillCase { run: remove_busy, points: &[(GroupNoted, 1)] },
+    KillCase { run: remove_busy_after_restart, points: &[(GroupGone, 1), (GroupForgotten, 1)] },
+    KillCase { run: attach_once, points: &[(InputTaken, 1), (InputEnded, 1)] },
+    KillCase {
+        run: exec_endless,
+        points: &[(ExecFifos, 1), (ExecCreated, 1), (ExecAsked, 1), (ExecStarted, 1)],
+    },
+    KillCase { run: exec, points: &[(ExecDeleted, 1), (ExecGone, 1)] },
 ];
 
 /// Where a shim is not waited for long.
-pub(super) const HUNG: &[Amid] = &[Amid { run: hang, at: &[(HungShimKilled, 1)] }];
+pub(super) const HUNG: &[KillCase] = &[KillCase { run: hang, points: &[(HungShimKilled, 1)] }];
 
 /// On a containerd that keeps exits.
-pub(super) const KEPT: &[Amid] =
-    &[Amid { run: start, at: &[(ExitKept, 1)] }, Amid { run: stop, at: &[(ExitForgotten, 1)] }];
+pub(super) const KEPT_EXITS: &[KillCase] = &[
+    KillCase { run: start, points: &[(ExitKept, 1)] },
+    KillCase { run: stop, points: &[(ExitForgotten, 1)] },
+];
 
 /// An image as a volume, so that every step of making and starting is taken.
-fn image_volume(lab: &Lab) -> Mount {
+fn image_volume(lab: &KillFixture) -> Mount {
     let image = Some(image_spec(&lab.volumes()));
     Mount { container_path: "/image".to_owned(), readonly: true, image, ..Default::default() }
 }
 
 /// A container for which every step of making and starting is taken.
-pub(super) fn config(lab: &Lab) -> ContainerConfig {
+pub(super) fn config(lab: &KillFixture) -> ContainerConfig {
     let mut config = lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
     config.image = Some(image_spec(&lab.volumes()));
     config.mounts = vec![image_volume(lab)];
     config
 }
 
-fn create(lab: &Lab, kill: Kill) {
+fn create(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("create");
     let config = config(lab);
     lab.dies_amid(kill, || pod.try_create(&config));
@@ -113,7 +118,7 @@ fn create(lab: &Lab, kill: Kill) {
 }
 
 /// A container that has the named volume `kept`, which begins with a file of the image.
-pub(super) fn create_named(lab: &Lab, pod: &Pod<'_>) -> Result<String, tonic::Status> {
+pub(super) fn create_named(lab: &KillFixture, pod: &TestPod<'_>) -> Result<String, tonic::Status> {
     let config = old::ContainerConfig {
         metadata: Some(ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
         image: Some(image_spec(&lab.volumes())),
@@ -125,10 +130,10 @@ pub(super) fn create_named(lab: &Lab, pod: &Pod<'_>) -> Result<String, tonic::St
         }],
         ..Default::default()
     };
-    lab.node.cri().create_old(pod.id(), &config)
+    lab.node.cri().create_v1alpha2(pod.id(), &config)
 }
 
-fn create_with_volume(lab: &Lab, kill: Kill) {
+fn create_with_volume(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("named");
     lab.dies_amid(kill, || create_named(lab, &pod));
     let id = create_named(lab, &pod).expect("it can be sent again");
@@ -139,7 +144,7 @@ fn create_with_volume(lab: &Lab, kill: Kill) {
     lab.assert_nothing_left(kill);
 }
 
-fn remove_volume(lab: &Lab, kill: Kill) {
+fn remove_volume(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("unnamed");
     create_named(lab, &pod).expect("it is well formed");
     drop(pod);
@@ -148,7 +153,7 @@ fn remove_volume(lab: &Lab, kill: Kill) {
     lab.assert_nothing_left(kill);
 }
 
-pub(super) fn start(lab: &Lab, kill: Kill) {
+pub(super) fn start(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("start");
     let id = pod.create(&config(lab));
     lab.dies_amid(kill, || lab.node.cri().start(&id));
@@ -156,16 +161,16 @@ pub(super) fn start(lab: &Lab, kill: Kill) {
 }
 
 /// The daemon that waits for what became of a killed one's start is killed as well.
-pub(super) fn settle(lab: &Lab, kill: Kill) {
+pub(super) fn await_start_outcome(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("settle");
     let id = pod.create(&lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
-    lab.two_die_amid(TaskCreated, kill, || lab.node.cri().start(&id));
+    lab.two_daemons_die_amid(TaskCreated, kill, || lab.node.cri().start(&id));
     assert_starts(lab, kill, pod, &id);
 }
 
 /// The container runs, or can be started; it says what it has to say once, and can be removed.
 #[track_caller]
-fn assert_starts(lab: &Lab, kill: Kill, pod: Pod<'_>, id: &str) {
+fn assert_starts(lab: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str) {
     let status = lab.node.cri().status(id).expect("it has a status");
     match status.state() {
         ContainerState::ContainerCreated => lab.node.cri().start(id).expect("it can be sent again"),
@@ -177,12 +182,12 @@ fn assert_starts(lab: &Lab, kill: Kill, pod: Pod<'_>, id: &str) {
     assert_eq!(lab.node.cri().sh(id, "echo reached"), "reached");
     pod.wait_log("main", |lines| !lines.is_empty());
     lab.node.cri().stop(id, 0).expect("it can be stopped");
-    assert_eq!(pod.text("main"), "started", "{kill:?}");
+    assert_eq!(pod.log_text("main"), "started", "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }
 
-fn start_in_vain(lab: &Lab, kill: Kill) {
+fn start_in_vain(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("vain");
     let mut config = lab.node.container("main", &["/there/is/no/such/program"]);
     config.mounts = vec![image_volume(lab)];
@@ -199,10 +204,10 @@ fn start_in_vain(lab: &Lab, kill: Kill) {
 }
 
 /// containerd dies amid a start, so that nobody can be told that it failed, and then the daemon does.
-pub(super) fn start_without_containerd(lab: &Lab, kill: Kill) {
+pub(super) fn start_without_containerd(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("without");
     let id = pod.create(&lab.node.container("main", &["sleep", "1000"]));
-    let containerd = lab.node.containerd();
+    let containerd = lab.node.containerd_pid();
     let staged = lab.node.root().run().join("tasks").join(&id);
     lab.dies_amid(kill, || {
         signal(containerd, Signal::SIGSTOP).expect("it runs");
@@ -212,7 +217,7 @@ pub(super) fn start_without_containerd(lab: &Lab, kill: Kill) {
             signal(containerd, Signal::SIGKILL).expect("it is there");
             let answer = start.join().expect("it does not panic");
             // Nobody else starts one that is not the daemon's own.
-            if let Some(mut upstream) = lab.node.upstream() {
+            if let Some(mut upstream) = lab.node.external_containerd() {
                 upstream.restart();
             }
             answer
@@ -229,22 +234,22 @@ pub(super) fn start_without_containerd(lab: &Lab, kill: Kill) {
 }
 
 /// What is told afterwards is in force, be it the old or the new; sent again, it is the new.
-fn update(lab: &Lab, kill: Kill) {
-    update_amid(lab, kill, |id, wanted| lab.dies_amid(kill, || lab.node.cri().update_old(id, wanted)));
+fn update(lab: &KillFixture, kill: KillPoint) {
+    update_amid(lab, kill, |id, wanted| lab.dies_amid(kill, || lab.node.cri().update_v1alpha2(id, wanted)));
 }
 
 /// The next daemon dies as well, as it puts the limits on record in force.
-fn update_twice(lab: &Lab, kill: Kill) {
+fn update_twice(lab: &KillFixture, kill: KillPoint) {
     update_amid(lab, kill, |id, wanted| {
-        lab.two_die_amid(TaskLimited, kill, || lab.node.cri().update_old(id, wanted));
+        lab.two_daemons_die_amid(TaskLimited, kill, || lab.node.cri().update_v1alpha2(id, wanted));
     });
 }
 
-fn update_amid(lab: &Lab, kill: Kill, cut: impl FnOnce(&str, old::LinuxContainerResources)) {
+fn update_amid(lab: &KillFixture, kill: KillPoint, cut: impl FnOnce(&str, old::LinuxContainerResources)) {
     let pod = lab.node.pod("update");
     let before = 64 << 20;
     let after = 96 << 20;
-    let id = pod.shell_with("main", "exec sleep 1000", |config| {
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         (limits(config).memory_limit_in_bytes, limits(config).oom_score_adj) = (before, 500);
     });
     let wanted = old::LinuxContainerResources {
@@ -279,19 +284,19 @@ fn update_amid(lab: &Lab, kill: Kill, cut: impl FnOnce(&str, old::LinuxContainer
     assert!([(before, 500), (after, 600)].contains(&told()), "{kill:?}: {:?}", told());
     let agree = eventually(LIMIT, || in_force() == told() && throttled() == (told().0 == after));
     assert!(agree, "{kill:?}: {:?} is told, and {:?} in force", told(), in_force());
-    lab.node.cri().update_old(&id, wanted).expect("it can be sent again");
+    lab.node.cri().update_v1alpha2(&id, wanted).expect("it can be sent again");
     assert_eq!((told(), in_force()), ((after, 600), (after, 600)), "{kill:?}");
     assert!(throttled(), "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }
 
-fn end(lab: &Lab, kill: Kill) {
+fn end(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("end");
     let dir = lab.node.root().path().join(format!("host-{}", random_name()));
     fs::create_dir(&dir).expect("the root can be written");
     let script = "while [ ! -e /host/go ]; do sleep 0.02; done; echo last words; exit 7";
-    let id = pod.shell_with("main", script, |config| {
+    let id = pod.start_shell_with("main", script, |config| {
         config.mounts = vec![Mount {
             host_path: dir.to_str().expect("the path is ASCII").to_owned(),
             container_path: "/host".to_owned(),
@@ -305,28 +310,29 @@ fn end(lab: &Lab, kill: Kill) {
     let status = lab.node.cri().wait_exit(&id);
     assert_eq!((status.exit_code, status.reason.as_str()), (7, "Error"), "{kill:?}");
     let lines = pod.wait_log("main", |lines| !lines.is_empty());
-    assert_eq!(lines.iter().map(|line| content(line)).collect::<Vec<_>>(), ["last words"], "{kill:?}");
+    assert_eq!(lines.iter().map(|line| log_content(line)).collect::<Vec<_>>(), ["last words"], "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }
 
-pub(super) fn stop(lab: &Lab, kill: Kill) {
+pub(super) fn stop(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("stop");
-    let id = pod.shell("main", "trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.02; done");
+    let id =
+        pod.start_shell("main", "trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.02; done");
     pod.wait_log("main", |lines| lines.len() == 1);
     lab.dies_amid(kill, || lab.node.cri().stop(&id, 20));
     lab.node.cri().stop(&id, 20).expect("it can be sent again");
     let status = lab.node.cri().status(&id).expect("it has a status");
     assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 3), "{kill:?}");
-    assert_eq!(pod.text("main"), "hello\nbye", "{kill:?}");
+    assert_eq!(pod.log_text("main"), "hello\nbye", "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }
 
 /// Both containers of a pod end, and their shim tells of neither.
-fn hang(lab: &Lab, kill: Kill) {
+fn hang(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("hang");
-    let ids = ["first", "second"].map(|name| pod.shell(name, "exec sleep 1000"));
+    let ids = ["first", "second"].map(|name| pod.start_shell(name, "exec sleep 1000"));
     let all = processes::belonging_to(lab.node.root().path());
     let shim = all
         .iter()
@@ -346,9 +352,9 @@ fn hang(lab: &Lab, kill: Kill) {
     lab.assert_nothing_left(kill);
 }
 
-fn remove(lab: &Lab, kill: Kill) {
+fn remove(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("remove");
-    let id = pod.shell("main", "exit 3");
+    let id = pod.start_shell("main", "exit 3");
     let _status = lab.node.cri().wait_exit(&id);
     lab.dies_amid(kill, || lab.node.cri().remove(&id));
     lab.node.cri().remove(&id).expect("it can be sent again");
@@ -359,17 +365,17 @@ fn remove(lab: &Lab, kill: Kill) {
 }
 
 /// A container that has ended, with a process of somebody else in its group.
-fn ended_and_busy(lab: &Lab, pod: &Pod<'_>) -> (String, Stray) {
-    let id = pod.shell("main", "exec sleep 1000");
+fn ended_and_busy(lab: &KillFixture, pod: &TestPod<'_>) -> (String, ForeignProcess) {
+    let id = pod.start_shell("main", "exec sleep 1000");
     let group = cgroups::named(&id).pop().expect("it has a control group");
-    let stray = Stray::begin(&group);
+    let stray = ForeignProcess::begin(&group);
     // The runtime may say once that it is not empty.
     assert!(eventually(LIMIT, || lab.node.cri().stop(&id, 0).is_ok()));
     (id, stray)
 }
 
 /// Its group stays until it is empty, and is known until then.
-fn remove_busy(lab: &Lab, kill: Kill) {
+fn remove_busy(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("busy");
     let (id, stray) = ended_and_busy(lab, &pod);
     // The runtime may say once that the group is not empty.
@@ -382,7 +388,7 @@ fn remove_busy(lab: &Lab, kill: Kill) {
 }
 
 /// The next daemon knows of it too, and the one after that.
-fn empty_late(lab: &Lab, kill: Kill) {
+fn remove_busy_after_restart(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("late");
     let (id, stray) = ended_and_busy(lab, &pod);
     assert!(eventually(LIMIT, || lab.node.cri().remove(&id).is_ok()), "its group is nobody's business");
@@ -408,39 +414,40 @@ fn empty_late(lab: &Lab, kill: Kill) {
 }
 
 /// The input of a container that has it once ends with the daemon that the client was on.
-fn attach_once(lab: &Lab, kill: Kill) {
+fn attach_once(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("once");
-    let id = pod.shell_with("main", "echo ready; cat; echo bye; exit 3", |config| {
+    let id = pod.start_shell_with("main", "echo ready; cat; echo bye; exit 3", |config| {
         (config.stdin, config.stdin_once) = (true, true);
     });
     pod.wait_log("main", |lines| lines.len() == 1);
     lab.dies_amid(kill, || {
-        let mut client = Session::attach(lab.node.cri(), &id, PIPES);
+        let mut client = StreamSession::attach(lab.node.cri(), &id, PIPES);
         if kill.step == InputEnded {
             client.end_input();
         }
-        client.listen_to_the_end();
+        client.wait_end();
         // Whoever is attached is told how the container ended; nobody is told anything by a daemon that dies.
-        if client.heard.status.is_empty() { Err(tonic::Status::unknown("nobody told")) } else { Ok(()) }
+        if client.received.status.is_empty() { Err(tonic::Status::unknown("nobody told")) } else { Ok(()) }
     });
     assert_eq!(lab.node.cri().wait_exit(&id).exit_code, 3, "{kill:?}");
-    assert_eq!(pod.text("main"), "ready\nbye", "{kill:?}");
+    assert_eq!(pod.log_text("main"), "ready\nbye", "{kill:?}");
     drop(pod);
     lab.assert_nothing_left(kill);
 }
 
 /// A command whose client has gone with the daemon does not go on, and leaves no file.
-fn exec_endless(lab: &Lab, kill: Kill) {
+fn exec_endless(lab: &KillFixture, kill: KillPoint) {
     lab.dies_amid(kill, || lab.node.cri().exec(lab.bystander(), &["sleep", "4321"], 0));
-    let ended = eventually(LIMIT, || !lab.bystanders().iter().any(|command| command.contains("4321")));
-    assert!(ended, "{kill:?}: {:?}", lab.bystanders());
+    let ended =
+        eventually(LIMIT, || !lab.bystander_processes().iter().any(|command| command.contains("4321")));
+    assert!(ended, "{kill:?}: {:?}", lab.bystander_processes());
     assert_eq!(lab.node.cri().sh(lab.bystander(), "echo reached"), "reached");
     lab.assert_nothing_left(kill);
 }
 
 /// It is cleared away behind the answer, which comes or does not.
-fn exec(lab: &Lab, kill: Kill) {
-    lab.node.daemon().kill_at(&[(kill.step, kill.time)]);
+fn exec(lab: &KillFixture, kill: KillPoint) {
+    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
     if let Ok(answer) = lab.node.cri().exec(lab.bystander(), &["true"], 0) {
         assert_eq!(answer.exit_code, 0, "{kill:?}");
     }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use switchyard_kubelet::{Kubelet, Options};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::node::{Node, Pod};
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::{TestNode, TestPod};
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
 
@@ -16,15 +16,15 @@ const CPU: &str = "0";
 const MIB: i64 = 1 << 20;
 
 /// A node on which no more is given out than it has, and a kubelet that has given a processor to a single container.
-struct Lab {
-    node: Node,
+struct ComputeNode {
+    node: TestNode,
     _runtime: Runtime,
     _kubelet: Kubelet,
 }
 
-impl Lab {
+impl ComputeNode {
     fn start() -> Self {
-        let node = Node::start_configured(|root| {
+        let node = TestNode::start_configured(|root| {
             let kubelet = root.path().join("kubelet");
             format!(
                 "[ledger]\novercommit = \"enforce\"\n[devices.kubelet]\ndirectory = \"{0}/device-plugins\"\n\
@@ -48,7 +48,7 @@ impl Lab {
     }
 
     /// A container as a kubelet asks for it that has given it the processor.
-    fn pinned(&self, pod: &Pod) -> Result<String, Status> {
+    fn pinned(&self, pod: &TestPod) -> Result<String, Status> {
         self.container(pod, |limits| {
             limits.cpuset_cpus = CPU.to_owned();
             limits.cpu_shares = 102;
@@ -57,7 +57,7 @@ impl Lab {
 
     fn container(
         &self,
-        pod: &Pod,
+        pod: &TestPod,
         change: impl FnOnce(&mut cri::LinuxContainerResources),
     ) -> Result<String, Status> {
         let mut config = self.node.container("main", &["sleep", "1000"]);
@@ -73,7 +73,7 @@ impl Lab {
     }
 
     #[track_caller]
-    fn is_held_by(&self, owner: &str) {
+    fn assert_held_by(&self, owner: &str) {
         let compute = self.compute();
         let own = compute["exclusive"].as_array().expect("it is a list");
         assert_eq!(own.len(), 1, "{compute:#}");
@@ -82,9 +82,9 @@ impl Lab {
 }
 
 /// A task to which its agent has given the processor, and 64 MiB.
-fn task(node: &Node, agent: &Agent) -> Setup {
+fn task(node: &TestNode, agent: &Agent) -> TaskSetup {
     let config = json!({ "image": node.image(), "command": "sleep", "args": ["1000"] });
-    let mut task = Setup::new(node.root(), agent, "web", &config);
+    let mut task = TaskSetup::new(node.root(), agent, "web", &config);
     let resources = task.config.resources.as_mut().expect("it has some");
     let linux = resources.linux_resources.get_or_insert_default();
     linux.cpuset_cpus = CPU.to_owned();
@@ -94,14 +94,14 @@ fn task(node: &Node, agent: &Agent) -> Setup {
     task
 }
 
-fn end(agent: &Agent, mut task: Setup) {
+fn end(agent: &Agent, mut task: TaskSetup) {
     let _ = agent.driver().stop(task.id(), Duration::ZERO, "");
     let _ = agent.driver().destroy(task.id(), true);
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 #[track_caller]
-fn says(refused: &Status, words: &[&str]) {
+fn assert_mentions(refused: &Status, words: &[&str]) {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     for word in words {
         assert!(refused.message().contains(word), "{word:?} is not in {:?}", refused.message());
@@ -110,48 +110,48 @@ fn says(refused: &Status, words: &[&str]) {
 
 #[test]
 fn a_processor_is_a_containers_or_a_tasks_own_also_after_a_kill_of_the_daemon() {
-    let lab = Lab::start();
+    let lab = ComputeNode::start();
     let agent = Agent::start(lab.node.root(), &json!({}));
     let own = task(&lab.node, &agent);
     agent.driver().start(&own.config).expect("it is free");
-    lab.is_held_by("nomad");
+    lab.assert_held_by("nomad");
     let pod = lab.node.pod("pod");
     let held = ["the set 0 of processors is held by", own.id(), "of nomad"];
-    says(&lab.pinned(&pod).expect_err("it is held"), &held);
+    assert_mentions(&lab.pinned(&pod).expect_err("it is held"), &held);
     lab.node.daemon().kill9();
     lab.node.daemon().restart();
-    lab.is_held_by("nomad");
-    says(&lab.pinned(&pod).expect_err("it is held"), &held);
+    lab.assert_held_by("nomad");
+    assert_mentions(&lab.pinned(&pod).expect_err("it is held"), &held);
     let agent = Agent::start(lab.node.root(), &json!({}));
     end(&agent, own);
     let container = lab.pinned(&pod).expect("it is free");
     lab.node.cri().start(&container).expect("it can be started");
-    lab.is_held_by("kubernetes");
+    lab.assert_held_by("kubernetes");
     let own = task(&lab.node, &agent);
-    says(&agent.driver().start(&own.config).expect_err("it is held"), &["of kubernetes (sandbox"]);
+    assert_mentions(&agent.driver().start(&own.config).expect_err("it is held"), &["of kubernetes (sandbox"]);
     drop(pod);
     agent.driver().start(&own.config).expect("it is free, and a start that was refused may be tried again");
-    lab.is_held_by("nomad");
+    lab.assert_held_by("nomad");
     end(&agent, own);
     assert_eq!(lab.compute()["exclusive"], json!([]));
 }
 
 #[test]
 fn no_more_is_given_out_than_the_node_has_where_that_is_enforced() {
-    let lab = Lab::start();
+    let lab = ComputeNode::start();
     let agent = Agent::start(lab.node.root(), &json!({}));
     let capacity = lab.compute()["capacity"].clone();
     let bytes = capacity["memory_bytes"].as_i64().expect("it is known");
     let pod = lab.node.pod("pod");
     let too_much = lab.container(&pod, |limits| limits.memory_limit_in_bytes = bytes + MIB);
-    says(
+    assert_mentions(
         &too_much.expect_err("there is not so much"),
         &["MiB of memory is more than is left of", "nothing is reserved"],
     );
     let most = lab.container(&pod, |limits| limits.memory_limit_in_bytes = bytes - 32 * MIB);
     most.expect("there is so much");
     let own = task(&lab.node, &agent);
-    says(
+    assert_mentions(
         &agent.driver().start(&own.config).expect_err("64 MiB are too much now"),
         &["64 MiB of memory is more than is left of", "kubernetes has reserved"],
     );

@@ -10,13 +10,13 @@ use switchyard_kubelet::{Kubelet, Options, RunOptions};
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::host::{eventually, random_name};
 use switchyard_tests::http;
-use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::nomad::config::encode;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use tokio::runtime::Runtime;
 
 use super::orchestrators::{self, container_with, end, task_with};
-use crate::nomad::devices::{Devices, make_device};
+use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
 
 /// What the kubelet calls the group.
 const TPU: &str = "acme.com/tpu";
@@ -28,16 +28,16 @@ const ROUNDS: usize = 10;
 const NUMBERS: &str = "1:3";
 
 /// A node with one device that both may have, and who wants it.
-struct Lab {
-    node: Node,
+struct DeviceNode {
+    node: TestNode,
     runtime: Runtime,
     /// The id of the device.
     id: String,
 }
 
-impl Lab {
+impl DeviceNode {
     fn start() -> Self {
-        let node = Node::start_configured(|root| {
+        let node = TestNode::start_configured(|root| {
             let dir = root.path().join("dev");
             std::fs::create_dir(&dir).expect("the root can be written");
             make_device(&dir.join("acme0"));
@@ -70,14 +70,14 @@ impl Lab {
     fn kubelet(&self) -> Kubelet {
         let _runtime = self.runtime.enter();
         let kubelet = Kubelet::start(&self.directory(), Options::default());
-        self.sees(&kubelet, 1);
+        self.wait_healthy(&kubelet, 1);
         kubelet
     }
 
     /// Waits until so many devices are healthy as a kubelet sees it.
-    fn sees(&self, kubelet: &Kubelet, healthy: usize) {
+    fn wait_healthy(&self, kubelet: &Kubelet, healthy: usize) {
         let what = format!("{healthy} of 1 devices are healthy");
-        self.runtime.block_on(kubelet.until(&what, |kubelet| kubelet.capacity(TPU) == (1, healthy)));
+        self.runtime.block_on(kubelet.wait_until(&what, |kubelet| kubelet.capacity(TPU) == (1, healthy)));
     }
 
     fn admit(&self, kubelet: &Kubelet, pod: &str) -> Result<RunOptions, String> {
@@ -91,7 +91,7 @@ impl Lab {
 
     /// That the device is held by one alone, and by whom.
     #[track_caller]
-    fn is_held_by(&self, owner: &str, name: &str) {
+    fn assert_held_by(&self, owner: &str, name: &str) {
         let report = self.report();
         let holders = report["slots"][0]["holders"].as_array().expect("it is a list").clone();
         assert_eq!(holders.len(), 1, "{report:#}");
@@ -104,7 +104,7 @@ impl Lab {
     }
 
     #[track_caller]
-    fn is_free(&self) {
+    fn assert_free(&self) {
         let free = || self.report()["slots"][0]["holders"].as_array().is_some_and(Vec::is_empty);
         assert!(eventually(SOON, free), "{:#}", self.report());
     }
@@ -116,23 +116,23 @@ impl Lab {
 }
 
 #[track_caller]
-fn has_the_device(lab: &Lab, agent: &Agent, task: &Setup) {
+fn assert_has_device(lab: &DeviceNode, agent: &Agent, task: &TaskSetup) {
     let seen = agent.driver().exec(task.id(), &["stat", "-c", "%t:%T", &lab.path()], SOON).expect("it runs");
     assert_eq!(seen.stdout.trim(), NUMBERS);
 }
 
-fn remove(kubelet: &Kubelet, pod: Pod<'_>, name: &str) {
+fn remove(kubelet: &Kubelet, pod: TestPod<'_>, name: &str) {
     drop(pod);
     kubelet.remove_pod(name);
 }
 
 #[test]
 fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
-    let lab = Lab::start();
+    let lab = DeviceNode::start();
     let mut won = [0, 0];
     for round in 0..ROUNDS {
         let kubelet = lab.kubelet();
-        let devices = Devices::launch(lab.node.root());
+        let devices = LaunchedDevicePlugin::launch(lab.node.root());
         let agent = Agent::start(lab.node.root(), &json!({}));
         let name = format!("race-{}", random_name());
         let barrier = Barrier::new(2);
@@ -174,12 +174,12 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
                 let pod = lab.node.pod(&name);
                 let container = pod.start(&container_with(&lab.node, "main", &options));
                 assert_eq!(lab.numbers(&container), NUMBERS);
-                lab.is_held_by("kubernetes", &name);
+                lab.assert_held_by("kubernetes", &name);
                 lab.node.daemon().kill9();
                 lab.node.daemon().restart();
-                lab.is_held_by("kubernetes", &name);
+                lab.assert_held_by("kubernetes", &name);
                 assert_eq!(lab.numbers(&container), NUMBERS);
-                lab.sees(&kubelet, 1);
+                lab.wait_healthy(&kubelet, 1);
                 remove(&kubelet, pod, &name);
             }
             (Err(refused), Ok(given)) => {
@@ -190,20 +190,20 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
                 assert!(seen, "{refused}");
                 let task = task_with(&lab.node, &agent, &given);
                 agent.driver().start(&task.config).expect("it starts");
-                has_the_device(&lab, &agent, &task);
-                lab.is_held_by("nomad", task.id());
-                lab.sees(&kubelet, 0);
+                assert_has_device(&lab, &agent, &task);
+                lab.assert_held_by("nomad", task.id());
+                lab.wait_healthy(&kubelet, 0);
                 lab.node.daemon().kill9();
                 lab.node.daemon().restart();
-                lab.is_held_by("nomad", task.id());
-                lab.sees(&kubelet, 0);
+                lab.assert_held_by("nomad", task.id());
+                lab.wait_healthy(&kubelet, 0);
                 let agent = Agent::start(lab.node.root(), &json!({}));
-                has_the_device(&lab, &agent, &task);
+                assert_has_device(&lab, &agent, &task);
                 end(&agent, task);
             }
             (pod, task) => panic!("one of both must have the device: {pod:?}, {task:?}"),
         }
-        lab.is_free();
+        lab.assert_free();
         assert_eq!(kubelet.crash(), None);
     }
     assert!(won.iter().all(|won| *won > 0), "both must have won: {won:?}");
@@ -211,9 +211,9 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
 
 #[test]
 fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarted() {
-    let lab = Lab::start();
+    let lab = DeviceNode::start();
     let kubelet = lab.kubelet();
-    let devices = Devices::launch(lab.node.root());
+    let devices = LaunchedDevicePlugin::launch(lab.node.root());
     let options = lab.admit(&kubelet, "crashing").expect("it is admitted");
     let pod = lab.node.pod("crashing");
     let mut first = container_with(&lab.node, "main", &options);
@@ -225,7 +225,7 @@ fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarte
     assert!(refused.message().contains("crashing"), "{refused}");
     lab.node.daemon().kill9();
     lab.node.daemon().restart();
-    let devices = Devices::launch(lab.node.root());
+    let devices = LaunchedDevicePlugin::launch(lab.node.root());
     let refused = devices.reserve(&[&lab.id]).expect_err("also after a kill");
     assert!(refused.message().contains("kubernetes"), "{refused}");
     let mut second = container_with(&lab.node, "main", &options);
@@ -233,7 +233,7 @@ fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarte
     let container = pod.start(&second);
     assert_eq!(lab.numbers(&container), NUMBERS);
     remove(&kubelet, pod, "crashing");
-    lab.is_free();
+    lab.assert_free();
 
     let agent = Agent::start(lab.node.root(), &json!({}));
     let given = devices.reserve(&[&lab.id]).expect("it is free");
@@ -241,19 +241,19 @@ fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarte
     agent.driver().start(&task.config).expect("it starts");
     agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.renew();
+    task.assign_new_id();
     // As after a restart of the agent, which keeps the variables alone.
     task.config.devices.clear();
     agent.driver().start(&task.config).expect("it starts again");
-    has_the_device(&lab, &agent, &task);
-    lab.is_held_by("nomad", task.id());
+    assert_has_device(&lab, &agent, &task);
+    lab.assert_held_by("nomad", task.id());
     end(&agent, task);
-    lab.is_free();
+    lab.assert_free();
 }
 
 #[test]
 fn what_had_stopped_before_a_restart_of_the_daemon_has_its_device_again_by_the_token_alone() {
-    let lab = Lab::start();
+    let lab = DeviceNode::start();
     let kubelet = lab.kubelet();
     let options = lab.admit(&kubelet, "first").expect("it is admitted");
     let token = options.annotations.keys().find_map(|key| key.strip_prefix("devices.switchyard.io/"));
@@ -261,27 +261,27 @@ fn what_had_stopped_before_a_restart_of_the_daemon_has_its_device_again_by_the_t
     let container = first.start(&container_with(&lab.node, "main", &options));
     assert_eq!(lab.numbers(&container), NUMBERS);
     lab.node.cri().stop_pod(first.id()).expect("it can be stopped");
-    lab.is_free();
+    lab.assert_free();
     lab.node.daemon().kill9();
     lab.node.daemon().restart();
-    lab.is_free();
+    lab.assert_free();
     let second = lab.node.pod("second");
     let mut config = container_with(&lab.node, "main", &options);
     // As of a vendor's plugin, of which a kubelet is answered nothing but the token; so is an agent that was started anew.
     config.devices.clear();
     let _ = second.start(&config);
-    lab.is_held_by("kubernetes", "second");
+    lab.assert_held_by("kubernetes", "second");
     assert_eq!(lab.report()["slots"][0]["holders"][0]["token"].as_str(), token);
     drop(first);
-    lab.is_held_by("kubernetes", "second");
+    lab.assert_held_by("kubernetes", "second");
     remove(&kubelet, second, "second");
-    lab.is_free();
+    lab.assert_free();
 }
 
 #[test]
 fn a_task_that_does_not_start_keeps_its_device_for_a_restart_and_no_longer() {
-    let lab = Lab::start();
-    let devices = Devices::launch(lab.node.root());
+    let lab = DeviceNode::start();
+    let devices = LaunchedDevicePlugin::launch(lab.node.root());
     let agent = Agent::start(lab.node.root(), &json!({}));
     let given = devices.reserve(&[&lab.id]).expect("it is free");
     let mut task = task_with(&lab.node, &agent, &given);
@@ -294,21 +294,21 @@ fn a_task_that_does_not_start_keeps_its_device_for_a_restart_and_no_longer() {
     };
     agent.driver().start(&without_image).expect_err("nobody has this image");
     // Nobody says that the job was stopped then.
-    lab.is_free();
+    lab.assert_free();
     // A restart that comes late finds it free.
     agent.driver().start(&task.config).expect("it starts");
-    lab.is_held_by("nomad", task.id());
-    has_the_device(&lab, &agent, &task);
+    lab.assert_held_by("nomad", task.id());
+    assert_has_device(&lab, &agent, &task);
     agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
-    lab.is_free();
+    task.remove_cgroups();
+    lab.assert_free();
 }
 
 #[test]
 fn an_operator_ends_the_lease_of_a_task_that_has_ended_and_of_no_other() {
-    let lab = Lab::start();
-    let devices = Devices::launch(lab.node.root());
+    let lab = DeviceNode::start();
+    let devices = LaunchedDevicePlugin::launch(lab.node.root());
     let agent = Agent::start(lab.node.root(), &json!({}));
     let given = devices.reserve(&[&lab.id]).expect("it is free");
     let task = task_with(&lab.node, &agent, &given);
@@ -320,13 +320,13 @@ fn an_operator_ends_the_lease_of_a_task_that_has_ended_and_of_no_other() {
     };
     let refused = release();
     assert_eq!(refused.status, 409, "{}", refused.text());
-    lab.is_held_by("nomad", task.id());
+    lab.assert_held_by("nomad", task.id());
     // Its agent is away, and destroys nothing.
     agent.driver().signal(task.id(), "SIGKILL").expect("it runs");
     agent.driver().wait(task.id(), SOON).expect("it ends");
-    lab.is_held_by("nomad", task.id());
+    lab.assert_held_by("nomad", task.id());
     assert_eq!(release().status, 204);
-    lab.is_free();
+    lab.assert_free();
     let kubelet = lab.kubelet();
     lab.admit(&kubelet, "pod").expect("it is free");
     kubelet.remove_pod("pod");
@@ -335,7 +335,7 @@ fn an_operator_ends_the_lease_of_a_task_that_has_ended_and_of_no_other() {
 
 #[test]
 fn a_successor_waits_for_the_end_of_the_pod_that_had_its_device() {
-    let lab = Lab::start();
+    let lab = DeviceNode::start();
     let kubelet = lab.kubelet();
     let options = lab.admit(&kubelet, "first").expect("it is admitted");
     let first = lab.node.pod("first");
@@ -356,29 +356,29 @@ fn a_successor_waits_for_the_end_of_the_pod_that_had_its_device() {
     waited.expect("its predecessor has ended");
     let container = second.start(&container_with(&lab.node, "main", &options));
     assert_eq!(lab.numbers(&container), NUMBERS);
-    lab.is_held_by("kubernetes", "second");
+    lab.assert_held_by("kubernetes", "second");
     remove(&kubelet, second, "second");
-    lab.is_free();
+    lab.assert_free();
 }
 
 #[test]
 fn a_task_that_names_the_device_itself_has_it_for_itself() {
-    let lab = Lab::start();
+    let lab = DeviceNode::start();
     let kubelet = lab.kubelet();
     let agent = Agent::start(lab.node.root(), &json!({}));
     let config = json!({
         "image": lab.node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host",
         "devices": [{ "host_path": lab.path() }],
     });
-    let task = Setup::new(lab.node.root(), &agent, "task", &config);
+    let task = TaskSetup::new(lab.node.root(), &agent, "task", &config);
     agent.driver().start(&task.config).expect("it starts");
-    lab.is_held_by("nomad", task.id());
-    lab.sees(&kubelet, 0);
-    let mut other = Setup::new(lab.node.root(), &agent, "other", &config);
+    lab.assert_held_by("nomad", task.id());
+    lab.wait_healthy(&kubelet, 0);
+    let mut other = TaskSetup::new(lab.node.root(), &agent, "other", &config);
     let refused = agent.driver().start(&other.config).expect_err("the first has it");
     assert!(refused.message().contains(task.id()), "{refused}");
-    other.remove_leaf();
+    other.remove_cgroups();
     end(&agent, task);
-    lab.is_free();
-    lab.sees(&kubelet, 1);
+    lab.assert_free();
+    lab.wait_healthy(&kubelet, 1);
 }

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::{Value, json};
-use switchyard_kubelet::vendor::{VENDOR_DEVICES, Vendor};
+use switchyard_kubelet::vendor::{VENDOR_DEVICES, VendorPlugin};
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use tokio::runtime::Runtime;
 
 use super::orchestrators::{container_with, end, report, task_with};
-use crate::nomad::devices::Devices;
+use crate::nomad::devices::LaunchedDevicePlugin;
 
 /// What the plugin registers.
 const GPU: &str = "acme.com/gpu";
@@ -32,14 +32,14 @@ const DRIVER: &str = "VENDOR_DRIVER";
 const SOON: Duration = Duration::from_secs(20);
 
 /// A node at which plugins can register.
-struct Lab {
-    node: Node,
+struct PluginNode {
+    node: TestNode,
     runtime: Runtime,
 }
 
-impl Lab {
+impl PluginNode {
     fn start() -> Self {
-        let node = Node::start_configured(|root| {
+        let node = TestNode::start_configured(|root| {
             let dir = root.path().join("dev");
             fs::create_dir(&dir).expect("the root can be written");
             for (number, (major, minor)) in NUMBERS.into_iter().enumerate() {
@@ -61,14 +61,14 @@ impl Lab {
     }
 
     /// A plugin that has registered, and tells each container which driver it is of.
-    fn vendor(&self, driver: &str) -> Vendor {
+    fn vendor(&self, driver: &str) -> VendorPlugin {
         let directory = self.node.root().path().join("host");
         let registry = directory.join("kubelet.sock");
         assert!(eventually(SOON, || registry.exists()), "plugins cannot register");
         let socket = directory.join("gpu.sock");
         let _ = fs::remove_file(&socket);
-        let vendor = Vendor::start(&directory, "gpu.sock", GPU, &IDS);
-        vendor.behave(|behaviour| {
+        let vendor = VendorPlugin::start(&directory, "gpu.sock", GPU, &IDS);
+        vendor.set_behaviour(|behaviour| {
             behaviour.answer.envs.insert(DRIVER.to_owned(), driver.to_owned());
             let node = |number: usize| v1beta1::DeviceSpec {
                 container_path: INSIDE.to_owned(),
@@ -92,9 +92,9 @@ impl Lab {
     }
 
     /// Waits until a kubelet sees both devices, so many of them healthy.
-    fn sees(&self, kubelet: &Kubelet, healthy: usize) {
+    fn wait_healthy(&self, kubelet: &Kubelet, healthy: usize) {
         let what = format!("{healthy} of 2 devices are healthy");
-        self.runtime.block_on(kubelet.until(&what, |kubelet| kubelet.capacity(GPU) == (2, healthy)));
+        self.runtime.block_on(kubelet.wait_until(&what, |kubelet| kubelet.capacity(GPU) == (2, healthy)));
     }
 
     fn admit(&self, kubelet: &Kubelet, pod: &str) -> Result<RunOptions, String> {
@@ -111,7 +111,7 @@ impl Lab {
 
     /// That a device is held by one alone, which a sandbox has, and by whom.
     #[track_caller]
-    fn is_held_by(&self, id: &str, owner: &str, name: &str) {
+    fn assert_held_by(&self, id: &str, owner: &str, name: &str) {
         let slot = self.slot(id);
         let [holder] = &slot["holders"].as_array().expect("it is a list")[..] else { panic!("{slot:#}") };
         assert_eq!((&holder["owner"], &holder["state"]), (&json!(owner), &json!("bound")), "{slot:#}");
@@ -120,7 +120,7 @@ impl Lab {
 
     /// Waits until both devices are so, for this reason.
     #[track_caller]
-    fn are(&self, healthy: bool, reason: &str) {
+    fn wait_health(&self, healthy: bool, reason: &str) {
         let so = |id: &str| {
             let slot = self.slot(id);
             slot["healthy"] == healthy && slot["reason"].as_str().is_some_and(|text| text.contains(reason))
@@ -129,27 +129,27 @@ impl Lab {
     }
 
     #[track_caller]
-    fn is_free(&self, id: &str) {
+    fn assert_free(&self, id: &str) {
         let free = || self.slot(id)["holders"].as_array().is_some_and(Vec::is_empty);
         assert!(eventually(SOON, free), "{:#}", self.slot(id));
     }
 
     /// That a container has a device of a driver: its variables, and its node, which it can open.
     #[track_caller]
-    fn pod_has(&self, container: &str, id: &str, driver: &str) {
-        assert_eq!(self.node.cri().sh(container, &look()), expected(id, driver));
+    fn assert_pod_has(&self, container: &str, id: &str, driver: &str) {
+        assert_eq!(self.node.cri().sh(container, &inspect_script()), expected(id, driver));
     }
 
     /// The same for a task.
     #[track_caller]
-    fn task_has(agent: &Agent, task: &Setup, id: &str, driver: &str) {
-        let seen = agent.driver().exec(task.id(), &["sh", "-c", &look()], SOON).expect("it runs");
+    fn assert_task_has(agent: &Agent, task: &TaskSetup, id: &str, driver: &str) {
+        let seen = agent.driver().exec(task.id(), &["sh", "-c", &inspect_script()], SOON).expect("it runs");
         assert_eq!(seen.stdout.trim(), expected(id, driver), "{seen:?}");
     }
 }
 
 /// Prints what a container has of a device.
-fn look() -> String {
+fn inspect_script() -> String {
     format!("echo ${VENDOR_DEVICES} ${DRIVER} $(stat -c %t:%T {INSIDE}); : <>{INSIDE} && echo opened")
 }
 
@@ -167,10 +167,10 @@ fn other(id: &str) -> &'static str {
 
 #[test]
 fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_and_of_the_daemon() {
-    let lab = Lab::start();
+    let lab = PluginNode::start();
     let kubelet = lab.kubelet();
     let vendor = lab.vendor("one");
-    lab.sees(&kubelet, 2);
+    lab.wait_healthy(&kubelet, 2);
 
     // One to a pod, the other to a task.
     let options = lab.admit(&kubelet, "trainer").expect("there are two");
@@ -179,8 +179,8 @@ fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_
     let pod = lab.node.pod("trainer");
     let main = container_with(&lab.node, "main", &options);
     let container = pod.start(&main);
-    lab.pod_has(&container, &of_pod, "one");
-    let devices = Devices::launch(lab.node.root());
+    lab.assert_pod_has(&container, &of_pod, "one");
+    let devices = LaunchedDevicePlugin::launch(lab.node.root());
     let agent = Agent::start(lab.node.root(), &json!({}));
     let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it");
     for word in [&of_pod, "kubernetes", "trainer"] {
@@ -189,34 +189,34 @@ fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_
     let given = devices.reserve(&[of_task]).expect("it is free");
     let mut task = task_with(&lab.node, &agent, &given);
     agent.driver().start(&task.config).expect("it starts");
-    Lab::task_has(&agent, &task, of_task, "one");
-    lab.is_held_by(&of_pod, "kubernetes", "trainer");
-    lab.is_held_by(of_task, "nomad", task.id());
-    lab.sees(&kubelet, 1);
+    PluginNode::assert_task_has(&agent, &task, of_task, "one");
+    lab.assert_held_by(&of_pod, "kubernetes", "trainer");
+    lab.assert_held_by(of_task, "nomad", task.id());
+    lab.wait_healthy(&kubelet, 1);
     let refused = lab.admit(&kubelet, "late").expect_err("none is left");
     assert!(refused.contains("Available: 0"), "{refused}");
     assert_eq!(vendor.calls("Allocate").len(), 2, "once for each");
 
     // The plugin ends: what runs goes on, a container that is restarted has what was answered, and nobody else gets anything.
     drop(vendor);
-    lab.are(false, "the plugin of its vendor has ended");
-    lab.sees(&kubelet, 0);
-    lab.pod_has(&container, &of_pod, "one");
-    Lab::task_has(&agent, &task, of_task, "one");
+    lab.wait_health(false, "the plugin of its vendor has ended");
+    lab.wait_healthy(&kubelet, 0);
+    lab.assert_pod_has(&container, &of_pod, "one");
+    PluginNode::assert_task_has(&agent, &task, of_task, "one");
     lab.node.cri().remove(&container).expect("it can be removed");
     let mut again = main.clone();
     again.metadata.as_mut().expect("it has some").attempt = 1;
     let container = pod.start(&again);
-    lab.pod_has(&container, &of_pod, "one");
+    lab.assert_pod_has(&container, &of_pod, "one");
 
     // So does the daemon: both are held by whoever has them before the plugin is there again.
     lab.node.daemon().kill9();
     lab.node.daemon().restart();
-    lab.is_held_by(&of_pod, "kubernetes", "trainer");
-    lab.is_held_by(of_task, "nomad", task.id());
-    lab.pod_has(&container, &of_pod, "one");
+    lab.assert_held_by(&of_pod, "kubernetes", "trainer");
+    lab.assert_held_by(of_task, "nomad", task.id());
+    lab.assert_pod_has(&container, &of_pod, "one");
     let agent = Agent::start(lab.node.root(), &json!({}));
-    Lab::task_has(&agent, &task, of_task, "one");
+    PluginNode::assert_task_has(&agent, &task, of_task, "one");
     lab.node.cri().remove(&container).expect("it can be removed");
     again.metadata.as_mut().expect("it has some").attempt = 2;
     let refused = pod.try_create(&again).expect_err("nobody says what it gets");
@@ -224,26 +224,26 @@ fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_
 
     // A newer plugin: the devices are healthy and the same ones', and what is started anew gets what it says.
     let vendor = lab.vendor("two");
-    lab.are(true, "");
-    lab.is_held_by(&of_pod, "kubernetes", "trainer");
-    lab.is_held_by(of_task, "nomad", task.id());
-    let devices = Devices::launch(lab.node.root());
+    lab.wait_health(true, "");
+    lab.assert_held_by(&of_pod, "kubernetes", "trainer");
+    lab.assert_held_by(of_task, "nomad", task.id());
+    let devices = LaunchedDevicePlugin::launch(lab.node.root());
     let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it still");
     assert!(refused.message().contains("kubernetes"), "{refused}");
     let container = pod.start(&again);
-    lab.pod_has(&container, &of_pod, "two");
+    lab.assert_pod_has(&container, &of_pod, "two");
     agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.renew();
+    task.assign_new_id();
     agent.driver().start(&task.config).expect("it starts again");
-    Lab::task_has(&agent, &task, of_task, "two");
-    lab.is_held_by(of_task, "nomad", task.id());
+    PluginNode::assert_task_has(&agent, &task, of_task, "two");
+    lab.assert_held_by(of_task, "nomad", task.id());
     assert_eq!(vendor.calls("Allocate").len(), 2, "once for each, also after a restart");
 
     end(&agent, task);
-    lab.is_free(of_task);
+    lab.assert_free(of_task);
     drop(pod);
     kubelet.remove_pod("trainer");
-    lab.is_free(&of_pod);
+    lab.assert_free(&of_pod);
     assert_eq!(kubelet.crash(), None);
 }

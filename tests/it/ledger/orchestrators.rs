@@ -7,11 +7,11 @@ use switchyard_kubelet::RunOptions;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::nomad::device;
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 
 /// A container with what the kubelet was given for it.
-pub(super) fn container_with(node: &Node, name: &str, options: &RunOptions) -> cri::ContainerConfig {
+pub(super) fn container_with(node: &TestNode, name: &str, options: &RunOptions) -> cri::ContainerConfig {
     let mut config = node.container(name, &["sleep", "1000"]);
     config.annotations = options.annotations.clone();
     config.envs = options
@@ -32,10 +32,10 @@ pub(super) fn container_with(node: &Node, name: &str, options: &RunOptions) -> c
 }
 
 /// A task with what the agent was given for it.
-pub(super) fn task_with(node: &Node, agent: &Agent, given: &device::ContainerReservation) -> Setup {
+pub(super) fn task_with(node: &TestNode, agent: &Agent, given: &device::ContainerReservation) -> TaskSetup {
     let config =
         json!({ "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host" });
-    let mut task = Setup::new(node.root(), agent, "task", &config);
+    let mut task = TaskSetup::new(node.root(), agent, "task", &config);
     task.config.device_env.extend(given.envs.clone());
     task.config.env.extend(given.envs.clone());
     let device = |one: &device::DeviceSpec| nomad::Device {
@@ -48,14 +48,14 @@ pub(super) fn task_with(node: &Node, agent: &Agent, given: &device::ContainerRes
 }
 
 /// Ends a task, as an agent does.
-pub(super) fn end(agent: &Agent, mut task: Setup) {
+pub(super) fn end(agent: &Agent, mut task: TaskSetup) {
     agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 /// What `switchyard devices` shows.
-pub(super) fn report(node: &Node) -> Value {
+pub(super) fn report(node: &TestNode) -> Value {
     let (_, body) = node.daemon().get("/v1/devices");
     serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))
 }

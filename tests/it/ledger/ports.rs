@@ -10,8 +10,8 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsolationMode;
 use switchyard_tests::host::random_name;
 use switchyard_tests::network::port_rules;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use tonic::{Code, Status};
 
 /// How often each pair races.
@@ -19,7 +19,7 @@ const ROUNDS: u64 = 8;
 
 /// Which network the task is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Network {
+enum RacedNetwork {
     Bridge,
     Host,
     Group,
@@ -32,19 +32,19 @@ fn free_port() -> u16 {
 }
 
 /// A task to which its agent has given a port of the host.
-fn task(node: &Node, agent: &Agent, network: Network, port: u16) -> Setup {
-    let mode = if network == Network::Host { "host" } else { "" };
+fn task(node: &TestNode, agent: &Agent, network: RacedNetwork, port: u16) -> TaskSetup {
+    let mode = if network == RacedNetwork::Host { "host" } else { "" };
     let mut config = json!({
         "image": node.image(), "command": "sleep", "args": ["1000"], "network_mode": mode, "ports": ["http"],
     });
-    if network == Network::Group {
+    if network == RacedNetwork::Group {
         config["ports"] = json!([]);
     }
-    let mut task = Setup::new(node.root(), agent, "web", &config);
+    let mut task = TaskSetup::new(node.root(), agent, "web", &config);
     let given =
         nomad::PortMapping { label: "http".into(), value: port.into(), to: 80, host_ip: String::new() };
     task.config.resources.as_mut().expect("it has some").ports.push(given);
-    if network == Network::Group {
+    if network == RacedNetwork::Group {
         let made =
             agent.driver().create_network(&task.config.alloc_id, "web").expect("a network can be made");
         task.config.network_isolation_spec = made.isolation_spec;
@@ -56,19 +56,19 @@ fn task(node: &Node, agent: &Agent, network: Network, port: u16) -> Setup {
     task
 }
 
-fn end(agent: &Agent, mut task: Setup) {
+fn end(agent: &Agent, mut task: TaskSetup) {
     // What was refused is not there.
     let _ = agent.driver().stop(task.id(), Duration::ZERO, "");
     let _ = agent.driver().destroy(task.id(), true);
     if let Some(spec) = task.config.network_isolation_spec.take() {
         agent.driver().destroy_network(&task.config.alloc_id, spec).expect("its network is removed");
     }
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 /// That a refusal says what was asked for, and who has it.
 #[track_caller]
-fn names(refused: &Status, port: u16, owner: &str, name: &str) {
+fn assert_names(refused: &Status, port: u16, owner: &str, name: &str) {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     let text = refused.message();
     for word in [&format!("{port}/tcp"), owner, name] {
@@ -76,9 +76,9 @@ fn names(refused: &Status, port: u16, owner: &str, name: &str) {
     }
 }
 
-fn race(network: Network) {
-    let node = Node::shared();
-    let agent = Agent::start(node.root(), &json!({ "must_create_network": network == Network::Group }));
+fn race(network: RacedNetwork) {
+    let node = TestNode::shared();
+    let agent = Agent::start(node.root(), &json!({ "must_create_network": network == RacedNetwork::Group }));
     let mut won = [0, 0];
     for round in 0..ROUNDS {
         let port = free_port();
@@ -103,7 +103,7 @@ fn race(network: Network) {
         match (of_pod, of_task) {
             (Ok(id), Err(refused)) => {
                 won[0] += 1;
-                names(&refused, port, "kubernetes", &name);
+                assert_names(&refused, port, "kubernetes", &name);
                 let rules = port_rules(port);
                 assert!(!rules.is_empty() && rules.iter().all(|rule| rule.contains(&id)), "{rules:#?}");
                 node.cri().stop_pod(&id).expect("it can be stopped");
@@ -112,10 +112,10 @@ fn race(network: Network) {
             }
             (Err(refused), Ok(_)) => {
                 won[1] += 1;
-                names(&refused, port, "nomad", task.id());
+                assert_names(&refused, port, "nomad", task.id());
                 assert_eq!(
                     port_rules(port).is_empty(),
-                    network != Network::Bridge,
+                    network != RacedNetwork::Bridge,
                     "{:#?}",
                     port_rules(port)
                 );
@@ -135,22 +135,22 @@ fn race(network: Network) {
 
 #[test]
 fn the_last_port_is_a_pods_or_a_tasks_on_the_bridge_and_never_both() {
-    race(Network::Bridge);
+    race(RacedNetwork::Bridge);
 }
 
 #[test]
 fn the_last_port_is_a_pods_or_a_tasks_on_the_hosts_network_and_never_both() {
-    race(Network::Host);
+    race(RacedNetwork::Host);
 }
 
 #[test]
 fn the_last_port_is_a_pods_or_a_tasks_in_a_groups_network_and_never_both() {
-    race(Network::Group);
+    race(RacedNetwork::Group);
 }
 
 #[test]
 fn who_has_a_port_has_it_after_a_kill_of_the_daemon() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let port = free_port();
     let other = free_port();
@@ -158,17 +158,17 @@ fn who_has_a_port_has_it_after_a_kill_of_the_daemon() {
         config.port_mappings =
             vec![PortMapping { container_port: 80, host_port: port.into(), ..Default::default() }];
     });
-    let holder = task(&node, &agent, Network::Host, other);
+    let holder = task(&node, &agent, RacedNetwork::Host, other);
     agent.driver().start(&holder.config).expect("it starts");
     node.daemon().kill9();
     node.daemon().restart();
     let agent = Agent::start(node.root(), &json!({}));
-    let refused_task = task(&node, &agent, Network::Host, port);
-    names(&agent.driver().start(&refused_task.config).unwrap_err(), port, "kubernetes", "holder");
+    let refused_task = task(&node, &agent, RacedNetwork::Host, port);
+    assert_names(&agent.driver().start(&refused_task.config).unwrap_err(), port, "kubernetes", "holder");
     let mut config = node.pod_config("refused");
     config.port_mappings =
         vec![PortMapping { container_port: 80, host_port: other.into(), ..Default::default() }];
-    names(&node.cri().run_pod(&config).unwrap_err(), other, "nomad", holder.id());
+    assert_names(&node.cri().run_pod(&config).unwrap_err(), other, "nomad", holder.id());
     drop(pod);
     agent.driver().start(&refused_task.config).expect("the port is free");
     end(&agent, refused_task);

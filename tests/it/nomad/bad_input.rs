@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use tonic::Code;
 
 use super::shell;
@@ -235,18 +235,18 @@ fn cpuset_cgroup(task: &mut nomad::TaskConfig, path: &str) {
 }
 
 /// Has a task refused; what is wrong with that.
-fn refused(agent: &Agent, mut task: Setup, code: Code, text: &str) -> Option<String> {
+fn refused(agent: &Agent, mut task: TaskSetup, code: Code, text: &str) -> Option<String> {
     let driver = agent.driver();
     let status = match driver.start(&task.config) {
         Ok(_) => {
             driver.destroy(task.id(), true).expect("it can be destroyed");
-            task.remove_leaf();
+            task.remove_cgroups();
             return Some(format!("{text:?}: it is started"));
         }
         Err(status) => status,
     };
     // Fails if something is in it.
-    task.remove_leaf();
+    task.remove_cgroups();
     let left = driver.inspect(task.id()).is_ok();
     let said = status.code();
     let message = status.message();
@@ -258,14 +258,14 @@ fn refused(agent: &Agent, mut task: Setup, code: Code, text: &str) -> Option<Str
 
 #[test]
 fn what_is_malformed_is_refused_by_its_name_and_leaves_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({ "allow_runtimes": ["runc", "gone"] }));
     let task = |more: Value| {
         let mut config = json!({
             "image": node.image(), "command": "sh", "args": ["-c", "sleep 1000"], "network_mode": "host"
         });
         config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
-        Setup::new(node.root(), &agent, "task", &config)
+        TaskSetup::new(node.root(), &agent, "task", &config)
     };
     let mut wrong = Vec::new();
     let none = node.registry().reference("library/none:1");
@@ -281,7 +281,7 @@ fn what_is_malformed_is_refused_by_its_name_and_leaves_nothing() {
     }
     for (change, code, text) in GROUPS {
         let config = json!({ "image": node.image(), "command": "true" });
-        let mut task = Setup::new(node.root(), &agent, "task", &config);
+        let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
         change(&mut task.config);
         wrong.extend(refused(&agent, task, code, text));
     }
@@ -296,7 +296,7 @@ fn what_is_malformed_is_refused_by_its_name_and_leaves_nothing() {
 
 #[test]
 fn calls_about_what_is_not_there_say_so_or_have_nothing_to_do() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
     let long = "x".repeat(1 << 20);
@@ -332,7 +332,7 @@ fn calls_about_what_is_not_there_say_so_or_have_nothing_to_do() {
 
 #[test]
 fn a_task_of_any_name_is_found_by_it_and_what_is_no_signal_or_command_leaves_it_alone() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
     let mut task = shell(&node, &agent, "echo begun; exec sleep 1000");
@@ -355,19 +355,19 @@ fn a_task_of_any_name_is_found_by_it_and_what_is_no_signal_or_command_leaves_it_
     assert_eq!(inspected.state(), nomad::TaskState::Running);
     driver.destroy(task.id(), true).expect("it can be destroyed");
     assert_eq!(driver.inspect(task.id()).map(drop).map_err(|status| status.code()), Err(NotFound));
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 #[test]
 fn a_quota_holds_or_is_refused_by_the_key_that_asks_for_it_with_what_the_disk_needs() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
     let config = json!({
         "image": node.image(), "command": "dd", "args": ["if=/dev/zero", "of=/big", "bs=1M", "count=64"],
         "network_mode": "host", "storage_opt": [{ "size": "16M" }]
     });
-    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     match driver.start(&task.config) {
         // The kernel has project quotas, and the disk is mounted with them.
         Ok(_) => {
@@ -382,5 +382,5 @@ fn a_quota_holds_or_is_refused_by_the_key_that_asks_for_it_with_what_the_disk_ne
             assert_eq!(driver.inspect(task.id()).map(drop).map_err(|status| status.code()), Err(NotFound));
         }
     }
-    task.remove_leaf();
+    task.remove_cgroups();
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Runner};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskRunner};
 
 use super::shell;
 
@@ -21,12 +21,12 @@ fn is_unbroken(said: &str) -> bool {
 
 #[test]
 fn a_task_goes_on_through_kills_of_the_daemon_and_its_end_is_told_to_who_waited() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     let mut task = shell(&node, &agent, COUNTS);
     let started = agent.driver().start(&task.config).expect("it starts");
     let handle = started.handle.expect("it has a handle");
-    let runner = Runner::start(&agent, handle);
+    let runner = TaskRunner::start(&agent, handle);
     for times in 1..=2 {
         let seen = task.stdout().len();
         task.wait_stdout(|text| text.len() > seen + 10);
@@ -42,16 +42,16 @@ fn a_task_goes_on_through_kills_of_the_daemon_and_its_end_is_told_to_who_waited(
     assert_eq!((ended.result.exit_code, ended.recovered), (5, 2));
     assert!(is_unbroken(&task.stdout()), "something is missing or twice: {}", task.stdout());
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 #[test]
 fn a_task_that_ended_while_nobody_was_there_is_told_of_with_its_code() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     let mut task = shell(&node, &agent, COUNTS);
     let handle = agent.driver().start(&task.config).expect("it starts").handle.expect("it has a handle");
-    let runner = Runner::start(&agent, handle);
+    let runner = TaskRunner::start(&agent, handle);
     task.wait_stdout(|text| text.len() > 10);
     node.daemon().kill9();
     std::fs::write(task.task_dir().join("local/end"), "").expect("the root can be written");
@@ -61,12 +61,12 @@ fn a_task_that_ended_while_nobody_was_there_is_told_of_with_its_code() {
     node.daemon().wait_ready();
     assert_eq!(runner.join().result.exit_code, 5);
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 #[test]
 fn an_agent_that_was_killed_reattaches_and_one_that_was_restarted_recovers() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let mut task = shell(&node, &agent, COUNTS);
     let handle = agent.driver().start(&task.config).expect("it starts").handle.expect("it has a handle");
@@ -94,5 +94,5 @@ fn an_agent_that_was_killed_reattaches_and_one_that_was_restarted_recovers() {
     driver.destroy(task.id(), true).expect("it can be destroyed");
     let unknown = driver.recover(&handle).expect_err("it is gone");
     assert!(unknown.message().contains("task not found for given id"), "{unknown}");
-    task.remove_leaf();
+    task.remove_cgroups();
 }

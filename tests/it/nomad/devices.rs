@@ -10,30 +10,34 @@ use switchyard_proto::nomad::base::proto as base;
 use switchyard_proto::nomad::device as nomad;
 use switchyard_proto::nomad::device::device_plugin_client::DevicePluginClient;
 use switchyard_proto::nomad::drivers::proto as driver;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::agent::{install, socket_args};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::agent::{install_plugins, socket_args};
 use switchyard_tests::nomad::plugin::GRACE;
-use switchyard_tests::nomad::{Agent, Plugin};
+use switchyard_tests::nomad::{Agent, PluginProcess};
 use switchyard_tests::root::PrivateRoot;
 use tokio::runtime::Runtime;
 use tonic::{Code, Status, Streaming};
 
 /// How long an agent looks for the end of a plugin whose calls fail.
-const EXIT_LOOK: Duration = Duration::from_secs(3);
+const EXIT_WAIT: Duration = Duration::from_secs(3);
 /// How long news may take.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A device plugin that was launched as an agent does it.
-pub(crate) struct Devices {
-    plugin: Plugin,
+pub(crate) struct LaunchedDevicePlugin {
+    plugin: PluginProcess,
     runtime: Arc<Runtime>,
 }
 
-impl Devices {
+impl LaunchedDevicePlugin {
     pub(crate) fn launch(root: &PrivateRoot) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = Arc::new(runtime.expect("a runtime can be made"));
-        let plugin = Plugin::launch(&install(root).join("switchyard-device"), &socket_args(root), &runtime);
+        let plugin = PluginProcess::launch(
+            &install_plugins(root).join("switchyard-device"),
+            &socket_args(root),
+            &runtime,
+        );
         let plugin = plugin.unwrap_or_else(|failed| panic!("it does not start: {failed:?}"));
         let info = plugin.info().expect("it says what it is");
         assert_eq!(
@@ -105,8 +109,8 @@ pub(crate) fn make_device(path: &Path) {
 }
 
 /// A node with two devices, of a group that may have more.
-fn node_with_devices() -> Node {
-    Node::start_configured(|root| {
+fn node_with_devices() -> TestNode {
+    TestNode::start_configured(|root| {
         let dir = root.path().join("dev");
         std::fs::create_dir(&dir).expect("the root can be written");
         for name in ["acme0", "acme1", "acmectl"] {
@@ -124,7 +128,7 @@ fn node_with_devices() -> Node {
 fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
     let node = node_with_devices();
     let dir = node.root().path().join("dev");
-    let devices = Devices::launch(node.root());
+    let devices = LaunchedDevicePlugin::launch(node.root());
     let mut stream = devices.fingerprint();
     devices.wait(&mut stream, &[("acme0", true), ("acme1", true)]);
     make_device(&dir.join("acme2"));
@@ -160,7 +164,7 @@ fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
     driver.wait(task.id(), SOON).expect("it ends");
     task.wait_stdout(|text| text == format!("{id}\nacme1\nacmectl\nwritten\n"));
     driver.destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 
     let request = nomad::StatsRequest { collection_interval: None };
     let mut stats = devices.call(async |mut client| client.stats(request).await).expect("it is opened");
@@ -176,15 +180,15 @@ fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
 
 #[test]
 fn without_devices_an_agent_is_told_so_at_once_and_the_plugin_ends_with_the_daemon() {
-    let node = Node::start();
-    let mut devices = Devices::launch(node.root());
+    let node = TestNode::start();
+    let mut devices = LaunchedDevicePlugin::launch(node.root());
     let mut stream = devices.fingerprint();
     assert_eq!(devices.next(&mut stream), nomad::FingerprintResponse::default());
     node.daemon().kill9();
     // An agent that saw the end of the stream alone would drop all devices for good.
-    assert!(devices.plugin.exit(EXIT_LOOK).is_some(), "it has not ended within {EXIT_LOOK:?}");
+    assert!(devices.plugin.exit(EXIT_WAIT).is_some(), "it has not ended within {EXIT_WAIT:?}");
     // Started while the daemon is away it has no devices, and the next daemon's as soon as that is there.
-    let again = Devices::launch(node.root());
+    let again = LaunchedDevicePlugin::launch(node.root());
     let mut stream = again.fingerprint();
     assert_eq!(again.next(&mut stream), nomad::FingerprintResponse::default());
     node.daemon().restart();

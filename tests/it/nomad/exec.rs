@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::driver::Streamed;
-use switchyard_tests::nomad::{Agent, Driver, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::driver::ExecOutput;
+use switchyard_tests::nomad::{Agent, BlockingDriver, TaskSetup};
 
 use super::shell;
 
@@ -13,8 +13,8 @@ use super::shell;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A task that only waits.
-fn with_task(test: impl FnOnce(&Driver, &Setup)) {
-    let node = Node::shared();
+fn with_task(test: impl FnOnce(&BlockingDriver, &TaskSetup)) {
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
     let mut task = shell(&node, &agent, "echo up; exec sleep 1000");
@@ -23,11 +23,11 @@ fn with_task(test: impl FnOnce(&Driver, &Setup)) {
     test(&driver, &task);
     driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
     driver.destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
-fn said(stdout: &str, stderr: &str, code: i32) -> Streamed {
-    Streamed { stdout: stdout.to_owned(), stderr: stderr.to_owned(), code }
+fn said(stdout: &str, stderr: &str, code: i32) -> ExecOutput {
+    ExecOutput { stdout: stdout.to_owned(), stderr: stderr.to_owned(), code }
 }
 
 #[test]

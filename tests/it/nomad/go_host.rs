@@ -8,9 +8,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message;
 use serde_json::{Value, json};
-use switchyard_tests::debian::{self, Database};
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::debian::{self, PackageDatabase};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::scratch::Scratch;
 
 /// Where Debian's packages put Go's sources.
@@ -31,11 +31,14 @@ const PROTOS: [&str; 4] = [
 /// nothing but what `tests/run` installs, so that no package of this machine can stand in for one that is missing in its list.
 fn build() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let database = Database::read();
+    let database = PackageDatabase::read();
     let scratch = Scratch::new();
     let root = scratch.path().join("root");
     fs::create_dir(&root).expect("the scratch directory is ours");
-    database.fresh(&debian::list_of(&tests.join("run"))).make(&root).expect("it can be made");
+    database
+        .fresh_debian(&debian::packages_of_script(&tests.join("run")))
+        .make(&root)
+        .expect("it can be made");
     let protos = tests.join("../proto").canonicalize().expect("the repository has it");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nomad-go");
     let wire = dir.join("src").join(WIRE);
@@ -85,7 +88,7 @@ fn run(command: &mut Command) -> String {
 }
 
 /// A configuration of the driver that says something of each kind of value.
-fn config(node: &Node) -> Value {
+fn config(node: &TestNode) -> Value {
     json!({
         "image": node.image(), "command": "sh", "args": ["-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done"],
         "network_mode": "none", "hostname": "go", "init": false, "pids_limit": 100, "shm_size": 1_048_576,
@@ -99,11 +102,11 @@ fn config(node: &Node) -> Value {
 #[test]
 fn go_plugins_own_client_drives_a_task_from_handshake_to_end() {
     let host = build();
-    let node = Node::shared();
+    let node = TestNode::shared();
     // Our own host says what a plugin takes, and encodes the same configuration.
     let agent = Agent::start(node.root(), &json!({}));
     let config = config(&node);
-    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     let ours = std::mem::take(&mut task.config.msgpack_driver_config);
     let (exe, args) = agent.program();
     let encoded = task.task_dir().join("encoded");
@@ -116,5 +119,5 @@ fn go_plugins_own_client_drives_a_task_from_handshake_to_end() {
     let said = run(Command::new(host).arg(&file));
     assert!(said.contains("all as it should be"), "{said}");
     assert_eq!(fs::read(&encoded).expect("the host has written it"), ours, "two encoders, one form");
-    task.remove_leaf();
+    task.remove_cgroups();
 }

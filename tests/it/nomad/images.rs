@@ -4,11 +4,11 @@ use std::fs;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use switchyard_tests::gate::Access;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::registry::Registry;
+use switchyard_tests::registry_proxy::Access;
 
 use crate::images::{save, with_file};
 
@@ -16,30 +16,30 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// A task that prints what tells its image apart.
 #[track_caller]
-fn which(node: &Node, agent: &Agent, image: &str, more: &Value) -> Setup {
+fn which(node: &TestNode, agent: &Agent, image: &str, more: &Value) -> TaskSetup {
     let mut config = json!({ "image": image, "command": "cat", "args": ["/which"], "network_mode": "host" });
     config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
-    Setup::new(node.root(), agent, "task", &config)
+    TaskSetup::new(node.root(), agent, "task", &config)
 }
 
 /// Runs it to its end; what it printed.
 #[track_caller]
-fn run(agent: &Agent, mut task: Setup) -> String {
+fn run(agent: &Agent, mut task: TaskSetup) -> String {
     let driver = agent.driver();
     driver.start(&task.config).expect("it starts");
     assert_eq!(driver.wait(task.id(), SOON).expect("it ends").exit_code, 0);
     driver.destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
     task.wait_stdout(|text| text.ends_with('\n'))
 }
 
 #[test]
 fn credentials_come_from_the_task_or_the_agents_file_and_what_others_pulled_with_theirs_is_not_used() {
     let access = Access::Basic { user: "user".into(), password: "secret".into() };
-    let registry = Registry::start_behind_gate(access);
+    let registry = Registry::start_behind_proxy(access);
     registry.push("private/which:1", &with_file("private").build());
     let image = registry.reference("private/which:1");
-    let node = Node::start();
+    let node = TestNode::start();
     let bare = Agent::start(node.root(), &json!({}));
     let auth = json!({ "auth": { "username": "user", "password": "secret" } });
 
@@ -49,7 +49,7 @@ fn credentials_come_from_the_task_or_the_agents_file_and_what_others_pulled_with
     let mut refused = which(&node, &bare, &image, &json!({}));
     let error = bare.driver().start(&refused.config).expect_err("it has no credentials");
     assert!(error.message().contains("Failed to pull"), "{error}");
-    refused.remove_leaf();
+    refused.remove_cgroups();
     assert_eq!(run(&bare, which(&node, &bare, &image, &auth)), "private\n");
 
     let file = node.root().path().join("config.json");
@@ -61,7 +61,7 @@ fn credentials_come_from_the_task_or_the_agents_file_and_what_others_pulled_with
 
 #[test]
 fn a_job_brings_its_image_in_an_archive() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let task = which(&node, &agent, "brought:1", &json!({ "load": "image.tar" }));
     save(&with_file("brought").build(), "brought:1", &task.task_dir().join("local/image.tar"));
@@ -74,7 +74,7 @@ fn an_image_goes_a_while_after_the_last_task_that_used_it_also_if_the_daemon_was
     let registry = Registry::start();
     registry.push("which/gone:1", &with_file("gone").build());
     let image = registry.reference("which/gone:1");
-    let node = Node::start();
+    let node = TestNode::start();
     let here = || node.cri().image(&image).expect("it is asked for").is_some();
     let agent = Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } }));
     run(&agent, which(&node, &agent, &image, &json!({})));

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::json;
 use switchyard_steps::Step::{self, *};
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::agent::Fault;
-use switchyard_tests::nomad::{Agent, Driver, Setup};
-use switchyard_tests::sweep::{NAMESPACE, stored};
+use switchyard_tests::leak_scan::{NAMESPACE, stored};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::agent::CallFailure;
+use switchyard_tests::nomad::{Agent, BlockingDriver, TaskSetup};
 use tonic::Status;
 
 use super::shell;
@@ -62,24 +62,24 @@ const REMOVALS: [Step; 6] =
     [SandboxDoomed, TaskSnapshotGone, TaskFilesGone, TaskForgotten, SandboxFilesGone, SandboxForgotten];
 
 /// Makes a call as an agent does: when the plugin ends over it, once more on a new one.
-fn as_agent<T>(agent: &Agent, call: impl Fn(&Driver) -> Result<T, Status>) -> T {
+fn as_agent<T>(agent: &Agent, call: impl Fn(&BlockingDriver) -> Result<T, Status>) -> T {
     let status = match call(&agent.driver()) {
         Ok(answer) => return answer,
         Err(status) => status,
     };
-    match agent.fault(status) {
-        Fault::PluginShutdown => call(&agent.dispense()).expect("it is done at the second try"),
-        Fault::Status(status) => panic!("the agent gives up: {status}"),
+    match agent.classify_failure(status) {
+        CallFailure::PluginShutdown => call(&agent.dispense()).expect("it is done at the second try"),
+        CallFailure::Status(status) => panic!("the agent gives up: {status}"),
     }
 }
 
 /// Kills the daemon at a step amid `call`, and starts it anew.
-fn amid<T: Send>(node: &Node, step: Step, call: impl FnOnce() -> T + Send) -> T {
+fn amid<T: Send>(node: &TestNode, step: Step, call: impl FnOnce() -> T + Send) -> T {
     amid_nth(node, (step, 1), call)
 }
 
 /// The same, when the step is reached for this time.
-fn amid_nth<T: Send>(node: &Node, at: (Step, u32), call: impl FnOnce() -> T + Send) -> T {
+fn amid_nth<T: Send>(node: &TestNode, at: (Step, u32), call: impl FnOnce() -> T + Send) -> T {
     node.daemon().kill_at(&[at]);
     std::thread::scope(|scope| {
         let calling = scope.spawn(call);
@@ -92,14 +92,14 @@ fn amid_nth<T: Send>(node: &Node, at: (Step, u32), call: impl FnOnce() -> T + Se
     })
 }
 
-fn finish(agent: &Agent, mut task: Setup) {
+fn finish(agent: &Agent, mut task: TaskSetup) {
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 #[test]
 fn a_start_that_a_kill_cut_off_is_done_by_the_same_request_and_the_task_runs_once() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in STARTS {
         let task = shell(&node, &agent, ONCE);
@@ -117,12 +117,12 @@ fn a_start_that_a_kill_cut_off_is_done_by_the_same_request_and_the_task_runs_onc
 
 #[test]
 fn a_network_that_a_kill_cut_off_is_made_anew_and_nothing_of_the_first_stays() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for at in NETWORKS {
         let config =
             json!({ "image": node.image(), "command": "sh", "args": ["-c", "echo begun; exec sleep 1000"] });
-        let task = Setup::new(node.root(), &agent, "task", &config);
+        let task = TaskSetup::new(node.root(), &agent, "task", &config);
         let started = amid_nth(&node, at, || as_agent(&agent, |driver| driver.start(&task.config)));
         assert!(started.network_override.is_some_and(|network| !network.addr.is_empty()), "{at:?}");
         task.wait_stdout(|text| text.contains("begun"));
@@ -134,7 +134,7 @@ fn a_network_that_a_kill_cut_off_is_made_anew_and_nothing_of_the_first_stays() {
 
 #[test]
 fn an_image_whose_loading_a_kill_cut_off_is_loaded_by_the_same_request_and_once() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } })));
     let socket = node.root().containerd_socket().expect("containerd has been started");
     let before = stored(&socket, NAMESPACE);
@@ -143,7 +143,7 @@ fn an_image_whose_loading_a_kill_cut_off_is_loaded_by_the_same_request_and_once(
         let config = json!({
             "image": "brought:1", "load": "image.tar", "command": "cat", "args": ["/which"], "network_mode": "host"
         });
-        let task = Setup::new(node.root(), &agent, "task", &config);
+        let task = TaskSetup::new(node.root(), &agent, "task", &config);
         save(&with_file(&which).build(), "brought:1", &task.task_dir().join("local/image.tar"));
         amid_nth(&node, at, || as_agent(&agent, |driver| driver.start(&task.config)));
         assert_eq!(agent.driver().wait(task.id(), RUN).expect("it ends").exit_code, 0, "{at:?}");
@@ -163,7 +163,7 @@ fn an_image_whose_loading_a_kill_cut_off_is_loaded_by_the_same_request_and_once(
 
 #[test]
 fn an_end_that_a_kill_cut_off_is_told_with_its_code() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in ENDS {
         let task = shell(&node, &agent, ONCE);
@@ -185,7 +185,7 @@ fn an_end_that_a_kill_cut_off_is_told_with_its_code() {
 
 #[test]
 fn a_removal_that_a_kill_cut_off_is_done_by_the_same_request() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in REMOVALS {
         let mut task = shell(&node, &agent, "echo begun; exec sleep 1000");
@@ -193,7 +193,7 @@ fn a_removal_that_a_kill_cut_off_is_done_by_the_same_request() {
         task.wait_stdout(|text| text.contains("begun"));
         agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
         amid(&node, step, || as_agent(&agent, |driver| driver.destroy(task.id(), true)));
-        task.remove_leaf();
+        task.remove_cgroups();
         drop(task);
         node.assert_clean();
     }
@@ -201,7 +201,7 @@ fn a_removal_that_a_kill_cut_off_is_done_by_the_same_request() {
 
 #[test]
 fn a_removal_that_a_kill_cut_off_is_finished_although_nobody_asks_again() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in REMOVALS {
         // One that runs yet, and one that has ended.
@@ -210,11 +210,11 @@ fn a_removal_that_a_kill_cut_off_is_finished_although_nobody_asks_again() {
             agent.driver().start(&task.config).expect("it starts");
             task.wait_stdout(|text| text.contains("begun"));
             let cut_off = amid(&node, step, || agent.driver().destroy(task.id(), true));
-            let fault = agent.fault(cut_off.expect_err("nobody answers"));
-            assert!(matches!(fault, Fault::PluginShutdown), "{step:?}: {fault:?}");
+            let fault = agent.classify_failure(cut_off.expect_err("nobody answers"));
+            assert!(matches!(fault, CallFailure::PluginShutdown), "{step:?}: {fault:?}");
             let driver = agent.dispense();
             assert!(eventually(RUN, || driver.inspect(task.id()).is_err()), "{step:?}: it is still there");
-            task.remove_leaf();
+            task.remove_cgroups();
             drop(task);
             node.assert_clean();
         }
@@ -223,7 +223,7 @@ fn a_removal_that_a_kill_cut_off_is_finished_although_nobody_asks_again() {
 
 #[test]
 fn containerd_that_is_killed_takes_no_task_with_it_and_calls_go_on_when_it_is_back() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     let task = shell(&node, &agent, ONCE);
     agent.driver().start(&task.config).expect("it starts");

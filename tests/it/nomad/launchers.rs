@@ -17,27 +17,27 @@ use switchyard_proto::nomad::drivers::proto::driver_capabilities::FsIsolation;
 use switchyard_proto::nomad::drivers::proto::fingerprint_response::HealthState;
 use switchyard_tests::daemon::Daemon;
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::driver::Answers;
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::driver::ResponseStream;
 use switchyard_tests::nomad::plugin::{COOKIE, GRACE, connect, hclog};
-use switchyard_tests::nomad::{Agent, Driver, Plugin, agent};
+use switchyard_tests::nomad::{Agent, BlockingDriver, PluginProcess, agent};
 use switchyard_tests::root::PrivateRoot;
 use tonic::{Code, Status};
 
 /// How long an agent looks for the end of a plugin whose calls fail.
-const EXIT_LOOK: Duration = Duration::from_secs(3);
+const EXIT_WAIT: Duration = Duration::from_secs(3);
 
 /// How long what comes at once may take on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
-fn signal(plugin: &Plugin, signal: Signal) {
+fn signal(plugin: &PluginProcess, signal: Signal) {
     let pid = i32::try_from(plugin.pid()).expect("Linux keeps process ids below 2^22");
     kill(Pid::from_raw(pid), signal).expect("the plugin runs");
 }
 
 /// Reads on until the driver is healthy: it may have said before that containerd is not there yet.
 #[track_caller]
-fn wait_healthy(fingerprints: &mut Answers<nomad::FingerprintResponse>) {
+fn wait_healthy(fingerprints: &mut ResponseStream<nomad::FingerprintResponse>) {
     let begin = Instant::now();
     loop {
         let next = fingerprints.next(SOON).expect("it does not end").expect("it is no error");
@@ -120,7 +120,7 @@ fn a_plugin_outlives_interrupts_bare_connections_and_the_loss_of_all_connections
 
 #[test]
 fn a_plugin_ends_with_the_daemon_that_was_there_also_after_its_agent_has_died() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     // The session is open once the daemon answers.
     agent.driver().stop("none/such/12345678", Duration::ZERO, "").expect("what is not there is stopped");
@@ -133,7 +133,7 @@ fn a_plugin_ends_with_the_daemon_that_was_there_also_after_its_agent_has_died() 
     node.daemon().kill9();
     let begin = Instant::now();
     assert!(agent.plugin().exit(SOON).is_some(), "the plugin outlives the daemon");
-    assert!(begin.elapsed() < EXIT_LOOK, "an agent would have given up by then: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < EXIT_WAIT, "an agent would have given up by then: {:?}", begin.elapsed());
     let lines = hclog(&agent.plugin().stderr());
     assert!(
         lines
@@ -162,12 +162,12 @@ fn a_plugin_ends_with_the_daemon_that_was_there_also_after_its_agent_has_died() 
 #[test]
 fn what_an_agent_is_told_of_a_plugin_that_cannot_start_is_in_its_log_form() {
     let root = PrivateRoot::new();
-    let exe = agent::install(&root).join("switchyard");
+    let exe = agent::install_plugins(&root).join("switchyard");
     let agent = Agent::start(&root, &json!({}));
     let runtime = agent.runtime();
     let refused = |args: &[&str]| {
         let args: Vec<String> = args.iter().map(|word| (*word).to_owned()).collect();
-        let failed = Plugin::launch(&exe, &args, runtime).expect_err("it cannot start");
+        let failed = PluginProcess::launch(&exe, &args, runtime).expect_err("it cannot start");
         let status = failed.status.expect("it ends");
         let lines = hclog(&failed.stderr);
         assert!(lines.len() == 1 && lines[0]["@level"] == "error", "{lines:?}");
@@ -178,13 +178,13 @@ fn what_an_agent_is_told_of_a_plugin_that_cannot_start_is_in_its_log_form() {
     let (code, said) = refused(&["--name", "two words"]);
     assert!(code == Some(1) && said.contains("two words"), "{said}");
     // A person who tries it is told in words what it is.
-    let failed = Plugin::launch_with(&exe, &["nomad-plugin".into(), "driver".into()], &[], runtime);
+    let failed = PluginProcess::launch_with(&exe, &["nomad-plugin".into(), "driver".into()], &[], runtime);
     let failed = failed.expect_err("it is not for people");
     assert_eq!(failed.status.and_then(|status| status.code()), Some(1));
     assert!(failed.stderr.contains("plugin_dir") && !failed.stderr.starts_with('{'), "{}", failed.stderr);
     // Nor is it taken for one that another program starts.
     let wrong = [("NOMAD_PLUGIN_MAGIC_COOKIE", "something else")];
-    let failed = Plugin::launch_with(&exe, &[], &wrong, runtime).expect_err("that is no agent");
+    let failed = PluginProcess::launch_with(&exe, &[], &wrong, runtime).expect_err("that is no agent");
     assert_eq!(failed.status.and_then(|status| status.code()), Some(1));
 }
 
@@ -220,7 +220,7 @@ fn a_plugin_whose_words_nobody_reads_answers_all_the_same() {
 
 #[test]
 fn several_agents_are_served_at_once_each_under_its_name() {
-    let node = Node::start();
+    let node = TestNode::start();
     let docker = Agent::start_with(node.root(), &["--name", "docker"], &json!({}));
     let own = Agent::start(node.root(), &json!({ "must_create_network": true }));
     assert_eq!(docker.plugin().info().expect("it answers").name, "docker");
@@ -250,7 +250,7 @@ fn a_configuration_that_is_refused_is_so_before_the_agent_depends_on_it() {
     let root = PrivateRoot::new();
     let agent = Agent::start(&root, &json!({}));
     let (exe, args) = agent.program();
-    let plugin = Plugin::launch(exe, args, agent.runtime()).expect("it starts");
+    let plugin = PluginProcess::launch(exe, args, agent.runtime()).expect("it starts");
     let spec = plugin.config_schema().expect("it answers").spec.expect("it takes something");
     let encode = |config| switchyard_tests::nomad::config::encode(&spec, &config);
     let status = plugin
@@ -267,5 +267,5 @@ fn a_configuration_that_is_refused_is_so_before_the_agent_depends_on_it() {
         hclog(&plugin.stderr()).iter().any(|line| line["@message"].to_string().contains("endpoint"))
     });
     assert!(told, "{}", plugin.stderr());
-    assert!(Driver::new(&plugin, agent.runtime()).init().is_ok());
+    assert!(BlockingDriver::new(&plugin, agent.runtime()).init().is_ok());
 }

@@ -12,20 +12,20 @@ use switchyard_proto::nomad::drivers::proto::network_isolation_spec::NetworkIsol
 use switchyard_proto::nomad::shared::structs::Attribute;
 use switchyard_proto::nomad::shared::structs::attribute::Value::StringVal as Text;
 use switchyard_tests::host::{eventually, random_name};
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 use switchyard_tests::prereq;
 
 /// How long a connection may take on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 /// A task that serves one line on a port, and says its addresses.
-fn server(node: &Node, agent: &Agent, port: u16, more: Value) -> Setup {
+fn server(node: &TestNode, agent: &Agent, port: u16, more: Value) -> TaskSetup {
     let script =
         format!("ip -o -4 addr; cat /etc/resolv.conf; while :; do echo served | nc -l -p {port}; done");
     let mut config = json!({ "image": node.image(), "command": "sh", "args": ["-c", script] });
     config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
-    Setup::new(node.root(), agent, "web", &config)
+    TaskSetup::new(node.root(), agent, "web", &config)
 }
 
 /// A network namespace as an agent makes one for a group. Dropping it removes it.
@@ -81,15 +81,15 @@ fn ask(address: SocketAddr) -> Option<String> {
 }
 
 #[track_caller]
-fn end(agent: &Agent, mut task: Setup) {
+fn end(agent: &Agent, mut task: TaskSetup) {
     agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 #[test]
 fn a_task_without_a_network_mode_is_on_a_bridge_of_its_own_with_its_ports_published() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
     let port = free_port();
@@ -127,7 +127,7 @@ fn a_task_without_a_network_mode_is_on_a_bridge_of_its_own_with_its_ports_publis
 
 #[test]
 fn a_task_has_the_hosts_network_or_none_if_it_asks_for_that() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let script = "ls /sys/class/net | tr '\\n' ' '; readlink /proc/self/ns/net; sleep 1000";
     let host = std::fs::read_link("/proc/self/ns/net").expect("it is there");
@@ -136,7 +136,7 @@ fn a_task_has_the_hosts_network_or_none_if_it_asks_for_that() {
         let config = json!({
             "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": mode
         });
-        let task = Setup::new(node.root(), &agent, "task", &config);
+        let task = TaskSetup::new(node.root(), &agent, "task", &config);
         let started = agent.driver().start(&task.config).expect("it starts");
         assert!(started.network_override.is_none_or(|network| network.addr.is_empty()), "{mode}");
         let said = task.wait_stdout(|text| text.contains("net:["));
@@ -150,7 +150,7 @@ fn a_task_has_the_hosts_network_or_none_if_it_asks_for_that() {
 
 #[test]
 fn a_sandbox_with_the_hosts_name_and_a_network_of_its_own_is_ready_after_a_kill() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({ "allowed_modes": { "uts": ["host"] } }));
     let task = server(&node, &agent, 8080, json!({ "uts_mode": "host" }));
     agent.driver().start(&task.config).expect("it starts");
@@ -171,7 +171,7 @@ fn a_sandbox_with_the_hosts_name_and_a_network_of_its_own_is_ready_after_a_kill(
 
 #[test]
 fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let netns = Netns::make();
     let group = nomad::NetworkIsolationSpec {
@@ -187,7 +187,7 @@ fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
         "image": node.image(), "command": "sh",
         "args": ["-c", "while ! nc -w 1 127.0.0.1 90 </dev/null; do sleep 0.1; done"],
     });
-    let mut client = Setup::new(node.root(), &agent, "client", &config);
+    let mut client = TaskSetup::new(node.root(), &agent, "client", &config);
     client.config.network_isolation_spec = Some(group);
     agent.driver().start(&web.config).expect("it starts");
     agent.driver().start(&client.config).expect("it starts");
@@ -201,7 +201,7 @@ fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
 
 #[test]
 fn a_network_that_the_driver_has_to_make_is_made_once_and_removed_with_the_allocation() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({ "must_create_network": true }));
     let driver = agent.driver();
     assert!(driver.capabilities().must_create_network);

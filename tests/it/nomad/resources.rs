@@ -5,34 +5,40 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use switchyard_proto::nomad::drivers::proto as nomad;
-use switchyard_tests::node::Node;
-use switchyard_tests::nomad::{Agent, Setup};
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
 
 /// How long a task of a test may run.
 const RUN: Duration = Duration::from_secs(60);
 
 /// Runs a script to its end with more configuration; what it said. `change` gets the request before it is sent.
 #[track_caller]
-fn output(agent: &Agent, node: &Node, script: &str, more: &Value, change: impl FnOnce(&mut Setup)) -> String {
+fn output(
+    agent: &Agent,
+    node: &TestNode,
+    script: &str,
+    more: &Value,
+    change: impl FnOnce(&mut TaskSetup),
+) -> String {
     let mut config = json!({
         "image": node.image(), "command": "sh", "args": ["-c", format!("{script}\necho; echo done")],
         "network_mode": "host",
     });
     config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
-    let mut task = Setup::new(node.root(), agent, "task", &config);
+    let mut task = TaskSetup::new(node.root(), agent, "task", &config);
     change(&mut task);
     let driver = agent.driver();
     driver.start(&task.config).unwrap_or_else(|status| panic!("{more}: {status}"));
     driver.wait(task.id(), RUN).expect("it ends");
     let said = task.wait_stdout(|text| text.ends_with("done\n"));
     driver.destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
     said.trim_end_matches("done\n").trim_end().to_owned()
 }
 
 #[test]
 fn a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let script = "cat /proc/self/cgroup; echo score $(cat /proc/self/oom_score_adj); cd /sys/fs/cgroup; \
                   echo memory $(cat memory/memory.limit_in_bytes .$(sed -n s/^0:://p /proc/self/cgroup)/memory.max)";
@@ -47,7 +53,7 @@ fn a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job() 
 
 #[test]
 fn a_task_whose_agent_could_not_make_its_group_is_in_one_of_the_gateways() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     for group in ["cpuset/never-made/share", "never-made.slice/share.slice/a.task.scope"] {
         let script = "cat /proc/self/cgroup";
@@ -64,31 +70,31 @@ fn a_task_whose_agent_could_not_make_its_group_is_in_one_of_the_gateways() {
 
 #[test]
 fn a_task_that_takes_too_much_memory_is_told_to_have_run_out_of_it() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
     let script = "x=a; while :; do x=$x$x; done";
     let config = json!({
         "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": "host"
     });
-    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     driver.start(&task.config).expect("it starts");
     let result = driver.wait(task.id(), RUN).expect("it ends");
     assert!(result.oom_killed && (result.exit_code != 0 || result.signal != 0), "{result:?}");
     driver.destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 #[test]
 fn a_task_has_its_directories_and_cannot_change_the_logs() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let script = "echo a >/alloc/data/a; echo b >/local/b; echo c >/secrets/c; touch /alloc/logs/x 2>&1 | tail -1; \
                   rm -f /alloc/logs/.task.stdout.fifo 2>&1 | tail -1; ls -A /alloc";
     let config = json!({
         "image": node.image(), "command": "sh", "args": ["-c", script], "network_mode": "host"
     });
-    let mut task = Setup::new(node.root(), &agent, "task", &config);
+    let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
     let driver = agent.driver();
     driver.start(&task.config).expect("it starts");
     assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
@@ -100,12 +106,12 @@ fn a_task_has_its_directories_and_cannot_change_the_logs() {
         ("a\n".into(), "b\n".into(), "c\n".into())
     );
     driver.destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_leaf();
+    task.remove_cgroups();
 }
 
 #[test]
 fn mounts_and_devices_of_the_agent_are_in_the_task() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let volume = node.root().path().join("volume");
     fs::create_dir_all(&volume).expect("the root can be written");
@@ -130,7 +136,7 @@ fn mounts_and_devices_of_the_agent_are_in_the_task() {
 
 #[test]
 fn the_commonest_options_are_seen_from_inside() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(
         node.root(),
         &json!({ "allow_privileged": true, "allow_caps": ["ALL"], "volumes": { "enabled": true } }),
@@ -184,13 +190,13 @@ fn the_commonest_options_are_seen_from_inside() {
 
 #[test]
 fn a_task_has_the_capabilities_of_nomads_docker_driver() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let said = output(&agent, &node, "grep CapBnd /proc/self/status", &json!({}), |_| {});
     assert!(said.contains("00000000a80405fb"), "{said}");
 }
 
-fn volume(node: &Node) -> String {
+fn volume(node: &TestNode) -> String {
     let dir = node.root().path().join("shared-volume");
     fs::create_dir_all(&dir).expect("the root can be written");
     fs::write(dir.join("file"), "inside").expect("the root can be written");
@@ -199,21 +205,21 @@ fn volume(node: &Node) -> String {
 
 #[test]
 fn what_cannot_work_is_refused_by_its_name_and_leaves_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let refused = |more: Value, change: &dyn Fn(&mut nomad::TaskConfig), expected: &str| {
         let mut config = json!({ "image": node.image(), "command": "true", "network_mode": "host" });
         config.as_object_mut().expect("it is one").extend(more.as_object().expect("it is one").clone());
-        let mut task = Setup::new(node.root(), &agent, "task", &config);
+        let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
         change(&mut task.config);
         let status = agent.driver().start(&task.config).err();
         let status = status.unwrap_or_else(|| panic!("{more} is taken"));
         assert!(status.message().contains(expected), "{more}: {status} does not name {expected:?}");
         // An agent destroys what it could not start, with what it has.
         agent.driver().destroy(task.id(), true).expect("what is not there is destroyed");
-        task.remove_leaf();
+        task.remove_cgroups();
         drop(task);
-        let sweep = node.sweep();
+        let sweep = node.leak_scan();
         assert!(sweep.is_clean(), "{more}: {status} left {:?}", sweep.findings);
     };
     let as_it_is: &dyn Fn(&mut nomad::TaskConfig) = &|_| {};

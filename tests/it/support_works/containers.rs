@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use switchyard_tests::host::{self, cgroups, eventually, processes, runtimes};
 use switchyard_tests::image;
+use switchyard_tests::leak_scan::LeakScan;
 use switchyard_tests::prereq;
 use switchyard_tests::registry::Registry;
 use switchyard_tests::root::PrivateRoot;
-use switchyard_tests::sweep::Sweep;
 
 #[test]
 fn a_container_left_running_is_seen_and_removed() {
@@ -22,7 +22,7 @@ fn a_container_left_running_is_seen_and_removed() {
     registry.push("busybox:1", &image::busybox().build());
     let reference = registry.reference("busybox:1");
     ctr(&root, &["images", "pull", "--plain-http", &reference]);
-    let quiet = Sweep::take(&root).findings;
+    let quiet = LeakScan::of(&root).findings;
     let work: Vec<_> = quiet.iter().filter(|finding| !finding.starts_with("lease")).collect();
     assert!(work.is_empty(), "an image alone is nothing left behind: {work:#?}");
 
@@ -30,7 +30,7 @@ fn a_container_left_running_is_seen_and_removed() {
     let id = hex_id();
     let group = format!("/{cgroup}/{id}");
     ctr(&root, &["run", "-d", "--null-io", "--cgroup", &group, &reference, &id, "sleep", "1000"]);
-    let findings = Sweep::take(&root).findings.join("\n");
+    let findings = LeakScan::of(&root).findings.join("\n");
     let named = ["container", "task", "snapshot"].map(|what| format!("{what} {id}"));
     let others = ["shim ", "control group", "runtime state", "in a control group"].map(str::to_owned);
     for part in named.iter().chain(&others) {
@@ -43,7 +43,7 @@ fn a_container_left_running_is_seen_and_removed() {
     assert!(!path.exists() && !socket.exists());
     assert!(processes::belonging_to(&path).is_empty());
     assert!(cgroups::trees_named(&cgroup).is_empty());
-    assert!(runtimes::naming(&path).is_empty());
+    assert!(runtimes::state_dirs_of(&path).is_empty());
     let shim = format!("{}/", path.display());
     assert!(!processes::all().iter().any(|process| !process.zombie && process.command.contains(&shim)));
 }

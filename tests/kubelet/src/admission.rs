@@ -8,8 +8,8 @@ use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_client::Dev
 use tokio::time::timeout;
 use tonic::Status;
 
-use crate::manager::{Held, Plugin};
-use crate::{Kubelet, Shared};
+use crate::manager::{AllocatedDevices, Plugin};
+use crate::{Kubelet, KubeletInner};
 
 /// How long PreStartContainer may take.
 const PRE_START: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ impl Kubelet {
     /// The text of `CreateContainerConfigError`: it is tried again later.
     pub async fn pre_start(&self, pod: &str, container: &str) -> Result<(), String> {
         let held = self.shared.state().pods.get(pod).and_then(|pod| pod.containers.get(container)).cloned();
-        for Held { resource, ids, .. } in held.unwrap_or_default() {
+        for AllocatedDevices { resource, ids, .. } in held.unwrap_or_default() {
             let Some(plugin) = self.shared.state().plugin(&resource) else { continue };
             if !plugin.options.pre_start_required {
                 continue;
@@ -99,7 +99,7 @@ impl Kubelet {
         let state = self.shared.state();
         let held =
             state.pods.get(pod).map(|pod| pod.containers.values().flatten().cloned().collect::<Vec<_>>());
-        for Held { resource, ids, .. } in held.unwrap_or_default() {
+        for AllocatedDevices { resource, ids, .. } in held.unwrap_or_default() {
             let devices = state.devices(&resource);
             if !devices.values().any(|seen| seen.healthy) {
                 return Err(format!(
@@ -127,9 +127,9 @@ impl Kubelet {
 
 // === impl Shared ===
 
-impl Shared {
+impl KubeletInner {
     /// Gives devices of a resource; `None` if nobody ever registered it.
-    async fn allocate(&self, resource: &str, count: usize) -> Result<Option<Held>, String> {
+    async fn allocate(&self, resource: &str, count: usize) -> Result<Option<AllocatedDevices>, String> {
         if !self.state().is_known(resource) {
             return Ok(None);
         }
@@ -155,7 +155,7 @@ impl Shared {
         let answer = answer.map_err(|status| text(&status))?.into_inner();
         let first = answer.container_responses.into_iter().next();
         let response = first.ok_or_else(|| "no containers return in allocation response".to_owned())?;
-        Ok(Some(Held { resource: resource.to_owned(), ids, response }))
+        Ok(Some(AllocatedDevices { resource: resource.to_owned(), ids, response }))
     }
 
     /// Which of the free devices to take.
@@ -186,9 +186,9 @@ impl Shared {
 }
 
 /// What a container gets; of what several plugins give, the first counts.
-fn merged(all: &[Held]) -> RunOptions {
+fn merged(all: &[AllocatedDevices]) -> RunOptions {
     let mut options = RunOptions::default();
-    for Held { resource, ids, response } in all {
+    for AllocatedDevices { resource, ids, response } in all {
         let response = response.clone();
         options.ids.insert(resource.clone(), ids.clone());
         for (name, value) in response.envs {

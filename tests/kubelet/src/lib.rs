@@ -39,9 +39,9 @@ pub mod vendor;
 mod watcher;
 
 pub use admission::RunOptions;
-pub use manager::{Checkpoint, Registered, Seen};
+pub use manager::{AcceptedRegistration, Checkpoint, ListedDevice};
 
-use manager::State;
+use manager::ManagerState;
 
 /// How a kubelet is set up.
 #[derive(Debug, Clone, Default)]
@@ -61,17 +61,17 @@ pub struct Options {
 /// A kubelet that runs, until it is dropped. Its sockets stay.
 #[derive(Debug)]
 pub struct Kubelet {
-    shared: Arc<Shared>,
+    shared: Arc<KubeletInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct KubeletInner {
     this: Weak<Self>,
     directory: PathBuf,
     hangs: bool,
     exclusive_cpus: Vec<i64>,
     began: Instant,
-    state: Mutex<State>,
+    state: Mutex<ManagerState>,
     /// Something of the state has changed.
     changed: Notify,
     /// One pod is admitted after the other.
@@ -91,13 +91,13 @@ impl Kubelet {
         let Options { checkpoint, pod_resources_socket, plugins_registry, hangs, exclusive_cpus } = options;
         fs::create_dir_all(directory).expect("the directory can be made");
         remove_sockets(directory);
-        let shared = Arc::new_cyclic(|this| Shared {
+        let shared = Arc::new_cyclic(|this| KubeletInner {
             this: this.clone(),
             directory: directory.to_owned(),
             hangs,
             exclusive_cpus,
             began: Instant::now(),
-            state: Mutex::new(State::restored(checkpoint)),
+            state: Mutex::new(ManagerState::restored(checkpoint)),
             changed: Notify::new(),
             admission: tokio::sync::Mutex::default(),
             stop: CancellationToken::new(),
@@ -131,13 +131,13 @@ impl Kubelet {
 
     /// All registrations, in their order.
     #[must_use]
-    pub fn registrations(&self) -> Vec<Registered> {
+    pub fn registrations(&self) -> Vec<AcceptedRegistration> {
         self.shared.state().registered.clone()
     }
 
     /// The devices of a resource, as the last message said.
     #[must_use]
-    pub fn devices(&self, resource: &str) -> BTreeMap<String, Seen> {
+    pub fn devices(&self, resource: &str) -> BTreeMap<String, ListedDevice> {
         self.shared.state().devices(resource)
     }
 
@@ -157,7 +157,7 @@ impl Kubelet {
     ///
     /// # Panics
     /// If that takes too long; `what` says what it is.
-    pub async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+    pub async fn wait_until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let met = async {
             loop {
                 let changed = self.shared.changed.notified();
@@ -201,13 +201,13 @@ pub fn remove_sockets(directory: &Path) {
 
 // === impl Shared ===
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl KubeletInner {
+    fn state(&self) -> MutexGuard<'_, ManagerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, and tells of it.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut ManagerState) -> T) -> T {
         let mut state = self.state();
         let changed = change(&mut state);
         if state.crash.is_some() {

@@ -16,7 +16,7 @@ pub struct Checkpoint {
 
 /// A device, as ListAndWatch tells of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct ListedDevice {
     /// Whether it can be given to a pod.
     pub healthy: bool,
     /// Its memory nodes.
@@ -25,7 +25,7 @@ pub struct Seen {
 
 /// A registration that was taken.
 #[derive(Debug, Clone)]
-pub struct Registered {
+pub struct AcceptedRegistration {
     /// The resource.
     pub resource: String,
     /// The name of the plugin's socket.
@@ -48,39 +48,39 @@ pub(crate) struct Plugin {
 #[derive(Debug, Default)]
 struct Resource {
     plugin: Option<Plugin>,
-    devices: BTreeMap<String, Seen>,
+    devices: BTreeMap<String, ListedDevice>,
 }
 
 /// A pod that was admitted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pod {
     /// What its containers have.
-    pub(crate) containers: BTreeMap<String, Vec<Held>>,
+    pub(crate) containers: BTreeMap<String, Vec<AllocatedDevices>>,
     /// It is among the pods of the node. What others have is free.
     pub(crate) active: bool,
 }
 
 /// Devices that a container has.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct AllocatedDevices {
     pub(crate) resource: String,
     pub(crate) ids: Vec<String>,
     pub(crate) response: v1beta1::ContainerAllocateResponse,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct ManagerState {
     resources: BTreeMap<String, Resource>,
     pub(crate) pods: BTreeMap<String, Pod>,
     /// What is being allocated: no lock is held meanwhile.
     allocating: Vec<(String, String)>,
-    pub(crate) registered: Vec<Registered>,
+    pub(crate) registered: Vec<AcceptedRegistration>,
     pub(crate) crash: Option<String>,
 }
 
 // === impl State ===
 
-impl State {
+impl ManagerState {
     pub(crate) fn restored(checkpoint: Checkpoint) -> Self {
         let Checkpoint { pods, resources } = checkpoint;
         let resources = resources.into_iter().map(|resource| (resource, Resource::default())).collect();
@@ -98,7 +98,7 @@ impl State {
 
     /// Takes a message of any plugin of the resource.
     pub(crate) fn list(&mut self, resource: &str, devices: Vec<v1beta1::Device>) {
-        let devices: BTreeMap<String, Seen> = devices.into_iter().map(seen).collect();
+        let devices: BTreeMap<String, ListedDevice> = devices.into_iter().map(seen).collect();
         let missing = |(of, id): &&(String, String)| of == resource && !devices.contains_key(id);
         if let Some((_, id)) = self.allocating.iter().find(missing) {
             self.crash = Some(format!("{id} of {resource} is missing while it is being allocated"));
@@ -129,7 +129,7 @@ impl State {
         self.resources.get(resource)?.plugin.clone()
     }
 
-    pub(crate) fn devices(&self, resource: &str) -> BTreeMap<String, Seen> {
+    pub(crate) fn devices(&self, resource: &str) -> BTreeMap<String, ListedDevice> {
         self.resources.get(resource).map(|resource| resource.devices.clone()).unwrap_or_default()
     }
 
@@ -165,8 +165,14 @@ impl State {
     }
 }
 
-fn seen(device: v1beta1::Device) -> (String, Seen) {
+fn seen(device: v1beta1::Device) -> (String, ListedDevice) {
     let v1beta1::Device { id, health, topology } = device;
     let nodes = topology.map(|topology| topology.nodes).unwrap_or_default();
-    (id, Seen { healthy: health == "Healthy", numa_nodes: nodes.into_iter().map(|node| node.id).collect() })
+    (
+        id,
+        ListedDevice {
+            healthy: health == "Healthy",
+            numa_nodes: nodes.into_iter().map(|node| node.id).collect(),
+        },
+    )
 }

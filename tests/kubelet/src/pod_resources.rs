@@ -4,11 +4,11 @@ use switchyard_proto::kubelet::pod_resources::v1;
 use switchyard_proto::kubelet::pod_resources::v1::pod_resources_lister_server::PodResourcesLister;
 use tonic::{Request, Response, Status};
 
-use crate::Shared;
-use crate::manager::{Held, Pod};
+use crate::KubeletInner;
+use crate::manager::{AllocatedDevices, Pod};
 
 #[tonic::async_trait]
-impl PodResourcesLister for Shared {
+impl PodResourcesLister for KubeletInner {
     async fn list(
         &self,
         _: Request<v1::ListPodResourcesRequest>,
@@ -27,12 +27,14 @@ impl PodResourcesLister for Shared {
 }
 
 fn pod((name, pod): (String, Pod)) -> v1::PodResources {
-    let container = |(name, held): (String, Vec<Held>)| v1::ContainerResources {
+    let container = |(name, held): (String, Vec<AllocatedDevices>)| v1::ContainerResources {
         name,
         // Each device has an entry of its own.
         devices: held
             .into_iter()
-            .flat_map(|Held { resource, ids, .. }| ids.into_iter().map(move |id| (resource.clone(), id)))
+            .flat_map(|AllocatedDevices { resource, ids, .. }| {
+                ids.into_iter().map(move |id| (resource.clone(), id))
+            })
             .map(|(resource_name, id)| v1::ContainerDevices { resource_name, device_ids: vec![id] })
             .collect(),
         cpu_ids: Vec::new(),

@@ -12,8 +12,8 @@ use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
-use crate::Shared;
-use crate::manager::{Plugin, Registered};
+use crate::KubeletInner;
+use crate::manager::{AcceptedRegistration, Plugin};
 
 /// How long it connects to a plugin.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ const ATTEMPT: Duration = Duration::from_millis(5);
 // === impl Shared ===
 
 #[tonic::async_trait]
-impl Registration for Shared {
+impl Registration for KubeletInner {
     async fn register(
         &self,
         request: Request<v1beta1::RegisterRequest>,
@@ -44,13 +44,18 @@ impl Registration for Shared {
         self.connect(&resource_name, &self.directory.join(&endpoint)).await?;
         let answered = Instant::now();
         self.change(|state| {
-            state.registered.push(Registered { resource: resource_name, endpoint, called, answered });
+            state.registered.push(AcceptedRegistration {
+                resource: resource_name,
+                endpoint,
+                called,
+                answered,
+            });
         });
         Ok(Response::new(v1beta1::Empty {}))
     }
 }
 
-impl Shared {
+impl KubeletInner {
     /// Connects to a plugin, asks what it wants, and follows its devices.
     pub(crate) async fn connect(&self, resource: &str, socket: &Path) -> Result<(), Status> {
         let channel = dial(socket)

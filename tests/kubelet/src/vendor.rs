@@ -27,7 +27,7 @@ pub const VENDOR_DEVICES: &str = "VENDOR_DEVICES";
 
 /// What a plugin does when it is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Act {
+pub enum CallBehaviour {
     /// It answers.
     #[default]
     Answer,
@@ -39,19 +39,19 @@ pub enum Act {
 
 /// What a plugin is like.
 #[derive(Debug, Clone, Default)]
-pub struct Behaviour {
+pub struct VendorBehaviour {
     /// What it says that it wants.
     pub options: v1beta1::DevicePluginOptions,
     /// When it is asked for its options.
-    pub get_options: Act,
+    pub get_options: CallBehaviour,
     /// When it is asked for its devices.
-    pub list: Act,
+    pub list: CallBehaviour,
     /// When devices are allocated.
-    pub allocate: Act,
+    pub allocate: CallBehaviour,
     /// When a container is about to start.
-    pub pre_start: Act,
+    pub pre_start: CallBehaviour,
     /// When it is asked what it prefers. It prefers the last devices.
-    pub prefer: Act,
+    pub prefer: CallBehaviour,
     /// What it answers to Allocate besides [`VENDOR_DEVICES`].
     pub answer: v1beta1::ContainerAllocateResponse,
     /// The node of each device, by the device's id: it is in the answer to Allocate of that device.
@@ -62,8 +62,8 @@ pub struct Behaviour {
 
 /// A plugin that serves until it is dropped, by which its connections end as those of a process that is killed. Its socket stays.
 #[derive(Debug)]
-pub struct Vendor {
-    shared: Arc<Shared>,
+pub struct VendorPlugin {
+    shared: Arc<VendorInner>,
     socket: PathBuf,
     resource: String,
     /// Its process, as it were.
@@ -71,15 +71,15 @@ pub struct Vendor {
 }
 
 #[derive(Debug)]
-struct Shared {
-    behaviour: Mutex<Behaviour>,
+struct VendorInner {
+    behaviour: Mutex<VendorBehaviour>,
     devices: watch::Sender<Vec<v1beta1::Device>>,
     calls: Mutex<Vec<(&'static str, Vec<String>)>>,
 }
 
 // === impl Vendor ===
 
-impl Vendor {
+impl VendorPlugin {
     /// Serves a plugin for a resource at a socket of this name, with these devices, all of them healthy.
     ///
     /// # Panics
@@ -96,7 +96,7 @@ impl Vendor {
             let _entered = runtime.enter();
             UnixListener::bind(&socket).expect("the socket can be made")
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(VendorInner {
             behaviour: Mutex::default(),
             devices: watch::Sender::new(ids.iter().map(|id| device(id, true)).collect()),
             calls: Mutex::default(),
@@ -109,12 +109,12 @@ impl Vendor {
     }
 
     /// Has it behave so from now on.
-    pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
+    pub fn set_behaviour(&self, change: impl FnOnce(&mut VendorBehaviour)) {
         change(&mut self.shared.behaviour());
     }
 
     /// Has it list these devices.
-    pub fn list(&self, devices: Vec<v1beta1::Device>) {
+    pub fn set_devices(&self, devices: Vec<v1beta1::Device>) {
         self.shared.devices.send_replace(devices);
     }
 
@@ -147,7 +147,7 @@ impl Vendor {
     }
 }
 
-impl Drop for Vendor {
+impl Drop for VendorPlugin {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -182,26 +182,26 @@ pub fn device(id: &str, healthy: bool) -> v1beta1::Device {
 
 // === impl Shared ===
 
-impl Shared {
-    fn behaviour(&self) -> MutexGuard<'_, Behaviour> {
+impl VendorInner {
+    fn behaviour(&self) -> MutexGuard<'_, VendorBehaviour> {
         self.behaviour.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn called(&self, method: &'static str, ids: &[String]) {
+    fn record_call(&self, method: &'static str, ids: &[String]) {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).push((method, ids.to_vec()));
     }
 }
 
-async fn act(act: Act) -> Result<(), Status> {
+async fn act(act: CallBehaviour) -> Result<(), Status> {
     match act {
-        Act::Answer => Ok(()),
-        Act::Fail(text) => Err(Status::unknown(text)),
-        Act::Hang => std::future::pending().await,
+        CallBehaviour::Answer => Ok(()),
+        CallBehaviour::Fail(text) => Err(Status::unknown(text)),
+        CallBehaviour::Hang => std::future::pending().await,
     }
 }
 
 #[tonic::async_trait]
-impl DevicePlugin for Shared {
+impl DevicePlugin for VendorInner {
     type ListAndWatchStream =
         Pin<Box<dyn Stream<Item = Result<v1beta1::ListAndWatchResponse, Status>> + Send>>;
 
@@ -209,7 +209,7 @@ impl DevicePlugin for Shared {
         &self,
         _: Request<v1beta1::Empty>,
     ) -> Result<Response<v1beta1::DevicePluginOptions>, Status> {
-        let Behaviour { options, get_options, .. } = self.behaviour().clone();
+        let VendorBehaviour { options, get_options, .. } = self.behaviour().clone();
         act(get_options).await?;
         Ok(Response::new(options))
     }
@@ -237,7 +237,7 @@ impl DevicePlugin for Shared {
         let doing = self.behaviour().prefer;
         let one = |asked: v1beta1::ContainerPreferredAllocationRequest| {
             let mut ids = asked.available_device_i_ds;
-            self.called("GetPreferredAllocation", &ids);
+            self.record_call("GetPreferredAllocation", &ids);
             ids.sort();
             ids.reverse();
             ids.truncate(usize::try_from(asked.allocation_size).unwrap_or_default());
@@ -252,10 +252,10 @@ impl DevicePlugin for Shared {
         &self,
         request: Request<v1beta1::AllocateRequest>,
     ) -> Result<Response<v1beta1::AllocateResponse>, Status> {
-        let Behaviour { allocate, answer, nodes, further_answers, .. } = self.behaviour().clone();
+        let VendorBehaviour { allocate, answer, nodes, further_answers, .. } = self.behaviour().clone();
         let mut container_responses = vec![answer.clone(); further_answers];
         for v1beta1::ContainerAllocateRequest { devices_ids } in request.into_inner().container_requests {
-            self.called("Allocate", &devices_ids);
+            self.record_call("Allocate", &devices_ids);
             let mut answer = answer.clone();
             answer.devices.extend(devices_ids.iter().filter_map(|id| nodes.get(id).cloned()));
             answer.envs.insert(VENDOR_DEVICES.to_owned(), devices_ids.join(","));
@@ -269,7 +269,7 @@ impl DevicePlugin for Shared {
         &self,
         request: Request<v1beta1::PreStartContainerRequest>,
     ) -> Result<Response<v1beta1::PreStartContainerResponse>, Status> {
-        self.called("PreStartContainer", &request.into_inner().devices_ids);
+        self.record_call("PreStartContainer", &request.into_inner().devices_ids);
         let doing = self.behaviour().pre_start;
         act(doing).await?;
         Ok(Response::new(v1beta1::PreStartContainerResponse {}))

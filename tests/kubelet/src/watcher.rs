@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use switchyard_proto::kubelet::plugin_registration as watcher;
 use tokio::time::{sleep, timeout};
 
-use crate::Shared;
-use crate::manager::Registered;
+use crate::KubeletInner;
+use crate::manager::AcceptedRegistration;
 use crate::raw;
 
 /// Between two looks: a real one is told by inotify, and goes round once a second.
-const LOOK: Duration = Duration::from_millis(20);
+const SCAN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long GetInfo may take.
 const GET_INFO: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const GET_INFO: Duration = Duration::from_secs(1);
 const NOTIFY: Duration = Duration::from_secs(5);
 
 /// Follows the sockets in a directory; one that was refused is tried again.
-pub(crate) async fn follow(shared: Arc<Shared>, directory: PathBuf) {
+pub(crate) async fn follow(shared: Arc<KubeletInner>, directory: PathBuf) {
     let mut known = BTreeSet::new();
     loop {
         let found: BTreeSet<PathBuf> = sockets(&directory);
@@ -35,7 +35,7 @@ pub(crate) async fn follow(shared: Arc<Shared>, directory: PathBuf) {
                 known.insert(path.clone());
             }
         }
-        sleep(LOOK).await;
+        sleep(SCAN_INTERVAL).await;
     }
 }
 
@@ -45,7 +45,7 @@ fn sockets(directory: &Path) -> BTreeSet<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-async fn register(shared: &Shared, socket: &Path) -> io::Result<()> {
+async fn register(shared: &KubeletInner, socket: &Path) -> io::Result<()> {
     let called = Instant::now();
     let info = raw::unary(socket, "/pluginregistration.Registration/GetInfo", &watcher::InfoRequest {});
     let info: watcher::PluginInfo = timeout(GET_INFO, info).await??;
@@ -66,7 +66,12 @@ async fn register(shared: &Shared, socket: &Path) -> io::Result<()> {
     connected.map_err(io::Error::other)?;
     let endpoint = endpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();
     shared.change(|state| {
-        state.registered.push(Registered { resource: name, endpoint, called, answered: Instant::now() });
+        state.registered.push(AcceptedRegistration {
+            resource: name,
+            endpoint,
+            called,
+            answered: Instant::now(),
+        });
     });
     Ok(())
 }

@@ -7,96 +7,96 @@ use std::time::{Duration, Instant};
 use switchyard_proto::cri::v1 as cri;
 use tonic::{Code, Status};
 
-use super::calls::{Answer, Calls};
+use super::calls::{FinalAnswer, RetryingCalls};
 use super::evidence;
-use super::ledger::Told;
+use super::expected_state::ObjectState;
 use super::log;
 use super::outcome::Excuse;
 use super::random::Random;
 use crate::cri::{Cri, namespaces};
 use crate::host::eventually;
-use crate::node::Node;
+use crate::node::TestNode;
 
 /// The most pods of one client at a time.
-const PODS: usize = 3;
+const MAX_PODS: usize = 3;
 /// The most containers of one pod.
-const CONTAINERS: usize = 2;
+const MAX_CONTAINERS: usize = 2;
 /// The code of a container that ends by itself, and of one that obeys its stop signal.
 const OWN_CODE: i32 = 7;
-const OBEDIENT_CODE: i32 = 3;
+const SIGTERM_HANDLED_CODE: i32 = 3;
 /// The code of one that was killed, of one that was told to end before it could listen, and of one that never ran.
 const KILLED_CODE: i32 = 137;
-const EARLY_CODE: i32 = 143;
+const SIGTERM_UNHANDLED_CODE: i32 = 143;
 const FAILED_START_CODE: i32 = 128;
 /// How many lines a container writes that ends by itself.
 const LINES: u64 = 60;
 /// How long an end, or the rest of a log, may take to show.
-const SHOW: Duration = Duration::from_secs(40);
+const END_VISIBLE_LIMIT: Duration = Duration::from_secs(40);
 /// The same for a rest that may never show.
-const SHOW_EXCUSED: Duration = Duration::from_secs(3);
+const EXCUSED_LOG_LIMIT: Duration = Duration::from_secs(3);
 
 /// A pod of this client.
 #[derive(Debug)]
-struct Pod {
+struct ClientPod {
     id: String,
     config: cri::PodSandboxConfig,
     stopped: bool,
-    containers: Vec<Container>,
-    made: u32,
+    containers: Vec<ClientContainer>,
+    containers_created: u32,
 }
 
 /// A container of this client.
 #[derive(Debug)]
-struct Container {
+struct ClientContainer {
     id: String,
     name: String,
     /// It ends by itself.
-    ends: bool,
+    exits_by_itself: bool,
     started: bool,
     /// When it was told to end or seen to have ended.
-    ending: Option<Instant>,
+    ending_since: Option<Instant>,
     code: Option<i32>,
 }
 
 /// A client.
 #[derive(Debug)]
-pub(super) struct Client<'r> {
+pub(super) struct ChaosClient<'r> {
     number: u32,
-    node: &'r Node,
+    node: &'r TestNode,
     cri: Cri,
-    calls: Calls<'r>,
+    calls: RetryingCalls<'r>,
     random: Random,
-    pods: Vec<Pod>,
-    made: u32,
+    pods: Vec<ClientPod>,
+    pods_created: u32,
 }
 
-impl<'r> Client<'r> {
-    pub(super) fn new(number: u32, node: &'r Node, calls: Calls<'r>, random: Random) -> Self {
+impl<'r> ChaosClient<'r> {
+    pub(super) fn new(number: u32, node: &'r TestNode, calls: RetryingCalls<'r>, random: Random) -> Self {
         let cri = Cri::new(&node.root().cri_socket());
-        Self { number, node, cri, calls, random, pods: Vec::new(), made: 0 }
+        Self { number, node, cri, calls, random, pods: Vec::new(), pods_created: 0 }
     }
 
     /// Does something, as the seed says.
     pub(super) fn act(&mut self) {
-        if self.pods.is_empty() || (self.pods.len() < PODS && self.random.percent(25)) {
+        if self.pods.is_empty() || (self.pods.len() < MAX_PODS && self.random.percent(25)) {
             self.run_pod();
             return;
         }
         let at = self.random.index(self.pods.len());
         let choice = self.random.below(100);
-        if self.pods[at].stopped || self.harmed(&self.pods[at].id) {
+        if self.pods[at].stopped || self.is_shim_killed(&self.pods[at].id) {
             self.remove_pod(at);
             return;
         }
         let containers = self.pods[at].containers.len();
-        if containers == 0 || (containers < CONTAINERS && choice < 35) {
+        if containers == 0 || (containers < MAX_CONTAINERS && choice < 35) {
             self.create(at);
             return;
         }
         let which = self.random.index(containers);
         match choice {
             0..50 => self.exec(at, which),
-            50..65 => self.look(at, which),
+            50..65 => self.check_status(at, which),
             65..78 => self.stop(at, which),
             78..88 => self.remove(at, which),
             88..93 => self.stop_pod(at),
@@ -108,7 +108,7 @@ impl<'r> Client<'r> {
     pub(super) fn finish(&mut self) {
         for at in 0..self.pods.len() {
             for which in 0..self.pods[at].containers.len() {
-                self.look(at, which);
+                self.check_status(at, which);
             }
         }
         while !self.pods.is_empty() {
@@ -116,23 +116,23 @@ impl<'r> Client<'r> {
         }
     }
 
-    fn harmed(&self, id: &str) -> bool {
-        self.calls.ledger.is_harmed(id)
+    fn is_shim_killed(&self, id: &str) -> bool {
+        self.calls.expected.is_shim_killed(id)
     }
 
-    fn wrong(&self, what: impl std::fmt::Display) {
-        self.calls.notes.violation(format_args!("client {}: {what}", self.number));
+    fn report_violation(&self, what: impl std::fmt::Display) {
+        self.calls.recorder.violation(format_args!("client {}: {what}", self.number));
     }
 
     /// Something is wrong with a container: tells what was written about it as well.
-    fn wrong_with(&self, at: usize, which: usize, what: impl std::fmt::Display) {
-        let evidence = evidence::of(
+    fn report_container_violation(&self, at: usize, which: usize, what: impl std::fmt::Display) {
+        let evidence = evidence::collect(
             self.node,
-            self.calls.notes,
+            self.calls.recorder,
             &self.pods[at].containers[which].id,
             &self.log_path(at, which),
         );
-        self.wrong(format_args!("{what}{evidence}"));
+        self.report_violation(format_args!("{what}{evidence}"));
     }
 
     fn log_path(&self, at: usize, which: usize) -> PathBuf {
@@ -141,16 +141,25 @@ impl<'r> Client<'r> {
     }
 
     fn run_pod(&mut self) {
-        self.made += 1;
-        let mut config = self.node.pod_config(&format!("c{}-p{}", self.number, self.made));
+        self.pods_created += 1;
+        let mut config = self.node.pod_config(&format!("c{}-p{}", self.number, self.pods_created));
         // Some pods have a process of their own, which a shim holds.
         if self.random.percent(25) {
             namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
         }
         let name = config.metadata.clone().unwrap_or_default().name;
-        let Some(id) = self.calls.must("RunPodSandbox", &name, || self.cri.run_pod(&config)) else { return };
-        self.calls.ledger.add(&id, None);
-        self.pods.push(Pod { id, config, stopped: false, containers: Vec::new(), made: 0 });
+        let Some(id) = self.calls.call_expecting_ok("RunPodSandbox", &name, || self.cri.run_pod(&config))
+        else {
+            return;
+        };
+        self.calls.expected.add(&id, None);
+        self.pods.push(ClientPod {
+            id,
+            config,
+            stopped: false,
+            containers: Vec::new(),
+            containers_created: 0,
+        });
     }
 
     fn create(&mut self, at: usize) {
@@ -161,28 +170,35 @@ impl<'r> Client<'r> {
             )
         } else {
             format!(
-                "n=1; trap 'echo end $n; exit {OBEDIENT_CODE}' TERM; while :; do for i in 1 2 3 4 5; do echo $n; n=$((n+1)); done; sleep 0.1; done"
+                "n=1; trap 'echo end $n; exit {SIGTERM_HANDLED_CODE}' TERM; while :; do for i in 1 2 3 4 5; do echo $n; n=$((n+1)); done; sleep 0.1; done"
             )
         };
         let pod = &mut self.pods[at];
-        pod.made += 1;
-        let name = format!("main{}", pod.made);
+        pod.containers_created += 1;
+        let name = format!("main{}", pod.containers_created);
         let config = self.node.container(&name, &["sh", "-c", &script]);
         let home = pod.id.clone();
         let pod_config = pod.config.clone();
         let made = self.calls.call("CreateContainer", &name, || self.cri.create(&home, &config, &pod_config));
-        let id = match made.map(|answer| (answer.result, answer.asked)) {
+        let id = match made.map(|answer| (answer.result, answer.first_sent)) {
             Some((Ok(id), _)) => id,
             Some((Err(status), asked)) => {
-                if !self.calls.excused(asked) && !self.harmed(&home) {
-                    self.wrong(format_args!("CreateContainer {name} in {home}: {status}"));
+                if !self.calls.is_excused(asked) && !self.is_shim_killed(&home) {
+                    self.report_violation(format_args!("CreateContainer {name} in {home}: {status}"));
                 }
                 return;
             }
             None => return,
         };
-        self.calls.ledger.add(&id, Some(&home));
-        let container = Container { id, name, ends, started: false, ending: None, code: None };
+        self.calls.expected.add(&id, Some(&home));
+        let container = ClientContainer {
+            id,
+            name,
+            exits_by_itself: ends,
+            started: false,
+            ending_since: None,
+            code: None,
+        };
         self.pods[at].containers.push(container);
         // Now and then it stays created for a while.
         if !self.random.percent(15) {
@@ -194,10 +210,10 @@ impl<'r> Client<'r> {
     fn start(&mut self, at: usize, which: usize) {
         let (id, ends) = {
             let container = &self.pods[at].containers[which];
-            (container.id.clone(), container.ends)
+            (container.id.clone(), container.exits_by_itself)
         };
-        self.calls.ledger.tell(&id, Told::Changing);
-        let Some(Answer { result, asked, repeated }) =
+        self.calls.expected.set_state(&id, ObjectState::Changing);
+        let Some(FinalAnswer { result, first_sent: asked, repeated }) =
             self.calls.call("StartContainer", &id, || self.cri.start(&id))
         else {
             return;
@@ -211,35 +227,43 @@ impl<'r> Client<'r> {
                 if let Some(refusal) = refused
                     && !repeated
                 {
-                    self.wrong_with(at, which, format_args!("StartContainer {id}: {refusal}, but it runs"));
+                    self.report_container_violation(
+                        at,
+                        which,
+                        format_args!("StartContainer {id}: {refusal}, but it runs"),
+                    );
                 }
                 self.pods[at].containers[which].started = true;
-                self.calls.ledger.tell(&id, Told::Running { ends });
+                self.calls.expected.set_state(&id, ObjectState::Running { ends });
             }
             cri::ContainerState::ContainerExited if status.exit_code == FAILED_START_CODE => {
-                if self.calls.excused(asked) {
-                    self.calls.notes.change().failed_starts += 1;
+                if self.calls.is_excused(asked) {
+                    self.calls.recorder.outcome().failed_starts += 1;
                 } else {
-                    self.wrong_with(
+                    self.report_container_violation(
                         at,
                         which,
                         format_args!("a start of {id} failed: {refused:?}, {status:?}"),
                     );
                 }
-                self.ended(at, which, FAILED_START_CODE);
+                self.record_end(at, which, FAILED_START_CODE);
             }
             cri::ContainerState::ContainerExited => {
                 self.pods[at].containers[which].started = true;
-                self.seen_ended(at, which, &status);
+                self.check_end(at, which, &status);
             }
             // A pod that has broken, or was stopped, starts nothing.
             cri::ContainerState::ContainerCreated
-                if self.pods[at].stopped || self.harmed(&self.pods[at].id) =>
+                if self.pods[at].stopped || self.is_shim_killed(&self.pods[at].id) =>
             {
-                self.calls.ledger.tell(&id, Told::There);
+                self.calls.expected.set_state(&id, ObjectState::Present);
             }
             cri::ContainerState::ContainerCreated | cri::ContainerState::ContainerUnknown => {
-                self.wrong_with(at, which, format_args!("after its start {id} is {state:?}: {refused:?}"));
+                self.report_container_violation(
+                    at,
+                    which,
+                    format_args!("after its start {id} is {state:?}: {refused:?}"),
+                );
             }
         }
     }
@@ -247,32 +271,35 @@ impl<'r> Client<'r> {
     fn exec(&mut self, at: usize, which: usize) {
         let (id, usable) = {
             let container = &self.pods[at].containers[which];
-            (container.id.clone(), container.started && !container.ends && container.code.is_none())
+            (
+                container.id.clone(),
+                container.started && !container.exits_by_itself && container.code.is_none(),
+            )
         };
         if !usable {
-            self.look(at, which);
+            self.check_status(at, which);
             return;
         }
         let word = format!("word{}", self.random.below(1_000_000));
-        let Some(Answer { result, asked, .. }) =
+        let Some(FinalAnswer { result, first_sent: asked, .. }) =
             self.calls.call("ExecSync", &id, || self.cri.exec(&id, &["echo", &word], 20))
         else {
             return;
         };
         match result {
             Ok(said) if said.exit_code == 0 && said.stdout == format!("{word}\n").as_bytes() => {}
-            _ if self.harmed(&id) || self.calls.excused(asked) => {}
-            other => self.wrong(format_args!("ExecSync {word} in {id}: {other:?}")),
+            _ if self.is_shim_killed(&id) || self.calls.is_excused(asked) => {}
+            other => self.report_violation(format_args!("ExecSync {word} in {id}: {other:?}")),
         }
     }
 
     /// Looks whether a container is as it was told to be.
-    fn look(&mut self, at: usize, which: usize) {
+    fn check_status(&mut self, at: usize, which: usize) {
         let container = &self.pods[at].containers[which];
         let id = container.id.clone();
         let code = container.code;
         let started = container.started;
-        let ends = container.ends;
+        let ends = container.exits_by_itself;
         if !started && code.is_none() {
             self.start(at, which);
             return;
@@ -281,18 +308,18 @@ impl<'r> Client<'r> {
         match (status.state(), code) {
             (cri::ContainerState::ContainerExited, Some(code)) => {
                 if status.exit_code != code {
-                    self.wrong_with(
+                    self.report_container_violation(
                         at,
                         which,
                         format_args!("the exit code of {id} was {code} and is {}", status.exit_code),
                     );
                 }
             }
-            (cri::ContainerState::ContainerExited, None) if ends || self.harmed(&id) => {
-                self.seen_ended(at, which, &status);
+            (cri::ContainerState::ContainerExited, None) if ends || self.is_shim_killed(&id) => {
+                self.check_end(at, which, &status);
             }
             (cri::ContainerState::ContainerRunning, None) => self.check_log(at, which),
-            (state, code) => self.wrong_with(
+            (state, code) => self.report_container_violation(
                 at,
                 which,
                 format_args!("{id} is {state:?}, its code was {code:?}: {status:?}"),
@@ -304,31 +331,35 @@ impl<'r> Client<'r> {
         let id = self.pods[at].containers[which].id.clone();
         let home = self.pods[at].id.clone();
         if self.pods[at].containers[which].code.is_some() || !self.pods[at].containers[which].started {
-            self.look(at, which);
+            self.check_status(at, which);
             return;
         }
         let grace = if self.random.percent(70) { 10 } else { 0 };
-        self.pods[at].containers[which].ending.get_or_insert_with(Instant::now);
-        self.calls.ledger.tell(&id, Told::Changing);
-        if self.calls.must("StopContainer", &id, || self.cri.stop(&id, grace)).is_none() {
+        self.pods[at].containers[which].ending_since.get_or_insert_with(Instant::now);
+        self.calls.expected.set_state(&id, ObjectState::Changing);
+        if self.calls.call_expecting_ok("StopContainer", &id, || self.cri.stop(&id, grace)).is_none() {
             return;
         }
         let Some(status) = self.status(&id) else { return };
         if status.state() == cri::ContainerState::ContainerExited {
-            self.seen_ended(at, which, &status);
+            self.check_end(at, which, &status);
         } else {
-            self.wrong_with(at, which, format_args!("after its stop {id} of {home} is {:?}", status.state()));
+            self.report_container_violation(
+                at,
+                which,
+                format_args!("after its stop {id} of {home} is {:?}", status.state()),
+            );
         }
     }
 
     fn remove(&mut self, at: usize, which: usize) {
         let id = self.pods[at].containers[which].id.clone();
-        self.calls.ledger.tell(&id, Told::Changing);
-        if self.calls.must("RemoveContainer", &id, || self.cri.remove(&id)).is_none() {
+        self.calls.expected.set_state(&id, ObjectState::Changing);
+        if self.calls.call_expecting_ok("RemoveContainer", &id, || self.cri.remove(&id)).is_none() {
             return;
         }
         self.pods[at].containers.remove(which);
-        self.calls.ledger.tell(&id, Told::Gone);
+        self.calls.expected.set_state(&id, ObjectState::Gone);
         let answer = self.calls.call("ContainerStatus", &id, || self.cri.status(&id));
         self.expect_gone(&id, answer.map(|answer| answer.result.map(drop)));
     }
@@ -336,16 +367,16 @@ impl<'r> Client<'r> {
     fn stop_pod(&mut self, at: usize) {
         let id = self.pods[at].id.clone();
         let now = Instant::now();
-        self.calls.ledger.tell(&id, Told::Changing);
+        self.calls.expected.set_state(&id, ObjectState::Changing);
         for container in &mut self.pods[at].containers {
-            container.ending.get_or_insert(now);
-            self.calls.ledger.tell(&container.id, Told::Changing);
+            container.ending_since.get_or_insert(now);
+            self.calls.expected.set_state(&container.id, ObjectState::Changing);
         }
-        if self.calls.must("StopPodSandbox", &id, || self.cri.stop_pod(&id)).is_none() {
+        if self.calls.call_expecting_ok("StopPodSandbox", &id, || self.cri.stop_pod(&id)).is_none() {
             return;
         }
         self.pods[at].stopped = true;
-        self.calls.ledger.tell(&id, Told::Ended(0));
+        self.calls.expected.set_state(&id, ObjectState::Ended(0));
         for which in 0..self.pods[at].containers.len() {
             if !self.pods[at].containers[which].started {
                 continue;
@@ -353,9 +384,9 @@ impl<'r> Client<'r> {
             let id = self.pods[at].containers[which].id.clone();
             let Some(status) = self.status(&id) else { continue };
             if status.state() == cri::ContainerState::ContainerExited {
-                self.seen_ended(at, which, &status);
+                self.check_end(at, which, &status);
             } else {
-                self.wrong_with(
+                self.report_container_violation(
                     at,
                     which,
                     format_args!("after the stop of its pod {id} is {:?}", status.state()),
@@ -366,23 +397,30 @@ impl<'r> Client<'r> {
 
     fn remove_pod(&mut self, at: usize) {
         let pod = self.pods.remove(at);
-        self.calls.ledger.tell(&pod.id, Told::Changing);
+        self.calls.expected.set_state(&pod.id, ObjectState::Changing);
         for container in &pod.containers {
-            self.calls.ledger.tell(&container.id, Told::Changing);
+            self.calls.expected.set_state(&container.id, ObjectState::Changing);
         }
         // As kubelets do, and crictl does not.
         if self.random.percent(60)
-            && self.calls.must("StopPodSandbox", &pod.id, || self.cri.stop_pod(&pod.id)).is_none()
+            && self
+                .calls
+                .call_expecting_ok("StopPodSandbox", &pod.id, || self.cri.stop_pod(&pod.id))
+                .is_none()
         {
             return;
         }
-        if self.calls.must("RemovePodSandbox", &pod.id, || self.cri.remove_pod(&pod.id)).is_none() {
+        if self
+            .calls
+            .call_expecting_ok("RemovePodSandbox", &pod.id, || self.cri.remove_pod(&pod.id))
+            .is_none()
+        {
             return;
         }
         for container in &pod.containers {
-            self.calls.ledger.tell(&container.id, Told::Gone);
+            self.calls.expected.set_state(&container.id, ObjectState::Gone);
         }
-        self.calls.ledger.tell(&pod.id, Told::Gone);
+        self.calls.expected.set_state(&pod.id, ObjectState::Gone);
         let answer = self.calls.call("PodSandboxStatus", &pod.id, || self.cri.pod_status(&pod.id));
         self.expect_gone(&pod.id, answer.map(|answer| answer.result.map(drop)));
     }
@@ -391,42 +429,46 @@ impl<'r> Client<'r> {
         match answer {
             Some(Err(status)) if status.code() == Code::NotFound => {}
             None => {}
-            other => self.wrong(format_args!("{id} was removed, and its status is {other:?}")),
+            other => self.report_violation(format_args!("{id} was removed, and its status is {other:?}")),
         }
     }
 
     fn status(&self, id: &str) -> Option<cri::ContainerStatus> {
-        self.calls.must("ContainerStatus", id, || self.cri.status(id))
+        self.calls.call_expecting_ok("ContainerStatus", id, || self.cri.status(id))
     }
 
     /// A container was seen to have ended: how, and with what in its log?
-    fn seen_ended(&mut self, at: usize, which: usize, status: &cri::ContainerStatus) {
+    fn check_end(&mut self, at: usize, which: usize, status: &cri::ContainerStatus) {
         let container = &mut self.pods[at].containers[which];
         let code = status.exit_code;
-        let told = container.ending.is_some();
+        let told = container.ending_since.is_some();
         let right = match code {
-            OWN_CODE => container.ends,
-            OBEDIENT_CODE => !container.ends && told,
-            KILLED_CODE | EARLY_CODE => told,
+            OWN_CODE => container.exits_by_itself,
+            SIGTERM_HANDLED_CODE => !container.exits_by_itself && told,
+            KILLED_CODE | SIGTERM_UNHANDLED_CODE => told,
             _ => false,
         };
-        container.ending.get_or_insert_with(Instant::now);
+        container.ending_since.get_or_insert_with(Instant::now);
         let id = container.id.clone();
         if let Some(before) = container.code
             && before != code
         {
-            self.wrong_with(at, which, format_args!("the exit code of {id} was {before} and is {code}"));
-        } else if !right && !self.harmed(&id) {
-            self.wrong_with(at, which, format_args!("{id} ended with {code}: {status:?}"));
+            self.report_container_violation(
+                at,
+                which,
+                format_args!("the exit code of {id} was {before} and is {code}"),
+            );
+        } else if !right && !self.is_shim_killed(&id) {
+            self.report_container_violation(at, which, format_args!("{id} ended with {code}: {status:?}"));
         }
-        self.ended(at, which, code);
+        self.record_end(at, which, code);
         self.check_log(at, which);
     }
 
-    fn ended(&mut self, at: usize, which: usize, code: i32) {
+    fn record_end(&mut self, at: usize, which: usize, code: i32) {
         let container = &mut self.pods[at].containers[which];
         container.code = Some(code);
-        self.calls.ledger.tell(&container.id, Told::Ended(code));
+        self.calls.expected.set_state(&container.id, ObjectState::Ended(code));
     }
 
     /// Looks for lines that are missing, doubled or torn, and at the end of the log of a container that has ended.
@@ -435,40 +477,52 @@ impl<'r> Client<'r> {
         let path = self.log_path(at, which);
         let mut seen = Ok(false);
         let begun = Instant::now();
-        let _ = eventually(SHOW, || {
+        let _ = eventually(END_VISIBLE_LIMIT, || {
             let text = fs::read_to_string(&path).unwrap_or_default();
             seen = log::read(&text).map(|read| is_complete(container, &read));
             // What excuses it may come to light while this waits.
-            seen != Ok(false) || begun.elapsed() > SHOW_EXCUSED && self.excuse(container).is_some()
+            seen != Ok(false) || begun.elapsed() > EXCUSED_LOG_LIMIT && self.log_excuse(container).is_some()
         });
         let path = path.display();
-        match (seen, self.excuse(container)) {
+        match (seen, self.log_excuse(container)) {
             (Ok(true), _) => {}
             (Ok(false), Some(excuse)) => {
-                self.calls.notes.change().early_logs.entry(excuse).or_default().insert(container.id.clone());
+                self.calls
+                    .recorder
+                    .outcome()
+                    .early_logs
+                    .entry(excuse)
+                    .or_default()
+                    .insert(container.id.clone());
             }
             (Ok(false), None) => {
-                self.wrong_with(at, which, format_args!("the log {path} lacks its end: {container:?}"));
+                self.report_container_violation(
+                    at,
+                    which,
+                    format_args!("the log {path} lacks its end: {container:?}"),
+                );
             }
-            (Err(fault), _) => self.wrong_with(at, which, format_args!("the log {path}: {fault}")),
+            (Err(fault), _) => {
+                self.report_container_violation(at, which, format_args!("the log {path}: {fault}"))
+            }
         }
     }
 
     /// Why the log of a container may lack its end.
-    fn excuse(&self, container: &Container) -> Option<Excuse> {
-        if self.harmed(&container.id) {
+    fn log_excuse(&self, container: &ClientContainer) -> Option<Excuse> {
+        if self.is_shim_killed(&container.id) {
             return Some(Excuse::Shim);
         }
-        let both = container.ending.is_some_and(|since| self.calls.ledger.both_killed(since));
+        let both = container.ending_since.is_some_and(|since| self.calls.expected.both_killed(since));
         both.then_some(Excuse::DaemonAndLogkeeper)
     }
 }
 
 /// Whether a log has all that its container wrote; one that was killed has no last word.
-fn is_complete(container: &Container, read: &log::Read) -> bool {
+fn is_complete(container: &ClientContainer, read: &log::LogProgress) -> bool {
     match container.code {
         Some(OWN_CODE) => read.last == LINES,
-        Some(OBEDIENT_CODE) => read.end.is_some_and(|end| end == read.last + 1 || end == read.last),
+        Some(SIGTERM_HANDLED_CODE) => read.end.is_some_and(|end| end == read.last + 1 || end == read.last),
         _ => true,
     }
 }

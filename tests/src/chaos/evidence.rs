@@ -3,25 +3,25 @@
 use std::fs;
 use std::path::Path;
 
-use super::outcome::Notes;
-use crate::node::Node;
+use super::outcome::RunRecorder;
+use crate::node::TestNode;
 
 /// The most lines of one log that are told.
-const MOST: usize = 60;
+const MAX_LINES: usize = 60;
 /// Lines that are told before and after each that is of the container: what ended it may not name it.
-const AROUND: usize = 4;
+const CONTEXT_LINES: usize = 4;
 
 /// What a container's clients were told, the end of its own log, and what the daemon and containerd have logged of it and around that; of
 /// the daemon's log also what it has warned of, which may name another container of the pod.
-pub(super) fn of(node: &Node, notes: &Notes, id: &str, log: &Path) -> String {
+pub(super) fn collect(node: &TestNode, notes: &RunRecorder, id: &str, log: &Path) -> String {
     let mut text = String::new();
-    tell(&mut text, "answers and kills", &notes.past_of(id));
-    tell(&mut text, &log.display().to_string(), &lines_of(log));
+    append_lines(&mut text, "answers and kills", &notes.history_of(id));
+    append_lines(&mut text, &log.display().to_string(), &lines_of(log));
     let daemon = node.root().daemon_log();
     let containerd = node.root().state().join("containerd/containerd.log");
     let tells = |line: &str| line.contains(id) || line.contains(" WARN ") || line.contains(" ERROR ");
-    tell(&mut text, &daemon.display().to_string(), &around(lines_of(&daemon), tells));
-    tell(
+    append_lines(&mut text, &daemon.display().to_string(), &around(lines_of(&daemon), tells));
+    append_lines(
         &mut text,
         &containerd.display().to_string(),
         &around(lines_of(&containerd), |line| line.contains(id)),
@@ -41,14 +41,15 @@ fn lines_of(log: &Path) -> Vec<String> {
 /// The lines that `of` picks, and those next to them.
 fn around(lines: Vec<String>, of: impl Fn(&str) -> bool) -> Vec<String> {
     let picked: Vec<bool> = lines.iter().map(|line| of(line)).collect();
-    let near =
-        |at: usize| picked[at.saturating_sub(AROUND)..picked.len().min(at + AROUND + 1)].contains(&true);
+    let near = |at: usize| {
+        picked[at.saturating_sub(CONTEXT_LINES)..picked.len().min(at + CONTEXT_LINES + 1)].contains(&true)
+    };
     lines.into_iter().enumerate().filter(|(at, _)| near(*at)).map(|(_, line)| line).collect()
 }
 
 /// Adds the last lines.
-fn tell(text: &mut String, name: &str, lines: &[String]) {
-    let last = &lines[lines.len().saturating_sub(MOST)..];
+fn append_lines(text: &mut String, name: &str, lines: &[String]) {
+    let last = &lines[lines.len().saturating_sub(MAX_LINES)..];
     text.push_str(&format!("\n    {name} (the last {} of {} lines):", last.len(), lines.len()));
     for line in last {
         text.push_str("\n      ");

@@ -5,29 +5,29 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::calls::Calls;
-use super::ledger::Victim;
+use super::calls::RetryingCalls;
+use super::expected_state::Victim;
 use super::random::Random;
 use crate::cri::Cri;
 use crate::host::processes;
-use crate::node::Node;
+use crate::node::TestNode;
 
 /// Out of a hundred kills, so many are of each.
 const WEIGHTS: [(Victim, u64); 4] =
     [(Victim::Daemon, 70), (Victim::Logkeeper, 10), (Victim::Containerd, 8), (Victim::Shim, 12)];
 /// The daemon must answer with the right lists within this.
-const RETURN: Duration = Duration::from_secs(60);
+const RECOVERY_LIMIT: Duration = Duration::from_secs(60);
 /// How long after its kill containerd is still on its way back.
-const CONTAINERD_RETURNS: Duration = Duration::from_secs(3);
+const CONTAINERD_RESTART_TIME: Duration = Duration::from_secs(3);
 /// Between two tries to reach the daemon.
 const POLL: Duration = Duration::from_millis(2);
 
 /// Kills, and looks at what comes back.
 #[derive(Debug)]
 pub(super) struct Killer<'r> {
-    pub(super) node: &'r Node,
+    pub(super) node: &'r TestNode,
     pub(super) cri: Cri,
-    pub(super) calls: Calls<'r>,
+    pub(super) calls: RetryingCalls<'r>,
     pub(super) random: Random,
     /// Between two kills, in milliseconds: the least and the most.
     pub(super) pauses: (u64, u64),
@@ -65,15 +65,15 @@ impl Killer<'_> {
             Victim::Shim if !self.kill_shim(choice) => return self.kill(Victim::Daemon, choice),
             Victim::Shim => {}
         }
-        *self.calls.notes.change().kills.entry(victim).or_default() += 1;
+        *self.calls.recorder.outcome().kills.entry(victim).or_default() += 1;
     }
 
     fn kill_containerd(&self) {
-        let Some(mut upstream) = self.node.upstream() else {
+        let Some(mut upstream) = self.node.external_containerd() else {
             return self.kill_managed(Victim::Containerd, "containerd");
         };
-        self.calls.killed(Victim::Containerd);
-        upstream.crash();
+        self.calls.record_kill(Victim::Containerd);
+        upstream.restart_without_waiting();
     }
 
     fn kill_managed(&self, victim: Victim, name: &str) {
@@ -81,7 +81,7 @@ impl Killer<'_> {
         let is_it =
             |pid: &Pid| processes::find(pid.as_raw()).is_some_and(|found| found.command.contains(name));
         let Some(pid) = self.node.root().managed(name).filter(is_it) else { return };
-        self.calls.killed(victim);
+        self.calls.record_kill(victim);
         let _ = kill(pid, Signal::SIGKILL);
     }
 
@@ -105,22 +105,22 @@ impl Killer<'_> {
         let shim = &shims[Random::new(choice, 0).index(shims.len())];
         let mut words = shim.command.split(' ').skip_while(|word| *word != "-id");
         let id = words.nth(1).unwrap_or_default();
-        self.calls.killed(Victim::Shim);
-        self.calls.ledger.harm(id);
+        self.calls.record_kill(Victim::Shim);
+        self.calls.expected.mark_shim_killed(id);
         let _ = kill(Pid::from_raw(shim.pid), Signal::SIGKILL);
         true
     }
 
     fn kill_daemon(&self) {
-        let ledger = self.calls.ledger;
+        let ledger = self.calls.expected;
         let mut daemon = self.node.daemon();
         let since = Instant::now();
-        self.calls.killed(Victim::Daemon);
+        self.calls.record_kill(Victim::Daemon);
         daemon.kill9();
         daemon.spawn();
         drop(daemon);
         let mut last = String::from("it never answered");
-        while since.elapsed() < RETURN {
+        while since.elapsed() < RECOVERY_LIMIT {
             let before = ledger.snapshot();
             match self.cri.pods().and_then(|pods| Ok((pods, self.cri.containers()?))) {
                 Ok((pods, containers)) => {
@@ -128,9 +128,9 @@ impl Killer<'_> {
                     let wrong = ledger.contradictions(&before, &pods, &containers);
                     if wrong.is_empty() {
                         let both = since
-                            .checked_sub(CONTAINERD_RETURNS)
+                            .checked_sub(CONTAINERD_RESTART_TIME)
                             .is_some_and(|near| ledger.was_killed_after(&[Victim::Containerd], near));
-                        let mut outcome = self.calls.notes.change();
+                        let mut outcome = self.calls.recorder.outcome();
                         if both {
                             outcome.serving_both.push(took)
                         } else {
@@ -141,7 +141,7 @@ impl Killer<'_> {
                     let said = wrong.join("; ");
                     if said != last {
                         self.calls
-                            .notes
+                            .recorder
                             .violation(format_args!("wrong lists after a kill of the daemon: {said}"));
                     }
                     last = said;
@@ -149,15 +149,15 @@ impl Killer<'_> {
                 Err(status) => {
                     last = status.to_string();
                     if last.contains("recovering") {
-                        self.calls.notes.change().refused_starting += 1;
+                        self.calls.recorder.outcome().refused_starting += 1;
                     }
                 }
             }
             std::thread::sleep(POLL);
         }
         let tail = self.node.daemon().tail();
-        self.calls.notes.violation(format_args!(
-            "the daemon did not serve within {RETURN:?} of its kill: {last}\n{tail}"
+        self.calls.recorder.violation(format_args!(
+            "the daemon did not serve within {RECOVERY_LIMIT:?} of its kill: {last}\n{tail}"
         ));
     }
 }

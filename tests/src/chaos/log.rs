@@ -1,10 +1,10 @@
 //! What a container's log must look like: numbered lines, none missing, doubled or torn.
 
-use crate::node::content;
+use crate::node::log_content;
 
 /// How far a log goes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Read {
+pub(super) struct LogProgress {
     /// The last number.
     pub(super) last: u64,
     /// The number that the container's last word names, if it had one.
@@ -15,9 +15,9 @@ pub(super) struct Read {
 ///
 /// # Errors
 /// The first line that should not be there.
-pub(super) fn read(text: &str) -> Result<Read, String> {
+pub(super) fn read(text: &str) -> Result<LogProgress, String> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let mut read = Read { last: 0, end: None };
+    let mut read = LogProgress { last: 0, end: None };
     for line in whole.lines() {
         let fault = || format!("after line {} comes {line:?}", read.last);
         let mut words = line.split(' ');
@@ -30,7 +30,7 @@ pub(super) fn read(text: &str) -> Result<Read, String> {
         if !formed || read.end.is_some() {
             return Err(fault());
         }
-        let said = content(line);
+        let said = log_content(line);
         if let Some(number) = said.strip_prefix("end ") {
             read.end = Some(number.parse().map_err(|_| fault())?);
         } else if said.parse() == Ok(read.last + 1) {

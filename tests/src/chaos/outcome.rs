@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Settings;
-use super::ledger::Victim;
+use super::expected_state::Victim;
 
 /// The most violations that are kept.
-const MOST: usize = 200;
+const MAX_VIOLATIONS: usize = 200;
 /// The most answers and kills that are remembered, so that a violation can be told with what went before.
-const REMEMBERED: usize = 20_000;
+const MAX_HISTORY: usize = 20_000;
 
 /// What a run came to.
 #[derive(Debug, Clone)]
@@ -55,22 +55,22 @@ pub enum Excuse {
 
 /// Where the threads of a run put down what they see.
 #[derive(Debug)]
-pub(super) struct Notes {
+pub(super) struct RunRecorder {
     began: Instant,
     outcome: Mutex<Outcome>,
-    past: Mutex<VecDeque<Moment>>,
+    history: Mutex<VecDeque<HistoryEntry>>,
 }
 
 /// What was seen at some time.
 #[derive(Debug)]
-struct Moment {
+struct HistoryEntry {
     at: Duration,
     /// Which object it concerns; all of them if none.
     object: Option<String>,
     what: String,
 }
 
-impl Notes {
+impl RunRecorder {
     pub(super) fn new(settings: Settings) -> Self {
         let outcome = Outcome {
             settings,
@@ -87,26 +87,26 @@ impl Notes {
             early_logs: BTreeMap::new(),
             violations: Vec::new(),
         };
-        Self { began: Instant::now(), outcome: Mutex::new(outcome), past: Mutex::default() }
+        Self { began: Instant::now(), outcome: Mutex::new(outcome), history: Mutex::default() }
     }
 
-    fn past(&self) -> MutexGuard<'_, VecDeque<Moment>> {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, VecDeque<HistoryEntry>> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers what was seen of an object, or of all.
-    pub(super) fn saw(&self, object: Option<&str>, what: String) {
-        let mut past = self.past();
-        if past.len() == REMEMBERED {
+    pub(super) fn record(&self, object: Option<&str>, what: String) {
+        let mut past = self.history();
+        if past.len() == MAX_HISTORY {
             past.pop_front();
         }
-        past.push_back(Moment { at: self.began.elapsed(), object: object.map(str::to_owned), what });
+        past.push_back(HistoryEntry { at: self.began.elapsed(), object: object.map(str::to_owned), what });
     }
 
     /// What was seen of an object, and of all since it was first seen.
-    pub(super) fn past_of(&self, object: &str) -> Vec<String> {
-        let past = self.past();
-        let of_it = |moment: &&Moment| moment.object.as_deref().is_none_or(|of| of == object);
+    pub(super) fn history_of(&self, object: &str) -> Vec<String> {
+        let past = self.history();
+        let of_it = |moment: &&HistoryEntry| moment.object.as_deref().is_none_or(|of| of == object);
         past.iter()
             .skip_while(|moment| moment.object.as_deref() != Some(object))
             .filter(of_it)
@@ -114,15 +114,15 @@ impl Notes {
             .collect()
     }
 
-    pub(super) fn change(&self) -> MutexGuard<'_, Outcome> {
+    pub(super) fn outcome(&self) -> MutexGuard<'_, Outcome> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts down what should not have been.
     pub(super) fn violation(&self, what: impl fmt::Display) {
         let at = self.began.elapsed().as_secs_f64();
-        let mut outcome = self.change();
-        if outcome.violations.len() < MOST {
+        let mut outcome = self.outcome();
+        if outcome.violations.len() < MAX_VIOLATIONS {
             outcome.violations.push(format!("at {at:.3} s: {what}"));
         }
     }

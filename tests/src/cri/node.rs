@@ -23,7 +23,7 @@ impl Cri {
     ///
     /// # Errors
     /// What the daemon says.
-    pub fn name_ranges(&self, pod_cidr: &str) -> Result<(), Status> {
+    pub fn set_pod_cidr(&self, pod_cidr: &str) -> Result<(), Status> {
         let network_config = Some(cri::NetworkConfig { pod_cidr: pod_cidr.to_owned() });
         let request =
             cri::UpdateRuntimeConfigRequest { runtime_config: Some(cri::RuntimeConfig { network_config }) };

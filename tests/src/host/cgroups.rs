@@ -45,7 +45,7 @@ pub fn value(container: &str, names: [&str; 2]) -> String {
 /// # Panics
 /// When it cannot be made.
 #[must_use]
-pub fn made(path: &str) -> PathBuf {
+pub fn create(path: &str) -> PathBuf {
     let v1 = Path::new("/sys/fs/cgroup/memory");
     let root = if v1.is_dir() { v1 } else { Path::new("/sys/fs/cgroup") };
     let dir = root.join(path);
@@ -113,9 +113,9 @@ fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
 
 /// A process that is none of a container's, in its control group until this is dropped.
 #[derive(Debug)]
-pub struct Stray(Child);
+pub struct ForeignProcess(Child);
 
-impl Stray {
+impl ForeignProcess {
     /// Starts one and moves it there.
     ///
     /// # Panics
@@ -128,7 +128,7 @@ impl Stray {
     }
 }
 
-impl Drop for Stray {
+impl Drop for ForeignProcess {
     fn drop(&mut self) {
         // It may have been killed with the others.
         let _ = self.0.kill().and_then(|()| self.0.wait());

@@ -8,7 +8,7 @@ const STATE: &str = "/run/containerd/runc";
 
 /// The directories of containers whose bundle or root file system lies below `root`.
 #[must_use]
-pub fn naming(root: &Path) -> Vec<PathBuf> {
+pub fn state_dirs_of(root: &Path) -> Vec<PathBuf> {
     let root = root.to_string_lossy();
     let namespaces = fs::read_dir(STATE).into_iter().flatten().flatten();
     let containers =
@@ -27,9 +27,9 @@ pub fn naming(root: &Path) -> Vec<PathBuf> {
 /// Removes what [`naming`] finds: to be called when nothing of `root` runs. Returns what is left.
 #[must_use]
 pub fn clear(root: &Path) -> Vec<PathBuf> {
-    for dir in naming(root) {
+    for dir in state_dirs_of(root) {
         // What stays is found again.
         let _ = fs::remove_dir_all(dir);
     }
-    naming(root)
+    state_dirs_of(root)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Status;
 
-use super::Node;
+use super::TestNode;
 use crate::host::{eventually, random_name};
 
 /// How long a log may take to hold what was printed.
@@ -16,16 +16,16 @@ const LOG_LIMIT: Duration = Duration::from_secs(20);
 
 /// A pod that is stopped and removed when it is dropped; then nothing may be left that carries its id.
 #[derive(Debug)]
-pub struct Pod<'n> {
-    node: &'n Node,
+pub struct TestPod<'n> {
+    node: &'n TestNode,
     id: String,
     config: cri::PodSandboxConfig,
 }
 
-impl<'n> Pod<'n> {
+impl<'n> TestPod<'n> {
     /// Takes care of a pod that exists already.
     #[must_use]
-    pub const fn adopt(node: &'n Node, id: String, config: cri::PodSandboxConfig) -> Self {
+    pub const fn adopt(node: &'n TestNode, id: String, config: cri::PodSandboxConfig) -> Self {
         Self { node, id, config }
     }
 
@@ -103,7 +103,7 @@ impl<'n> Pod<'n> {
     /// When either is refused.
     #[track_caller]
     #[must_use]
-    pub fn shell(&self, name: &str, script: &str) -> String {
+    pub fn start_shell(&self, name: &str, script: &str) -> String {
         self.start(&self.node.container(name, &["sh", "-c", script]))
     }
 
@@ -113,7 +113,7 @@ impl<'n> Pod<'n> {
     /// When either is refused.
     #[track_caller]
     #[must_use]
-    pub fn shell_with(
+    pub fn start_shell_with(
         &self,
         name: &str,
         script: &str,
@@ -131,11 +131,11 @@ impl<'n> Pod<'n> {
     /// When it is refused, or does not end with 0.
     #[track_caller]
     #[must_use]
-    pub fn output(&self, script: &str, change: impl FnOnce(&mut cri::ContainerConfig)) -> String {
+    pub fn run_shell(&self, script: &str, change: impl FnOnce(&mut cri::ContainerConfig)) -> String {
         let name = random_name();
-        let id = self.shell_with(&name, script, change);
+        let id = self.start_shell_with(&name, script, change);
         let status = self.node.cri.wait_exit(&id);
-        let text = self.text(&name);
+        let text = self.log_text(&name);
         assert!(status.exit_code == 0, "{script:?} ended with {}: {text}", status.exit_code);
         text
     }
@@ -170,13 +170,13 @@ impl<'n> Pod<'n> {
 
     /// What a container has printed so far, lines without their stamp.
     #[must_use]
-    pub fn text(&self, name: &str) -> String {
-        let lines: Vec<_> = self.log(name).iter().map(|line| content(line).to_owned()).collect();
+    pub fn log_text(&self, name: &str) -> String {
+        let lines: Vec<_> = self.log(name).iter().map(|line| log_content(line).to_owned()).collect();
         lines.join("\n")
     }
 }
 
-impl Drop for Pod<'_> {
+impl Drop for TestPod<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.node.failed.store(true, Ordering::SeqCst);
@@ -200,6 +200,6 @@ impl Drop for Pod<'_> {
 
 /// What a line of a log says, without time, stream and tag.
 #[must_use]
-pub fn content(line: &str) -> &str {
+pub fn log_content(line: &str) -> &str {
     line.splitn(4, ' ').nth(3).unwrap_or_default()
 }

@@ -12,14 +12,14 @@ use switchyard_proto::nomad::shared::hclspec;
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
 
+use super::agent_paths::AgentPaths;
 use super::config::encode;
-use super::driver::Driver;
-use super::place::Place;
-use super::plugin::{Plugin, Reattach};
+use super::driver::BlockingDriver;
+use super::plugin::{PluginProcess, ReattachConfig};
 use crate::daemon::binary;
 
 /// How long an agent looks for the end of its plugin when a call has failed.
-const EXIT_LOOK: Duration = Duration::from_secs(3);
+const EXIT_WAIT: Duration = Duration::from_secs(3);
 
 /// An agent. Dropping it kills its plugin; tasks stay.
 #[derive(Debug)]
@@ -28,12 +28,12 @@ pub struct Agent {
     args: Vec<String>,
     config: Value,
     runtime: Arc<Runtime>,
-    instance: Mutex<Plugin>,
+    instance: Mutex<PluginProcess>,
 }
 
 /// Why a call failed, as an agent sees it.
 #[derive(Debug)]
-pub enum Fault {
+pub enum CallFailure {
     /// The plugin has ended: a new one is started, and asked again.
     PluginShutdown,
     /// The call itself failed.
@@ -49,7 +49,7 @@ impl Agent {
     /// When the agent would not start.
     #[track_caller]
     #[must_use]
-    pub fn start(place: impl Into<Place>, config: &Value) -> Self {
+    pub fn start(place: impl Into<AgentPaths>, config: &Value) -> Self {
         Self::start_with(place, &[], config)
     }
 
@@ -59,14 +59,14 @@ impl Agent {
     /// As [`Agent::start`].
     #[track_caller]
     #[must_use]
-    pub fn start_with(place: impl Into<Place>, more: &[&str], config: &Value) -> Self {
+    pub fn start_with(place: impl Into<AgentPaths>, more: &[&str], config: &Value) -> Self {
         let place = place.into();
-        let exe = install(&place).join("switchyard");
+        let exe = install_plugins(&place).join("switchyard");
         let mut args = socket_args(&place);
         args.extend(more.iter().map(|word| (*word).to_owned()));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = Arc::new(runtime.expect("a runtime can be made"));
-        look_at(&exe, &args, &runtime);
+        read_schema(&exe, &args, &runtime);
         try_config(&exe, &args, config, &runtime).expect("the configuration is taken");
         let instance = Mutex::new(dispense(&exe, &args, config, &runtime));
         Self { exe, args, config: config.clone(), runtime, instance }
@@ -78,23 +78,23 @@ impl Agent {
     /// When it does not answer.
     #[track_caller]
     #[must_use]
-    pub fn reattach(self_before: Parts, record: Reattach) -> Self {
-        let Parts { exe, args, config, runtime } = self_before;
-        look_at(&exe, &args, &runtime);
+    pub fn reattach(self_before: AgentState, record: ReattachConfig) -> Self {
+        let AgentState { exe, args, config, runtime } = self_before;
+        read_schema(&exe, &args, &runtime);
         try_config(&exe, &args, &config, &runtime).expect("the configuration is taken");
-        let plugin = Plugin::reattach(record, &runtime);
+        let plugin = PluginProcess::reattach(record, &runtime);
         let info = plugin.info().expect("a plugin that was reattached to answers");
         assert_eq!(info.r#type(), base::PluginType::Driver);
-        Driver::new(&plugin, &runtime).init().expect("it is asked to go on");
+        BlockingDriver::new(&plugin, &runtime).init().expect("it is asked to go on");
         Self { exe, args, config, runtime, instance: Mutex::new(plugin) }
     }
 
     /// Dies as with SIGKILL: what is left is the plugin, and what the next life starts from.
     #[must_use]
-    pub fn crash(self) -> (Parts, Reattach) {
+    pub fn crash(self) -> (AgentState, ReattachConfig) {
         let Self { exe, args, config, runtime, instance } = self;
         let plugin = instance.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (Parts { exe, args, config, runtime }, plugin.abandon())
+        (AgentState { exe, args, config, runtime }, plugin.abandon())
     }
 
     /// Ends as asked to: the driver is told, then the plugin ends.
@@ -109,14 +109,14 @@ impl Agent {
     }
 
     /// The one instance.
-    pub fn plugin(&self) -> MutexGuard<'_, Plugin> {
+    pub fn plugin(&self) -> MutexGuard<'_, PluginProcess> {
         self.instance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The calls on it.
     #[must_use]
-    pub fn driver(&self) -> Driver {
-        Driver::new(&self.plugin(), &self.runtime)
+    pub fn driver(&self) -> BlockingDriver {
+        BlockingDriver::new(&self.plugin(), &self.runtime)
     }
 
     /// The schema of tasks.
@@ -138,12 +138,12 @@ impl Agent {
     }
 
     /// What an agent makes of the failure of a call: it looks for the end of the plugin for a while.
-    pub fn fault(&self, status: Status) -> Fault {
+    pub fn classify_failure(&self, status: Status) -> CallFailure {
         // Go's client says `Unavailable` of a connection that broke.
         let broke = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
         let may_be_end = broke || matches!(status.code(), Code::Unavailable | Code::Cancelled);
-        let ended = may_be_end && self.plugin().exit(EXIT_LOOK).is_some();
-        if ended { Fault::PluginShutdown } else { Fault::Status(status) }
+        let ended = may_be_end && self.plugin().exit(EXIT_WAIT).is_some();
+        if ended { CallFailure::PluginShutdown } else { CallFailure::Status(status) }
     }
 
     /// The instance that answers: a new one if the last has ended. Several callers get the same.
@@ -152,18 +152,18 @@ impl Agent {
     /// When no new one comes up.
     #[track_caller]
     #[must_use]
-    pub fn dispense(&self) -> Driver {
+    pub fn dispense(&self) -> BlockingDriver {
         let mut plugin = self.plugin();
         if plugin.exit(Duration::ZERO).is_some() {
             *plugin = dispense(&self.exe, &self.args, &self.config, &self.runtime);
         }
-        Driver::new(&plugin, &self.runtime)
+        BlockingDriver::new(&plugin, &self.runtime)
     }
 }
 
 /// What one life of an agent leaves to the next.
 #[derive(Debug)]
-pub struct Parts {
+pub struct AgentState {
     exe: PathBuf,
     args: Vec<String>,
     config: Value,
@@ -176,7 +176,7 @@ pub struct Parts {
 /// When that fails.
 #[track_caller]
 #[must_use]
-pub fn install(place: impl Into<Place>) -> PathBuf {
+pub fn install_plugins(place: impl Into<AgentPaths>) -> PathBuf {
     let dir = place.into().dir.join("nomad-plugins");
     let installed = Command::new(binary()).args(["nomad-plugin", "install"]).arg(&dir).output();
     let installed = installed.expect("the binary exists, so it starts");
@@ -189,14 +189,14 @@ pub fn install(place: impl Into<Place>) -> PathBuf {
 /// # Panics
 /// When the path of its socket is no text.
 #[must_use]
-pub fn socket_args(place: impl Into<Place>) -> Vec<String> {
+pub fn socket_args(place: impl Into<AgentPaths>) -> Vec<String> {
     let socket = place.into().socket;
     vec!["--socket".to_owned(), socket.to_str().expect("the path is ASCII").to_owned()]
 }
 
 /// The first start: what is it, and what does it take?
 #[track_caller]
-fn look_at(exe: &Path, args: &[String], runtime: &Arc<Runtime>) {
+fn read_schema(exe: &Path, args: &[String], runtime: &Arc<Runtime>) {
     let plugin = launch(exe, args, runtime);
     let info = plugin.info().expect("a plugin says what it is");
     assert_eq!(info.r#type(), base::PluginType::Driver);
@@ -222,22 +222,22 @@ fn try_config(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime
 
 /// The third start: the one that stays.
 #[track_caller]
-fn dispense(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime>) -> Plugin {
+fn dispense(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime>) -> PluginProcess {
     let plugin = launch(exe, args, runtime);
     let bytes = encoded(&plugin, config);
     plugin.set_config(bytes, Some(nomad_config())).expect("the configuration was taken before");
-    Driver::new(&plugin, runtime).init().expect("a driver begins");
+    BlockingDriver::new(&plugin, runtime).init().expect("a driver begins");
     plugin
 }
 
 #[track_caller]
-fn launch(exe: &Path, args: &[String], runtime: &Arc<Runtime>) -> Plugin {
-    Plugin::launch(exe, args, runtime)
+fn launch(exe: &Path, args: &[String], runtime: &Arc<Runtime>) -> PluginProcess {
+    PluginProcess::launch(exe, args, runtime)
         .unwrap_or_else(|failed| panic!("the plugin does not start: {failed:?}"))
 }
 
 #[track_caller]
-fn encoded(plugin: &Plugin, config: &Value) -> Vec<u8> {
+fn encoded(plugin: &PluginProcess, config: &Value) -> Vec<u8> {
     let spec = plugin.config_schema().expect("a plugin says what it takes").spec;
     encode(&spec.expect("ours takes something"), config)
 }

@@ -15,15 +15,15 @@ const EMPTY: Duration = Duration::from_secs(5);
 
 /// The groups of one task.
 #[derive(Debug)]
-pub struct Leaf {
+pub struct TaskCgroups {
     /// What the driver is told: the absolute path of the group, or of the set of processors.
     pub cpuset_cgroup: String,
-    own: Vec<PathBuf>,
+    created: Vec<PathBuf>,
 }
 
 // === impl Leaf ===
 
-impl Leaf {
+impl TaskCgroups {
     /// Makes them below `parent`, the agent's own, for a task that shares its processors with others. What tasks share stays.
     ///
     /// # Panics
@@ -40,7 +40,7 @@ impl Leaf {
             for dir in [root, &root.join(parent), &share] {
                 delegate(dir);
             }
-            return Self { cpuset_cgroup: text(&leaf), own: vec![leaf] };
+            return Self { cpuset_cgroup: text(&leaf), created: vec![leaf] };
         }
         let share = root.join("cpuset").join(parent).join("share");
         fs::create_dir_all(&share).expect("root can make control groups");
@@ -54,7 +54,7 @@ impl Leaf {
         for dir in &own {
             fs::create_dir_all(dir).expect("root can make control groups");
         }
-        Self { cpuset_cgroup: text(&share), own }
+        Self { cpuset_cgroup: text(&share), created: own }
     }
 
     /// Removes them as an agent does when the task is gone.
@@ -62,7 +62,7 @@ impl Leaf {
     /// # Errors
     /// The first that cannot be removed: something is in it.
     pub fn remove(&mut self) -> io::Result<()> {
-        for dir in &self.own {
+        for dir in &self.created {
             let mut outcome = Ok(());
             eventually(EMPTY, || {
                 outcome = gone(fs::remove_dir(dir));
@@ -74,7 +74,7 @@ impl Leaf {
     }
 }
 
-impl Drop for Leaf {
+impl Drop for TaskCgroups {
     fn drop(&mut self) {
         // What is left is found by the test's last look around.
         let _ = self.remove();

@@ -12,27 +12,27 @@ use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
-use super::plugin::Plugin;
+use super::plugin::PluginProcess;
 
 /// How long a call may take that ought to be answered soon.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The calls on one connection. Each blocks.
 #[derive(Clone)]
-pub struct Driver {
+pub struct BlockingDriver {
     channel: Channel,
     runtime: Arc<Runtime>,
 }
 
 /// A stream of answers.
-pub struct Answers<T> {
+pub struct ResponseStream<T> {
     stream: Streaming<T>,
     runtime: Arc<Runtime>,
 }
 
 /// What came of a command with streams.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Streamed {
+pub struct ExecOutput {
     /// Its standard output.
     pub stdout: String,
     /// Its standard error.
@@ -41,13 +41,13 @@ pub struct Streamed {
     pub code: i32,
 }
 
-impl fmt::Debug for Driver {
+impl fmt::Debug for BlockingDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver").finish_non_exhaustive()
     }
 }
 
-impl<T> fmt::Debug for Answers<T> {
+impl<T> fmt::Debug for ResponseStream<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Answers").finish_non_exhaustive()
     }
@@ -55,10 +55,10 @@ impl<T> fmt::Debug for Answers<T> {
 
 // === impl Driver ===
 
-impl Driver {
+impl BlockingDriver {
     /// The calls on a plugin's connection.
     #[must_use]
-    pub fn new(plugin: &Plugin, runtime: &Arc<Runtime>) -> Self {
+    pub fn new(plugin: &PluginProcess, runtime: &Arc<Runtime>) -> Self {
         Self { channel: plugin.channel(), runtime: Arc::clone(runtime) }
     }
 
@@ -79,8 +79,9 @@ impl Driver {
     fn stream<T>(
         &self,
         call: impl AsyncFnOnce(DriverClient<Channel>) -> Result<Response<Streaming<T>>, Status>,
-    ) -> Result<Answers<T>, Status> {
-        self.call(CALL_LIMIT, call).map(|stream| Answers { stream, runtime: Arc::clone(&self.runtime) })
+    ) -> Result<ResponseStream<T>, Status> {
+        self.call(CALL_LIMIT, call)
+            .map(|stream| ResponseStream { stream, runtime: Arc::clone(&self.runtime) })
     }
 
     /// `Init`.
@@ -129,7 +130,7 @@ impl Driver {
     ///
     /// # Errors
     /// The status of the call.
-    pub fn fingerprint(&self) -> Result<Answers<nomad::FingerprintResponse>, Status> {
+    pub fn fingerprint(&self) -> Result<ResponseStream<nomad::FingerprintResponse>, Status> {
         self.stream(async |mut client| client.fingerprint(nomad::FingerprintRequest {}).await)
     }
 
@@ -137,7 +138,7 @@ impl Driver {
     ///
     /// # Errors
     /// The status of the call.
-    pub fn events(&self) -> Result<Answers<nomad::DriverTaskEvent>, Status> {
+    pub fn events(&self) -> Result<ResponseStream<nomad::DriverTaskEvent>, Status> {
         self.stream(async |mut client| client.task_events(nomad::TaskEventsRequest {}).await)
     }
 
@@ -241,7 +242,11 @@ impl Driver {
     ///
     /// # Errors
     /// The status of the call.
-    pub fn stats(&self, id: &str, interval: Duration) -> Result<Answers<nomad::TaskStatsResponse>, Status> {
+    pub fn stats(
+        &self,
+        id: &str,
+        interval: Duration,
+    ) -> Result<ResponseStream<nomad::TaskStatsResponse>, Status> {
         let request =
             nomad::TaskStatsRequest { task_id: id.to_owned(), collection_interval: Some(wire(interval)) };
         self.stream(async |mut client| client.task_stats(request).await)
@@ -255,14 +260,14 @@ impl Driver {
     /// # Panics
     /// When the result is missing.
     #[track_caller]
-    pub fn exec(&self, id: &str, command: &[&str], timeout: Duration) -> Result<Streamed, Status> {
+    pub fn exec(&self, id: &str, command: &[&str], timeout: Duration) -> Result<ExecOutput, Status> {
         let command = command.iter().map(|word| (*word).to_owned()).collect();
         let request =
             nomad::ExecTaskRequest { task_id: id.to_owned(), command, timeout: Some(wire(timeout)) };
         let answer = self.call(CALL_LIMIT + timeout, async |mut client| client.exec_task(request).await)?;
         let result = answer.result.expect("an agent looks at the result");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(Streamed { stdout: text(&answer.stdout), stderr: text(&answer.stderr), code: result.exit_code })
+        Ok(ExecOutput { stdout: text(&answer.stdout), stderr: text(&answer.stderr), code: result.exit_code })
     }
 
     /// `ExecTaskStreaming` with this input, which is closed after it if `close` says so; an agent never ends its side of the stream.
@@ -280,7 +285,7 @@ impl Driver {
         tty: bool,
         input: &[u8],
         close: bool,
-    ) -> Result<Streamed, Status> {
+    ) -> Result<ExecOutput, Status> {
         let mut said = vec![setup(id, command, tty), size(24, 80)];
         said.extend(input.chunks(1000).map(|chunk| stdin(chunk, false)));
         // A heartbeat in between says nothing.
@@ -305,7 +310,7 @@ impl Driver {
         }
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let code = result.expect("the stream says how it ended").exit_code;
-        Ok(Streamed { stdout: text(stdout), stderr: text(stderr), code })
+        Ok(ExecOutput { stdout: text(stdout), stderr: text(stderr), code })
     }
 
     /// `CreateNetwork`.
@@ -334,7 +339,7 @@ impl Driver {
 
 // === impl Answers ===
 
-impl<T> Answers<T> {
+impl<T> ResponseStream<T> {
     /// The next answer; `None` at the end.
     ///
     /// # Panics

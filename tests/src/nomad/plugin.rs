@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use super::pump::{Eof, Pump};
+use super::pipe_reader::{OnEof, PipeReader};
 use crate::host::eventually;
 
 /// How long an agent waits for the first line.
@@ -36,19 +36,19 @@ pub const COOKIE: (&str, &str) =
     ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
 
 /// A plugin that was started, or reattached to.
-pub struct Plugin {
+pub struct PluginProcess {
     child: Option<Child>,
     pid: u32,
     address: PathBuf,
     channel: Channel,
     runtime: Arc<Runtime>,
     // An agent that reattaches has no pipes.
-    pipes: Option<(Pump, Pump)>,
+    pipes: Option<(PipeReader, PipeReader)>,
 }
 
 /// What an agent writes down of a plugin, to find it again after its own crash. The process is still ours to wait for.
 #[derive(Debug)]
-pub struct Reattach {
+pub struct ReattachConfig {
     child: Child,
     /// Where it listens.
     pub address: PathBuf,
@@ -58,14 +58,14 @@ pub struct Reattach {
 
 /// A plugin that did not come up.
 #[derive(Debug)]
-pub struct Failed {
+pub struct LaunchFailure {
     /// How it ended, if it did.
     pub status: Option<ExitStatus>,
     /// What it said on standard error.
     pub stderr: String,
 }
 
-impl fmt::Debug for Plugin {
+impl fmt::Debug for PluginProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plugin")
             .field("pid", &self.pid)
@@ -76,7 +76,7 @@ impl fmt::Debug for Plugin {
 
 // === impl Plugin ===
 
-impl Plugin {
+impl PluginProcess {
     /// Starts an executable as an agent does, and reads its handshake.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Plugin {
     ///
     /// # Panics
     /// When the executable is not there.
-    pub fn launch(exe: &Path, args: &[String], runtime: &Arc<Runtime>) -> Result<Self, Failed> {
+    pub fn launch(exe: &Path, args: &[String], runtime: &Arc<Runtime>) -> Result<Self, LaunchFailure> {
         Self::launch_with(exe, args, &[COOKIE], runtime)
     }
 
@@ -100,15 +100,17 @@ impl Plugin {
         args: &[String],
         variables: &[(&str, &str)],
         runtime: &Arc<Runtime>,
-    ) -> Result<Self, Failed> {
+    ) -> Result<Self, LaunchFailure> {
         let mut command = Command::new(exe);
         command.args(args).envs(variables.iter().copied());
         command.env("PLUGIN_MIN_PORT", "10000").env("PLUGIN_MAX_PORT", "25000");
         command.env("PLUGIN_PROTOCOL_VERSIONS", "2");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", exe.display()));
-        let stdout = Pump::start(OwnedFd::from(child.stdout.take().expect("it is piped")), Eof::Ends);
-        let stderr = Pump::start(OwnedFd::from(child.stderr.take().expect("it is piped")), Eof::Ends);
+        let stdout =
+            PipeReader::start(OwnedFd::from(child.stdout.take().expect("it is piped")), OnEof::EndOfInput);
+        let stderr =
+            PipeReader::start(OwnedFd::from(child.stderr.take().expect("it is piped")), OnEof::EndOfInput);
         stdout.wait(HANDSHAKE, |text| text.contains('\n'));
         let said = stdout.text();
         let Some(address) = said.lines().next().filter(|_| said.contains('\n')).and_then(parse_handshake)
@@ -118,7 +120,7 @@ impl Plugin {
             // It may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
-            return Err(Failed { status, stderr: stderr.text() });
+            return Err(LaunchFailure { status, stderr: stderr.text() });
         };
         let pid = child.id();
         let channel = connect(&address, runtime);
@@ -138,8 +140,8 @@ impl Plugin {
     /// When it is not there any more.
     #[track_caller]
     #[must_use]
-    pub fn reattach(record: Reattach, runtime: &Arc<Runtime>) -> Self {
-        let Reattach { mut child, address, pid } = record;
+    pub fn reattach(record: ReattachConfig, runtime: &Arc<Runtime>) -> Self {
+        let ReattachConfig { mut child, address, pid } = record;
         assert!(child.try_wait().expect("a child can be waited for").is_none(), "the plugin has ended");
         drop(UnixStream::connect(&address).expect("a plugin listens for as long as it lives"));
         let channel = connect(&address, runtime);
@@ -151,9 +153,9 @@ impl Plugin {
     /// # Panics
     /// When it has ended.
     #[must_use]
-    pub fn abandon(mut self) -> Reattach {
+    pub fn abandon(mut self) -> ReattachConfig {
         let child = self.child.take().expect("a plugin has a process");
-        Reattach { child, address: self.address.clone(), pid: self.pid }
+        ReattachConfig { child, address: self.address.clone(), pid: self.pid }
     }
 
     /// Its process.
@@ -214,11 +216,11 @@ impl Plugin {
         &self,
         call: impl AsyncFnOnce(BasePluginClient<Channel>) -> Result<tonic::Response<T>, Status>,
     ) -> Result<T, Status> {
-        self.within(async { Ok(call(BasePluginClient::new(self.channel())).await?.into_inner()) })
+        self.with_call_limit(async { Ok(call(BasePluginClient::new(self.channel())).await?.into_inner()) })
     }
 
     /// What comes of a call that ought to be answered soon.
-    fn within<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    fn with_call_limit<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         self.runtime.block_on(async {
             match tokio::time::timeout(CALL_LIMIT, call).await {
                 Ok(answer) => answer,
@@ -233,7 +235,9 @@ impl Plugin {
     /// The status of the call.
     pub fn ping(&self, service: &str) -> Result<health::HealthCheckResponse, Status> {
         let request = health::HealthCheckRequest { service: service.to_owned() };
-        self.within(async { Ok(HealthClient::new(self.channel()).check(request).await?.into_inner()) })
+        self.with_call_limit(async {
+            Ok(HealthClient::new(self.channel()).check(request).await?.into_inner())
+        })
     }
 
     /// Asks it to end, closes the connection, and waits as an agent does; whether it ended before an agent would have killed it.
@@ -244,7 +248,7 @@ impl Plugin {
     #[must_use]
     pub fn kill(mut self) -> bool {
         let mut client = GrpcControllerClient::new(self.channel());
-        self.within(client.shutdown(wire::Empty {})).expect("a plugin takes the wish for its end");
+        self.with_call_limit(client.shutdown(wire::Empty {})).expect("a plugin takes the wish for its end");
         drop(client);
         self.exit(GRACE).is_some()
     }
@@ -279,7 +283,7 @@ impl Plugin {
     }
 }
 
-impl Drop for Plugin {
+impl Drop for PluginProcess {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             // It may have ended by itself.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::agent::{Agent, Fault};
+use super::agent::{Agent, CallFailure};
 use crate::host::eventually;
 
 /// How long a test's task may run.
@@ -17,14 +17,14 @@ const RECOVER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Waits for the end of one task on a thread of its own, over as many plugins as it takes.
 #[derive(Debug)]
-pub struct Runner {
-    thread: JoinHandle<Ended>,
+pub struct TaskRunner {
+    thread: JoinHandle<TaskEnd>,
     recovered: Arc<AtomicU32>,
 }
 
 /// How a task ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct TaskEnd {
     /// Its result.
     pub result: nomad::ExitResult,
     /// How often it was recovered.
@@ -33,7 +33,7 @@ pub struct Ended {
 
 // === impl Runner ===
 
-impl Runner {
+impl TaskRunner {
     /// Waits from now on.
     #[must_use]
     pub fn start(agent: &Arc<Agent>, handle: nomad::TaskHandle) -> Self {
@@ -59,7 +59,7 @@ impl Runner {
     /// When the agent would have counted it as failed.
     #[track_caller]
     #[must_use]
-    pub fn join(self) -> Ended {
+    pub fn join(self) -> TaskEnd {
         match self.thread.join() {
             Ok(ended) => ended,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -67,22 +67,22 @@ impl Runner {
     }
 }
 
-fn run(agent: &Agent, handle: &nomad::TaskHandle, recovered: &AtomicU32) -> Ended {
+fn run(agent: &Agent, handle: &nomad::TaskHandle, recovered: &AtomicU32) -> TaskEnd {
     let id = handle.config.as_ref().expect("a handle has the task's configuration").id.clone();
     let mut driver = agent.driver();
     loop {
         let status = match driver.wait(&id, RUN_LIMIT) {
-            Ok(result) => return Ended { result, recovered: recovered.load(Ordering::SeqCst) },
+            Ok(result) => return TaskEnd { result, recovered: recovered.load(Ordering::SeqCst) },
             Err(status) => status,
         };
-        match agent.fault(status) {
-            Fault::PluginShutdown => {
+        match agent.classify_failure(status) {
+            CallFailure::PluginShutdown => {
                 driver = agent.dispense();
                 // Once, and if that fails the task is started a second time.
                 driver.recover(handle).expect("a task is recovered at the first try");
                 recovered.fetch_add(1, Ordering::SeqCst);
             }
-            Fault::Status(status) => panic!("the agent takes the task {id} for failed: {status}"),
+            CallFailure::Status(status) => panic!("the agent takes the task {id} for failed: {status}"),
         }
     }
 }

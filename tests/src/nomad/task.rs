@@ -14,40 +14,40 @@ use serde_json::Value;
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Agent;
-use super::cgroup::Leaf;
+use super::agent_paths::AgentPaths;
+use super::cgroup::TaskCgroups;
 use super::config::encode;
-use super::place::Place;
-use super::pump::{Eof, Pump};
+use super::pipe_reader::{OnEof, PipeReader};
 use crate::host::random_name;
 
 /// How long a task may take to say something.
-const SAY_LIMIT: Duration = Duration::from_secs(20);
+const OUTPUT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A task that is ready to be started. Dropping it removes its directories and control groups.
 #[derive(Debug)]
-pub struct Setup {
+pub struct TaskSetup {
     /// The request; a test may change it.
     pub config: nomad::TaskConfig,
     dir: PathBuf,
-    logs: Option<(Pump, Pump)>,
-    leaf: Option<Leaf>,
+    logs: Option<(PipeReader, PipeReader)>,
+    cgroups: Option<TaskCgroups>,
 }
 
 // === impl Setup ===
 
-impl Setup {
+impl TaskSetup {
     /// Prepares a task of this name in an allocation of its own, with this configuration of the driver.
     ///
     /// # Panics
     /// When the configuration does not fit the schema, or files cannot be made.
     #[track_caller]
     #[must_use]
-    pub fn new(place: impl Into<Place>, agent: &Agent, name: &str, driver_config: &Value) -> Self {
+    pub fn new(place: impl Into<AgentPaths>, agent: &Agent, name: &str, driver_config: &Value) -> Self {
         let place = place.into();
         let alloc = uuid();
         let dir = place.dir.join("nomad/alloc").join(&alloc);
         let logs = dir.join("alloc/logs");
-        let leaf = Leaf::make(&place.cgroup, &alloc, name);
+        let leaf = TaskCgroups::make(&place.cgroup, &alloc, name);
         let config = nomad::TaskConfig {
             id: format!("{alloc}/{name}/{}", random_name()),
             name: name.to_owned(),
@@ -76,14 +76,14 @@ impl Setup {
     /// As [`Setup::new`].
     #[track_caller]
     #[must_use]
-    pub fn again(place: impl Into<Place>, config: nomad::TaskConfig) -> Self {
-        let leaf = Leaf::make(&place.into().cgroup, &config.alloc_id, &config.name);
+    pub fn restored(place: impl Into<AgentPaths>, config: nomad::TaskConfig) -> Self {
+        let leaf = TaskCgroups::make(&place.into().cgroup, &config.alloc_id, &config.name);
         Self::of(config, leaf)
     }
 
     /// Makes the directories and the FIFOs that are not there, and reads the latter.
     #[track_caller]
-    fn of(config: nomad::TaskConfig, leaf: Leaf) -> Self {
+    fn of(config: nomad::TaskConfig, leaf: TaskCgroups) -> Self {
         let dir = PathBuf::from(&config.alloc_dir);
         for below in ["alloc/data", "alloc/tmp", "alloc/logs"] {
             fs::create_dir_all(dir.join(below)).expect("the place can be written");
@@ -96,14 +96,14 @@ impl Setup {
                 mkfifo(Path::new(path), Mode::S_IRUSR | Mode::S_IWUSR).expect("root can make a FIFO");
             }
         }
-        let mut setup = Self { config, dir, logs: None, leaf: Some(leaf) };
-        setup.listen();
+        let mut setup = Self { config, dir, logs: None, cgroups: Some(leaf) };
+        setup.open_log_readers();
         setup
     }
 
     /// Leaves all as it is, as the end of an agent does that is asked to stop.
-    pub fn leave(mut self) {
-        self.deafen();
+    pub fn detach(mut self) {
+        self.close_log_readers();
         std::mem::forget(self);
     }
 
@@ -114,7 +114,7 @@ impl Setup {
     }
 
     /// Another start of the same task: a new id, all else as before.
-    pub fn renew(&mut self) {
+    pub fn assign_new_id(&mut self) {
         self.config.id = format!("{}/{}/{}", self.config.alloc_id, self.config.name, random_name());
     }
 
@@ -140,14 +140,16 @@ impl Setup {
     }
 
     /// Ends the readers of its output, as when the agent dies; [`Setup::listen`] starts new ones.
-    pub fn deafen(&mut self) {
+    pub fn close_log_readers(&mut self) {
         self.logs = None;
     }
 
     /// Reads its output again, from now on.
-    pub fn listen(&mut self) {
-        self.logs =
-            Some((read(Path::new(&self.config.stdout_path)), read(Path::new(&self.config.stderr_path))));
+    pub fn open_log_readers(&mut self) {
+        self.logs = Some((
+            read_fifo(Path::new(&self.config.stdout_path)),
+            read_fifo(Path::new(&self.config.stderr_path)),
+        ));
     }
 
     /// What it has said on standard output.
@@ -169,9 +171,9 @@ impl Setup {
     #[track_caller]
     pub fn wait_stdout(&self, condition: impl FnMut(&str) -> bool) -> String {
         let (stdout, _) = self.logs.as_ref().expect("somebody listens");
-        let held = stdout.wait(SAY_LIMIT, condition);
+        let held = stdout.wait(OUTPUT_LIMIT, condition);
         let said = stdout.text();
-        assert!(held, "the task has not come to it after {SAY_LIMIT:?}: {said:?} and {:?}", self.stderr());
+        assert!(held, "the task has not come to it after {OUTPUT_LIMIT:?}: {said:?} and {:?}", self.stderr());
         said
     }
 
@@ -180,16 +182,16 @@ impl Setup {
     /// # Panics
     /// When something is left in them.
     #[track_caller]
-    pub fn remove_leaf(&mut self) {
-        if let Some(mut leaf) = self.leaf.take() {
+    pub fn remove_cgroups(&mut self) {
+        if let Some(mut leaf) = self.cgroups.take() {
             leaf.remove().expect("the control groups of a task are empty when it is gone");
         }
     }
 }
 
-impl Drop for Setup {
+impl Drop for TaskSetup {
     fn drop(&mut self) {
-        self.deafen();
+        self.close_log_readers();
         // The root's own end removes what is left.
         let _ = fs::remove_dir_all(&self.dir);
     }
@@ -225,10 +227,10 @@ fn resources(cpuset_cgroup: &str) -> nomad::Resources {
 }
 
 /// Reads a FIFO as logmon does; it stays open for whoever writes next.
-fn read(path: &Path) -> Pump {
+fn read_fifo(path: &Path) -> PipeReader {
     let file =
         OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).expect("it has just been made");
-    Pump::start(OwnedFd::from(file), Eof::IsNoEnd)
+    PipeReader::start(OwnedFd::from(file), OnEof::Ignored)
 }
 
 /// An id in the form of Nomad's.

@@ -6,11 +6,11 @@ use std::io;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use switchyard_streaming::Streams;
-use switchyard_streaming::client::{Event, Spdy, WebSocket};
+use switchyard_streaming::client::{ClientEvent, Spdy, WebSocket};
 use tokio_tungstenite::tungstenite::Message;
 use url::Url;
 
-use super::{Carrier, Way};
+use super::{StreamProtocol, Transport};
 
 /// The channels of a WebSocket, by their number.
 const CHANNELS: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
@@ -19,17 +19,17 @@ const CLOSE: [u8; 2] = [255, 0];
 
 /// An opened session.
 #[derive(Debug)]
-pub(super) enum Wire {
+pub(super) enum SessionStreams {
     Spdy { spdy: Spdy, names: HashMap<u32, &'static str> },
     WebSocket(WebSocket),
 }
 
-impl Wire {
+impl SessionStreams {
     /// Opens a session with these streams. The input of either can be ended: WebSocket speaks its fifth version.
-    pub(super) async fn open(way: &Way, url: &Url, streams: Streams) -> io::Result<Self> {
-        match way.carrier {
-            Carrier::WebSocket => Ok(Self::WebSocket(way.websocket(url, "v5.channel.k8s.io").await?)),
-            Carrier::Spdy => {
+    pub(super) async fn open(way: &Transport, url: &Url, streams: Streams) -> io::Result<Self> {
+        match way.protocol {
+            StreamProtocol::WebSocket => Ok(Self::WebSocket(way.websocket(url, "v5.channel.k8s.io").await?)),
+            StreamProtocol::Spdy => {
                 let mut spdy = way.spdy(url, "v4.channel.k8s.io").await?;
                 let Streams { stdin, stdout, stderr, tty } = streams;
                 let wanted = [
@@ -76,7 +76,7 @@ impl Wire {
         match self {
             Self::Spdy { spdy, names } => loop {
                 match spdy.receiver.event().await {
-                    Ok(Some(Event::Data { stream, bytes, .. })) => {
+                    Ok(Some(ClientEvent::Data { stream, bytes, .. })) => {
                         let name = names.get(&stream).copied();
                         return Some((name.unwrap_or_else(|| panic!("data of stream {stream}")), bytes));
                     }

@@ -6,10 +6,10 @@ use switchyard_core::Result;
 use switchyard_registry as registry;
 use switchyard_runtime_spec as runtime_spec;
 
-use crate::config::{Config, Driver, Settings};
+use crate::config::{CgroupDriverChoice, ContainerdConfig, Settings};
+use crate::fs::{io_error, write_durable};
 use crate::image::lease::getrandom_fill;
-use crate::image::{Policy, Snapshotters};
-use crate::text::{io_error, write_kept};
+use crate::image::{ImagePolicy, Snapshotters};
 
 /// The name of this gateway among those that may share a containerd: made once, kept in its state directory.
 pub(super) fn instance(state: &std::path::Path) -> Result<String> {
@@ -24,18 +24,18 @@ pub(super) fn instance(state: &std::path::Path) -> Result<String> {
     getrandom_fill(&mut random);
     let name = hex::encode(random);
     // Objects that bear the name are on disk before long: without it nobody would know them as ours after a power cut.
-    write_kept(&path, name.as_bytes(), 0o600)?;
+    write_durable(&path, name.as_bytes(), 0o600)?;
     Ok(name)
 }
 
 /// systemd makes cgroups where it runs and the hierarchy is unified; there a runtime must not do it beside it.
-pub(super) fn cgroup_driver(wanted: Driver) -> runtime_spec::CgroupDriver {
+pub(super) fn cgroup_driver(wanted: CgroupDriverChoice) -> runtime_spec::CgroupDriver {
     let systemd_runs = std::path::Path::new("/run/systemd/system").is_dir();
     let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     match wanted {
-        Driver::Systemd => runtime_spec::CgroupDriver::Systemd,
-        Driver::Auto if systemd_runs && unified => runtime_spec::CgroupDriver::Systemd,
-        Driver::Auto | Driver::Cgroupfs => runtime_spec::CgroupDriver::Fs,
+        CgroupDriverChoice::Systemd => runtime_spec::CgroupDriver::Systemd,
+        CgroupDriverChoice::Auto if systemd_runs && unified => runtime_spec::CgroupDriver::Systemd,
+        CgroupDriverChoice::Auto | CgroupDriverChoice::Cgroupfs => runtime_spec::CgroupDriver::Fs,
     }
 }
 
@@ -51,8 +51,8 @@ pub(super) fn registry_of(settings: &Settings) -> registry::Client {
 }
 
 /// What the settings say of images.
-pub(super) fn policy_of(settings: &Settings) -> Policy {
-    Policy {
+pub(super) fn policy_of(settings: &Settings) -> ImagePolicy {
+    ImagePolicy {
         downloads: settings.containerd.max_concurrent_downloads,
         pins: settings.images.pinned.clone(),
         limits: settings.images.limits(),
@@ -61,7 +61,7 @@ pub(super) fn policy_of(settings: &Settings) -> Policy {
 }
 
 /// Where the layers of images go, by the handler that runs them.
-pub(super) fn snapshotters(config: &Config) -> Snapshotters {
+pub(super) fn snapshotters(config: &ContainerdConfig) -> Snapshotters {
     let by_handler = config
         .runtimes
         .iter()

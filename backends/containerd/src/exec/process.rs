@@ -25,18 +25,18 @@ use tokio::time::timeout;
 use tonic::{Code, Response, Status};
 
 use crate::backend::Inner;
-use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, gone_is_done, json_any};
+use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, ignore_not_found, json_any};
 use crate::error::from_status;
-use crate::shim::{Answer, Holding, Process, Shim};
-use crate::task::{MainProcess, Place, TaskEntry, ended};
-use crate::text::{io_error, remove_tree};
+use crate::fs::{io_error, remove_tree};
+use crate::shim::{Answer, ExecRef, ShimClient, SocketGuard};
+use crate::task::{ExecPermit, ProcessHandle, TaskEntry, process_ended};
 
 /// How long a process that nobody wants any more may take to be gone.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a start may go on that nobody waits for any more, as with the logkeeper after a kill of ours. Then the shim breaks it off.
-const START: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 /// Before a process that is still being made is told to end again.
-const SOON: Duration = Duration::from_millis(50);
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A further process: what is needed to end it and clear it away.
 pub(super) struct Exec {
@@ -46,42 +46,42 @@ pub(super) struct Exec {
     mark: String,
     pub(super) id: String,
     pub(super) dir: PathBuf,
-    line: Mutex<Line>,
+    connection: Mutex<ShimConnection>,
     /// The process itself, from its start on, where it is one of this node.
-    held: OnceLock<MainProcess>,
+    process: OnceLock<ProcessHandle>,
     exit: OnceCell<i32>,
     deleted: OnceCell<()>,
 }
 
 /// The connection to the shim, between calls.
-enum Line {
+enum ShimConnection {
     /// There is none, or somebody uses it: containerd is asked.
     None,
     /// Its exit has been asked for, and not heard.
-    Asked(Shim),
+    AwaitingExit(ShimClient),
     /// Nothing has been asked.
-    Free(Shim),
+    Idle(ShimClient),
 }
 
 /// Gives a connection back that waits for an exit, however the waiting ends.
-struct Waiting<'a> {
+struct ExitWait<'a> {
     exec: &'a Exec,
-    shim: Option<Shim>,
+    shim: Option<ShimClient>,
 }
 
 // === impl Exec ===
 
 impl Exec {
     pub(super) fn new(inner: &Arc<Inner>, task: &TaskEntry, id: String, dir: PathBuf) -> Self {
-        let line = Mutex::new(Line::None);
+        let connection = Mutex::new(ShimConnection::None);
         Self {
             inner: Arc::clone(inner),
             task: task.id.to_string(),
-            mark: task.mark(),
+            mark: task.cgroup_mark(),
             id,
             dir,
-            line,
-            held: OnceLock::new(),
+            connection,
+            process: OnceLock::new(),
             exit: OnceCell::new(),
             deleted: OnceCell::new(),
         }
@@ -110,8 +110,8 @@ impl Exec {
         &self,
         spec: &ExecSpec,
         process: &serde_json::Value,
-        mut shim: Option<Shim>,
-        place: Place,
+        mut shim: Option<ShimClient>,
+        permit: ExecPermit,
     ) -> Result<()> {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let request = task::ExecProcessRequest {
@@ -126,12 +126,12 @@ impl Exec {
         let what = format!("exec in task {}", self.task);
         let inner = &self.inner;
         let socket = shim.as_ref().and_then(|shim| shim.socket().ok());
-        let hold = async { inner.lifelines.hold(socket?).await };
-        let created = inner.of_shim(&self.task, &what, self.create(&mut shim, request));
+        let hold = async { inner.lifelines.share_socket(socket?).await };
+        let created = inner.call_with_shim_timeout(&self.task, &what, self.create(&mut shim, request));
         let (created, held) = tokio::join!(created, hold);
         created.map_err(|error| self.not_running(error))?;
         reach(Step::ExecCreated);
-        let started = inner.of_shim(&self.task, &what, self.launch(shim.zip(held), place));
+        let started = inner.call_with_shim_timeout(&self.task, &what, self.launch(shim.zip(held), permit));
         started.await.map_err(|error| self.not_running(error))?;
         reach(Step::ExecStarted);
         Ok(())
@@ -139,7 +139,7 @@ impl Exec {
 
     async fn create(
         &self,
-        shim: &mut Option<Shim>,
+        shim: &mut Option<ShimClient>,
         request: task::ExecProcessRequest,
     ) -> std::result::Result<Response<()>, Status> {
         let mut unsure = false;
@@ -169,27 +169,27 @@ impl Exec {
     /// Starts it. Dropping this leaves the start to its end: the shim would break it off half way if its caller went.
     async fn launch(
         &self,
-        direct: Option<(Shim, Holding)>,
-        place: Place,
+        direct: Option<(ShimClient, SocketGuard)>,
+        permit: ExecPermit,
     ) -> std::result::Result<Response<()>, Status> {
-        let place = Arc::new(place);
+        let permit = Arc::new(permit);
         if let Some((mut shim, held)) = direct {
             let task = self.task.clone();
             let exec = self.id.clone();
-            let place = Arc::clone(&place);
-            let (tell, told) = oneshot::channel();
+            let place = Arc::clone(&permit);
+            let (sender, receiver) = oneshot::channel();
             self.inner.tracker.spawn(async move {
-                let process = Process { task: &task, exec: &exec };
+                let process = ExecRef { task: &task, exec: &exec };
                 // The caller has given up long before.
-                let answer = timeout(START, start(&mut shim, process)).await.unwrap_or(Answer::Lost);
+                let answer = timeout(START_TIMEOUT, start(&mut shim, process)).await.unwrap_or(Answer::Lost);
                 // Whoever wanted to know may have given up.
-                let _ = tell.send((shim, answer));
+                let _ = sender.send((shim, answer));
                 drop((held, place));
             });
-            match told.await {
+            match receiver.await {
                 Ok((shim, Answer::Done(pid))) => {
-                    self.set_line(Line::Asked(shim));
-                    self.hold(pid);
+                    self.set_connection(ShimConnection::AwaitingExit(shim));
+                    self.open_process(pid);
                     return Ok(Response::new(()));
                 }
                 Ok((_, Answer::Refused(status))) => return Err(status),
@@ -205,15 +205,15 @@ impl Exec {
         }
         let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
         let started = self.inner.client.tasks().start(request).await?;
-        self.hold(started.into_inner().pid);
+        self.open_process(started.into_inner().pid);
         Ok(Response::new(()))
     }
 
     /// Takes hold of the process that was started, unless it has ended.
-    fn hold(&self, pid: u32) {
-        if let Some(process) = MainProcess::hold(pid, &self.mark) {
+    fn open_process(&self, pid: u32) {
+        if let Some(process) = ProcessHandle::open(pid, &self.mark) {
             // It is started once.
-            let _ = self.held.set(process);
+            let _ = self.process.set(process);
         }
     }
 
@@ -241,19 +241,19 @@ impl Exec {
         let waited = self.exit.get_or_try_init(|| async {
             tokio::select! {
                 biased;
-                told = self.told() => told,
-                error = self.untold() => Err(error),
+                told = self.reported_exit() => told,
+                error = self.exit_overdue() => Err(error),
             }
         });
         waited.await.copied()
     }
 
-    async fn told(&self) -> Result<i32> {
-        if let Some(code) = self.exit_by_shim().await {
+    async fn reported_exit(&self) -> Result<i32> {
+        if let Some(code) = self.exit_from_shim().await {
             return Ok(code);
         }
         let request = api::WaitRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-        match self.inner.client.waits().wait(request).await {
+        match self.inner.client.task_queries().wait(request).await {
             Ok(answer) => Ok(exit_code(answer.into_inner().exit_status)),
             Err(status) => match from_status(&format!("wait for exec in task {}", self.task), status) {
                 // Its task has ended and taken it along.
@@ -264,9 +264,9 @@ impl Exec {
     }
 
     /// Waits until it has ended and nobody has told of that for as long as a shim may take. For ever where the process cannot be seen.
-    async fn untold(&self) -> Error {
-        let seen = match self.held.get().and_then(MainProcess::watched) {
-            Some(process) => ended(process).await.is_ok(),
+    async fn exit_overdue(&self) -> Error {
+        let seen = match self.process.get().and_then(ProcessHandle::pidfd) {
+            Some(process) => process_ended(process).await.is_ok(),
             None => false,
         };
         if !seen {
@@ -274,7 +274,7 @@ impl Exec {
         }
         let limit = self.inner.settings.containerd.shim_timeout();
         tokio::time::sleep(limit).await;
-        self.inner.silent.note(&self.task);
+        self.inner.unresponsive_shims.note(&self.task);
         Error::deadline(format!(
             "exec in task {} has ended, but its shim has not told how, nor what it wrote last, within {limit:?}",
             self.task
@@ -282,17 +282,17 @@ impl Exec {
     }
 
     /// Its exit code, if the shim tells it. One caller at a time.
-    async fn exit_by_shim(&self) -> Option<i32> {
-        let mut waiting = Waiting { exec: self, shim: None };
-        waiting.shim = match self.take_line() {
-            Line::Asked(shim) => Some(shim),
-            Line::None | Line::Free(_) => None,
+    async fn exit_from_shim(&self) -> Option<i32> {
+        let mut waiting = ExitWait { exec: self, shim: None };
+        waiting.shim = match self.take_connection() {
+            ShimConnection::AwaitingExit(shim) => Some(shim),
+            ShimConnection::None | ShimConnection::Idle(_) => None,
         };
-        let answer = waiting.shim.as_mut()?.exit().await;
+        let answer = waiting.shim.as_mut()?.recv_exit().await;
         let shim = waiting.shim.take()?;
         match answer {
             Answer::Done(status) => {
-                self.set_line(Line::Free(shim));
+                self.set_connection(ShimConnection::Idle(shim));
                 Some(exit_code(status))
             }
             // Whatever the reason is, containerd knows it too.
@@ -308,7 +308,11 @@ impl Exec {
             all: false,
         };
         let what = format!("signal exec in task {}", self.task);
-        gone_is_done(self.inner.of_shim(&self.task, &what, self.inner.client.tasks().kill(request)).await)
+        ignore_not_found(
+            self.inner
+                .call_with_shim_timeout(&self.task, &what, self.inner.client.tasks().kill(request))
+                .await,
+        )
     }
 
     pub(super) async fn resize(&self, width: u16, height: u16) -> Result<()> {
@@ -319,7 +323,7 @@ impl Exec {
             height: u32::from(height),
         };
         let what = format!("resize the terminal of exec in task {}", self.task);
-        gone_is_done(call(&what, QUICK, self.inner.client.tasks().resize_pty(request)).await)
+        ignore_not_found(call(&what, QUICK, self.inner.client.tasks().resize_pty(request)).await)
     }
 
     /// Ends its input, in the background: whoever closes it waits for nothing.
@@ -340,14 +344,14 @@ impl Exec {
         let request =
             api::CloseIoRequest { container_id: self.task.clone(), exec_id: self.id.clone(), stdin: true };
         let what = format!("close the input of exec in task {}", self.task);
-        gone_is_done(call(&what, QUICK, self.inner.client.tasks().close_io(request)).await)
+        ignore_not_found(call(&what, QUICK, self.inner.client.tasks().close_io(request)).await)
     }
 
     /// Frees what the shim holds of it, and removes its directory. Idempotent.
     pub(super) async fn delete(&self) -> Result<()> {
         let done = self.deleted.get_or_try_init(|| async {
             let what = format!("delete exec in task {}", self.task);
-            gone_is_done(call(&what, SLOW, self.forget()).await)?;
+            ignore_not_found(call(&what, SLOW, self.delete_in_shim()).await)?;
             reach(Step::ExecDeleted);
             remove_tree(&self.dir).await?;
             reach(Step::ExecGone);
@@ -356,9 +360,9 @@ impl Exec {
         done.await.copied()
     }
 
-    async fn forget(&self) -> std::result::Result<Response<()>, Status> {
-        if let Line::Free(mut shim) = self.take_line() {
-            let asked = shim.delete(Process { task: &self.task, exec: &self.id });
+    async fn delete_in_shim(&self) -> std::result::Result<Response<()>, Status> {
+        if let ShimConnection::Idle(mut shim) = self.take_connection() {
+            let asked = shim.delete(ExecRef { task: &self.task, exec: &self.id });
             // One that takes longer may answer containerd.
             let limit = self.inner.settings.containerd.shim_timeout();
             match timeout(limit, asked).await.unwrap_or(Answer::Lost) {
@@ -374,7 +378,7 @@ impl Exec {
     /// Whether the task it is in still runs, as far as is known: the process ends with it.
     pub(super) fn is_in_running_task(&self) -> bool {
         let entry = self.task.parse().ok().and_then(|id| self.inner.task(id).ok());
-        entry.is_some_and(|entry| entry.exit().is_none())
+        entry.is_some_and(|entry| entry.final_exit().is_none())
     }
 
     /// Whether something that it wrote waits to be read.
@@ -395,7 +399,7 @@ impl Exec {
             return self.delete().await;
         }
         // Whoever waited has gone, perhaps because the shim does not answer here: containerd has its own way to ask.
-        drop(self.take_line());
+        drop(self.take_connection());
         let ended = async {
             loop {
                 match self.signal(Signal::KILL).await {
@@ -404,39 +408,42 @@ impl Exec {
                         if self.delete().await.is_ok() {
                             return Ok(());
                         }
-                        tokio::time::sleep(SOON).await;
+                        tokio::time::sleep(RETRY_PAUSE).await;
                     }
                     other => break other?,
                 }
             }
-            gone_is_done(self.wait().await)
+            ignore_not_found(self.wait().await)
         };
-        match timeout(END_PATIENCE, ended).await {
+        match timeout(END_TIMEOUT, ended).await {
             Ok(ended) => ended?,
             Err(_) => return Err(Error::deadline(format!("exec in task {} outlives SIGKILL", self.task))),
         }
         self.delete().await
     }
 
-    fn set_line(&self, line: Line) {
-        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
+    fn set_connection(&self, line: ShimConnection) {
+        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = line;
     }
 
-    fn take_line(&self) -> Line {
-        std::mem::replace(&mut *self.line.lock().unwrap_or_else(PoisonError::into_inner), Line::None)
+    fn take_connection(&self) -> ShimConnection {
+        std::mem::replace(
+            &mut *self.connection.lock().unwrap_or_else(PoisonError::into_inner),
+            ShimConnection::None,
+        )
     }
 }
 
 /// Has a shim start a process, and asks for its exit.
-async fn start(shim: &mut Shim, process: Process<'_>) -> Answer<u32> {
-    match shim.ask_start(process).await {
+async fn start(shim: &mut ShimClient, process: ExecRef<'_>) -> Answer<u32> {
+    match shim.send_start(process).await {
         Answer::Done(()) => reach(Step::ExecAsked),
         Answer::Refused(status) => return Answer::Refused(status),
         Answer::Lost => return Answer::Lost,
     }
-    let started = shim.started().await;
+    let started = shim.recv_started().await;
     let Answer::Done(pid) = started else { return started };
-    match shim.ask_exit(process).await {
+    match shim.send_wait(process).await {
         Answer::Done(()) => Answer::Done(pid),
         Answer::Refused(status) => Answer::Refused(status),
         Answer::Lost => Answer::Lost,
@@ -449,10 +456,10 @@ fn exit_code(status: u32) -> i32 {
 
 // === impl Waiting ===
 
-impl Drop for Waiting<'_> {
+impl Drop for ExitWait<'_> {
     fn drop(&mut self) {
         if let Some(shim) = self.shim.take() {
-            self.exec.set_line(Line::Asked(shim));
+            self.exec.set_connection(ShimConnection::AwaitingExit(shim));
         }
     }
 }

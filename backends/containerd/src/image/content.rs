@@ -30,11 +30,11 @@ pub(crate) type Labels = HashMap<String, String>;
 /// Bytes gathered for one message.
 const CHUNK: usize = 256 << 10;
 /// Bytes that are worth a message of their own, so that they need not be copied.
-const PIECE: usize = 64 << 10;
+const MIN_MESSAGE: usize = 64 << 10;
 /// Messages that may be on their way before the first of them is answered, so that download and writing overlap.
-const AHEAD: usize = 4;
+const MAX_UNANSWERED: usize = 4;
 /// How long another writer of the same blob is waited for while it does not get on.
-const LOCKED_PATIENCE: Duration = Duration::from_secs(60);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// A blob larger than this is not read into memory.
 const READ_LIMIT: usize = 16 << 20;
 
@@ -44,7 +44,7 @@ pub(crate) async fn read(client: &Client, digest: &Digest) -> Result<Bytes> {
     let request = api::ReadContentRequest { digest: digest.to_string(), offset: 0, size: 0 };
     let mut stream = call(&what, QUICK, client.content().read(request)).await?;
     let mut body = BytesMut::new();
-    while let Some(message) = next(&what, &mut stream).await? {
+    while let Some(message) = next_message(&what, &mut stream).await? {
         if body.len() + message.data.len() > READ_LIMIT {
             return Err(Error::invalid(digest, format!("the blob is larger than {READ_LIMIT} bytes")));
         }
@@ -53,7 +53,7 @@ pub(crate) async fn read(client: &Client, digest: &Digest) -> Result<Bytes> {
     Ok(body.freeze())
 }
 
-pub(crate) async fn next<T>(what: &str, stream: &mut Streaming<T>) -> Result<Option<T>> {
+pub(crate) async fn next_message<T>(what: &str, stream: &mut Streaming<T>) -> Result<Option<T>> {
     match tokio::time::timeout(QUICK, stream.message()).await {
         Ok(Ok(message)) => Ok(message),
         Ok(Err(status)) => Err(from_status(what, status)),
@@ -82,11 +82,11 @@ pub(crate) async fn write_small(
     };
     let attempt = || async {
         let request = tokio_stream::once(message.clone());
-        let mut answers = call(&what, QUICK, client.blobs().write(request)).await?;
-        while next(&what, &mut answers).await?.is_some() {}
+        let mut answers = call(&what, QUICK, client.content_writer().write(request)).await?;
+        while next_message(&what, &mut answers).await?.is_some() {}
         Ok(())
     };
-    match unlocked(client, &what, &name, attempt).await {
+    match retry_while_locked(client, &what, &name, attempt).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             add_labels(client, &descriptor.digest, labels).await
         }
@@ -114,23 +114,23 @@ pub(crate) async fn fetch(
     pull: &switchyard_registry::Pull,
     descriptor: &Descriptor,
     labels: Labels,
-    here: &AtomicU64,
+    received: &AtomicU64,
 ) -> Result<()> {
     let what = format!("write layer {}", descriptor.digest);
     let attempt = || async {
-        match fetch_once(client, pull, descriptor, &labels, &what, here).await? {
-            Fetched::Whole => Ok(()),
-            Fetched::Wrong { kept: 0, error } => Err(error),
+        match fetch_once(client, pull, descriptor, &labels, &what, received).await? {
+            DownloadOutcome::Complete => Ok(()),
+            DownloadOutcome::DigestMismatch { kept: 0, error } => Err(error),
             // What was kept from an earlier try may be what is wrong: once more, from the beginning.
-            Fetched::Wrong { .. } => {
-                match fetch_once(client, pull, descriptor, &labels, &what, here).await? {
-                    Fetched::Whole => Ok(()),
-                    Fetched::Wrong { error, .. } => Err(error),
+            DownloadOutcome::DigestMismatch { .. } => {
+                match fetch_once(client, pull, descriptor, &labels, &what, received).await? {
+                    DownloadOutcome::Complete => Ok(()),
+                    DownloadOutcome::DigestMismatch { error, .. } => Err(error),
                 }
             }
         }
     };
-    match unlocked(client, &what, &layer_ref(descriptor), attempt).await {
+    match retry_while_locked(client, &what, &layer_ref(descriptor), attempt).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             add_labels(client, &descriptor.digest, labels).await
         }
@@ -139,10 +139,10 @@ pub(crate) async fn fetch(
 }
 
 /// How a download ended.
-enum Fetched {
-    Whole,
+enum DownloadOutcome {
+    Complete,
     /// It does not have the digest that it should; nothing of it is left. `kept` bytes were there before.
-    Wrong {
+    DigestMismatch {
         kept: u64,
         error: Error,
     },
@@ -154,17 +154,17 @@ async fn fetch_once(
     descriptor: &Descriptor,
     labels: &Labels,
     what: &str,
-    here: &AtomicU64,
-) -> Result<Fetched> {
+    received: &AtomicU64,
+) -> Result<DownloadOutcome> {
     let mut writer = Writer::open(client, descriptor, what).await?;
     let kept = writer.offset;
-    here.store(kept, Ordering::Relaxed);
-    let mut blob = pull.blob(descriptor, kept).checked_by_its_reader().into_stream();
+    received.store(kept, Ordering::Relaxed);
+    let mut blob = pull.blob(descriptor, kept).without_digest_check().into_stream();
     let mut chunk = BytesMut::new();
     while let Some(piece) = blob.next().await {
         let piece = piece.map_err(super::from_registry)?;
-        here.fetch_add(u64::try_from(piece.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        let data = if chunk.is_empty() && piece.len() >= PIECE {
+        received.fetch_add(u64::try_from(piece.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let data = if chunk.is_empty() && piece.len() >= MIN_MESSAGE {
             piece
         } else {
             chunk.extend_from_slice(&piece);
@@ -179,14 +179,14 @@ async fn fetch_once(
     match writer.commit(chunk.freeze(), labels.clone()).await {
         Ok(()) => {
             reach(Step::LayerCommitted);
-            Ok(Fetched::Whole)
+            Ok(DownloadOutcome::Complete)
         }
         Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
             let request = api::AbortRequest { r#ref: layer_ref(descriptor) };
-            crate::client::gone_is_done(call(what, QUICK, client.content().abort(request)).await)?;
+            crate::client::ignore_not_found(call(what, QUICK, client.content().abort(request)).await)?;
             let error =
                 Error::internal(format!("{what}: what arrived does not have this digest")).with_source(error);
-            Ok(Fetched::Wrong { kept, error })
+            Ok(DownloadOutcome::DigestMismatch { kept, error })
         }
         Err(error) => Err(error),
     }
@@ -194,7 +194,12 @@ async fn fetch_once(
 
 /// Writes a blob that is in a file, from `at` on. One that is there already is not written again. Cancel-safe: what was written is kept
 /// for the next try while its lease lasts.
-pub(crate) async fn store(client: &Client, file: &Arc<File>, at: u64, descriptor: &Descriptor) -> Result<()> {
+pub(crate) async fn write_from_file(
+    client: &Client,
+    file: &Arc<File>,
+    at: u64,
+    descriptor: &Descriptor,
+) -> Result<()> {
     let what = format!("write layer {}", descriptor.digest);
     let attempt = || async {
         let mut writer = Writer::open(client, descriptor, &what).await?;
@@ -216,7 +221,7 @@ pub(crate) async fn store(client: &Client, file: &Arc<File>, at: u64, descriptor
         reach(Step::LayerCommitted);
         Ok(())
     };
-    match unlocked(client, &what, &layer_ref(descriptor), attempt).await {
+    match retry_while_locked(client, &what, &layer_ref(descriptor), attempt).await {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
@@ -232,13 +237,13 @@ fn length(size: u64) -> Result<i64> {
 }
 
 /// Tries again while somebody else writes the same blob, as long as that gets on.
-async fn unlocked<F: Future<Output = Result<()>>>(
+async fn retry_while_locked<F: Future<Output = Result<()>>>(
     client: &Client,
     what: &str,
     name: &str,
     mut attempt: impl FnMut() -> F,
 ) -> Result<()> {
-    let mut patience = Patience::new(Instant::now());
+    let mut lock_wait = LockWait::new(Instant::now());
     let mut pause = Duration::from_millis(20);
     loop {
         let error = match attempt().await {
@@ -252,7 +257,7 @@ async fn unlocked<F: Future<Output = Result<()>>>(
             Err(gone) if gone.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        if !patience.lasts(offset, Instant::now(), pause) {
+        if !lock_wait.should_retry(offset, Instant::now(), pause) {
             return Err(error);
         }
         tracing::debug!(what, "another writer is at it: waiting");
@@ -263,21 +268,21 @@ async fn unlocked<F: Future<Output = Result<()>>>(
 
 /// How long another writer is waited for: as long as it gets on.
 #[derive(Debug)]
-struct Patience {
+struct LockWait {
     written: i64,
     until: Instant,
 }
 
-impl Patience {
+impl LockWait {
     fn new(now: Instant) -> Self {
-        Self { written: -1, until: now + LOCKED_PATIENCE }
+        Self { written: -1, until: now + LOCK_TIMEOUT }
     }
 
     /// Whether to look again after `pause`; `offset` is how far the other has come, if there is one. That there is none is no
     /// getting on: a lock that nobody writes behind is not waited for any longer.
-    fn lasts(&mut self, offset: Option<i64>, now: Instant, pause: Duration) -> bool {
+    fn should_retry(&mut self, offset: Option<i64>, now: Instant, pause: Duration) -> bool {
         if let Some(offset) = offset.filter(|offset| *offset > self.written) {
-            (self.written, self.until) = (offset, now + LOCKED_PATIENCE);
+            (self.written, self.until) = (offset, now + LOCK_TIMEOUT);
         }
         now + pause <= self.until
     }
@@ -309,10 +314,11 @@ impl<'a> Writer<'a> {
             expected: descriptor.digest.to_string(),
             ..Default::default()
         };
-        let (requests, queue) = mpsc::channel(AHEAD);
+        let (requests, queue) = mpsc::channel(MAX_UNANSWERED);
         requests.try_send(blob.clone()).expect("a new channel has room");
-        let mut answers = call(what, QUICK, client.blobs().write(ReceiverStream::new(queue))).await?;
-        let first = next(what, &mut answers).await?.ok_or_else(|| ended(what))?;
+        let mut answers =
+            call(what, QUICK, client.content_writer().write(ReceiverStream::new(queue))).await?;
+        let first = next_message(what, &mut answers).await?.ok_or_else(|| stream_ended(what))?;
         let offset = u64::try_from(first.offset).unwrap_or(0);
         Ok(Self { what, requests, answers, blob, offset, unanswered: 0 })
     }
@@ -323,8 +329,8 @@ impl<'a> Writer<'a> {
         let sent = sent.map_err(|_| crate::error::timed_out(self.what, QUICK))?;
         if sent.is_err() {
             // The stream has ended: its last message says why.
-            while next(self.what, &mut self.answers).await?.is_some() {}
-            return Err(ended(self.what));
+            while next_message(self.what, &mut self.answers).await?.is_some() {}
+            return Err(stream_ended(self.what));
         }
         self.offset += written;
         self.unanswered += 1;
@@ -332,9 +338,9 @@ impl<'a> Writer<'a> {
     }
 
     /// Waits until no more than `rest` messages are unanswered.
-    async fn settle(&mut self, rest: usize) -> Result<()> {
+    async fn wait_unanswered(&mut self, rest: usize) -> Result<()> {
         while self.unanswered > rest {
-            next(self.what, &mut self.answers).await?.ok_or_else(|| ended(self.what))?;
+            next_message(self.what, &mut self.answers).await?.ok_or_else(|| stream_ended(self.what))?;
             self.unanswered -= 1;
         }
         Ok(())
@@ -345,7 +351,7 @@ impl<'a> Writer<'a> {
         let action = WriteAction::Write.into();
         let offset = length(self.offset)?;
         self.send(WriteContentRequest { action, offset, data, ..Default::default() }).await?;
-        self.settle(AHEAD - 1).await
+        self.wait_unanswered(MAX_UNANSWERED - 1).await
     }
 
     async fn commit(mut self, rest: Bytes, labels: Labels) -> Result<()> {
@@ -357,11 +363,11 @@ impl<'a> Writer<'a> {
             ..std::mem::take(&mut self.blob)
         };
         self.send(message).await?;
-        self.settle(0).await
+        self.wait_unanswered(0).await
     }
 }
 
-fn ended(what: &str) -> Error {
+fn stream_ended(what: &str) -> Error {
     Error::unavailable(format!("containerd ended the stream too soon: {what}"))
 }
 
@@ -374,14 +380,15 @@ mod tests {
         let pause = Duration::from_secs(2);
         let begin = Instant::now();
         let after = |seconds: u64| begin + Duration::from_secs(seconds);
-        let mut patience = Patience::new(begin);
+        let mut patience = LockWait::new(begin);
         for round in 0..10_i64 {
-            assert!(patience.lasts(Some(round * 100), after(round.unsigned_abs() * 50), pause));
+            assert!(patience.should_retry(Some(round * 100), after(round.unsigned_abs() * 50), pause));
         }
-        assert!(!patience.lasts(Some(900), after(9 * 50 + 59), pause), "it stands still");
-        let mut patience = Patience::new(begin);
-        assert!(patience.lasts(Some(5), begin, pause));
-        let rounds = (0..1000_u64).take_while(|round| patience.lasts(None, after(round * 2), pause)).count();
+        assert!(!patience.should_retry(Some(900), after(9 * 50 + 59), pause), "it stands still");
+        let mut patience = LockWait::new(begin);
+        assert!(patience.should_retry(Some(5), begin, pause));
+        let rounds =
+            (0..1000_u64).take_while(|round| patience.should_retry(None, after(round * 2), pause)).count();
         assert_eq!(rounds, 30);
     }
 }

@@ -11,18 +11,18 @@ use switchyard_registry::Digest;
 /// Labels of holders begin so; the word for the owner follows.
 const PREFIX: &str = "switchyard.io/pulled.";
 /// The label of a record that its last holder has let go of while others used it: by what right that one had it.
-const LEFT: &str = "switchyard.io/let-go";
+const RELEASED: &str = "switchyard.io/let-go";
 
 /// The holders of one record.
 pub(crate) type Holders = BTreeMap<Owner, Right>;
 
 /// The label of a holder.
-pub(crate) fn key(owner: Owner) -> String {
+pub(crate) fn holder_label(owner: Owner) -> String {
     format!("{PREFIX}{owner}")
 }
 
 /// What it says of this content.
-pub(crate) fn value(right: Right, target: &Digest) -> String {
+pub(crate) fn holder_label_value(right: Right, target: &Digest) -> String {
     let word = match right {
         Right::Open => "open",
         Right::Private => "private",
@@ -33,7 +33,7 @@ pub(crate) fn value(right: Right, target: &Digest) -> String {
 /// The holders that labels name of this content.
 pub(crate) fn parse(labels: &HashMap<String, String>, target: &Digest) -> Holders {
     let held = |owner: Owner| {
-        let (word, digest) = labels.get(&key(owner))?.split_once(' ')?;
+        let (word, digest) = labels.get(&holder_label(owner))?.split_once(' ')?;
         if digest != target.to_string() {
             return None;
         }
@@ -47,39 +47,39 @@ pub(crate) fn parse(labels: &HashMap<String, String>, target: &Digest) -> Holder
 }
 
 /// Whether labels say of this content that its last holder had it by credentials: then it is nobody's until somebody pulls it.
-pub(crate) fn is_left(labels: &HashMap<String, String>, target: &Digest) -> bool {
-    labels.get(LEFT).is_some_and(|left| *left == value(Right::Private, target))
+pub(crate) fn was_released(labels: &HashMap<String, String>, target: &Digest) -> bool {
+    labels.get(RELEASED).is_some_and(|left| *left == holder_label_value(Right::Private, target))
 }
 
 /// The labels to write, and with no value those to take off, when this owner lets go of a record that stays.
-pub(crate) fn without(holders: &Holders, owner: Owner, target: &Digest) -> HashMap<String, String> {
+pub(crate) fn release_labels(holders: &Holders, owner: Owner, target: &Digest) -> HashMap<String, String> {
     let last = holders.keys().all(|holder| *holder == owner);
     let left = match holders.get(&owner) {
-        Some(Right::Private) if last => value(Right::Private, target),
+        Some(Right::Private) if last => holder_label_value(Right::Private, target),
         Some(Right::Private | Right::Open) | None => String::new(),
     };
-    HashMap::from([(key(owner), String::new()), (LEFT.to_owned(), left)])
+    HashMap::from([(holder_label(owner), String::new()), (RELEASED.to_owned(), left)])
 }
 
 /// What becomes of one record of an image that an owner lets go of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RemovalAction {
     /// It goes.
-    Deleted,
+    Delete,
     /// It stays for others, and no longer names this owner.
-    LetGo,
+    Release,
     /// It is none of this owner's business.
-    Untouched,
+    Keep,
 }
 
 /// Decides that. `in_use` says that others use the image.
-pub(crate) fn fate(holders: &Holders, owner: Owner, in_use: bool) -> Fate {
+pub(crate) fn removal_action(holders: &Holders, owner: Owner, in_use: bool) -> RemovalAction {
     let held = holders.contains_key(&owner);
     let by_others = holders.len() > usize::from(held);
     match (held, by_others || in_use) {
-        (_, false) => Fate::Deleted,
-        (true, true) => Fate::LetGo,
-        (false, true) => Fate::Untouched,
+        (_, false) => RemovalAction::Delete,
+        (true, true) => RemovalAction::Release,
+        (false, true) => RemovalAction::Keep,
     }
 }
 
@@ -96,9 +96,9 @@ mod tests {
         let old = digest("a");
         let new = digest("b");
         let labels = HashMap::from([
-            (key(Owner::Nomad), value(Right::Private, &old)),
-            (key(Owner::Kubernetes), value(Right::Open, &new)),
-            (key(Owner::Swarm), "strange".to_owned()),
+            (holder_label(Owner::Nomad), holder_label_value(Right::Private, &old)),
+            (holder_label(Owner::Kubernetes), holder_label_value(Right::Open, &new)),
+            (holder_label(Owner::Swarm), "strange".to_owned()),
         ]);
         assert_eq!(parse(&labels, &old), Holders::from([(Owner::Nomad, Right::Private)]));
         assert_eq!(parse(&labels, &new), Holders::from([(Owner::Kubernetes, Right::Open)]));
@@ -111,15 +111,15 @@ mod tests {
         let k = Owner::Kubernetes;
         let n = Owner::Nomad;
         let left = |holders: &[(Owner, Right)]| {
-            let labels = without(&holders.iter().copied().collect(), k, &this);
-            assert_eq!(labels[&key(k)], "");
-            assert!(!is_left(&labels, &other), "it speaks of its own content alone");
-            is_left(&labels, &this)
+            let labels = release_labels(&holders.iter().copied().collect(), k, &this);
+            assert_eq!(labels[&holder_label(k)], "");
+            assert!(!was_released(&labels, &other), "it speaks of its own content alone");
+            was_released(&labels, &this)
         };
         assert!(left(&[(k, Right::Private)]));
         assert!(!left(&[(k, Right::Open)]), "the registry gives it to everybody");
         assert!(!left(&[(k, Right::Private), (n, Right::Private)]), "it has a holder yet");
-        assert!(!is_left(&HashMap::new(), &this), "an import is everybody's");
+        assert!(!was_released(&HashMap::new(), &this), "an import is everybody's");
     }
 
     #[test]
@@ -127,11 +127,11 @@ mod tests {
         let of = |owners: &[Owner]| owners.iter().map(|owner| (*owner, Right::Open)).collect::<Holders>();
         let k = Owner::Kubernetes;
         let n = Owner::Nomad;
-        assert_eq!(fate(&of(&[k]), k, false), Fate::Deleted);
-        assert_eq!(fate(&of(&[]), k, false), Fate::Deleted);
-        assert_eq!(fate(&of(&[k, n]), k, false), Fate::LetGo);
-        assert_eq!(fate(&of(&[k]), k, true), Fate::LetGo);
-        assert_eq!(fate(&of(&[n]), k, false), Fate::Untouched);
-        assert_eq!(fate(&of(&[]), k, true), Fate::Untouched);
+        assert_eq!(removal_action(&of(&[k]), k, false), RemovalAction::Delete);
+        assert_eq!(removal_action(&of(&[]), k, false), RemovalAction::Delete);
+        assert_eq!(removal_action(&of(&[k, n]), k, false), RemovalAction::Release);
+        assert_eq!(removal_action(&of(&[k]), k, true), RemovalAction::Release);
+        assert_eq!(removal_action(&of(&[n]), k, false), RemovalAction::Keep);
+        assert_eq!(removal_action(&of(&[]), k, true), RemovalAction::Keep);
     }
 }

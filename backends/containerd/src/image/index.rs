@@ -34,14 +34,14 @@ impl ImageInfo {
     }
 
     /// Bytes of the documents that were read: what they became takes some ten times as much memory at most.
-    pub(crate) const fn read_bytes(&self) -> u64 {
+    pub(crate) const fn document_bytes(&self) -> u64 {
         self.config_bytes.saturating_add(self.manifest_bytes)
     }
 }
 
 /// An image record of containerd, with what it leads to.
 #[derive(Debug, Clone)]
-pub(crate) struct Named {
+pub(crate) struct ImageRecord {
     pub(crate) name: String,
     pub(crate) target: Digest,
     pub(crate) pinned: bool,
@@ -49,20 +49,20 @@ pub(crate) struct Named {
     /// Who holds it under this name.
     pub(crate) holders: Holders,
     /// Its last holder had it by credentials and has let go of it.
-    pub(crate) left: bool,
+    pub(crate) released: bool,
 }
 
 /// What the documents of all images that are remembered may have together, in bytes: those of some two thousand common images.
-const REMEMBERED_BYTES: u64 = 16 << 20;
+const CACHE_BYTES: u64 = 16 << 20;
 
 /// What has been read of images, by target digest. Content does not change under its digest.
 #[derive(Debug, Default)]
 pub(crate) struct InfoCache {
-    infos: Mutex<Infos>,
+    infos: Mutex<CachedInfos>,
 }
 
 #[derive(Debug, Default)]
-struct Infos {
+struct CachedInfos {
     by_target: HashMap<Digest, Arc<ImageInfo>>,
     /// Of all that are here.
     bytes: u64,
@@ -70,16 +70,16 @@ struct Infos {
 
 // === impl Infos ===
 
-impl Infos {
+impl CachedInfos {
     /// Remembers an image. Where there is no room for all, the largest are forgotten and read anew each time: they are few, and no image
     /// drives out those that are smaller than itself.
     fn insert(&mut self, target: &Digest, info: &Arc<ImageInfo>) {
         if self.by_target.insert(target.clone(), Arc::clone(info)).is_some() {
             return;
         }
-        self.bytes = self.bytes.saturating_add(info.read_bytes());
-        while self.bytes > REMEMBERED_BYTES {
-            let largest = self.by_target.iter().max_by_key(|(_, info)| info.read_bytes());
+        self.bytes = self.bytes.saturating_add(info.document_bytes());
+        while self.bytes > CACHE_BYTES {
+            let largest = self.by_target.iter().max_by_key(|(_, info)| info.document_bytes());
             let Some(largest) = largest.map(|(target, _)| target.clone()) else { break };
             self.remove(&largest);
         }
@@ -87,7 +87,7 @@ impl Infos {
 
     fn remove(&mut self, target: &Digest) {
         if let Some(info) = self.by_target.remove(target) {
-            self.bytes = self.bytes.saturating_sub(info.read_bytes());
+            self.bytes = self.bytes.saturating_sub(info.document_bytes());
         }
     }
 }
@@ -95,7 +95,7 @@ impl Infos {
 // === impl InfoCache ===
 
 impl InfoCache {
-    fn infos(&self) -> MutexGuard<'_, Infos> {
+    fn infos(&self) -> MutexGuard<'_, CachedInfos> {
         self.infos.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,10 +104,10 @@ impl InfoCache {
     }
 
     /// Drops what no image leads to any more.
-    pub(crate) fn keep(&self, targets: &BTreeSet<Digest>) {
+    pub(crate) fn retain(&self, targets: &BTreeSet<Digest>) {
         let mut infos = self.infos();
         infos.by_target.retain(|target, _| targets.contains(target));
-        infos.bytes = infos.by_target.values().fold(0, |sum, info| sum.saturating_add(info.read_bytes()));
+        infos.bytes = infos.by_target.values().fold(0, |sum, info| sum.saturating_add(info.document_bytes()));
     }
 
     /// Reads an image's manifest and configuration.
@@ -161,15 +161,15 @@ async fn read_info(client: &Client, target: &Digest) -> Result<ImageInfo> {
 }
 
 /// One entry an id, from records that may give it many names.
-pub(crate) fn images(records: &[Named]) -> Vec<Image> {
-    let mut by_id: BTreeMap<&ImageId, Vec<&Named>> = BTreeMap::new();
+pub(crate) fn images(records: &[ImageRecord]) -> Vec<Image> {
+    let mut by_id: BTreeMap<&ImageId, Vec<&ImageRecord>> = BTreeMap::new();
     for record in records {
         by_id.entry(&record.info.id).or_default().push(record);
     }
     by_id.into_values().filter_map(|names| image_of(&names)).collect()
 }
 
-fn image_of(names: &[&Named]) -> Option<Image> {
+fn image_of(names: &[&ImageRecord]) -> Option<Image> {
     let info = &names.first()?.info;
     let mut tags = BTreeSet::new();
     let mut digests = BTreeSet::new();
@@ -199,12 +199,12 @@ fn image_of(names: &[&Named]) -> Option<Image> {
         labels: config.labels.clone(),
         pinned: names.iter().any(|record| record.pinned),
         holders: holders_of(names),
-        brought: names.iter().any(|record| record.holders.is_empty() && !record.left),
+        imported: names.iter().any(|record| record.holders.is_empty() && !record.released),
     })
 }
 
 /// The holders of an image, each by the best right that a name of it gives.
-fn holders_of(names: &[&Named]) -> Holders {
+fn holders_of(names: &[&ImageRecord]) -> Holders {
     let mut all = Holders::new();
     for (owner, right) in names.iter().flat_map(|record| &record.holders) {
         let held = all.entry(*owner).or_insert(*right);
@@ -217,7 +217,7 @@ fn holders_of(names: &[&Named]) -> Holders {
 ///
 /// # Errors
 /// `InvalidArgument` if the beginning fits several ids.
-pub(crate) fn find<'a>(records: &'a [Named], query: &str) -> Result<Option<&'a Named>> {
+pub(crate) fn find<'a>(records: &'a [ImageRecord], query: &str) -> Result<Option<&'a ImageRecord>> {
     if query.is_empty() {
         return Ok(None);
     }
@@ -231,8 +231,8 @@ pub(crate) fn find<'a>(records: &'a [Named], query: &str) -> Result<Option<&'a N
         && !(hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
     {
         let name = reference.to_string();
-        let by_name = |record: &&Named| record.name == name;
-        let by_digest = |record: &&Named| {
+        let by_name = |record: &&ImageRecord| record.name == name;
+        let by_digest = |record: &&ImageRecord| {
             let known = record.name.parse::<Reference>().ok();
             reference.digest() == Some(&record.target)
                 && known.is_some_and(|known| known.name() == reference.name())
@@ -245,7 +245,7 @@ pub(crate) fn find<'a>(records: &'a [Named], query: &str) -> Result<Option<&'a N
         return Ok(None);
     }
     let prefix = format!("sha256:{hex}");
-    let ids: BTreeMap<&ImageId, &Named> = records
+    let ids: BTreeMap<&ImageId, &ImageRecord> = records
         .iter()
         .filter(|record| record.info.id.as_str().starts_with(&prefix))
         .map(|record| (&record.info.id, record))

@@ -7,8 +7,8 @@ use containerd_client::services::v1 as api;
 use switchyard_core::Result;
 use tokio_util::task::TaskTracker;
 
-use crate::client::{Client, QUICK, call, gone_is_done};
-use crate::leftovers::{Leftover, Leftovers};
+use crate::cleanup::{Cleanup, CleanupQueue};
+use crate::client::{Client, QUICK, call, ignore_not_found};
 
 /// All leases of this gateway begin so; what a killed predecessor left is found by it.
 pub(crate) fn prefix(client: &Client) -> String {
@@ -20,7 +20,7 @@ pub(crate) fn prefix(client: &Client) -> String {
 pub(crate) struct Leases {
     client: Client,
     tracker: TaskTracker,
-    leftovers: Arc<Leftovers>,
+    cleanup: Arc<CleanupQueue>,
 }
 
 /// A lease, deleted when it is dropped (in the background) or [`Lease::release`]d.
@@ -29,38 +29,38 @@ pub(crate) struct Leases {
 /// pull what it has made so far. One that cannot be deleted is a leftover of this daemon, or one that the next start finds.
 pub(crate) struct Lease {
     id: Option<String>,
-    of: Leases,
+    leases: Leases,
 }
 
 // === impl Leases ===
 
 impl Leases {
     /// `tracker` owns the deletion of those that are dropped; `leftovers` keeps those that could not be deleted.
-    pub(crate) fn new(client: Client, tracker: TaskTracker, leftovers: Arc<Leftovers>) -> Self {
-        Self { client, tracker, leftovers }
+    pub(crate) fn new(client: Client, tracker: TaskTracker, leftovers: Arc<CleanupQueue>) -> Self {
+        Self { client, tracker, cleanup: leftovers }
     }
 
     /// Takes a lease. Cancel-safe: it is deleted then.
     ///
     /// # Errors
     /// containerd's, with nothing left of it in the end.
-    pub(crate) async fn take(&self, what: &str) -> Result<Lease> {
+    pub(crate) async fn create(&self, what: &str) -> Result<Lease> {
         let mut random = [0; 8];
         getrandom_fill(&mut random);
         let id = format!("{}{what}-{}", prefix(&self.client), hex::encode(random));
         let request = api::CreateRequest { id: id.clone(), labels: HashMap::new() };
         let what = format!("create lease {id}");
         // From here on the guard stands, so that a lease made by a call that we did not see the end of goes as well.
-        let lease = Lease { id: Some(id), of: self.clone() };
+        let lease = Lease { id: Some(id), leases: self.clone() };
         call(&what, QUICK, self.client.leases().create(request)).await?;
         Ok(lease)
     }
 
     /// Deletes a lease, now or later.
-    async fn give_back(&self, id: String) {
+    async fn delete_or_queue(&self, id: String) {
         if let Err(error) = delete(&self.client, &id).await {
             tracing::warn!(lease = id, error = error.report(), "a lease is given back later");
-            self.leftovers.keep(Leftover::Lease(id));
+            self.cleanup.enqueue(Cleanup::Lease(id));
         }
     }
 }
@@ -70,13 +70,13 @@ impl Leases {
 impl Lease {
     /// A client whose calls are held by this lease.
     pub(crate) fn client(&self) -> Result<Client> {
-        self.of.client.leased(self.id.as_deref().unwrap_or_default())
+        self.leases.client.leased(self.id.as_deref().unwrap_or_default())
     }
 
     /// Gives the lease back. If containerd cannot be told now, it is told later. Cancel-safe: once begun it is done.
     pub(crate) async fn release(mut self) {
         if let Some(id) = &self.id {
-            self.of.give_back(id.clone()).await;
+            self.leases.delete_or_queue(id.clone()).await;
             self.id = None;
         }
     }
@@ -85,15 +85,15 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
-        let of = self.of.clone();
-        self.of.tracker.spawn(async move { of.give_back(id).await });
+        let of = self.leases.clone();
+        self.leases.tracker.spawn(async move { of.delete_or_queue(id).await });
     }
 }
 
 /// Deletes a lease; one that is gone is deleted.
 pub(crate) async fn delete(client: &Client, id: &str) -> Result<()> {
     let request = api::DeleteRequest { id: id.to_owned(), sync: false };
-    gone_is_done(call(&format!("delete lease {id}"), QUICK, client.leases().delete(request)).await)
+    ignore_not_found(call(&format!("delete lease {id}"), QUICK, client.leases().delete(request)).await)
 }
 
 /// Random bytes for names.

@@ -14,9 +14,9 @@ use switchyard_steps::{Step, reach};
 use tokio_util::sync::CancellationToken;
 
 use super::content::{self, Labels};
-use super::layers::{Layers, Plan};
+use super::layer_pipeline::{LayerPipeline, UnpackPlan};
 use super::unpack::chain_ids;
-use super::{Images, name};
+use super::{ContainerdImageStore, name};
 use crate::client::Client;
 
 pub(crate) mod archive;
@@ -24,24 +24,25 @@ pub(crate) mod archive;
 use archive::Archive;
 
 /// Images that are loaded at a time.
-pub(super) const LOADS: usize = 4;
+pub(super) const MAX_CONCURRENT_LOADS: usize = 4;
 
 /// What stands before the digest in the names of loaded images.
-const NAMES: &str = "loaded.switchyard.io/image";
+const LOADED_NAME_PREFIX: &str = "loaded.switchyard.io/image";
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 
-impl Images {
+impl ContainerdImageStore {
     /// Takes an image out of an archive. Dropping the future is safe: whoever reads the archive stops soon after.
     pub(super) async fn load_from(&self, request: LoadRequest) -> Result<ImageId> {
         let LoadRequest { archive, reference, handler, owner } = request;
-        let turn = Arc::clone(&self.loads).acquire_owned().await;
-        let turn = Arc::new(turn.map_err(|closed| Error::internal("wait for a turn").with_source(closed))?);
+        let permit = Arc::clone(&self.load_permits).acquire_owned().await;
+        let permit =
+            Arc::new(permit.map_err(|closed| Error::internal("wait for a turn").with_source(closed))?);
         let stop = CancellationToken::new();
         let _stops_with_us = stop.clone().drop_guard();
         // It reads and hashes all that the image has. Another load begins when no thread is at this one any more.
-        let until_it_ends = Arc::clone(&turn);
+        let until_it_ends = Arc::clone(&permit);
         let limits = self.limits;
         let image = threads::bulk(move || {
             let _until_it_ends = until_it_ends;
@@ -50,30 +51,35 @@ impl Images {
         .await?;
         let config = ImageConfig::parse("config", &image.config).map_err(super::from_registry)?;
         super::pull::check_platform(&config.platform)?;
-        let plan = Plan {
+        let plan = UnpackPlan {
             snapshotter: self.snapshotters.of(&handler).to_owned(),
             layers: image.layers.iter().map(|layer| layer.descriptor.clone()).collect(),
             diff_ids: config.rootfs.diff_ids,
-            rebase: self.abilities.rebases(self.snapshotters.of(&handler)),
+            rebase: self.containerd_features.supports_rebase(self.snapshotters.of(&handler)),
             source: [0; 32],
-            flush: self.flush.clone(),
+            layer_sync: self.layer_sync.clone(),
         };
         self.limits.check_layers("the image", &plan.layers).map_err(super::from_registry)?;
-        if let Some(space) = &self.space {
+        if let Some(space) = &self.content_disk {
             space.check(&self.client, &plan.layers).await?;
         }
-        let lease = self.leases.take("load").await?;
+        let lease = self.leases.create("load").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;
         for layer in &image.layers {
-            content::store(&client, &image.file, layer.at, &layer.descriptor).await?;
+            content::write_from_file(&client, &image.file, layer.at, &layer.descriptor).await?;
         }
         let manifest = write_documents(&client, &image.config, &plan).await?;
-        let layers = Layers::new(plan, self.pulls.shares(), lease)?;
-        layers.make(None).await?;
+        let layers = LayerPipeline::new(plan, self.pulls.inflight_layers(), lease)?;
+        layers.download_and_unpack(None).await?;
         // Who loaded the same before shares it.
-        name::put(&client, &format!("{NAMES}@{}", manifest.digest), &manifest, (owner, Right::Private))
-            .await?;
+        name::assign(
+            &client,
+            &format!("{LOADED_NAME_PREFIX}@{}", manifest.digest),
+            &manifest,
+            (owner, Right::Private),
+        )
+        .await?;
         let info = self.infos.load(&self.client, &manifest.digest).await?;
         layers.release().await;
         reach(Step::PullReleased);
@@ -82,7 +88,7 @@ impl Images {
 }
 
 /// Writes configuration and manifest, with the labels by which containerd goes from one to the next.
-async fn write_documents(client: &Client, config: &Bytes, plan: &Plan) -> Result<Descriptor> {
+async fn write_documents(client: &Client, config: &Bytes, plan: &UnpackPlan) -> Result<Descriptor> {
     let blob = descriptor(CONFIG, config);
     let mut labels = Labels::new();
     if let Some(top) = chain_ids(&plan.diff_ids).pop() {

@@ -13,16 +13,16 @@ use crate::client::{Client, QUICK, call};
 
 /// Names an image, held by `owner` by this right; a name that is there moves on to this content, and who once needed no credentials for it
 /// needs none. Idempotent.
-pub(super) async fn put(
+pub(super) async fn assign(
     client: &Client,
     name: &str,
     target: &Descriptor,
     (owner, right): (Owner, Right),
 ) -> Result<()> {
-    let key = holders::key(owner);
+    let key = holders::holder_label(owner);
     let mut image = api::Image {
         name: name.to_owned(),
-        labels: std::iter::once((key.clone(), holders::value(right, &target.digest))).collect(),
+        labels: std::iter::once((key.clone(), holders::holder_label_value(right, &target.digest))).collect(),
         target: Some(types::Descriptor {
             media_type: target.media_type.clone(),
             digest: target.digest.to_string(),
@@ -37,7 +37,7 @@ pub(super) async fn put(
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             if is_open(client, name, &target.digest, owner).await? {
-                image.labels.insert(key.clone(), holders::value(Right::Open, &target.digest));
+                image.labels.insert(key.clone(), holders::holder_label_value(Right::Open, &target.digest));
             }
             let mask = prost_types::FieldMask { paths: vec!["target".to_owned(), format!("labels.{key}")] };
             let request =

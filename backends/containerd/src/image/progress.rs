@@ -12,7 +12,7 @@ pub(crate) type Counter = Arc<AtomicU64>;
 
 /// The counters of the layers on their way.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct ByteCounters {
     by_digest: Mutex<HashMap<Digest, Weak<AtomicU64>>>,
 }
 
@@ -25,13 +25,13 @@ pub(crate) struct Progress {
 
 /// The pulls in flight, by what makes them the same.
 #[derive(Debug, Default)]
-pub(crate) struct Running {
+pub(crate) struct RunningPulls {
     by_key: Mutex<HashMap<[u8; 32], Weak<Progress>>>,
 }
 
 // === impl Counters ===
 
-impl Counters {
+impl ByteCounters {
     /// The counter of a layer, for as long as anybody wants the layer.
     pub(crate) fn of(&self, digest: &Digest) -> Counter {
         let mut counters = self.by_digest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,7 +49,7 @@ impl Counters {
 
 impl Progress {
     /// Says what there is to do. A pull that begins anew has the same to do.
-    pub(crate) fn expect(&self, layers: &[Descriptor], counters: &Counters) {
+    pub(crate) fn set_layers(&self, layers: &[Descriptor], counters: &ByteCounters) {
         self.layers
             .get_or_init(|| layers.iter().map(|layer| (layer.size, counters.of(&layer.digest))).collect());
     }
@@ -70,9 +70,9 @@ impl Progress {
 
 // === impl Running ===
 
-impl Running {
+impl RunningPulls {
     /// Notes a pull for as long as it lives.
-    pub(crate) fn note(&self, key: [u8; 32], progress: &Arc<Progress>) {
+    pub(crate) fn track(&self, key: [u8; 32], progress: &Arc<Progress>) {
         let mut running = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|_, progress| progress.strong_count() > 0);
         running.insert(key, Arc::downgrade(progress));
@@ -96,14 +96,14 @@ mod tests {
 
     #[test]
     fn pulls_of_one_layer_count_it_together_and_its_end_is_forgotten_with_them() {
-        let counters = Counters::default();
-        let running = Running::default();
+        let counters = ByteCounters::default();
+        let running = RunningPulls::default();
         let one = Arc::new(Progress::default());
         let two = Arc::new(Progress::default());
-        running.note([1; 32], &one);
+        running.track([1; 32], &one);
         assert_eq!(running.read(&[1; 32]), None);
-        one.expect(&[layer('a', 10), layer('b', 5)], &counters);
-        two.expect(&[layer('a', 10)], &counters);
+        one.set_layers(&[layer('a', 10), layer('b', 5)], &counters);
+        two.set_layers(&[layer('a', 10)], &counters);
         counters.of(&layer('a', 10).digest).store(10, Ordering::Relaxed);
         let expected = PullProgress { layers: 2, layers_done: 1, bytes: 15, bytes_done: 10 };
         assert_eq!(running.read(&[1; 32]), Some(expected));

@@ -11,40 +11,40 @@ use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Refer
 use switchyard_steps::{Step, reach};
 
 use super::content::{self, Labels};
-use super::flight::Flights;
+use super::content_disk::ContentDisk;
 use super::index::InfoCache;
-use super::layers::{Downloads, Layers, Plan, Shares, Source};
+use super::layer_pipeline::{Downloads, InflightLayers, LayerPipeline, Source, UnpackPlan};
 use super::lease::Leases;
 use super::name;
-use super::progress::{Progress, Running};
-use super::space::Space;
+use super::progress::{Progress, RunningPulls};
+use super::singleflight::Singleflight;
 use super::unpack::chain_ids;
 use crate::client::Client;
 
 /// The pulls in flight. A pull lives as long as anybody waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
-    flights: Flights<[u8; 32], Result<ImageId>>,
-    running: Running,
-    shares: Arc<Shares>,
+    inflight: Singleflight<[u8; 32], Result<ImageId>>,
+    running: RunningPulls,
+    inflight_layers: Arc<InflightLayers>,
 }
 
 /// One image to pull, with all that it takes.
-pub(crate) struct Job {
+pub(crate) struct PullJob {
     pub(crate) client: Client,
     pub(crate) registry: registry::Client,
     pub(crate) infos: Arc<InfoCache>,
     pub(crate) leases: Leases,
     pub(crate) downloads: usize,
     /// Looked at before anything is downloaded.
-    pub(crate) space: Option<Arc<Space>>,
+    pub(crate) content_disk: Option<Arc<ContentDisk>>,
     pub(crate) reference: Reference,
     pub(crate) credentials: Credentials,
     pub(crate) snapshotter: String,
     /// Whether the snapshotter takes layers that were unpacked apart from each other.
     pub(crate) rebase: bool,
-    pub(crate) flush: super::flush::Flush,
-    pub(crate) shares: Arc<Shares>,
+    pub(crate) layer_sync: super::layer_sync::LayerSync,
+    pub(crate) inflight_layers: Arc<InflightLayers>,
     /// Who pulls, and the right that it proves.
     pub(crate) owner: Owner,
     pub(crate) right: Right,
@@ -55,13 +55,13 @@ pub(crate) struct Job {
 impl Pulls {
     /// Pulls, or waits for the same pull that is in flight. Dropping this gives up waiting; when the last one has given up,
     /// the download stops.
-    pub(crate) async fn join(&self, job: Job) -> Result<ImageId> {
+    pub(crate) async fn join(&self, job: PullJob) -> Result<ImageId> {
         let key = key(&job.reference, &job.snapshotter, job.owner, &job.credentials);
         let begin = || {
-            self.running.note(key, &job.progress);
+            self.running.track(key, &job.progress);
             job.run().boxed()
         };
-        self.flights.join(key, begin).await
+        self.inflight.join(key, begin).await
     }
 
     /// How far the pull of this key is, if there is one.
@@ -70,8 +70,8 @@ impl Pulls {
     }
 
     /// What pulls and other unpackings share.
-    pub(crate) fn shares(&self) -> &Arc<Shares> {
-        &self.shares
+    pub(crate) fn inflight_layers(&self) -> &Arc<InflightLayers> {
+        &self.inflight_layers
     }
 }
 
@@ -99,7 +99,7 @@ fn fingerprint(credentials: &Credentials, parts: &[&str]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-impl Job {
+impl PullJob {
     /// Where the layers come from, and by whose right.
     fn source(&self) -> Source {
         fingerprint(&self.credentials, &[&self.reference.name()])
@@ -110,7 +110,9 @@ impl Job {
         loop {
             match self.attempt().await {
                 Err(error)
-                    if error.kind() == ErrorKind::NotFound && attempt < ATTEMPTS && is_ours(&error) =>
+                    if error.kind() == ErrorKind::NotFound
+                        && attempt < ATTEMPTS
+                        && is_store_error(&error) =>
                 {
                     tracing::info!(image = %self.reference, error = error.report(), "pulling again");
                     attempt += 1;
@@ -130,28 +132,28 @@ impl Job {
         let target = resolved.descriptor.clone();
         let image =
             pull.image(resolved, &Platforms::of_this_machine()).await.map_err(super::from_registry)?;
-        if let Some(space) = &self.space {
+        if let Some(space) = &self.content_disk {
             space.check(&self.client, &image.manifest.layers).await?;
         }
-        let lease = self.leases.take("pull").await?;
+        let lease = self.leases.create("pull").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;
         let (config, config_bytes) = pull.config(&image.manifest).await.map_err(super::from_registry)?;
         check_platform(&config.platform)?;
         self.write_documents(&client, &image, config_bytes, &config.rootfs.diff_ids).await?;
 
-        let plan = Plan {
+        let plan = UnpackPlan {
             snapshotter: self.snapshotter.clone(),
             layers: image.manifest.layers.clone(),
             diff_ids: config.rootfs.diff_ids.clone(),
             rebase: self.rebase,
             source: self.source(),
-            flush: self.flush.clone(),
+            layer_sync: self.layer_sync.clone(),
         };
-        self.progress.expect(&plan.layers, self.shares.counters());
-        let layers = Layers::new(plan, &self.shares, lease)?;
+        self.progress.set_layers(&plan.layers, self.inflight_layers.counters());
+        let layers = LayerPipeline::new(plan, &self.inflight_layers, lease)?;
         let labels = Labels::from([self.origin()]);
-        layers.make(Some(&Downloads { pull, at_once: self.downloads, labels })).await?;
+        layers.download_and_unpack(Some(&Downloads { pull, at_once: self.downloads, labels })).await?;
 
         self.name_image(&client, &target).await?;
         let info = self.infos.load(&self.client, &target.digest).await?;
@@ -217,7 +219,7 @@ impl Job {
             names.push(asked);
         }
         for name in names {
-            name::put(client, &name, target, (self.owner, self.right)).await?;
+            name::assign(client, &name, target, (self.owner, self.right)).await?;
         }
         Ok(())
     }
@@ -234,7 +236,7 @@ pub(super) fn check_platform(platform: &registry::Platform) -> Result<()> {
 }
 
 /// Whether an error is about our own store, and not the registry's answer.
-fn is_ours(error: &Error) -> bool {
+fn is_store_error(error: &Error) -> bool {
     error.to_string().starts_with("containerd:")
 }
 

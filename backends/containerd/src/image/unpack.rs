@@ -12,11 +12,11 @@ use switchyard_proto::containerd::services::snapshots::v1::CommitSnapshotRequest
 use switchyard_registry::{Descriptor, Digest};
 use switchyard_steps::{Step, reach};
 
-use super::apart::Apart;
 use super::content::add_labels;
-use super::flush::Made;
+use super::detached::DetachedLayer;
+use super::layer_sync::UnpackedSnapshots;
 use super::lease::getrandom_fill;
-use crate::client::{Client, QUICK, UNPACK, call, gone_is_done};
+use crate::client::{Client, QUICK, UNPACK, call, ignore_not_found};
 
 /// Snapshots in the making begin so; what a killed predecessor left is found by it.
 pub(crate) fn extract_prefix(client: &Client) -> String {
@@ -49,29 +49,29 @@ pub(crate) async fn exists(client: &Client, snapshotter: &str, name: &str) -> Re
 }
 
 /// A snapshot to be made from a layer.
-pub(crate) struct Target {
+pub(crate) struct UnpackTarget {
     /// Its calls are held by a lease.
     pub(crate) client: Client,
     pub(crate) snapshotter: String,
     pub(crate) name: String,
     pub(crate) layer: Descriptor,
     pub(crate) diff_id: Digest,
-    pub(crate) made: Arc<Made>,
+    pub(crate) unpacked: Arc<UnpackedSnapshots>,
 }
 
 /// A snapshot that is not finished yet.
-pub(crate) struct Extract {
+pub(crate) struct ActiveSnapshot {
     key: String,
     mounts: Vec<types::Mount>,
 }
 
-impl Target {
+impl UnpackTarget {
     /// Unpacks the layer on top of `parent`, which is there (empty for the lowest).
     pub(crate) async fn unpack_on(&self, parent: &str) -> Result<()> {
         let Some(extract) = self.prepare(parent).await? else { return Ok(()) };
         let mounts = extract.mounts.clone();
         match self.apply(mounts).await {
-            Ok(()) => self.finish(extract, "").await,
+            Ok(()) => self.commit(extract, "").await,
             Err(error) => {
                 self.discard(&extract).await;
                 Err(error)
@@ -81,17 +81,17 @@ impl Target {
 
     /// Unpacks the layer by itself, for [`Target::commit_on`]. `None` if this layer needs what is below it to be unpacked right, or
     /// if the snapshotter keeps its files in another way than in directories; then nothing is left of the try.
-    pub(crate) async fn unpack_apart(&self) -> Result<Option<Extract>> {
+    pub(crate) async fn unpack_detached(&self) -> Result<Option<ActiveSnapshot>> {
         let Some(extract) = self.prepare("").await? else { return Ok(None) };
-        let Some(apart) = Apart::of(&extract.mounts) else {
+        let Some(detached) = DetachedLayer::of(&extract.mounts) else {
             self.discard(&extract).await;
             return Ok(None);
         };
-        if let Err(error) = self.apply(apart.mounts()).await {
+        if let Err(error) = self.apply(detached.mounts()).await {
             self.discard(&extract).await;
             return Err(error);
         }
-        if apart.is_whole().await {
+        if detached.lists_all_dirs().await {
             return Ok(Some(extract));
         }
         tracing::debug!(
@@ -103,12 +103,12 @@ impl Target {
     }
 
     /// Puts what was unpacked apart on top of `parent`.
-    pub(crate) async fn commit_on(&self, extract: Extract, parent: &str) -> Result<()> {
-        self.finish(extract, parent).await
+    pub(crate) async fn commit_rebased(&self, extract: ActiveSnapshot, parent: &str) -> Result<()> {
+        self.commit(extract, parent).await
     }
 
     /// `None` if the snapshot is there already, as with a snapshotter that fetches by itself.
-    async fn prepare(&self, parent: &str) -> Result<Option<Extract>> {
+    async fn prepare(&self, parent: &str) -> Result<Option<ActiveSnapshot>> {
         let mut random = [0; 8];
         getrandom_fill(&mut random);
         let key = format!("{}{} {}", extract_prefix(&self.client), hex::encode(random), self.name);
@@ -122,7 +122,7 @@ impl Target {
         match call(&what, QUICK, self.client.snapshots().prepare(request)).await {
             Ok(response) => {
                 reach(Step::LayerPrepared);
-                Ok(Some(Extract { key, mounts: response.mounts }))
+                Ok(Some(ActiveSnapshot { key, mounts: response.mounts }))
             }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
             Err(error) => Err(error),
@@ -158,17 +158,17 @@ impl Target {
     }
 
     /// Gives the snapshot its name, and a parent if it was prepared without.
-    async fn finish(&self, extract: Extract, parent: &str) -> Result<()> {
+    async fn commit(&self, extract: ActiveSnapshot, parent: &str) -> Result<()> {
         let request = CommitSnapshotRequest {
             snapshotter: self.snapshotter.clone(),
             name: self.name.clone(),
             key: extract.key.clone(),
             parent: parent.to_owned(),
-            labels: self.made.labels().into_iter().collect(),
+            labels: self.unpacked.labels().into_iter().collect(),
         };
         let what = format!("commit snapshot {}", self.name);
-        match call(&what, QUICK, self.client.commits().commit(request)).await {
-            Ok(_) => self.made.add(&self.name, &extract.mounts),
+        match call(&what, QUICK, self.client.snapshot_commits().commit(request)).await {
+            Ok(_) => self.unpacked.add(&self.name, &extract.mounts),
             Err(error) => {
                 self.discard(&extract).await;
                 // Another client has made it meanwhile.
@@ -182,12 +182,12 @@ impl Target {
         add_labels(&self.client, &self.layer.digest, label).await
     }
 
-    async fn discard(&self, extract: &Extract) {
+    async fn discard(&self, extract: &ActiveSnapshot) {
         let key = &extract.key;
         let request = snap::RemoveSnapshotRequest { snapshotter: self.snapshotter.clone(), key: key.clone() };
         let removed =
             call(&format!("remove snapshot {key}"), QUICK, self.client.snapshots().remove(request)).await;
-        if let Err(error) = gone_is_done(removed) {
+        if let Err(error) = ignore_not_found(removed) {
             tracing::warn!(
                 snapshot = key,
                 error = error.report(),

@@ -10,7 +10,7 @@ use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::Result;
 use switchyard_core::stats::DiskUsage;
 
-use super::content::next;
+use super::content::next_message;
 use super::{Snapshotters, USAGE_AGE};
 use crate::client::{Client, QUICK, call};
 
@@ -22,7 +22,7 @@ pub(crate) struct UsageCache {
 
 impl UsageCache {
     /// Makes the next reading a fresh one.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn invalidate(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -36,7 +36,7 @@ impl UsageCache {
         let content = content_bytes(client).await?;
         let roots = roots(client).await?;
         let mut usage = Vec::new();
-        for snapshotter in ordered(snapshotters) {
+        for snapshotter in default_first(snapshotters) {
             let (mut used_bytes, inodes) = snapshots(client, snapshotter).await?;
             if usage.is_empty() {
                 used_bytes = used_bytes.saturating_add(content);
@@ -53,7 +53,7 @@ impl UsageCache {
     }
 }
 
-fn ordered(snapshotters: &Snapshotters) -> Vec<&str> {
+fn default_first(snapshotters: &Snapshotters) -> Vec<&str> {
     let mut all: Vec<&str> = vec![&snapshotters.default];
     all.extend(snapshotters.all().into_iter().filter(|name| *name != snapshotters.default));
     all
@@ -74,7 +74,7 @@ async fn content_bytes(client: &Client) -> Result<u64> {
     let request = api::ListContentRequest { filters: Vec::new() };
     let mut stream = call(what, QUICK, client.content().list(request)).await?;
     let mut bytes: u64 = 0;
-    while let Some(message) = next(what, &mut stream).await? {
+    while let Some(message) = next_message(what, &mut stream).await? {
         let sizes = message.info.iter().map(|info| u64::try_from(info.size).unwrap_or(0));
         bytes = sizes.fold(bytes, u64::saturating_add);
     }
@@ -87,7 +87,7 @@ async fn snapshots(client: &Client, snapshotter: &str) -> Result<(u64, u64)> {
     let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
     let mut stream = call(&what, QUICK, client.snapshots().list(request)).await?;
     let mut names = Vec::new();
-    while let Some(message) = next(&what, &mut stream).await? {
+    while let Some(message) = next_message(&what, &mut stream).await? {
         names.extend(
             message
                 .info

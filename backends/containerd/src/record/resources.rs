@@ -83,7 +83,7 @@ impl ResourcesRecord {
     }
 
     /// The score for the out-of-memory killer.
-    pub(crate) const fn score(&self) -> Option<i32> {
+    pub(crate) const fn oom_score_adj(&self) -> Option<i32> {
         self.oom_score_adj
     }
 

@@ -7,15 +7,15 @@ use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::spec::HostPorts;
 
 use super::found::FoundSandbox;
-use super::{Finding, Home};
+use super::{RecoveryPlan, SandboxPresence};
 use crate::backend::Inner;
+use crate::fs::blocking;
 use crate::record::HostPortsRecord;
 use crate::sandbox::{SandboxEntry, ports_of_journal};
-use crate::text::blocking;
 
 impl Inner {
     /// Completes a record that an earlier version wrote: the ports are those that were to be mapped.
-    pub(super) async fn complete_claims(&self, id: SandboxId, found: &mut FoundSandbox) {
+    pub(super) async fn fill_in_host_ports(&self, id: SandboxId, found: &mut FoundSandbox) {
         let record = &mut found.entry.record;
         if record.host_ports.is_none() {
             record.host_ports = Some(HostPortsRecord::from_core(&self.mapped_ports(id).await));
@@ -23,13 +23,13 @@ impl Inner {
     }
 
     /// Notes the sandboxes that cannot be read: each holds what its network's journal says.
-    pub(super) async fn note_unreadable(&self, owners: &HashMap<SandboxId, Owner>, finding: &mut Finding) {
+    pub(super) async fn add_unreadable(&self, owners: &HashMap<SandboxId, Owner>, plan: &mut RecoveryPlan) {
         for (id, owner) in owners {
-            if matches!(finding.homes.get(id), Some(Home::Unreadable)) {
+            if matches!(plan.sandboxes.get(id), Some(SandboxPresence::Unreadable)) {
                 let name = id.to_string();
                 let host_ports = self.mapped_ports(*id).await;
-                self.leftovers.unreleased.add(*id);
-                finding.recovered.remnants.push(Remnant { id: *id, owner: *owner, name, host_ports });
+                self.cleanup.unreleased.add(*id);
+                plan.recovered.remnants.push(Remnant { id: *id, owner: *owner, name, host_ports });
             }
         }
     }

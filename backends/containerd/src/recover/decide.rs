@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 use switchyard_core::backend::Started;
 use switchyard_core::state::{Exit, SandboxState};
 
-use crate::record::Phase;
+use crate::record::SandboxPhase;
 
 /// How a process has ended, as its shim says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct ProcessExit {
     /// Its exit code.
     pub(crate) code: i32,
     /// When; `None` if that is not said.
@@ -18,7 +18,7 @@ pub(crate) struct End {
 
 /// What is known of a task's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Process {
+pub(crate) enum ProcessState {
     /// There is none.
     None,
     /// Made, not started.
@@ -29,7 +29,7 @@ pub(crate) enum Process {
         pid: u32,
     },
     /// It has ended and waits to be deleted.
-    Stopped(End),
+    Stopped(ProcessExit),
     /// Its shim did not answer: it may well run.
     Unanswered {
         /// Process id on the host, as far as containerd knows.
@@ -53,7 +53,7 @@ pub(super) struct TaskFacts {
     /// A start was begun: its directory of this boot is there.
     pub(super) begun: bool,
     /// What containerd says of its process; not asked where the answer could change nothing.
-    pub(super) process: Process,
+    pub(super) process: ProcessState,
 }
 
 /// What becomes of a task.
@@ -64,7 +64,7 @@ pub(super) enum TaskFate {
     /// It can be started.
     Created,
     /// It was being started, and containerd may still be at it: it counts as created until that has settled.
-    Unsettled,
+    StartPending,
     /// It runs.
     Running(Started),
     /// It has ended, and nobody has put on record how.
@@ -72,7 +72,7 @@ pub(super) enum TaskFate {
         /// When it was started.
         started_at: Option<SystemTime>,
         /// How it ended.
-        end: End,
+        end: ProcessExit,
     },
     /// It has ended, and nobody can say how.
     Lost(Option<SystemTime>),
@@ -90,17 +90,17 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
     }
     match facts.process {
         // One that does not answer is watched like one that runs: its end is seen once it answers again.
-        Process::Running { pid } | Process::Unanswered { pid } => {
+        ProcessState::Running { pid } | ProcessState::Unanswered { pid } => {
             TaskFate::Running(Started { pid, at: facts.started_at.unwrap_or(now) })
         }
-        Process::Stopped(end) => TaskFate::Reap { started_at: facts.started_at, end },
-        Process::Created => TaskFate::Unsettled,
-        Process::None if !facts.finished => TaskFate::Destroy,
+        ProcessState::Stopped(end) => TaskFate::Reap { started_at: facts.started_at, end },
+        ProcessState::Created => TaskFate::StartPending,
+        ProcessState::None if !facts.finished => TaskFate::Destroy,
         // After a reboot the file that a start leaves is gone as well, so that the task may have run.
-        Process::None if !facts.this_boot => TaskFate::Lost(None),
-        Process::None => match facts.started_at {
+        ProcessState::None if !facts.this_boot => TaskFate::Lost(None),
+        ProcessState::None => match facts.started_at {
             Some(at) => TaskFate::Lost(Some(at)),
-            None if facts.begun => TaskFate::Unsettled,
+            None if facts.begun => TaskFate::StartPending,
             None => TaskFate::Created,
         },
     }
@@ -108,40 +108,40 @@ pub(super) fn task_fate(facts: &TaskFacts, now: SystemTime) -> TaskFate {
 
 /// Whether containerd has to be asked about a task's process: a start that was begun and not finished is not asked about, for its shim
 /// may take long to answer, and what it says changes nothing yet.
-pub(super) const fn must_ask(exit_on_record: bool, begun: bool, started: bool) -> bool {
+pub(super) const fn needs_shim_query(exit_on_record: bool, begun: bool, started: bool) -> bool {
     !exit_on_record && begun && started
 }
 
 /// What is seen of a container that a predecessor was at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sight {
+pub(crate) struct Observation {
     /// What containerd says of its process.
-    pub(super) process: Process,
+    pub(super) process: ProcessState,
     /// Whether it has a bundle, or somebody is seen at work on it; `None` if that cannot be known.
-    pub(super) work: Option<bool>,
+    pub(super) active: Option<bool>,
 }
 
-impl Sight {
+impl Observation {
     /// Whether nobody is seen at work where nothing else could tell of it.
-    pub(super) fn is_nothing(self) -> bool {
-        self.work.is_none() && self.process == Process::None
+    pub(super) fn nothing_seen(self) -> bool {
+        self.active.is_none() && self.process == ProcessState::None
     }
 }
 
 /// For how long.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lasted {
+pub(super) struct Durations {
     /// This is seen.
-    pub(super) seen: Duration,
+    pub(super) unchanged: Duration,
     /// Nothing is seen where bundles cannot be, by us and by those of our predecessors that were killed as they looked.
     pub(super) quiet: Duration,
     /// It is looked, by all of us.
-    pub(super) looked: Duration,
+    pub(super) waited: Duration,
 }
 
 /// How long a sight must last to be believed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct CallTimeouts {
     /// A process that was made and that nobody starts; no process, and nobody seen at work on one, where bundles cannot be seen.
     pub(super) grace: Duration,
     /// A process in the making.
@@ -150,49 +150,53 @@ pub(crate) struct Patience {
 
 /// What came of a predecessor's call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Settled {
+pub(crate) enum CallOutcome {
     /// Nothing.
-    Nothing,
+    NoEffect,
     /// Less than a process that runs: it has to be ended.
-    Remnant,
+    Incomplete,
     /// Work on a process of which nothing has come for as long as could be waited.
-    Forsaken,
+    Stuck,
     /// A process that runs, or did.
-    Runs {
+    Started {
         /// Process id on the host; 0 if it has ended already.
         pid: u32,
     },
 }
 
-impl Settled {
+impl CallOutcome {
     /// Whether nothing has to be ended.
-    pub(super) const fn is_done(self) -> bool {
+    pub(super) const fn needs_no_cleanup(self) -> bool {
         match self {
-            Self::Nothing | Self::Runs { .. } => true,
-            Self::Remnant | Self::Forsaken => false,
+            Self::NoEffect | Self::Started { .. } => true,
+            Self::Incomplete | Self::Stuck => false,
         }
     }
 }
 
 /// How long nothing must be seen of a container where its bundle would be, or by one daemon where bundles cannot be seen: longer than
 /// containerd leaves a call unread.
-const QUIET: Duration = Duration::from_millis(200);
+const QUIET_PERIOD: Duration = Duration::from_millis(200);
 
 /// Decides whether a predecessor's call has settled, from what is seen, and for how long.
 ///
 /// A process that is made and not started is at rest as soon as it has been looked for so long: only a daemon that was answered about
 /// its making asks for its start, so that call, if any, is older than the first look.
-pub(super) fn settled(sight: Sight, lasted: Lasted, patience: Patience) -> Option<Settled> {
-    let Lasted { seen, quiet, looked } = lasted;
+pub(super) fn call_outcome(
+    observation: Observation,
+    durations: Durations,
+    timeouts: CallTimeouts,
+) -> Option<CallOutcome> {
+    let Durations { unchanged: seen, quiet, waited: looked } = durations;
     let after = |wait: Duration, outcome| (seen >= wait).then_some(outcome);
-    match (sight.process, sight.work) {
-        (Process::Running { pid }, _) => Some(Settled::Runs { pid }),
-        (Process::Stopped(_), _) => Some(Settled::Runs { pid: 0 }),
-        (Process::Unanswered { .. }, _) => (looked >= patience.limit).then_some(Settled::Remnant),
-        (Process::None, Some(true)) => (looked >= patience.limit).then_some(Settled::Forsaken),
-        (Process::Created, _) => (looked >= patience.grace).then_some(Settled::Remnant),
-        (Process::None, None) if quiet < patience.grace => None,
-        (Process::None, Some(false) | None) => after(QUIET, Settled::Nothing),
+    match (observation.process, observation.active) {
+        (ProcessState::Running { pid }, _) => Some(CallOutcome::Started { pid }),
+        (ProcessState::Stopped(_), _) => Some(CallOutcome::Started { pid: 0 }),
+        (ProcessState::Unanswered { .. }, _) => (looked >= timeouts.limit).then_some(CallOutcome::Incomplete),
+        (ProcessState::None, Some(true)) => (looked >= timeouts.limit).then_some(CallOutcome::Stuck),
+        (ProcessState::Created, _) => (looked >= timeouts.grace).then_some(CallOutcome::Incomplete),
+        (ProcessState::None, None) if quiet < timeouts.grace => None,
+        (ProcessState::None, Some(false) | None) => after(QUIET_PERIOD, CallOutcome::NoEffect),
     }
 }
 
@@ -200,7 +204,7 @@ pub(super) fn settled(sight: Sight, lasted: Lasted, patience: Patience) -> Optio
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SandboxFacts {
     /// How far its making or stopping had come.
-    pub(super) phase: Phase,
+    pub(super) phase: SandboxPhase,
     /// The namespaces that it should have are there.
     pub(super) pinned: bool,
     /// Its infra process runs, or it needs none.
@@ -211,13 +215,13 @@ pub(super) struct SandboxFacts {
 pub(super) fn sandbox_fate(facts: SandboxFacts) -> Option<SandboxState> {
     let broken = |reason: &str| Some(SandboxState::Unknown { reason: reason.to_owned() });
     match facts.phase {
-        Phase::Creating => None,
-        Phase::Stopped => Some(SandboxState::Stopped),
-        Phase::Starting => broken("its start was cut off"),
-        Phase::Removing => broken("its removal was cut off"),
-        Phase::Ready if !facts.pinned => broken("its namespaces are gone, as after a reboot"),
-        Phase::Ready if !facts.infra => broken("its infra process has ended"),
-        Phase::Ready => Some(SandboxState::Ready),
+        SandboxPhase::Creating => None,
+        SandboxPhase::Stopped => Some(SandboxState::Stopped),
+        SandboxPhase::Starting => broken("its start was cut off"),
+        SandboxPhase::Removing => broken("its removal was cut off"),
+        SandboxPhase::Ready if !facts.pinned => broken("its namespaces are gone, as after a reboot"),
+        SandboxPhase::Ready if !facts.infra => broken("its infra process has ended"),
+        SandboxPhase::Ready => Some(SandboxState::Ready),
     }
 }
 
@@ -231,11 +235,11 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn stopped(code: i32) -> Process {
-        Process::Stopped(End { code, at: Some(at(8)) })
+    fn stopped(code: i32) -> ProcessState {
+        ProcessState::Stopped(ProcessExit { code, at: Some(at(8)) })
     }
 
-    fn facts(process: Process) -> TaskFacts {
+    fn facts(process: ProcessState) -> TaskFacts {
         let exit = None;
         let started_at = None;
         TaskFacts { sandbox: true, finished: true, this_boot: true, exit, started_at, begun: false, process }
@@ -243,30 +247,30 @@ mod tests {
 
     #[test]
     fn a_running_process_is_adopted_with_the_start_time_on_file() {
-        let running = TaskFacts { started_at: Some(at(5)), ..facts(Process::Running { pid: 7 }) };
+        let running = TaskFacts { started_at: Some(at(5)), ..facts(ProcessState::Running { pid: 7 }) };
         assert_eq!(task_fate(&running, at(9)), TaskFate::Running(Started { pid: 7, at: at(5) }));
-        let cut = facts(Process::Running { pid: 7 });
+        let cut = facts(ProcessState::Running { pid: 7 });
         assert_eq!(task_fate(&cut, at(9)), TaskFate::Running(Started { pid: 7, at: at(9) }));
     }
 
     #[test]
     fn a_task_whose_shim_does_not_answer_counts_as_running() {
-        let silent = TaskFacts { started_at: Some(at(5)), ..facts(Process::Unanswered { pid: 7 }) };
+        let silent = TaskFacts { started_at: Some(at(5)), ..facts(ProcessState::Unanswered { pid: 7 }) };
         assert_eq!(task_fate(&silent, at(9)), TaskFate::Running(Started { pid: 7, at: at(5) }));
     }
 
     #[test]
     fn what_was_never_finished_or_has_no_sandbox_goes() {
-        let half = TaskFacts { finished: false, ..facts(Process::None) };
+        let half = TaskFacts { finished: false, ..facts(ProcessState::None) };
         assert_eq!(task_fate(&half, at(9)), TaskFate::Destroy);
-        let orphan = TaskFacts { sandbox: false, ..facts(Process::Running { pid: 7 }) };
+        let orphan = TaskFacts { sandbox: false, ..facts(ProcessState::Running { pid: 7 }) };
         assert_eq!(task_fate(&orphan, at(9)), TaskFate::Destroy);
     }
 
     #[test]
     fn an_exit_on_record_stands_whatever_else_is_found() {
         let exit = Exit { code: 3, finished_at: at(8), cause: switchyard_core::state::ExitCause::Exited };
-        for process in [Process::None, stopped(0), Process::Created] {
+        for process in [ProcessState::None, stopped(0), ProcessState::Created] {
             let ended =
                 TaskFacts { exit: Some((exit.clone(), Some(at(5)))), finished: false, ..facts(process) };
             assert_eq!(task_fate(&ended, at(9)), TaskFate::Exited(exit.clone(), Some(at(5))));
@@ -276,51 +280,57 @@ mod tests {
     #[test]
     fn an_end_that_nobody_saw_is_looked_at_while_it_can_be() {
         let ended = TaskFacts { started_at: Some(at(5)), ..facts(stopped(3)) };
-        let end = End { code: 3, at: Some(at(8)) };
+        let end = ProcessExit { code: 3, at: Some(at(8)) };
         assert_eq!(task_fate(&ended, at(9)), TaskFate::Reap { started_at: Some(at(5)), end });
-        let gone = TaskFacts { started_at: Some(at(5)), ..facts(Process::None) };
+        let gone = TaskFacts { started_at: Some(at(5)), ..facts(ProcessState::None) };
         assert_eq!(task_fate(&gone, at(9)), TaskFate::Lost(Some(at(5))));
-        let rebooted = TaskFacts { this_boot: false, ..facts(Process::None) };
+        let rebooted = TaskFacts { this_boot: false, ..facts(ProcessState::None) };
         assert_eq!(task_fate(&rebooted, at(9)), TaskFate::Lost(None));
     }
 
     #[test]
     fn a_task_that_was_not_started_can_still_be() {
-        assert_eq!(task_fate(&facts(Process::None), at(9)), TaskFate::Created);
-        let cut = TaskFacts { begun: true, ..facts(Process::None) };
-        assert_eq!(task_fate(&cut, at(9)), TaskFate::Unsettled);
-        assert_eq!(task_fate(&facts(Process::Created), at(9)), TaskFate::Unsettled);
+        assert_eq!(task_fate(&facts(ProcessState::None), at(9)), TaskFate::Created);
+        let cut = TaskFacts { begun: true, ..facts(ProcessState::None) };
+        assert_eq!(task_fate(&cut, at(9)), TaskFate::StartPending);
+        assert_eq!(task_fate(&facts(ProcessState::Created), at(9)), TaskFate::StartPending);
     }
 
     #[test]
     fn a_call_has_settled_when_a_process_runs_or_nothing_more_is_to_be_expected() {
         let [short, grace, limit] = [10, 2_000, 30_000].map(Duration::from_millis);
-        let patience = Patience { grace, limit };
+        let patience = CallTimeouts { grace, limit };
         let check = |process, work, seen, looked, expected| {
-            let sight = Sight { process, work };
+            let sight = Observation { process, active: work };
             // Nothing has been seen for as long as was looked.
-            let lasted = Lasted { seen, quiet: looked, looked };
-            assert_eq!(settled(sight, lasted, patience), expected, "{sight:?} {lasted:?}");
+            let lasted = Durations { unchanged: seen, quiet: looked, waited: looked };
+            assert_eq!(call_outcome(sight, lasted, patience), expected, "{sight:?} {lasted:?}");
         };
-        check(Process::Running { pid: 7 }, Some(true), short, short, Some(Settled::Runs { pid: 7 }));
-        check(stopped(0), None, short, short, Some(Settled::Runs { pid: 0 }));
-        check(Process::Created, Some(true), short, short, None);
-        check(Process::Created, Some(true), short, grace, Some(Settled::Remnant));
-        check(Process::None, Some(true), grace, grace, None);
-        check(Process::None, Some(true), grace, limit, Some(Settled::Forsaken));
-        check(Process::None, Some(false), short, limit, None);
-        check(Process::None, Some(false), QUIET, QUIET, Some(Settled::Nothing));
-        check(Process::None, None, QUIET, QUIET, None);
-        check(Process::None, None, grace, grace, Some(Settled::Nothing));
+        check(
+            ProcessState::Running { pid: 7 },
+            Some(true),
+            short,
+            short,
+            Some(CallOutcome::Started { pid: 7 }),
+        );
+        check(stopped(0), None, short, short, Some(CallOutcome::Started { pid: 0 }));
+        check(ProcessState::Created, Some(true), short, short, None);
+        check(ProcessState::Created, Some(true), short, grace, Some(CallOutcome::Incomplete));
+        check(ProcessState::None, Some(true), grace, grace, None);
+        check(ProcessState::None, Some(true), grace, limit, Some(CallOutcome::Stuck));
+        check(ProcessState::None, Some(false), short, limit, None);
+        check(ProcessState::None, Some(false), QUIET_PERIOD, QUIET_PERIOD, Some(CallOutcome::NoEffect));
+        check(ProcessState::None, None, QUIET_PERIOD, QUIET_PERIOD, None);
+        check(ProcessState::None, None, grace, grace, Some(CallOutcome::NoEffect));
         // Daemons that are killed faster than that share it.
-        check(Process::None, None, QUIET, grace, Some(Settled::Nothing));
-        check(Process::None, None, short, grace, None);
-        check(Process::Unanswered { pid: 7 }, None, limit, limit, Some(Settled::Remnant));
+        check(ProcessState::None, None, QUIET_PERIOD, grace, Some(CallOutcome::NoEffect));
+        check(ProcessState::None, None, short, grace, None);
+        check(ProcessState::Unanswered { pid: 7 }, None, limit, limit, Some(CallOutcome::Incomplete));
     }
 
     #[test]
     fn a_sandbox_is_ready_only_with_all_that_it_needs() {
-        let facts = SandboxFacts { phase: Phase::Ready, pinned: true, infra: true };
+        let facts = SandboxFacts { phase: SandboxPhase::Ready, pinned: true, infra: true };
         assert_eq!(sandbox_fate(facts), Some(SandboxState::Ready));
         assert!(matches!(
             sandbox_fate(SandboxFacts { pinned: false, ..facts }),
@@ -331,13 +341,13 @@ mod tests {
             Some(SandboxState::Unknown { .. })
         ));
         assert_eq!(
-            sandbox_fate(SandboxFacts { phase: Phase::Stopped, pinned: false, infra: false }),
+            sandbox_fate(SandboxFacts { phase: SandboxPhase::Stopped, pinned: false, infra: false }),
             Some(SandboxState::Stopped)
         );
-        let cut = sandbox_fate(SandboxFacts { phase: Phase::Starting, ..facts });
+        let cut = sandbox_fate(SandboxFacts { phase: SandboxPhase::Starting, ..facts });
         assert!(matches!(cut, Some(SandboxState::Unknown { .. })));
-        let leaving = sandbox_fate(SandboxFacts { phase: Phase::Removing, ..facts });
+        let leaving = sandbox_fate(SandboxFacts { phase: SandboxPhase::Removing, ..facts });
         assert_eq!(leaving.map(|state| state.as_str()), Some("unknown"));
-        assert_eq!(sandbox_fate(SandboxFacts { phase: Phase::Creating, ..facts }), None);
+        assert_eq!(sandbox_fate(SandboxFacts { phase: SandboxPhase::Creating, ..facts }), None);
     }
 }

@@ -10,23 +10,23 @@ use switchyard_core::backend::Started;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
-use super::AT_ONCE;
-use super::ask::Question;
-use super::decide::must_ask;
-use super::outdated::Outdated;
+use super::CONCURRENCY;
+use super::decide::needs_shim_query;
+use super::outdated::OutdatedObject;
+use super::process_query::ProcessQuery;
 use crate::backend::{Inner, RUNC_TYPE};
 use crate::layout::TaskDirs;
-use crate::record::{self, EXIT, ExitRecord, PHASE, Phase, SandboxRecord, TaskRecord, from_ns};
+use crate::record::{self, EXIT, ExitRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns};
 use crate::sandbox::SandboxEntry;
 use crate::task::stage::view_labels;
 
 /// A sandbox by its container object.
 #[derive(Debug)]
 pub(super) struct FoundSandbox {
-    pub(super) phase: Phase,
+    pub(super) phase: SandboxPhase,
     pub(super) entry: SandboxEntry,
     /// What an earlier version wrote on its object and this one would not.
-    pub(super) outdated: Option<Outdated>,
+    pub(super) outdated: Option<OutdatedObject>,
 }
 
 /// A task by its container object and its files.
@@ -44,35 +44,35 @@ pub(super) struct FoundTask {
     /// A start was begun.
     pub(super) begun: bool,
     /// What an earlier version wrote on its object and this one would not.
-    pub(super) outdated: Option<Outdated>,
+    pub(super) outdated: Option<OutdatedObject>,
 }
 
 impl Inner {
-    pub(super) fn find_sandbox(&self, id: SandboxId, container: &api::Container) -> Result<FoundSandbox> {
+    pub(super) fn read_sandbox(&self, id: SandboxId, container: &api::Container) -> Result<FoundSandbox> {
         let phase = container.labels.get(PHASE).map(String::as_str).unwrap_or_default();
-        let phase = Phase::parse(phase)
+        let phase = SandboxPhase::parse(phase)
             .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
-        let outdated = Outdated::find(id.into(), container, &record.meta, &HashMap::new());
+        let outdated = OutdatedObject::find(id.into(), container, &record.meta, &HashMap::new());
         let dirs = self.layout.sandbox(id);
-        let doomed = phase == Phase::Removing;
-        let entry = SandboxEntry { dirs, pid: None, record, released: false, doomed };
+        let doomed = phase == SandboxPhase::Removing;
+        let entry = SandboxEntry { dirs, pid: None, record, released: false, removal_recorded: doomed };
         Ok(FoundSandbox { phase, entry, outdated })
     }
 
     /// Reads all tasks.
-    pub(super) async fn find_tasks(
+    pub(super) async fn read_tasks(
         &self,
         tasks: Vec<(TaskId, api::Container)>,
     ) -> Vec<(TaskId, Result<FoundTask>)> {
         stream::iter(tasks)
-            .map(|(id, container)| async move { (id, self.find_task(id, container).await) })
-            .buffer_unordered(AT_ONCE)
+            .map(|(id, container)| async move { (id, self.read_task(id, container).await) })
+            .buffer_unordered(CONCURRENCY)
             .collect()
             .await
     }
 
-    async fn find_task(&self, id: TaskId, container: api::Container) -> Result<FoundTask> {
+    async fn read_task(&self, id: TaskId, container: api::Container) -> Result<FoundTask> {
         let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
         let sandbox = record.sandbox_id()?;
         let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
@@ -85,39 +85,39 @@ impl Inner {
         let started = read_started(dirs.started()).await;
         let begun = dirs.run.exists();
         let views = view_labels(&record.staged, &container.snapshotter);
-        let outdated = Outdated::find(id.into(), &container, &record.meta, &views);
+        let outdated = OutdatedObject::find(id.into(), &container, &record.meta, &views);
         let snapshotter = container.snapshotter;
         let exit = exit.or(noted);
         Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated })
     }
 
     /// What has to be known of a sandbox's own process, if it has one.
-    pub(super) fn ask_of_sandbox(&self, id: SandboxId, found: &FoundSandbox) -> Option<Question> {
+    pub(super) fn sandbox_process_query(&self, id: SandboxId, found: &FoundSandbox) -> Option<ProcessQuery> {
         let FoundSandbox { phase, entry, outdated: _ } = found;
         let id = id.to_string();
-        (entry.record.infra && *phase == Phase::Ready).then(|| Question {
+        (entry.record.infra && *phase == SandboxPhase::Ready).then(|| ProcessQuery {
             group: self.cgroup_of(entry, &id).ok().and_then(|at| Group::from_cgroups_path(&at.path).ok()),
-            visible: self.makes_processes_here(&entry.record.handler),
+            visible: self.has_host_processes(&entry.record.handler),
             pid: None,
-            mark: id.clone(),
+            cgroup_marker: id.clone(),
             id,
         })
     }
 
     /// What has to be known of a task's process, if it can have one.
-    pub(super) fn ask_of_task(&self, id: TaskId, found: &FoundTask) -> Option<Question> {
+    pub(super) fn task_process_query(&self, id: TaskId, found: &FoundTask) -> Option<ProcessQuery> {
         let started = found.started;
-        must_ask(found.exit.is_some(), found.begun, started.is_some()).then(|| Question {
-            mark: found.record.mark(&id.to_string()),
+        needs_shim_query(found.exit.is_some(), found.begun, started.is_some()).then(|| ProcessQuery {
+            cgroup_marker: found.record.cgroup_marker(&id.to_string()),
             id: id.to_string(),
             pid: started.map(|started| started.pid).filter(|pid| *pid != 0),
             group: None,
-            visible: self.makes_processes_here(&found.record.handler),
+            visible: self.has_host_processes(&found.record.handler),
         })
     }
 
     /// Whether the processes of a runtime handler are processes of this node, under the numbers that its shim tells.
-    pub(crate) fn makes_processes_here(&self, handler: &str) -> bool {
+    pub(crate) fn has_host_processes(&self, handler: &str) -> bool {
         self.runtime(handler).is_ok_and(|runtime| runtime.type_ == RUNC_TYPE)
     }
 }

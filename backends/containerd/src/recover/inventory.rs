@@ -10,11 +10,11 @@ use containerd_client::types::v1 as process;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{ErrorKind, Result};
 
-use super::decide::{End, Process};
+use super::decide::{ProcessExit, ProcessState};
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
-use crate::image::content::next;
-use crate::image::flush::{Layer, UNSYNCED};
+use crate::image::content::next_message;
+use crate::image::layer_sync::{SnapshotInfo, UNSYNCED};
 use crate::record::{INSTANCE, KIND, OWNER};
 
 /// The objects of this gateway, and what is named after them.
@@ -24,14 +24,14 @@ pub(super) struct Inventory {
     /// The ids of all containers that there are, also of others.
     pub(super) all: HashSet<String>,
     /// The ids of containers of this gateway that are neither, as far as this version knows.
-    pub(super) strange: Vec<String>,
+    pub(super) unrecognized: Vec<String>,
     pub(super) snapshots: Snapshots,
 }
 
 /// All snapshots, by snapshotter; `None` for one that cannot be listed.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
-    by_name: HashMap<String, Option<BTreeMap<String, Layer>>>,
+    by_name: HashMap<String, Option<BTreeMap<String, SnapshotInfo>>>,
 }
 
 impl Snapshots {
@@ -44,7 +44,7 @@ impl Snapshots {
     }
 
     /// Snapshots whose key begins with one of these.
-    pub(super) fn beginning(&self, prefixes: &[String]) -> Vec<(String, String)> {
+    pub(super) fn with_prefix(&self, prefixes: &[String]) -> Vec<(String, String)> {
         let begins = |key: &&String| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
         self.listed()
             .flat_map(|(snapshotter, layers)| {
@@ -54,13 +54,13 @@ impl Snapshots {
     }
 
     /// Each snapshotter that could be listed, with all its snapshots by name.
-    pub(super) fn listed(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, Layer>)> {
+    pub(super) fn listed(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, SnapshotInfo>)> {
         self.by_name.iter().filter_map(|(snapshotter, layers)| Some((snapshotter.as_str(), layers.as_ref()?)))
     }
 }
 
 impl Inner {
-    pub(super) async fn take_inventory(&self) -> Result<Inventory> {
+    pub(super) async fn list_inventory(&self) -> Result<Inventory> {
         let request = api::ListContainersRequest { filters: vec![format!("labels.\"{OWNER}\"")] };
         let containers =
             call("list containers", QUICK, self.client.containers().list(request)).await?.containers;
@@ -84,18 +84,24 @@ impl Inner {
         let mut strange = Vec::new();
         for container in ours {
             match container.labels.get(KIND).map(String::as_str) {
-                Some("sandbox") => strange.extend(push_named(&mut sandboxes, container)),
-                Some("task") => strange.extend(push_named(&mut tasks, container)),
+                Some("sandbox") => strange.extend(push_parsed(&mut sandboxes, container)),
+                Some("task") => strange.extend(push_parsed(&mut tasks, container)),
                 Some(_) | None => {
                     tracing::warn!(id = container.id, "a container of an unknown kind is left alone");
                     strange.push(container.id);
                 }
             }
         }
-        Ok(Inventory { sandboxes, tasks, all, strange, snapshots: self.snapshots(snapshotters).await? })
+        Ok(Inventory {
+            sandboxes,
+            tasks,
+            all,
+            unrecognized: strange,
+            snapshots: self.list_snapshots(snapshotters).await?,
+        })
     }
 
-    async fn snapshots(&self, snapshotters: BTreeSet<String>) -> Result<Snapshots> {
+    async fn list_snapshots(&self, snapshotters: BTreeSet<String>) -> Result<Snapshots> {
         let mut snapshots = Snapshots::default();
         for snapshotter in snapshotters {
             let layers = match self.snapshot_layers(&snapshotter).await {
@@ -116,16 +122,16 @@ impl Inner {
         Ok(snapshots)
     }
 
-    async fn snapshot_layers(&self, snapshotter: &str) -> Result<BTreeMap<String, Layer>> {
+    async fn snapshot_layers(&self, snapshotter: &str) -> Result<BTreeMap<String, SnapshotInfo>> {
         let what = format!("list snapshots of {snapshotter}");
         let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
         let mut stream = call(&what, QUICK, self.client.snapshots().list(request)).await?;
         let mut layers = BTreeMap::new();
-        while let Some(message) = next(&what, &mut stream).await? {
+        while let Some(message) = next_message(&what, &mut stream).await? {
             layers.extend(message.info.into_iter().map(|mut info| {
                 let unsynced = info.labels.remove(UNSYNCED);
                 let committed = info.kind() == snap::Kind::Committed;
-                (info.name, Layer { parent: info.parent, committed, unsynced })
+                (info.name, SnapshotInfo { parent: info.parent, committed, unsynced })
             }));
         }
         Ok(layers)
@@ -133,7 +139,7 @@ impl Inner {
 }
 
 /// Puts a container on the list; its id if that is none of ours.
-fn push_named<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::Container) -> Option<String> {
+fn push_parsed<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::Container) -> Option<String> {
     let Ok(id) = container.id.parse() else {
         tracing::warn!(id = container.id, "a container of ours has an id that is none: left alone");
         return Some(container.id);
@@ -142,15 +148,15 @@ fn push_named<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::C
     None
 }
 
-pub(super) fn process_of(task: &process::Process) -> Process {
+pub(super) fn process_state_of(task: &process::Process) -> ProcessState {
     use process::Status as S;
     match task.status() {
-        S::Created => Process::Created,
-        S::Running | S::Paused | S::Pausing => Process::Running { pid: task.pid },
-        S::Stopped => Process::Stopped(End {
+        S::Created => ProcessState::Created,
+        S::Running | S::Paused | S::Pausing => ProcessState::Running { pid: task.pid },
+        S::Stopped => ProcessState::Stopped(ProcessExit {
             code: i32::try_from(task.exit_status).unwrap_or(i32::MAX),
             at: task.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
         }),
-        S::Unknown => Process::Unanswered { pid: task.pid },
+        S::Unknown => ProcessState::Unanswered { pid: task.pid },
     }
 }

@@ -10,14 +10,14 @@ use switchyard_runtime_spec::infra::without_process;
 use switchyard_steps::{Step, reach};
 
 use crate::backend::Inner;
-use crate::client::{SPEC_TYPE, gone_is_done, json_any};
+use crate::client::{SPEC_TYPE, ignore_not_found, json_any};
 use crate::container_id::ContainerId;
 use crate::record::{CADVISOR_KIND, MetaRecord, PREFIX};
 use crate::reserved::is_reserved;
 
 /// What of a container object is to be written anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Outdated {
+pub(crate) struct OutdatedObject {
     pub(crate) id: ContainerId,
     /// Labels that are to go.
     labels: Vec<String>,
@@ -25,7 +25,7 @@ pub(crate) struct Outdated {
     empty_spec: bool,
 }
 
-impl Outdated {
+impl OutdatedObject {
     /// Compares an object with what its client asked for; `views` are the labels that keep views of images. Pure.
     pub(super) fn find(
         id: ContainerId,
@@ -49,8 +49,8 @@ impl Outdated {
 
 impl Inner {
     /// Writes anew what is outdated of a container object. Idempotent.
-    pub(crate) async fn renew_object(&self, outdated: &Outdated) -> Result<()> {
-        let Outdated { id, labels, empty_spec } = outdated;
+    pub(crate) async fn update_outdated_object(&self, outdated: &OutdatedObject) -> Result<()> {
+        let OutdatedObject { id, labels, empty_spec } = outdated;
         let mut paths: Vec<_> = labels.iter().map(|key| format!("labels.{key}")).collect();
         if *empty_spec {
             paths.push("spec".to_owned());
@@ -62,7 +62,7 @@ impl Inner {
             spec: empty_spec.then(|| json_any(SPEC_TYPE, &without_process())),
             ..Default::default()
         };
-        gone_is_done(self.update_container(container, paths).await)?;
+        ignore_not_found(self.update_container(container, paths).await)?;
         reach(Step::ObjectRenewed);
         tracing::info!(%id, ?labels, empty_spec, "a container object of an earlier version is brought up to date");
         Ok(())
@@ -96,7 +96,8 @@ mod tests {
 
     fn find(object: &Container, meta: &Meta) -> Option<(Vec<String>, bool)> {
         let views = HashMap::from([(KEPT.to_owned(), "view".to_owned())]);
-        let found = Outdated::find(TaskId::random().into(), object, &MetaRecord::from_core(meta), &views)?;
+        let found =
+            OutdatedObject::find(TaskId::random().into(), object, &MetaRecord::from_core(meta), &views)?;
         Some((found.labels, found.empty_spec))
     }
 

@@ -26,52 +26,52 @@ use switchyard_process::{ProcessId, Stat};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::decide::Process;
-use super::look_schedule::{LookSchedule, Looked};
+use super::decide::ProcessState;
+use super::scan_schedule::{ScanOutcome, ScanSchedule};
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
-use crate::config::Mode;
+use crate::config::ContainerdMode;
 use crate::container_id::ContainerId;
+use crate::fs::blocking;
 use crate::health::Contact;
-use crate::text::blocking;
 
 /// How long a shim may take to end.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SHIM_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A shim of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Shim {
+pub(crate) struct ShimProcess {
     pub(crate) process: ProcessId,
     /// The container it was started for.
     pub(crate) id: ContainerId,
     /// Its children: main processes of containers, and processes that outlived their parents in one.
     pub(crate) children: Vec<ProcessId>,
     /// Its bundle has been deleted.
-    pub(super) homeless: bool,
+    pub(super) bundle_deleted: bool,
 }
 
 /// A child of a shim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Child {
+pub(crate) struct ShimChild {
     pub(crate) pid: i32,
     /// It has not ended.
     pub(crate) runs: bool,
     /// The text of its `/proc/<pid>/cgroup`, which has the id of its container in it.
-    pub(crate) groups: String,
+    pub(crate) cgroup_text: String,
 }
 
 /// What a process of the node's own root says of itself. Whoever else calls itself a shim is not believed.
 #[derive(Debug, Clone)]
-pub(super) struct Said {
+pub(super) struct RootProcess {
     pub(super) process: ProcessId,
     pub(super) command: Vec<String>,
     /// Its working directory has been deleted.
-    pub(super) homeless: bool,
+    pub(super) cwd_deleted: bool,
 }
 
 /// A task that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
+struct KnownTask {
     id: String,
     /// The parent of its main process. `None` if that has ended, or nobody can tell.
     parent: Option<i32>,
@@ -79,27 +79,31 @@ struct Known {
 
 /// Shims of which no task is known.
 #[derive(Debug)]
-struct Orphans {
-    shims: Vec<Shim>,
+struct OrphanShims {
+    shims: Vec<ShimProcess>,
     /// Of each task it is seen who serves it, and it is none of these.
-    sure: bool,
+    conclusive: bool,
 }
 
 /// What containerd does not know, at one look.
 #[derive(Debug, Default)]
-struct Forgotten {
-    shims: Vec<Shim>,
+struct OrphanScan {
+    shims: Vec<ShimProcess>,
     bundles: BTreeSet<ContainerId>,
 }
 
-impl Forgotten {
-    fn looked(&self) -> Looked {
-        if self.shims.is_empty() && self.bundles.is_empty() { Looked::Calm } else { Looked::Suspect }
+impl OrphanScan {
+    fn outcome(&self) -> ScanOutcome {
+        if self.shims.is_empty() && self.bundles.is_empty() {
+            ScanOutcome::Clean
+        } else {
+            ScanOutcome::Suspect
+        }
     }
 }
 
 /// Returns when containerd answers again after it did not.
-async fn returns(contact: &mut watch::Receiver<Contact>) {
+async fn wait_containerd_back(contact: &mut watch::Receiver<Contact>) {
     let is_up = |contact: &Contact| matches!(contact, Contact::Up { .. });
     let seen = async {
         contact.wait_for(|contact| !is_up(contact)).await?;
@@ -113,22 +117,22 @@ async fn returns(contact: &mut watch::Receiver<Contact>) {
 
 impl Inner {
     /// Looks for what containerd has forgotten, when recovery is done and again and again after, until `stop`.
-    pub(crate) async fn watch_forgotten(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn watch_orphans(self: Arc<Self>, stop: CancellationToken) {
         tokio::select! {
             () = self.recovered.cancelled() => {}
             () = stop.cancelled() => return,
         }
-        let mut schedule = LookSchedule::new(&self.settings.recovery);
-        let mut contact = self.health.view();
-        let mut before = Forgotten::default();
+        let mut schedule = ScanSchedule::new(&self.settings.recovery);
+        let mut contact = self.health.subscribe();
+        let mut before = OrphanScan::default();
         let mut told = false;
         loop {
-            let mut looked = before.looked();
-            if matches!(self.health.now(), Contact::Up { .. }) {
-                match self.look_for_forgotten(&before).await {
-                    Ok(now) => (looked, before, told) = (now.looked(), now, false),
+            let mut looked = before.outcome();
+            if matches!(self.health.current(), Contact::Up { .. }) {
+                match self.scan_orphans(&before).await {
+                    Ok(now) => (looked, before, told) = (now.outcome(), now, false),
                     Err(error) => {
-                        looked = Looked::Failed;
+                        looked = ScanOutcome::Failed;
                         let error = error.report();
                         if told {
                             tracing::debug!(error, "forgotten shims are not found");
@@ -141,33 +145,33 @@ impl Inner {
             }
             tokio::select! {
                 () = tokio::time::sleep(schedule.pause_after(looked)) => {}
-                () = returns(&mut contact) => schedule.begin_again(),
+                () = wait_containerd_back(&mut contact) => schedule.reset(),
                 () = stop.cancelled() => return,
             }
         }
     }
 
     /// One look: clears what is certain, and gives what is suspect.
-    async fn look_for_forgotten(&self, before: &Forgotten) -> Result<Forgotten> {
+    async fn scan_orphans(&self, before: &OrphanScan) -> Result<OrphanScan> {
         // Processes first: whatever is started after this look is not in it.
-        let shims = self.shims().await?;
+        let shims = self.find_shims().await?;
         let bundles = self.list_bundles()?;
-        let busy = self.busy();
+        let busy = self.ids_in_progress();
         let tasks = self.known_tasks(None).await?;
-        let managed = self.settings.containerd.mode == Mode::Managed;
-        let mut suspect = Forgotten::default();
-        let Orphans { shims, sure } = orphans(shims, &tasks, &busy);
+        let managed = self.settings.containerd.mode == ContainerdMode::Managed;
+        let mut suspect = OrphanScan::default();
+        let OrphanShims { shims, conclusive: sure } = orphan_shims(shims, &tasks, &busy);
         for shim in shims {
             let again = before.shims.iter().any(|seen| seen.process == shim.process);
             let certain = sure
-                && (shim.homeless || (managed && again && !busy.contains(&*shim.id)))
-                && self.is_unknown(&shim.id).await;
+                && (shim.bundle_deleted || (managed && again && !busy.contains(&*shim.id)))
+                && self.is_unknown_to_containerd(&shim.id).await;
             if certain {
                 tracing::warn!(pid = shim.process.pid, id = %shim.id, "ending a shim that containerd has forgotten");
             }
             // What fails is looked for again, and holds up nothing else.
-            if (certain && !done(&shim.id, self.clear_shim(&shim).await))
-                || ((managed || shim.homeless) && !certain)
+            if (certain && !log_failed_cleanup(&shim.id, self.terminate_and_clear_shim(&shim).await))
+                || ((managed || shim.bundle_deleted) && !certain)
             {
                 suspect.shims.push(shim);
             }
@@ -177,11 +181,11 @@ impl Inner {
             let certain = before.bundles.contains(&id)
                 && !busy.contains(&*id)
                 && !with_shim
-                && self.is_unknown(&id).await;
+                && self.is_unknown_to_containerd(&id).await;
             if certain {
                 tracing::warn!(%id, "removing a bundle that containerd has forgotten");
             }
-            if !certain || !done(&id, self.clear_bundle(&id).await) {
+            if !certain || !log_failed_cleanup(&id, self.clear_bundle(&id).await) {
                 suspect.bundles.insert(id);
             }
         }
@@ -189,34 +193,34 @@ impl Inner {
     }
 
     /// The containers of which a process may just be made.
-    fn busy(&self) -> HashSet<String> {
-        let mut busy = self.making.now();
-        busy.extend(self.inherited().iter().cloned());
+    fn ids_in_progress(&self) -> HashSet<String> {
+        let mut busy = self.creates_in_flight.current();
+        busy.extend(self.predecessor_calls().iter().cloned());
         busy
     }
 
     /// Ends a shim and removes its bundle.
-    async fn clear_shim(&self, shim: &Shim) -> Result<()> {
-        self.end_shim(shim.clone()).await?;
+    async fn terminate_and_clear_shim(&self, shim: &ShimProcess) -> Result<()> {
+        self.terminate_shim(shim.clone()).await?;
         self.clear_bundle(&shim.id).await
     }
 
     /// Asks containerd about one task: since 2.0 its list lacks those whose shims are slow to answer.
-    async fn is_unknown(&self, id: &ContainerId) -> bool {
-        matches!(self.process_now(id).await, Ok(Process::None))
+    async fn is_unknown_to_containerd(&self, id: &ContainerId) -> bool {
+        matches!(self.process_state(id).await, Ok(ProcessState::None))
     }
 
     /// The shim that was started for a container and serves no task that is known, if there is one.
     ///
     /// # Errors
     /// `Unavailable` while it may serve one all the same.
-    pub(crate) async fn forgotten_shim_of(&self, id: &ContainerId) -> Result<Vec<Shim>> {
+    pub(crate) async fn orphan_shims_of(&self, id: &ContainerId) -> Result<Vec<ShimProcess>> {
         // Processes first: whatever is started after this look is not in it.
-        let shims = self.shims().await?;
-        let mut busy = self.busy();
+        let shims = self.find_shims().await?;
+        let mut busy = self.ids_in_progress();
         busy.remove(&**id);
         let tasks = self.known_tasks(Some(id)).await?;
-        let Orphans { mut shims, sure } = orphans(shims, &tasks, &busy);
+        let OrphanShims { mut shims, conclusive: sure } = orphan_shims(shims, &tasks, &busy);
         shims.retain(|shim| shim.id == *id);
         match shims.first() {
             Some(shim) if !sure => Err(Error::unavailable(format!(
@@ -229,16 +233,18 @@ impl Inner {
 
     /// The tasks that containerd tells of, and those of ours `but` one that are seen to run and have not ended as far as is on record: of
     /// one whose shim is slow containerd may tell nothing.
-    async fn known_tasks(&self, but: Option<&ContainerId>) -> Result<Vec<Known>> {
+    async fn known_tasks(&self, except: Option<&ContainerId>) -> Result<Vec<KnownTask>> {
         let request = containerd_client::services::v1::ListTasksRequest::default();
-        let tasks = call("list tasks", QUICK, self.client.waits().list(request)).await?.tasks;
+        let tasks = call("list tasks", QUICK, self.client.task_queries().list(request)).await?.tasks;
         let mut ours: Vec<_> = self.tasks().values().cloned().collect();
-        ours.retain(|entry| !entry.is_recorded() && but.is_none_or(|but| **but != entry.id.to_string()));
+        ours.retain(|entry| {
+            !entry.is_exit_persisted() && except.is_none_or(|but| **but != entry.id.to_string())
+        });
         blocking(move || {
             let running = ours.iter().filter_map(|entry| {
-                entry.shim_pid().map(|parent| Known { id: entry.id.to_string(), parent: Some(parent) })
+                entry.shim_pid().map(|parent| KnownTask { id: entry.id.to_string(), parent: Some(parent) })
             });
-            Ok(running.chain(tasks.iter().map(known)).collect())
+            Ok(running.chain(tasks.iter().map(known_task)).collect())
         })
         .await
     }
@@ -247,28 +253,28 @@ impl Inner {
     ///
     /// # Errors
     /// `Unavailable`, and nothing is done, if it has begun something since it was looked at.
-    pub(crate) async fn end_shim(&self, shim: Shim) -> Result<()> {
+    pub(crate) async fn terminate_shim(&self, shim: ShimProcess) -> Result<()> {
         let id = shim.id.clone();
-        for group in blocking(move || end_now(&shim)).await? {
+        for group in blocking(move || terminate(&shim)).await? {
             self.remove_cgroup(&id, Some(group), None).await?;
         }
         Ok(())
     }
 
     /// The shims that serve our containerd and namespace.
-    pub(crate) async fn shims(&self) -> Result<Vec<Shim>> {
+    pub(crate) async fn find_shims(&self) -> Result<Vec<ShimProcess>> {
         let address = self.client.address().to_path_buf();
         let namespace = self.settings.containerd.namespace.clone();
         blocking(move || {
-            let (all, said) = look();
-            Ok(ours(&all, &said, &address, &namespace))
+            let (all, said) = scan_processes();
+            Ok(own_shims(&all, &said, &address, &namespace))
         })
         .await
     }
 }
 
 /// Whether something has been cleared away; else it is told.
-fn done(id: &ContainerId, outcome: Result<()>) -> bool {
+fn log_failed_cleanup(id: &ContainerId, outcome: Result<()>) -> bool {
     if let Err(error) = &outcome {
         tracing::warn!(%id, error = error.report(), "what containerd has forgotten is cleared away later");
     }
@@ -277,19 +283,19 @@ fn done(id: &ContainerId, outcome: Result<()>) -> bool {
 
 // === impl Shim ===
 
-impl Shim {
+impl ShimProcess {
     /// Its children as they are now. Blocks as `/proc` does, which is not for long.
-    pub(crate) fn look_at_children(&self) -> Vec<Child> {
+    pub(crate) fn read_children(&self) -> Vec<ShimChild> {
         let look = |child: &ProcessId| {
             let stat = Stat::of(child.pid).filter(|stat| stat.id == *child)?;
             let groups = fs::read_to_string(format!("/proc/{}/cgroup", child.pid)).ok()?;
-            Some(Child { pid: child.pid, runs: !stat.ended, groups })
+            Some(ShimChild { pid: child.pid, runs: !stat.ended, cgroup_text: groups })
         };
         self.children.iter().filter_map(look).collect()
     }
 
     /// The exit code of a child that has ended and of which it has not taken note.
-    pub(crate) fn code_of(&self, child: i32) -> Option<i32> {
+    pub(crate) fn exit_code_of(&self, child: i32) -> Option<i32> {
         Stat::of(child).filter(|stat| stat.parent == self.process.pid)?.code()
     }
 
@@ -300,7 +306,12 @@ impl Shim {
 }
 
 /// Decides which of those that have said something are shims of ours, with their children among all processes. Pure.
-pub(super) fn ours(all: &[Stat], said: &[Said], address: &Path, namespace: &str) -> Vec<Shim> {
+pub(super) fn own_shims(
+    all: &[Stat],
+    said: &[RootProcess],
+    address: &Path,
+    namespace: &str,
+) -> Vec<ShimProcess> {
     let mut children: BTreeMap<i32, Vec<ProcessId>> = BTreeMap::new();
     for stat in all {
         children.entry(stat.parent).or_default().push(stat.id);
@@ -308,18 +319,18 @@ pub(super) fn ours(all: &[Stat], said: &[Said], address: &Path, namespace: &str)
     said.iter()
         .filter(|said| is_shim_of(said, address, namespace) && !is_helper(said))
         .filter_map(|said| {
-            Some(Shim {
+            Some(ShimProcess {
                 process: said.process,
                 id: flag(said, "-id")?.parse().ok()?,
                 children: children.get(&said.process.pid).cloned().unwrap_or_default(),
-                homeless: said.homeless,
+                bundle_deleted: said.cwd_deleted,
             })
         })
         .collect()
 }
 
 /// Whether a process is a shim, or a helper of one, that works for this containerd and namespace. Pure.
-pub(super) fn is_shim_of(said: &Said, address: &Path, namespace: &str) -> bool {
+pub(super) fn is_shim_of(said: &RootProcess, address: &Path, namespace: &str) -> bool {
     let program = said.command.first().map(PathBuf::from).unwrap_or_default();
     program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("containerd-shim"))
         && flag(said, "-address").is_some_and(|found| Path::new(&found) == address)
@@ -327,48 +338,49 @@ pub(super) fn is_shim_of(said: &Said, address: &Path, namespace: &str) -> bool {
 }
 
 /// Whether a shim is the helper that starts or deletes one: it has a verb at its end and is gone in a moment. Pure.
-pub(super) fn is_helper(said: &Said) -> bool {
+pub(super) fn is_helper(said: &RootProcess) -> bool {
     said.command.last().is_some_and(|last| matches!(last.as_str(), "start" | "delete"))
 }
 
 /// The word after this one in a process's command. Pure.
-pub(super) fn flag(said: &Said, name: &str) -> Option<String> {
+pub(super) fn flag(said: &RootProcess, name: &str) -> Option<String> {
     let mut words = said.command.iter();
     words.find(|word| *word == name)?;
     words.next().cloned()
 }
 
 /// What containerd tells of a task, with the parent that its main process has now.
-fn known(task: &process::Process) -> Known {
+fn known_task(task: &process::Process) -> KnownTask {
     use process::Status as S;
     // The number of one that has ended may be another's.
     let runs = matches!(task.status(), S::Created | S::Running | S::Paused | S::Pausing);
     let pid = i32::try_from(task.pid).ok().filter(|_| runs);
-    Known { id: task.id.clone(), parent: pid.and_then(Stat::of).map(|stat| stat.parent) }
+    KnownTask { id: task.id.clone(), parent: pid.and_then(Stat::of).map(|stat| stat.parent) }
 }
 
 /// Those whose id and children are no task that is known. They are judged for sure if it is seen who serves each task, also those that
 /// are being made: `busy`. Pure.
-fn orphans(shims: Vec<Shim>, tasks: &[Known], busy: &HashSet<String>) -> Orphans {
+fn orphan_shims(shims: Vec<ShimProcess>, tasks: &[KnownTask], busy: &HashSet<String>) -> OrphanShims {
     let is_seen = |id: &str| {
-        let by_another = |task: &Known| task.id == id && task.parent.is_some();
+        let by_another = |task: &KnownTask| task.id == id && task.parent.is_some();
         shims.iter().any(|shim| *shim.id == *id) || tasks.iter().any(by_another)
     };
     let sure = tasks.iter().map(|task| &task.id).chain(busy).all(|id| is_seen(id));
-    let serves =
-        |shim: &Shim| tasks.iter().any(|task| task.id == *shim.id || task.parent == Some(shim.process.pid));
-    Orphans { sure, shims: shims.into_iter().filter(|shim| !serves(shim)).collect() }
+    let serves = |shim: &ShimProcess| {
+        tasks.iter().any(|task| task.id == *shim.id || task.parent == Some(shim.process.pid))
+    };
+    OrphanShims { conclusive: sure, shims: shims.into_iter().filter(|shim| !serves(shim)).collect() }
 }
 
 /// All processes, and what those say of themselves that are to be believed. Blocks as `/proc` does.
-pub(super) fn look() -> (Vec<Stat>, Vec<Said>) {
+pub(super) fn scan_processes() -> (Vec<Stat>, Vec<RootProcess>) {
     let all = switchyard_process::all();
-    let said = all.iter().filter_map(|stat| said(stat.id)).collect();
+    let said = all.iter().filter_map(|stat| read_root_process(stat.id)).collect();
     (all, said)
 }
 
 /// What a process says of itself, if it is to be believed.
-fn said(process: ProcessId) -> Option<Said> {
+fn read_root_process(process: ProcessId) -> Option<RootProcess> {
     if !switchyard_process::is_own_root(process.pid) {
         return None;
     }
@@ -382,11 +394,11 @@ fn said(process: ProcessId) -> Option<Said> {
     // Its link tells of that in words, which may also be a directory's name. One that is deleted has no names.
     let homeless = fs::metadata(proc.join("cwd")).is_ok_and(|home| home.nlink() == 0);
     // Looked at last: all of this is of one process.
-    process.is_alive().then_some(Said { process, command, homeless })
+    process.is_alive().then_some(RootProcess { process, command, cwd_deleted: homeless })
 }
 
 /// Ends a shim and what it runs; gives the cgroups of that.
-fn end_now(shim: &Shim) -> Result<HashSet<Group>> {
+fn terminate(shim: &ShimProcess) -> Result<HashSet<Group>> {
     let mut children = switchyard_process::all().into_iter().filter(|stat| stat.parent == shim.process.pid);
     if shim.process.is_alive() && children.any(|child| !shim.children.contains(&child.id)) {
         return Err(Error::unavailable(format!(
@@ -395,12 +407,12 @@ fn end_now(shim: &Shim) -> Result<HashSet<Group>> {
         )));
     }
     let groups: HashSet<Group> =
-        shim.children.iter().flat_map(|child| groups_of(child.pid, &shim.id)).collect();
+        shim.children.iter().flat_map(|child| cgroups_of(child.pid, &shim.id)).collect();
     for child in &shim.children {
         signal(*child, Signal::SIGKILL)?;
     }
     signal(shim.process, Signal::SIGTERM)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + SHIM_EXIT_TIMEOUT;
     while shim.process.is_alive() {
         if Instant::now() > deadline {
             signal(shim.process, Signal::SIGKILL)?;
@@ -412,12 +424,12 @@ fn end_now(shim: &Shim) -> Result<HashSet<Group>> {
 }
 
 /// The cgroups of a process that bear this id.
-fn groups_of(pid: i32, id: &str) -> Vec<Group> {
-    groups_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(), id)
+fn cgroups_of(pid: i32, id: &str) -> Vec<Group> {
+    parse_cgroups(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(), id)
 }
 
 /// The same in the text of such a file. A container may have groups of its own inside of its group, which go with that. Pure.
-fn groups_in(text: &str, id: &str) -> Vec<Group> {
+fn parse_cgroups(text: &str, id: &str) -> Vec<Group> {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths
         .filter_map(|path| {

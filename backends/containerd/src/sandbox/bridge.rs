@@ -12,8 +12,8 @@ use switchyard_namespaces::files::write_atomic;
 
 use super::{from_cni, from_namespaces};
 use crate::config;
+use crate::fs::create_private_dir_blocking;
 use crate::layout::Layout;
-use crate::text::make_private;
 
 /// The longest name of an interface that Linux takes, in bytes.
 const NAME_MAX: usize = 15;
@@ -24,14 +24,14 @@ const INTERFACES: &str = "/sys/class/net";
 
 /// The gateway's own network.
 #[derive(Debug)]
-pub(crate) struct Bridge {
+pub(crate) struct BridgeNetwork {
     list: Arc<cni::NetworkList>,
     subnets: Vec<Subnet>,
 }
 
 // === impl config::Bridge ===
 
-impl config::Bridge {
+impl config::BridgeConfig {
     /// Checks what the types cannot say.
     ///
     /// # Errors
@@ -91,18 +91,18 @@ impl config::Bridge {
 
 // === impl Bridge ===
 
-impl Bridge {
+impl BridgeNetwork {
     /// The network of this configuration, which is written down for people. Blocks.
     ///
     /// # Errors
     /// `InvalidArgument` for a configuration that cannot work; `Internal` if it cannot be written.
-    pub(crate) fn new(config: &config::Bridge, layout: &Layout) -> Result<Self> {
+    pub(crate) fn new(config: &config::BridgeConfig, layout: &Layout) -> Result<Self> {
         let subnets = config.ranges().map_err(|error| error.context("network.bridge"))?;
         let text = format!("{:#}\n", config.conflist(&subnets));
         let path = layout.bridge(&config.name);
         let list = cni::NetworkList::parse(&path, text.as_bytes()).map_err(from_cni)?;
         if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
-            make_private(path.parent().unwrap_or(Path::new("/")))?;
+            create_private_dir_blocking(path.parent().unwrap_or(Path::new("/")))?;
             write_atomic(&path, text.as_bytes(), 0o644).map_err(from_namespaces)?;
         }
         Ok(Self { list: Arc::new(list), subnets })
@@ -118,7 +118,7 @@ impl Bridge {
     }
 
     /// What it is, for people.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let subnets: Vec<_> = self.subnets.iter().map(ToString::to_string).collect();
         format!("{} {}", self.list.name, subnets.join(" "))
     }
@@ -138,10 +138,12 @@ impl Bridge {
         // Once it is there, the kernel has decided.
         if !Path::new(INTERFACES).join(name).exists() {
             let routes = std::fs::read_to_string(ROUTES).unwrap_or_default();
-            if let Some((interface, route)) = self.subnets.iter().find_map(|subnet| taken(subnet, &routes)) {
+            if let Some((interface, route)) =
+                self.subnets.iter().find_map(|subnet| conflicting_route(subnet, &routes))
+            {
                 return Err(Error::unavailable(format!(
                     "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as network.bridge.subnets",
-                    self.told()
+                    self.summary()
                 )));
             }
         }
@@ -157,7 +159,7 @@ fn is_program(name: &str) -> bool {
 
 /// The interface and the range of a route, but the default one, that has addresses of `subnet`. The kernel prints the bytes of an address as
 /// one number of the machine's own order.
-fn taken(subnet: &Subnet, routes: &str) -> Option<(String, String)> {
+fn conflicting_route(subnet: &Subnet, routes: &str) -> Option<(String, String)> {
     let IpAddr::V4(first) = subnet.first() else { return None };
     routes.lines().skip(1).find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     fn routed(line: &str, subnet: &str) -> Option<(String, String)> {
-        taken(&subnet.parse().unwrap(), &format!("Iface\tDestination\tGateway\n{line}\n"))
+        conflicting_route(&subnet.parse().unwrap(), &format!("Iface\tDestination\tGateway\n{line}\n"))
     }
 
     #[test]
@@ -197,13 +199,13 @@ mod tests {
 
     #[test]
     fn what_is_no_bridge_is_refused_by_its_key() {
-        let check = |change: fn(&mut config::Bridge), key: &str| {
-            let mut config = config::Bridge::default();
+        let check = |change: fn(&mut config::BridgeConfig), key: &str| {
+            let mut config = config::BridgeConfig::default();
             change(&mut config);
             let error = config.check().unwrap_err().to_string();
             assert!(error.starts_with(key), "{error}");
         };
-        config::Bridge::default().check().unwrap();
+        config::BridgeConfig::default().check().unwrap();
         check(|config| config.name = "a name that is too long".into(), "name: ");
         check(|config| config.name = "a/b".into(), "name: ");
         check(|config| config.subnets.clear(), "subnets: ");
@@ -214,10 +216,10 @@ mod tests {
 
     #[test]
     fn both_families_have_a_range_and_a_route_each() {
-        let config = config::Bridge {
+        let config = config::BridgeConfig {
             subnets: vec!["10.1.2.3/16".into(), "fd00::/64".into()],
             mtu: 1400,
-            ..config::Bridge::default()
+            ..config::BridgeConfig::default()
         };
         let list = config.conflist(&config.ranges().unwrap());
         let plugin = &list["plugins"][0];

@@ -8,10 +8,10 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces as namespaces;
 use switchyard_namespaces::files as content;
 
+use crate::fs::{blocking, disk_full_or, io_error};
 use crate::layout::SandboxDirs;
 use crate::record::{NetworkRecord, SandboxRecord};
-use crate::text::{blocking, full_or, io_error};
-use crate::users::give;
+use crate::userns::chown_to_container_root;
 
 const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
 /// What systemd's resolver asks itself.
@@ -19,7 +19,7 @@ const RESOLVED_RESOLV_CONF: &str = "/run/systemd/resolve/resolv.conf";
 const HOST_HOSTS: &str = "/etc/hosts";
 
 /// Writes what does not depend on the sandbox's addresses. Its state directory is there.
-pub(super) async fn write_early(
+pub(super) async fn write_static_files(
     dirs: &SandboxDirs,
     spec: &SandboxSpec,
     record: &SandboxRecord,
@@ -40,8 +40,11 @@ pub(super) async fn write_early(
             if own_name { content::hostname(&name).map_err(from_namespaces)? } else { format!("{name}\n") };
         content::write_atomic(&dirs.resolv_conf(), &resolv_conf, 0o644).map_err(from_namespaces)?;
         content::write_atomic(&dirs.hostname(), name.as_bytes(), 0o644).map_err(from_namespaces)?;
-        let given =
-            |users| [dirs.resolv_conf(), dirs.hostname()].iter().try_for_each(|path| give(path, users));
+        let given = |users| {
+            [dirs.resolv_conf(), dirs.hostname()]
+                .iter()
+                .try_for_each(|path| chown_to_container_root(path, users))
+        };
         users.as_ref().map_or(Ok(()), given)
     })
     .await
@@ -92,7 +95,7 @@ pub(super) async fn write_hosts(
             },
         };
         content::write_atomic(&path, &text, 0o644).map_err(from_namespaces)?;
-        users.as_ref().map_or(Ok(()), |users| give(&path, users))
+        users.as_ref().map_or(Ok(()), |users| chown_to_container_root(&path, users))
     })
     .await
 }
@@ -130,7 +133,7 @@ pub(crate) fn from_namespaces(error: namespaces::Error) -> Error {
     let kind = if error.is_invalid_request() {
         ErrorKind::InvalidArgument
     } else {
-        full_or(ErrorKind::Internal, &error)
+        disk_full_or(ErrorKind::Internal, &error)
     };
     Error::new(kind, "sandbox").with_source(error)
 }

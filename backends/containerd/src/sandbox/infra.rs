@@ -16,14 +16,14 @@ use switchyard_steps::reach;
 
 use super::SandboxEntry;
 use crate::backend::Inner;
-use crate::client::{QUICK, SLOW, call, gone_is_done};
+use crate::client::{QUICK, SLOW, call, ignore_not_found};
 use crate::container_id::ContainerId;
 use crate::error::from_status;
+use crate::fs::{blocking, create_private_dir_blocking, io_error};
 use crate::layout::SandboxDirs;
 use crate::mount::unmount_all;
-use crate::recover::Settled;
+use crate::recover::CallOutcome;
 use crate::steps::Step;
-use crate::text::{blocking, io_error, make_private};
 
 /// The program, built for this purpose and linked statically.
 const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
@@ -60,7 +60,7 @@ async fn pin_pid(pid: u32, dirs: &SandboxDirs) -> Result<()> {
     let dir = dirs.pins.clone();
     let pin = dirs.pid_namespace();
     blocking(move || {
-        make_private(&dir)?;
+        create_private_dir_blocking(&dir)?;
         std::fs::write(&pin, []).map_err(|fault| io_error("write", &pin, fault))?;
         reach(Step::InfraPinPlaced);
         let source = PathBuf::from(format!("/proc/{pid}/ns/pid"));
@@ -138,7 +138,7 @@ impl Inner {
             ..Default::default()
         };
         let expected_move = self.expect_move();
-        let making = self.making.begin(&id);
+        let making = self.creates_in_flight.begin(&id);
         call(&format!("create the infra process of sandbox {id}"), SLOW, self.client.tasks().create(request))
             .await?;
         drop((expected_move, making));
@@ -179,7 +179,7 @@ impl Inner {
         }
         let request = api::WaitRequest { container_id: id.to_string(), exec_id: String::new() };
         let what = format!("wait for the infra process of sandbox {id}");
-        match self.client.waits().wait(request).await {
+        match self.client.task_queries().wait(request).await {
             Ok(answer) => {
                 Ok(format!("its infra process has ended with code {}", answer.into_inner().exit_status))
             }
@@ -205,15 +205,17 @@ impl Inner {
     /// Kills what runs under a container's id, deletes it, and waits until nothing is left of it. What a predecessor may have asked of
     /// containerd about it has settled before. Says whether there was anything. Idempotent.
     pub(crate) async fn end_process(&self, id: &ContainerId) -> Result<bool> {
-        let settled = self.settle(id).await?;
+        let settled = self.await_predecessor_call(id).await?;
         let deleted = self.delete_process(id).await?;
-        self.forget_exit(id).await?;
+        self.unprotect_exit(id).await?;
         match settled {
             // It has been waited for already.
-            Settled::Forsaken => self.clear_bundle(id).await?,
-            Settled::Nothing | Settled::Remnant | Settled::Runs { .. } => self.bury(id).await?,
+            CallOutcome::Stuck => self.clear_bundle(id).await?,
+            CallOutcome::NoEffect | CallOutcome::Incomplete | CallOutcome::Started { .. } => {
+                self.await_bundle_removal(id).await?
+            }
         }
-        self.has_settled(id).await?;
+        self.predecessor_call_done(id).await?;
         Ok(deleted)
     }
 
@@ -236,16 +238,16 @@ impl Inner {
             all: true,
             ..Default::default()
         };
-        gone_is_done(call(&what, SLOW, self.client.tasks().kill(kill)).await)?;
+        ignore_not_found(call(&what, SLOW, self.client.tasks().kill(kill)).await)?;
         let wait = api::WaitRequest { container_id: id.to_owned(), exec_id: String::new() };
-        match call(&what, SLOW, self.client.waits().wait(wait)).await {
+        match call(&what, SLOW, self.client.task_queries().wait(wait)).await {
             Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
                 return Err(Error::deadline(format!("task {id} still runs {SLOW:?} after SIGKILL")));
             }
-            other => gone_is_done(other)?,
+            other => ignore_not_found(other)?,
         }
         reach(Step::ProcessKilled);
-        gone_is_done(call(&what, SLOW, self.client.tasks().delete(delete())).await)?;
+        ignore_not_found(call(&what, SLOW, self.client.tasks().delete(delete())).await)?;
         Ok(true)
     }
 }

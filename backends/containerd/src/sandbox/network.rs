@@ -16,8 +16,8 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
 
 use crate::backend::Inner;
+use crate::fs::disk_full_or;
 use crate::layout::SandboxDirs;
-use crate::text::full_or;
 
 /// The interface of a sandbox.
 const INTERFACE: &str = "eth0";
@@ -25,7 +25,7 @@ const INTERFACE: &str = "eth0";
 const MAX_BURST_BITS: u64 = u32::MAX as u64;
 
 /// An attachment that is in the journal.
-pub(super) struct Planned {
+pub(super) struct PlannedAttachment {
     network: cni::Network,
     attachment: Attachment,
 }
@@ -39,31 +39,31 @@ impl Inner {
         network: &PodNetwork,
         dirs: &SandboxDirs,
         wanted: &[IpAddr],
-    ) -> Result<Planned> {
+    ) -> Result<PlannedAttachment> {
         let list = match network.link {
             Link::Node => self.cni_conf.load().map_err(from_cni)?.list,
             Link::Bridge => self.bridge.ready()?,
         };
         let mut attachment = attachment(id, network, dirs, wanted);
-        offer(&mut attachment.capabilities, spec, &self.ranges.of(spec.meta.owner));
+        add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(spec.meta.owner));
         let network = cni::Network::new(list, self.cni_plugins.clone());
         network.save(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
-        Ok(Planned { network, attachment })
+        Ok(PlannedAttachment { network, attachment })
     }
 
     /// Attaches a sandbox's own namespace as planned and gives its addresses: those that are wanted, if any are.
     pub(super) async fn attach(
         &self,
         id: SandboxId,
-        planned: &Planned,
+        planned: &PlannedAttachment,
         dirs: &SandboxDirs,
         wanted: &[IpAddr],
     ) -> Result<Vec<IpAddr>> {
-        let Planned { network, attachment } = planned;
+        let PlannedAttachment { network, attachment } = planned;
         let result = network.add_saved(&dirs.cni_journal(), attachment).await.map_err(from_cni);
         let result = result.map_err(|error| {
             let refused = !wanted.is_empty() && error.kind() == ErrorKind::Internal;
-            if refused { not_again(wanted).with_source(error) } else { error }
+            if refused { address_unavailable(wanted).with_source(error) } else { error }
         })?;
         let ips = result.pod_ips(INTERFACE);
         if ips.is_empty() {
@@ -72,14 +72,14 @@ impl Inner {
         }
         if wanted.iter().any(|ip| !ips.contains(ip)) {
             let why = format!("the network {:?} gives {ips:?}", network.list().name);
-            return Err(not_again(wanted).with_source(Error::internal(why)));
+            return Err(address_unavailable(wanted).with_source(Error::internal(why)));
         }
         Ok(ips)
     }
 
     /// Detaches a sandbox, if its journal says that it is or was being attached.
     pub(super) async fn detach(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<()> {
-        self.plugins_ended(id).await?;
+        self.wait_predecessor_plugins(id).await?;
         let netns = dirs.pins.join(Ns::Net.file_name());
         let there = switchyard_namespaces::is_namespace_file(&netns).unwrap_or(false);
         let netns = there.then_some(netns);
@@ -107,7 +107,7 @@ impl Inner {
 }
 
 /// The error for addresses that a sandbox had and cannot have again.
-fn not_again(ips: &[IpAddr]) -> Error {
+fn address_unavailable(ips: &[IpAddr]) -> Error {
     let ips: Vec<_> = ips.iter().map(ToString::to_string).collect();
     Error::failed_precondition(format!(
         "its address {} cannot be had again, as when another sandbox has it by now: make a new sandbox",
@@ -151,7 +151,7 @@ fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &
 
 /// Adds what is for plugins that ask for it: the resolver's configuration and the cgroup parent that were asked for, and the ranges that
 /// the owner wants its addresses from, one of each.
-fn offer(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet]) {
+fn add_capabilities(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet]) {
     capabilities.dns = spec.dns.as_ref().map(|Dns { servers, searches, options, host_defaults: _ }| {
         cni::Dns { servers: servers.clone(), searches: searches.clone(), options: options.clone() }
     });
@@ -210,7 +210,7 @@ pub(crate) fn from_cni(error: cni::Error) -> Error {
     let kind = if error.is_not_configured() || error.is_retryable() {
         ErrorKind::Unavailable
     } else {
-        full_or(ErrorKind::Internal, &error)
+        disk_full_or(ErrorKind::Internal, &error)
     };
     Error::new(kind, "network").with_source(error)
 }

@@ -9,16 +9,16 @@ use switchyard_core::id::Owner;
 use switchyard_core::spec::Subnet;
 use switchyard_steps::{Step, reach};
 
-use crate::text::{blocking, write_kept};
+use crate::fs::{blocking, write_durable};
 
 /// As the file has them: a list of ranges for each owner that has named any.
-type Named = BTreeMap<String, Vec<String>>;
+type RangesFile = BTreeMap<String, Vec<String>>;
 
 /// The ranges of all owners.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     path: PathBuf,
-    named: Mutex<BTreeMap<Owner, Vec<Subnet>>>,
+    by_owner: Mutex<BTreeMap<Owner, Vec<Subnet>>>,
     /// Whoever writes the file; it is never held by one who only looks.
     writing: Mutex<()>,
 }
@@ -40,7 +40,7 @@ impl Ranges {
                 BTreeMap::new()
             }),
         };
-        Self { path, named: Mutex::new(named), writing: Mutex::default() }
+        Self { path, by_owner: Mutex::new(named), writing: Mutex::default() }
     }
 
     /// Those of one owner; none if it has named none.
@@ -49,7 +49,7 @@ impl Ranges {
     }
 
     /// All of them, for people; nothing if nobody has named any.
-    pub(crate) fn told(&self) -> Option<String> {
+    pub(crate) fn summary(&self) -> Option<String> {
         let named = self.lock();
         let told = named.iter().map(|(owner, ranges)| format!("{owner}: {}", texts(ranges).join(", ")));
         (!named.is_empty()).then(|| told.collect::<Vec<_>>().join("; "))
@@ -61,17 +61,17 @@ impl Ranges {
             return Ok(());
         }
         let ranges_of_all = Arc::clone(self);
-        blocking(move || ranges_of_all.set_now(owner, ranges)).await
+        blocking(move || ranges_of_all.set_blocking(owner, ranges)).await
     }
 
-    fn set_now(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
+    fn set_blocking(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut named = self.lock().clone();
         named.insert(owner, ranges);
-        let text: Named =
+        let text: RangesFile =
             named.iter().map(|(owner, ranges)| (owner.as_str().to_owned(), texts(ranges))).collect();
         let text = serde_json::to_vec(&text).expect("words and lists of words are JSON");
-        write_kept(&self.path, &text, 0o600)?;
+        write_durable(&self.path, &text, 0o600)?;
         reach(Step::RangesKept);
         *self.lock() = named;
         Ok(())
@@ -79,7 +79,7 @@ impl Ranges {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Owner, Vec<Subnet>>> {
         // It is replaced as a whole.
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,7 +101,7 @@ fn texts(ranges: &[Subnet]) -> Vec<String> {
 
 /// `None` if it makes no sense.
 fn parse(text: &[u8]) -> Option<BTreeMap<Owner, Vec<Subnet>>> {
-    let named: Named = serde_json::from_slice(text).ok()?;
+    let named: RangesFile = serde_json::from_slice(text).ok()?;
     let ranges = |texts: Vec<String>| texts.iter().map(|text| text.parse().ok()).collect::<Option<_>>();
     named.into_iter().map(|(owner, texts)| Some((Owner::parse(&owner)?, ranges(texts)?))).collect()
 }
@@ -118,7 +118,7 @@ mod tests {
             texts.iter().map(|text| text.parse().expect("it is a range")).collect()
         };
         let ranges = Arc::new(Ranges::load(path.clone()));
-        assert_eq!((ranges.of(Owner::Kubernetes), ranges.told()), (Vec::new(), None));
+        assert_eq!((ranges.of(Owner::Kubernetes), ranges.summary()), (Vec::new(), None));
         for texts in [&["10.1.0.0/24"][..], &["10.2.0.0/24", "fd00::/64"]] {
             ranges.set(Owner::Kubernetes, subnets(texts)).await.expect("the file can be written");
         }
@@ -127,8 +127,8 @@ mod tests {
         assert_eq!(again.of(Owner::Kubernetes), subnets(&["10.2.0.0/24", "fd00::/64"]));
         assert_eq!(again.of(Owner::Swarm), []);
         let told = "kubernetes: 10.2.0.0/24, fd00::/64; nomad: 10.3.0.0/16";
-        assert_eq!(again.told().as_deref(), Some(told));
+        assert_eq!(again.summary().as_deref(), Some(told));
         std::fs::write(&path, "{").expect("the file can be written");
-        assert_eq!(Ranges::load(path).told(), None);
+        assert_eq!(Ranges::load(path).summary(), None);
     }
 }

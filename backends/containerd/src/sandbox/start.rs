@@ -10,42 +10,42 @@ use switchyard_core::backend::SandboxDetails;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::SandboxSpec;
 
-use super::{SandboxEntry, from_namespaces, wanted};
+use super::{SandboxEntry, from_namespaces, wanted_namespaces};
 use crate::backend::Inner;
-use crate::record::{HostPortsRecord, Phase};
+use crate::record::{HostPortsRecord, SandboxPhase};
 use crate::steps::Step;
 
 impl Inner {
     pub(crate) async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
         let stopped = self.sandbox(id)?;
-        let want = wanted(spec, &stopped.record);
+        let want = wanted_namespaces(spec, &stopped.record);
         want.check().map_err(from_namespaces)?;
         if spec.users.is_some() {
-            self.check_users(spec, self.runtime(&spec.handler)?).await?;
+            self.check_userns(spec, self.runtime(&spec.handler)?).await?;
         }
         if !stopped.released {
             // Somebody else stopped it, or could not undo a start.
             self.release_sandbox(id, Some(&stopped)).await?;
         }
         if stopped.record.infra {
-            self.cleared_up(&id.to_string()).await?;
+            self.wait_containerd_cleanup(&id.to_string()).await?;
         }
         let mut record = stopped.record.clone();
         let dirs = stopped.dirs.clone();
         record.boot.clone_from(&self.boot);
         record.host_ports = Some(HostPortsRecord::from_core(&spec.host_ports));
-        let mut entry = SandboxEntry { record, dirs, pid: None, released: false, doomed: false };
+        let mut entry = SandboxEntry { record, dirs, pid: None, released: false, removal_recorded: false };
         entry.record.groups = self.claim_groups(id, &entry)?;
         let started = async {
-            self.mark_sandbox(id, &entry.record, Phase::Starting).await?;
+            self.record_sandbox(id, &entry.record, SandboxPhase::Starting).await?;
             self.faults.reach(Step::SandboxStarting)?;
-            self.raise_sandbox(id, spec, want, &mut entry).await
+            self.bring_up_sandbox(id, spec, want, &mut entry).await
         };
         let started = started.await;
         let details = entry.details();
         self.sandboxes().insert(id, Arc::new(entry));
         if let Err(error) = started {
-            self.leftovers.unreleased.add(id);
+            self.cleanup.unreleased.add(id);
             if let Err(undo) = self.stop_sandbox(id).await {
                 tracing::warn!(sandbox.id = %id, error = undo.report(), "a half-started sandbox is cleared away when it is started or removed");
             }

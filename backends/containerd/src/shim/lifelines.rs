@@ -14,24 +14,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 /// How many sockets are held at once; who comes beyond that asks containerd.
-const MOST: usize = 16;
+const MAX_HELD: usize = 16;
 /// How many connections to the logkeeper are kept for the next call.
-const KEPT: usize = 4;
+const MAX_IDLE: usize = 4;
 /// How long the logkeeper may take. It is quick, or it is not worth waiting for: containerd can be asked instead.
-const PATIENCE: Duration = Duration::from_millis(500);
+const HANDOVER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Connections to the logkeeper, each of which holds one socket at a time or none.
 #[derive(Debug)]
 pub(crate) struct Lifelines {
     keeper: PathBuf,
     idle: Mutex<Vec<Lifeline>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     tracker: TaskTracker,
 }
 
 /// A socket that is held until this is dropped, and longer if we are killed.
 #[derive(Debug)]
-pub(crate) struct Holding {
+pub(crate) struct SocketGuard {
     lifelines: Arc<Lifelines>,
     /// `None` once it is dropped.
     lifeline: Option<(Lifeline, OwnedSemaphorePermit)>,
@@ -45,17 +45,17 @@ impl Lifelines {
         Arc::new(Self {
             keeper: keeper.to_owned(),
             idle: Mutex::default(),
-            places: Arc::new(Semaphore::new(MOST)),
+            permits: Arc::new(Semaphore::new(MAX_HELD)),
             tracker,
         })
     }
 
     /// Has the logkeeper hold a socket. `None` if it does not, for whatever reason. Cancel-safe.
-    pub(crate) async fn hold(self: &Arc<Self>, socket: OwnedFd) -> Option<Holding> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        match tokio::time::timeout(PATIENCE, self.hand_over(&socket)).await {
+    pub(crate) async fn share_socket(self: &Arc<Self>, socket: OwnedFd) -> Option<SocketGuard> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+        match tokio::time::timeout(HANDOVER_TIMEOUT, self.hand_over(&socket)).await {
             Ok(Ok(lifeline)) => {
-                Some(Holding { lifelines: Arc::clone(self), lifeline: Some((lifeline, place)) })
+                Some(SocketGuard { lifelines: Arc::clone(self), lifeline: Some((lifeline, permit)) })
             }
             Ok(Err(error)) => {
                 tracing::debug!(%error, "the logkeeper does not hold a shim's socket");
@@ -69,7 +69,7 @@ impl Lifelines {
     }
 
     async fn hand_over(&self, socket: &OwnedFd) -> Result<Lifeline, Error> {
-        if let Some(mut lifeline) = self.take() {
+        if let Some(mut lifeline) = self.take_idle() {
             if lifeline.hold(socket.as_fd(), true).await.is_ok() {
                 return Ok(lifeline);
             }
@@ -81,13 +81,13 @@ impl Lifelines {
         Ok(lifeline)
     }
 
-    fn take(&self) -> Option<Lifeline> {
+    fn take_idle(&self) -> Option<Lifeline> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    fn keep(&self, lifeline: Lifeline) {
+    fn return_idle(&self, lifeline: Lifeline) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < KEPT {
+        if idle.len() < MAX_IDLE {
             idle.push(lifeline);
         }
     }
@@ -95,18 +95,18 @@ impl Lifelines {
 
 // === impl Holding ===
 
-impl Drop for Holding {
+impl Drop for SocketGuard {
     /// Has it let go, in the background.
     fn drop(&mut self) {
-        let Some((mut lifeline, place)) = self.lifeline.take() else { return };
+        let Some((mut lifeline, permit)) = self.lifeline.take() else { return };
         let lifelines = Arc::clone(&self.lifelines);
         self.lifelines.tracker.spawn(async move {
             match lifeline.release().await {
-                Ok(()) => lifelines.keep(lifeline),
+                Ok(()) => lifelines.return_idle(lifeline),
                 // It lets go by itself, in a while.
                 Err(error) => tracing::debug!(%error, "the logkeeper does not let go of a shim's socket"),
             }
-            drop(place);
+            drop(permit);
         });
     }
 }

@@ -12,13 +12,13 @@ use tokio::net::UnixStream;
 use tonic::{Code, Status};
 
 /// Before each message.
-pub(crate) const HEAD: usize = 10;
+pub(crate) const HEADER_LEN: usize = 10;
 /// The largest message that either side takes.
 pub(crate) const MAX_MESSAGE: usize = 4 << 20;
 /// The kind of a frame that asks.
-const ASKS: u8 = 1;
+const KIND_REQUEST: u8 = 1;
 /// The kind of a frame that answers.
-const ANSWERS: u8 = 2;
+const KIND_RESPONSE: u8 = 2;
 
 /// Why a call has no answer.
 #[derive(Debug)]
@@ -37,13 +37,13 @@ pub(super) struct Connection {
     /// What has come of the next answer.
     received: Vec<u8>,
     /// The number of the latest call; those of clients are odd.
-    latest: u32,
+    last_stream_id: u32,
 }
 
 impl Connection {
     /// Calls over `stream` are about this containerd namespace.
     pub(super) fn new(stream: UnixStream, namespace: &str) -> Self {
-        Self { stream, namespace: namespace.to_owned(), received: Vec::new(), latest: 0 }
+        Self { stream, namespace: namespace.to_owned(), received: Vec::new(), last_stream_id: 0 }
     }
 
     /// Asks and waits for the answer. Not cancel-safe: the connection must not be used again then.
@@ -56,21 +56,21 @@ impl Connection {
         method: &str,
         payload: &impl Message,
     ) -> Result<T, Fault> {
-        self.ask(service, method, payload).await?;
-        self.answer().await
+        self.send_request(service, method, payload).await?;
+        self.read_response().await
     }
 
     /// Asks. The answer, which must be taken before the next call, is [`Connection::answer`]. Not cancel-safe.
     ///
     /// # Errors
     /// [`Fault::Lost`].
-    pub(super) async fn ask(
+    pub(super) async fn send_request(
         &mut self,
         service: &str,
         method: &str,
         payload: &impl Message,
     ) -> Result<(), Fault> {
-        self.latest = if self.latest == 0 { 1 } else { self.latest.wrapping_add(2) };
+        self.last_stream_id = if self.last_stream_id == 0 { 1 } else { self.last_stream_id.wrapping_add(2) };
         let request = Request {
             service: service.to_owned(),
             method: method.to_owned(),
@@ -82,7 +82,8 @@ impl Connection {
                 value: self.namespace.clone(),
             }],
         };
-        let frame = frame(self.latest, ASKS, &request.encode_to_vec()).map_err(Fault::Lost)?;
+        let frame =
+            frame(self.last_stream_id, KIND_REQUEST, &request.encode_to_vec()).map_err(Fault::Lost)?;
         self.stream.write_all(&frame).await.map_err(Fault::Lost)
     }
 
@@ -90,7 +91,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Fault`].
-    pub(super) async fn answer<T: Message + Default>(&mut self) -> Result<T, Fault> {
+    pub(super) async fn read_response<T: Message + Default>(&mut self) -> Result<T, Fault> {
         let response = self.receive().await.map_err(Fault::Lost)?;
         if let Some(status) = response.status.filter(|status| status.code != 0) {
             return Err(Fault::Refused(Status::new(Code::from_i32(status.code), status.message)));
@@ -100,7 +101,7 @@ impl Connection {
 
     async fn receive(&mut self) -> io::Result<Response> {
         loop {
-            if let Some(response) = take(&mut self.received, self.latest)? {
+            if let Some(response) = take_response(&mut self.received, self.last_stream_id)? {
                 return Ok(response);
             }
             if self.stream.read_buf(&mut self.received).await? == 0 {
@@ -112,27 +113,28 @@ impl Connection {
 
 /// The answer to call `latest`, if all of it has come; it is taken away then. Looked at after each piece, `received` never holds more than
 /// one frame and a piece.
-pub(crate) fn take(received: &mut Vec<u8>, latest: u32) -> io::Result<Option<Response>> {
-    let Some(([a, b, c, d, e, f, g, h, kind, _flags], rest)) = received.split_first_chunk::<HEAD>() else {
+pub(crate) fn take_response(received: &mut Vec<u8>, latest: u32) -> io::Result<Option<Response>> {
+    let Some(([a, b, c, d, e, f, g, h, kind, _flags], rest)) = received.split_first_chunk::<HEADER_LEN>()
+    else {
         return Ok(None);
     };
     let length = usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX);
     let call = u32::from_be_bytes([*e, *f, *g, *h]);
-    if *kind != ANSWERS || call != latest || length > MAX_MESSAGE {
+    if *kind != KIND_RESPONSE || call != latest || length > MAX_MESSAGE {
         return Err(invalid(format!(
             "a frame of kind {kind} for call {call} with {length} bytes is no answer to call {latest}"
         )));
     }
     let Some(message) = rest.get(..length) else { return Ok(None) };
     let response = Response::decode(message).map_err(invalid)?;
-    received.drain(..HEAD + length);
+    received.drain(..HEADER_LEN + length);
     Ok(Some(response))
 }
 
 fn frame(call: u32, kind: u8, message: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(message.len()).ok().filter(|_| message.len() <= MAX_MESSAGE);
     let length = length.ok_or_else(|| invalid(format!("{} bytes are too many", message.len())))?;
-    let mut frame = Vec::with_capacity(HEAD + message.len());
+    let mut frame = Vec::with_capacity(HEADER_LEN + message.len());
     frame.extend_from_slice(&length.to_be_bytes());
     frame.extend_from_slice(&call.to_be_bytes());
     frame.extend_from_slice(&[kind, 0]);

@@ -13,11 +13,11 @@ use switchyard_core::stats::{Detail, FileSystem, InterfaceStats, TaskMetrics, Ta
 use switchyard_namespaces::run_in_each_netns;
 
 use crate::backend::Inner;
+use crate::fs::{blocking, io_error};
 use crate::task::TaskEntry;
-use crate::text::{blocking, io_error};
 
 /// What there is to read of one task.
-struct Target {
+struct MetricsTarget {
     id: TaskId,
     group: Group,
     main: u32,
@@ -25,19 +25,19 @@ struct Target {
 
 impl Inner {
     pub(crate) async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
-        let (entries, targets): (Vec<Arc<TaskEntry>>, Vec<Target>) = {
+        let (entries, targets): (Vec<Arc<TaskEntry>>, Vec<MetricsTarget>) = {
             let tasks = self.tasks();
             let running = ids.iter().filter_map(|id| tasks.get(id)).filter_map(|entry| {
-                let main = entry.started().filter(|_| entry.exit().is_none())?.pid;
+                let main = entry.started().filter(|_| entry.final_exit().is_none())?.pid;
                 let group = self.cgroup_location(&entry.record())?;
-                Some((Arc::clone(entry), Target { id: entry.id, group, main }))
+                Some((Arc::clone(entry), MetricsTarget { id: entry.id, group, main }))
             });
             running.unzip()
         };
         let cgroups = Arc::clone(&self.cgroups);
         let read: Vec<Option<(Usage, Detail)>> = blocking(move || {
             let mut pass = cgroups.pass();
-            let both = |target: &Target| {
+            let both = |target: &MetricsTarget| {
                 let usage = cgroups.usage(&target.group)?;
                 Ok::<_, switchyard_cgroup::Error>(usage.zip(pass.detail(&target.group, Some(target.main))?))
             };
@@ -95,7 +95,8 @@ impl Inner {
     ) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
         let (ids, namespaces): (Vec<SandboxId>, Vec<PathBuf>) = {
             let sandboxes = self.sandboxes();
-            let own = |id: &SandboxId| Some((*id, sandboxes.get(id).filter(|home| !home.released)?.netns()?));
+            let own =
+                |id: &SandboxId| Some((*id, sandboxes.get(id).filter(|entry| !entry.released)?.netns()?));
             ids.iter().filter_map(own).unzip()
         };
         if ids.is_empty() {

@@ -20,35 +20,35 @@ use tokio::net::unix::pipe;
 use super::TaskEntry;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
-use crate::client::{QUICK, call, gone_is_done};
-use crate::input::{End, Input};
-use crate::retry::Tries;
-use crate::text::io_error;
+use crate::backoff::Backoff;
+use crate::client::{QUICK, call, ignore_not_found};
+use crate::fs::io_error;
+use crate::input::{StdinPipe, StdinWriter};
 
 /// The inputs of the clients that are attached to one task.
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
-    open: Vec<Weak<End>>,
+    open: Vec<Weak<StdinPipe>>,
     /// Whether the task's input has ended.
     ended: bool,
 }
 
 impl Inner {
     /// Joins the streams of a running task.
-    pub(crate) async fn join(self: &Arc<Self>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
+    pub(crate) async fn attach_task(self: &Arc<Self>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
         let entry = self.attachable(id)?;
         let (tty, stdin) = {
             let record = entry.record();
             (record.tty, record.stdin)
         };
-        if !entry.is_kept() && (spec.stdout || spec.stderr) {
+        if !entry.uses_logkeeper() && (spec.stdout || spec.stderr) {
             return Err(Error::failed_precondition(format!(
                 "the output of task {id} cannot be attached to: it goes elsewhere, or nowhere because the logkeeper was away at its start"
             )));
         }
         let stdout = self.live_output(&entry, Stream::Stdout, spec.stdout).await?;
         let stderr = self.live_output(&entry, Stream::Stderr, spec.stderr && !tty).await?;
-        let stdin = if spec.stdin && stdin { Some(self.join_input(&entry).await?) } else { None };
+        let stdin = if spec.stdin && stdin { Some(self.attach_input(&entry).await?) } else { None };
         Ok(Attachment { stdin, stdout, stderr })
     }
 
@@ -65,12 +65,12 @@ impl Inner {
             height: u32::from(height),
         };
         let what = format!("resize the terminal of task {id}");
-        gone_is_done(call(&what, QUICK, self.client.tasks().resize_pty(request)).await)
+        ignore_not_found(call(&what, QUICK, self.client.tasks().resize_pty(request)).await)
     }
 
     fn attachable(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
         let entry = self.task(id)?;
-        if entry.started().is_none() || entry.exit().is_some() {
+        if entry.started().is_none() || entry.final_exit().is_some() {
             return Err(Error::failed_precondition(format!("task {id} does not run")));
         }
         Ok(entry)
@@ -80,14 +80,14 @@ impl Inner {
         if !wanted {
             return Ok(None);
         }
-        self.keeper_up_for(entry)?;
+        self.logkeeper_up_for(entry)?;
         let output = self.logkeeper.attach(&entry.id.to_string(), stream).await.map_err(from_logkeeper)?;
         Ok(Some(Source::new(output)))
     }
 
     /// A client's part in a task's input.
-    async fn join_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Sink> {
-        let ends = entry.record().input_ends();
+    async fn attach_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Sink> {
+        let ends = entry.record().stdin_ends_on_detach();
         if ends {
             let path = entry.dirs.input_taken();
             tokio::fs::write(&path, "").await.map_err(|fault| io_error("write", &path, fault))?;
@@ -95,14 +95,14 @@ impl Inner {
         }
         let mut inputs = entry.inputs.lock().unwrap_or_else(PoisonError::into_inner);
         let pipe = if inputs.ended { None } else { open(&entry.dirs.stdin())? };
-        let Some(pipe) = pipe else { return Ok(Box::new(Input::closed())) };
-        let end = End::open(pipe);
+        let Some(pipe) = pipe else { return Ok(Box::new(StdinWriter::closed())) };
+        let end = StdinPipe::open(pipe);
         inputs.open.retain(|end| end.strong_count() > 0);
         inputs.open.push(Arc::downgrade(&end));
         drop(inputs);
         let inner = Arc::clone(self);
         let entry = Arc::clone(entry);
-        Ok(Box::new(Input::new(end, move || {
+        Ok(Box::new(StdinWriter::new(end, move || {
             if ends {
                 inner.end_input(&entry);
             }
@@ -124,24 +124,24 @@ impl Inner {
         let entry = Arc::clone(entry);
         self.tracker.spawn(async move {
             let id = entry.id.to_string();
-            let mut tries = Tries::default();
-            while entry.exit().is_none() {
+            let mut tries = Backoff::default();
+            while entry.final_exit().is_none() {
                 let request =
                     api::CloseIoRequest { container_id: id.clone(), exec_id: String::new(), stdin: true };
                 let what = format!("close the input of task {}", entry.id);
                 let Err(error) =
-                    gone_is_done(call(&what, QUICK, inner.client.tasks().close_io(request)).await)
+                    ignore_not_found(call(&what, QUICK, inner.client.tasks().close_io(request)).await)
                 else {
                     return reach(Step::InputEnded);
                 };
-                tries.failed(&inner.health, &id, "the input of a task is not ended", &error).await;
+                tries.log_and_wait(&inner.health, &id, "the input of a task is not ended", &error).await;
             }
         });
     }
 
     /// Ends the input of a task whose client has left together with a predecessor of ours.
     pub(crate) fn end_taken_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) {
-        if entry.record().input_ends() && entry.dirs.input_taken().exists() {
+        if entry.record().stdin_ends_on_detach() && entry.dirs.input_taken().exists() {
             self.end_input(entry);
         }
     }

@@ -23,17 +23,17 @@ use tokio::time::Instant;
 
 use super::TaskEntry;
 use crate::backend::{Inner, RUNC_TYPE};
-use crate::client::{call, describe_mount, written_dir};
+use crate::client::{call, describe_mount, writable_dir};
+use crate::fs::{blocking, create_private_dir, io_error, remove_tree};
 use crate::record::OutputRecord;
 use crate::steps::Step;
-use crate::text::{blocking, io_error, make_dir, remove_tree};
 
 mod archive;
 mod criu;
 mod layer;
-mod onward;
+mod resume;
 
-use archive::{Draft, Part};
+use archive::{CheckpointEntry, Draft};
 
 /// The program that runtimes make checkpoints with; Debian has it in the package of its name.
 const CRIU: &str = "criu";
@@ -44,7 +44,7 @@ const WORK: &str = "work";
 /// What the task has changed of its files, in both.
 const LAYER: &str = "rootfs-diff.tar";
 /// The longest time that a checkpoint is given: what a clock can count is not much more than what a client may ask for.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 /// How much of what criu says is looked at for the reason of a failure.
 const LOG_LIMIT: usize = 4 << 20;
 
@@ -53,15 +53,15 @@ impl Inner {
     pub(crate) async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
         let entry = self.task(id)?;
         self.can_checkpoint(&entry)?;
-        let deadline = Instant::now() + spec.limit.min(LONGEST);
+        let deadline = Instant::now() + spec.limit.min(MAX_DURATION);
         let location = spec.location.clone();
         let draft = blocking(move || Draft::begin(&location)).await?;
         let late = |_| Error::deadline(format!("task {id} was not at rest within {:?}", spec.limit));
-        let _turn = tokio::time::timeout_at(deadline, entry.take_turn()).await.map_err(late)?;
+        let _turn = tokio::time::timeout_at(deadline, entry.lock_process()).await.map_err(late)?;
         self.clear_checkpoint(&entry).await?;
         let dumped = self.dump(&entry, deadline).await;
-        let gone_on = self.go_on(&entry).await;
-        let made = match (dumped, &gone_on) {
+        let resumed = self.resume_task(&entry).await;
+        let made = match (dumped, &resumed) {
             (Ok(()), Ok(())) => match self.faults.reach(Step::CheckpointResumed) {
                 Ok(()) => self.write_archive(&entry, spec, draft, deadline).await,
                 Err(error) => Err(error),
@@ -69,20 +69,20 @@ impl Inner {
             (Err(error), _) => Err(error),
             (Ok(()), Err(_)) => Err(Error::unavailable("its shim does not have it go on: see the log")),
         };
-        let cleared = match gone_on {
+        let cleared = match resumed {
             Ok(()) => remove_tree(&entry.dirs.checkpoint()).await,
             Err(error) => Err(error.context("its shim is told to have it go on until it does")),
         };
         if let Err(error) = cleared {
             tracing::warn!(task.id = %id, error = error.report(), "what is left of a checkpoint is cleared away later");
-            self.leftovers.keep(crate::leftovers::Leftover::Checkpoint(entry));
+            self.cleanup.enqueue(crate::cleanup::Cleanup::Checkpoint(entry));
         }
         made.map_err(|error| error.context(format!("checkpoint of task {id}")))
     }
 
     /// Has a task go on that stands still for a checkpoint nobody makes any more, and removes what is left of that. Idempotent.
     pub(crate) async fn end_checkpoint(&self, entry: &TaskEntry) -> Result<()> {
-        let _turn = entry.take_turn().await;
+        let _turn = entry.lock_process().await;
         self.clear_checkpoint(entry).await
     }
 
@@ -91,7 +91,7 @@ impl Inner {
         if !dir.exists() {
             return Ok(());
         }
-        self.go_on(entry).await?;
+        self.resume_task(entry).await?;
         remove_tree(&dir).await
     }
 
@@ -114,15 +114,16 @@ impl Inner {
     async fn dump(&self, entry: &TaskEntry, deadline: Instant) -> Result<()> {
         let id = entry.id.to_string();
         let dir = entry.dirs.checkpoint();
-        make_dir(&entry.dirs.state).await?;
+        create_private_dir(&entry.dirs.state).await?;
         let mut builder = tokio::fs::DirBuilder::new();
         // It holds all secrets of the task.
         builder.mode(0o700);
         builder.create(&dir).await.map_err(|fault| io_error("make directory", &dir, fault))?;
         self.faults.reach(Step::CheckpointBegun)?;
-        entry.stand_still(deadline).await?;
+        entry.freeze(deadline).await?;
         let request = api::PauseTaskRequest { container_id: id.clone() };
-        self.of_shim(&id, &format!("pause task {id}"), self.client.tasks().pause(request)).await?;
+        self.call_with_shim_timeout(&id, &format!("pause task {id}"), self.client.tasks().pause(request))
+            .await?;
         self.faults.reach(Step::CheckpointPaused)?;
         self.dump_processes(&id, &dir, deadline).await?;
         self.faults.reach(Step::CheckpointDumped)?;
@@ -169,17 +170,20 @@ impl Inner {
         let dir = entry.dirs.checkpoint();
         let log = entry.record().output.clone();
         let stored = self.stored_spec(&entry.id.to_string()).await?;
-        let mut parts: Vec<Part> =
-            spec.notes.iter().map(|(name, bytes)| Part::Bytes(name.clone(), bytes.clone())).collect();
-        parts.push(Part::Bytes("spec.dump".to_owned(), stored.to_string().into_bytes()));
+        let mut parts: Vec<CheckpointEntry> = spec
+            .notes
+            .iter()
+            .map(|(name, bytes)| CheckpointEntry::Bytes(name.clone(), bytes.clone()))
+            .collect();
+        parts.push(CheckpointEntry::Bytes("spec.dump".to_owned(), stored.to_string().into_bytes()));
         if let OutputRecord::Log(path) = log {
-            parts.push(Part::IfThere("container.log".to_owned(), path));
+            parts.push(CheckpointEntry::IfThere("container.log".to_owned(), path));
         }
         for name in ["dump.log", "stats-dump"] {
-            parts.push(Part::IfThere(name.to_owned(), dir.join(WORK).join(name)));
+            parts.push(CheckpointEntry::IfThere(name.to_owned(), dir.join(WORK).join(name)));
         }
-        parts.push(Part::IfThere(LAYER.to_owned(), dir.join(LAYER)));
-        parts.push(Part::Directory(IMAGES.to_owned(), dir.join(IMAGES)));
+        parts.push(CheckpointEntry::IfThere(LAYER.to_owned(), dir.join(LAYER)));
+        parts.push(CheckpointEntry::Directory(IMAGES.to_owned(), dir.join(IMAGES)));
         let until = deadline.into_std();
         bulk(move || draft.fill(&parts, until)?.finish()).await?;
         self.faults.reach(Step::CheckpointNamed)
@@ -198,7 +202,7 @@ fn is_installed(program: &str) -> bool {
 
 /// The directory that holds what a task has changed.
 fn upper_of(mounts: &[Mount]) -> Result<PathBuf> {
-    written_dir(mounts).ok_or_else(|| {
+    writable_dir(mounts).ok_or_else(|| {
         let told: Vec<_> = mounts.iter().map(describe_mount).collect();
         Error::unimplemented(format!(
             "what a task has changed is known with the snapshotter overlayfs only, not with {}",
@@ -223,7 +227,7 @@ fn reason(log: &str) -> Option<&str> {
 }
 
 /// How long there is left, as an error once there is none.
-fn check(until: std::time::Instant) -> std::io::Result<()> {
+fn check_deadline(until: std::time::Instant) -> std::io::Result<()> {
     if until.saturating_duration_since(std::time::Instant::now()) > Duration::ZERO {
         Ok(())
     } else {
@@ -232,7 +236,7 @@ fn check(until: std::time::Instant) -> std::io::Result<()> {
 }
 
 /// The error of a file operation, which may have run out of time.
-fn timely(doing: &str, path: &Path, fault: std::io::Error) -> Error {
+fn deadline_or_io_error(doing: &str, path: &Path, fault: std::io::Error) -> Error {
     if fault.kind() == std::io::ErrorKind::TimedOut {
         Error::deadline(format!("{doing} {}", path.display())).with_source(fault)
     } else {

@@ -21,10 +21,10 @@ use super::quota::plan_disk;
 use super::stage::{self, Staging};
 use super::volumes::declared;
 use crate::backend::Inner;
+use crate::cleanup::Cleanup;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::config::Runtime;
-use crate::image::{ImageInfo, Runnable};
-use crate::leftovers::Leftover;
+use crate::image::{ImageInfo, RunnableImage};
 use crate::quota::QuotaRecord;
 use crate::record::{
     self, ComputeRecord, LeaseRecord, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord,
@@ -33,8 +33,8 @@ use crate::sandbox::{SandboxEntry, infra};
 use crate::steps::Step;
 
 /// All that the making of a task needs and that can be found out without making anything.
-pub(super) struct Plan {
-    pub(super) image: Runnable,
+pub(super) struct TaskPlan {
+    pub(super) image: RunnableImage,
     user: ResolvedUser,
     location: CgroupLocation,
     leaf: Option<LeafRecord>,
@@ -56,14 +56,14 @@ impl Inner {
         let runtime = self.runtime(&sandbox.record.handler)?;
         let mut plan = self.plan_task(id, &sandbox, spec).await?;
         let built = self.build_spec((id, sandbox_id), &sandbox, spec, &plan, runtime).await?;
-        self.tell_of_labels(id, spec, &sandbox);
+        self.warn_selinux_ignored(id, spec, &sandbox);
         plan.staging.add_paths(&built.id_mapped, &plan.volumes, sandbox.record.users.is_some());
         for warning in &built.warnings {
             tracing::warn!(task.id = %id, warning, "a wish is not fulfilled in full");
         }
         let record = task_record(sandbox_id, &sandbox, spec, &plan, &built, &self.boot);
         let snapshotter = self.images.snapshotters().of(&sandbox.record.handler).to_owned();
-        self.volumes.hold(id, &record.volumes);
+        self.volumes.claim(id, &record.volumes);
         let entry = TaskEntry::new(id, sandbox_id, self.layout.task(id), &snapshotter, record);
         match self.make_task(&entry, runtime, spec, &plan, &built).await {
             Ok(()) => {
@@ -74,7 +74,7 @@ impl Inner {
             Err(error) => {
                 if let Err(undo) = self.destroy_task(&entry).await {
                     tracing::warn!(task.id = %id, error = undo.report(), "a half-made task is cleared away later");
-                    self.leftovers.keep(Leftover::Task(Arc::new(entry)));
+                    self.cleanup.enqueue(Cleanup::Task(Arc::new(entry)));
                 }
                 Err(error)
             }
@@ -82,16 +82,16 @@ impl Inner {
     }
 
     /// Says once that labels are ignored, where they are asked for and mean nothing.
-    fn tell_of_labels(&self, id: TaskId, spec: &TaskSpec, sandbox: &SandboxEntry) {
+    fn warn_selinux_ignored(&self, id: TaskId, spec: &TaskSpec, sandbox: &SandboxEntry) {
         let is_asked = spec.security.selinux.is_some() || sandbox.record.selinux.is_some();
         if is_asked && self.host.selinux.is_none() {
-            self.labels_told.call_once(|| {
+            self.selinux_warned.call_once(|| {
                 tracing::warn!(task.id = %id, "SELinux is off on this node: its options are ignored, for this task and all others");
             });
         }
     }
 
-    async fn plan_task(&self, id: TaskId, sandbox: &SandboxEntry, spec: &TaskSpec) -> Result<Plan> {
+    async fn plan_task(&self, id: TaskId, sandbox: &SandboxEntry, spec: &TaskSpec) -> Result<TaskPlan> {
         let image = self.images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner).await?;
         let mut config = image_config(&image.info);
         let declared = declared(&image.name, &config.volumes, self.settings.images.max_volumes)?;
@@ -101,8 +101,10 @@ impl Inner {
         }
         config.volumes = declared.volumes;
         let snapshotter = self.images.snapshotters().of(&sandbox.record.handler);
-        let user =
-            self.rootfs.resolve_user(snapshotter, image.top.as_deref(), &spec.user, &config.user).await?;
+        let user = self
+            .image_reader
+            .resolve_user(snapshotter, image.top.as_deref(), &spec.user, &config.user)
+            .await?;
         let placement = match &spec.cgroup {
             Some(placement) => placement.clone(),
             None => sandbox.cgroup(&self.settings.cgroup.default_parent),
@@ -123,7 +125,7 @@ impl Inner {
             .collect();
         let staging = self.plan_staging(id, sandbox, spec).await?;
         let disk = plan_disk(spec, &volumes, &staging)?;
-        Ok(Plan { image, user, location, leaf, volumes, config, staging, disk })
+        Ok(TaskPlan { image, user, location, leaf, volumes, config, staging, disk })
     }
 
     async fn build_spec(
@@ -131,7 +133,7 @@ impl Inner {
         (id, sandbox_id): (TaskId, SandboxId),
         sandbox: &SandboxEntry,
         spec: &TaskSpec,
-        plan: &Plan,
+        plan: &TaskPlan,
         runtime: &Runtime,
     ) -> Result<Built> {
         let target_pid = match spec.pid {
@@ -151,11 +153,11 @@ impl Inner {
         let volumes = self.volumes_seen(id, sandbox, plan);
         let path = plan.location.path.clone();
         let recursive_readonly = self.recursive_readonly(runtime);
-        let staged = plan.staging.places.clone();
+        let staged = plan.staging.mount_sources.clone();
         let cdi_dirs = self.settings.devices.cdi_spec_dirs.clone();
         let init = self.layout.infra().join(infra::PROGRAM);
         // Building looks at paths and devices of the host, which may block, on a dead network file system for ever.
-        let built = self.looks.look(format!("sandbox {sandbox_id}"), move || {
+        let built = self.looks.run(format!("sandbox {sandbox_id}"), move || {
             let id = id.to_string();
             build(&Input {
                 id: &id,
@@ -178,7 +180,7 @@ impl Inner {
     }
 
     /// The directories of image volumes as the runtime is to find them: with their ids mapped in a user namespace.
-    fn volumes_seen(&self, id: TaskId, sandbox: &SandboxEntry, plan: &Plan) -> Vec<ImageVolume> {
+    fn volumes_seen(&self, id: TaskId, sandbox: &SandboxEntry, plan: &TaskPlan) -> Vec<ImageVolume> {
         if sandbox.record.users.is_none() {
             return plan.volumes.clone();
         }
@@ -192,7 +194,7 @@ impl Inner {
 
     /// Whether the runtime of a handler makes mounts read-only all the way down, on this kernel.
     pub(crate) fn recursive_readonly(&self, runtime: &Runtime) -> bool {
-        self.host.kernel >= (5, 12) && self.probes.can(&runtime.binary).recursive_readonly
+        self.host.kernel >= (5, 12) && self.runtime_probes.features_of(&runtime.binary).recursive_readonly
     }
 
     fn pid_namespace(&self, target: TaskId) -> Result<PathBuf> {
@@ -222,7 +224,7 @@ impl Inner {
         entry: &TaskEntry,
         runtime: &Runtime,
         spec: &TaskSpec,
-        plan: &Plan,
+        plan: &TaskPlan,
         built: &Built,
     ) -> Result<()> {
         let id = entry.id.to_string();
@@ -269,7 +271,7 @@ fn task_record(
     sandbox_id: SandboxId,
     sandbox: &SandboxEntry,
     spec: &TaskSpec,
-    plan: &Plan,
+    plan: &TaskPlan,
     built: &Built,
     boot: &str,
 ) -> TaskRecord {

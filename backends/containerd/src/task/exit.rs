@@ -20,18 +20,18 @@ use super::oom::oom_killed;
 use super::process::Sent;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
-use crate::client::gone_is_done;
-use crate::disks::unless_full;
+use crate::cleanup::Cleanup;
+use crate::client::ignore_not_found;
+use crate::disks::tolerate_full_disk;
 use crate::error::from_status;
-use crate::leftovers::Leftover;
 use crate::record::{EXIT, ExitRecord, OutputRecord};
-use crate::recover::End;
+use crate::recover::ProcessExit;
 use crate::steps::Step;
 
 /// How long clearing up after an end may hold up the news of it; it goes on after that.
-const CLEAR: Duration = Duration::from_secs(10);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long output may still come after the shim has been told to let go.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Inner {
     /// Sends a signal to a task. One that a task started a moment ago would lose waits until it would not, for a bounded time.
@@ -40,7 +40,7 @@ impl Inner {
         if signal == Signal::KILL {
             entry.killed.store(true, Ordering::Release);
         }
-        entry.hears(signal).await;
+        entry.wait_signalable(signal).await;
         // Without a process namespace of its own a task's children outlive its main process.
         let all = signal == Signal::KILL && entry.record().shares_pid;
         if !all && entry.signal_process(signal) == Sent::Done {
@@ -53,45 +53,47 @@ impl Inner {
             all,
         };
         let what = format!("signal task {id}");
-        gone_is_done(self.of_shim(&id.to_string(), &what, self.client.tasks().kill(request)).await)
+        ignore_not_found(
+            self.call_with_shim_timeout(&id.to_string(), &what, self.client.tasks().kill(request)).await,
+        )
     }
 
     /// Waits for the end of a task. Any number of callers share one wait; it goes on with the next caller if one leaves.
     pub(crate) async fn wait_task(self: &Arc<Self>, id: TaskId) -> Result<Exit> {
         let entry = self.started_task(id)?;
-        entry.exit.get_or_try_init(|| self.reap(&entry)).await.cloned()
+        entry.final_exit.get_or_try_init(|| self.reap(&entry)).await.cloned()
     }
 
     /// The same, but does not wait for the clearing up.
     pub(crate) async fn wait_end(&self, id: TaskId) -> Result<()> {
         let entry = self.started_task(id)?;
-        if entry.exit().is_none() {
+        if entry.final_exit().is_none() {
             // Whoever watches the task sees to it that it comes on record.
-            self.seen_end(&entry).await?;
+            self.observe_exit(&entry).await?;
         }
         Ok(())
     }
 
     fn started_task(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
         let entry = self.task(id)?;
-        if entry.exit().is_none() && entry.started().is_none() {
+        if entry.final_exit().is_none() && entry.started().is_none() {
             return Err(Error::failed_precondition(format!("task {id} has not been started")));
         }
         Ok(entry)
     }
 
     /// The end of a task as it is told, and why it could not be put on record, if it could not.
-    async fn seen_end(&self, entry: &TaskEntry) -> Result<(Exit, Option<Error>)> {
-        let told = entry.told.get_or_try_init(|| self.await_exit(entry)).await?;
+    async fn observe_exit(&self, entry: &TaskEntry) -> Result<(Exit, Option<Error>)> {
+        let observed = entry.observed_exit.get_or_try_init(|| self.await_exit(entry)).await?;
         // Boxed, as all that follows an end: what waits for it, for each task and perhaps for years, is to be small.
-        match Box::pin(self.record_once(entry, || told.clone())).await {
+        match Box::pin(self.persist_exit_once(entry, || observed.clone())).await {
             Ok(recorded) => Ok((recorded, None)),
-            Err(error) => Ok((told.clone(), Some(error))),
+            Err(error) => Ok((observed.clone(), Some(error))),
         }
     }
 
     /// Notes an end that recovery has found, and puts it on record: now, or later if there is no space for it.
-    pub(crate) async fn found_end(
+    pub(crate) async fn adopt_exit(
         &self,
         entry: &TaskEntry,
         exit: &Exit,
@@ -101,28 +103,33 @@ impl Inner {
             entry.set_started(started.map(|at| Started { pid: 0, at }));
         }
         // Only recovery does this, on a new entry.
-        let _ = entry.told.set(exit.clone());
-        unless_full(self.record_told(entry).await, "an end that was found is put on record later")
+        let _ = entry.observed_exit.set(exit.clone());
+        tolerate_full_disk(
+            self.persist_observed_exit(entry).await,
+            "an end that was found is put on record later",
+        )
     }
 
     /// Puts an end on record that was seen, unless one is; that which is. One that was told already is put on record as it was.
-    pub(crate) async fn record_end(&self, entry: &TaskEntry, end: End) -> Result<Exit> {
-        self.record_once(entry, || entry.told.get().cloned().unwrap_or_else(|| self.exit_by(entry, end)))
-            .await
+    pub(crate) async fn persist_exit(&self, entry: &TaskEntry, end: ProcessExit) -> Result<Exit> {
+        self.persist_exit_once(entry, || {
+            entry.observed_exit.get().cloned().unwrap_or_else(|| self.exit_from_end(entry, end))
+        })
+        .await
     }
 
     /// Puts the end of a task on record, if one was told and none is. Idempotent.
-    pub(crate) async fn record_told(&self, entry: &TaskEntry) -> Result<()> {
-        let Some(told) = entry.told.get() else { return Ok(()) };
-        self.record_once(entry, || told.clone()).await.map(drop)
+    pub(crate) async fn persist_observed_exit(&self, entry: &TaskEntry) -> Result<()> {
+        let Some(told) = entry.observed_exit.get() else { return Ok(()) };
+        self.persist_exit_once(entry, || told.clone()).await.map(drop)
     }
 
     /// Whoever comes first puts the end on record, and that counts. A task whose container object is gone needs none.
-    async fn record_once(&self, entry: &TaskEntry, exit: impl FnOnce() -> Exit) -> Result<Exit> {
-        let recorded = entry.recorded.get_or_try_init(|| async {
+    async fn persist_exit_once(&self, entry: &TaskEntry, exit: impl FnOnce() -> Exit) -> Result<Exit> {
+        let recorded = entry.persisted_exit.get_or_try_init(|| async {
             let exit = exit();
             let started = entry.started().map(|started| started.at);
-            gone_is_done(self.record_exit(entry, &exit, started).await)?;
+            ignore_not_found(self.write_exit_label(entry, &exit, started).await)?;
             Ok::<_, Error>(exit)
         });
         recorded.await.cloned()
@@ -130,47 +137,47 @@ impl Inner {
 
     /// An end that was seen is told, even if putting it on record fails or clearing up after it takes longer: that is then done later.
     async fn reap(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Exit> {
-        let (exit, unrecorded) = self.seen_end(entry).await?;
+        let (exit, unrecorded) = self.observe_exit(entry).await?;
         if let Some(error) = unrecorded {
             tracing::warn!(task.id = %entry.id, error = error.report(), "an end is put on record later, and cleared up after");
-            self.leftovers.keep(Leftover::Ended(Arc::clone(entry)));
+            self.cleanup.enqueue(Cleanup::EndedTask(Arc::clone(entry)));
             return Ok(exit);
         }
         self.faults.reach(Step::TaskExitRecorded)?;
         let inner = Arc::clone(self);
         let ended = Arc::clone(entry);
-        let clearing = self.endings.spawn(async move {
-            if let Err(error) = inner.clear_process(&ended).await {
+        let clearing = self.exit_cleanups.spawn(async move {
+            if let Err(error) = inner.clean_up_process(&ended).await {
                 tracing::warn!(task.id = %ended.id, error = error.report(), "a task that has ended is cleared up later");
-                inner.leftovers.keep(Leftover::Ended(ended));
+                inner.cleanup.enqueue(Cleanup::EndedTask(ended));
             }
         });
-        match tokio::time::timeout(CLEAR, clearing).await {
+        match tokio::time::timeout(CLEANUP_TIMEOUT, clearing).await {
             Ok(cleared) => cleared.map_err(|fault| {
                 Error::internal(format!("the clearing up after task {} broke off", entry.id))
                     .with_source(fault)
             })?,
             Err(_) => {
-                tracing::warn!(task.id = %entry.id, "a task that has ended is not cleared up within {CLEAR:?}: that goes on");
+                tracing::warn!(task.id = %entry.id, "a task that has ended is not cleared up within {CLEANUP_TIMEOUT:?}: that goes on");
             }
         }
         Ok(exit)
     }
 
     /// Puts an end on record and clears up after it. Idempotent.
-    pub(crate) async fn clear_end(&self, entry: &TaskEntry) -> Result<()> {
-        self.record_told(entry).await?;
-        self.clear_process(entry).await
+    pub(crate) async fn clean_up_exit(&self, entry: &TaskEntry) -> Result<()> {
+        self.persist_observed_exit(entry).await?;
+        self.clean_up_process(entry).await
     }
 
     /// Has containerd forget a process that has ended, and its log written to the end. Idempotent.
-    async fn clear_process(&self, entry: &TaskEntry) -> Result<()> {
-        let _turn = entry.take_turn().await;
+    async fn clean_up_process(&self, entry: &TaskEntry) -> Result<()> {
+        let _turn = entry.lock_process().await;
         if entry.may_have_process() {
             self.end_task_process(entry, false).await?;
         }
         self.faults.reach(Step::TaskDeleted)?;
-        entry.let_go();
+        entry.release_process();
         // There is something left only of a start that failed, and that a kill or an outage cut off.
         self.unstage(entry).await?;
         self.finish_log(entry).await?;
@@ -179,8 +186,8 @@ impl Inner {
 
     /// Waits for the clearing up that goes on. Cancel-safe.
     pub(crate) async fn wind_up(&self) {
-        self.endings.close();
-        self.endings.wait().await;
+        self.exit_cleanups.close();
+        self.exit_cleanups.wait().await;
     }
 
     /// Waits, with no deadline: a task may run for years. But once its main process has ended, its shim has to tell of that.
@@ -188,22 +195,22 @@ impl Inner {
         let id = entry.id.to_string();
         loop {
             let known = tokio::select! {
-                told = self.told_exit(entry) => told.map(Some),
-                () = self.untold(entry) => Box::pin(self.see_to_untold(entry)).await,
+                told = self.reported_exit(entry) => told.map(Some),
+                () = self.exit_overdue(entry) => Box::pin(self.recover_missed_exit(entry)).await,
             };
             if let Some(exit) = known? {
-                self.silent.clear(&id);
+                self.unresponsive_shims.clear(&id);
                 return Ok(exit);
             }
         }
     }
 
     /// The end of a task as containerd tells of it.
-    async fn told_exit(&self, entry: &TaskEntry) -> Result<Exit> {
+    async fn reported_exit(&self, entry: &TaskEntry) -> Result<Exit> {
         let request = api::WaitRequest { container_id: entry.id.to_string(), exec_id: String::new() };
         let what = format!("wait for task {}", entry.id);
         let answer = loop {
-            match self.client.waits().wait(request.clone()).await {
+            match self.client.task_queries().wait(request.clone()).await {
                 Ok(answer) => break answer.into_inner(),
                 Err(status) => match from_status(&what, status) {
                     // containerd has lost it, and its exit code with it.
@@ -212,15 +219,15 @@ impl Inner {
                     }
                     error if error.kind() == ErrorKind::Unavailable => {
                         tracing::debug!(task.id = %entry.id, error = error.report(), "lost sight of a task");
-                        self.health.regained().await;
+                        self.health.wait_regained().await;
                     }
                     error => return Err(error),
                 },
             }
         };
-        Ok(self.exit_by(
+        Ok(self.exit_from_end(
             entry,
-            End {
+            ProcessExit {
                 code: i32::try_from(answer.exit_status).unwrap_or(i32::MAX),
                 at: answer.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
             },
@@ -228,7 +235,7 @@ impl Inner {
     }
 
     /// The exit of a task whose process has ended so.
-    pub(crate) fn exit_by(&self, entry: &TaskEntry, end: End) -> Exit {
+    pub(crate) fn exit_from_end(&self, entry: &TaskEntry, end: ProcessExit) -> Exit {
         let finished_at = entry.not_before_start(end.at.unwrap_or_else(SystemTime::now));
         let killed = self.was_oom_killed(entry, end.code);
         let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
@@ -256,7 +263,7 @@ impl Inner {
     }
 
     /// Writes how a task ended into its container object.
-    pub(crate) async fn record_exit(
+    pub(crate) async fn write_exit_label(
         &self,
         entry: &TaskEntry,
         exit: &Exit,
@@ -277,11 +284,11 @@ impl Inner {
     /// # Errors
     /// The logkeeper cannot be reached, or fails.
     pub(crate) async fn finish_log(&self, entry: &TaskEntry) -> Result<()> {
-        self.keeper_up_for(entry)?;
-        if entry.is_kept() && !entry.log_finished.load(Ordering::Acquire) {
-            self.logkeeper.finish(&entry.id.to_string(), DRAIN).await.map_err(from_logkeeper)?;
+        self.logkeeper_up_for(entry)?;
+        if entry.uses_logkeeper() && !entry.log_finished.load(Ordering::Acquire) {
+            self.logkeeper.finish(&entry.id.to_string(), DRAIN_TIMEOUT).await.map_err(from_logkeeper)?;
             entry.log_finished.store(true, Ordering::Release);
-            entry.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
+            entry.output_fifos.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         Ok(())
     }
@@ -290,8 +297,8 @@ impl Inner {
     ///
     /// # Errors
     /// `Unavailable` with the reason.
-    pub(super) fn keeper_up_for(&self, entry: &TaskEntry) -> Result<()> {
-        if entry.is_kept() { self.health.keeper_up() } else { Ok(()) }
+    pub(super) fn logkeeper_up_for(&self, entry: &TaskEntry) -> Result<()> {
+        if entry.uses_logkeeper() { self.health.check_logkeeper() } else { Ok(()) }
     }
 
     pub(crate) async fn reopen_log(&self, id: TaskId) -> Result<()> {

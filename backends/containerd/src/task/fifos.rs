@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use switchyard_core::{Error, Result};
 
-use crate::text::io_error;
+use crate::fs::io_error;
 
 /// How a FIFO is opened: waiting for nobody, and no other file in its place.
 const NO_LINK: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW);
@@ -22,7 +22,7 @@ const NO_LINK: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW);
 ///
 /// # Errors
 /// `FailedPrecondition` if one is not there, or is nothing that can be written to.
-pub(super) fn hold(paths: &[PathBuf]) -> Result<Vec<File>> {
+pub(super) fn open_readers(paths: &[PathBuf]) -> Result<Vec<File>> {
     paths.iter().map(|path| open(path)).filter_map(Result::transpose).collect()
 }
 
@@ -75,7 +75,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("out");
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        let held = hold(&[fifo.clone(), PathBuf::from("/dev/null")]).unwrap();
+        let held = open_readers(&[fifo.clone(), PathBuf::from("/dev/null")]).unwrap();
         assert_eq!(held.len(), 1);
         // With a reader there, this returns at once.
         OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
@@ -108,7 +108,7 @@ mod tests {
         std::os::unix::fs::symlink(&fifo, &link).unwrap();
         assert!(keep_open(std::slice::from_ref(&link)).is_empty());
         for path in [dir.path().join("missing"), dir.path().to_owned(), link] {
-            let error = hold(std::slice::from_ref(&path)).unwrap_err();
+            let error = open_readers(std::slice::from_ref(&path)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
             assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         }

@@ -21,21 +21,21 @@ use switchyard_core::state::Exit;
 use tonic::{Response, Status};
 
 use super::TaskEntry;
-use super::process::ended;
+use super::process::process_ended;
 use crate::backend::Inner;
 use crate::client::call;
 use crate::health::Contact;
-use crate::recover::shims::{Child, Shim};
-use crate::recover::{End, Process};
+use crate::recover::shims::{ShimChild, ShimProcess};
+use crate::recover::{ProcessExit, ProcessState};
 use crate::steps::Step;
 
 /// The tasks whose shims are known not to answer.
 #[derive(Debug, Default)]
-pub(crate) struct Silent {
+pub(crate) struct UnresponsiveShims {
     tasks: Mutex<BTreeSet<String>>,
 }
 
-impl Silent {
+impl UnresponsiveShims {
     fn tasks(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,7 +58,7 @@ impl Silent {
     }
 
     /// The tasks, for people; `None` if there are none.
-    pub(crate) fn told(&self) -> Option<String> {
+    pub(crate) fn summary(&self) -> Option<String> {
         let tasks = self.tasks();
         (!tasks.is_empty()).then(|| tasks.iter().cloned().collect::<Vec<_>>().join(", "))
     }
@@ -66,7 +66,7 @@ impl Silent {
 
 impl Inner {
     /// Calls a task's shim through containerd, for as long as a shim may take, and notes whether it answers.
-    pub(crate) async fn of_shim<T>(
+    pub(crate) async fn call_with_shim_timeout<T>(
         &self,
         id: &str,
         what: &str,
@@ -74,11 +74,11 @@ impl Inner {
     ) -> switchyard_core::Result<T> {
         let answer = call(what, self.settings.containerd.shim_timeout(), request).await;
         match &answer {
-            Ok(_) => self.silent.clear(id),
+            Ok(_) => self.unresponsive_shims.clear(id),
             Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
                 // Where containerd hangs, nothing is known of the shim.
-                if matches!(self.health.now(), Contact::Up { .. }) {
-                    self.silent.note(id);
+                if matches!(self.health.current(), Contact::Up { .. }) {
+                    self.unresponsive_shims.note(id);
                 }
             }
             Err(_) => {}
@@ -88,9 +88,9 @@ impl Inner {
 
     /// Waits until a task's main process has ended and nobody has told of it for as long as a shim may take. For ever where the process
     /// cannot be seen. Cancel-safe.
-    pub(super) async fn untold(&self, entry: &TaskEntry) {
-        let seen = match entry.watch_main() {
-            Some(main) => ended(main).await.is_ok(),
+    pub(super) async fn exit_overdue(&self, entry: &TaskEntry) {
+        let seen = match entry.main_pidfd() {
+            Some(main) => process_ended(main).await.is_ok(),
             None => false,
         };
         if !seen {
@@ -100,38 +100,47 @@ impl Inner {
     }
 
     /// Sees to a task of whose end nobody tells. The end, if it is known now; else it may be told when its shim is gone.
-    pub(super) async fn see_to_untold(&self, entry: &TaskEntry) -> switchyard_core::Result<Option<Exit>> {
+    pub(super) async fn recover_missed_exit(
+        &self,
+        entry: &TaskEntry,
+    ) -> switchyard_core::Result<Option<Exit>> {
         let id = entry.id.to_string();
         let limit = self.settings.containerd.shim_timeout();
-        match tokio::time::timeout(limit, self.process_now(&id)).await {
-            Ok(Ok(Process::Stopped(end))) => return Ok(Some(self.exit_by(entry, end))),
-            Ok(Ok(Process::None)) => return Ok(Some(Exit::lost(entry.not_before_start(SystemTime::now())))),
-            Ok(Ok(Process::Created | Process::Running { .. } | Process::Unanswered { .. }) | Err(_))
+        match tokio::time::timeout(limit, self.process_state(&id)).await {
+            Ok(Ok(ProcessState::Stopped(end))) => return Ok(Some(self.exit_from_end(entry, end))),
+            Ok(Ok(ProcessState::None)) => {
+                return Ok(Some(Exit::lost(entry.not_before_start(SystemTime::now()))));
+            }
+            Ok(
+                Ok(ProcessState::Created | ProcessState::Running { .. } | ProcessState::Unanswered { .. })
+                | Err(_),
+            )
             | Err(_) => {}
         }
         // Should it be containerd that hangs, nothing is known of the shim.
-        if !matches!(self.health.ask(&self.client).await, Contact::Up { .. }) {
+        if !matches!(self.health.query_now(&self.client).await, Contact::Up { .. }) {
             return Ok(None);
         }
         // A parent that takes note of a child's end may be slow, but does not hang.
-        let shims = self.shims().await?;
-        let code = |shim: &Shim, task: &TaskEntry| shim.code_of(i32::try_from(task.main_pid()?).ok()?);
+        let shims = self.find_shims().await?;
+        let code =
+            |shim: &ShimProcess, task: &TaskEntry| shim.exit_code_of(i32::try_from(task.main_pid()?).ok()?);
         let Some(shim) =
             shims.iter().find(|shim| code(shim, entry).is_some() && !self.is_needed(shim, entry))
         else {
-            self.silent.note(&id);
+            self.unresponsive_shims.note(&id);
             return Ok(None);
         };
         // Nobody can tell of an end any more once the shim is gone, so all are put on record before.
-        let unrecorded = |task: &Arc<TaskEntry>| task.id != entry.id && !task.is_recorded();
+        let unrecorded = |task: &Arc<TaskEntry>| task.id != entry.id && !task.is_exit_persisted();
         let others: Vec<_> = self.tasks().values().filter(|task| unrecorded(task)).cloned().collect();
         let all = std::iter::once(entry).chain(others.iter().map(AsRef::as_ref));
         for (task, code) in all.filter_map(|task| Some((task, code(shim, task)?))) {
-            self.record_end(task, End { code, at: Some(SystemTime::now()) }).await?;
+            self.persist_exit(task, ProcessExit { code, at: Some(SystemTime::now()) }).await?;
         }
         if self.is_needed(shim, entry) {
             // It has gone on meanwhile.
-            return Ok(entry.recorded.get().cloned());
+            return Ok(entry.persisted_exit.get().cloned());
         }
         tracing::warn!(
             task.id = id,
@@ -140,20 +149,20 @@ impl Inner {
         );
         shim.kill()?;
         switchyard_steps::reach(Step::HungShimKilled);
-        Ok(entry.recorded.get().cloned())
+        Ok(entry.persisted_exit.get().cloned())
     }
 
     /// Whether a shim serves a container that runs, beside a task that has ended.
-    fn is_needed(&self, shim: &Shim, entry: &TaskEntry) -> bool {
+    fn is_needed(&self, shim: &ShimProcess, entry: &TaskEntry) -> bool {
         let infra = self.sandbox(entry.sandbox).ok().and_then(|sandbox| sandbox.pid);
-        serves(&shim.look_at_children(), &entry.mark(), infra.and_then(|pid| i32::try_from(pid).ok()))
+        serves(&shim.read_children(), &entry.cgroup_mark(), infra.and_then(|pid| i32::try_from(pid).ok()))
     }
 }
 
 /// Whether the shim of a task that has ended serves a container that runs, by its children. What is left of the task itself, whose cgroup
 /// bears this mark, goes with the shim, and the process of a sandbox is worth nothing without one. Pure.
-fn serves(children: &[Child], mark: &str, infra: Option<i32>) -> bool {
-    children.iter().any(|child| child.runs && !child.groups.contains(mark) && Some(child.pid) != infra)
+fn serves(children: &[ShimChild], mark: &str, infra: Option<i32>) -> bool {
+    children.iter().any(|child| child.runs && !child.cgroup_text.contains(mark) && Some(child.pid) != infra)
 }
 
 #[cfg(test)]
@@ -162,7 +171,11 @@ mod tests {
 
     #[test]
     fn a_shim_serves_somebody_while_a_process_of_another_container_runs() {
-        let child = |pid, runs, id: &str| Child { pid, runs, groups: format!("4:memory:/pods/{id}\n0::/\n") };
+        let child = |pid, runs, id: &str| ShimChild {
+            pid,
+            runs,
+            cgroup_text: format!("4:memory:/pods/{id}\n0::/\n"),
+        };
         let own = [child(1, false, "aa"), child(2, true, "aa")];
         assert!(!serves(&own, "aa", None));
         assert!(!serves(&[], "aa", None));
@@ -174,14 +187,14 @@ mod tests {
 
     #[test]
     fn a_silent_shim_is_told_until_it_answers() {
-        let silent = Silent::default();
-        assert_eq!(silent.told(), None);
+        let silent = UnresponsiveShims::default();
+        assert_eq!(silent.summary(), None);
         silent.note("b");
         silent.note("a");
         silent.note("b");
-        assert_eq!(silent.told().as_deref(), Some("a, b"));
+        assert_eq!(silent.summary().as_deref(), Some("a, b"));
         silent.clear("b");
         silent.clear("c");
-        assert_eq!(silent.told().as_deref(), Some("a"));
+        assert_eq!(silent.summary().as_deref(), Some("a"));
     }
 }

@@ -15,7 +15,7 @@ use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 
 use super::TaskEntry;
 use crate::backend::Inner;
-use crate::text::blocking;
+use crate::fs::blocking;
 
 /// What somebody else has made of a task's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,27 +62,29 @@ impl Inner {
         }
         let cpus = limits.cpuset_cpus.clone().filter(|cpus| !cpus.is_empty());
         let cpuset = apart.map(|other| CpusetRecord { path: other.relative().to_owned(), cpus });
-        Ok(Some(LeafRecord { kept: self.cgroups.present(&group), cpuset }))
+        Ok(Some(LeafRecord { kept: self.cgroups.existing_dirs(&group), cpuset }))
     }
 
     /// Has the next process that is made in a task begin on the processors of its cpuset, which may have others by now than when the task was
     /// started; it is put there right after by [`Inner::place`]. Idempotent.
-    pub(crate) async fn make_way(&self, entry: &TaskEntry) -> Result<()> {
-        let Some((CpusetRecord { path, cpus: _ }, group)) = self.cpuset_apart(entry) else { return Ok(()) };
+    pub(crate) async fn sync_cpuset(&self, entry: &TaskEntry) -> Result<()> {
+        let Some((CpusetRecord { path, cpus: _ }, group)) = self.separate_cpuset(entry) else {
+            return Ok(());
+        };
         let cgroups = Arc::clone(&self.cgroups);
         blocking(move || cgroups.match_cpuset(&group, &Group::from_path(&path)?).map_err(Error::from)).await
     }
 
     /// The group of the cpuset controller that is another than a task's own, and that of its own.
-    fn cpuset_apart(&self, entry: &TaskEntry) -> Option<(CpusetRecord, Group)> {
+    fn separate_cpuset(&self, entry: &TaskEntry) -> Option<(CpusetRecord, Group)> {
         let record = entry.record();
         let cpuset = record.theirs.as_ref()?.cpuset.clone()?;
         Some((cpuset, self.cgroup_location(&record)?))
     }
 
     /// Puts the processes of a task where its cpuset is. Idempotent.
-    pub(crate) async fn place(&self, entry: &TaskEntry) -> Result<()> {
-        let Some((CpusetRecord { path, cpus }, group)) = self.cpuset_apart(entry) else { return Ok(()) };
+    pub(crate) async fn join_cpuset(&self, entry: &TaskEntry) -> Result<()> {
+        let Some((CpusetRecord { path, cpus }, group)) = self.separate_cpuset(entry) else { return Ok(()) };
         let cgroups = Arc::clone(&self.cgroups);
         blocking(move || {
             let other = Group::from_path(&path)?;
@@ -97,7 +99,7 @@ impl Inner {
     /// Ends what runs of a task, has containerd forget it, and leaves a cgroup that is somebody else's as it was: a runtime takes it away
     /// with the process, or when it has `failed` to make one. Idempotent.
     pub(crate) async fn end_task_process(&self, entry: &TaskEntry, failed: bool) -> Result<()> {
-        let _turn = self.pod_turn(entry).await;
+        let _turn = self.lock_pod(entry).await;
         let ended = self.end_process(&entry.id.into()).await?;
         let (theirs, group) = {
             let record = entry.record();
@@ -107,9 +109,9 @@ impl Inner {
             let cgroups = Arc::clone(&self.cgroups);
             blocking(move || {
                 if ended || failed {
-                    cgroups.make_again(&kept)?;
+                    cgroups.recreate(&kept)?;
                 }
-                cgroups.leave_only(&group, &kept).map_err(Error::from)
+                cgroups.keep_only(&group, &kept).map_err(Error::from)
             })
             .await?;
         }

@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
 use super::TaskEntry;
-use super::process::{ended, polled};
+use super::process::{polled, process_ended};
 use crate::backend::Inner;
 
 /// Between two looks at the group above. It has the news of all groups in it, none of which is urgent.
@@ -21,12 +21,12 @@ const KILLED: i32 = 128 + 9;
 
 /// A watch, and what keeps it up to date as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Oom {
+pub(crate) struct OomMonitor {
     watch: Arc<Mutex<OomWatch>>,
     pollers: Vec<AbortHandle>,
 }
 
-impl Oom {
+impl OomMonitor {
     /// Takes a watch into care; `main` can be read once the main process has ended. Must be called within a tokio runtime.
     fn new(watch: OomWatch, main: Option<OwnedFd>, tracker: &TaskTracker) -> Self {
         let polled = watch.polled();
@@ -42,7 +42,7 @@ impl Oom {
                     spawn(above, PAUSE);
                 }
                 if let Some(main) = main {
-                    pollers.push(tracker.spawn(look_at_end(main, Arc::clone(&watch))).abort_handle());
+                    pollers.push(tracker.spawn(read_at_exit(main, Arc::clone(&watch))).abort_handle());
                 }
             }
             Ok(None) => {}
@@ -63,7 +63,7 @@ pub(super) const fn oom_killed(kills: Kills, code: i32, by_us: bool) -> bool {
     kills.counted > 0 || (kills.doubtful && code == KILLED && !by_us)
 }
 
-impl Drop for Oom {
+impl Drop for OomMonitor {
     fn drop(&mut self) {
         for poller in &self.pollers {
             poller.abort();
@@ -94,9 +94,9 @@ async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
 }
 
 /// Reads the counts as soon as the main process has ended: a moment later systemd takes the group away.
-async fn look_at_end(main: OwnedFd, watch: Arc<Mutex<OomWatch>>) {
-    let read = match ended(main).await {
-        Ok(()) => lock(&watch).end().map_err(|fault| fault.to_string()),
+async fn read_at_exit(main: OwnedFd, watch: Arc<Mutex<OomWatch>>) {
+    let read = match process_ended(main).await {
+        Ok(()) => lock(&watch).kills_at_exit().map_err(|fault| fault.to_string()),
         Err(fault) => Err(fault.to_string()),
     };
     if let Err(fault) = read {
@@ -114,8 +114,8 @@ impl Inner {
         let Some(group) = self.cgroup_location(&entry.record()) else { return };
         match self.cgroups.watch_oom(&group) {
             Ok(watch) => {
-                let main = entry.watch_main();
-                let oom = watch.map(|watch| Oom::new(watch, main, &self.tracker));
+                let main = entry.main_pidfd();
+                let oom = watch.map(|watch| OomMonitor::new(watch, main, &self.tracker));
                 *entry.oom.lock().unwrap_or_else(PoisonError::into_inner) = oom;
             }
             Err(fault) => {

@@ -11,19 +11,19 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use switchyard_core::id::SandboxId;
-use switchyard_core::turns::{Turn, Turns};
+use switchyard_core::keyed_lock::{KeyedLock, KeyedLockGuard};
 
 use super::TaskEntry;
-use super::process::ended;
+use super::process::process_ended;
 use crate::backend::Inner;
 
 /// How long a shim may take to end once it serves nobody: it does at once, but for a machine that is busy.
-const GOING: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The shims of pods, and who makes or ends a process by them.
 #[derive(Debug, Default)]
 pub(crate) struct PodShims {
-    turns: Turns<SandboxId>,
+    locks: KeyedLock<SandboxId>,
     /// The shim by which a process of each pod was made last.
     last: Mutex<HashMap<SandboxId, OwnedFd>>,
 }
@@ -52,8 +52,8 @@ impl PodShims {
 
 impl Inner {
     /// Waits for a turn at making or ending a process of a task's pod. `None` where an infra process keeps the shim. Cancel-safe.
-    pub(super) async fn pod_turn(&self, entry: &TaskEntry) -> Option<Turn> {
-        if self.has_infra(entry) { None } else { Some(self.pod_shims.turns.take(entry.sandbox).await) }
+    pub(super) async fn lock_pod(&self, entry: &TaskEntry) -> Option<KeyedLockGuard> {
+        if self.has_infra(entry) { None } else { Some(self.pod_shims.locks.lock(entry.sandbox).await) }
     }
 
     /// Whether an infra process keeps the shim of a task's pod.
@@ -71,13 +71,13 @@ impl Inner {
             return;
         }
         let Some(shim) = self.pod_shims.forget(entry.sandbox) else { return };
-        match tokio::time::timeout(GOING, ended(shim)).await {
+        match tokio::time::timeout(EXIT_TIMEOUT, process_ended(shim)).await {
             Ok(Ok(())) => {}
             Ok(Err(fault)) => {
                 tracing::debug!(task.id = %entry.id, error = %fault, "the end of a pod's last shim cannot be waited for");
             }
             Err(_) => {
-                tracing::debug!(task.id = %entry.id, "the shim of a pod is there {GOING:?} after its last task");
+                tracing::debug!(task.id = %entry.id, "the shim of a pod is there {EXIT_TIMEOUT:?} after its last task");
             }
         }
     }
@@ -104,7 +104,7 @@ mod tests {
         for process in &processes {
             shims.note(pod, i32::try_from(process.id()).unwrap());
         }
-        let mut end = Box::pin(ended(shims.forget(pod).unwrap()));
+        let mut end = Box::pin(process_ended(shims.forget(pod).unwrap()));
         assert!(futures::poll!(&mut end).is_pending());
         processes[0].kill().unwrap();
         processes[0].wait().unwrap();

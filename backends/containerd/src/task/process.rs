@@ -12,15 +12,15 @@ use switchyard_core::spec::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::shim::Address;
+use crate::shim::ShimAddress;
 
 /// A process that stays the same one: should it end and its number be given to another, signals do not reach that one.
 #[derive(Debug)]
-pub(crate) struct MainProcess {
+pub(crate) struct ProcessHandle {
     pid: u32,
     fd: OwnedFd,
     /// Where its shim listens, once that has been looked for.
-    shim: OnceLock<Option<Address>>,
+    shim: OnceLock<Option<ShimAddress>>,
 }
 
 /// What became of a signal.
@@ -32,10 +32,10 @@ pub(super) enum Sent {
     Refused,
 }
 
-impl MainProcess {
+impl ProcessHandle {
     /// Takes hold of a container's process. `None` if the number is not, or not any more, that of a process of the container, which
     /// shows in its cgroup bearing the container's mark, mostly its id; so a number from another process namespace is never taken.
-    pub(crate) fn hold(pid: u32, mark: &str) -> Option<Self> {
+    pub(crate) fn open(pid: u32, mark: &str) -> Option<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         let fd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
         // Looked at after taking hold: whoever bore the number then is a process of the container.
@@ -61,8 +61,8 @@ impl MainProcess {
     }
 
     /// Where its shim, which is its parent, listens. `None` if that cannot be found.
-    pub(super) fn shim(&self, id: &str) -> Option<Address> {
-        self.shim.get_or_init(|| Address::find(self.parent()?, id)).clone()
+    pub(super) fn shim(&self, id: &str) -> Option<ShimAddress> {
+        self.shim.get_or_init(|| ShimAddress::find(self.parent()?, id)).clone()
     }
 
     /// Its shim, while it runs.
@@ -74,7 +74,7 @@ impl MainProcess {
     }
 
     /// A descriptor for [`ended`].
-    pub(crate) fn watched(&self) -> Option<OwnedFd> {
+    pub(crate) fn pidfd(&self) -> Option<OwnedFd> {
         self.fd.try_clone().ok()
     }
 
@@ -90,7 +90,7 @@ impl MainProcess {
 }
 
 /// Waits until a process has ended. Cancel-safe. Must be called within a tokio runtime.
-pub(crate) async fn ended(process: OwnedFd) -> io::Result<()> {
+pub(crate) async fn process_ended(process: OwnedFd) -> io::Result<()> {
     polled(process, Interest::READABLE)?.ready(Interest::READABLE).await.map(drop)
 }
 
@@ -112,16 +112,16 @@ mod tests {
     #[test]
     fn a_process_that_is_not_the_tasks_is_not_held() {
         let id = switchyard_core::id::TaskId::random().to_string();
-        assert!(MainProcess::hold(std::process::id(), &id).is_none());
-        assert!(MainProcess::hold(0, &id).is_none());
-        assert!(MainProcess::hold(u32::MAX, &id).is_none());
+        assert!(ProcessHandle::open(std::process::id(), &id).is_none());
+        assert!(ProcessHandle::open(0, &id).is_none());
+        assert!(ProcessHandle::open(u32::MAX, &id).is_none());
     }
 
     #[test]
     fn a_process_that_has_ended_runs_no_more_although_nobody_has_taken_note() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         // Whatever its cgroup is called, there is a slash in it.
-        let held = MainProcess::hold(child.id(), "/").unwrap();
+        let held = ProcessHandle::open(child.id(), "/").unwrap();
         assert!(held.runs());
         child.kill().unwrap();
         let ended = (0..1000).any(|_| {

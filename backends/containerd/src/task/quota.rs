@@ -22,16 +22,16 @@ use switchyard_runtime_spec::ImageVolume;
 use switchyard_steps::{Step, reach};
 
 use super::TaskEntry;
-use super::create::Plan;
+use super::create::TaskPlan;
 use super::stage::Staging;
 use crate::backend::Inner;
-use crate::client::option_dir;
+use crate::client::mount_option_dir;
+use crate::fs::{blocking, disk_full_or, io_error};
 use crate::quota::{LimitRecord, QuotaRecord};
 use crate::record;
-use crate::text::{blocking, full_or, io_error};
 
 /// How long a file system may take to be told; a volume that has files already is gone through.
-const PATIENCE: Duration = Duration::from_secs(120);
+const FS_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The parts of a new task's directories that are limited.
 pub(super) fn plan_disk(
@@ -49,7 +49,12 @@ impl Inner {
     ///
     /// # Errors
     /// They name the keys that ask for the limits.
-    pub(super) async fn limit_disks(&self, entry: &TaskEntry, plan: &Plan, mounts: &[Mount]) -> Result<()> {
+    pub(super) async fn limit_disks(
+        &self,
+        entry: &TaskEntry,
+        plan: &TaskPlan,
+        mounts: &[Mount],
+    ) -> Result<()> {
         if plan.disk.is_empty() {
             return Ok(());
         }
@@ -57,14 +62,14 @@ impl Inner {
         self.set_limits(entry, plan, mounts).await.map_err(|error| error.context(fields.join(", ")))
     }
 
-    async fn set_limits(&self, entry: &TaskEntry, plan: &Plan, mounts: &[Mount]) -> Result<()> {
+    async fn set_limits(&self, entry: &TaskEntry, plan: &TaskPlan, mounts: &[Mount]) -> Result<()> {
         let owner = entry.record().meta.to_core()?.owner;
-        let places = self.places(entry, plan, mounts)?;
+        let host_dirs = self.host_dirs(entry, plan, mounts)?;
         let mut limits = Vec::with_capacity(plan.disk.len());
         let mut joining = Vec::new();
         for part in &plan.disk {
             let dirs: Vec<_> =
-                part.places.iter().filter_map(|place| places.get(place)).flatten().cloned().collect();
+                part.places.iter().filter_map(|place| host_dirs.get(place)).flatten().cloned().collect();
             let mount = common_mount(part, dirs.clone()).await?;
             let project = self.project_of(entry, owner, part.project, &mount).await?.number();
             limits.push(LimitRecord { project, bytes: part.bytes, mount });
@@ -72,13 +77,14 @@ impl Inner {
         }
         self.record_quota(entry, QuotaRecord { limits: limits.clone(), in_force: false }).await?;
         reach(Step::QuotaRecorded);
-        tell(move || joining.iter().try_for_each(|(dir, project)| projects::join(dir, *project))).await?;
+        quota_call(move || joining.iter().try_for_each(|(dir, project)| projects::join(dir, *project)))
+            .await?;
         reach(Step::QuotaJoined);
         let setting = limits.clone();
         {
-            let _turn = self.projects.take_turn().await;
+            let _turn = self.projects.lock_limits().await;
             let set = |limit: &LimitRecord| projects::limit(&limit.mount, limit.project, Some(limit.bytes));
-            tell(move || setting.iter().try_for_each(set)).await?;
+            quota_call(move || setting.iter().try_for_each(set)).await?;
         }
         reach(Step::QuotaLimited);
         self.record_quota(entry, QuotaRecord { limits, in_force: true }).await?;
@@ -90,11 +96,11 @@ impl Inner {
     pub(super) async fn lift_limits(&self, entry: &TaskEntry) -> Result<()> {
         let limits = entry.record().quota.clone().unwrap_or_default().limits;
         if limits.is_empty() {
-            self.projects.let_go(entry.id, limits);
+            self.projects.release(entry.id, limits);
             return Ok(());
         }
-        let _turn = self.projects.take_turn().await;
-        let free = self.projects.let_go(entry.id, limits);
+        let _turn = self.projects.lock_limits().await;
+        let free = self.projects.release(entry.id, limits);
         let lift = move || {
             free.iter().try_for_each(|limit| match projects::limit(&limit.mount, limit.project, None) {
                 Err(error @ namespaces::Error::NoProjectQuota { .. }) => {
@@ -106,16 +112,16 @@ impl Inner {
                 other => other,
             })
         };
-        tell(lift).await?;
+        quota_call(lift).await?;
         reach(Step::QuotaLifted);
         Ok(())
     }
 
     /// Where what is seen at each place inside is on the host.
-    fn places(
+    fn host_dirs(
         &self,
         entry: &TaskEntry,
-        plan: &Plan,
+        plan: &TaskPlan,
         mounts: &[Mount],
     ) -> Result<BTreeMap<PathBuf, Vec<PathBuf>>> {
         let of_image =
@@ -146,7 +152,7 @@ impl Inner {
     ) -> Result<ProjectId> {
         let unused = async |first: ProjectId| {
             let mount = mount.to_owned();
-            tell(move || projects::unused(&mount, first.number())).await
+            quota_call(move || projects::unused(&mount, first.number())).await
         };
         let mut first = ProjectId::FIRST;
         loop {
@@ -163,7 +169,7 @@ impl Inner {
                 return Ok(project);
             }
             // Somebody else's, or of files that outlived their container.
-            self.projects.give_back(entry.id, project);
+            self.projects.unreserve(entry.id, project);
             first = ProjectId::new(found).ok_or_else(none)?;
         }
     }
@@ -201,13 +207,13 @@ async fn common_mount(part: &DiskPart, dirs: Vec<PathBuf>) -> Result<PathBuf> {
             ))),
         }
     };
-    within(blocking(look)).await
+    with_fs_timeout(blocking(look)).await
 }
 
 /// The directories that hold what is written to a root file system; `None` if that is not known.
 fn root_dirs(mounts: &[Mount]) -> Option<Vec<PathBuf>> {
     let [.., mount] = mounts else { return None };
-    let dirs = match (option_dir(mount, "upperdir"), option_dir(mount, "workdir")) {
+    let dirs = match (mount_option_dir(mount, "upperdir"), mount_option_dir(mount, "workdir")) {
         // What is copied up is made in the one and moved to the other, which must not be from one project to another.
         (Some(upper), Some(work)) => vec![upper, work],
         // An image without layers has nothing to lay it over.
@@ -218,18 +224,18 @@ fn root_dirs(mounts: &[Mount]) -> Option<Vec<PathBuf>> {
 }
 
 /// Has the file systems told something.
-async fn tell<T: Send + 'static>(
+async fn quota_call<T: Send + 'static>(
     work: impl FnOnce() -> std::result::Result<T, namespaces::Error> + Send + 'static,
 ) -> Result<T> {
-    within(blocking(move || work().map_err(from_projects))).await
+    with_fs_timeout(blocking(move || work().map_err(from_projects))).await
 }
 
-async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    match tokio::time::timeout(PATIENCE, work).await {
+async fn with_fs_timeout<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    match tokio::time::timeout(FS_TIMEOUT, work).await {
         Ok(done) => done,
-        Err(_) => {
-            Err(Error::deadline(format!("a file system has not answered within {PATIENCE:?}: does it hang?")))
-        }
+        Err(_) => Err(Error::deadline(format!(
+            "a file system has not answered within {FS_TIMEOUT:?}: does it hang?"
+        ))),
     }
 }
 
@@ -237,7 +243,7 @@ fn from_projects(error: namespaces::Error) -> Error {
     let kind = if matches!(error, namespaces::Error::NoProjectQuota { .. }) {
         ErrorKind::FailedPrecondition
     } else {
-        full_or(ErrorKind::Internal, &error)
+        disk_full_or(ErrorKind::Internal, &error)
     };
     Error::new(kind, "limit what it takes on disk").with_source(error)
 }

@@ -10,10 +10,10 @@ use switchyard_core::{ErrorKind, Result};
 use super::TaskEntry;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
-use crate::client::{QUICK, call, gone_is_done, written_dir};
-use crate::disks::unless_full;
+use crate::client::{QUICK, call, ignore_not_found, writable_dir};
+use crate::disks::tolerate_full_disk;
+use crate::fs::{cancellable, remove_tree, tree_error};
 use crate::steps::Step;
-use crate::text::{remove_tree, stoppable, tree_error};
 
 /// The snapshotters that keep what a container writes in a directory of its snapshot, and of that alone.
 const EMPTIED: [&str; 2] = ["native", "overlayfs"];
@@ -28,14 +28,17 @@ impl Inner {
 
     /// Removes all there is of a task. Idempotent.
     pub(crate) async fn destroy_task(&self, entry: &TaskEntry) -> Result<()> {
-        let _turn = entry.take_turn().await;
+        let _turn = entry.lock_process().await;
         let id = entry.id.to_string();
         // containerd is about to forget an end that may be nowhere else. Without space for it the removal is what makes some.
-        unless_full(self.record_told(entry).await, "a task is removed whose end is not on record")?;
+        tolerate_full_disk(
+            self.persist_observed_exit(entry).await,
+            "a task is removed whose end is not on record",
+        )?;
         if entry.may_have_process() {
             self.end_task_process(entry, false).await?;
         }
-        let kept = entry.is_kept();
+        let kept = entry.uses_logkeeper();
         let location = self.cgroup_location(&entry.record());
         if kept && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {
             self.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
@@ -49,7 +52,7 @@ impl Inner {
         self.empty_snapshot(entry).await?;
         self.faults.reach(Step::TaskEmptied)?;
         let request = snap::RemoveSnapshotRequest { snapshotter: entry.snapshotter.clone(), key: id.clone() };
-        gone_is_done(
+        ignore_not_found(
             call(&format!("remove snapshot {id}"), QUICK, self.client.snapshots().remove(request)).await,
         )?;
         self.faults.reach(Step::TaskSnapshotGone)?;
@@ -62,7 +65,7 @@ impl Inner {
         self.faults.reach(Step::TaskFilesGone)?;
         self.lift_limits(entry).await?;
         let request = api::DeleteContainerRequest { id: id.clone() };
-        gone_is_done(
+        ignore_not_found(
             call(&format!("delete container {id}"), QUICK, self.client.containers().delete(request)).await,
         )?;
         self.volumes.release(entry.id);
@@ -85,9 +88,9 @@ impl Inner {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let Some(dir) = written_dir(&mounts) else { return Ok(()) };
+        let Some(dir) = writable_dir(&mounts) else { return Ok(()) };
         let task = entry.id;
-        stoppable(move |cancel| {
+        cancellable(move |cancel| {
             let Ok(opened) = switchyard_tree::open(&dir) else { return Ok(()) };
             match switchyard_tree::empty(opened, cancel) {
                 Ok(()) => Ok(()),

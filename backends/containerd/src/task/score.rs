@@ -7,7 +7,7 @@ use switchyard_core::Result;
 
 use super::TaskEntry;
 use crate::backend::Inner;
-use crate::text::blocking;
+use crate::fs::blocking;
 
 /// A change of the score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Rescore {
     }
 
     /// What makes of this change the one that the record tells: itself, or its undoing.
-    pub(super) fn settled(self, on_record: Option<i32>) -> Self {
+    pub(super) fn toward_record(self, on_record: Option<i32>) -> Self {
         if on_record == Some(self.to) { self } else { Self { from: self.to, to: self.from } }
     }
 }
@@ -59,10 +59,10 @@ impl Inner {
     }
 
     /// Gives a process that was just made in a task the score that the task has by now: its runtime knows only that of the beginning.
-    pub(crate) async fn rescore_newcomers(&self, entry: &TaskEntry) -> Result<()> {
+    pub(crate) async fn rescore_new_processes(&self, entry: &TaskEntry) -> Result<()> {
         let (made, wanted) = {
             let record = entry.record();
-            (record.made_score, record.resources.score())
+            (record.made_score, record.resources.oom_score_adj())
         };
         let Some(to) = wanted else { return Ok(()) };
         if let Some(from) = made {
@@ -73,7 +73,7 @@ impl Inner {
 
     /// Gives the score of 0 to a task's main process, which was just made, if its runtime has not and the kernel is to spare it.
     pub(super) async fn rescore_main(&self, entry: &TaskEntry, pid: u32) -> Result<()> {
-        let wanted = entry.record().resources.score();
+        let wanted = entry.record().resources.oom_score_adj();
         match score_of(pid).filter(|_| wanted == Some(0)) {
             Some(from) if from < 0 => self.rescore(entry, Rescore { from, to: 0 }).await,
             Some(_) | None => Ok(()),
@@ -113,8 +113,8 @@ mod tests {
         let change = Rescore { from: 500, to: -7 };
         let read = Rescore::parse(&change.to_text());
         assert_eq!(read, Some(change));
-        assert_eq!(change.settled(Some(-7)), change);
-        assert_eq!(change.settled(Some(500)), Rescore { from: -7, to: 500 });
+        assert_eq!(change.toward_record(Some(-7)), change);
+        assert_eq!(change.toward_record(Some(500)), Rescore { from: -7, to: 500 });
         assert_eq!(Rescore::parse(""), None);
     }
 }

@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::{IMAGE_VOLUME_FAILED, MountSource, Propagation, TaskSpec};
 use switchyard_core::{Error, Result};
-use switchyard_namespaces::mounts::Held;
+use switchyard_namespaces::mounts::PathHandle;
 use switchyard_namespaces::tasks::unmount_tree;
 use switchyard_runtime_spec::{ImageVolume, SandboxUsers, user};
 
 use super::TaskEntry;
 use crate::backend::Inner;
-use crate::client::{QUICK, call, gone_is_done};
+use crate::client::{QUICK, call, ignore_not_found};
+use crate::fs::{blocking, create_private_dir_blocking, io_error, remove_tree};
 use crate::mount::mount_all;
 use crate::sandbox::{SandboxEntry, from_namespaces};
 use crate::steps::Step;
-use crate::text::{blocking, io_error, make_private, remove_tree};
-use crate::{users, volumes};
+use crate::{userns, volumes};
 
 /// Something that is put below a task's directory for the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub(crate) enum StagedRecord {
 }
 
 /// An image that is to be a volume.
-struct Planned {
+struct PlannedImageVolume {
     /// Its id.
     image: String,
     /// Its top layer; none if it has no layers.
@@ -80,11 +80,11 @@ impl StagedRecord {
 }
 
 /// What is put at a place.
-enum Ready {
+enum StageSource {
     /// A path of the host, with its ids mapped.
     Path(PathBuf),
     /// What was held of a path; whether mounts in it are the host's as well.
-    Held(Held, bool),
+    Held(PathHandle, bool),
     /// Mounts.
     Mounts(Vec<Mount>),
 }
@@ -95,7 +95,7 @@ pub(super) struct Staging {
     /// In the order they are put.
     pub(super) records: Vec<StagedRecord>,
     /// Where the source of a mount of the request will be, by its number.
-    pub(super) places: BTreeMap<usize, PathBuf>,
+    pub(super) mount_sources: BTreeMap<usize, PathBuf>,
     /// The named volumes: where each is seen inside, and its path below the directory of all.
     pub(super) volumes: Vec<(PathBuf, String)>,
     /// The images that are volumes.
@@ -141,12 +141,12 @@ impl Inner {
             match &mount.source {
                 MountSource::Image { reference, sub_path } => {
                     let planned = self.plan_image(sandbox, spec.meta.owner, reference, sub_path).await;
-                    let Planned { image, top, inside } =
+                    let PlannedImageVolume { image, top, inside } =
                         planned.map_err(|error| error.context(IMAGE_VOLUME_FAILED))?;
                     let key = format!("{id}-{number}");
                     staging.images.push(image);
                     staging.records.push(StagedRecord::Image { at: number.to_string(), key, top });
-                    staging.places.insert(number, at.join(inside));
+                    staging.mount_sources.insert(number, at.join(inside));
                 }
                 MountSource::Host { .. } if mount.id_mapped => {
                     if sandbox.record.users.is_none() {
@@ -155,16 +155,16 @@ impl Inner {
                             "one of them is id-mapped, and the sandbox has no user namespace",
                         ));
                     }
-                    staging.places.insert(number, at);
+                    staging.mount_sources.insert(number, at);
                 }
                 MountSource::Volume { name } => {
                     let volume = volumes::relative(spec.meta.owner, name)?;
                     let source = self.volumes.path(&volume);
                     if sandbox.record.users.is_some() {
                         staging.records.push(StagedRecord::Path { at: number.to_string(), source });
-                        staging.places.insert(number, at);
+                        staging.mount_sources.insert(number, at);
                     } else {
-                        staging.places.insert(number, source);
+                        staging.mount_sources.insert(number, source);
                     }
                     staging.volumes.push((mount.destination.clone(), volume));
                 }
@@ -175,7 +175,7 @@ impl Inner {
                         path: path.clone(),
                         shared: mount.propagation == Propagation::Bidirectional,
                     });
-                    staging.places.insert(number, at);
+                    staging.mount_sources.insert(number, at);
                 }
                 MountSource::Host { .. } | MountSource::Tmpfs { .. } => {}
             }
@@ -190,10 +190,10 @@ impl Inner {
         owner: Owner,
         reference: &str,
         sub_path: &Path,
-    ) -> Result<Planned> {
+    ) -> Result<PlannedImageVolume> {
         let handler = &sandbox.record.handler;
         let image = self.images.runnable(reference, handler, owner).await?;
-        let planned = |top, inside| Planned { image: image.info.id.to_string(), top, inside };
+        let planned = |top, inside| PlannedImageVolume { image: image.info.id.to_string(), top, inside };
         if sub_path.as_os_str().is_empty() {
             return Ok(planned(image.top, PathBuf::new()));
         }
@@ -207,13 +207,13 @@ impl Inner {
                 user::directory_in_root(root, &wanted).map_err(|fault| absent(&wanted).with_source(fault))?;
             found.ok_or_else(|| absent(&wanted))
         };
-        let found = self.rootfs.with_view(self.images.snapshotters().of(handler), &top, look).await?;
+        let found = self.image_reader.with_view(self.images.snapshotters().of(handler), &top, look).await?;
         Ok(planned(Some(top), found))
     }
 
     /// Makes the views of a task's images. Its container object holds them.
     pub(super) async fn view_images(&self, entry: &TaskEntry) -> Result<()> {
-        let images = entry.record().images();
+        let images = entry.record().image_views();
         if images.is_empty() {
             return Ok(());
         }
@@ -233,11 +233,11 @@ impl Inner {
 
     /// Removes the views of a task's images. Idempotent.
     pub(super) async fn remove_views(&self, entry: &TaskEntry) -> Result<()> {
-        let images = entry.record().images();
+        let images = entry.record().image_views();
         for (key, _) in images {
             let what = format!("remove snapshot {key}");
             let request = snap::RemoveSnapshotRequest { snapshotter: entry.snapshotter.clone(), key };
-            gone_is_done(call(&what, QUICK, self.client.snapshots().remove(request)).await)?;
+            ignore_not_found(call(&what, QUICK, self.client.snapshots().remove(request)).await)?;
         }
         Ok(())
     }
@@ -254,15 +254,17 @@ impl Inner {
         let views = self.mounts_of_views(entry, &records).await?;
         let dir = entry.dirs.stage.clone();
         // A thread that hangs amid the mounting would go on once all is undone, so what may hang is looked at before.
-        let work =
-            self.looks.look(format!("sandbox {}", entry.sandbox), move || ready(records, views)).await?;
+        let work = self
+            .looks
+            .run(format!("sandbox {}", entry.sandbox), move || resolve_sources(records, views))
+            .await?;
         let rootfs = blocking(move || {
-            make_private(&dir)?;
+            create_private_dir_blocking(&dir)?;
             for (at, ready) in work {
-                put(&at, ready, users.as_ref(), &dir)?;
+                mount_source(&at, ready, users.as_ref(), &dir)?;
             }
             match &users {
-                Some(users) => users::mapped(rootfs, users, &dir.join("root")),
+                Some(users) => userns::idmap_mounts(rootfs, users, &dir.join("root")),
                 None => Ok(rootfs),
             }
         })
@@ -304,24 +306,27 @@ pub(crate) async fn clear_stage(dir: &Path) -> Result<()> {
 }
 
 /// Takes hold of what is to be put in place, and looks whether the rest is there. Blocks on the host's file systems.
-fn ready(records: Vec<StagedRecord>, mut views: HashMap<String, Vec<Mount>>) -> Result<Vec<(String, Ready)>> {
+fn resolve_sources(
+    records: Vec<StagedRecord>,
+    mut views: HashMap<String, Vec<Mount>>,
+) -> Result<Vec<(String, StageSource)>> {
     let ready = |record| {
         Ok(match record {
             StagedRecord::Path { at, source } => {
                 // Whether it is there is told when it is mounted.
                 let _ = source.exists();
-                (at, Ready::Path(source))
+                (at, StageSource::Path(source))
             }
             StagedRecord::Beneath { at, root, path, shared } => {
-                let held = Held::beneath(&root, &path).map_err(|fault| {
+                let held = PathHandle::open_beneath(&root, &path).map_err(|fault| {
                     let source = root.join(path);
                     let why = format!("{} is not what it was when it was looked at", source.display());
                     Error::invalid("mounts", why).with_source(fault)
                 })?;
-                (at, Ready::Held(held, shared))
+                (at, StageSource::Held(held, shared))
             }
             StagedRecord::Image { at, key, .. } => {
-                (at, Ready::Mounts(views.remove(&key).unwrap_or_default()))
+                (at, StageSource::Mounts(views.remove(&key).unwrap_or_default()))
             }
         })
     };
@@ -329,26 +334,26 @@ fn ready(records: Vec<StagedRecord>, mut views: HashMap<String, Vec<Mount>>) -> 
 }
 
 /// Puts one thing in place.
-fn put(at: &str, ready: Ready, users: Option<&SandboxUsers>, dir: &Path) -> Result<()> {
+fn mount_source(at: &str, ready: StageSource, users: Option<&SandboxUsers>, dir: &Path) -> Result<()> {
     let target = dir.join(at);
     match ready {
-        Ready::Path(source) => {
+        StageSource::Path(source) => {
             let Some(users) = users else {
                 return Err(Error::internal(format!("ids of {} cannot be mapped", source.display())));
             };
             // A file is shown at a file.
             if source.is_dir() {
-                make(&target)?;
+                make_dir(&target)?;
             } else {
                 std::fs::write(&target, []).map_err(|fault| io_error("write", &target, fault))?;
             }
-            users::map_ids(users, &source, &target)
+            userns::idmap_mount(users, &source, &target)
         }
-        Ready::Held(held, shared) => held.show(&target, shared).map_err(from_namespaces),
-        Ready::Mounts(mounts) => {
-            make(&target)?;
+        StageSource::Held(held, shared) => held.bind_mount_at(&target, shared).map_err(from_namespaces),
+        StageSource::Mounts(mounts) => {
+            make_dir(&target)?;
             let mounts = match users {
-                Some(users) => users::mapped(mounts, users, &dir.join(format!("layers-{at}"))),
+                Some(users) => userns::idmap_mounts(mounts, users, &dir.join(format!("layers-{at}"))),
                 None => Ok(mounts),
             };
             mounts
@@ -358,6 +363,6 @@ fn put(at: &str, ready: Ready, users: Option<&SandboxUsers>, dir: &Path) -> Resu
     }
 }
 
-fn make(dir: &Path) -> Result<()> {
+fn make_dir(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|fault| io_error("make directory", dir, fault))
 }

@@ -18,18 +18,18 @@ use switchyard_logkeeper as logkeeper;
 
 use super::{TaskEntry, fifos};
 use crate::backend::Inner;
+use crate::cleanup::Cleanup;
 use crate::client::{QUICK, SLOW, call};
-use crate::error::shim_ended;
-use crate::leftovers::Leftover;
+use crate::error::is_shim_gone;
+use crate::fs::{blocking, io_error};
 use crate::record::{ExitRecord, OutputRecord, to_ns};
 use crate::steps::Step;
-use crate::text::{blocking, io_error};
 
 /// How often a creation is tried again that met what others left or took away.
-const CREATE_AGAIN: u32 = 3;
+const CREATE_RETRIES: u32 = 3;
 
 /// Where output goes that nobody wants.
-const NULL: &str = "/dev/null";
+const DEV_NULL: &str = "/dev/null";
 
 /// The standard streams of a process, as the shim takes them.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ struct Streams {
 impl Inner {
     pub(crate) async fn start_task(&self, id: TaskId) -> Result<Started> {
         let entry = self.task(id)?;
-        let turn = entry.take_turn().await;
+        let turn = entry.lock_process().await;
         match self.launch(&entry).await {
             Ok(started) => Ok(started),
             Err(error) => {
@@ -55,7 +55,7 @@ impl Inner {
                 if let Err(undo) = self.undo_start(&entry, &exit).await {
                     tracing::warn!(task.id = %id, error = undo.report(), "a failed start is cleared away later");
                     note_failure(&entry, &exit).await;
-                    self.leftovers.keep(Leftover::FailedStart(Arc::clone(&entry), exit));
+                    self.cleanup.enqueue(Cleanup::FailedStart(Arc::clone(&entry), exit));
                 }
                 Err(error)
             }
@@ -63,7 +63,7 @@ impl Inner {
     }
 
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
-        self.keeper_up_for(entry)?;
+        self.logkeeper_up_for(entry)?;
         self.check_target(entry)?;
         entry.set_launched();
         let expected_move = self.expect_move();
@@ -95,7 +95,7 @@ impl Inner {
         if let Err(error) = self.rescore_main(entry, made).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "a task has the OOM score of its shim");
         }
-        self.place(entry).await?;
+        self.join_cpuset(entry).await?;
         drop(expected_move);
         // It had the number all the while, so the namespace is the one that is meant.
         self.check_target(entry)?;
@@ -110,7 +110,7 @@ impl Inner {
         let what = format!("start task {id}");
         let mut tasks = self.client.tasks();
         let (answer, ()) =
-            tokio::join!(call(&what, SLOW, tasks.start(request)), self.keep_exit(&id, runtime));
+            tokio::join!(call(&what, SLOW, tasks.start(request)), self.protect_exit(&id, runtime));
         let answer = answer?;
         self.faults.reach(Step::TaskStarted)?;
         let started = Started { pid: answer.pid, at };
@@ -122,10 +122,10 @@ impl Inner {
 
     /// Takes hold of a task's main process, so that signals reach it without its runtime being run. What other shims than a
     /// runc-like one call a process may be none of this node.
-    pub(crate) fn hold_main(&self, entry: &TaskEntry, pid: u32) {
+    pub(crate) fn open_main_process(&self, entry: &TaskEntry, pid: u32) {
         let handler = entry.record().handler.clone();
-        if self.makes_processes_here(&handler) {
-            entry.hold_process(pid);
+        if self.has_host_processes(&handler) {
+            entry.open_process(pid);
         }
     }
 
@@ -138,12 +138,12 @@ impl Inner {
 
     /// Has containerd create the process, not amid the making or ending of another of its pod, and takes hold of it; its id.
     async fn make_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
-        let turn = self.pod_turn(entry).await;
+        let turn = self.lock_pod(entry).await;
         if turn.is_some() {
             self.await_last_shim(entry).await;
         }
         let made = self.create_process(entry, request).await?;
-        self.hold_main(entry, made);
+        self.open_main_process(entry, made);
         self.note_shim(entry);
         Ok(made)
     }
@@ -154,12 +154,12 @@ impl Inner {
     /// that it ended under the hands of is created in the next shim.
     async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
         let what = format!("create task {}", entry.id);
-        let _making = self.making.begin(&request.container_id);
-        let mut more = CREATE_AGAIN;
+        let _making = self.creates_in_flight.begin(&request.container_id);
+        let mut more = CREATE_RETRIES;
         let mut cleared = false;
         loop {
             match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
-                Err(error) if more > 0 && shim_ended(&error) => {
+                Err(error) if more > 0 && is_shim_gone(&error) => {
                     tracing::info!(task.id = %entry.id, error = error.report(), "the pod's shim ended just now: trying the next");
                     more -= 1;
                 }
@@ -167,7 +167,7 @@ impl Inner {
                     let report = error.report();
                     tracing::warn!(task.id = %entry.id, error = report, "containerd holds a remnant of this task: deleting it");
                     self.end_process(&entry.id.into()).await?;
-                    self.cleared_up(&entry.id.to_string()).await?;
+                    self.wait_containerd_cleanup(&entry.id.to_string()).await?;
                     cleared = true;
                 }
                 other => return other.map(|made| made.pid),
@@ -200,19 +200,19 @@ impl Inner {
             fifos.push(entry.dirs.stdin());
         }
         // What has no log starts without a logkeeper too; nobody can attach to it then.
-        let away = output == OutputRecord::Live && self.health.keeper_up().is_err();
+        let away = output == OutputRecord::Live && self.health.check_logkeeper().is_err();
         match if away { OutputRecord::Discard } else { output } {
             // The shim takes all three streams or none, and a terminal always has an output.
             OutputRecord::Discard if stdin || tty => {
-                streams.stdout = NULL.to_owned();
-                streams.stderr = if tty { String::new() } else { NULL.to_owned() };
+                streams.stdout = DEV_NULL.to_owned();
+                streams.stderr = if tty { String::new() } else { DEV_NULL.to_owned() };
             }
             OutputRecord::Discard => {}
             OutputRecord::Fifos { stdout, stderr } => {
                 streams.stdout = text(&stdout);
                 streams.stderr = if tty { String::new() } else { text(&stderr) };
                 let taken = if tty { vec![stdout] } else { vec![stdout, stderr] };
-                streams.readers = blocking(move || fifos::hold(&taken)).await?;
+                streams.readers = blocking(move || fifos::open_readers(&taken)).await?;
             }
             OutputRecord::Log(_) | OutputRecord::Live => {}
         }
@@ -226,7 +226,7 @@ impl Inner {
         make_fifos(entry.dirs.run.clone(), fifos).await?;
         if let Some(spec) = &streams.log {
             self.faults.reach(Step::TaskFifos)?;
-            hold_output(entry, spec)?;
+            open_output_fifos(entry, spec)?;
             entry.log_finished.store(false, Ordering::Release);
         }
         Ok(streams)
@@ -234,18 +234,18 @@ impl Inner {
 
     /// Undoes a start and puts on record that it failed.
     pub(crate) async fn undo_start(&self, entry: &TaskEntry, exit: &Exit) -> Result<()> {
-        let _turn = entry.take_turn().await;
+        let _turn = entry.lock_process().await;
         // First the word that it never ran: whatever else is cut off, nobody takes what is left for a running task.
-        self.record_exit(entry, exit, None).await?;
+        self.write_exit_label(entry, exit, None).await?;
         switchyard_steps::reach(Step::StartRefused);
         self.end_task_process(entry, true).await?;
         if let Err(error) = self.finish_log(entry).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "the log of a failed start is let go of later");
         }
-        entry.let_go();
+        entry.release_process();
         self.unstage(entry).await?;
-        crate::text::remove_tree(&entry.dirs.run).await?;
-        entry.set_exit(exit.clone());
+        crate::fs::remove_tree(&entry.dirs.run).await?;
+        entry.set_final_exit(exit.clone());
         Ok(())
     }
 }
@@ -297,10 +297,10 @@ pub(crate) fn log_spec(entry: &TaskEntry) -> Option<logkeeper::LogSpec> {
 }
 
 /// Keeps a task's output FIFOs from being emptied by the kernel while the logkeeper is away.
-pub(crate) fn hold_output(entry: &TaskEntry, spec: &logkeeper::LogSpec) -> Result<()> {
-    let hold =
-        logkeeper::Hold::open(spec).map_err(|fault| io_error("hold the FIFOs in", &entry.dirs.run, fault))?;
-    *entry.hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+pub(crate) fn open_output_fifos(entry: &TaskEntry, spec: &logkeeper::LogSpec) -> Result<()> {
+    let hold = logkeeper::FifoHold::open(spec)
+        .map_err(|fault| io_error("hold the FIFOs in", &entry.dirs.run, fault))?;
+    *entry.output_fifos.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
     Ok(())
 }
 
@@ -311,7 +311,7 @@ pub(crate) async fn make_fifos(dir: PathBuf, fifos: Vec<PathBuf>) -> Result<()> 
         Err(fault) => Err(io_error("make the FIFO", path, fault.into())),
     };
     blocking(move || {
-        crate::text::make_private(&dir)?;
+        crate::fs::create_private_dir_blocking(&dir)?;
         fifos.iter().try_for_each(make)
     })
     .await
@@ -327,7 +327,7 @@ pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
             logkeeper::protocol::FaultKind::Conflict
             | logkeeper::protocol::FaultKind::Io
             | logkeeper::protocol::FaultKind::Unsupported => {
-                crate::text::full_or(ErrorKind::Internal, &error)
+                crate::fs::disk_full_or(ErrorKind::Internal, &error)
             }
         },
         logkeeper::Error::Deadline { .. } | logkeeper::Error::Unavailable { .. } => ErrorKind::Unavailable,

@@ -13,7 +13,7 @@ use switchyard_runtime_spec::throttles::throttles;
 
 use super::TaskEntry;
 use crate::backend::Inner;
-use crate::text::blocking;
+use crate::fs::blocking;
 
 /// Limits on block devices, with the numbers that the devices have now.
 pub(super) struct Throttles {
@@ -35,7 +35,7 @@ impl Throttles {
     }
 
     /// Those of devices that there are: of one that went nothing is to be limited.
-    pub(super) async fn still_there(asked: Vec<Throttle>) -> Self {
+    pub(super) async fn resolve_existing(asked: Vec<Throttle>) -> Self {
         let mut there = Self { asked: Vec::new(), limits: LinuxBlockIo::default() };
         for throttle in asked {
             let mut more = there.asked.clone();
@@ -51,7 +51,7 @@ impl Throttles {
     }
 
     /// Puts them into the resources of an OCI spec, in the place of others; shares stay.
-    pub(super) fn put_into(&self, resources: &mut Value) {
+    pub(super) fn apply_to(&self, resources: &mut Value) {
         let Some(resources) = resources.as_object_mut() else { return };
         let block_io = resources.entry("blockIO").or_insert_with(|| Value::Object(Map::new()));
         let Some(block_io) = block_io.as_object_mut() else { return };
@@ -109,7 +109,7 @@ mod tests {
         let old =
             json!({ "weight": 200, "throttleWriteIOPSDevice": [{ "major": 8, "minor": 0, "rate": 1 }] });
         let mut resources = json!({ "cpu": { "shares": 2 }, "blockIO": old });
-        throttles.put_into(&mut resources);
+        throttles.apply_to(&mut resources);
         let fresh =
             json!({ "weight": 200, "throttleReadBpsDevice": [{ "major": 8, "minor": 0, "rate": 7 }] });
         assert_eq!(resources, json!({ "cpu": { "shares": 2 }, "blockIO": fresh }));

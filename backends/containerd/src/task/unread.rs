@@ -18,22 +18,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::fifos;
 use crate::backend::Inner;
+use crate::fs::blocking;
 use crate::record::OutputRecord;
-use crate::text::blocking;
 
 /// Between two looks.
-const PERIOD: Duration = Duration::from_secs(3);
+const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 /// In how many looks after another a FIFO is full before its readers are looked for.
-const LOOKS: u32 = 2;
+const FULL_CHECKS: u32 = 2;
 /// How long words are thrown away before it is looked for readers again.
-const WHILE: Duration = Duration::from_secs(1);
+const DRAIN_PERIOD: Duration = Duration::from_secs(1);
 /// A FIFO with less space than this takes no more of a write that is not to be cut.
-const SPACE: usize = 4096;
+const MIN_SPACE: usize = 4096;
 /// The processes that have both ends of each FIFO open, and read none.
 const SHIM: &str = "containerd-shim";
 
 /// Which file a FIFO is, whatever it is called.
-type Identity = (u64, u64);
+type FileId = (u64, u64);
 
 impl Inner {
     /// Looks for FIFOs that are full and unread, until `stop`.
@@ -41,10 +41,10 @@ impl Inner {
         let mut full: HashMap<PathBuf, u32> = HashMap::new();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(PERIOD) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 () = stop.cancelled() => return,
             }
-            let paths = self.lent_fifos();
+            let paths = self.external_fifos();
             if paths.is_empty() {
                 full.clear();
                 continue;
@@ -55,21 +55,24 @@ impl Inner {
             for path in now {
                 *full.entry(path).or_default() += 1;
             }
-            let long: Vec<PathBuf> =
-                full.iter().filter(|(_, looks)| **looks >= LOOKS).map(|(path, _)| path.clone()).collect();
+            let long: Vec<PathBuf> = full
+                .iter()
+                .filter(|(_, looks)| **looks >= FULL_CHECKS)
+                .map(|(path, _)| path.clone())
+                .collect();
             full.retain(|path, _| !long.contains(path));
             if !long.is_empty() {
-                let unread = blocking(move || Ok(unread(long))).await.unwrap_or_default();
+                let unread = blocking(move || Ok(without_readers(long))).await.unwrap_or_default();
                 for path in unread {
                     tracing::warn!(fifo = %path.display(), "nobody reads the output of a task: it is thrown away until somebody does");
-                    self.tracker.spawn(stop.clone().run_until_cancelled_owned(throw_away(path)));
+                    self.tracker.spawn(stop.clone().run_until_cancelled_owned(drain_unread(path)));
                 }
             }
         }
     }
 
     /// The FIFOs of others that tasks which run write to.
-    fn lent_fifos(&self) -> Vec<PathBuf> {
+    fn external_fifos(&self) -> Vec<PathBuf> {
         let tasks: Vec<_> = self.tasks().values().cloned().collect();
         let fifos =
             tasks.iter().filter(|entry| entry.runs()).flat_map(|entry| match &entry.record().output {
@@ -82,22 +85,22 @@ impl Inner {
 
 /// Whether a FIFO takes no more. What is no FIFO, or gone, does.
 fn is_full(path: &Path) -> bool {
-    let Ok(held) = fifos::hold(&[path.to_path_buf()]) else { return false };
+    let Ok(held) = fifos::open_readers(&[path.to_path_buf()]) else { return false };
     held.first().is_some_and(|fifo| {
         let waits = rustix::io::ioctl_fionread(fifo).ok().and_then(|bytes| usize::try_from(bytes).ok());
         let size = fcntl(fifo, FcntlArg::F_GETPIPE_SZ).ok().and_then(|bytes| usize::try_from(bytes).ok());
-        waits.zip(size).is_some_and(|(waits, size)| waits.saturating_add(SPACE) > size)
+        waits.zip(size).is_some_and(|(waits, size)| waits.saturating_add(MIN_SPACE) > size)
     })
 }
 
-fn identity(path: &Path) -> Option<Identity> {
+fn identity(path: &Path) -> Option<FileId> {
     std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 /// Those of these FIFOs that no process has open to read, but shims and ourselves. Where shims cannot be seen, as out of a process namespace
 /// of our own, readers could not be either: there are none. Blocks, for as long as it takes to go through all processes.
-fn unread(paths: Vec<PathBuf>) -> Vec<PathBuf> {
-    let wanted: HashMap<Identity, PathBuf> =
+fn without_readers(paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    let wanted: HashMap<FileId, PathBuf> =
         paths.into_iter().filter_map(|path| Some((identity(&path)?, path))).collect();
     let mut read = BTreeSet::new();
     let mut sees_shims = false;
@@ -110,14 +113,14 @@ fn unread(paths: Vec<PathBuf>) -> Vec<PathBuf> {
             sees_shims = true;
             continue;
         }
-        read.extend(reads(&dir).into_iter().filter(|fifo| wanted.contains_key(fifo)));
+        read.extend(fifos_read_by(&dir).into_iter().filter(|fifo| wanted.contains_key(fifo)));
     }
-    let nobody = |(fifo, path): (Identity, PathBuf)| (sees_shims && !read.contains(&fifo)).then_some(path);
+    let nobody = |(fifo, path): (FileId, PathBuf)| (sees_shims && !read.contains(&fifo)).then_some(path);
     wanted.into_iter().filter_map(nobody).collect()
 }
 
 /// The named files that a process has open to read.
-fn reads(process: &Path) -> Vec<Identity> {
+fn fifos_read_by(process: &Path) -> Vec<FileId> {
     let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     let named = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.is_absolute()));
     let readable = named.filter(|fd| {
@@ -130,13 +133,13 @@ fn reads(process: &Path) -> Vec<Identity> {
 }
 
 /// Throws away what comes into a FIFO until somebody reads it, or nobody writes to it any more.
-async fn throw_away(path: PathBuf) {
+async fn drain_unread(path: PathBuf) {
     loop {
         let held: Option<File> =
-            fifos::hold(std::slice::from_ref(&path)).ok().and_then(|held| held.into_iter().next());
+            fifos::open_readers(std::slice::from_ref(&path)).ok().and_then(|held| held.into_iter().next());
         let Some(mut fifo) = held.and_then(|fifo| pipe::Receiver::from_file(fifo).ok()) else { return };
         let mut buffer = vec![0; 64 << 10];
-        let end = tokio::time::sleep(WHILE);
+        let end = tokio::time::sleep(DRAIN_PERIOD);
         tokio::pin!(end);
         loop {
             tokio::select! {
@@ -146,7 +149,7 @@ async fn throw_away(path: PathBuf) {
         }
         drop(fifo);
         let again = path.clone();
-        if !blocking(move || Ok(!unread(vec![again]).is_empty())).await.unwrap_or(false) {
+        if !blocking(move || Ok(!without_readers(vec![again]).is_empty())).await.unwrap_or(false) {
             tracing::info!(fifo = %path.display(), "the output of a task is read again, or has ended");
             return;
         }
@@ -167,7 +170,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fifo");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
-        let held = fifos::hold(std::slice::from_ref(&path)).unwrap();
+        let held = fifos::open_readers(std::slice::from_ref(&path)).unwrap();
         let mut writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         assert!(!is_full(&path));
         let size = fcntl(&held[0], FcntlArg::F_GETPIPE_SZ).unwrap();
@@ -184,7 +187,7 @@ mod tests {
         let of_child = |file: File| {
             let mut child =
                 Command::new("sleep").arg("100").stdin(file).stdout(Stdio::null()).spawn().unwrap();
-            let found = reads(Path::new(&format!("/proc/{}", child.id())));
+            let found = fifos_read_by(Path::new(&format!("/proc/{}", child.id())));
             child.kill().unwrap();
             child.wait().unwrap();
             found.contains(&identity(&path).unwrap())

@@ -14,12 +14,12 @@ use super::TaskEntry;
 use super::score::Rescore;
 use super::throttle::Throttles;
 use crate::backend::Inner;
-use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, gone_is_done, json_any};
-use crate::leftovers::Leftover;
+use crate::cleanup::Cleanup;
+use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, ignore_not_found, json_any};
+use crate::fs::io_error;
 use crate::record::{self, ComputeRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
-use crate::reserved::{is_listed, is_reserved};
+use crate::reserved::{is_reserved, matches_any};
 use crate::steps::Step;
-use crate::text::io_error;
 
 /// A change of limits, as far as this node can do it.
 struct Change {
@@ -42,22 +42,22 @@ impl Inner {
     /// differ: whoever finds it puts those on record in force.
     pub(crate) async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
         let entry = self.task(id)?;
-        let _turn = entry.take_limits_turn().await;
+        let _turn = entry.lock_limits().await;
         let change = self.plan_change(&entry, update).await?;
         if !entry.runs() {
-            self.put_on_record(&entry, &change).await?;
+            self.persist_change(&entry, &change).await?;
             return Ok(entry.record().details());
         }
-        mark(&entry, change.score).await?;
+        write_limits_marker(&entry, change.score).await?;
         let Err(error) = self.change(&entry, &change).await else {
-            return unmark(&entry).await.map(|()| entry.record().details());
+            return remove_limits_marker(&entry).await.map(|()| entry.record().details());
         };
         // Who did not answer now would not do so at once either, and may still come to change them.
         if matches!(error.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable) {
-            self.leftovers.keep(Leftover::Limits(entry));
-        } else if let Err(undo) = self.put_back(&entry).await {
+            self.cleanup.enqueue(Cleanup::Limits(entry));
+        } else if let Err(undo) = self.reapply_limits(&entry).await {
             tracing::warn!(task.id = %id, error = undo.report(), "the limits on record are put in force later");
-            self.leftovers.keep(Leftover::Limits(entry));
+            self.cleanup.enqueue(Cleanup::Limits(entry));
         }
         Err(error)
     }
@@ -66,9 +66,9 @@ impl Inner {
         let mut asked = update.resources.clone();
         let (handler, before, throttled) = {
             let record = entry.record();
-            (record.handler.clone(), record.resources.score(), !record.throttles.is_empty())
+            (record.handler.clone(), record.resources.oom_score_adj(), !record.throttles.is_empty())
         };
-        if entry.runs() && asked.oom_score_adj != before && !self.makes_processes_here(&handler) {
+        if entry.runs() && asked.oom_score_adj != before && !self.has_host_processes(&handler) {
             tracing::warn!(task.id = %entry.id, "a score stays: the processes are not this node's");
             asked.oom_score_adj = before;
         }
@@ -78,7 +78,7 @@ impl Inner {
         };
         let (resources, mut limits) = self.limits_of(&asked)?;
         if let Some(throttles) = &throttles {
-            throttles.put_into(&mut limits);
+            throttles.apply_to(&mut limits);
         }
         let spec = self.stored_spec(&entry.id.to_string()).await?;
         let pid = entry.started().map(|started| started.pid);
@@ -94,7 +94,7 @@ impl Inner {
         asked: &BTreeMap<String, String>,
     ) -> Result<BTreeMap<String, String>> {
         let listed = &self.runtime(handler)?.update_annotations;
-        let given = asked.iter().filter(|(key, _)| is_listed(listed, key) && !is_reserved(key));
+        let given = asked.iter().filter(|(key, _)| matches_any(listed, key) && !is_reserved(key));
         Ok(given.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
@@ -109,10 +109,10 @@ impl Inner {
             self.rescore(entry, score).await?;
             self.faults.reach(Step::TaskScored)?;
         }
-        self.put_on_record(entry, change).await
+        self.persist_change(entry, change).await
     }
 
-    async fn put_on_record(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
+    async fn persist_change(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
         self.faults.reach(Step::TaskLimited)?;
         let record = self.record_change(entry, change).await?;
         *entry.record() = record;
@@ -121,21 +121,22 @@ impl Inner {
 
     /// Puts the limits on record in force, if others may be. Idempotent.
     pub(crate) async fn restore_limits(&self, entry: &TaskEntry) -> Result<()> {
-        let _turn = entry.take_limits_turn().await;
-        if entry.dirs.limiting().exists() { self.put_back(entry).await } else { Ok(()) }
+        let _turn = entry.lock_limits().await;
+        if entry.dirs.limits_pending().exists() { self.reapply_limits(entry).await } else { Ok(()) }
     }
 
-    async fn put_back(&self, entry: &TaskEntry) -> Result<()> {
+    async fn reapply_limits(&self, entry: &TaskEntry) -> Result<()> {
         if entry.runs() {
             let (on_record, throttles) = {
                 let record = entry.record();
                 (record.resources.to_core(), record.throttles.iter().map(ThrottleRecord::to_core).collect())
             };
             let (resources, limits) = self.limits_of(&on_record)?;
-            gone_is_done(self.enforce(entry.id, &limits, &BTreeMap::new()).await)?;
-            let throttles = Throttles::still_there(throttles).await;
+            ignore_not_found(self.enforce(entry.id, &limits, &BTreeMap::new()).await)?;
+            let throttles = Throttles::resolve_existing(throttles).await;
             self.throttle(entry, &throttles).await?;
-            let score = marked(entry).await?.map(|score| score.settled(on_record.oom_score_adj));
+            let score =
+                read_limits_marker(entry).await?.map(|score| score.toward_record(on_record.oom_score_adj));
             if let Some(score) = score {
                 self.rescore(entry, score).await?;
             }
@@ -145,10 +146,10 @@ impl Inner {
             let throttles = Some(throttles);
             let back = Change { resources, limits, annotations, throttles, score, compute: None, spec };
             let record = entry.record().clone();
-            self.write(entry, &changed_spec(entry, &back)?, &record).await?;
+            self.write_spec_and_record(entry, &changed_spec(entry, &back)?, &record).await?;
             switchyard_steps::reach(Step::LimitsPutBack);
         }
-        unmark(entry).await
+        remove_limits_marker(entry).await
     }
 
     /// The limits that this node can set of those asked for, and the same for the runtime.
@@ -178,7 +179,7 @@ impl Inner {
         };
         let what = format!("update task {id}");
         let id = id.to_string();
-        self.of_shim(&id, &what, self.client.tasks().update(request)).await.map(drop)
+        self.call_with_shim_timeout(&id, &what, self.client.tasks().update(request)).await.map(drop)
     }
 
     /// Gives the record as it is afterwards.
@@ -196,12 +197,17 @@ impl Inner {
             // Its runtime goes on to give the first one.
             fresh.made_score = fresh.made_score.or(Some(score.from)).filter(|made| *made != score.to);
         }
-        self.write(entry, &spec, &fresh).await?;
+        self.write_spec_and_record(entry, &spec, &fresh).await?;
         Ok(fresh)
     }
 
     /// Writes the spec and the record of a task into its container object.
-    async fn write(&self, entry: &TaskEntry, spec: &Value, record: &TaskRecord) -> Result<()> {
+    async fn write_spec_and_record(
+        &self,
+        entry: &TaskEntry,
+        spec: &Value,
+        record: &TaskRecord,
+    ) -> Result<()> {
         let container = api::Container {
             id: entry.id.to_string(),
             spec: Some(json_any(SPEC_TYPE, spec)),
@@ -249,7 +255,7 @@ fn changed_spec(entry: &TaskEntry, change: &Change) -> Result<Value> {
         stored.extend(kept.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
     }
     if let Some(throttles) = &change.throttles {
-        throttles.put_into(stored);
+        throttles.apply_to(stored);
     }
     if let (Some(score), Some(process)) =
         (change.score, spec.get_mut("process").and_then(Value::as_object_mut))
@@ -270,15 +276,15 @@ fn changed_spec(entry: &TaskEntry, change: &Change) -> Result<Value> {
 }
 
 /// Notes that the limits in force may not be those on record, nor the scores.
-async fn mark(entry: &TaskEntry, score: Option<Rescore>) -> Result<()> {
-    let path = entry.dirs.limiting();
+async fn write_limits_marker(entry: &TaskEntry, score: Option<Rescore>) -> Result<()> {
+    let path = entry.dirs.limits_pending();
     let text = score.map(Rescore::to_text).unwrap_or_default();
     tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
 }
 
 /// The change of the score that a mark tells of. One that is torn was written before anything was changed.
-async fn marked(entry: &TaskEntry) -> Result<Option<Rescore>> {
-    let path = entry.dirs.limiting();
+async fn read_limits_marker(entry: &TaskEntry) -> Result<Option<Rescore>> {
+    let path = entry.dirs.limits_pending();
     match tokio::fs::read_to_string(&path).await {
         Ok(text) => Ok(Rescore::parse(&text)),
         Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -286,8 +292,8 @@ async fn marked(entry: &TaskEntry) -> Result<Option<Rescore>> {
     }
 }
 
-async fn unmark(entry: &TaskEntry) -> Result<()> {
-    let path = entry.dirs.limiting();
+async fn remove_limits_marker(entry: &TaskEntry) -> Result<()> {
+    let path = entry.dirs.limits_pending();
     match tokio::fs::remove_file(&path).await {
         Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => Err(io_error("remove", &path, fault)),
         Ok(()) | Err(_) => {

@@ -12,17 +12,17 @@ use switchyard_steps::reach;
 use switchyard_tree::{Budget, Cancel, Error as TreeError};
 
 use super::TaskEntry;
-use super::create::Plan;
+use super::create::TaskPlan;
 use crate::backend::Inner;
+use crate::fs::{CancelOnDrop, blocking, io_error, tree_error};
 use crate::steps::Step;
-use crate::text::{CancelOnDrop, blocking, io_error, tree_error};
 
 /// How much of what is free on its disk, in percent, the volumes of a task may take when they are filled.
 const SHARE: u64 = 95;
 
 impl Inner {
     /// Makes and fills the directories of a task's image volumes, and of those named volumes that are not there yet.
-    pub(super) async fn fill_volumes(&self, entry: &TaskEntry, plan: &Plan) -> Result<()> {
+    pub(super) async fn fill_volumes(&self, entry: &TaskEntry, plan: &TaskPlan) -> Result<()> {
         let drafts = self.drafts(entry, plan).await?;
         let volumes: Vec<_> =
             plan.volumes.iter().chain(drafts.iter().map(|(draft, _)| draft)).cloned().collect();
@@ -41,25 +41,26 @@ impl Inner {
                         fill(root, &volume.destination, &volume.source, &mut budget, &cancel)
                     })
                 };
-                self.rootfs.with_view(&entry.snapshotter, top, fill).await?;
+                self.image_reader.with_view(&entry.snapshotter, top, fill).await?;
             }
             None => {
-                blocking(move || volumes.iter().try_for_each(|volume| make(&volume.source))).await?;
+                blocking(move || volumes.iter().try_for_each(|volume| make_dir(&volume.source))).await?;
             }
         }
         if !drafts.is_empty() {
             reach(Step::VolumeDrafted);
             let named = Arc::clone(&self.volumes);
-            let place = move || drafts.iter().try_for_each(|(draft, name)| named.place(&draft.source, name));
+            let publish =
+                move || drafts.iter().try_for_each(|(draft, name)| named.publish(&draft.source, name));
             // It has a whole file system synced.
-            bulk(place).await?;
+            bulk(publish).await?;
             reach(Step::VolumeNamed);
         }
         self.faults.reach(Step::TaskVolumes)
     }
 
     /// Those named volumes that are not there yet: where each is to be filled, and its path below the directory of all.
-    async fn drafts(&self, entry: &TaskEntry, plan: &Plan) -> Result<Vec<(ImageVolume, String)>> {
+    async fn drafts(&self, entry: &TaskEntry, plan: &TaskPlan) -> Result<Vec<(ImageVolume, String)>> {
         if plan.staging.volumes.is_empty() {
             return Ok(Vec::new());
         }
@@ -112,13 +113,13 @@ fn is_the_kernels(path: &Path) -> bool {
     path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|dir| path.starts_with(dir))
 }
 
-fn make(path: &Path) -> Result<()> {
+fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|fault| io_error("make directory", path, fault))
 }
 
 /// Makes the directory `to` as the image's `path` is, with what is in it.
 fn fill(root: &Path, path: &Path, to: &Path, budget: &mut Budget, cancel: &Cancel) -> Result<()> {
-    make(to)?;
+    make_dir(to)?;
     let from = switchyard_tree::open(root).and_then(|root| switchyard_tree::open_below(root, path));
     let from = match from {
         Ok(Some(from)) => from,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use switchyard_core::{Error, Result};
 
 use super::check::{is_absolute, is_permissions};
-use super::{check_pattern, no_path};
+use super::{check_pattern, not_absolute};
 
 /// How often one match may be used at most.
 const LIMIT_MAX: u16 = 1000;
@@ -129,7 +129,7 @@ impl PathMatch {
         let Self { path, container_path, permissions, optional: _, limit } = self;
         check_pattern(path)?;
         if !container_path.is_empty() && !is_absolute(std::path::Path::new(container_path)) {
-            return Err(Error::invalid("paths", no_path(container_path)));
+            return Err(Error::invalid("paths", not_absolute(container_path)));
         }
         if !permissions.is_empty() && !is_permissions(permissions) {
             return Err(Error::invalid(

@@ -38,7 +38,7 @@ pub struct PciMatch {
 
 impl UsbMatch {
     /// Whether a device with these numbers is meant.
-    pub(crate) fn is_met(&self, vendor: &str, product: &str, serial: Option<&str>) -> bool {
+    pub(crate) fn matches(&self, vendor: &str, product: &str, serial: Option<&str>) -> bool {
         let any_serial = self.serial.is_empty() || serial == Some(&self.serial);
         same(&self.vendor, vendor) && same(&self.product, product) && any_serial
     }
@@ -56,7 +56,7 @@ impl UsbMatch {
 
 impl PciMatch {
     /// Whether a device with these numbers is meant; `class` has six digits.
-    pub(crate) fn is_met(&self, vendor: &str, device: &str, class: &str) -> bool {
+    pub(crate) fn matches(&self, vendor: &str, device: &str, class: &str) -> bool {
         let of_class =
             class.get(..self.class.len()).is_some_and(|start| start.eq_ignore_ascii_case(&self.class));
         same(&self.vendor, vendor) && same(&self.device, device) && of_class

@@ -149,12 +149,12 @@ fn usb_and_pci_devices_are_named_by_hexadecimal_digits() {
 #[test]
 fn a_selector_meets_what_it_leaves_open() {
     let usb = UsbMatch { vendor: "1A86".into(), product: String::new(), serial: "7".into() };
-    assert!(usb.is_met("1a86", "7523", Some("7")));
-    assert!(!usb.is_met("1a86", "7523", None) && !usb.is_met("0403", "7523", Some("7")));
+    assert!(usb.matches("1a86", "7523", Some("7")));
+    assert!(!usb.matches("1a86", "7523", None) && !usb.matches("0403", "7523", Some("7")));
     let pci = PciMatch { vendor: "10de".into(), device: String::new(), class: "0302".into() };
-    assert!(pci.is_met("10de", "2230", "030200"));
-    assert!(!pci.is_met("10de", "2230", "030000") && !pci.is_met("10de", "2230", "03"));
-    assert!(!pci.is_met("10de", "2230", "0é"), "what is no class meets none");
+    assert!(pci.matches("10de", "2230", "030200"));
+    assert!(!pci.matches("10de", "2230", "030000") && !pci.matches("10de", "2230", "03"));
+    assert!(!pci.matches("10de", "2230", "0é"), "what is no class meets none");
 }
 
 #[test]

@@ -11,14 +11,14 @@ use switchyard_core::table::Task;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_fake::{BUSYBOX, Method};
 
-use crate::node::{ENDLESS, Node, limits, refused, until};
+use crate::node::{ENDLESS, FakeNode, limits, refused, until};
 
 const MIB: u64 = 1 << 20;
 
 /// A node of four processors and 100 MiB, on which no more than that is given out.
-async fn node() -> Node {
-    let fake = Node::new().await.fake;
-    let node = Node::within(fake, enforced());
+async fn node() -> FakeNode {
+    let fake = FakeNode::new().await.fake;
+    let node = FakeNode::within(fake, enforced());
     node.gateway.recover().await.unwrap();
     node
 }
@@ -38,7 +38,7 @@ fn spec(owner: Owner, cores: Option<&str>, mebibytes: u64) -> TaskSpec {
 }
 
 /// A task in a sandbox of its own.
-async fn make(node: &Node, spec: TaskSpec) -> Result<Arc<Task>> {
+async fn make(node: &FakeNode, spec: TaskSpec) -> Result<Arc<Task>> {
     let scope = node.gateway.scope(spec.meta.owner);
     let name = format!("sandbox of {}", spec.meta.owner);
     let sandbox = scope.create_sandbox(specs::sandbox(spec.meta.owner, &name)).await.unwrap();
@@ -46,7 +46,7 @@ async fn make(node: &Node, spec: TaskSpec) -> Result<Arc<Task>> {
 }
 
 /// What all have reserved, in MiB.
-fn memory(node: &Node) -> u64 {
+fn memory(node: &FakeNode) -> u64 {
     let report = node.gateway.ledger_report();
     report.compute.reserved().values().map(|reserved| reserved.memory_bytes / MIB).sum()
 }
@@ -145,7 +145,7 @@ async fn a_restart_of_the_daemon_knows_who_has_what() {
     node.scope.wait_task(&ended.id.to_string()).await.unwrap();
     let fake = node.fake.reopen();
     drop(node);
-    let node = Node::within(fake, enforced());
+    let node = FakeNode::within(fake, enforced());
     node.gateway.recover().await.unwrap();
     assert_eq!(memory(&node), 30);
     let report = node.gateway.ledger_report();

@@ -1,14 +1,14 @@
 //! Events come in the order of the changes, and who is too slow is told.
 
-use switchyard_core::event::{EventKind, Lagged, QUEUE};
+use switchyard_core::event::{CAPACITY, EventKind, Lagged};
 use switchyard_core::id::Owner;
 use switchyard_core::state::ExitCause;
 
-use crate::node::{ENDLESS, Node, sandbox_spec};
+use crate::node::{ENDLESS, FakeNode, sandbox_spec};
 
 #[tokio::test]
 async fn a_life_is_told_in_order() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let mut own = node.scope.subscribe();
     let mut all = node.gateway.subscribe();
     let task = node.running(ENDLESS).await;
@@ -38,7 +38,7 @@ async fn a_life_is_told_in_order() {
 
 #[tokio::test]
 async fn a_task_that_never_ran_ends_without_having_started() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(&["/no/such/server"]).await;
     let mut events = node.scope.subscribe();
     node.scope.start_task(&task.id.to_string()).await.unwrap_err();
@@ -50,17 +50,17 @@ async fn a_task_that_never_ran_ends_without_having_started() {
 
 #[tokio::test]
 async fn who_is_too_slow_is_told_how_much_was_missed() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let mut slow = node.scope.subscribe();
     // Three events each: ready, stopped, removed.
-    let lives = QUEUE.div_ceil(3) + 1;
+    let lives = CAPACITY.div_ceil(3) + 1;
     for _ in 0..lives {
         let id = node.scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id.to_string();
         node.scope.remove_sandbox(&id).await.unwrap();
     }
-    let missed = u64::try_from(lives * 3 - QUEUE).unwrap();
+    let missed = u64::try_from(lives * 3 - CAPACITY).unwrap();
     assert_eq!(slow.next().await, Err(Lagged { missed }));
-    for _ in 0..QUEUE {
+    for _ in 0..CAPACITY {
         assert!(matches!(slow.next().await, Ok(Some(_))));
     }
 }

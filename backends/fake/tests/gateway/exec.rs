@@ -7,13 +7,13 @@ use futures::poll;
 use switchyard_contract::specs;
 use switchyard_core::ErrorKind;
 
-use crate::node::{ENDLESS, Node, refused, until};
+use crate::node::{ENDLESS, FakeNode, refused, until};
 
 const CAP: usize = 16 << 20;
 
 #[tokio::test]
 async fn a_command_is_run_to_its_end() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sh", "-c", "echo out; echo err >&2; exit 3"]);
     let output = node.scope.exec_sync(&id, &spec, None).await.unwrap();
@@ -23,7 +23,7 @@ async fn a_command_is_run_to_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_command_that_takes_too_long_is_killed() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let begun = tokio::time::Instant::now();
     let limit = Duration::from_secs(3);
@@ -35,7 +35,7 @@ async fn a_command_that_takes_too_long_is_killed() {
 
 #[tokio::test]
 async fn a_limit_beyond_all_clocks_is_none() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     for seconds in [u64::try_from(i64::MAX).unwrap(), u64::MAX, 1 << 40] {
         let limit = Some(Duration::from_secs(seconds));
@@ -46,7 +46,7 @@ async fn a_limit_beyond_all_clocks_is_none() {
 
 #[tokio::test]
 async fn a_command_whose_caller_has_gone_is_killed() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     {
         let spec = specs::exec(&["sleep", "1000"]);
@@ -59,7 +59,7 @@ async fn a_command_whose_caller_has_gone_is_killed() {
 
 #[tokio::test]
 async fn output_beyond_the_cap_is_read_and_dropped() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     for (size, kept) in [(CAP - 1, CAP - 1), (CAP, CAP), (CAP + 100_000, CAP)] {
         let spec = specs::exec(&["head", "-c", &size.to_string(), "/dev/zero"]);
@@ -70,7 +70,7 @@ async fn output_beyond_the_cap_is_read_and_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn output_that_a_child_keeps_open_is_waited_for_only_so_long() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sh", "-c", "echo started; sleep 1000 & exit 0"]);
     let begun = tokio::time::Instant::now();
@@ -81,7 +81,7 @@ async fn output_that_a_child_keeps_open_is_waited_for_only_so_long() {
 
 #[tokio::test]
 async fn a_command_ends_with_its_task() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
     let spec = specs::exec(&["sleep", "1000"]);
@@ -93,7 +93,7 @@ async fn a_command_ends_with_its_task() {
 
 #[tokio::test]
 async fn only_a_running_task_can_be_entered_and_only_with_a_command() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.task(ENDLESS).await.id.to_string();
     let entered = node.scope.exec_sync(&id, &specs::exec(&["true"]), None).await;
     assert_eq!(refused(entered), ErrorKind::FailedPrecondition);

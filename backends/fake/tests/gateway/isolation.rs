@@ -11,11 +11,11 @@ use switchyard_core::spec::{Resources, Signal};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::{BUSYBOX, Fake, FakeImage, Method};
 
-use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec};
+use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec};
 
 #[tokio::test]
 async fn an_owner_neither_sees_nor_touches_what_another_made() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let sandbox = task.sandbox.to_string();
     let id = task.id.to_string();
@@ -53,7 +53,7 @@ async fn what_is_in_an_image_is_told_to_whom_it_is_open_to() {
     let private = "registry.test/private:1";
     let credentials = Credentials::Basic { username: "me".into(), password: "open".into() };
     let image = FakeImage { credentials: credentials.clone(), ..FakeImage::default() };
-    let node = Node::over(Fake::with_busybox().with_image(private, image)).await;
+    let node = FakeNode::over(Fake::with_busybox().with_image(private, image)).await;
     let request = PullRequest {
         reference: private.into(),
         credentials,
@@ -73,7 +73,7 @@ async fn what_is_in_an_image_is_told_to_whom_it_is_open_to() {
 
 #[tokio::test]
 async fn a_spec_of_another_owner_is_a_fault_of_the_frontend() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let nomad = node.gateway.scope(Owner::Nomad);
     assert_eq!(refused(nomad.create_sandbox(sandbox_spec("pod")).await), ErrorKind::Internal);
     let sandbox = node.sandbox().await.id.to_string();
@@ -84,7 +84,7 @@ async fn a_spec_of_another_owner_is_a_fault_of_the_frontend() {
 
 #[tokio::test]
 async fn an_id_is_found_by_any_prefix_that_only_it_has() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let mut by_digit: BTreeMap<char, Vec<String>> = BTreeMap::new();
     // Of 17 ids two begin with the same digit.
     for n in 0..17 {
@@ -111,7 +111,7 @@ async fn an_id_is_found_by_any_prefix_that_only_it_has() {
 
 #[tokio::test]
 async fn before_recovery_nothing_is_served() {
-    let node = Node::unrecovered(Fake::with_busybox());
+    let node = FakeNode::unrecovered(Fake::with_busybox());
     let scope = &node.scope;
     let id = TaskId::random().to_string();
     let away = ErrorKind::Unavailable;

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::node::{Node, sandbox_spec, task_spec};
+use crate::node::{FakeNode, sandbox_spec, task_spec};
 
 const PAIRS: usize = 10_000;
 
@@ -34,7 +34,7 @@ fn devices() -> Inventory {
 }
 
 /// What outlives the daemon.
-struct World {
+struct DurableState {
     fake: Fake,
     leases: Arc<MemoryStore>,
 }
@@ -45,7 +45,7 @@ struct Life {
     gateway: Gateway,
 }
 
-impl World {
+impl DurableState {
     fn life(&mut self) -> Life {
         self.fake = self.fake.reopen();
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
@@ -150,7 +150,7 @@ impl Life {
             for (token, lease) in report.devices.leases() {
                 match lease.state {
                     LeaseState::Unbound { .. } => self.gateway.release_lease(token).await.unwrap(),
-                    LeaseState::LetGo { .. } => {}
+                    LeaseState::Released { .. } => {}
                     LeaseState::Bound { .. } => panic!("its sandbox is gone: {lease:?}"),
                 }
             }
@@ -172,8 +172,8 @@ async fn remove_all(scope: &Scope) {
 #[test]
 fn one_of_two_owners_has_the_last_slot_whenever_the_daemon_is_killed() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-    let fake = runtime.block_on(async { Node::new().await.fake.clone() });
-    let mut world = World { fake, leases: Arc::default() };
+    let fake = runtime.block_on(async { FakeNode::new().await.fake.clone() });
+    let mut world = DurableState { fake, leases: Arc::default() };
     let slots: Vec<String> =
         devices().groups[0].devices.iter().flat_map(|device| device.slots(SHARES)).collect();
     let mut won: BTreeMap<Owner, usize> = BTreeMap::new();
@@ -208,14 +208,14 @@ fn one_of_two_owners_has_the_last_slot_whenever_the_daemon_is_killed() {
     assert_eq!(won.values().sum::<usize>(), PAIRS);
     assert!(won.len() == 2, "both win now and then: {won:?}");
     assert_eq!(world.fake.breaches(), Vec::<String>::new());
-    assert_eq!(world.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(world.fake.remaining_objects(), Vec::<String>::new());
 }
 
 #[test]
 fn a_kill_among_many_that_ask_leaves_no_slot_to_two_and_loses_nothing_that_was_answered() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-    let fake = runtime.block_on(async { Node::new().await.fake.clone() });
-    let mut world = World { fake, leases: Arc::default() };
+    let fake = runtime.block_on(async { FakeNode::new().await.fake.clone() });
+    let mut world = DurableState { fake, leases: Arc::default() };
     let slots: Vec<String> =
         devices().groups[0].devices.iter().flat_map(|device| device.slots(SHARES)).collect();
     for life in 0..100 {

@@ -9,7 +9,7 @@ use switchyard_core::ErrorKind;
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_fake::BUSYBOX;
 
-use crate::node::{ENDLESS, Node};
+use crate::node::{ENDLESS, FakeNode};
 
 const OWNERS: [Owner; 2] = [Owner::Kubernetes, Owner::Nomad];
 
@@ -122,7 +122,7 @@ impl Model {
 
 // === the real thing beside it ===
 
-async fn take(node: &Node, model: &mut Model, step: Step) {
+async fn take(node: &FakeNode, model: &mut Model, step: Step) {
     let scope = |key: Key| node.gateway.scope(OWNERS[key.0]);
     match step {
         Step::CreateSandbox(key, record) => {
@@ -181,7 +181,7 @@ async fn take(node: &Node, model: &mut Model, step: Step) {
     }
 }
 
-fn compare(node: &Node, model: &Model) {
+fn compare(node: &FakeNode, model: &Model) {
     for (number, owner) in OWNERS.into_iter().enumerate() {
         let scope = node.gateway.scope(owner);
         let found: BTreeMap<_, _> =
@@ -202,7 +202,7 @@ proptest! {
     fn the_gateway_does_what_the_model_says(steps in prop::collection::vec(step(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let mut node = Node::new().await;
+            let mut node = FakeNode::new().await;
 let mut model = Model::default();
             for step in steps {
                 if matches!(step, Step::Kill) {

@@ -17,14 +17,14 @@ use switchyard_fake::{BUSYBOX, Fake};
 /// A main process that runs until it is told to end.
 pub(crate) const ENDLESS: &[&str] = &["serve"];
 
-pub(crate) struct Node {
+pub(crate) struct FakeNode {
     pub(crate) fake: Fake,
     pub(crate) gateway: Gateway,
     /// The view of Kubernetes, which most tests use.
     pub(crate) scope: Scope,
 }
 
-impl Node {
+impl FakeNode {
     /// A node that has recovered (nothing) and pulled busybox.
     pub(crate) async fn new() -> Self {
         let fake = Fake::with_local_busybox().await;
@@ -61,12 +61,12 @@ impl Node {
         drop(self);
         let node = Self::over(fake).await;
         for _ in 0..10_000 {
-            if node.fake.doomed().is_empty() {
+            if node.fake.pending_removals().is_empty() {
                 return node;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        panic!("removals are not finished: {:?}", node.fake.doomed());
+        panic!("removals are not finished: {:?}", node.fake.pending_removals());
     }
 
     pub(crate) async fn sandbox(&self) -> Arc<Sandbox> {
@@ -133,7 +133,7 @@ impl Node {
 pub(crate) fn limits() -> Limits {
     Limits {
         kill: Duration::from_secs(10),
-        away: Duration::from_millis(20),
+        outage: Duration::from_millis(20),
         retry_min: Duration::from_millis(1),
         retry_max: Duration::from_millis(5),
         ..Limits::default()

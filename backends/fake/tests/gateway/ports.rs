@@ -9,7 +9,7 @@ use switchyard_core::state::SandboxState;
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 
-use crate::node::{Node, refused, until};
+use crate::node::{FakeNode, refused, until};
 
 fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
     let ports =
@@ -18,17 +18,17 @@ fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
     SandboxSpec { host_ports, ..switchyard_contract::specs::sandbox(owner, name) }
 }
 
-fn nomad(node: &Node) -> Scope {
+fn nomad(node: &FakeNode) -> Scope {
     node.gateway.scope(Owner::Nomad)
 }
 
-fn refusals(node: &Node) -> u64 {
+fn refusals(node: &FakeNode) -> u64 {
     node.gateway.ledger_report().refusals.values().sum()
 }
 
 #[tokio::test]
 async fn a_port_that_another_owner_has_is_refused_with_its_name_before_anything_is_made() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let mut events = node.gateway.subscribe();
     nomad(&node).create_sandbox(spec(Owner::Nomad, "web", &[80])).await.unwrap();
     let error = node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[81, 80])).await.unwrap_err();
@@ -47,7 +47,7 @@ async fn a_port_that_another_owner_has_is_refused_with_its_name_before_anything_
 
 #[tokio::test]
 async fn a_port_is_had_again_when_its_sandbox_has_stopped_and_refused_to_it_when_it_is_taken() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let pod = node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[80])).await.unwrap();
     let hold = node.fake.hold(Method::StopSandbox);
     let id = pod.id.to_string();
@@ -74,7 +74,7 @@ async fn a_port_is_had_again_when_its_sandbox_has_stopped_and_refused_to_it_when
 
 #[tokio::test]
 async fn a_sandbox_that_could_not_be_made_keeps_its_ports_until_that_is_undone() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let web = || spec(Owner::Nomad, "web", &[80]);
     node.fake.fail_next(Method::CreateSandbox, Error::internal("no"));
     assert_eq!(
@@ -98,7 +98,7 @@ async fn a_sandbox_that_could_not_be_made_keeps_its_ports_until_that_is_undone()
 
 #[tokio::test]
 async fn what_could_not_be_undone_of_a_start_takes_nothing_from_the_next_one() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let pod = || spec(Owner::Kubernetes, "pod", &[80]);
     let web = || spec(Owner::Nomad, "web", &[80]);
     let id = node.scope.create_sandbox(pod()).await.unwrap().id;
@@ -128,7 +128,7 @@ async fn what_could_not_be_undone_of_a_start_takes_nothing_from_the_next_one() {
 
 #[tokio::test]
 async fn a_sandbox_that_could_not_be_stopped_keeps_its_ports() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let pod = node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[80])).await.unwrap();
     node.fake.fail_next(Method::StopSandbox, Error::internal("no"));
     assert_eq!(refused(node.scope.stop_sandbox(&pod.id.to_string()).await), ErrorKind::Internal);
@@ -140,7 +140,7 @@ async fn a_sandbox_that_could_not_be_stopped_keeps_its_ports() {
 
 #[tokio::test]
 async fn what_is_recovered_holds_its_ports_and_what_had_stopped_does_not() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     node.scope.create_sandbox(spec(Owner::Kubernetes, "ready", &[80])).await.unwrap();
     let stopped = node.scope.create_sandbox(spec(Owner::Kubernetes, "stopped", &[81])).await.unwrap();
     node.scope.stop_sandbox(&stopped.id.to_string()).await.unwrap();
@@ -156,7 +156,7 @@ async fn what_is_recovered_holds_its_ports_and_what_had_stopped_does_not() {
 
 #[tokio::test]
 async fn the_attempts_of_a_pod_share_their_ports() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let attempt = |name: &str| {
         let spec = spec(Owner::Kubernetes, name, &[80]);
         SandboxSpec { host_ports: HostPorts { group: "uid".to_owned(), ..spec.host_ports.clone() }, ..spec }

@@ -10,13 +10,13 @@ use switchyard_core::state::{ExitCause, LOST_CODE, TaskState};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::{Fake, Method};
 
-use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec, until};
+use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec, until};
 
 const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test]
 async fn a_sandbox_made_as_the_daemon_was_killed_is_there_for_the_retry() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let hold = node.fake.hold_answer(Method::CreateSandbox);
     let scope = node.scope.clone();
     let mut create = pin!(scope.create_sandbox(sandbox_spec("pod")));
@@ -33,7 +33,7 @@ async fn a_sandbox_made_as_the_daemon_was_killed_is_there_for_the_retry() {
 
 #[tokio::test]
 async fn a_sandbox_not_yet_made_as_the_daemon_was_killed_is_made_by_the_retry() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let hold = node.fake.hold(Method::CreateSandbox);
     let scope = node.scope.clone();
     let mut create = pin!(scope.create_sandbox(sandbox_spec("pod")));
@@ -49,7 +49,7 @@ async fn a_sandbox_not_yet_made_as_the_daemon_was_killed_is_made_by_the_retry() 
 #[tokio::test]
 async fn a_start_cut_short_is_found_as_it_came_out() {
     for started in [false, true] {
-        let node = Node::new().await;
+        let node = FakeNode::new().await;
         let task = node.task(ENDLESS).await;
         let hold = if started {
             node.fake.hold_answer(Method::StartTask)
@@ -75,12 +75,12 @@ async fn a_start_cut_short_is_found_as_it_came_out() {
 
 #[tokio::test]
 async fn an_end_while_nobody_looked_is_found() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let fake = node.fake.reopen();
     drop(node);
     fake.exit(task.id, 7).unwrap();
-    let node = Node::over(fake).await;
+    let node = FakeNode::over(fake).await;
     assert_eq!(node.exit(task.id).code, 7);
     assert_eq!(node.scope.wait_task(&task.id.to_string()).await.unwrap().code, 7);
     node.agrees().await;
@@ -88,7 +88,7 @@ async fn an_end_while_nobody_looked_is_found() {
 
 #[tokio::test]
 async fn a_task_that_goes_on_is_watched_again() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let before = node.state(task.id);
     let node = node.killed().await;
@@ -100,7 +100,7 @@ async fn a_task_that_goes_on_is_watched_again() {
 
 #[tokio::test]
 async fn a_stop_cut_short_is_begun_again() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     let scope = node.scope.clone();
     let id = task.id.to_string();
@@ -116,7 +116,7 @@ async fn a_stop_cut_short_is_begun_again() {
 
 #[tokio::test]
 async fn a_task_out_of_sight_is_looked_for_until_it_is_found() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     for _ in 0..5 {
         node.fake.fail_next(Method::WaitTask, Error::unavailable("containerd is away"));
@@ -131,7 +131,7 @@ async fn a_task_out_of_sight_is_looked_for_until_it_is_found() {
 
 #[tokio::test]
 async fn a_task_that_the_backend_has_lost_has_ended_with_an_unknown_code() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     node.fake.fail_next(Method::WaitTask, Error::not_found("no such task"));
     node.scope.start_task(&task.id.to_string()).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_task_that_the_backend_has_lost_has_ended_with_an_unknown_code() {
 }
 
 /// What is left when the gateway is killed amid the removal of a sandbox, at this call of the backend.
-async fn cut_off(node: Node, sandbox: SandboxId, method: Method) -> Fake {
+async fn cut_off(node: FakeNode, sandbox: SandboxId, method: Method) -> Fake {
     let hold = node.fake.hold(method);
     let scope = node.scope.clone();
     let id = sandbox.to_string();
@@ -156,48 +156,48 @@ async fn cut_off(node: Node, sandbox: SandboxId, method: Method) -> Fake {
 #[tokio::test]
 async fn a_removal_that_was_begun_is_finished_whoever_asks_again_or_nobody() {
     for method in [Method::StopSandbox, Method::RemoveTask, Method::RemoveSandbox] {
-        let node = Node::new().await;
+        let node = FakeNode::new().await;
         let sandbox = node.running(&["ignore-term"]).await.sandbox;
         let fake = cut_off(node, sandbox, method).await;
         // It fails first, as with a containerd that is away.
         fake.fail_next(method, Error::unavailable("away"));
-        let node = Node::over(fake).await;
-        until(|| node.fake.leftovers().is_empty()).await;
+        let node = FakeNode::over(fake).await;
+        until(|| node.fake.remaining_objects().is_empty()).await;
         node.agrees().await;
     }
 }
 
 #[tokio::test]
 async fn a_removal_that_goes_on_after_a_restart_is_joined_by_who_asks_for_it() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id;
-    let node = Node::over(cut_off(node, sandbox, Method::StopSandbox).await).await;
-    assert_eq!(node.fake.doomed(), [sandbox]);
+    let node = FakeNode::over(cut_off(node, sandbox, Method::StopSandbox).await).await;
+    assert_eq!(node.fake.pending_removals(), [sandbox]);
     node.scope.remove_sandbox(&sandbox.to_string()).await.unwrap();
-    assert!(node.fake.leftovers().is_empty());
+    assert!(node.fake.remaining_objects().is_empty());
     node.agrees().await;
 }
 
 #[tokio::test]
 async fn a_removal_whose_record_fails_ends_what_runs_all_the_same() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     node.fake.fail_next(Method::BeginRemoval, Error::unavailable("containerd is away"));
     let removed = node.scope.remove_sandbox(&task.sandbox.to_string()).await;
     assert_eq!(refused(removed), ErrorKind::Unavailable);
     assert!(!node.fake.runs(task.id));
     node.scope.remove_sandbox(&task.sandbox.to_string()).await.unwrap();
-    assert!(node.fake.leftovers().is_empty());
+    assert!(node.fake.remaining_objects().is_empty());
     node.agrees().await;
 }
 
 #[tokio::test]
 async fn shutting_down_leaves_tasks_running() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     node.gateway.shut_down(LONG).await.unwrap();
     assert!(node.fake.runs(task.id) && node.fake.signals(task.id).is_empty());
-    let node = Node::over(node.fake.reopen()).await;
+    let node = FakeNode::over(node.fake.reopen()).await;
     assert!(node.state(task.id).is_running());
     node.scope.stop_task(&task.id.to_string(), LONG).await.unwrap();
     node.agrees().await;
@@ -205,7 +205,7 @@ async fn shutting_down_leaves_tasks_running() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_for_an_end_as_the_gateway_shuts_down_is_told_of_it() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let stopped = node.running(ENDLESS).await;
     let spec = task_spec("removed", ENDLESS);
     let removed = node.scope.create_task(&stopped.sandbox.to_string(), spec).await.unwrap();
@@ -231,7 +231,7 @@ async fn what_waits_for_an_end_as_the_gateway_shuts_down_is_told_of_it() {
 
 #[tokio::test(start_paused = true)]
 async fn shutting_down_waits_for_what_is_in_flight_but_not_for_ever() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id.to_string();
     let hold = node.fake.hold(Method::CreateTask);
     let mut create = pin!(node.scope.create_task(&sandbox, task_spec("task", ENDLESS)));

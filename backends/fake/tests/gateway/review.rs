@@ -9,12 +9,12 @@ use switchyard_core::spec::{PidMode, Resources};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 
-use crate::node::{ENDLESS, Node, refused, task_spec, until};
+use crate::node::{ENDLESS, FakeNode, refused, task_spec, until};
 const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test]
 async fn readers_by_id_are_refused_to_another_owner() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let nomad = node.gateway.scope(Owner::Nomad);
     assert!(nomad.task_stats(&[task.id]).await.unwrap().is_empty());
@@ -25,7 +25,7 @@ async fn readers_by_id_are_refused_to_another_owner() {
 
 #[tokio::test]
 async fn an_update_goes_on_when_its_caller_has_gone() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
     let limits = Resources { cpu_shares: Some(100), ..Resources::default() };
@@ -42,7 +42,7 @@ async fn an_update_goes_on_when_its_caller_has_gone() {
 
 #[tokio::test]
 async fn two_updates_at_once_both_take_effect() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let memory = Resources { memory_limit_bytes: Some(1 << 20), ..Resources::default() };
     let shares = Resources { cpu_shares: Some(100), ..Resources::default() };
@@ -61,7 +61,7 @@ async fn two_updates_at_once_both_take_effect() {
 
 #[tokio::test(start_paused = true)]
 async fn an_update_and_a_removal_do_not_overlap() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let limits = Resources { cpu_shares: Some(100), ..Resources::default() };
     let hold = node.fake.hold(Method::UpdateTask);
@@ -77,7 +77,7 @@ async fn an_update_and_a_removal_do_not_overlap() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_removal_of_a_created_task_can_be_tried_again() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
     node.fake.fail_next(Method::RemoveTask, Error::unavailable("containerd is away"));
@@ -88,7 +88,7 @@ async fn a_failed_removal_of_a_created_task_can_be_tried_again() {
 
 #[tokio::test]
 async fn a_stop_of_a_sandbox_being_removed_is_done() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.sandbox().await.id.to_string();
     let hold = node.fake.hold(Method::RemoveSandbox);
     let mut remove = pin!(node.scope.remove_sandbox(&id));
@@ -101,7 +101,7 @@ async fn a_stop_of_a_sandbox_being_removed_is_done() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_whose_signal_failed_sends_it_when_it_is_tried_again() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
     node.fake.fail_next(Method::SignalTask, Error::unavailable("containerd is away"));
@@ -112,7 +112,7 @@ async fn a_stop_whose_signal_failed_sends_it_when_it_is_tried_again() {
 
 #[tokio::test]
 async fn a_retried_creation_joins_though_its_pid_target_has_ended() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let target = node.running(ENDLESS).await;
     let mut spec = task_spec("debugger", ENDLESS);
     spec.pid = PidMode::Target(target.id);
@@ -124,7 +124,7 @@ async fn a_retried_creation_joins_though_its_pid_target_has_ended() {
 
 #[tokio::test]
 async fn the_name_of_a_task_being_removed_is_not_given_out() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let home = task.sandbox.to_string();
     let id = task.id.to_string();

@@ -12,14 +12,14 @@ use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 use tokio::time::Instant;
 
-use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec, until};
+use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec, until};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_secs(2);
 
 #[tokio::test(start_paused = true)]
 async fn a_second_stop_sends_no_second_signal_but_keeps_its_own_patience() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     let id = task.id.to_string();
     let begun = Instant::now();
@@ -37,7 +37,7 @@ async fn a_second_stop_sends_no_second_signal_but_keeps_its_own_patience() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_ends_as_soon_as_the_task_does() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let begun = Instant::now();
     node.scope.stop_task(&task.id.to_string(), LONG).await.unwrap();
@@ -48,7 +48,7 @@ async fn a_stop_ends_as_soon_as_the_task_does() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_signal_that_is_held_back_uses_up_the_patience() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
     let begun = Instant::now();
@@ -65,7 +65,7 @@ async fn a_stop_signal_that_is_held_back_uses_up_the_patience() {
 
 #[tokio::test]
 async fn the_stop_signal_is_the_tasks_own() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id.to_string();
     let mut spec = task_spec("task", &["sh", "-c", "trap 'exit 9' USR1; while true; do sleep 1; done"]);
     spec.stop_signal = Signal::parse("SIGUSR1");
@@ -77,7 +77,7 @@ async fn the_stop_signal_is_the_tasks_own() {
 
 #[tokio::test]
 async fn a_stop_without_patience_kills() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     node.scope.stop_task(&task.id.to_string(), Duration::ZERO).await.unwrap();
     assert_eq!(node.fake.signals(task.id), [Signal::KILL]);
@@ -86,7 +86,7 @@ async fn a_stop_without_patience_kills() {
 
 #[tokio::test]
 async fn a_stop_goes_on_when_its_caller_has_gone() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let hold = node.fake.hold(Method::SignalTask);
     {
@@ -101,7 +101,7 @@ async fn a_stop_goes_on_when_its_caller_has_gone() {
 
 #[tokio::test]
 async fn what_does_not_run_is_stopped_without_a_signal() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let created = node.task(ENDLESS).await;
     node.scope.stop_task(&created.id.to_string(), LONG).await.unwrap();
     assert_eq!(node.state(created.id), TaskState::Created);
@@ -118,7 +118,7 @@ async fn what_does_not_run_is_stopped_without_a_signal() {
 
 #[tokio::test]
 async fn nobody_waits_for_a_start_that_an_absent_backend_cannot_bring_to_its_end() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
     let hold = node.fake.hold(Method::StartTask);
@@ -146,7 +146,7 @@ async fn nobody_waits_for_a_start_that_an_absent_backend_cannot_bring_to_its_end
 
 #[tokio::test]
 async fn a_stop_joins_a_start_in_flight() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
     let hold = node.fake.hold(Method::StartTask);
@@ -166,7 +166,7 @@ async fn a_stop_joins_a_start_in_flight() {
 
 #[tokio::test]
 async fn removal_of_a_running_task_kills_it() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     node.scope.remove_task(&task.id.to_string()).await.unwrap();
     assert_eq!(node.fake.signals(task.id), [Signal::KILL]);
@@ -178,7 +178,7 @@ async fn removal_of_a_running_task_kills_it() {
 
 #[tokio::test]
 async fn a_failed_removal_can_be_tried_again() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(&["sh", "-c", "exit 4"]).await;
     let id = task.id.to_string();
     assert_eq!(node.scope.wait_task(&id).await.unwrap().code, 4);
@@ -191,7 +191,7 @@ async fn a_failed_removal_can_be_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn an_end_after_sigkill_that_is_not_seen_in_time_is_told() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let hold = node.fake.hold(Method::WaitTask);
     node.scope.start_task(&task.id.to_string()).await.unwrap();
@@ -204,7 +204,7 @@ async fn an_end_after_sigkill_that_is_not_seen_in_time_is_told() {
 
 #[tokio::test]
 async fn a_sandbox_is_stopped_once_however_many_ask() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     let id = task.sandbox.to_string();
     let hold = node.fake.hold(Method::StopSandbox);
@@ -224,7 +224,7 @@ async fn a_sandbox_is_stopped_once_however_many_ask() {
 
 #[tokio::test]
 async fn a_sandbox_whose_stop_failed_takes_no_task_and_can_be_stopped_again() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let id = node.sandbox().await.id.to_string();
     node.fake.fail_next(Method::StopSandbox, Error::unavailable("the network is away"));
     assert_eq!(refused(node.scope.stop_sandbox(&id).await), ErrorKind::Unavailable);
@@ -236,13 +236,13 @@ async fn a_sandbox_whose_stop_failed_takes_no_task_and_can_be_stopped_again() {
     assert_eq!(refused(node.scope.remove_sandbox(&id).await), ErrorKind::Unavailable);
     assert_eq!(node.scope.sandbox(&id).unwrap().state, SandboxState::Stopped);
     node.scope.remove_sandbox(&id).await.unwrap();
-    assert!(node.fake.leftovers().is_empty());
+    assert!(node.fake.remaining_objects().is_empty());
     node.agrees().await;
 }
 
 #[tokio::test]
 async fn removal_of_a_sandbox_takes_its_tasks_along() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     let id = task.sandbox.to_string();
     node.scope.create_task(&id, task_spec("created", ENDLESS)).await.unwrap();
@@ -258,7 +258,7 @@ async fn removal_of_a_sandbox_takes_its_tasks_along() {
 
 #[tokio::test]
 async fn a_waiter_is_told_when_the_task_is_removed_before_it_ran() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
     let mut wait = pin!(node.scope.wait_task(&id));

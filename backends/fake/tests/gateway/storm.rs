@@ -8,7 +8,7 @@ use switchyard_core::Error;
 use switchyard_core::id::TaskId;
 use switchyard_fake::Method;
 
-use crate::node::{ENDLESS, Node, sandbox_spec, task_spec, until};
+use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec, until};
 
 /// Far more than any round takes on a clock that only jumps.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -55,7 +55,7 @@ fn fault() -> impl Strategy<Value = Method> {
 }
 
 /// Does one thing, for a caller who may go away half way.
-async fn asked_for(node: &Node, deed: (Deed, u8, u64)) {
+async fn asked_for(node: &FakeNode, deed: (Deed, u8, u64)) {
     let work = perform(node, deed);
     let pause = deed.2;
     if pause == 3 {
@@ -66,7 +66,7 @@ async fn asked_for(node: &Node, deed: (Deed, u8, u64)) {
 }
 
 /// Does one thing; it may fail, but it must come to an end.
-async fn perform(node: &Node, (deed, name, pause): (Deed, u8, u64)) {
+async fn perform(node: &FakeNode, (deed, name, pause): (Deed, u8, u64)) {
     let scope = &node.scope;
     let pod = format!("pod {name}");
     let container = format!("task {name}");
@@ -96,7 +96,7 @@ async fn perform(node: &Node, (deed, name, pause): (Deed, u8, u64)) {
     }
 }
 
-async fn settled(node: &Node) {
+async fn settled(node: &FakeNode) {
     let wrong =
         || node.scope.tasks().unwrap().iter().any(|task| task.state.is_running() != node.fake.runs(task.id));
     for _ in 0..1000 {
@@ -122,7 +122,7 @@ proptest! {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let mut node = Node::slow().await;
+            let mut node = FakeNode::slow().await;
             for (deeds, faults, killed) in rounds {
                 for method in faults {
                     node.fake.fail_next(method, Error::unavailable("by chance"));
@@ -140,7 +140,7 @@ proptest! {
             for sandbox in node.scope.sandboxes().unwrap() {
                 node.scope.remove_sandbox(&sandbox.id.to_string()).await.unwrap();
             }
-            assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+            assert_eq!(node.fake.remaining_objects(), Vec::<String>::new());
             node.agrees().await;
         });
     }

@@ -9,11 +9,11 @@ use switchyard_core::state::{ExitCause, START_FAILED_CODE, TaskState};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 
-use crate::node::{ENDLESS, Node, refused, sandbox_spec, task_spec};
+use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec};
 
 #[tokio::test]
 async fn starts_of_one_task_join_the_one_in_flight() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
     let hold = node.fake.hold(Method::StartTask);
@@ -33,7 +33,7 @@ async fn starts_of_one_task_join_the_one_in_flight() {
 
 #[tokio::test]
 async fn a_start_in_a_stopped_sandbox_is_refused_and_changes_nothing() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     node.scope.stop_sandbox(&task.sandbox.to_string()).await.unwrap();
     let started = node.scope.start_task(&task.id.to_string()).await;
@@ -45,7 +45,7 @@ async fn a_start_in_a_stopped_sandbox_is_refused_and_changes_nothing() {
 
 #[tokio::test]
 async fn a_failed_start_is_the_tasks_end_and_says_why() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.task(&["/no/such/server"]).await;
     let id = task.id.to_string();
     assert_eq!(refused(node.scope.start_task(&id).await), ErrorKind::InvalidArgument);
@@ -63,7 +63,7 @@ async fn a_failed_start_is_the_tasks_end_and_says_why() {
 
 #[tokio::test]
 async fn an_end_is_told_with_its_cause() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     node.fake.oom_kill(task.id).unwrap();
     let exit = node.scope.wait_task(&task.id.to_string()).await.unwrap();
@@ -73,7 +73,7 @@ async fn an_end_is_told_with_its_cause() {
 
 #[tokio::test]
 async fn a_task_may_join_the_processes_of_a_running_task_of_its_sandbox_only() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let target = node.running(ENDLESS).await;
     let home = target.sandbox.to_string();
     let other = node.scope.create_sandbox(sandbox_spec("other")).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_task_may_join_the_processes_of_a_running_task_of_its_sandbox_only() {
 
 #[tokio::test]
 async fn an_update_changes_what_it_names_or_nothing() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
     let limits = |task: &str| node.scope.task(task).unwrap().details.resources.clone();
@@ -117,7 +117,7 @@ async fn an_update_changes_what_it_names_or_nothing() {
 
 #[tokio::test]
 async fn readers_answer_for_what_there_is() {
-    let node = Node::new().await;
+    let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let gone = switchyard_core::id::TaskId::random();
     let stats = node.scope.task_stats(&[task.id, gone]).await.unwrap();

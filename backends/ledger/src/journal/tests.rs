@@ -47,7 +47,7 @@ async fn the_end_of_a_lease_whose_caller_could_not_wait_is_written_with_what_com
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
     // A disk that does not answer: another operation has its turn.
-    let turn = Arc::clone(&journal.turn).acquire_owned().await.unwrap();
+    let turn = Arc::clone(&journal.lock).acquire_owned().await.unwrap();
     assert_eq!(journal.remove(&[token(1)]).await.unwrap_err().kind(), Kind::DeadlineExceeded);
     assert_eq!(found(&state).await, [lease(1)]);
     drop(turn);
@@ -143,7 +143,7 @@ async fn a_full_disk_is_told_with_the_path_and_nothing_is_lost() {
     journal.put(&lease(1)).await.unwrap();
     // A write to this device fails as one to a full disk does.
     let full = || OpenOptions::new().append(true).open("/dev/full").unwrap();
-    let fill = || journal.disk.lock().unwrap().known.as_mut().unwrap().file = Some(full());
+    let fill = || journal.disk.lock().unwrap().state.as_mut().unwrap().file = Some(full());
     fill();
     let error = journal.put(&lease(2)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::ResourceExhausted);

@@ -118,27 +118,30 @@ fn what_is_held_is_shown_whatever_is_put_in_its_place() {
         fs::write(root.join("a/dir/ours"), "").unwrap();
         fs::write(root.join("a/file"), "ours").unwrap();
         fs::write(outside.join("file"), "theirs").unwrap();
-        let dir = Held::beneath(&root, Path::new("a/dir")).unwrap();
-        let file = Held::beneath(&root, Path::new("a/file")).unwrap();
-        let all = Held::beneath(&root, Path::new("")).unwrap();
+        let dir = PathHandle::open_beneath(&root, Path::new("a/dir")).unwrap();
+        let file = PathHandle::open_beneath(&root, Path::new("a/file")).unwrap();
+        let all = PathHandle::open_beneath(&root, Path::new("")).unwrap();
         fs::rename(root.join("a"), root.join("b")).unwrap();
         std::os::unix::fs::symlink(&outside, root.join("a")).unwrap();
-        dir.show(&shown.join("dir"), false).unwrap();
-        file.show(&shown.join("file"), false).unwrap();
-        all.show(&shown.join("all"), false).unwrap();
+        dir.bind_mount_at(&shown.join("dir"), false).unwrap();
+        file.bind_mount_at(&shown.join("file"), false).unwrap();
+        all.bind_mount_at(&shown.join("all"), false).unwrap();
         assert!(shown.join("dir/ours").exists());
         assert_eq!(fs::read_to_string(shown.join("file")).unwrap(), "ours");
         assert!(shown.join("all/b/dir/ours").exists());
         unmount_tree(&shown).unwrap();
         assert!(mount_points_under(&shown).unwrap().is_empty());
         // And a link that is there already is not followed.
-        let error = Held::beneath(&root, Path::new("a/file")).unwrap_err();
+        let error = PathHandle::open_beneath(&root, Path::new("a/file")).unwrap_err();
         assert!(
             matches!(&error, Error::File { source, .. } if source.raw_os_error() == Some(libc::ELOOP)),
             "{error:?}"
         );
         for out in ["../outside", "/etc", "b/../../outside"] {
-            assert!(matches!(Held::beneath(&root, Path::new(out)), Err(Error::Invalid { .. })), "{out}");
+            assert!(
+                matches!(PathHandle::open_beneath(&root, Path::new(out)), Err(Error::Invalid { .. })),
+                "{out}"
+            );
         }
     });
 }
@@ -156,7 +159,10 @@ fn what_is_held_follows_its_source_or_shares_with_it() {
             fs::create_dir_all(source.join("inside")).unwrap();
             fs::create_dir_all(&shown).unwrap();
             fs::write(source.join("before/disk"), "").unwrap();
-            Held::beneath(&source, Path::new("")).unwrap().show(&shown.join("0"), shared).unwrap();
+            PathHandle::open_beneath(&source, Path::new(""))
+                .unwrap()
+                .bind_mount_at(&shown.join("0"), shared)
+                .unwrap();
             assert!(shown.join("0/before/disk").exists());
             tmpfs(&source.join("after"));
             tmpfs(&shown.join("0/inside"));

@@ -13,8 +13,8 @@ use crate::mounts::mount_points_under;
 use crate::testing::in_private_mounts;
 use crate::within::run_in_netns;
 
-fn all() -> Want {
-    Want { net: true, ipc: true, uts: true, ..Want::default() }
+fn all() -> PinSpec {
+    PinSpec { net: true, ipc: true, uts: true, ..PinSpec::default() }
 }
 
 fn sysctls(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -63,12 +63,12 @@ fn pins_outlive_the_thread_that_made_them() {
 fn only_what_is_wanted_is_pinned() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
-        let made = Pins::create(&dir, &Want { ipc: true, ..Want::default() }).unwrap();
+        let made = Pins::create(&dir, &PinSpec { ipc: true, ..PinSpec::default() }).unwrap();
         assert_eq!(made.paths(), BTreeMap::from([(Ns::Ipc, dir.join("ipc"))]));
         assert_eq!((made.path(Ns::Net), made.path(Ns::Uts)), (None, None));
         Pins::remove(&dir).unwrap();
 
-        let none = Pins::create(&dir, &Want::default()).unwrap();
+        let none = Pins::create(&dir, &PinSpec::default()).unwrap();
         assert!(none.paths().is_empty());
         Pins::remove(&dir).unwrap();
     });
@@ -78,7 +78,7 @@ fn only_what_is_wanted_is_pinned() {
 fn the_host_name_is_set_inside_and_only_there() {
     in_private_mounts(|temp| {
         let before = gethostname().unwrap();
-        let want = Want { hostname: Some("pod-7.example".to_owned()), ..all() };
+        let want = PinSpec { hostname: Some("pod-7.example".to_owned()), ..all() };
         let pins = Pins::create(&temp.join("ns"), &want).unwrap();
         assert_eq!(inside(&pins, Ns::Uts, || gethostname().unwrap()), "pod-7.example");
         assert_eq!(gethostname().unwrap(), before);
@@ -120,7 +120,7 @@ fn sysctls_are_set_inside_and_not_outside() {
             ("kernel.shm_rmid_forced", "1"),
             ("kernel.domainname", "example"),
         ]);
-        let pins = Pins::create(&temp.join("ns"), &Want { sysctls: wanted, ..all() }).unwrap();
+        let pins = Pins::create(&temp.join("ns"), &PinSpec { sysctls: wanted, ..all() }).unwrap();
         assert_eq!(inside(&pins, Ns::Net, || sysctl("net/ipv4/ip_unprivileged_port_start")), "7");
         assert_eq!(inside(&pins, Ns::Net, || sysctl("net/ipv4/ping_group_range")), "0\t2147483647");
         assert_eq!(inside(&pins, Ns::Ipc, || sysctl("kernel/shm_rmid_forced")), "1");
@@ -135,7 +135,7 @@ fn a_failure_half_way_leaves_nothing() {
         for (name, value) in
             [("net.ipv4.no_such_sysctl", "1"), ("net.ipv4.ip_unprivileged_port_start", "many")]
         {
-            let want = Want { sysctls: sysctls(&[(name, value)]), ..all() };
+            let want = PinSpec { sysctls: sysctls(&[(name, value)]), ..all() };
             let error = Pins::create(&temp.join("ns"), &want).unwrap_err();
             assert!(matches!(&error, Error::SysctlWrite { name: n, .. } if n == name), "{error:?}");
             assert!(error.is_invalid_request());
@@ -148,7 +148,7 @@ fn a_failure_half_way_leaves_nothing() {
 #[test]
 fn a_failure_leaves_a_directory_of_the_caller() {
     in_private_mounts(|temp| {
-        let want = Want { sysctls: sysctls(&[("net.ipv4.no_such_sysctl", "1")]), ..all() };
+        let want = PinSpec { sysctls: sysctls(&[("net.ipv4.no_such_sysctl", "1")]), ..all() };
         Pins::create(temp, &want).unwrap_err();
         assert_eq!(fs::read_dir(temp).unwrap().count(), 0);
     });
@@ -159,10 +159,10 @@ fn requests_that_would_touch_the_host_are_refused_before_anything_is_made() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         for want in [
-            Want { sysctls: sysctls(&[("net.core.somaxconn", "1")]), ipc: true, ..Want::default() },
-            Want { sysctls: sysctls(&[("vm.swappiness", "1")]), ..all() },
-            Want { hostname: Some("a".to_owned()), net: true, ..Want::default() },
-            Want { hostname: Some("a\nb".to_owned()), ..all() },
+            PinSpec { sysctls: sysctls(&[("net.core.somaxconn", "1")]), ipc: true, ..PinSpec::default() },
+            PinSpec { sysctls: sysctls(&[("vm.swappiness", "1")]), ..all() },
+            PinSpec { hostname: Some("a".to_owned()), net: true, ..PinSpec::default() },
+            PinSpec { hostname: Some("a\nb".to_owned()), ..all() },
         ] {
             let error = Pins::create(&dir, &want).unwrap_err();
             assert!(error.is_invalid_request(), "{error}");
@@ -176,7 +176,7 @@ fn requests_that_would_touch_the_host_are_refused_before_anything_is_made() {
 fn pins_in_use_are_not_replaced() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
-        let first = Pins::create(&dir, &Want { ipc: true, ..Want::default() }).unwrap();
+        let first = Pins::create(&dir, &PinSpec { ipc: true, ..PinSpec::default() }).unwrap();
         assert!(matches!(Pins::create(&dir, &all()), Err(Error::AlreadyPinned { .. })));
         assert_eq!(Pins::open(&dir).unwrap(), first, "the refused call must leave the pins as they were");
         assert!(!dir.join("net").exists());
@@ -188,7 +188,7 @@ fn a_creation_cut_short_is_seen_and_cleared_away() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         // What a kill leaves after the files are made and the first is mounted.
-        Pins::create(&dir, &Want { net: true, ..Want::default() }).unwrap();
+        Pins::create(&dir, &PinSpec { net: true, ..PinSpec::default() }).unwrap();
         fs::write(dir.join("ipc"), "").unwrap();
         assert!(matches!(Pins::open(&dir), Err(Error::NotNamespace { .. })));
         Pins::remove(&dir).unwrap();
@@ -200,7 +200,7 @@ fn a_creation_cut_short_is_seen_and_cleared_away() {
 fn removal_takes_stacked_mounts_and_leaves_files_of_others() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
-        Pins::create(&dir, &Want { uts: true, ..Want::default() }).unwrap();
+        Pins::create(&dir, &PinSpec { uts: true, ..PinSpec::default() }).unwrap();
         let pin = dir.join("uts");
         mount(
             Some(Path::new("/proc/thread-self/ns/uts")),
@@ -257,7 +257,7 @@ fn namespaces_belong_to_the_user_namespace_and_files_can_be_mapped_into_it() {
         let dir = temp.join("ns");
         let map = vec![[0, 100_000, 65_536]];
         let users = Some(Users { uids: map.clone(), gids: map });
-        let want = Want { users, hostname: Some("mapped".to_owned()), ..all() };
+        let want = PinSpec { users, hostname: Some("mapped".to_owned()), ..all() };
         let made = Pins::create(&dir, &want).unwrap();
         let path = |ns| made.path(ns).unwrap();
         // As root inside, and as nobody else: only who owns the network may change it.
@@ -298,7 +298,7 @@ fn maps_that_the_kernel_refuses_leave_nothing() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         let users = Some(Users { uids: vec![[0, 1, 10], [5, 20, 10]], gids: vec![[0, 1, 10]] });
-        assert!(Pins::create(&dir, &Want { users, ..all() }).is_err());
+        assert!(Pins::create(&dir, &PinSpec { users, ..all() }).is_err());
         assert!(!dir.exists() && mount_points_under(temp).unwrap().is_empty());
     });
 }

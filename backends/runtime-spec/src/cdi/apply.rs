@@ -4,7 +4,7 @@ use std::path::Path;
 
 use switchyard_core::{Error, Result};
 
-use super::file::{Edits, Hook, Mount, Node};
+use super::file::{CdiDeviceNode, CdiHook, CdiMount, Edits};
 use crate::input::{HostFs, HostNode};
 use crate::{oci, text};
 
@@ -64,12 +64,12 @@ fn put_variable(env: &mut Vec<String>, line: &str) {
     }
 }
 
-fn put_node(node: &Node, user: &oci::User, linux: &mut oci::Linux, fs: &dyn HostFs) -> Result<()> {
-    let Node { path, host_path, kind, major, minor, file_mode, permissions, uid, gid } = node;
+fn put_node(node: &CdiDeviceNode, user: &oci::User, linux: &mut oci::Linux, fs: &dyn HostFs) -> Result<()> {
+    let CdiDeviceNode { path, host_path, kind, major, minor, file_mode, permissions, uid, gid } = node;
     let told = kind.as_deref().filter(|kind| *kind == "p" || major.is_some());
     let found = match told {
         Some(_) => None,
-        None => Some(look(host_path.as_deref().unwrap_or(path), fs)?),
+        None => Some(stat_device(host_path.as_deref().unwrap_or(path), fs)?),
     };
     let id = |told: Option<u32>, of_process: u32| told.unwrap_or(of_process);
     let device = oci::LinuxDevice {
@@ -102,7 +102,7 @@ fn put_node(node: &Node, user: &oci::User, linux: &mut oci::Linux, fs: &dyn Host
     Ok(())
 }
 
-fn look(path: &str, fs: &dyn HostFs) -> Result<crate::input::DeviceInfo> {
+fn stat_device(path: &str, fs: &dyn HostFs) -> Result<crate::input::DeviceInfo> {
     let refused = |why: &str| Error::invalid("cdi_devices", format!("device node {path} {why}"));
     match fs.node(Path::new(path)).map_err(|fault| refused("cannot be used").with_source(fault))? {
         HostNode::Device(info) => Ok(info),
@@ -110,8 +110,8 @@ fn look(path: &str, fs: &dyn HostFs) -> Result<crate::input::DeviceInfo> {
     }
 }
 
-fn to_mount(mount: &Mount) -> oci::Mount {
-    let Mount { host_path, container_path, options, kind } = mount;
+fn to_mount(mount: &CdiMount) -> oci::Mount {
+    let CdiMount { host_path, container_path, options, kind } = mount;
     let mut options = options.clone();
     let kind = kind.clone().filter(|kind| !kind.is_empty()).unwrap_or_else(|| "bind".to_owned());
     if kind == "bind" && !options.iter().any(|option| option == "bind" || option == "rbind") {
@@ -120,7 +120,7 @@ fn to_mount(mount: &Mount) -> oci::Mount {
     oci::Mount { destination: container_path.clone(), kind, source: host_path.clone(), options }
 }
 
-fn to_hook(hook: &Hook) -> oci::Hook {
-    let Hook { hook_name: _, path, args, env, timeout } = hook;
+fn to_hook(hook: &CdiHook) -> oci::Hook {
+    let CdiHook { hook_name: _, path, args, env, timeout } = hook;
     oci::Hook { path: path.clone(), args: args.clone(), env: env.clone(), timeout: *timeout }
 }

@@ -32,15 +32,15 @@ pub(crate) struct Edits {
     /// Variables, `NAME=value`.
     pub(crate) env: Vec<String>,
     /// Device nodes.
-    pub(crate) device_nodes: Vec<Node>,
+    pub(crate) device_nodes: Vec<CdiDeviceNode>,
     /// Network devices.
-    pub(crate) net_devices: Vec<NetDevice>,
+    pub(crate) net_devices: Vec<CdiNetDevice>,
     /// Programs of the host that are run at points of a container's life.
-    pub(crate) hooks: Vec<Hook>,
+    pub(crate) hooks: Vec<CdiHook>,
     /// Mounts.
-    pub(crate) mounts: Vec<Mount>,
+    pub(crate) mounts: Vec<CdiMount>,
     /// Classes of cache and memory bandwidth.
-    pub(crate) intel_rdt: Option<Rdt>,
+    pub(crate) intel_rdt: Option<CdiIntelRdt>,
     /// Groups of the process.
     pub(crate) additional_gids: Vec<u32>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Edits {
 /// A device node.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Node {
+pub(crate) struct CdiDeviceNode {
     pub(crate) path: String,
     pub(crate) host_path: Option<String>,
     #[serde(rename = "type")]
@@ -64,7 +64,7 @@ pub(crate) struct Node {
 /// A network device.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct NetDevice {
+pub(crate) struct CdiNetDevice {
     pub(crate) host_interface_name: String,
     pub(crate) name: String,
 }
@@ -72,7 +72,7 @@ pub(crate) struct NetDevice {
 /// A program of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Hook {
+pub(crate) struct CdiHook {
     pub(crate) hook_name: String,
     pub(crate) path: String,
     #[serde(default)]
@@ -85,7 +85,7 @@ pub(crate) struct Hook {
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Mount {
+pub(crate) struct CdiMount {
     pub(crate) host_path: String,
     pub(crate) container_path: String,
     #[serde(default)]
@@ -97,7 +97,7 @@ pub(crate) struct Mount {
 /// Classes of cache and memory bandwidth, in the words of the runtime spec.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Rdt {
+pub(crate) struct CdiIntelRdt {
     #[serde(rename = "closID", skip_serializing_if = "Option::is_none")]
     clos_id: Option<String>,
     #[serde(rename = "l3CacheSchema", skip_serializing_if = "Option::is_none")]
@@ -282,7 +282,8 @@ impl Edits {
                 return Err(format!("hook {:?} of {:?} is none", hook.hook_name, hook.path));
             }
         }
-        let relative = |mount: &&Mount| !mount.container_path.starts_with('/') || mount.host_path.is_empty();
+        let relative =
+            |mount: &&CdiMount| !mount.container_path.starts_with('/') || mount.host_path.is_empty();
         match self.mounts.iter().find(relative) {
             Some(mount) => Err(format!("mount at {:?} has no absolute path", mount.container_path)),
             None => Ok(()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::file::{Edits, Node};
+use super::file::{CdiDeviceNode, Edits};
 use super::{Directory, is_word};
 use crate::input::HostFs;
 
@@ -99,8 +99,9 @@ impl Listed {
     }
 }
 
-fn node(node: &Node) -> ListedNode {
-    let Node { path, host_path, kind, major, minor, file_mode: _, permissions: _, uid: _, gid: _ } = node;
+fn node(node: &CdiDeviceNode) -> ListedNode {
+    let CdiDeviceNode { path, host_path, kind, major, minor, file_mode: _, permissions: _, uid: _, gid: _ } =
+        node;
     let told = |number: &Option<i64>| number.and_then(|number| u32::try_from(number).ok());
     // As for containers, numbers count only together with the type.
     let number = match (kind.as_deref(), told(major), told(minor)) {

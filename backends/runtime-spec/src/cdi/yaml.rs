@@ -78,7 +78,7 @@ struct Done {
 
 impl Reader {
     fn open(&mut self, anchor: usize, content: Content) -> Result<(), String> {
-        self.spend(1, 1)?;
+        self.charge(1, 1)?;
         self.open.push(Open { anchor, content, values: 1, depth: 0 });
         Ok(())
     }
@@ -92,31 +92,31 @@ impl Reader {
             Content::Object(_, Some(key)) => return Err(format!("key {key:?} has no value")),
             Content::Object(object, None) => Value::Object(object),
         };
-        self.put(anchor, Done { value, values, depth: depth + 1 })
+        self.insert(anchor, Done { value, values, depth: depth + 1 })
     }
 
     fn scalar(&mut self, text: String, style: TScalarStyle, anchor: usize) -> Result<(), String> {
-        self.spend(1, 1)?;
+        self.charge(1, 1)?;
         let value = if style == TScalarStyle::Plain { plain(&text)? } else { Value::String(text) };
-        self.put(anchor, Done { value, values: 1, depth: 1 })
+        self.insert(anchor, Done { value, values: 1, depth: 1 })
     }
 
     fn alias(&mut self, anchor: usize) -> Result<(), String> {
         // What refers to itself is not whole yet.
         let done = self.anchors.get(&anchor).cloned().ok_or("it has a value that is none")?;
-        self.spend(done.values, done.depth)?;
-        self.put(0, done)
+        self.charge(done.values, done.depth)?;
+        self.insert(0, done)
     }
 
     /// Counts values that come below what is open, and nest so deep.
-    fn spend(&mut self, values: usize, depth: usize) -> Result<(), String> {
+    fn charge(&mut self, values: usize, depth: usize) -> Result<(), String> {
         let left = self.left.checked_sub(values).filter(|_| self.open.len() + depth <= MAX_DEPTH);
         self.left = left.ok_or("it is too large")?;
         Ok(())
     }
 
     /// Puts a value into what is open, or makes it the document.
-    fn put(&mut self, anchor: usize, done: Done) -> Result<(), String> {
+    fn insert(&mut self, anchor: usize, done: Done) -> Result<(), String> {
         if anchor > 0 {
             self.anchors.insert(anchor, done.clone());
         }

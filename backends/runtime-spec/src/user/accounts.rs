@@ -18,7 +18,7 @@ pub(super) struct Account {
 
 /// What is looked for in `/etc/group`.
 #[derive(Default)]
-pub(super) struct Wish<'a> {
+pub(super) struct GroupQuery<'a> {
     /// Groups whose numbers are wanted.
     pub(super) names: BTreeSet<&'a str>,
     /// The user whose groups are wanted.
@@ -51,7 +51,7 @@ pub(super) fn find_account(passwd: impl BufRead, user: &Id) -> io::Result<Option
 }
 
 /// Looks through `/etc/group`.
-pub(super) fn find_groups(group: impl BufRead, wish: &Wish<'_>) -> io::Result<Groups> {
+pub(super) fn find_groups(group: impl BufRead, wish: &GroupQuery<'_>) -> io::Result<Groups> {
     let mut groups = Groups::default();
     let mut seen = BTreeSet::new();
     let mut fields = Fields::new(group);

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lgetxattr, lsetxattr, makedev, mknodat};
-use switchyard_tree::{Budget, Cancel, Copied, Error, copy, open, open_below};
+use switchyard_tree::{Budget, Cancel, CopyReport, Error, copy, open, open_below};
 
 use crate::{build, makes, snapshot};
 
-fn copy_all(from: &Path, to: &Path, budget: &mut Budget) -> Result<Copied, Error> {
+fn copy_all(from: &Path, to: &Path, budget: &mut Budget) -> Result<CopyReport, Error> {
     fs::create_dir(to).expect("what a test makes can be used");
     copy(
         open(from).expect("what a test makes can be used"),
@@ -33,7 +33,7 @@ proptest! {
         let from = dir.path().join("from");
 let to = dir.path().join("to");
         build(&from, &tree);
-        prop_assert_eq!(copy_all(&from, &to, &mut plenty()).unwrap(), Copied::default());
+        prop_assert_eq!(copy_all(&from, &to, &mut plenty()).unwrap(), CopyReport::default());
         prop_assert_eq!(snapshot(&to), snapshot(&from));
     }
 }
@@ -66,7 +66,7 @@ fn owners_attributes_devices_and_names_of_one_file_are_copied() {
         lsetxattr(from.join(path), name, value, XattrFlags::empty()).unwrap();
     }
     lsetxattr(from.join("sub"), "trusted.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
-    assert_eq!(copy_all(&from, &to, &mut plenty()).unwrap(), Copied::default());
+    assert_eq!(copy_all(&from, &to, &mut plenty()).unwrap(), CopyReport::default());
     assert_eq!(snapshot(&to), snapshot(&from));
     let get = |path: &str, name: &str| {
         let mut value = vec![0; 100];

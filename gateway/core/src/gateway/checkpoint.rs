@@ -17,12 +17,14 @@ impl Scope {
     pub async fn checkpoint_task(&self, id: &str, spec: CheckpointSpec) -> Result<()> {
         let id = self.running_task(id)?.id;
         let gateway = self.gateway.clone();
-        self.gateway.tracked(format!("checkpoint of task {id}"), checkpoint_task(gateway, id, spec)).await
+        self.gateway
+            .run_detached(format!("checkpoint of task {id}"), checkpoint_task(gateway, id, spec))
+            .await
     }
 }
 
 async fn checkpoint_task(gateway: Gateway, id: TaskId, spec: CheckpointSpec) -> Result<()> {
-    let _turn = gateway.task_turn(id).await?;
+    let _turn = gateway.lock_task(id).await?;
     let task = gateway.shared.table.task(id).ok_or_else(|| no_task(id))?;
     if !task.state.is_running() {
         let state = task.state.as_str();

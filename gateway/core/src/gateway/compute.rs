@@ -11,7 +11,7 @@ use crate::state::{TaskEvent, TaskState};
 use crate::table::{Sandbox, Task};
 
 /// Whose claim it is: the owner, and the sandbox of the task.
-type Place = (Owner, SandboxId);
+type Claimant = (Owner, SandboxId);
 
 impl Gateway {
     /// Gives a task that is to be made or started what it claims.
@@ -22,13 +22,13 @@ impl Gateway {
     pub(super) fn claim_compute(
         &self,
         id: TaskId,
-        place: Place,
+        place: Claimant,
         resources: &Resources,
         claim: ComputeClaim,
     ) -> Result<()> {
         let holder = self.compute_holder(place, resources, claim);
         let claimed = self.ledger().compute.claim(id, holder);
-        self.warn_of_all(claimed.map_err(|refusal| self.refused(refusal))?);
+        self.warn_of_all(claimed.map_err(|refusal| self.record_refusal(refusal))?);
         Ok(())
     }
 
@@ -36,13 +36,13 @@ impl Gateway {
     ///
     /// # Errors
     /// Those of [`Gateway::claim_compute`].
-    pub(super) fn take_up_compute(&self, task: &Task) -> Result<()> {
+    pub(super) fn reclaim_compute(&self, task: &Task) -> Result<()> {
         let place = (task.meta.owner, task.sandbox);
         self.claim_compute(task.id, place, &task.details.resources, task.details.compute)
     }
 
     /// Takes back all that was given to a task that could not be made.
-    pub(super) fn give_back(&self, id: TaskId, leases: &[LeaseClaim]) {
+    pub(super) fn release_claims(&self, id: TaskId, leases: &[LeaseClaim]) {
         self.unbind(leases);
         self.ledger().compute.release(id);
     }
@@ -59,18 +59,18 @@ impl Gateway {
     ) -> Result<()> {
         let holder = self.compute_holder((task.meta.owner, task.sandbox), resources, claim);
         let changed = self.ledger().compute.change(task.id, holder);
-        self.warn_of_all(changed.map_err(|refusal| self.refused(refusal))?);
+        self.warn_of_all(changed.map_err(|refusal| self.record_refusal(refusal))?);
         Ok(())
     }
 
     /// Puts down what a task has by what is on the table about it.
-    pub(super) fn settle_compute(&self, id: TaskId) {
+    pub(super) fn sync_compute(&self, id: TaskId) {
         let Some(task) = self.shared.table.task(id) else { return };
         let place = (task.meta.owner, task.sandbox);
         let holder = self.compute_holder(place, &task.details.resources, task.details.compute);
-        self.ledger().compute.hold(id, holder);
+        self.ledger().compute.record(id, holder);
         // One that ends from here on gives back what was put down just now.
-        if self.shared.table.task(id).is_none_or(|task| !counts(&task.state)) {
+        if self.shared.table.task(id).is_none_or(|task| !holds_compute(&task.state)) {
             self.ledger().compute.end(id);
         }
     }
@@ -78,7 +78,7 @@ impl Gateway {
     /// Applies an event to a task, and gives it before and after. When it has ended nothing is kept for it any more.
     pub(super) fn apply_task(&self, id: TaskId, event: TaskEvent) -> Result<(Arc<Task>, Arc<Task>)> {
         let (before, after) = self.shared.table.apply_task(id, event)?;
-        if counts(&before.state) && !counts(&after.state) {
+        if holds_compute(&before.state) && !holds_compute(&after.state) {
             self.ledger().compute.end(id);
         }
         Ok((before, after))
@@ -86,7 +86,7 @@ impl Gateway {
 
     fn compute_holder(
         &self,
-        (owner, sandbox): Place,
+        (owner, sandbox): Claimant,
         resources: &Resources,
         claim: ComputeClaim,
     ) -> ComputeHolder {
@@ -109,12 +109,12 @@ pub(super) fn recovered_holder(task: &Task, home: &Sandbox) -> ComputeHolder {
         sandbox: home.id,
         name: home.meta.name.clone(),
         cpus: cpus(&task.details.resources, claim),
-        reserved: if counts(&task.state) { claim.reserved } else { Reserved::default() },
+        reserved: if holds_compute(&task.state) { claim.reserved } else { Reserved::default() },
     }
 }
 
 /// Whether what a task in this state reserves is kept for it.
-const fn counts(state: &TaskState) -> bool {
+const fn holds_compute(state: &TaskState) -> bool {
     match state {
         TaskState::Created | TaskState::Starting | TaskState::Running { .. } | TaskState::Stopping { .. } => {
             true

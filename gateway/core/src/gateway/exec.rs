@@ -13,8 +13,8 @@ use crate::stream::Source;
 
 mod bounds;
 
-pub(super) use bounds::{Budget, Commands};
-use bounds::{Counted, Taken};
+pub(super) use bounds::{CommandCounts, OutputBudget};
+use bounds::{CountedControl, OutputCharge};
 
 /// How much of each stream [`Scope::exec_sync`] keeps; the rest is read and dropped.
 pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
@@ -24,7 +24,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which part of what a command writes is kept of each stream; the rest is read and dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keep {
+enum Retain {
     /// This many bytes from the beginning.
     First(usize),
     /// This many bytes up to the end.
@@ -54,10 +54,10 @@ impl Scope {
         }
         let task = self.running_task(id)?;
         let shared = &self.gateway.shared;
-        let place = shared.commands.place(task.id, shared.limits.exec_per_task)?;
+        let place = shared.exec_counts.acquire(task.id, shared.limits.exec_per_task)?;
         let process = shared.backend.exec(task.id, spec).await?;
         let ExecProcess { stdin, stdout, stderr, control } = process;
-        Ok(ExecProcess { stdin, stdout, stderr, control: Box::new(Counted::new(control, place)) })
+        Ok(ExecProcess { stdin, stdout, stderr, control: Box::new(CountedControl::new(control, place)) })
     }
 
     /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` of `None` waits for ever.
@@ -73,7 +73,7 @@ impl Scope {
         spec: &ExecSpec,
         timeout: Option<Duration>,
     ) -> Result<ExecOutput> {
-        self.exec_to_end(id, spec, timeout, Keep::First(OUTPUT_LIMIT)).await
+        self.exec_to_end(id, spec, timeout, Retain::First(OUTPUT_LIMIT)).await
     }
 
     /// As [`Scope::exec_sync`], but of each stream only this many bytes are kept, the last ones, and output that children hold open after
@@ -88,7 +88,7 @@ impl Scope {
         timeout: Option<Duration>,
         bytes: usize,
     ) -> Result<ExecOutput> {
-        self.exec_to_end(id, spec, timeout, Keep::Last(bytes)).await
+        self.exec_to_end(id, spec, timeout, Retain::Last(bytes)).await
     }
 
     async fn exec_to_end(
@@ -96,7 +96,7 @@ impl Scope {
         id: &str,
         spec: &ExecSpec,
         timeout: Option<Duration>,
-        keep: Keep,
+        keep: Retain,
     ) -> Result<ExecOutput> {
         // What is beyond all clocks is no limit.
         let deadline =
@@ -126,7 +126,7 @@ impl Scope {
                 }
             };
             // A child may hold the pipes for ever: the process itself has ended, so wait a while and go.
-            if matches!(keep, Keep::Last(_)) {
+            if matches!(keep, Retain::Last(_)) {
                 return tokio::select! {
                     output = &mut collected => Ok(finish(code, output?)),
                     () = control.cut_output(spec.drain) => Ok(finish(code, collected.await?)),
@@ -157,7 +157,7 @@ impl Scope {
 impl Scope {
     fn not_started(&self, id: &str, limit: Duration) -> Error {
         let still =
-            self.running_task(id).ok().and_then(|task| self.gateway.shared.backend.why_still(task.id));
+            self.running_task(id).ok().and_then(|task| self.gateway.shared.backend.exec_blocked(task.id));
         still.unwrap_or_else(|| {
             Error::deadline(format!(
                 "the command was not even started within {limit:?}: does the runtime hang?"
@@ -182,7 +182,7 @@ async fn kill(control: &dyn ExecControl) -> Result<()> {
 /// What has been read of a stream. Its bytes are the caller's to give back with the answer.
 struct Collected<'a> {
     bytes: BytesMut,
-    _taken: Taken<'a>,
+    _charge: OutputCharge<'a>,
 }
 
 fn finish(code: i32, (stdout, stderr): (Collected<'_>, Collected<'_>)) -> ExecOutput {
@@ -190,11 +190,11 @@ fn finish(code: i32, (stdout, stderr): (Collected<'_>, Collected<'_>)) -> ExecOu
 }
 
 impl Scope {
-    async fn collect(&self, stream: Option<Source>, keep: Keep) -> Result<Collected<'_>> {
+    async fn collect(&self, stream: Option<Source>, keep: Retain) -> Result<Collected<'_>> {
         let shared = &self.gateway.shared;
-        let mut taken = shared.output.none(shared.limits.exec_output_bytes);
+        let mut taken = shared.exec_output.charge(shared.limits.exec_output_bytes);
         let mut kept = BytesMut::new();
-        let Some(mut stream) = stream else { return Ok(Collected { bytes: kept, _taken: taken }) };
+        let Some(mut stream) = stream else { return Ok(Collected { bytes: kept, _charge: taken }) };
         let mut chunk = BytesMut::with_capacity(64 << 10);
         loop {
             chunk.clear();
@@ -203,20 +203,20 @@ impl Scope {
                 .await
                 .map_err(|error| Error::internal("read the output of a command").with_source(error))?;
             if read == 0 {
-                return Ok(Collected { bytes: kept, _taken: taken });
+                return Ok(Collected { bytes: kept, _charge: taken });
             }
             match keep {
-                Keep::First(limit) => {
+                Retain::First(limit) => {
                     let room = limit - kept.len();
                     chunk.truncate(room);
-                    taken.set(kept.len() + chunk.len())?;
+                    taken.resize(kept.len() + chunk.len())?;
                     kept.extend_from_slice(&chunk);
                 }
-                Keep::Last(limit) => {
-                    taken.set(kept.len() + chunk.len())?;
+                Retain::Last(limit) => {
+                    taken.resize(kept.len() + chunk.len())?;
                     kept.extend_from_slice(&chunk);
                     kept.advance(kept.len().saturating_sub(limit));
-                    taken.set(kept.len())?;
+                    taken.resize(kept.len())?;
                 }
             }
         }

@@ -48,7 +48,7 @@ impl Scope {
     /// `Unavailable` before recovery, or if the store cannot be read.
     pub async fn image(&self, reference: &str) -> Result<Option<Image>> {
         let found = self.gateway.ready()?.backend.images().get(reference).await?;
-        Ok(found.filter(|image| image.is_open_to(self.owner)).map(|image| self.seen(image)))
+        Ok(found.filter(|image| image.is_open_to(self.owner)).map(|image| self.as_seen_by_owner(image)))
     }
 
     /// The configuration of an image that this owner may use, as JSON.
@@ -71,7 +71,7 @@ impl Scope {
     /// `Unavailable` before recovery, or if the store cannot be read.
     pub async fn images(&self) -> Result<Vec<Image>> {
         let images = self.gateway.ready()?.backend.images().list().await?;
-        Ok(images.into_iter().map(|image| self.seen(image)).collect())
+        Ok(images.into_iter().map(|image| self.as_seen_by_owner(image)).collect())
     }
 
     /// Lets go of an image, which goes under all names that no other owner holds, unless another owner's tasks use it. Idempotent.
@@ -93,9 +93,9 @@ impl Scope {
     }
 
     /// The image as this owner sees it: what it cannot remove it need not try to.
-    fn seen(&self, image: Image) -> Image {
+    fn as_seen_by_owner(&self, image: Image) -> Image {
         let others_alone =
-            !image.brought && !image.holders.is_empty() && !image.holders.contains_key(&self.owner);
+            !image.imported && !image.holders.is_empty() && !image.holders.contains_key(&self.owner);
         let pinned = image.pinned || others_alone || self.used_by_others(&image.id);
         Image { pinned, ..image }
     }

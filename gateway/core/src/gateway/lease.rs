@@ -12,7 +12,7 @@ use super::{Gateway, NamedDevices, Scope};
 use crate::device::{Inventories, Inventory, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
-use crate::ledger::{LeaseState, Named, Reason, StoredLease, Ticked, Ticks, View};
+use crate::ledger::{DeviceNames, LeaseState, Reason, StoredLease, TickLimits, TickOutcome, View};
 use crate::spec::{LeaseClaim, TaskSpec};
 use crate::state::TaskState;
 use crate::table::Task;
@@ -31,7 +31,7 @@ pub struct Leased {
 
 /// What a task that is being made has.
 #[derive(Debug)]
-pub(super) struct Bound {
+pub(super) struct BoundClaims {
     /// All its claims.
     pub(super) claims: Vec<LeaseClaim>,
     /// Those of them that its sandbox did not have before.
@@ -40,25 +40,25 @@ pub(super) struct Bound {
 
 /// How each owner sees the devices, for those owners that somebody looks for.
 #[derive(Debug, Default)]
-pub(super) struct Views {
+pub(super) struct DeviceViews {
     /// Counts changes.
     changes: watch::Sender<u64>,
-    of: Mutex<BTreeMap<Owner, watch::Sender<Option<Arc<Inventory>>>>>,
+    by_owner: Mutex<BTreeMap<Owner, watch::Sender<Option<Arc<Inventory>>>>>,
 }
 
 // === impl Views ===
 
-impl Views {
+impl DeviceViews {
     /// Something has changed: whoever looks is told soon.
-    pub(super) fn touch(&self) {
+    pub(super) fn mark_changed(&self) {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     fn subscribe(&self, owner: Owner) -> Inventories {
-        let mut views = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut views = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
         let view = views.entry(owner).or_insert_with(|| watch::Sender::new(None)).subscribe();
         drop(views);
-        self.touch();
+        self.mark_changed();
         view
     }
 }
@@ -83,7 +83,7 @@ impl Scope {
         let owner = self.owner;
         let slots = slots.to_vec();
         let what = format!("lease of devices to {owner}");
-        self.gateway.tracked(what, async move { gateway.lease(owner, &slots).await }).await
+        self.gateway.run_detached(what, async move { gateway.lease(owner, &slots).await }).await
     }
 
     /// What a task gets with a lease of this owner, as the devices are now; `None` for a token that is no lease of this owner's, or not any
@@ -116,10 +116,10 @@ impl Scope {
     ///
     /// # Errors
     /// `DeadlineExceeded` if that takes longer than `patience`: try again.
-    pub async fn vacated(&self, slots: &[String], patience: Duration) -> Result<()> {
+    pub async fn wait_until_free(&self, slots: &[String], patience: Duration) -> Result<()> {
         let mut changes = self.gateway.shared.views.changes.subscribe();
         let vacated = async {
-            while self.gateway.ledger().devices.awaits_an_end(self.owner, slots) {
+            while self.gateway.ledger().devices.has_slot_awaiting_release(self.owner, slots) {
                 // The sender lives as long as the gateway.
                 let _ = changes.changed().await;
             }
@@ -132,11 +132,11 @@ impl Scope {
 
     /// Says which slots the orchestrator's pods have, by its own list: a lease that nothing was made with, and that is missing in several
     /// lists one after the other, has ended.
-    pub async fn unlisted(&self, listed: &BTreeSet<String>) {
+    pub async fn reconcile_listed(&self, listed: &BTreeSet<String>) {
         let ended = self.gateway.ledger().devices.end_unlisted(self.owner, listed);
         if !ended.is_empty() {
             tracing::info!(owner = %self.owner, leases = ended.len(), "leases ended that their orchestrator has no more");
-            self.gateway.shared.views.touch();
+            self.gateway.shared.views.mark_changed();
             self.gateway.remove_stored(&ended).await;
         }
     }
@@ -146,7 +146,7 @@ impl Scope {
     pub fn start_failed(&self, leases: &[LeaseClaim]) {
         let tokens: Vec<LeaseToken> = leases.iter().map(|claim| claim.token).collect();
         if !self.gateway.ledger().devices.start_failed(self.owner, &tokens).is_empty() {
-            self.gateway.shared.views.touch();
+            self.gateway.shared.views.mark_changed();
         }
     }
 
@@ -171,7 +171,7 @@ impl Gateway {
     pub fn watch_devices(&self, mut hardware: Inventories) {
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
-            gateway.shared.unwatched.run_until_cancelled(gateway.tell_views()).await;
+            gateway.shared.unwatched.run_until_cancelled(gateway.publish_views()).await;
         });
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
@@ -180,7 +180,7 @@ impl Gateway {
                 let seen = hardware.borrow_and_update().clone();
                 if let Some(seen) = seen {
                     gateway.ledger().devices.set_inventory(&seen);
-                    shared.views.touch();
+                    shared.views.mark_changed();
                 }
                 tokio::select! {
                     changed = hardware.changed() => if changed.is_err() { return },
@@ -207,14 +207,14 @@ impl Gateway {
                         format!("lease {token} is in use by {name} of {}: it ends with that", lease.owner);
                     return Err(Error::failed_precondition(text));
                 }
-                LeaseState::Bound { .. } => ledger.devices.take_from_stopped(token),
-                LeaseState::Unbound { .. } | LeaseState::LetGo { .. } => {
+                LeaseState::Bound { .. } => ledger.devices.unbind_stopped(token),
+                LeaseState::Unbound { .. } | LeaseState::Released { .. } => {
                     ledger.devices.drop_unused(token);
                 }
             }
         }
         tracing::info!(lease = %token, "a lease of devices was ended by an operator");
-        self.shared.views.touch();
+        self.shared.views.mark_changed();
         self.remove_stored(&[token]).await;
         Ok(())
     }
@@ -227,11 +227,11 @@ impl Gateway {
 
     async fn lease(&self, owner: Owner, slots: &[String]) -> Result<Leased> {
         self.ready()?;
-        let _turn = self.shared.lease_turns.take(owner).await;
+        let _turn = self.shared.lease_locks.lock(owner).await;
         let granted = self.ledger().devices.lease(owner, slots, LeaseToken::random());
-        let granted = granted.map_err(|refusal| self.refused(refusal))?;
+        let granted = granted.map_err(|refusal| self.record_refusal(refusal))?;
         let token = granted.token;
-        self.shared.views.touch();
+        self.shared.views.mark_changed();
         // Written before the new one, and so on disk with it: no two that overlap come back together after a power cut.
         self.remove_stored(&granted.ended).await;
         // Also one that there was already: it may have been taken back from a task, and not be on disk.
@@ -239,7 +239,7 @@ impl Gateway {
         if let Err(error) = self.shared.leases.put(&stored).await {
             if granted.is_new {
                 self.ledger().devices.drop_unused(token);
-                self.shared.views.touch();
+                self.shared.views.mark_changed();
                 self.remove_stored(&[token]).await;
             }
             return Err(error.context(format!("lease devices {slots:?}")));
@@ -250,7 +250,7 @@ impl Gateway {
     /// Gives the leases that a task names to the sandbox that it is made in, and leases the devices that it names itself; all or none. A
     /// lease that is not known any more, as one whose task was removed before a predecessor ended, does no harm if the task names its
     /// devices as well and they are free.
-    pub(super) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<Bound> {
+    pub(super) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<BoundClaims> {
         let name = self.shared.table.sandbox(sandbox).map(|home| home.meta.name.clone()).unwrap_or_default();
         let had = self.ledger().devices.of_sandbox(sandbox);
         let fresh = |claims: &[LeaseClaim]| {
@@ -266,14 +266,14 @@ impl Gateway {
                 Err(refusal) if refusal.reason == Reason::Lost => lost = Some(refusal),
                 Err(refusal) => {
                     self.unbind(&fresh(&bound));
-                    return Err(self.refused(refusal));
+                    return Err(self.record_refusal(refusal));
                 }
             }
         }
         match (self.lease_named(spec, sandbox, &name), lost) {
             (Ok(named), Some(refusal)) if named.is_empty() => {
                 self.unbind(&fresh(&bound));
-                return Err(self.refused(refusal));
+                return Err(self.record_refusal(refusal));
             }
             (Ok(named), _) => {
                 let known: Vec<LeaseToken> = bound.iter().map(|claim| claim.token).collect();
@@ -285,24 +285,24 @@ impl Gateway {
             }
         }
         if !bound.is_empty() {
-            self.shared.views.touch();
+            self.shared.views.mark_changed();
         }
-        Ok(Bound { fresh: fresh(&bound), claims: bound })
+        Ok(BoundClaims { fresh: fresh(&bound), claims: bound })
     }
 
     /// Gives a task that is about to start what it was made with: its sandbox may have been stopped since, and be ready again.
     ///
     /// # Errors
     /// `FailedPrecondition` if somebody else has it by now.
-    pub(super) fn take_up(&self, task: &Task) -> Result<()> {
+    pub(super) fn reclaim_leases(&self, task: &Task) -> Result<()> {
         for claim in &task.details.leases {
             let name = self.shared.table.sandbox(task.sandbox).map(|home| home.meta.name.clone());
             let place = (task.sandbox, name.unwrap_or_default());
-            let taken = self.ledger().devices.take_up(task.meta.owner, claim, place);
-            taken.map_err(|refusal| self.refused(refusal))?;
+            let taken = self.ledger().devices.reclaim(task.meta.owner, claim, place);
+            taken.map_err(|refusal| self.record_refusal(refusal))?;
         }
         if !task.details.leases.is_empty() {
-            self.shared.views.touch();
+            self.shared.views.mark_changed();
         }
         Ok(())
     }
@@ -312,11 +312,11 @@ impl Gateway {
         if nodes.is_empty() && spec.cdi_devices.is_empty() {
             return Ok(Vec::new());
         }
-        let named = Named { nodes: &nodes, cdi: &spec.cdi_devices };
+        let named = DeviceNames { nodes: &nodes, cdi: &spec.cdi_devices };
         let leased = self.ledger().devices.lease_named(spec.meta.owner, named, (sandbox, name));
         match (leased, self.shared.limits.named_devices) {
             (Ok(claims), _) => Ok(claims),
-            (Err(refusal), NamedDevices::Refuse) => Err(self.refused(refusal)),
+            (Err(refusal), NamedDevices::Refuse) => Err(self.record_refusal(refusal)),
             (Err(refusal), NamedDevices::Warn) => {
                 tracing::warn!(task = spec.meta.name, %refusal, "a task names a device that somebody else has: it gets it all the same");
                 Ok(Vec::new())
@@ -342,7 +342,7 @@ impl Gateway {
             }
         }
         if !claims.is_empty() {
-            self.shared.views.touch();
+            self.shared.views.mark_changed();
         }
     }
 
@@ -368,7 +368,7 @@ impl Gateway {
             let LeaseClaim { token, slots, named } = claim.clone();
             if named {
                 self.ledger().devices.revoke(token);
-                self.shared.views.touch();
+                self.shared.views.mark_changed();
                 continue;
             }
             // A removal makes space: it goes on where nothing can be written.
@@ -394,34 +394,34 @@ impl Gateway {
     }
 
     /// Ends what leases hold too long, until the gateway shuts down.
-    pub(super) fn follow_leases(&self) {
+    pub(super) fn expire_leases(&self) {
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
             gateway.shared.unwatched.run_until_cancelled(gateway.tick_leases()).await;
         });
-        self.shared.views.touch();
+        self.shared.views.mark_changed();
     }
 
     async fn tick_leases(&self) {
         let limits = &self.shared.limits;
-        let ticks = Ticks { unbound: ticks(limits.lease), grace: ticks(limits.restart_grace) };
+        let ticks = TickLimits { unbound: ticks(limits.lease), grace: ticks(limits.restart_grace) };
         let mut rounds = interval_at(Instant::now() + TICK, TICK);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             rounds.tick().await;
-            let Ticked { freed, over } = {
+            let TickOutcome { freed, expired: over } = {
                 let mut ledger = self.ledger();
-                if ledger.devices.is_waiting() { ledger.devices.tick(ticks) } else { Ticked::default() }
+                if ledger.devices.has_timers() { ledger.devices.tick(ticks) } else { TickOutcome::default() }
             };
             if freed {
-                self.shared.views.touch();
+                self.shared.views.mark_changed();
             }
             // Those whose start has failed are on disk.
             self.remove_stored(&over).await;
         }
     }
 
-    async fn tell_views(&self) {
+    async fn publish_views(&self) {
         let views = &self.shared.views;
         let mut changes = views.changes.subscribe();
         changes.mark_changed();
@@ -429,14 +429,14 @@ impl Gateway {
         // The sender lives as long as the gateway.
         while changes.changed().await.is_ok() {
             // Views are made from a copy, so that nobody who asks for a lease waits for them.
-            let outlook = Arc::new(self.ledger().devices.outlook());
+            let outlook = Arc::new(self.ledger().devices.snapshot());
             let owners: Vec<Owner> =
-                views.of.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+                views.by_owner.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
             for owner in owners {
                 let view = made.entry(owner).or_default();
                 *view = outlook.view(owner, view);
                 let now = &view.inventory;
-                let views = views.of.lock().unwrap_or_else(PoisonError::into_inner);
+                let views = views.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(view) = views.get(&owner) {
                     view.send_if_modified(|last| {
                         // A view that has not changed is shared with the last one: its address tells, and nothing of it is compared.

@@ -44,8 +44,8 @@ impl Gateway {
 
     /// Whether it is known what of the devices was given out before, so that they can be given out.
     #[must_use]
-    pub fn is_ledger_whole(&self) -> bool {
-        self.ledger().devices.is_whole()
+    pub fn is_ledger_recovered(&self) -> bool {
+        self.ledger().devices.is_recovered()
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -54,7 +54,7 @@ impl Gateway {
     }
 
     /// Tells of a refusal whoever may want to know, and gives the error for who asked.
-    pub(super) fn refused(&self, refusal: Refusal) -> Error {
+    pub(super) fn record_refusal(&self, refusal: Refusal) -> Error {
         self.ledger().count(&refusal);
         tracing::warn!(
             owner = %refusal.owner,
@@ -78,7 +78,7 @@ impl Gateway {
             claims: spec.host_ports.clone(),
         };
         let claimed = self.ledger().ports.claim(id, holder);
-        claimed.map_err(|refusal| self.refused(refusal))
+        claimed.map_err(|refusal| self.record_refusal(refusal))
     }
 
     /// Takes back what a sandbox has that has stopped.
@@ -87,17 +87,17 @@ impl Gateway {
             let mut ledger = self.ledger();
             ledger.ports.release(id);
             ledger.compute.release_sandbox(id);
-            ledger.devices.let_go(id)
+            ledger.devices.release_sandbox(id)
         };
         if !let_go.is_empty() {
-            self.shared.views.touch();
+            self.shared.views.mark_changed();
             self.remove_stored(&let_go).await;
         }
     }
 
     /// Takes back the ports of a sandbox that could not be made, as soon as that is undone: until then packets still go its way.
     pub(super) fn release_when_undone(&self, id: SandboxId) {
-        if self.shared.backend.network_released(id).now_or_never().is_some() {
+        if self.shared.backend.wait_network_released(id).now_or_never().is_some() {
             self.ledger().ports.release(id);
             return;
         }
@@ -105,7 +105,7 @@ impl Gateway {
         self.shared.watchers.spawn(async move {
             let shared = &gateway.shared;
             tokio::select! {
-                () = shared.backend.network_released(id) => {
+                () = shared.backend.wait_network_released(id) => {
                     // One that has been made ready again meanwhile has its ports anew.
                     let stopped = |sandbox: Arc<Sandbox>| sandbox.state == SandboxState::Stopped;
                     if shared.table.sandbox(id).is_none_or(stopped) {
@@ -121,17 +121,19 @@ impl Gateway {
     pub(super) async fn recover_ledger(&self, recovered: &Recovered) {
         let stored = self.shared.leases.load().await;
         let mut in_use: Vec<LeaseToken> = Vec::new();
-        let homes = recovered.sandboxes.iter().filter(|sandbox| holds(&sandbox.state));
+        let homes = recovered.sandboxes.iter().filter(|sandbox| holds_ports(&sandbox.state));
         let homes: BTreeMap<SandboxId, &Sandbox> = homes.map(|sandbox| (sandbox.id, sandbox)).collect();
         {
             let mut ledger = self.ledger();
             for sandbox in homes.values() {
-                ledger.ports.hold(sandbox.id, port_holder(sandbox));
+                ledger.ports.record(sandbox.id, port_holder(sandbox));
             }
             for remnant in &recovered.remnants {
                 let owner = remnant.owner;
                 let name = remnant.name.clone();
-                ledger.ports.hold(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
+                ledger
+                    .ports
+                    .record(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
             }
             for task in &recovered.tasks {
                 let Some(home) = homes.get(&task.sandbox) else {
@@ -141,12 +143,12 @@ impl Gateway {
                     }
                     continue;
                 };
-                ledger.compute.hold(task.id, recovered_holder(task, home));
+                ledger.compute.record(task.id, recovered_holder(task, home));
                 for claim in &task.details.leases {
                     let name = home.meta.name.clone();
                     let lease = Lease::bound(task.meta.owner, claim.slots.clone(), home.id, name);
                     let lease = Lease { named: claim.named, ..lease };
-                    ledger.devices.hold(claim.token, lease);
+                    ledger.devices.record(claim.token, lease);
                     in_use.push(claim.token);
                 }
             }
@@ -161,9 +163,9 @@ impl Gateway {
             Ok(stored) => {
                 let mut ledger = self.ledger();
                 for lease in stored.into_iter().filter(|lease| !in_use.contains(&lease.token)) {
-                    ledger.devices.hold(lease.token, Lease::new(lease.owner, lease.slots));
+                    ledger.devices.record(lease.token, Lease::new(lease.owner, lease.slots));
                 }
-                ledger.devices.set_whole();
+                ledger.devices.set_recovered();
             }
             Err(error) => {
                 tracing::error!(
@@ -177,12 +179,12 @@ impl Gateway {
         for remnant in &recovered.remnants {
             self.release_when_undone(remnant.id);
         }
-        self.follow_leases();
+        self.expire_leases();
     }
 }
 
 /// Whether a sandbox in this state has what it was made with.
-const fn holds(state: &SandboxState) -> bool {
+const fn holds_ports(state: &SandboxState) -> bool {
     match state {
         SandboxState::Ready
         | SandboxState::Stopping

@@ -16,7 +16,7 @@ pub struct Limits {
     /// For a task to end after SIGKILL.
     pub kill: Duration,
     /// For a backend that is away to come back before the end of a killed task is given up on.
-    pub away: Duration,
+    pub outage: Duration,
     /// Between two looks at a backend that is away, at first.
     pub retry_min: Duration,
     /// The same, at most.
@@ -53,7 +53,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             kill: Duration::from_secs(60),
-            away: Duration::from_secs(1),
+            outage: Duration::from_secs(1),
             retry_min: Duration::from_millis(100),
             retry_max: Duration::from_secs(5),
             exec_output_bytes: 256 << 20,

@@ -13,22 +13,26 @@ use crate::id::LeaseToken;
 use crate::spec::TaskSpec;
 
 /// What the provider answers, once.
-type Answer = Arc<OnceCell<Reservation>>;
+type CachedReservation = Arc<OnceCell<Reservation>>;
 
 /// The provider, and what it has answered.
 #[derive(Debug, Default)]
-pub(super) struct Provided {
+pub(super) struct CachedProvider {
     provider: OnceLock<Arc<dyn DeviceProvider>>,
     /// What it has answered, by lease and resource. A second task with a lease waits for the answer that the first has asked for.
-    answers: Mutex<BTreeMap<(LeaseToken, String), Answer>>,
+    reservations: Mutex<BTreeMap<(LeaseToken, String), CachedReservation>>,
 }
 
 // === impl Provided ===
 
-impl Provided {
+impl CachedProvider {
     /// Where the answer for a lease is, or will be. Those of leases that are over are forgotten: `known` are the others.
-    fn answer(&self, known: &BTreeSet<LeaseToken>, key: (LeaseToken, String)) -> Answer {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+    fn cached_reservation(
+        &self,
+        known: &BTreeSet<LeaseToken>,
+        key: (LeaseToken, String),
+    ) -> CachedReservation {
+        let mut answers = self.reservations.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|(token, _), _| known.contains(token));
         Arc::clone(answers.entry(key).or_default())
     }
@@ -46,7 +50,7 @@ impl Scope {
         must: &BTreeSet<String>,
         size: usize,
     ) -> Option<Vec<String>> {
-        let provider = self.gateway.shared.provided.provider.get()?;
+        let provider = self.gateway.shared.provider.provider.get()?;
         if provider.provides(resource) {
             provider.prefer(resource, available, must, size).await
         } else {
@@ -59,9 +63,9 @@ impl Scope {
 
 impl Gateway {
     /// Has a provider say what tasks get that have devices of its groups. Call it once at most, before recovery.
-    pub fn provide_devices(&self, provider: Arc<dyn DeviceProvider>) {
+    pub fn set_device_provider(&self, provider: Arc<dyn DeviceProvider>) {
         // There is one provider in the life of a gateway.
-        let _ = self.shared.provided.provider.set(provider);
+        let _ = self.shared.provider.provider.set(provider);
     }
 
     /// Adds what the provider gives a task that has devices of its groups. What the task has at the same place by itself stays. Leases that
@@ -69,13 +73,13 @@ impl Gateway {
     ///
     /// # Errors
     /// Those of the provider; `Unavailable` for a device that nobody knows (yet).
-    pub(super) async fn equip(&self, spec: &mut TaskSpec) -> Result<()> {
-        let Some(provider) = self.shared.provided.provider.get() else { return Ok(()) };
+    pub(super) async fn add_provided_devices(&self, spec: &mut TaskSpec) -> Result<()> {
+        let Some(provider) = self.shared.provider.provider.get() else { return Ok(()) };
         for claim in &spec.leases.clone() {
             let token = claim.token;
-            for (resource, devices) in self.provided(&**provider, spec, token)? {
+            for (resource, devices) in self.provided_leases(&**provider, spec, token)? {
                 let known = self.ledger().devices.leases().map(|(token, _)| token).collect();
-                let answer = self.shared.provided.answer(&known, (token, resource.clone()));
+                let answer = self.shared.provider.cached_reservation(&known, (token, resource.clone()));
                 let asked = answer.get_or_try_init(|| provider.allocate(&resource, &devices));
                 let given = asked.await?.clone();
                 provider.prepare(&resource, &devices).await?;
@@ -86,7 +90,7 @@ impl Gateway {
     }
 
     /// The devices of a provider that a lease of this task's owner has, by resource.
-    fn provided(
+    fn provided_leases(
         &self,
         provider: &dyn DeviceProvider,
         spec: &TaskSpec,

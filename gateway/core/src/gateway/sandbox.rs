@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use futures::future;
 
-use super::{Gateway, Op, Scope, Shared, gone_is_done};
+use super::{Gateway, Op, Scope, Shared, ignore_not_found};
 use crate::error::{Error, Result};
-use crate::flight::Decision;
 use crate::id::SandboxId;
+use crate::singleflight::Decision;
 use crate::spec::{SandboxSpec, Subnet};
 use crate::state::{SandboxEvent, SandboxState};
 use crate::table::Sandbox;
@@ -22,7 +22,7 @@ impl Scope {
         let gateway = self.gateway.clone();
         let owner = self.owner;
         let work = async move { gateway.shared.backend.set_ranges(owner, ranges).await };
-        self.gateway.tracked(format!("change of the ranges of {owner}"), work).await
+        self.gateway.run_detached(format!("change of the ranges of {owner}"), work).await
     }
 
     /// Makes a sandbox ready. Idempotent under its name: the same request joins the one in flight or gets the sandbox that it made.
@@ -69,8 +69,8 @@ impl Scope {
     /// Those of [`Backend::stop_sandbox`](crate::backend::Backend::stop_sandbox); it can be stopped again.
     pub async fn stop_sandbox(&self, id: &str) -> Result<()> {
         match self.sandbox(id) {
-            Ok(sandbox) => gone_is_done(self.gateway.stop_sandbox(sandbox.id).await),
-            Err(error) => gone_is_done(Err(error)),
+            Ok(sandbox) => ignore_not_found(self.gateway.stop_sandbox(sandbox.id).await),
+            Err(error) => ignore_not_found(Err(error)),
         }
     }
 
@@ -96,7 +96,7 @@ impl Scope {
     pub async fn amend_sandbox(&self, id: SandboxId, note: Vec<u8>) -> Result<()> {
         let id = self.sandbox_by_id(id)?.id;
         let gateway = self.gateway.clone();
-        self.gateway.tracked(format!("note on sandbox {id}"), amend_sandbox(gateway, id, note)).await
+        self.gateway.run_detached(format!("note on sandbox {id}"), amend_sandbox(gateway, id, note)).await
     }
 
     /// Stops a sandbox, removes its tasks and then the sandbox. Idempotent. Cancel-safe: the work goes on.
@@ -116,7 +116,7 @@ impl Scope {
 impl Gateway {
     /// Goes on with a removal that a predecessor had begun, until it is done, the sandbox has been made ready again, or the gateway shuts
     /// down. Who asks for the same joins it.
-    pub(super) fn finish_removal(&self, id: SandboxId) {
+    pub(super) fn resume_removal(&self, id: SandboxId) {
         let gateway = self.clone();
         self.shared.operations.spawn(async move {
             let shared: &Shared = &gateway.shared;
@@ -201,13 +201,14 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
     let shared: &Shared = &gateway.shared;
     let id = SandboxId::random();
     gateway.claim_ports(id, &spec)?;
-    let details = match shared.starts.run(spec.meta.owner, shared.backend.create_sandbox(id, &spec)).await {
-        Ok(details) => details,
-        Err(error) => {
-            gateway.release_when_undone(id);
-            return Err(error);
-        }
-    };
+    let details =
+        match shared.start_limiter.run(spec.meta.owner, shared.backend.create_sandbox(id, &spec)).await {
+            Ok(details) => details,
+            Err(error) => {
+                gateway.release_when_undone(id);
+                return Err(error);
+            }
+        };
     let sandbox =
         Sandbox { id, meta: Arc::new(spec.meta), handler: spec.handler, details, state: SandboxState::Ready };
     // The flight under this name is ours, so the name is free: this cannot fail but by a fault of ours.
@@ -218,7 +219,7 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
 
 async fn amend_sandbox(gateway: Gateway, id: SandboxId, note: Vec<u8>) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    let _turn = shared.sandbox_turns.take(id).await;
+    let _turn = shared.sandbox_locks.lock(id).await;
     gateway.check_ready(id)?;
     shared.backend.amend_sandbox(id, &note).await?;
     shared.table.set_note(id, note)
@@ -231,9 +232,9 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
         return Ok(());
     }
     // From here on nothing is put down about it, nor that it is to be removed, until it is stopped.
-    let _turn = shared.sandbox_turns.take(id).await;
+    let _turn = shared.sandbox_locks.lock(id).await;
     // From here on no task can be added; those being made come to their end and undo themselves.
-    let settled = shared.new_tasks.all_settled(|key| key.sandbox == id);
+    let settled = shared.new_tasks.wait_matching(|key| key.sandbox == id);
     if tokio::time::timeout(shared.limits.kill, settled).await.is_err() {
         tracing::warn!(sandbox.id = %id, "a task is still being made in a sandbox that is stopped; it will be undone");
     }
@@ -242,7 +243,7 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     let stopped = match first_error(future::join_all(kills).await) {
         // No process runs any more: the network can go while what the tasks left is cleared up.
         Ok(()) => {
-            let settled = future::join_all(tasks.iter().map(|task| gateway.settle_task(task.id)));
+            let settled = future::join_all(tasks.iter().map(|task| gateway.wait_exit_published(task.id)));
             let (stopped, settled) = future::join(shared.backend.stop_sandbox(id), settled).await;
             stopped.and_then(|()| first_error(settled))
         }
@@ -267,13 +268,13 @@ async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Re
     }
     gateway.stop_sandbox(id).await?;
     // A stop that is asked for from here on waits for the end of this.
-    let _turn = shared.sandbox_turns.take(id).await;
+    let _turn = shared.sandbox_locks.lock(id).await;
     gateway.claim_ports(id, &spec).map_err(|error| error.context(format!("start sandbox {id}")))?;
     if let Err(error) = shared.table.apply_sandbox(id, SandboxEvent::StartRequested) {
         gateway.release(id).await;
         return Err(error);
     }
-    match shared.starts.run(spec.meta.owner, shared.backend.start_sandbox(id, &spec)).await {
+    match shared.start_limiter.run(spec.meta.owner, shared.backend.start_sandbox(id, &spec)).await {
         Ok(details) => {
             let sandbox = shared.table.sandbox_started(id, details)?;
             gateway.watch_sandbox(&sandbox);
@@ -297,7 +298,7 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     shared.table.apply_sandbox(id, SandboxEvent::StopRequested)?;
     let marked = {
         // A stop in flight comes first: it would put the sandbox down as stopped.
-        let _turn = shared.sandbox_turns.take(id).await;
+        let _turn = shared.sandbox_locks.lock(id).await;
         shared.backend.begin_removal(id).await
     };
     // What can be done is done, although nobody would go on with it after a restart.
@@ -325,5 +326,5 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
 
 /// The first error among these, if any; a task that is gone meanwhile is none.
 fn first_error(results: Vec<Result<()>>) -> Result<()> {
-    results.into_iter().try_for_each(gone_is_done)
+    results.into_iter().try_for_each(ignore_not_found)
 }

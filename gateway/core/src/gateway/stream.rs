@@ -12,7 +12,7 @@ impl Scope {
     ///
     /// # Errors
     /// As for [`Scope::task`]; `FailedPrecondition` if it does not run.
-    pub fn task_that_runs(&self, id: &str) -> Result<Arc<Task>> {
+    pub fn require_running_task(&self, id: &str) -> Result<Arc<Task>> {
         self.running_task(id)
     }
 
@@ -20,7 +20,7 @@ impl Scope {
     ///
     /// # Errors
     /// As for [`Scope::sandbox`]; `FailedPrecondition` if it is not ready.
-    pub fn sandbox_that_is_ready(&self, id: &str) -> Result<Arc<Sandbox>> {
+    pub fn require_ready_sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
         let sandbox = self.sandbox(id)?;
         if sandbox.state.is_ready() {
             Ok(sandbox)
@@ -52,7 +52,7 @@ impl Scope {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it is not ready; `Unavailable` if nobody listens.
     pub async fn dial(&self, id: &str, port: u16) -> Result<Dialled> {
-        let sandbox = self.sandbox_that_is_ready(id)?;
+        let sandbox = self.require_ready_sandbox(id)?;
         self.gateway.shared.backend.dial(sandbox.id, port).await
     }
 }

@@ -4,15 +4,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::lease::Bound;
-use super::{Gateway, NewTask, Op, Scope, Shared, gone_is_done};
+use super::lease::BoundClaims;
+use super::{Gateway, NewTask, Op, Scope, Shared, ignore_not_found};
 use crate::error::{Error, ErrorKind, Result};
-use crate::flight::Decision;
 use crate::id::{SandboxId, TaskId};
+use crate::keyed_lock::KeyedLockGuard;
+use crate::singleflight::Decision;
 use crate::spec::{PidMode, Signal, TaskSpec, TaskUpdate, Throttle};
 use crate::state::{Exit, TaskEvent, TaskState};
 use crate::table::{Task, no_sandbox, no_task, sandbox_not_ready};
-use crate::turns::Turn;
 
 impl Scope {
     /// Makes a task in a ready sandbox. Idempotent under its name, as [`Scope::create_sandbox`] is. Cancel-safe.
@@ -46,7 +46,7 @@ impl Scope {
                 "task name {:?} is held by {} with another configuration",
                 spec.meta.name, held.id
             )))),
-            None => match self.check_place(sandbox.id, spec.pid) {
+            None => match self.check_admission(sandbox.id, spec.pid) {
                 Ok(()) => Decision::Begin,
                 Err(error) => Decision::Answer(Err(error)),
             },
@@ -58,7 +58,7 @@ impl Scope {
     }
 
     /// Whether a task can be made in this sandbox now.
-    fn check_place(&self, sandbox: SandboxId, pid: PidMode) -> Result<()> {
+    fn check_admission(&self, sandbox: SandboxId, pid: PidMode) -> Result<()> {
         self.gateway.check_ready(sandbox)?;
         let PidMode::Target(target) = pid else { return Ok(()) };
         let task = self.running_task(&target.to_string())?;
@@ -100,11 +100,11 @@ impl Scope {
     pub async fn stop_task_by(&self, id: &str, signal: Option<Signal>, grace: Duration) -> Result<()> {
         let task = match self.task(id) {
             Ok(task) => task,
-            Err(error) => return gone_is_done(Err(error)),
+            Err(error) => return ignore_not_found(Err(error)),
         };
         let gateway = self.gateway.clone();
-        let work = async move { gone_is_done(gateway.end_task(task.id, signal, grace).await) };
-        self.gateway.tracked(format!("stop of task {id}"), work).await
+        let work = async move { ignore_not_found(gateway.end_task(task.id, signal, grace).await) };
+        self.gateway.run_detached(format!("stop of task {id}"), work).await
     }
 
     /// Sends a signal to the main process of a running task.
@@ -122,7 +122,7 @@ impl Scope {
     /// `NotFound` if it does not exist or is removed before it has ended.
     pub async fn wait_task(&self, id: &str) -> Result<Exit> {
         let task = self.task(id)?;
-        self.gateway.exit_of(task.id).await
+        self.gateway.wait_exit(task.id).await
     }
 
     /// Removes a task, with SIGKILL first if it runs. Idempotent. Cancel-safe: the work goes on.
@@ -132,7 +132,7 @@ impl Scope {
     pub async fn remove_task(&self, id: &str) -> Result<()> {
         match self.task(id) {
             Ok(task) => self.gateway.remove_task(task.id).await,
-            Err(error) => gone_is_done(Err(error)),
+            Err(error) => ignore_not_found(Err(error)),
         }
     }
 
@@ -145,7 +145,7 @@ impl Scope {
         let id = self.task(id)?.id;
         let gateway = self.gateway.clone();
         let update = update.into();
-        self.gateway.tracked(format!("update of task {id}"), update_task(gateway, id, update)).await
+        self.gateway.run_detached(format!("update of task {id}"), update_task(gateway, id, update)).await
     }
 
     /// Makes the log of a running task go on in a new file.
@@ -167,20 +167,20 @@ impl Gateway {
         let ended = async {
             // Whoever watches the task looks again when the backend is back; its end is told then.
             if self.shared.backend.wait_end(id).await.is_err() {
-                drop(self.exit_of(id).await);
+                drop(self.wait_exit(id).await);
             }
         };
         self.within_kill_limit(id, ended).await
     }
 
     /// Waits until the end of a killed task is told.
-    pub(super) async fn settle_task(&self, id: TaskId) -> Result<()> {
+    pub(super) async fn wait_exit_published(&self, id: TaskId) -> Result<()> {
         match self.shared.table.task(id) {
             Some(task) if task.state.may_run() => {}
             Some(_) | None => return Ok(()),
         }
         // NotFound: removed meanwhile.
-        self.within_kill_limit(id, async { drop(self.exit_of(id).await) }).await
+        self.within_kill_limit(id, async { drop(self.wait_exit(id).await) }).await
     }
 
     pub(super) async fn remove_task(&self, id: TaskId) -> Result<()> {
@@ -190,17 +190,17 @@ impl Gateway {
     }
 
     async fn end_task(&self, id: TaskId, signal: Option<Signal>, grace: Duration) -> Result<()> {
-        if self.send_kill(id, signal, grace).await? { self.settle_task(id).await } else { Ok(()) }
+        if self.send_kill(id, signal, grace).await? { self.wait_exit_published(id).await } else { Ok(()) }
     }
 
     /// Asks a task to stop, and kills it when it still runs after `grace`. False if it runs no more.
     async fn send_kill(&self, id: TaskId, signal: Option<Signal>, grace: Duration) -> Result<bool> {
         let shared: &Shared = &self.shared;
-        self.unless_away(id, shared.task_ops.settled(&Op::Start(id))).await?;
+        self.unless_outage(id, shared.task_ops.wait_finished(&Op::Start(id))).await?;
         let Some(mut task) = shared.table.task(id) else { return Ok(false) };
         if task.state == TaskState::Created {
             // A start that a predecessor was at may still come to something.
-            drop(self.task_turn(id).await?);
+            drop(self.lock_task(id).await?);
             let Some(now) = shared.table.task(id) else { return Ok(false) };
             task = now;
         }
@@ -210,9 +210,9 @@ impl Gateway {
         if grace > Duration::ZERO {
             // The time runs from the asking: the backend may hold the signal back for a while.
             let asked = async {
-                self.ask_to_stop(id, signal.unwrap_or(task.details.stop_signal)).await?;
+                self.send_stop_signal(id, signal.unwrap_or(task.details.stop_signal)).await?;
                 // NotFound: removed meanwhile.
-                drop(self.exit_of(id).await);
+                drop(self.wait_exit(id).await);
                 Ok(())
             };
             if let Ok(ended) = tokio::time::timeout(grace, asked).await {
@@ -231,7 +231,7 @@ impl Gateway {
     }
 
     /// Sends a task its stop signal, once: callers at the same time share the sending, later ones find it sent.
-    async fn ask_to_stop(&self, id: TaskId, signal: Signal) -> Result<()> {
+    async fn send_stop_signal(&self, id: TaskId, signal: Signal) -> Result<()> {
         let gateway = self.clone();
         let sent = || match self.shared.table.task(id) {
             Some(task) if matches!(task.state, TaskState::Running { .. }) => Decision::Begin,
@@ -241,7 +241,7 @@ impl Gateway {
             gateway.shared.backend.signal_task(id, signal).await?;
             match gateway.apply_task(id, TaskEvent::StopRequested) {
                 // It has ended or gone meanwhile.
-                Err(error) if error.kind() != ErrorKind::FailedPrecondition => gone_is_done(Err(error)),
+                Err(error) if error.kind() != ErrorKind::FailedPrecondition => ignore_not_found(Err(error)),
                 Ok(_) | Err(_) => Ok(()),
             }
         };
@@ -249,7 +249,7 @@ impl Gateway {
     }
 
     /// Runs work that goes on when its caller has gone.
-    pub(super) async fn tracked<T: Send + 'static>(
+    pub(super) async fn run_detached<T: Send + 'static>(
         &self,
         what: String,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -271,7 +271,7 @@ impl Gateway {
     }
 
     /// The end of a task, when it comes.
-    async fn exit_of(&self, id: TaskId) -> Result<Exit> {
+    async fn wait_exit(&self, id: TaskId) -> Result<Exit> {
         let mut view = self.shared.table.watch_task(id).ok_or_else(|| no_task(id))?;
         let ended =
             |task: &Arc<Task>| matches!(task.state, TaskState::Exited { .. } | TaskState::Removing { .. });
@@ -287,7 +287,7 @@ impl Gateway {
     }
 
     /// Sees to a start that a predecessor was at; requests that would change the task have their turn after it.
-    pub(super) fn settle_start(&self, id: TaskId, turn: Turn) {
+    pub(super) fn resume_start(&self, id: TaskId, turn: KeyedLockGuard) {
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
@@ -296,7 +296,7 @@ impl Gateway {
 let mut told = false;
             let started = loop {
                 let settled = tokio::select! {
-                    settled = shared.backend.settle_task(id) => settled,
+                    settled = shared.backend.resolve_start(id) => settled,
                     () = shared.unwatched.cancelled() => return,
                 };
                 match settled {
@@ -368,7 +368,7 @@ let mut told = false;
                     Ok(exit) => exit,
                     Err(error) if error.kind() == ErrorKind::NotFound => Exit::lost(SystemTime::now()),
                     Err(error) => {
-                        gateway.tell_lost(id, &error);
+                        gateway.report_lost(id, &error);
                         tokio::select! {
                             () = tokio::time::sleep(pause) => {}
                             () = shared.unwatched.cancelled() => return,
@@ -393,14 +393,15 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> 
     let shared: &Shared = &gateway.shared;
     let id = TaskId::random();
     // Before leases are bound, so that what the provider names is asked of the ledger as what the task names itself.
-    gateway.equip(&mut spec).await?;
+    gateway.add_provided_devices(&mut spec).await?;
     gateway.claim_compute(id, (spec.meta.owner, sandbox), &spec.resources, spec.compute)?;
-    let Bound { claims, fresh } = gateway.bind(sandbox, &spec).inspect_err(|_| gateway.give_back(id, &[]))?;
+    let BoundClaims { claims, fresh } =
+        gateway.bind(sandbox, &spec).inspect_err(|_| gateway.release_claims(id, &[]))?;
     spec.leases.clone_from(&claims);
     let details = match shared.backend.create_task(id, sandbox, &spec).await {
         Ok(details) => details,
         Err(error) => {
-            gateway.give_back(id, &fresh);
+            gateway.release_claims(id, &fresh);
             return Err(error);
         }
     };
@@ -411,7 +412,7 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> 
             Ok(task)
         }
         Err(refused) => {
-            gateway.give_back(id, &fresh);
+            gateway.release_claims(id, &fresh);
             // The sandbox was stopped meanwhile.
             if let Err(error) = shared.backend.remove_task(id).await {
                 tracing::warn!(task.id = %id, error = error.report(), "a task made in vain is removed as soon as that can be");
@@ -425,7 +426,7 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> 
 async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     let waits = shared.table.task(id).is_some_and(|task| task.state == TaskState::Created);
-    let _turn = gateway.task_turn(id).await?;
+    let _turn = gateway.lock_task(id).await?;
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
     if waits && task.state.was_started() {
         // While this waited, the start that a predecessor was at came to something: that is the one asked for.
@@ -433,10 +434,10 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     }
     // A start that is refused changes nothing.
     gateway.check_ready(task.sandbox)?;
-    gateway.take_up(&task)?;
-    gateway.take_up_compute(&task)?;
+    gateway.reclaim_leases(&task)?;
+    gateway.reclaim_compute(&task)?;
     gateway.apply_task(id, TaskEvent::StartRequested)?;
-    match shared.starts.run(task.meta.owner, shared.backend.start_task(id)).await {
+    match shared.start_limiter.run(task.meta.owner, shared.backend.start_task(id)).await {
         Ok(started) => {
             gateway.apply_task(id, TaskEvent::Started { pid: started.pid, at: started.at })?;
             gateway.watch_exit(id);
@@ -452,7 +453,7 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
 
 async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    let _turn = gateway.task_turn(id).await?;
+    let _turn = gateway.lock_task(id).await?;
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
     match task.state {
         TaskState::Created | TaskState::Running { .. } | TaskState::Stopping { .. } => {}
@@ -473,14 +474,14 @@ async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result
         Ok(details) => shared.table.set_details(id, details),
         Err(error) => Err(error),
     };
-    gateway.settle_compute(id);
+    gateway.sync_compute(id);
     updated
 }
 
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     gateway.end_task(id, None, Duration::ZERO).await?;
-    let _turn = gateway.task_turn(id).await?;
+    let _turn = gateway.lock_task(id).await?;
     match gateway.apply_task(id, TaskEvent::RemoveRequested) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -14,6 +14,6 @@ impl Scope {
         let owner = self.owner;
         let what = format!("removal of volume {name:?}");
         let work = async move { gateway.shared.backend.remove_volume(owner, &name).await };
-        self.gateway.tracked(what, work).await
+        self.gateway.run_detached(what, work).await
     }
 }

@@ -89,7 +89,7 @@ impl Compute {
     /// More than the node has left, if that is enforced. Nothing has changed then.
     pub fn change(&mut self, id: TaskId, holder: ComputeHolder) -> Result<Vec<Refusal>, Refusal> {
         let mut warnings = Vec::new();
-        if let Some(refusal) = self.beyond(id, &holder) {
+        if let Some(refusal) = self.over_capacity(id, &holder) {
             match self.policy {
                 Overcommit::Off => {}
                 Overcommit::Warn => warnings.push(refusal),
@@ -103,12 +103,12 @@ impl Compute {
             }
             Some(_) | None => {}
         }
-        self.hold(id, holder);
+        self.record(id, holder);
         Ok(warnings)
     }
 
     /// Puts down what a task has already. What it had before is given back.
-    pub fn hold(&mut self, id: TaskId, holder: ComputeHolder) {
+    pub fn record(&mut self, id: TaskId, holder: ComputeHolder) {
         self.release(id);
         if holder.cpus == Cpus::Any && holder.reserved == Reserved::default() {
             return;
@@ -123,13 +123,13 @@ impl Compute {
         let Some(holder) = self.tasks.get_mut(&id) else { return };
         let owner = holder.owner;
         let reserved = std::mem::take(&mut holder.reserved);
-        self.give_back(owner, reserved);
+        self.unreserve(owner, reserved);
     }
 
     /// Takes back all that a task has.
     pub fn release(&mut self, id: TaskId) {
         if let Some(holder) = self.tasks.remove(&id) {
-            self.give_back(holder.owner, holder.reserved);
+            self.unreserve(holder.owner, holder.reserved);
         }
     }
 
@@ -193,7 +193,7 @@ impl Compute {
 
     /// The amount that with this task is more than the node has, if the task adds to it. With the policy to warn only of the task with
     /// which it begins to be more.
-    fn beyond(&self, id: TaskId, asks: &ComputeHolder) -> Option<Refusal> {
+    fn over_capacity(&self, id: TaskId, asks: &ComputeHolder) -> Option<Refusal> {
         let capacity = self.capacity?;
         let now = self.reserved.values().fold(Reserved::default(), |sum, own| sum.plus(*own));
         let before = self.tasks.get(&id).map(|holder| holder.reserved).unwrap_or_default();
@@ -212,7 +212,7 @@ impl Compute {
         Some(Refusal { owner: asks.owner, resource, reason, holder: None })
     }
 
-    fn give_back(&mut self, owner: Owner, reserved: Reserved) {
+    fn unreserve(&mut self, owner: Owner, reserved: Reserved) {
         let Some(sum) = self.reserved.get_mut(&owner) else { return };
         *sum = sum.minus(reserved);
         if *sum == Reserved::default() {

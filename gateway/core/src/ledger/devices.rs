@@ -29,9 +29,9 @@ mod report;
 mod unused;
 mod view;
 
-pub use named::Named;
+pub use named::DeviceNames;
 pub use report::{DeviceReport, GroupReport, SlotHolder, SlotReport};
-pub use view::{Outlook, View};
+pub use view::{View, ViewSnapshot};
 
 /// As many slots as one lease may have.
 pub const LEASE_SLOTS_MAX: usize = 1024;
@@ -55,14 +55,14 @@ pub struct Devices {
     /// What there is, with what there was: an id that a kubelet was told of is never taken back.
     known: Option<Arc<Inventory>>,
     /// The group and the device of each slot, by their numbers in `known`.
-    places: Arc<BTreeMap<String, (usize, usize)>>,
+    positions: Arc<BTreeMap<String, (usize, usize)>>,
     leases: BTreeMap<LeaseToken, Lease>,
     /// The leases of each slot that has any.
-    of_slot: BTreeMap<String, BTreeSet<LeaseToken>>,
+    by_slot: BTreeMap<String, BTreeSet<LeaseToken>>,
     /// Leases that hold nothing, the oldest first.
     remembered: VecDeque<LeaseToken>,
     /// What was leased before a predecessor ended is known.
-    whole: bool,
+    recovered: bool,
 }
 
 /// A lease.
@@ -79,14 +79,14 @@ pub struct Lease {
     /// How many lists of its orchestrator it was missing in, one after the other.
     pub misses: u32,
     /// A sandbox had one of its slots when it was asked for: what is made with it waits for the end of that sandbox.
-    pub behind: bool,
+    pub awaits_release: bool,
     /// Nobody has asked for it: a task named the devices.
     pub named: bool,
 }
 
 /// How long leases hold what nobody uses, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticks {
+pub struct TickLimits {
     /// Until another owner may have the slots of a lease that nothing has been made with.
     pub unbound: u32,
     /// Until another owner may have the slots of a lease whose sandbox has stopped.
@@ -95,11 +95,11 @@ pub struct Ticks {
 
 /// What time has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Ticked {
+pub struct TickOutcome {
     /// A slot is free for others now.
     pub freed: bool,
     /// The leases whose grace is over.
-    pub over: Vec<LeaseToken>,
+    pub expired: Vec<LeaseToken>,
 }
 
 /// How far a lease has come.
@@ -118,7 +118,7 @@ pub enum LeaseState {
         name: String,
     },
     /// The sandbox that had it has stopped.
-    LetGo {
+    Released {
         /// Its owner may still start another one with it before anybody else has its slots.
         grace: bool,
     },
@@ -160,7 +160,7 @@ impl Devices {
         if self.leases.len() >= LEASES_MAX {
             return Err(refuse(first, Reason::Full, None));
         }
-        if !self.whole || self.known.is_none() {
+        if !self.recovered || self.known.is_none() {
             return Err(refuse(first, Reason::Recovering, None));
         }
         let wanted: BTreeSet<String> = slots.iter().map(|slot| self.canonical(slot)).collect();
@@ -185,7 +185,7 @@ impl Devices {
             .iter()
             .any(|slot| self.on_slot(slot).any(|(_, lease)| matches!(lease.state, LeaseState::Bound { .. })));
         if let Some(token) = self.same_unbound(owner, &slots) {
-            let lease = Lease { behind, ..Lease::new(owner, slots) };
+            let lease = Lease { awaits_release: behind, ..Lease::new(owner, slots) };
             self.leases.insert(token, lease.clone());
             return Ok(Granted { token, lease, is_new: false, ended: Vec::new(), reservation });
         }
@@ -193,12 +193,12 @@ impl Devices {
         // one after the other, and those after an init container have its devices too.
         let of_one_pod =
             |lease: &Lease| owner == Owner::Kubernetes && lease.owner == owner && lease.age < ONE_ADMISSION;
-        let ended = self.end_on(&slots, |lease| match lease.state {
+        let ended = self.end_matching(&slots, |lease| match lease.state {
             LeaseState::Unbound { .. } => !of_one_pod(lease),
-            LeaseState::LetGo { .. } => true,
+            LeaseState::Released { .. } => true,
             LeaseState::Bound { .. } => false,
         });
-        let lease = Lease { behind, ..Lease::new(owner, slots) };
+        let lease = Lease { awaits_release: behind, ..Lease::new(owner, slots) };
         self.insert(token, lease.clone());
         Ok(Granted { token, lease, is_new: true, ended, reservation })
     }
@@ -229,7 +229,7 @@ impl Devices {
         over.into_iter().for_each(|other| self.end_grace(other));
         self.remembered.retain(|known| *known != token);
         if let Some(lease) = self.leases.get_mut(&token) {
-            lease.turn(LeaseState::Bound { sandbox, name: name.to_owned() });
+            lease.set_state(LeaseState::Bound { sandbox, name: name.to_owned() });
         }
         Ok(LeaseClaim { token, slots, named })
     }
@@ -239,16 +239,16 @@ impl Devices {
         if let Some(lease) =
             self.leases.get_mut(&token).filter(|lease| matches!(lease.state, LeaseState::Bound { .. }))
         {
-            lease.turn(LeaseState::Unbound { contestable: false });
+            lease.set_state(LeaseState::Unbound { contestable: false });
         }
     }
 
     /// A sandbox has stopped: says which leases it had. Each has its grace now.
-    pub fn let_go(&mut self, stopped: SandboxId) -> Vec<LeaseToken> {
+    pub fn release_sandbox(&mut self, stopped: SandboxId) -> Vec<LeaseToken> {
         let of_it = |lease: &&mut Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == stopped);
         let leases = self.leases.iter_mut().filter_map(|(token, lease)| {
             let lease = Some(lease).filter(of_it)?;
-            lease.turn(LeaseState::LetGo { grace: true });
+            lease.set_state(LeaseState::Released { grace: true });
             Some(*token)
         });
         leases.collect()
@@ -256,7 +256,7 @@ impl Devices {
 
     /// Some time has passed: leases that nobody uses hold their slots no longer than so many ticks. The token of a lease whose grace is over
     /// is remembered, for a start that comes late and finds its slots free.
-    pub fn tick(&mut self, limits: Ticks) -> Ticked {
+    pub fn tick(&mut self, limits: TickLimits) -> TickOutcome {
         let mut over = Vec::new();
         let mut freed = false;
         for (token, lease) in &mut self.leases {
@@ -265,33 +265,33 @@ impl Devices {
                 LeaseState::Unbound { contestable } if !*contestable && lease.age >= limits.unbound => {
                     (*contestable, freed) = (true, true);
                 }
-                LeaseState::LetGo { grace } if *grace && lease.age >= limits.grace => {
+                LeaseState::Released { grace } if *grace && lease.age >= limits.grace => {
                     (*grace, freed) = (false, true);
                     over.push(*token);
                 }
-                LeaseState::Unbound { .. } | LeaseState::LetGo { .. } | LeaseState::Bound { .. } => {}
+                LeaseState::Unbound { .. } | LeaseState::Released { .. } | LeaseState::Bound { .. } => {}
             }
         }
         self.remember(&over);
-        Ticked { freed, over }
+        TickOutcome { freed, expired: over }
     }
 
     /// The owner of a lease starts nothing with it any more before somebody else has its slots.
     fn end_grace(&mut self, token: LeaseToken) {
         if let Some(lease) = self.leases.get_mut(&token)
-            && lease.state == (LeaseState::LetGo { grace: true })
+            && lease.state == (LeaseState::Released { grace: true })
         {
-            lease.turn(LeaseState::LetGo { grace: false });
+            lease.set_state(LeaseState::Released { grace: false });
             self.remember(&[token]);
         }
     }
 
     /// Whether time changes anything.
     #[must_use]
-    pub fn is_waiting(&self) -> bool {
+    pub fn has_timers(&self) -> bool {
         let waits = |lease: &Lease| match lease.state {
             LeaseState::Unbound { contestable } => !contestable,
-            LeaseState::LetGo { grace } => grace,
+            LeaseState::Released { grace } => grace,
             LeaseState::Bound { .. } => false,
         };
         self.leases.values().any(waits)
@@ -316,17 +316,18 @@ impl Devices {
     /// Whether a sandbox has one of these slots that something else is to be made with: a lease of it was asked for after that sandbox had
     /// it. An orchestrator asks for all containers of a pod in one go, and those wait for none of their own.
     #[must_use]
-    pub fn awaits_an_end(&self, owner: Owner, slots: &[String]) -> bool {
+    pub fn has_slot_awaiting_release(&self, owner: Owner, slots: &[String]) -> bool {
         slots.iter().any(|slot| {
             let leases = || self.on_slot(slot).map(|(_, lease)| lease).filter(|lease| lease.owner == owner);
             leases().any(|lease| matches!(lease.state, LeaseState::Bound { .. }))
-                && leases().any(|lease| lease.behind && matches!(lease.state, LeaseState::Unbound { .. }))
+                && leases()
+                    .any(|lease| lease.awaits_release && matches!(lease.state, LeaseState::Unbound { .. }))
         })
     }
 
     /// What was leased before is known: slots can be leased from now on.
-    pub fn set_whole(&mut self) {
-        self.whole = true;
+    pub fn set_recovered(&mut self) {
+        self.recovered = true;
     }
 
     /// Who of another owner has a slot.
@@ -354,7 +355,7 @@ impl Devices {
     }
 
     fn on_slot(&self, slot: &str) -> impl Iterator<Item = (LeaseToken, &Lease)> {
-        let tokens = self.of_slot.get(slot).into_iter().flatten();
+        let tokens = self.by_slot.get(slot).into_iter().flatten();
         tokens.filter_map(|token| Some((*token, self.leases.get(token)?)))
     }
 
@@ -366,13 +367,13 @@ impl Devices {
     }
 
     fn device(&self, slot: &str) -> Option<&Device> {
-        let (group, device) = self.places.get(slot)?;
+        let (group, device) = self.positions.get(slot)?;
         self.known.as_ref()?.groups.get(*group)?.devices.get(*device)
     }
 
     fn insert(&mut self, token: LeaseToken, lease: Lease) {
         for slot in &lease.slots {
-            self.of_slot.entry(slot.clone()).or_default().insert(token);
+            self.by_slot.entry(slot.clone()).or_default().insert(token);
         }
         self.leases.insert(token, lease);
     }
@@ -391,17 +392,17 @@ impl Devices {
         self.remembered.retain(|known| *known != token);
         let Some(lease) = self.leases.remove(&token) else { return };
         for slot in &lease.slots {
-            if let Some(tokens) = self.of_slot.get_mut(slot) {
+            if let Some(tokens) = self.by_slot.get_mut(slot) {
                 tokens.remove(&token);
                 if tokens.is_empty() {
-                    self.of_slot.remove(slot);
+                    self.by_slot.remove(slot);
                 }
             }
         }
     }
 
     /// Ends those leases of these slots that are so.
-    fn end_on(&mut self, slots: &[String], so: impl Fn(&Lease) -> bool) -> Vec<LeaseToken> {
+    fn end_matching(&mut self, slots: &[String], so: impl Fn(&Lease) -> bool) -> Vec<LeaseToken> {
         let found: BTreeSet<LeaseToken> = slots
             .iter()
             .flat_map(|slot| self.on_slot(slot).filter(|(_, lease)| so(lease)).map(|(token, _)| token))
@@ -425,7 +426,7 @@ impl Lease {
             state: LeaseState::Unbound { contestable: false },
             age: 0,
             misses: 0,
-            behind: false,
+            awaits_release: false,
             named: false,
         }
     }
@@ -436,7 +437,7 @@ impl Lease {
         Self { state: LeaseState::Bound { sandbox, name }, ..Self::new(owner, slots) }
     }
 
-    fn turn(&mut self, state: LeaseState) {
+    fn set_state(&mut self, state: LeaseState) {
         (self.state, self.age, self.misses) = (state, 0, 0);
     }
 
@@ -446,7 +447,7 @@ impl Lease {
         match self.state {
             LeaseState::Unbound { contestable } => !contestable,
             LeaseState::Bound { .. } => true,
-            LeaseState::LetGo { grace } => grace,
+            LeaseState::Released { grace } => grace,
         }
     }
 
@@ -457,7 +458,7 @@ impl Lease {
             LeaseState::Bound { sandbox, name } => {
                 Holder { owner: self.owner, sandbox: Some(*sandbox), name: name.clone() }
             }
-            LeaseState::Unbound { .. } | LeaseState::LetGo { .. } => {
+            LeaseState::Unbound { .. } | LeaseState::Released { .. } => {
                 Holder { owner: self.owner, sandbox: None, name: String::new() }
             }
         }

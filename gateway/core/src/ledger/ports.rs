@@ -42,12 +42,12 @@ impl Ports {
                 });
             }
         }
-        self.hold(id, holder);
+        self.record(id, holder);
         Ok(())
     }
 
     /// Puts down what a sandbox has already, whoever else has it. What it had before is given back.
-    pub fn hold(&mut self, id: SandboxId, holder: PortHolder) {
+    pub fn record(&mut self, id: SandboxId, holder: PortHolder) {
         self.release(id);
         if holder.claims.ports.is_empty() {
             return;
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn two_that_are_found_with_one_port_are_both_shown() {
         let mut ports = Ports::default();
-        ports.hold(id(1), holder(Owner::Nomad, "a", &[port(80, None)]));
-        ports.hold(id(2), holder(Owner::Kubernetes, "b", &[port(80, None), port(81, None)]));
+        ports.record(id(1), holder(Owner::Nomad, "a", &[port(80, None)]));
+        ports.record(id(2), holder(Owner::Kubernetes, "b", &[port(80, None), port(81, None)]));
         let conflicts = ports.conflicts();
         assert_eq!(conflicts.len(), 1, "{conflicts:?}");
         assert_eq!((conflicts[0].1.owner, conflicts[0].2.owner), (Owner::Nomad, Owner::Kubernetes));

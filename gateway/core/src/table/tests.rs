@@ -31,7 +31,7 @@ fn sandboxes_are_found_by_the_beginning_of_their_names_and_their_owner() {
         insert(&table, Owner::Kubernetes, name, number + 100);
     }
     let found = |beginning: &str| -> Vec<String> {
-        let found = table.sandboxes_beginning(Owner::Nomad, beginning);
+        let found = table.sandboxes_with_prefix(Owner::Nomad, beginning);
         assert!(found.iter().all(|sandbox| sandbox.meta.owner == Owner::Nomad));
         found.iter().map(|sandbox| sandbox.meta.name.clone()).collect()
     };
@@ -40,7 +40,7 @@ fn sandboxes_are_found_by_the_beginning_of_their_names_and_their_owner() {
     assert_eq!(found("\u{10ffff}"), ["\u{10ffff}"]);
     assert!(found("c").is_empty() && found("a/web/11").is_empty());
     assert_eq!(found("").len(), names.len());
-    let last = table.sandboxes_beginning(Owner::Nomad, "a/web/1");
+    let last = table.sandboxes_with_prefix(Owner::Nomad, "a/web/1");
     table.remove_sandbox(last[0].id);
     assert_eq!(found("a/web/"), ["a/web/2"]);
 }

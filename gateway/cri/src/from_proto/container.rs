@@ -109,7 +109,7 @@ pub(crate) fn container(
     let ContainerContext { security, user, pid } =
         security::container_context(security_context, parent, settings, target)?;
     Ok(TaskSpec {
-        annotations: facts(&metadata, &image, parent),
+        annotations: runtime_annotations(&metadata, &image, parent),
         meta: Meta {
             owner: Owner::Kubernetes,
             name: format!("{}_{}_{}", metadata.name, metadata.attempt, parent.id),
@@ -246,7 +246,7 @@ fn output(directory: &str, log_path: &str) -> Result<Output> {
 }
 
 /// What tools and runtimes look for in a runtime spec.
-fn facts(
+fn runtime_annotations(
     metadata: &cri::ContainerMetadata,
     image: &cri::ImageSpec,
     parent: &Parent<'_>,

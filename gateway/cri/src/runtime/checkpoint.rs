@@ -21,7 +21,7 @@ impl Runtime {
         request: cri::CheckpointContainerRequest,
     ) -> Result<cri::CheckpointContainerResponse> {
         let cri::CheckpointContainerRequest { container_id, location, timeout } = request;
-        let task = self.scope.task_that_runs(&container_id)?;
+        let task = self.scope.require_running_task(&container_id)?;
         let limit = match u64::try_from(timeout) {
             Ok(0) => LIMIT,
             Ok(seconds) => Duration::from_secs(seconds),

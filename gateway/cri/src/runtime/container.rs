@@ -116,14 +116,14 @@ impl Runtime {
     ) -> Result<cri::RemoveContainerResponse> {
         let cri::RemoveContainerRequest { container_id } = request;
         self.scope.remove_task(&container_id).await?;
-        self.records.keep_tasks(&self.scope.tasks()?);
+        self.records.retain_tasks(&self.scope.tasks()?);
         Ok(cri::RemoveContainerResponse {})
     }
 
     /// CRI v1 ListContainers, as messages.
     pub(super) fn list(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
         let all = self.scope.tasks()?;
-        self.records.keep_tasks(&all);
+        self.records.retain_tasks(&all);
         Ok(self.chosen(all, filter)?.iter().map(|task| self.container(task)).collect())
     }
 
@@ -133,7 +133,7 @@ impl Runtime {
         cri::ListContainersRequest { filter }: cri::ListContainersRequest,
     ) -> Result<EncodedList> {
         let all = self.scope.tasks()?;
-        self.records.keep_tasks(&all);
+        self.records.retain_tasks(&all);
         let encoded = self.encoded.tasks(&all, |task| self.container(task));
         Ok(encoded.of(&self.chosen(all, filter)?))
     }

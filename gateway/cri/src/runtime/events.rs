@@ -10,10 +10,10 @@ use std::time::SystemTime;
 use std::vec;
 
 use futures::stream::{self, StreamExt};
-use switchyard_core::event::{Event, EventKind, Following};
+use switchyard_core::event::{Event, EventKind, ListAndWatch};
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::SandboxId;
-use switchyard_core::table::{Household, Sandbox};
+use switchyard_core::table::{Sandbox, SandboxWithTasks};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::cri::v1 as cri;
 
@@ -31,27 +31,27 @@ struct Notice {
     id: String,
     sandbox: SandboxId,
     /// The sandbox as it was, for when it is gone.
-    was: Option<Arc<Sandbox>>,
+    last_seen: Option<Arc<Sandbox>>,
 }
 
 /// One client's place in what it is told.
 struct Feed {
     scope: Scope,
     records: Arc<Records>,
-    following: Following,
+    watch: ListAndWatch,
     /// What there was at the beginning and has not been told of.
-    standing: vec::IntoIter<SandboxId>,
-    due: VecDeque<Notice>,
+    initial: vec::IntoIter<SandboxId>,
+    pending: VecDeque<Notice>,
 }
 
 impl Runtime {
     /// CRI v1 GetContainerEvents.
     pub(super) fn events(&self) -> Result<batch::Stream<cri::ContainerEventResponse>> {
-        let mut following = self.scope.follow()?;
+        let mut following = self.scope.list_and_watch()?;
         let standing = std::mem::take(&mut following.sandboxes).into_iter();
         let scope = self.scope.clone();
         let records = Arc::clone(&self.records);
-        let feed = Feed { scope, records, following, standing, due: VecDeque::new() };
+        let feed = Feed { scope, records, watch: following, initial: standing, pending: VecDeque::new() };
         let told = stream::unfold(Some(feed), |feed| async {
             let mut feed = feed?;
             match feed.next().await {
@@ -70,18 +70,18 @@ impl Feed {
     /// The next message, when there is one. Cancel-safe.
     async fn next(&mut self) -> Result<cri::ContainerEventResponse> {
         loop {
-            if let Some(notice) = self.due.pop_front() {
+            if let Some(notice) = self.pending.pop_front() {
                 return Ok(self.message(notice));
             }
-            if let Some(id) = self.standing.next() {
+            if let Some(id) = self.initial.next() {
                 // One that is gone by now is told of by its events.
-                if let Ok(home) = self.scope.household(id) {
-                    self.due.extend(standing(&home, self.following.since));
+                if let Ok(home) = self.scope.sandbox_with_tasks(id) {
+                    self.pending.extend(initial_notices(&home, self.watch.since));
                 }
                 continue;
             }
-            match self.following.next().await {
-                Ok(Some(event)) => self.due.extend(notices(event)),
+            match self.watch.next().await {
+                Ok(Some(event)) => self.pending.extend(notices(event)),
                 Ok(None) => return Err(Error::unavailable("the gateway is shutting down: connect again")),
                 Err(lagged) => {
                     return Err(Error::new(
@@ -98,8 +98,8 @@ impl Feed {
 
     /// The message of a notice, with the pod as it is now; as it was last if it is gone.
     fn message(&self, notice: Notice) -> cri::ContainerEventResponse {
-        let Notice { at, kind, id, sandbox, was } = notice;
-        let (home, containers_statuses) = match self.scope.household(sandbox) {
+        let Notice { at, kind, id, sandbox, last_seen: was } = notice;
+        let (home, containers_statuses) = match self.scope.sandbox_with_tasks(sandbox) {
             Ok(home) => {
                 let statuses = container_statuses(&home, &self.records);
                 (Some(home.sandbox), statuses)
@@ -121,16 +121,16 @@ impl Feed {
 }
 
 /// All containers of a sandbox in full.
-pub(super) fn container_statuses(home: &Household, records: &Records) -> Vec<cri::ContainerStatus> {
+pub(super) fn container_statuses(home: &SandboxWithTasks, records: &Records) -> Vec<cri::ContainerStatus> {
     let status = |task| to_proto::container_status(task, records.task(task).as_deref());
     home.tasks.iter().map(|task| status(task)).collect()
 }
 
 /// What is told of a sandbox that stands when a client comes: each object by the last thing that happened to it.
-fn standing(home: &Household, at: SystemTime) -> Vec<Notice> {
+fn initial_notices(home: &SandboxWithTasks, at: SystemTime) -> Vec<Notice> {
     use cri::ContainerEventType as Kind;
     let sandbox = home.sandbox.id;
-    let notice = |id: String, kind| Notice { at, kind, id, sandbox, was: None };
+    let notice = |id: String, kind| Notice { at, kind, id, sandbox, last_seen: None };
     let state = match to_proto::sandbox_state(&home.sandbox.state) {
         cri::PodSandboxState::SandboxReady => Kind::ContainerStartedEvent,
         cri::PodSandboxState::SandboxNotready => Kind::ContainerStoppedEvent,
@@ -172,7 +172,7 @@ fn notices(event: Event) -> Vec<Notice> {
         kind: *kind,
         id: id.clone(),
         sandbox: was.id,
-        was: Some(Arc::clone(&was)),
+        last_seen: Some(Arc::clone(&was)),
     };
     kinds.iter().map(notice).collect()
 }

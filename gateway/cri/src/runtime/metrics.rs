@@ -9,7 +9,7 @@ use switchyard_core::id::SandboxId;
 use switchyard_proto::cri::v1 as cri;
 
 use super::Runtime;
-use crate::to_proto::{self, Subject};
+use crate::to_proto::{self, CommonLabels};
 
 impl Runtime {
     /// CRI v1 ListPodSandboxMetrics: of the pods that are ready, with those of their containers that run.
@@ -26,7 +26,7 @@ impl Runtime {
         let mut all = Vec::with_capacity(sandboxes.len());
         let mut places = HashMap::with_capacity(sandboxes.len());
         for sandbox in &sandboxes {
-            let subject = Subject::of(sandbox, self.records.sandbox(sandbox).as_deref());
+            let subject = CommonLabels::of(sandbox, self.records.sandbox(sandbox).as_deref());
             let interfaces = traffic.get(&sandbox.id).map(Vec::as_slice).unwrap_or_default();
             let metrics = to_proto::sandbox_metrics(&subject, interfaces, now);
             places.insert(sandbox.id, (all.len(), subject));

@@ -55,8 +55,8 @@ impl Runtime {
     ) -> Result<cri::RemovePodSandboxResponse> {
         let cri::RemovePodSandboxRequest { pod_sandbox_id } = request;
         self.scope.remove_sandbox(&pod_sandbox_id).await?;
-        self.records.keep_sandboxes(&self.scope.sandboxes()?);
-        self.records.keep_tasks(&self.scope.tasks()?);
+        self.records.retain_sandboxes(&self.scope.sandboxes()?);
+        self.records.retain_tasks(&self.scope.tasks()?);
         Ok(cri::RemovePodSandboxResponse {})
     }
 
@@ -67,7 +67,7 @@ impl Runtime {
     ) -> Result<cri::PodSandboxStatusResponse> {
         let cri::PodSandboxStatusRequest { pod_sandbox_id, verbose } = request;
         let id = self.scope.sandbox(&pod_sandbox_id)?.id;
-        let home = self.scope.household(id)?;
+        let home = self.scope.sandbox_with_tasks(id)?;
         let sandbox = &home.sandbox;
         let record = self.records.sandbox(sandbox);
         let info = if verbose {
@@ -108,7 +108,7 @@ impl Runtime {
         filter: Option<cri::PodSandboxFilter>,
     ) -> Result<Vec<cri::PodSandbox>> {
         let all = self.scope.sandboxes()?;
-        self.records.keep_sandboxes(&all);
+        self.records.retain_sandboxes(&all);
         Ok(chosen(all, filter).iter().map(|sandbox| self.pod_sandbox(sandbox)).collect())
     }
 
@@ -118,7 +118,7 @@ impl Runtime {
         cri::ListPodSandboxRequest { filter }: cri::ListPodSandboxRequest,
     ) -> Result<EncodedList> {
         let all = self.scope.sandboxes()?;
-        self.records.keep_sandboxes(&all);
+        self.records.retain_sandboxes(&all);
         let encoded = self.encoded.sandboxes(&all, |sandbox| self.pod_sandbox(sandbox));
         Ok(encoded.of(&chosen(all, filter)))
     }

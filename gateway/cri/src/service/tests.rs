@@ -13,7 +13,7 @@ use switchyard_proto::cri::v1::runtime_service_server::RuntimeService as _;
 use super::*;
 
 /// A gateway with its services, without a socket.
-struct Node {
+struct ServerFixture {
     gateway: Gateway,
     service: RuntimeService,
     images: Images,
@@ -22,7 +22,7 @@ struct Node {
 /// An answer: the headers, which hold the status if it failed, the body, and the trailers.
 type Raw = (http::HeaderMap, Bytes, Option<http::HeaderMap>);
 
-impl Node {
+impl ServerFixture {
     fn new() -> Self {
         let gateway = Gateway::new(Arc::new(Fake::with_busybox()), Limits::default());
         let scope = gateway.scope(Owner::Kubernetes);
@@ -70,7 +70,7 @@ impl Node {
 
     /// Asks both servers, and fails unless they answer alike.
     async fn ask(&self, method: &str, message: &[u8]) -> Raw {
-        let kept = call(ByName(self.service.clone()), method, message).await;
+        let kept = call(MethodRouter(self.service.clone()), method, message).await;
         let generated = call(self.service.generated.clone(), method, message).await;
         assert_eq!(kept, generated, "{method} {message:?}");
         kept
@@ -114,7 +114,7 @@ fn labelled(name: &str) -> std::collections::BTreeMap<String, String> {
 
 #[tokio::test]
 async fn lists_are_byte_for_byte_those_of_the_generated_server_through_every_change_and_filter() {
-    let node = Node::new();
+    let node = ServerFixture::new();
     node.gateway.recover().await.expect("the fake recovers");
     let request = cri::PullImageRequest {
         image: Some(cri::ImageSpec { image: BUSYBOX.into(), ..Default::default() }),
@@ -162,7 +162,7 @@ async fn lists_are_byte_for_byte_those_of_the_generated_server_through_every_cha
 
 #[tokio::test]
 async fn refusals_are_those_of_the_generated_server() {
-    let node = Node::new();
+    let node = ServerFixture::new();
     for method in ["ListContainers", "ListPodSandbox"] {
         let (unrecovered, _, _) = node.ask(method, &[]).await;
         assert_eq!(unrecovered["grpc-status"], "14", "unavailable");

@@ -19,14 +19,14 @@ use switchyard_streaming::{Command, Control, Input, Outcome, Output, Process, Re
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::refusal;
+use super::to_refusal;
 
 /// How long a client that says nothing more still listens.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// A client of an attach who has not come yet.
 #[derive(Debug)]
-pub(super) struct Join {
+pub(super) struct PendingAttach {
     pub(super) scope: Scope,
     pub(super) task: TaskId,
     pub(super) spec: AttachSpec,
@@ -39,44 +39,45 @@ struct Attached {
     scope: Scope,
     task: TaskId,
     /// The client says nothing more, and does not stay for that.
-    said: CancellationToken,
+    stdin_closed: CancellationToken,
     /// Its session is over.
-    over: CancellationToken,
+    session_ended: CancellationToken,
 }
 
 /// The container's input, as one client has it.
-struct Saying {
+struct AttachedStdin {
     sink: Sink,
-    said: CancellationToken,
+    stdin_closed: CancellationToken,
     until_the_end: bool,
 }
 
 /// The container's output, until the session is over.
-struct Hearing {
+struct AttachedOutput {
     source: Source,
-    over: Pin<Box<WaitForCancellationFutureOwned>>,
+    session_ended: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 #[async_trait]
-impl Command for Join {
+impl Command for PendingAttach {
     async fn open(self: Box<Self>) -> Result<Process, Refusal> {
         let Self { scope, task, spec, until_the_end } = *self;
-        let joined = scope.attach(&task.to_string(), spec).await.map_err(|error| refusal(&error))?;
+        let joined = scope.attach(&task.to_string(), spec).await.map_err(|error| to_refusal(&error))?;
         let Attachment { stdin, stdout, stderr } = joined;
         let said = CancellationToken::new();
         let over = CancellationToken::new();
-        let hearing =
-            |source| Output::new(Hearing { source, over: Box::pin(over.clone().cancelled_owned()) });
+        let hearing = |source| {
+            Output::new(AttachedOutput { source, session_ended: Box::pin(over.clone().cancelled_owned()) })
+        };
         // What a client says to a container without an input is heard by nobody.
         let saying = match stdin {
-            Some(sink) => Input::new(Saying { sink, said: said.clone(), until_the_end }),
+            Some(sink) => Input::new(AttachedStdin { sink, stdin_closed: said.clone(), until_the_end }),
             None => Input::new(tokio::io::sink()),
         };
         Ok(Process {
             stdin: spec.stdin.then_some(saying),
             stdout: stdout.map(hearing),
             stderr: stderr.map(hearing),
-            control: Arc::new(Attached { scope, task, said, over }),
+            control: Arc::new(Attached { scope, task, stdin_closed: said, session_ended: over }),
         })
     }
 }
@@ -87,12 +88,12 @@ impl Control for Attached {
         let width = size.width.get();
         let height = size.height.get();
         let resized = self.scope.resize_task(&self.task.to_string(), width, height).await;
-        resized.map_err(|error| refusal(&error))
+        resized.map_err(|error| to_refusal(&error))
     }
 
     async fn wait(&self) -> Outcome {
         let silent = async {
-            self.said.cancelled().await;
+            self.stdin_closed.cancelled().await;
             tokio::time::sleep(ANSWER).await;
         };
         let task = self.task.to_string();
@@ -104,16 +105,16 @@ impl Control for Attached {
             },
             () = silent => Outcome::Exited(0),
         };
-        self.over.cancel();
+        self.session_ended.cancel();
         outcome
     }
 
     async fn hang_up(&self) {
-        self.over.cancel();
+        self.session_ended.cancel();
     }
 }
 
-impl AsyncWrite for Saying {
+impl AsyncWrite for AttachedStdin {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -128,13 +129,13 @@ impl AsyncWrite for Saying {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         if !self.until_the_end {
-            self.said.cancel();
+            self.stdin_closed.cancel();
         }
         Pin::new(&mut self.sink).poll_shutdown(cx)
     }
 }
 
-impl AsyncRead for Hearing {
+impl AsyncRead for AttachedOutput {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -142,7 +143,7 @@ impl AsyncRead for Hearing {
     ) -> Poll<std::io::Result<()>> {
         let read = Pin::new(&mut self.source).poll_read(cx, buffer);
         // What is there is given first; nothing read is the end.
-        if read.is_pending() && self.over.as_mut().poll(cx).is_ready() {
+        if read.is_pending() && self.session_ended.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
         read

@@ -11,18 +11,18 @@ use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_streaming::{Command, Control, Input, Outcome, Process, Refusal, Size};
 use tokio::task::AbortHandle;
 
-use super::{output, refusal};
+use super::{output, to_refusal};
 
 /// A command that waits for its client.
 #[derive(Debug)]
-pub(super) struct Start {
+pub(super) struct PendingExec {
     pub(super) scope: Scope,
     pub(super) task: TaskId,
     pub(super) spec: ExecSpec,
 }
 
 /// A command that runs. Dropped, it is killed if need be and cleared away.
-struct Running {
+struct RunningExec {
     process: Arc<dyn ExecControl>,
     drain: Duration,
     /// Ends the output that children of the command hold open.
@@ -30,12 +30,12 @@ struct Running {
 }
 
 #[async_trait]
-impl Command for Start {
+impl Command for PendingExec {
     async fn open(self: Box<Self>) -> Result<Process, Refusal> {
         let Self { scope, task, spec } = *self;
-        let started = scope.exec(&task.to_string(), &spec).await.map_err(|error| refusal(&error))?;
+        let started = scope.exec(&task.to_string(), &spec).await.map_err(|error| to_refusal(&error))?;
         let ExecProcess { stdin, stdout, stderr, control } = started;
-        let running = Running { process: control.into(), drain: spec.drain, cut: Mutex::default() };
+        let running = RunningExec { process: control.into(), drain: spec.drain, cut: Mutex::default() };
         Ok(Process {
             stdin: stdin.map(Input::new),
             stdout: stdout.map(output),
@@ -46,9 +46,9 @@ impl Command for Start {
 }
 
 #[async_trait]
-impl Control for Running {
+impl Control for RunningExec {
     async fn resize(&self, size: Size) -> Result<(), Refusal> {
-        self.process.resize(size.width.get(), size.height.get()).await.map_err(|error| refusal(&error))
+        self.process.resize(size.width.get(), size.height.get()).await.map_err(|error| to_refusal(&error))
     }
 
     async fn wait(&self) -> Outcome {
@@ -71,7 +71,7 @@ impl Control for Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningExec {
     fn drop(&mut self) {
         if let Some(cut) = self.cut.lock().unwrap_or_else(PoisonError::into_inner).take() {
             cut.abort();

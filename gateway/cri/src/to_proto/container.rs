@@ -13,7 +13,7 @@ use crate::record::ContainerRecord;
 
 /// How a task's life reads in CRI.
 #[derive(Debug, PartialEq)]
-struct Life {
+struct StatusFields {
     state: cri::ContainerState,
     started_at: i64,
     finished_at: i64,
@@ -53,7 +53,8 @@ pub(crate) fn container(task: &Task, record: Option<&ContainerRecord>) -> cri::C
 
 /// One container in full.
 pub(crate) fn container_status(task: &Task, record: Option<&ContainerRecord>) -> cri::ContainerStatus {
-    let Life { state, started_at, finished_at, exit_code, reason, message } = life(&task.state);
+    let StatusFields { state, started_at, finished_at, exit_code, reason, message } =
+        status_fields(&task.state);
     let log_path = task.details.log_path.as_ref().map(|path| path.to_string_lossy().into_owned());
     cri::ContainerStatus {
         id: task.id.to_string(),
@@ -81,8 +82,8 @@ pub(crate) fn container_status(task: &Task, record: Option<&ContainerRecord>) ->
     }
 }
 
-fn life(state: &TaskState) -> Life {
-    let begun = |started_at| Life {
+fn status_fields(state: &TaskState) -> StatusFields {
+    let begun = |started_at| StatusFields {
         state: container_state(state),
         started_at,
         finished_at: 0,
@@ -96,12 +97,12 @@ fn life(state: &TaskState) -> Life {
             begun(nanoseconds(*started_at))
         }
         TaskState::Exited { started_at, exit } | TaskState::Removing { started_at, exit: Some(exit) } => {
-            ended(*started_at, exit)
+            exited_fields(*started_at, exit)
         }
     }
 }
 
-fn ended(started_at: Option<SystemTime>, exit: &Exit) -> Life {
+fn exited_fields(started_at: Option<SystemTime>, exit: &Exit) -> StatusFields {
     let (reason, message) = match &exit.cause {
         ExitCause::Exited if exit.code == 0 => ("Completed", String::new()),
         ExitCause::Exited => ("Error", String::new()),
@@ -111,7 +112,7 @@ fn ended(started_at: Option<SystemTime>, exit: &Exit) -> Life {
             ("Unknown", "it ended while nobody looked, and its exit code is not known".to_owned())
         }
     };
-    Life {
+    StatusFields {
         state: cri::ContainerState::ContainerExited,
         // CRI wants both times of whatever has ended, also where it never ran or its start is forgotten.
         started_at: nanoseconds(started_at.unwrap_or(exit.finished_at)),
@@ -171,7 +172,8 @@ mod tests {
 
     #[track_caller]
     fn check(state: TaskState, expected: (cri::ContainerState, i64, i64, i32, &str)) {
-        let Life { state: wire, started_at, finished_at, exit_code, reason, message: _ } = life(&state);
+        let StatusFields { state: wire, started_at, finished_at, exit_code, reason, message: _ } =
+            status_fields(&state);
         let seconds = |ns: i64| ns / 1_000_000_000;
         assert_eq!(
             (wire, seconds(started_at), seconds(finished_at), exit_code, reason),
@@ -195,7 +197,7 @@ mod tests {
         check(exited(255, ExitCause::Lost), (C::ContainerExited, 5, 9, 255, "Unknown"));
         let failed = TaskState::Exited { started_at: None, exit: Exit::start_failed(at(9), "no such file") };
         check(failed.clone(), (C::ContainerExited, 9, 9, 128, "StartError"));
-        assert_eq!(life(&failed).message, "no such file");
+        assert_eq!(status_fields(&failed).message, "no such file");
         let removing =
             TaskState::Removing { started_at: Some(at(5)), exit: Some(exit(0, ExitCause::Exited)) };
         check(removing, (C::ContainerExited, 5, 9, 0, "Completed"));

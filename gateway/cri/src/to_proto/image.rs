@@ -18,7 +18,7 @@ pub(crate) fn image(image: &Image) -> cri::Image {
         labels: _,
         pinned,
         holders: _,
-        brought: _,
+        imported: _,
     } = image;
     let (uid, username) = user_of(user);
     cri::Image {

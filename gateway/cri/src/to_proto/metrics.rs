@@ -23,7 +23,7 @@ const US_IN_SECOND: u64 = 1_000_000;
 
 /// Whose metrics these are: the values of the labels that all have.
 #[derive(Debug, Clone)]
-pub(crate) struct Subject {
+pub(crate) struct CommonLabels {
     pod: String,
     namespace: String,
     container: String,
@@ -32,8 +32,8 @@ pub(crate) struct Subject {
 }
 
 /// Metrics of one object, read at one time.
-struct Sheet {
-    subject: Subject,
+struct MetricsBuilder {
+    subject: CommonLabels,
     timestamp: i64,
     metrics: Vec<cri::Metric>,
 }
@@ -42,40 +42,40 @@ struct Sheet {
 pub(crate) fn container_metrics(
     task: &Task,
     record: Option<&ContainerRecord>,
-    pod: &Subject,
+    pod: &CommonLabels,
     metrics: &TaskMetrics,
     now: SystemTime,
 ) -> cri::ContainerMetrics {
-    let subject = Subject {
+    let subject = CommonLabels {
         container: container::metadata(task, record).name,
         id: task.id.to_string(),
         image: container::image(task, record).image,
         ..pod.clone()
     };
-    let mut sheet = Sheet { subject, timestamp: nanoseconds(now), metrics: Vec::with_capacity(64) };
+    let mut sheet = MetricsBuilder { subject, timestamp: nanoseconds(now), metrics: Vec::with_capacity(64) };
     let TaskMetrics { stats, detail, file_system } = metrics;
-    sheet.put(&names::LAST_SEEN, &[], seconds(now));
-    sheet.put(&names::START_TIME, &[], task.state.started_at().and_then(seconds));
+    sheet.push(&names::LAST_SEEN, &[], seconds(now));
+    sheet.push(&names::START_TIME, &[], task.state.started_at().and_then(seconds));
     sheet.usage(&stats.usage);
     sheet.detail(detail);
     sheet.limits(&task.details.resources);
     if let Some(FileSystem { device, size_bytes, inodes, inodes_free }) = file_system {
         let device = [device.as_str()];
-        sheet.put(&names::FS_USAGE, &device, stats.writable_layer.as_ref().map(|layer| layer.used_bytes));
-        sheet.put(&names::FS_LIMIT, &device, Some(*size_bytes));
-        sheet.put(&names::FS_INODES, &device, *inodes);
-        sheet.put(&names::FS_INODES_FREE, &device, *inodes_free);
+        sheet.push(&names::FS_USAGE, &device, stats.writable_layer.as_ref().map(|layer| layer.used_bytes));
+        sheet.push(&names::FS_LIMIT, &device, Some(*size_bytes));
+        sheet.push(&names::FS_INODES, &device, *inodes);
+        sheet.push(&names::FS_INODES_FREE, &device, *inodes_free);
     }
     cri::ContainerMetrics { container_id: sheet.subject.id, metrics: sheet.metrics }
 }
 
 /// The metrics of one sandbox, read at `now`: its traffic.
 pub(crate) fn sandbox_metrics(
-    pod: &Subject,
+    pod: &CommonLabels,
     interfaces: &[InterfaceStats],
     now: SystemTime,
 ) -> Vec<cri::Metric> {
-    let mut sheet = Sheet { subject: pod.clone(), timestamp: nanoseconds(now), metrics: Vec::new() };
+    let mut sheet = MetricsBuilder { subject: pod.clone(), timestamp: nanoseconds(now), metrics: Vec::new() };
     for interface in interfaces.iter().filter(|interface| interface.name != "lo") {
         let InterfaceStats {
             name,
@@ -89,21 +89,21 @@ pub(crate) fn sandbox_metrics(
             tx_dropped,
         } = interface;
         let name = [name.as_str()];
-        sheet.put(&names::RX_BYTES, &name, Some(*rx_bytes));
-        sheet.put(&names::RX_PACKETS, &name, Some(*rx_packets));
-        sheet.put(&names::RX_ERRORS, &name, Some(*rx_errors));
-        sheet.put(&names::RX_DROPPED, &name, Some(*rx_dropped));
-        sheet.put(&names::TX_BYTES, &name, Some(*tx_bytes));
-        sheet.put(&names::TX_PACKETS, &name, Some(*tx_packets));
-        sheet.put(&names::TX_ERRORS, &name, Some(*tx_errors));
-        sheet.put(&names::TX_DROPPED, &name, Some(*tx_dropped));
+        sheet.push(&names::RX_BYTES, &name, Some(*rx_bytes));
+        sheet.push(&names::RX_PACKETS, &name, Some(*rx_packets));
+        sheet.push(&names::RX_ERRORS, &name, Some(*rx_errors));
+        sheet.push(&names::RX_DROPPED, &name, Some(*rx_dropped));
+        sheet.push(&names::TX_BYTES, &name, Some(*tx_bytes));
+        sheet.push(&names::TX_PACKETS, &name, Some(*tx_packets));
+        sheet.push(&names::TX_ERRORS, &name, Some(*tx_errors));
+        sheet.push(&names::TX_DROPPED, &name, Some(*tx_dropped));
     }
     sheet.metrics
 }
 
 // === impl Subject ===
 
-impl Subject {
+impl CommonLabels {
     /// A sandbox itself; containers are told apart from it by their name.
     pub(crate) fn of(home: &Sandbox, record: Option<&SandboxRecord>) -> Self {
         let metadata = sandbox::metadata(home, record);
@@ -119,12 +119,12 @@ impl Subject {
 
 // === impl Sheet ===
 
-impl Sheet {
+impl MetricsBuilder {
     /// Puts a value on it, if there is one. The labels are those that the name has beyond what all have.
-    fn put(&mut self, name: &'static Name, labels: &[&str], value: Option<u64>) {
+    fn push(&mut self, name: &'static Name, labels: &[&str], value: Option<u64>) {
         debug_assert_eq!(labels.len(), name.labels.len(), "{}", name.name);
         let Some(value) = value else { return };
-        let Subject { pod, namespace, container, id, image } = &self.subject;
+        let CommonLabels { pod, namespace, container, id, image } = &self.subject;
         let mut label_values = Vec::with_capacity(names::COMMON.len() + labels.len());
         label_values.extend([pod, namespace, container, id, image].map(String::clone));
         label_values.extend(labels.iter().map(|label| (*label).to_owned()));
@@ -141,38 +141,38 @@ impl Sheet {
         let Usage { cpu, memory, swap, io, pids } = usage;
         if let Some(cpu) = cpu {
             let whole = |ns: Option<u64>| ns.map(|ns| ns / NS_IN_SECOND);
-            self.put(&names::CPU_USAGE, &["total"], Some(cpu.total_ns / NS_IN_SECOND));
-            self.put(&names::CPU_USER, &[], whole(cpu.user_ns));
-            self.put(&names::CPU_SYSTEM, &[], whole(cpu.system_ns));
-            self.put(&names::CFS_PERIODS, &[], cpu.periods);
-            self.put(&names::CFS_THROTTLED_PERIODS, &[], cpu.throttled_periods);
-            self.put(&names::CFS_THROTTLED, &[], whole(cpu.throttled_ns));
+            self.push(&names::CPU_USAGE, &["total"], Some(cpu.total_ns / NS_IN_SECOND));
+            self.push(&names::CPU_USER, &[], whole(cpu.user_ns));
+            self.push(&names::CPU_SYSTEM, &[], whole(cpu.system_ns));
+            self.push(&names::CFS_PERIODS, &[], cpu.periods);
+            self.push(&names::CFS_THROTTLED_PERIODS, &[], cpu.throttled_periods);
+            self.push(&names::CFS_THROTTLED, &[], whole(cpu.throttled_ns));
             self.pressure([&names::CPU_WAITING, &names::CPU_STALLED], cpu.pressure.as_ref());
         }
         if let Some(memory) = memory {
-            self.put(&names::MEMORY_USAGE, &[], Some(memory.usage_bytes));
-            self.put(&names::MEMORY_WORKING_SET, &[], Some(memory.working_set_bytes));
-            self.put(&names::MEMORY_RSS, &[], memory.rss_bytes);
-            self.put(&names::MEMORY_CACHE, &[], memory.cache_bytes);
-            self.put(&names::MEMORY_MAPPED, &[], memory.mapped_bytes);
-            self.put(&names::MEMORY_KERNEL, &[], memory.kernel_bytes);
-            self.put(&names::MEMORY_PEAK, &[], memory.peak_bytes);
-            self.put(&names::MEMORY_FAILCNT, &[], memory.limit_hits);
+            self.push(&names::MEMORY_USAGE, &[], Some(memory.usage_bytes));
+            self.push(&names::MEMORY_WORKING_SET, &[], Some(memory.working_set_bytes));
+            self.push(&names::MEMORY_RSS, &[], memory.rss_bytes);
+            self.push(&names::MEMORY_CACHE, &[], memory.cache_bytes);
+            self.push(&names::MEMORY_MAPPED, &[], memory.mapped_bytes);
+            self.push(&names::MEMORY_KERNEL, &[], memory.kernel_bytes);
+            self.push(&names::MEMORY_PEAK, &[], memory.peak_bytes);
+            self.push(&names::MEMORY_FAILCNT, &[], memory.limit_hits);
             // Where the kernel counts both in one, they are the container's: it is all that is in its cgroup.
             let own = (
                 memory.own_page_faults.or(memory.page_faults),
                 memory.own_major_page_faults.or(memory.major_page_faults),
             );
-            self.put(&names::MEMORY_FAILURES, &["pgfault", "container"], own.0);
-            self.put(&names::MEMORY_FAILURES, &["pgmajfault", "container"], own.1);
-            self.put(&names::MEMORY_FAILURES, &["pgfault", "hierarchy"], memory.page_faults);
-            self.put(&names::MEMORY_FAILURES, &["pgmajfault", "hierarchy"], memory.major_page_faults);
+            self.push(&names::MEMORY_FAILURES, &["pgfault", "container"], own.0);
+            self.push(&names::MEMORY_FAILURES, &["pgmajfault", "container"], own.1);
+            self.push(&names::MEMORY_FAILURES, &["pgfault", "hierarchy"], memory.page_faults);
+            self.push(&names::MEMORY_FAILURES, &["pgmajfault", "hierarchy"], memory.major_page_faults);
             self.pressure([&names::MEMORY_WAITING, &names::MEMORY_STALLED], memory.pressure.as_ref());
         }
-        self.put(&names::MEMORY_SWAP, &[], swap.as_ref().map(|swap| swap.usage_bytes));
+        self.push(&names::MEMORY_SWAP, &[], swap.as_ref().map(|swap| swap.usage_bytes));
         let pressure = io.as_ref().and_then(|io| io.pressure.as_ref());
         self.pressure([&names::IO_WAITING, &names::IO_STALLED], pressure);
-        self.put(&names::THREADS, &[], *pids);
+        self.push(&names::THREADS, &[], *pids);
     }
 
     fn pressure(
@@ -180,8 +180,8 @@ impl Sheet {
         [waiting, stalled]: [&'static Name; 2],
         pressure: Option<&switchyard_core::stats::Pressure>,
     ) {
-        self.put(waiting, &[], pressure.map(|pressure| pressure.some.total_us / US_IN_SECOND));
-        self.put(stalled, &[], pressure.map(|pressure| pressure.full.total_us / US_IN_SECOND));
+        self.push(waiting, &[], pressure.map(|pressure| pressure.some.total_us / US_IN_SECOND));
+        self.push(stalled, &[], pressure.map(|pressure| pressure.full.total_us / US_IN_SECOND));
     }
 
     fn detail(&mut self, detail: &Detail) {
@@ -195,31 +195,31 @@ impl Sheet {
             sockets,
             open_files_limit,
         } = detail;
-        self.put(&names::OOM_EVENTS, &[], *oom_kills);
-        self.put(&names::PROCESSES, &[], *processes);
-        self.put(&names::THREADS_MAX, &[], *threads_limit);
-        self.put(&names::FILE_DESCRIPTORS, &[], *open_files);
-        self.put(&names::SOCKETS, &[], *sockets);
-        self.put(&names::ULIMITS, &["max_open_files"], *open_files_limit);
+        self.push(&names::OOM_EVENTS, &[], *oom_kills);
+        self.push(&names::PROCESSES, &[], *processes);
+        self.push(&names::THREADS_MAX, &[], *threads_limit);
+        self.push(&names::FILE_DESCRIPTORS, &[], *open_files);
+        self.push(&names::SOCKETS, &[], *sockets);
+        self.push(&names::ULIMITS, &["max_open_files"], *open_files_limit);
         for device in devices {
             let name = device.device.as_str();
             let major = device.major.to_string();
             let minor = device.minor.to_string();
             for (operation, bytes) in &device.bytes {
-                self.put(&names::BLKIO, &[name, &major, &minor, operation], Some(*bytes));
+                self.push(&names::BLKIO, &[name, &major, &minor, operation], Some(*bytes));
             }
             let of = |counts: &[(String, u64)], wanted: &str| {
                 counts.iter().find(|(operation, _)| operation == wanted).map(|(_, count)| *count)
             };
-            self.put(&names::FS_READ_BYTES, &[name], of(&device.bytes, "Read"));
-            self.put(&names::FS_WRITE_BYTES, &[name], of(&device.bytes, "Write"));
-            self.put(&names::FS_READS, &[name], of(&device.operations, "Read"));
-            self.put(&names::FS_WRITES, &[name], of(&device.operations, "Write"));
+            self.push(&names::FS_READ_BYTES, &[name], of(&device.bytes, "Read"));
+            self.push(&names::FS_WRITE_BYTES, &[name], of(&device.bytes, "Write"));
+            self.push(&names::FS_READS, &[name], of(&device.operations, "Read"));
+            self.push(&names::FS_WRITES, &[name], of(&device.operations, "Write"));
         }
         for pages in hugepages {
             let size = [pages.page_size.as_str()];
-            self.put(&names::HUGETLB_USAGE, &size, Some(pages.usage_bytes));
-            self.put(&names::HUGETLB_PEAK, &size, pages.peak_bytes);
+            self.push(&names::HUGETLB_USAGE, &size, Some(pages.usage_bytes));
+            self.push(&names::HUGETLB_PEAK, &size, pages.peak_bytes);
         }
     }
 
@@ -231,13 +231,13 @@ impl Sheet {
         let sum = resources.memory_swap_limit_bytes.or(resources.memory_limit_bytes);
         let file = |name: &str| resources.unified.get(name).and_then(|text| text.trim().parse().ok());
         let reserved = limit(resources.memory_reservation_bytes);
-        self.put(&names::SPEC_CPU_PERIOD, &[], resources.cpu_period_us);
-        self.put(&names::SPEC_CPU_QUOTA, &[], limit(resources.cpu_quota_us));
-        self.put(&names::SPEC_CPU_SHARES, &[], resources.cpu_shares);
-        self.put(&names::SPEC_MEMORY_LIMIT, &[], memory);
-        self.put(&names::SPEC_MEMORY_SWAP_LIMIT, &[], limit(sum));
+        self.push(&names::SPEC_CPU_PERIOD, &[], resources.cpu_period_us);
+        self.push(&names::SPEC_CPU_QUOTA, &[], limit(resources.cpu_quota_us));
+        self.push(&names::SPEC_CPU_SHARES, &[], resources.cpu_shares);
+        self.push(&names::SPEC_MEMORY_LIMIT, &[], memory);
+        self.push(&names::SPEC_MEMORY_SWAP_LIMIT, &[], limit(sum));
         let reserved = reserved.or_else(|| file("memory.low")).or_else(|| file("memory.min"));
-        self.put(&names::SPEC_MEMORY_RESERVATION, &[], reserved);
+        self.push(&names::SPEC_MEMORY_RESERVATION, &[], reserved);
     }
 }
 

@@ -8,7 +8,7 @@ use switchyard_fake::BUSYBOX;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::support::{Node, app, code, pod};
+use crate::support::{ServiceFixture, app, code, pod};
 
 /// A container bound to these processors, as a kubelet with a static CPU manager makes it.
 fn bound(name: &str, cpuset_cpus: &str) -> cri::ContainerConfig {
@@ -22,7 +22,7 @@ fn bound(name: &str, cpuset_cpus: &str) -> cri::ContainerConfig {
 }
 
 /// Gives a task of Nomad's a processor for itself.
-async fn nomad_takes(node: &Node, cpu: &str) -> Result<()> {
+async fn nomad_takes(node: &ServiceFixture, cpu: &str) -> Result<()> {
     let scope = node.gateway.scope(Owner::Nomad);
     let name = format!("nomad-{cpu}");
     let sandbox = scope.create_sandbox(specs::sandbox(Owner::Nomad, &name)).await?;
@@ -35,7 +35,7 @@ async fn nomad_takes(node: &Node, cpu: &str) -> Result<()> {
 }
 
 /// The processors that containers have for themselves.
-fn own(node: &Node) -> Vec<String> {
+fn own(node: &ServiceFixture) -> Vec<String> {
     let report = node.gateway.ledger_report();
     let own = report.compute.exclusive().filter(|(_, holder, _)| holder.owner == Owner::Kubernetes);
     own.map(|(_, _, cpus)| cpus.to_string()).collect()
@@ -43,7 +43,7 @@ fn own(node: &Node) -> Vec<String> {
 
 #[tokio::test]
 async fn processors_that_the_kubelet_gave_to_one_container_are_kept_from_others_and_a_pool_is_not() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     let own_cpu = node.create(&sandbox, bound("own", "1")).await.expect("it is free");
@@ -79,7 +79,7 @@ async fn processors_that_the_kubelet_gave_to_one_container_are_kept_from_others_
 
 #[tokio::test]
 async fn a_processor_of_nomads_is_refused_to_a_container_that_is_to_have_it_alone() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     nomad_takes(&node, "1").await.expect("it is free");
     let sandbox = node.run(pod("web")).await.expect("it is well formed");

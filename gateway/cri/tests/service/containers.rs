@@ -7,36 +7,36 @@ use switchyard_fake::Method;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::support::{Node, app, code, map, pod};
+use crate::support::{ServiceFixture, app, code, map, pod};
 
 fn id(text: &str) -> TaskId {
     text.parse().expect("the service gives ids")
 }
 
-async fn stop(node: &mut Node, id: &str, timeout: i64) {
+async fn stop(node: &mut ServiceFixture, id: &str, timeout: i64) {
     let request = cri::StopContainerRequest { container_id: id.to_owned(), timeout };
     node.runtime.stop_container(request).await.expect("it is stopped");
 }
 
-async fn remove(node: &mut Node, id: &str) {
+async fn remove(node: &mut ServiceFixture, id: &str) {
     let request = cri::RemoveContainerRequest { container_id: id.to_owned() };
     node.runtime.remove_container(request).await.expect("it is removed");
 }
 
-async fn list(node: &mut Node, filter: cri::ContainerFilter) -> Vec<String> {
+async fn list(node: &mut ServiceFixture, filter: cri::ContainerFilter) -> Vec<String> {
     let request = cri::ListContainersRequest { filter: Some(filter) };
     let items = node.runtime.list_containers(request).await.expect("it answers").into_inner().containers;
     items.into_iter().map(|item| item.id).collect()
 }
 
-async fn usage(node: &mut Node) -> Vec<cri::ContainerStats> {
+async fn usage(node: &mut ServiceFixture) -> Vec<cri::ContainerStats> {
     let request = cri::ListContainerStatsRequest::default();
     node.runtime.list_container_stats(request).await.expect("it answers").into_inner().stats
 }
 
 #[tokio::test]
 async fn a_container_is_created_runs_ends_and_goes() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     let container = node.create(&sandbox, app("app")).await.expect("it is well formed");
@@ -64,7 +64,7 @@ async fn a_container_is_created_runs_ends_and_goes() {
 
 #[tokio::test]
 async fn a_container_is_echoed_as_it_was_asked_for_also_after_a_restart() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let image = node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     let config = app("app");
@@ -87,7 +87,7 @@ async fn a_container_is_echoed_as_it_was_asked_for_also_after_a_restart() {
 
 #[tokio::test]
 async fn a_retried_creation_gets_the_same_container_and_another_under_its_name_is_refused() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     let container = node.create(&sandbox, app("app")).await.expect("it is well formed");
@@ -101,7 +101,7 @@ async fn a_retried_creation_gets_the_same_container_and_another_under_its_name_i
 
 #[tokio::test]
 async fn what_cannot_be_created_leaves_nothing_behind() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     assert_eq!(code(node.create("nothing", app("app")).await), Code::NotFound);
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     assert_eq!(code(node.create(&sandbox, app("app")).await), Code::NotFound, "the image is not here");
@@ -119,7 +119,7 @@ async fn what_cannot_be_created_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn a_failed_start_is_told_by_the_call_and_by_the_status() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     let container = node.create(&sandbox, app("app")).await.expect("it is well formed");
@@ -134,7 +134,7 @@ async fn a_failed_start_is_told_by_the_call_and_by_the_status() {
 
 #[tokio::test]
 async fn the_end_of_a_container_has_its_code_and_reason() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     for (name, code, reason) in [("good", 0, "Completed"), ("bad", 7, "Error"), ("oom", 137, "OOMKilled")] {
@@ -152,7 +152,7 @@ async fn the_end_of_a_container_has_its_code_and_reason() {
 
 #[tokio::test]
 async fn stopping_and_removing_what_is_not_there_succeeds_and_all_else_does_not() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let container_id = "f".repeat(64);
     stop(&mut node, &container_id, 1).await;
     stop(&mut node, "", -1).await;
@@ -170,7 +170,7 @@ async fn stopping_and_removing_what_is_not_there_succeeds_and_all_else_does_not(
 
 #[tokio::test]
 async fn a_grace_of_zero_or_less_kills_at_once() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, first) = node.running().await;
     stop(&mut node, &first, 0).await;
     assert_eq!(node.fake.signals(id(&first)), [Signal::KILL]);
@@ -182,7 +182,7 @@ async fn a_grace_of_zero_or_less_kills_at_once() {
 
 #[tokio::test]
 async fn exec_gives_output_and_code_and_ends_in_time() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (_, container) = node.running().await;
     let ran = node.exec(&container, &["echo", "hello"], 10).await.expect("it runs");
     assert_eq!((ran.stdout.as_slice(), ran.exit_code), (b"hello\n".as_slice(), 0));
@@ -197,7 +197,7 @@ async fn exec_gives_output_and_code_and_ends_in_time() {
 
 #[tokio::test]
 async fn new_limits_are_told_and_old_ones_stand_if_they_fail() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (_, container) = node.running().await;
     let request = |cpu_shares| cri::UpdateContainerResourcesRequest {
         container_id: container.clone(),
@@ -215,7 +215,7 @@ async fn new_limits_are_told_and_old_ones_stand_if_they_fail() {
 
 #[tokio::test]
 async fn filters_of_containers_all_have_to_match() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (web, first) = node.running().await;
     let second = node.create(&web, app("second")).await.expect("it is well formed");
     let db = node.run(pod("db")).await.expect("it is well formed");
@@ -243,7 +243,7 @@ async fn filters_of_containers_all_have_to_match() {
 
 #[tokio::test]
 async fn usage_is_told_of_containers_that_have_not_ended() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, container) = node.running().await;
     let created = node.create(&sandbox, app("created")).await.expect("it is well formed");
     let mut stats = usage(&mut node).await;
@@ -262,7 +262,7 @@ async fn usage_is_told_of_containers_that_have_not_ended() {
 
 #[tokio::test]
 async fn a_log_is_reopened_only_while_its_container_runs() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (_, container) = node.running().await;
     let request = cri::ReopenContainerLogRequest { container_id: container.clone() };
     node.runtime.reopen_container_log(request.clone()).await.expect("it runs");
@@ -272,7 +272,7 @@ async fn a_log_is_reopened_only_while_its_container_runs() {
 
 #[tokio::test]
 async fn only_a_running_container_of_the_same_pod_can_be_a_target() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (web, running) = node.running().await;
     let db = node.run(pod("db")).await.expect("it is well formed");
     let created = node.create(&web, app("created")).await.expect("it is well formed");
@@ -298,7 +298,7 @@ async fn only_a_running_container_of_the_same_pod_can_be_a_target() {
 
 #[tokio::test]
 async fn verbose_status_of_a_container_is_json() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, container) = node.running().await;
     let request = cri::ContainerStatusRequest { container_id: container, verbose: true };
     let info = node.runtime.container_status(request).await.expect("it answers").into_inner().info;
@@ -310,7 +310,7 @@ async fn verbose_status_of_a_container_is_json() {
 
 #[tokio::test]
 async fn streams_give_every_container_of_the_lists_once() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (_, container) = node.running().await;
     let mut listed = node
         .runtime

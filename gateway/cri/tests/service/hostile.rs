@@ -15,7 +15,7 @@ use switchyard_core::STATUS_TEXT_MAX;
 use switchyard_proto::cri::v1 as cri;
 use tonic::{Code, Status};
 
-use crate::support::Node;
+use crate::support::ServiceFixture;
 use calls::call;
 
 /// Every call is answered by then; they take milliseconds.
@@ -84,7 +84,7 @@ impl Model {
 }
 
 /// Lists show what was created, as it was asked for.
-async fn compare(node: &mut Node, model: &Model) {
+async fn compare(node: &mut ServiceFixture, model: &Model) {
     let list = cri::ListPodSandboxRequest::default();
     let pods = node.runtime.list_pod_sandbox(list).await.expect("pods can be listed").into_inner().items;
     assert_eq!(sorted(&pods, |pod| &pod.id), model.pods.keys().collect::<Vec<_>>());
@@ -123,7 +123,7 @@ proptest! {
     fn hostile_calls_are_refused_or_done_and_nothing_else_changes(calls in prop::collection::vec(call(), 1..24)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut node = Node::new().await;
+            let mut node = ServiceFixture::new().await;
 let mut model = Model::default();
             node.pull().await;
             for call in calls {
@@ -135,7 +135,7 @@ let mut model = Model::default();
                 let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
                 node.runtime.remove_pod_sandbox(request).await.expect("it can be removed");
             }
-            assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+            assert_eq!(node.fake.remaining_objects(), Vec::<String>::new());
         });
     }
 }

@@ -5,21 +5,21 @@ use switchyard_fake::{BUSYBOX, Method};
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::support::{Node, code, spec};
+use crate::support::{ServiceFixture, code, spec};
 
-async fn find(node: &mut Node, reference: &str) -> Option<cri::Image> {
+async fn find(node: &mut ServiceFixture, reference: &str) -> Option<cri::Image> {
     let request = cri::ImageStatusRequest { image: Some(spec(reference)), verbose: false };
     node.images.image_status(request).await.expect("it answers").into_inner().image
 }
 
-async fn list(node: &mut Node, filter: &str) -> Vec<cri::Image> {
+async fn list(node: &mut ServiceFixture, filter: &str) -> Vec<cri::Image> {
     let filter = Some(cri::ImageFilter { image: Some(spec(filter)) });
     node.images.list_images(cri::ListImagesRequest { filter }).await.expect("it answers").into_inner().images
 }
 
 #[tokio::test]
 async fn a_pulled_image_is_found_by_the_reference_that_the_pull_gave() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let image_ref = node.pull().await;
     let image = find(&mut node, &image_ref).await.expect("it was pulled");
     assert_eq!(image.id, image_ref);
@@ -29,14 +29,14 @@ async fn a_pulled_image_is_found_by_the_reference_that_the_pull_gave() {
 
 #[tokio::test]
 async fn a_missing_image_is_an_answer_without_an_image() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     assert_eq!(find(&mut node, "nowhere.example/nothing").await, None);
     assert_eq!(find(&mut node, "?? no reference ??").await, None);
 }
 
 #[tokio::test]
 async fn a_filter_names_one_image() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     assert_eq!(list(&mut node, "").await.len(), 1);
     assert_eq!(list(&mut node, BUSYBOX).await.len(), 1);
@@ -50,7 +50,7 @@ async fn a_filter_names_one_image() {
 
 #[tokio::test]
 async fn removing_an_image_is_idempotent() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     for _ in 0..2 {
         let request = cri::RemoveImageRequest { image: Some(spec(BUSYBOX)) };
@@ -61,7 +61,7 @@ async fn removing_an_image_is_idempotent() {
 
 #[tokio::test]
 async fn a_request_without_an_image_is_refused() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     assert_eq!(code(node.images.pull_image(cri::PullImageRequest::default()).await), Code::InvalidArgument);
     assert_eq!(
         code(node.images.remove_image(cri::RemoveImageRequest::default()).await),
@@ -80,7 +80,7 @@ async fn a_request_without_an_image_is_refused() {
 
 #[tokio::test]
 async fn a_registry_that_is_away_is_named_as_kubelets_look_for_it() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.fake.fail_next(Method::Pull, Error::unavailable("connect to 10.0.0.1:443"));
     let request = cri::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
     let refusal = node.images.pull_image(request).await.expect_err("the registry is away");
@@ -90,14 +90,14 @@ async fn a_registry_that_is_away_is_named_as_kubelets_look_for_it() {
 
 #[tokio::test]
 async fn an_image_that_no_registry_has_is_not_found() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let request = cri::PullImageRequest { image: Some(spec("nothing")), ..Default::default() };
     assert_eq!(code(node.images.pull_image(request).await), Code::NotFound);
 }
 
 #[tokio::test]
 async fn disk_usage_is_never_an_empty_list() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let usage = node.images.image_fs_info(cri::ImageFsInfoRequest {}).await.expect("it answers").into_inner();
     assert!(!usage.image_filesystems.is_empty());
     assert_eq!(usage.image_filesystems, usage.container_filesystems);
@@ -105,7 +105,7 @@ async fn disk_usage_is_never_an_empty_list() {
 
 #[tokio::test]
 async fn the_configuration_of_an_image_is_told_to_who_asks_for_more() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     let request = cri::ImageStatusRequest { image: Some(spec(BUSYBOX)), verbose: true };
     let info = node.images.image_status(request).await.expect("it answers").into_inner().info;

@@ -10,7 +10,7 @@ use switchyard_proto::cri::v1 as cri;
 use tokio::sync::watch;
 use tonic::Code;
 
-use crate::support::{Node, app, code, pod};
+use crate::support::{ServiceFixture, app, code, pod};
 
 fn devices() -> Inventory {
     let devices = vec![Device::new("acme0", node("/dev/acme0".into(), "rw"))];
@@ -18,7 +18,7 @@ fn devices() -> Inventory {
 }
 
 /// Puts one device into a node.
-async fn equip(node: &Node) {
+async fn equip(node: &ServiceFixture) {
     let (_, inventories) = watch::channel(Some(Arc::new(devices())));
     node.gateway.watch_devices(inventories);
     let mut view = node.gateway.scope(Owner::Kubernetes).devices();
@@ -40,20 +40,20 @@ fn leased(key: &str, attempt: u32) -> cri::ContainerConfig {
 }
 
 /// Nomad does not get the device; says who has it.
-async fn is_held(node: &Node) -> String {
+async fn is_held(node: &ServiceFixture) -> String {
     let error = lease(&node.gateway.scope(Owner::Nomad)).await.expect_err("it is held");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     error.report()
 }
 
-async fn remove(node: &mut Node, container_id: String) {
+async fn remove(node: &mut ServiceFixture, container_id: String) {
     let request = cri::RemoveContainerRequest { container_id };
     node.runtime.remove_container(request).await.expect("it can be removed");
 }
 
 #[tokio::test]
 async fn a_container_that_crashes_again_and_again_keeps_its_device_also_over_a_restart_of_the_daemon() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     equip(&node).await;
     let key = lease(&node.gateway.scope(Owner::Kubernetes)).await.expect("it is free");
@@ -79,7 +79,7 @@ async fn a_container_that_crashes_again_and_again_keeps_its_device_also_over_a_r
 
 #[tokio::test]
 async fn the_annotation_comes_back_as_it_was_and_is_read_by_nobody_below() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     equip(&node).await;
     let key = lease(&node.gateway.scope(Owner::Kubernetes)).await.expect("it is free");
@@ -95,7 +95,7 @@ async fn the_annotation_comes_back_as_it_was_and_is_read_by_nobody_below() {
 
 #[tokio::test]
 async fn a_lease_that_is_not_the_kubelets_makes_no_container_and_one_that_is_malformed_neither() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     equip(&node).await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
@@ -115,7 +115,7 @@ async fn a_lease_that_is_not_the_kubelets_makes_no_container_and_one_that_is_mal
 
 #[tokio::test]
 async fn a_successor_has_the_device_only_when_the_pod_that_had_it_has_ended() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     equip(&node).await;
     let scope = node.gateway.scope(Owner::Kubernetes);

@@ -5,11 +5,11 @@ use switchyard_fake::Fake;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::support::{Node, app, code, pod};
+use crate::support::{ServiceFixture, app, code, pod};
 
 #[tokio::test]
 async fn every_version_field_is_set_and_the_first_is_what_kubelets_insist_on() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let version =
         node.runtime.version(cri::VersionRequest::default()).await.expect("it answers").into_inner();
     assert_eq!((version.version.as_str(), version.runtime_name.as_str()), ("0.1.0", "switchyard"));
@@ -19,7 +19,7 @@ async fn every_version_field_is_set_and_the_first_is_what_kubelets_insist_on() {
 
 #[tokio::test]
 async fn status_has_both_conditions_and_info_only_when_asked() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let plain =
         node.runtime.status(cri::StatusRequest { verbose: false }).await.expect("it answers").into_inner();
     let conditions: Vec<_> =
@@ -36,7 +36,7 @@ async fn status_has_both_conditions_and_info_only_when_asked() {
 
 #[tokio::test]
 async fn the_cgroup_driver_is_told_and_ranges_of_addresses_are_handed_on() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let config =
         node.runtime.runtime_config(cri::RuntimeConfigRequest {}).await.expect("it answers").into_inner();
     assert_eq!(config.linux.expect("it is set").cgroup_driver(), cri::CgroupDriver::Cgroupfs);
@@ -44,7 +44,8 @@ async fn the_cgroup_driver_is_told_and_ranges_of_addresses_are_handed_on() {
         let network_config = Some(cri::NetworkConfig { pod_cidr: pod_cidr.to_owned() });
         cri::UpdateRuntimeConfigRequest { runtime_config: Some(cri::RuntimeConfig { network_config }) }
     };
-    let named = |node: &Node| node.fake.ranges(Owner::Kubernetes).iter().map(ToString::to_string).collect();
+    let named =
+        |node: &ServiceFixture| node.fake.ranges(Owner::Kubernetes).iter().map(ToString::to_string).collect();
     for (pod_cidr, expected) in [
         ("10.0.0.0/24", &["10.0.0.0/24"][..]),
         ("10.1.0.0/24,fd00:1::/64", &["10.1.0.0/24", "fd00:1::/64"]),
@@ -62,7 +63,7 @@ async fn the_cgroup_driver_is_told_and_ranges_of_addresses_are_handed_on() {
 
 #[tokio::test]
 async fn before_recovery_only_version_and_status_answer() {
-    let mut node = Node::unrecovered(Fake::with_busybox()).await;
+    let mut node = ServiceFixture::unrecovered(Fake::with_busybox()).await;
     node.runtime.version(cri::VersionRequest::default()).await.expect("it answers");
     let status = node.runtime.status(cri::StatusRequest::default()).await.expect("it answers").into_inner();
     let ready = &status.status.expect("it is set").conditions[0];
@@ -82,7 +83,7 @@ async fn before_recovery_only_version_and_status_answer() {
 
 #[tokio::test]
 async fn what_is_not_served_says_so() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     macro_rules! absent {
         ($($call:ident($request:ident)),* $(,)?) => {
             $(
@@ -98,7 +99,7 @@ async fn what_is_not_served_says_so() {
 
 #[tokio::test]
 async fn a_checkpoint_is_refused_by_what_is_wrong() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, running) = node.running().await;
     let created = node.create(&sandbox, app("created")).await.expect("it is well formed");
     for (container_id, location, timeout, expected) in [

@@ -12,19 +12,19 @@ use switchyard_fake::Method;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::support::{Node, code, map, pod};
+use crate::support::{ServiceFixture, code, map, pod};
 
-async fn stop(node: &mut Node, id: &str) {
+async fn stop(node: &mut ServiceFixture, id: &str) {
     let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
     node.runtime.stop_pod_sandbox(request).await.expect("it is stopped");
 }
 
-async fn remove(node: &mut Node, id: &str) {
+async fn remove(node: &mut ServiceFixture, id: &str) {
     let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
     node.runtime.remove_pod_sandbox(request).await.expect("it is removed");
 }
 
-async fn list(node: &mut Node, filter: cri::PodSandboxFilter) -> Vec<String> {
+async fn list(node: &mut ServiceFixture, filter: cri::PodSandboxFilter) -> Vec<String> {
     let request = cri::ListPodSandboxRequest { filter: Some(filter) };
     let items = node.runtime.list_pod_sandbox(request).await.expect("it answers").into_inner().items;
     items.into_iter().map(|item| item.id).collect()
@@ -62,7 +62,7 @@ fn foreign(owner: Owner, record: Vec<u8>) -> SandboxSpec {
 
 #[tokio::test]
 async fn a_pod_is_ready_with_an_address_then_not_ready_without_one_then_gone() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let id = node.run(pod("web")).await.expect("it is well formed");
     let ready = node.pod_status(&id).await.expect("it is there");
     assert_eq!(ready.state(), cri::PodSandboxState::SandboxReady);
@@ -77,13 +77,13 @@ async fn a_pod_is_ready_with_an_address_then_not_ready_without_one_then_gone() {
         remove(&mut node, &id).await;
         assert_eq!(code(node.pod_status(&id).await), Code::NotFound);
     }
-    assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(node.fake.remaining_objects(), Vec::<String>::new());
     node.is_sound();
 }
 
 #[tokio::test]
 async fn a_pod_is_echoed_as_it_was_asked_for_also_after_a_restart() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let config = pod("web");
     let id = node.run(config.clone()).await.expect("it is well formed");
     let before = node.pod_status(&id).await.expect("it is there");
@@ -99,7 +99,7 @@ async fn a_pod_is_echoed_as_it_was_asked_for_also_after_a_restart() {
 
 #[tokio::test]
 async fn a_retried_run_gets_the_same_sandbox_and_another_pod_under_its_name_is_refused() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let id = node.run(pod("web")).await.expect("it is well formed");
     assert_eq!(node.run(pod("web")).await.expect("it is the same request"), id);
     let mut other = pod("web");
@@ -110,7 +110,7 @@ async fn a_retried_run_gets_the_same_sandbox_and_another_pod_under_its_name_is_r
 
 #[tokio::test]
 async fn runs_at_the_same_time_share_one_sandbox() {
-    let node = Node::new().await;
+    let node = ServiceFixture::new().await;
     let run = || {
         let mut runtime = node.runtime.clone();
         let request = cri::RunPodSandboxRequest { config: Some(pod("web")), ..Default::default() };
@@ -123,7 +123,7 @@ async fn runs_at_the_same_time_share_one_sandbox() {
 
 #[tokio::test]
 async fn a_malformed_or_failed_run_leaves_nothing_behind() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let mut config = pod("web");
     config.hostname = "not a name".to_owned();
     let refusal = node.run(config).await.expect_err("it is malformed");
@@ -135,12 +135,12 @@ async fn a_malformed_or_failed_run_leaves_nothing_behind() {
     node.fake.fail_next(Method::CreateSandbox, Error::unavailable("no network"));
     assert_eq!(code(node.run(pod("web")).await), Code::Unavailable);
     assert_eq!(list(&mut node, cri::PodSandboxFilter::default()).await, Vec::<String>::new());
-    assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(node.fake.remaining_objects(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn stopping_and_removing_what_is_not_there_succeeds_and_asking_for_it_does_not() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     for id in ["", "nothing", &"0".repeat(64)] {
         stop(&mut node, id).await;
         remove(&mut node, id).await;
@@ -152,7 +152,7 @@ async fn stopping_and_removing_what_is_not_there_succeeds_and_asking_for_it_does
 
 #[tokio::test]
 async fn filters_of_pods_all_have_to_match() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let web = node.run(pod("web")).await.expect("it is well formed");
     let db = node.run(pod("db")).await.expect("it is well formed");
     stop(&mut node, &db).await;
@@ -175,7 +175,7 @@ async fn filters_of_pods_all_have_to_match() {
 
 #[tokio::test]
 async fn a_stream_gives_every_pod_of_the_list_once() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     for name in ["a", "b", "c"] {
         node.run(pod(name)).await.expect("it is well formed");
     }
@@ -193,18 +193,18 @@ async fn a_stream_gives_every_pod_of_the_list_once() {
 
 #[tokio::test]
 async fn what_another_owner_made_is_not_there() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let scope = node.gateway.scope(Owner::Nomad);
     let id = scope.create_sandbox(foreign(Owner::Nomad, vec![1])).await.expect("it is made").id.to_string();
     assert_eq!(list(&mut node, cri::PodSandboxFilter::default()).await, Vec::<String>::new());
     assert_eq!(code(node.pod_status(&id).await), Code::NotFound);
     remove(&mut node, &id).await;
-    assert_eq!(node.fake.leftovers().len(), 1, "the removal touched nothing");
+    assert_eq!(node.fake.remaining_objects().len(), 1, "the removal touched nothing");
 }
 
 #[tokio::test]
 async fn a_pod_whose_record_cannot_be_read_is_still_listed_and_removed() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let scope = node.gateway.scope(Owner::Kubernetes);
     let spec = foreign(Owner::Kubernetes, vec![99, 1, 2]);
     let id = scope.create_sandbox(spec).await.expect("it is made").id.to_string();
@@ -212,12 +212,12 @@ async fn a_pod_whose_record_cannot_be_read_is_still_listed_and_removed() {
     assert_eq!(status.metadata.expect("clients insist on it").name, "old");
     assert_eq!(code(node.create(&id, crate::support::app("a")).await), Code::FailedPrecondition);
     remove(&mut node, &id).await;
-    assert_eq!(node.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(node.fake.remaining_objects(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn a_large_pod_fits_into_a_message() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let mut config = pod("web");
     config.annotations = map(&[("large", &"x".repeat(6 << 20))]);
     let id = node.run(config.clone()).await.expect("it is below the limit");
@@ -226,7 +226,7 @@ async fn a_large_pod_fits_into_a_message() {
 
 #[tokio::test]
 async fn a_pods_usage_has_its_network_and_its_containers() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, container) = node.running().await;
     let request = cri::PodSandboxStatsRequest { pod_sandbox_id: sandbox.clone() };
     let one = node.runtime.pod_sandbox_stats(request).await.expect("it answers").into_inner();
@@ -245,7 +245,7 @@ async fn a_pods_usage_has_its_network_and_its_containers() {
 
 #[tokio::test]
 async fn the_resources_of_a_pod_are_kept_and_told_also_after_a_restart() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let id = node.run(pod("web")).await.expect("it is well formed");
     let limits = |cpu_shares| cri::LinuxContainerResources { cpu_shares, ..Default::default() };
     let request = |overhead, resources| cri::UpdatePodSandboxResourcesRequest {
@@ -276,7 +276,7 @@ async fn the_resources_of_a_pod_are_kept_and_told_also_after_a_restart() {
 
 #[tokio::test]
 async fn verbose_status_of_a_pod_is_json() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let id = node.run(pod("web")).await.expect("it is well formed");
     let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id, verbose: true };
     let info = node.runtime.pod_sandbox_status(request).await.expect("it answers").into_inner().info;

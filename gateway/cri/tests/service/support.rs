@@ -24,7 +24,7 @@ use tonic::{Code, Status};
 /// What clients of CRI accept, and our server as well.
 const MESSAGE_LIMIT: usize = 16 << 20;
 
-pub(crate) struct Node {
+pub(crate) struct ServiceFixture {
     pub(crate) fake: Fake,
     pub(crate) gateway: Gateway,
     pub(crate) runtime: RuntimeServiceClient<Channel>,
@@ -37,7 +37,7 @@ pub(crate) struct Node {
     _dir: TempDir,
 }
 
-impl Drop for Node {
+impl Drop for ServiceFixture {
     fn drop(&mut self) {
         self.server.abort();
     }
@@ -54,7 +54,7 @@ impl ExclusiveCpus for PodResources {
     }
 }
 
-impl Node {
+impl ServiceFixture {
     /// A node that serves, with busybox in its registry.
     pub(crate) async fn new() -> Self {
         Self::over(Fake::with_busybox()).await

@@ -11,7 +11,7 @@ use switchyard_proto::cri::v1alpha2::volume_service_client::VolumeServiceClient;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-use crate::support::{Node, app, code, pod, spec};
+use crate::support::{ServiceFixture, app, code, pod, spec};
 
 /// The clients of a node.
 struct Old {
@@ -21,7 +21,7 @@ struct Old {
 }
 
 impl Old {
-    fn of(node: &Node) -> Self {
+    fn of(node: &ServiceFixture) -> Self {
         let channel = || node.channel.clone();
         Self {
             runtime: RuntimeServiceClient::new(channel()),
@@ -82,7 +82,7 @@ fn limited(name: &str, change: impl FnOnce(&mut old::LinuxContainerResources)) -
 
 #[tokio::test]
 async fn a_node_says_which_version_answers() {
-    let node = Node::new().await;
+    let node = ServiceFixture::new().await;
     let mut old = Old::of(&node);
     let version = told(old.runtime.version(cri::VersionRequest::default()).await);
     assert_eq!((version.version.as_str(), version.runtime_api_version.as_str()), ("0.1.0", "v1alpha2"));
@@ -93,7 +93,7 @@ async fn a_node_says_which_version_answers() {
 
 #[tokio::test]
 async fn images_have_their_volumes() {
-    let node = Node::new().await;
+    let node = ServiceFixture::new().await;
     let mut old = Old::of(&node);
     let request = old::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
     let id = told(old.images.pull_image(request).await).image_ref;
@@ -115,7 +115,7 @@ async fn images_have_their_volumes() {
 
 #[tokio::test]
 async fn both_versions_see_the_same_pods_and_containers() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.pull().await;
     let mut old = Old::of(&node);
     let request = old::RunPodSandboxRequest { config: Some(old_pod("web")), ..Default::default() };
@@ -163,7 +163,7 @@ async fn both_versions_see_the_same_pods_and_containers() {
 
 #[tokio::test]
 async fn what_runs_is_used_and_measured_by_either_version() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, container) = node.running().await;
     let mut old = Old::of(&node);
     let container_id = || container.clone();
@@ -218,7 +218,7 @@ fn same<T: std::fmt::Debug>(old: Result<Response<T>, Status>, new: Result<Respon
 
 #[tokio::test]
 async fn additions_are_kept_or_refused_and_tell_a_retry_from_another_request() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, _) = node.running().await;
     let mut old = Old::of(&node);
     let ulimits = vec![old::Ulimit { name: "nofile".into(), hard: 2048, soft: 1024 }];
@@ -238,7 +238,7 @@ async fn additions_are_kept_or_refused_and_tell_a_retry_from_another_request() {
 
 #[tokio::test]
 async fn a_disk_quota_is_told_with_its_project_and_is_part_of_the_request() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, _) = node.running().await;
     let mut old = Old::of(&node);
     let quota = |key: &str, id: &str| {
@@ -276,7 +276,7 @@ async fn a_disk_quota_is_told_with_its_project_and_is_part_of_the_request() {
 
 #[tokio::test]
 async fn an_addition_for_a_pod_as_a_whole_is_refused_wherever_it_is_said() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, _) = node.running().await;
     let mut old = Old::of(&node);
     let asking = |change: fn(&mut old::LinuxPodSandboxConfig, old::LinuxContainerResources)| {
@@ -311,7 +311,7 @@ async fn an_addition_for_a_pod_as_a_whole_is_refused_wherever_it_is_said() {
 
 #[tokio::test]
 async fn what_only_this_version_has_is_answered_truly() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     let mut old = Old::of(&node);
     let start = |id: &str| old::StartPodSandboxRequest { pod_sandbox_id: id.to_owned() };
@@ -331,7 +331,7 @@ async fn what_only_this_version_has_is_answered_truly() {
 
 #[tokio::test]
 async fn calls_that_came_with_v1_are_not_served() {
-    let node = Node::new().await;
+    let node = ServiceFixture::new().await;
     for path in [
         "/runtime.v1alpha2.RuntimeService/GetContainerEvents",
         "/runtime.v1alpha2.RuntimeService/RuntimeConfig",

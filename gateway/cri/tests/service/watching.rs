@@ -6,16 +6,16 @@ use switchyard_core::id::Owner;
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::support::{Node, app, code, pod};
+use crate::support::{ServiceFixture, app, code, pod};
 
-async fn metrics(node: &mut Node) -> Vec<cri::PodSandboxMetrics> {
+async fn metrics(node: &mut ServiceFixture) -> Vec<cri::PodSandboxMetrics> {
     let answer = node.runtime.list_pod_sandbox_metrics(cri::ListPodSandboxMetricsRequest {}).await;
     answer.expect("it answers").into_inner().pod_metrics
 }
 
 #[tokio::test]
 async fn every_metric_has_a_descriptor_and_the_labels_it_says() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.running().await;
     let answer = node.runtime.list_metric_descriptors(cri::ListMetricDescriptorsRequest {}).await;
     let descriptors = answer.expect("it answers").into_inner().descriptors;
@@ -37,7 +37,7 @@ async fn every_metric_has_a_descriptor_and_the_labels_it_says() {
 
 #[tokio::test]
 async fn only_ready_pods_and_containers_that_run_have_metrics() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let (sandbox, container) = node.running().await;
     let ended = node.create(&sandbox, app("ended")).await.expect("it is well formed");
     let stopped = node.run(pod("stopped")).await.expect("it is well formed");
@@ -62,7 +62,7 @@ async fn only_ready_pods_and_containers_that_run_have_metrics() {
 
 #[tokio::test]
 async fn nobody_sees_metrics_of_what_another_owner_has() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     node.running().await;
     let nomad = node.gateway.scope(Owner::Nomad);
     let tasks = node.gateway.scope(Owner::Kubernetes).tasks().expect("it has recovered");
@@ -74,7 +74,7 @@ async fn nobody_sees_metrics_of_what_another_owner_has() {
 
 #[tokio::test]
 async fn events_come_over_the_socket_until_the_client_goes() {
-    let mut node = Node::new().await;
+    let mut node = ServiceFixture::new().await;
     let answer = node.runtime.get_container_events(cri::GetEventsRequest {}).await;
     let mut events = answer.expect("it is served").into_inner();
     let id = node.run(pod("web")).await.expect("it is well formed");
@@ -82,7 +82,7 @@ async fn events_come_over_the_socket_until_the_client_goes() {
     assert_eq!(created.container_id, id);
     assert_eq!(created.container_event_type(), cri::ContainerEventType::ContainerCreatedEvent);
     drop(events);
-    let mut unrecovered = Node::unrecovered(switchyard_fake::Fake::with_busybox()).await;
+    let mut unrecovered = ServiceFixture::unrecovered(switchyard_fake::Fake::with_busybox()).await;
     let refused = unrecovered.runtime.get_container_events(cri::GetEventsRequest {}).await;
     assert_eq!(code(refused.map(drop)), Code::Unavailable);
 }

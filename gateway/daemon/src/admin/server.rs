@@ -45,7 +45,7 @@ where
     L: axum::serve::Listener,
 {
     let mut connections = JoinSet::new();
-    let mut places = Places::new(limits.max_connections);
+    let mut places = ConnectionTable::new(limits.max_connections);
     loop {
         // Those that were closed to make room count until their tasks have ended.
         let room = connections.len() < 2 * limits.max_connections && places.has_room();
@@ -57,7 +57,7 @@ where
             }
             () = places.freed.notified(), if !room => {}
             (stream, _peer) = listener.accept(), if room => {
-                let place = places.take();
+                let place = places.admit();
                 connections.spawn(connection(stream, router.clone(), hosts, limits, place));
             }
         }
@@ -70,13 +70,13 @@ async fn connection(
     router: Router,
     hosts: Hosts,
     limits: Limits,
-    place: Arc<Place>,
+    place: Arc<ConnectionState>,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
         let router = router.clone();
         let place = Arc::clone(&place);
         async move {
-            place.set(Doing::Page);
+            place.set(ConnectionPhase::Page);
             let answer = match host::refusal(hosts, &request) {
                 Some((status, why)) => super::text(status, why),
                 None => match router.oneshot(request.map(Body::new)).await {
@@ -84,7 +84,7 @@ async fn connection(
                     Err(never) => match never {},
                 },
             };
-            place.set(Doing::Idle);
+            place.set(ConnectionPhase::Idle);
             Ok::<_, Infallible>(answer)
         }
     });
@@ -109,23 +109,23 @@ async fn connection(
 }
 
 /// The connections of one listener.
-struct Places {
+struct ConnectionTable {
     limit: usize,
-    taken: Vec<Weak<Place>>,
+    open: Vec<Weak<ConnectionState>>,
     /// Told whenever a connection has become idle.
     freed: Arc<Notify>,
 }
 
 /// One connection, as the listener sees it.
-struct Place {
-    state: Mutex<(Doing, Instant)>,
+struct ConnectionState {
+    state: Mutex<(ConnectionPhase, Instant)>,
     evicted: CancellationToken,
     freed: Arc<Notify>,
 }
 
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
+enum ConnectionPhase {
     /// Its first request has not come whole.
     Head,
     /// A page is being made for it.
@@ -134,52 +134,52 @@ enum Doing {
     Idle,
 }
 
-impl Places {
+impl ConnectionTable {
     fn new(limit: usize) -> Self {
-        Self { limit: limit.max(1), taken: Vec::new(), freed: Arc::new(Notify::new()) }
+        Self { limit: limit.max(1), open: Vec::new(), freed: Arc::new(Notify::new()) }
     }
 
     /// Whether a connection may be accepted: there is a place, or a connection that can be closed for it.
     fn has_room(&mut self) -> bool {
-        self.taken.retain(|place| place.upgrade().is_some_and(|place| !place.evicted.is_cancelled()));
-        self.taken.len() < self.limit || self.idle_longest().is_some()
+        self.open.retain(|place| place.upgrade().is_some_and(|place| !place.evicted.is_cancelled()));
+        self.open.len() < self.limit || self.idle_longest().is_some()
     }
 
     /// A place for one more connection; the one that has been idle for longest is closed if there is none.
-    fn take(&mut self) -> Arc<Place> {
-        if self.taken.len() >= self.limit
+    fn admit(&mut self) -> Arc<ConnectionState> {
+        if self.open.len() >= self.limit
             && let Some(oldest) = self.idle_longest()
         {
             tracing::debug!("an idle admin connection is closed for a new one");
             oldest.evicted.cancel();
         }
-        let place = Arc::new(Place {
-            state: Mutex::new((Doing::Head, Instant::now())),
+        let place = Arc::new(ConnectionState {
+            state: Mutex::new((ConnectionPhase::Head, Instant::now())),
             evicted: CancellationToken::new(),
             freed: Arc::clone(&self.freed),
         });
-        self.taken.push(Arc::downgrade(&place));
+        self.open.push(Arc::downgrade(&place));
         place
     }
 
-    fn idle_longest(&self) -> Option<Arc<Place>> {
-        let idle = self.taken.iter().filter_map(|place| {
+    fn idle_longest(&self) -> Option<Arc<ConnectionState>> {
+        let idle = self.open.iter().filter_map(|place| {
             let place = place.upgrade()?;
             let (doing, since) = place.state();
-            (doing != Doing::Page).then_some((since, place))
+            (doing != ConnectionPhase::Page).then_some((since, place))
         });
         idle.min_by_key(|(since, _)| *since).map(|(_, place)| place)
     }
 }
 
-impl Place {
-    fn state(&self) -> (Doing, Instant) {
+impl ConnectionState {
+    fn state(&self) -> (ConnectionPhase, Instant) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, doing: Doing) {
+    fn set(&self, doing: ConnectionPhase) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (doing, Instant::now());
-        if doing == Doing::Idle {
+        if doing == ConnectionPhase::Idle {
             self.freed.notify_one();
         }
     }
@@ -189,9 +189,9 @@ impl Place {
         let (doing, since) = self.state();
         since
             + match doing {
-                Doing::Head => limits.header_timeout,
-                Doing::Page => PAGE_LIMIT,
-                Doing::Idle => limits.idle_timeout,
+                ConnectionPhase::Head => limits.header_timeout,
+                ConnectionPhase::Page => PAGE_LIMIT,
+                ConnectionPhase::Idle => limits.idle_timeout,
             }
     }
 }

@@ -23,7 +23,7 @@ const MAX_ANSWER: usize = 16 << 20;
 
 /// Which runtime is asked, and for what.
 #[derive(Debug, Args)]
-pub(super) struct Cri {
+pub(super) struct CriArgs {
     /// The runtime's CRI socket.
     #[arg(
         long,
@@ -40,11 +40,11 @@ pub(super) struct Cri {
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
     #[command(subcommand)]
-    command: Command,
+    command: CriCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CriCommand {
     /// Show the runtime's name and version.
     Version,
     /// Show the runtime's conditions; exit status 1 if it is not ready.
@@ -133,8 +133,8 @@ struct Client {
 }
 
 /// Carries a command out.
-pub(super) async fn run(args: Cri) -> Result<ExitCode, CriError> {
-    let Cri { socket, output, timeout, command } = args;
+pub(super) async fn run(args: CriArgs) -> Result<ExitCode, CriError> {
+    let CriArgs { socket, output, timeout, command } = args;
     let channel = channel::grpc(&socket)
         .await
         .map_err(|source| CriError::Connect { socket: socket.clone(), source })?;
@@ -145,18 +145,18 @@ pub(super) async fn run(args: Cri) -> Result<ExitCode, CriError> {
         timeout: Duration::from_secs(timeout),
     };
     match command {
-        Command::Version => client.version().await?,
-        Command::Status => return client.status().await,
-        Command::Pull { image } => client.pull_and_show(&image).await?,
-        Command::Images => client.list_images().await?,
-        Command::Rmi { image } => client.remove_image(image).await?,
-        Command::Run(args) => client.run(args).await?,
-        Command::Pods => client.list_pods().await?,
-        Command::Ps => client.list_containers().await?,
-        Command::Logs { container } => client.logs(container).await?,
-        Command::Exec { container, command } => return client.exec(container, command).await,
-        Command::Stop { pod } => client.stop(pod).await?,
-        Command::Rm { pod } => client.remove(pod).await?,
+        CriCommand::Version => client.version().await?,
+        CriCommand::Status => return client.status().await,
+        CriCommand::Pull { image } => client.pull_and_show(&image).await?,
+        CriCommand::Images => client.list_images().await?,
+        CriCommand::Rmi { image } => client.remove_image(image).await?,
+        CriCommand::Run(args) => client.run(args).await?,
+        CriCommand::Pods => client.list_pods().await?,
+        CriCommand::Ps => client.list_containers().await?,
+        CriCommand::Logs { container } => client.logs(container).await?,
+        CriCommand::Exec { container, command } => return client.exec(container, command).await,
+        CriCommand::Stop { pod } => client.stop(pod).await?,
+        CriCommand::Rm { pod } => client.remove(pod).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

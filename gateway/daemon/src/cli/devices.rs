@@ -9,8 +9,8 @@ use switchyard_core::id::LeaseToken;
 use super::daemon::{DaemonError, Target, ask, send};
 use crate::output::{Format, print, print_json, short, table};
 use crate::status::{
-    AmountView, ComputeView, Devices, ErrorView, ExclusiveView, HolderView, HostView, PluginView, PortView,
-    SlotView,
+    AmountView, ComputeView, DevicesView, ErrorView, ExclusiveView, HolderView, HostView, PluginView,
+    PortView, SlotView,
 };
 
 /// In a column that has nothing to say.
@@ -39,7 +39,7 @@ pub(super) async fn run(args: &DevicesArgs) -> Result<(), DaemonError> {
     let target = &args.target;
     match &args.command {
         None => {
-            let devices: Devices = ask(target, "/v1/devices").await?;
+            let devices: DevicesView = ask(target, "/v1/devices").await?;
             match target.output {
                 Format::Json => print_json(&devices)?,
                 Format::Text => print(shown(&devices))?,
@@ -56,7 +56,7 @@ pub(super) async fn run(args: &DevicesArgs) -> Result<(), DaemonError> {
     Ok(())
 }
 
-fn shown(devices: &Devices) -> String {
+fn shown(devices: &DevicesView) -> String {
     let mut text = String::new();
     if !devices.ready {
         text.push_str("No device is given out: `switchyard status` says why.\n\n");

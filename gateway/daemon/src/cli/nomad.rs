@@ -7,10 +7,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use switchyard_nomad::launcher::{self, COOKIE, End, HandshakeError, Host, Launch, LaunchError, Role};
+use switchyard_nomad::launcher::{self, COOKIE, End, HandshakeError, Launch, LaunchError, Role, SocketEnv};
 
 use crate::channel::report;
-use crate::config::{Paths, nomad_socket};
+use crate::config::{PathsConfig, nomad_socket};
 use crate::hclog;
 use crate::metrics::VERSION;
 use crate::output::{announce, print};
@@ -86,7 +86,7 @@ pub(super) fn as_started(args: Vec<OsString>, cookie: Option<&OsStr>) -> Vec<OsS
 }
 
 /// Tells whoever started this of an error: an agent in its own form.
-pub(super) fn is_agents() -> bool {
+pub(super) fn is_started_by_agent() -> bool {
     std::env::var_os(COOKIE.0).is_some()
 }
 
@@ -107,9 +107,9 @@ fn launch(role: Role, args: LaunchArgs) -> Result<(), NomadError> {
     let launch = Launch {
         role,
         name: args.name,
-        daemon: args.socket.unwrap_or_else(|| nomad_socket(&Paths::default().run)),
+        daemon: args.socket.unwrap_or_else(|| nomad_socket(&PathsConfig::default().run)),
         version: VERSION,
-        host: Host::from_env(),
+        socket_env: SocketEnv::from_env(),
     };
     // One thread: it only passes on what others say.
     let runtime =
@@ -166,10 +166,10 @@ const fn what(role: Role) -> &'static str {
 }
 
 /// What an agent, or a person, is told of an error.
-pub(super) fn tell(error: &dyn std::error::Error) -> bool {
-    let agents = is_agents();
+pub(super) fn report_error(error: &dyn std::error::Error) -> bool {
+    let agents = is_started_by_agent();
     if agents {
-        hclog::tell(&report(error));
+        hclog::log_error(&report(error));
     }
     agents
 }

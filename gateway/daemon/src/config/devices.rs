@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
-use switchyard_device_host::Taken;
+use switchyard_device_host::ReservedNames;
 use switchyard_devices::Group;
 
 use super::{DescribedDevices, DeviceHost, KubeletDevices};
@@ -12,7 +12,7 @@ use super::{DescribedDevices, DeviceHost, KubeletDevices};
 /// Which devices there are, and where they are described.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Devices {
+pub struct DevicesConfig {
     /// Directories with vendors' files of the Container Device Interface; a later one wins.
     pub cdi_spec_dirs: Vec<PathBuf>,
     /// Devices that jobs ask for by vendor, type and name.
@@ -22,7 +22,7 @@ pub struct Devices {
     /// How long devices are kept for a restart of what had them, in seconds.
     pub restart_grace_seconds: u32,
     /// What becomes of a task that names a device of a group by itself, where somebody else has that device.
-    pub named: Named,
+    pub named: NamedDevicePolicy,
     /// Where the kubelet is found that is offered those with a resource.
     pub kubelet: KubeletDevices,
     /// Where vendors' device plugins register with the gateway.
@@ -32,7 +32,7 @@ pub struct Devices {
 /// What becomes of a task that names a device by itself, where somebody else has that device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Named {
+pub enum NamedDevicePolicy {
     /// It is refused.
     #[default]
     Refuse,
@@ -43,7 +43,7 @@ pub enum Named {
 /// How processors and memory are given out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Ledger {
+pub struct LedgerConfig {
     /// What becomes of a task that reserves more than the node has left.
     pub overcommit: Overcommit,
 }
@@ -61,21 +61,21 @@ pub enum Overcommit {
     Enforce,
 }
 
-impl Default for Devices {
+impl Default for DevicesConfig {
     fn default() -> Self {
         Self {
             cdi_spec_dirs: DescribedDevices::default().cdi_spec_dirs,
             groups: Vec::new(),
             lease_minutes: 10,
             restart_grace_seconds: 20,
-            named: Named::default(),
+            named: NamedDevicePolicy::default(),
             kubelet: KubeletDevices::default(),
             host: DeviceHost::default(),
         }
     }
 }
 
-impl Devices {
+impl DevicesConfig {
     /// The part of it that is about containers.
     pub(crate) fn described(&self) -> DescribedDevices {
         DescribedDevices { cdi_spec_dirs: self.cdi_spec_dirs.clone() }
@@ -83,9 +83,9 @@ impl Devices {
 
     /// What the groups are called, which no resource of vendors' plugins can be.
     #[must_use]
-    pub fn taken(&self) -> Taken {
+    pub fn reserved_names(&self) -> ReservedNames {
         let name = |group: &Group| [group.vendor.clone(), group.kind.clone(), group.name.clone()];
-        Taken {
+        ReservedNames {
             resources: self.groups.iter().map(|group| group.resource.clone()).collect(),
             names: self.groups.iter().map(name).collect(),
         }

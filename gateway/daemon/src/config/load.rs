@@ -58,11 +58,11 @@ pub(super) struct Layers(Vec<Layer>);
 #[derive(Debug)]
 struct Layer {
     values: Dict,
-    source: Source,
+    source: LayerSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum LayerSource {
     Defaults,
     File { path: PathBuf, document: Document },
     Env { name: String, path: Vec<String> },
@@ -74,7 +74,7 @@ enum Source {
 /// # Errors
 /// The first fault found, with its place.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
-    let mut layers = vec![Layer { values: parse_values(DOCUMENTED), source: Source::Defaults }];
+    let mut layers = vec![Layer { values: parse_values(DOCUMENTED), source: LayerSource::Defaults }];
     let mut files = Vec::new();
     for path in files_of(sources)? {
         if let Some(layer) = read_layer(&path, sources.file.is_none())? {
@@ -153,7 +153,7 @@ fn read_layer(path: &Path, may_be_missing: bool) -> Result<Option<Layer>, Config
         }
         Some(_) => {}
     }
-    Ok(Some(Layer { values, source: Source::File { path: path.to_owned(), document } }))
+    Ok(Some(Layer { values, source: LayerSource::File { path: path.to_owned(), document } }))
 }
 
 fn parse_values(text: &str) -> Dict {
@@ -165,14 +165,14 @@ fn env_layer(name: &str, value: &str) -> Option<(String, Layer)> {
     let path: Vec<String> = key.split("__").map(str::to_lowercase).collect();
     let layer = Layer {
         values: nest(&path, value),
-        source: Source::Env { name: name.to_owned(), path: path.clone() },
+        source: LayerSource::Env { name: name.to_owned(), path: path.clone() },
     };
     Some((name.to_owned(), layer))
 }
 
 fn flag_layer(flag: &Flag) -> Layer {
     let path: Vec<String> = flag.key.split('.').map(str::to_owned).collect();
-    Layer { values: nest(&path, &flag.value), source: Source::Flag { flag: flag.flag.clone(), path } }
+    Layer { values: nest(&path, &flag.value), source: LayerSource::Flag { flag: flag.flag.clone(), path } }
 }
 
 /// One value below its path. The text is TOML, or else a bare word.
@@ -255,12 +255,16 @@ impl Layers {
 impl Layer {
     fn locate(&self, path: &[String]) -> Option<Location> {
         match &self.source {
-            Source::Defaults => None,
-            Source::File { path: file, document } => {
+            LayerSource::Defaults => None,
+            LayerSource::File { path: file, document } => {
                 document.line_of(path).map(|line| Location::File { path: file.clone(), line })
             }
-            Source::Env { name, path: set } => set.starts_with(path).then(|| Location::Env(name.clone())),
-            Source::Flag { flag, path: set } => set.starts_with(path).then(|| Location::Flag(flag.clone())),
+            LayerSource::Env { name, path: set } => {
+                set.starts_with(path).then(|| Location::Env(name.clone()))
+            }
+            LayerSource::Flag { flag, path: set } => {
+                set.starts_with(path).then(|| Location::Flag(flag.clone()))
+            }
         }
     }
 }

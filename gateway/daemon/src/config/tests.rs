@@ -113,11 +113,11 @@ fn later_layers_win() {
     ];
     sources.flags = vec![flag("log.level", "trace")];
     let config = load(&sources).unwrap().config;
-    assert_eq!(config.paths, Paths { state: "/var/d".into(), run: "/run/c".into() });
-    assert_eq!(config.log, Log { level: "trace".into(), format: LogFormat::Json });
+    assert_eq!(config.paths, PathsConfig { state: "/var/d".into(), run: "/run/c".into() });
+    assert_eq!(config.log, LogConfig { level: "trace".into(), format: LogFormat::Json });
     assert_eq!(config.containerd.runtimes["runc"].binary, "/x/runc");
     assert_eq!(config.containerd.runtimes["crun"], Containerd::default().runtimes["crun"]);
-    assert_eq!(config.network, Network::default());
+    assert_eq!(config.network, NetworkConfig::default());
 }
 
 #[test]

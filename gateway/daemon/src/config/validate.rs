@@ -8,7 +8,7 @@ use switchyard_nomad::HEALTHY_SLOTS;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::{Admin, Config, Devices, Images, Mode, Streaming};
+use super::{AdminConfig, Config, ContainerdMode, DevicesConfig, ImagesConfig, StreamingConfig};
 
 /// What the head of a request to the admin server may be limited to, in bytes: the HTTP server needs the least.
 const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
@@ -89,14 +89,14 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     check_at_least_one(config)?;
     check_images(&config.images)?;
     check_streaming(&config.cri.streaming)?;
-    if config.logkeeper.mode == Mode::External && config.logkeeper.state_dir.is_some() {
+    if config.logkeeper.mode == ContainerdMode::External && config.logkeeper.state_dir.is_some() {
         return fault("logkeeper.state_dir", "is only used with logkeeper.mode = \"managed\"".into());
     }
     Ok(())
 }
 
 /// Checks `[devices]`.
-fn check_devices(devices: &Devices) -> Result<(), Fault> {
+fn check_devices(devices: &DevicesConfig) -> Result<(), Fault> {
     let fault = |key: &str, why: String| Err((key.to_owned(), why));
     if let Err(error) = Group::check(&devices.groups) {
         return fault("devices.groups", error.to_string());
@@ -114,7 +114,7 @@ fn check_devices(devices: &Devices) -> Result<(), Fault> {
     if let Err((key, why)) = devices.host.check(&kubelets) {
         return fault(&format!("devices.host.{key}"), why);
     }
-    let taken = devices.taken();
+    let taken = devices.reserved_names();
     if let Some(resource) = devices.host.resources.iter().find(|resource| taken.has(&resource.name)) {
         let why = format!(
             "name: {} is a group of devices.groups, so that no plugin can register it: give that group the quota, or another name",
@@ -177,7 +177,7 @@ fn check_at_least_one(config: &Config) -> Result<(), Fault> {
 }
 
 /// Checks what an image may have.
-fn check_images(images: &Images) -> Result<(), Fault> {
+fn check_images(images: &ImagesConfig) -> Result<(), Fault> {
     let fault = |key: &str, why: String| Err((key.to_owned(), why));
     for (key, bytes) in [
         ("images.max_config_bytes", images.max_config_bytes),
@@ -198,7 +198,7 @@ fn check_images(images: &Images) -> Result<(), Fault> {
 }
 
 /// Checks the admin server.
-fn check_admin(admin: &Admin) -> Result<(), Fault> {
+fn check_admin(admin: &AdminConfig) -> Result<(), Fault> {
     if HEADER_BYTES.contains(&admin.max_header_bytes) {
         return Ok(());
     }
@@ -212,7 +212,7 @@ fn check_admin(admin: &Admin) -> Result<(), Fault> {
 }
 
 /// Checks the server of exec, attach and port-forward.
-fn check_streaming(streaming: &Streaming) -> Result<(), Fault> {
+fn check_streaming(streaming: &StreamingConfig) -> Result<(), Fault> {
     let fault = |key: &str, why: String| Err((key.to_owned(), why));
     if streaming.tls_certificate.is_some() != streaming.tls_key.is_some() {
         let given = if streaming.tls_key.is_some() { "tls_key" } else { "tls_certificate" };

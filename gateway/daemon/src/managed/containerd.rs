@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
-use super::{Patience, Program, make_dir};
+use super::{Program, Timeouts, make_dir};
 use crate::channel::{self, report};
 use crate::config::Config;
 
@@ -73,7 +73,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
         log: state.join("containerd.log"),
         prepare: Arc::new(prepare),
         probe: Arc::new(move || Box::pin(probe(socket.clone(), namespace.clone()))),
-        patience: Patience::of(&config.managed),
+        timeouts: Timeouts::of(&config.managed),
     }
 }
 

@@ -14,7 +14,7 @@ const LIMIT: u64 = 16 << 20;
 const TAIL: u64 = 4096;
 
 /// Puts a log aside whose writer has not been started yet.
-pub(super) fn put_aside(log: &Path) -> io::Result<()> {
+pub(super) fn rotate(log: &Path) -> io::Result<()> {
     if is_long(log) {
         fs::rename(log, log.with_extension("log.1"))?;
         reach(Step::LogPutAside);
@@ -23,12 +23,13 @@ pub(super) fn put_aside(log: &Path) -> io::Result<()> {
 }
 
 /// Keeps the log of a process that runs from growing without end, by a look every so often. Cancel-safe.
-pub(super) async fn keep_short(log: &Path, every: Duration) -> std::convert::Infallible {
+pub(super) async fn rotate_periodically(log: &Path, every: Duration) -> std::convert::Infallible {
     let mut told = false;
     loop {
         tokio::time::sleep(every).await;
         let path = log.to_owned();
-        let cut = tokio::task::spawn_blocking(move || if is_long(&path) { cut(&path) } else { Ok(()) });
+        let cut =
+            tokio::task::spawn_blocking(move || if is_long(&path) { copy_truncate(&path) } else { Ok(()) });
         let cut = cut.await;
         let failed = matches!(cut, Ok(Err(_)));
         if let (Ok(Err(error)), false) = (cut, told) {
@@ -40,7 +41,7 @@ pub(super) async fn keep_short(log: &Path, every: Duration) -> std::convert::Inf
 
 /// Copies a log whose writer has it open, and empties it. The writer appends, so it goes on at the front; what it writes
 /// between the two steps is lost.
-fn cut(log: &Path) -> io::Result<()> {
+fn copy_truncate(log: &Path) -> io::Result<()> {
     fs::copy(log, log.with_extension("log.1"))?;
     fs::OpenOptions::new().write(true).open(log)?.set_len(0)
 }

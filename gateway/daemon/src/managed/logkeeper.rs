@@ -7,12 +7,12 @@ use std::time::Duration;
 use switchyard_logkeeper::Client;
 use switchyard_process::ProcessId;
 
-use super::{Patience, Program, State, make_dir};
+use super::{Program, State, Timeouts, make_dir};
 use crate::channel::report;
 use crate::config::Config;
 
 /// How long one greeting may take.
-const LOOK_LIMIT: Duration = Duration::from_secs(5);
+const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The longest wait before a start: busy containers wait as long as there is no logkeeper.
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -43,7 +43,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
         log: config.paths.state.join("logkeeper.log"),
         prepare: Arc::new(move || dirs.iter().try_for_each(|dir| make_dir(dir, 0o700))),
         probe: Arc::new(move || Box::pin(probe(socket.clone()))),
-        patience: Patience { retry_max: RETRY_MAX, ..Patience::of(&config.managed) },
+        timeouts: Timeouts { retry_max: RETRY_MAX, ..Timeouts::of(&config.managed) },
     }
 }
 
@@ -52,13 +52,13 @@ pub fn program(config: &Config, exe: &Path) -> Program {
 /// # Errors
 /// Why it does not answer.
 pub async fn probe(socket: PathBuf) -> Result<String, String> {
-    let welcome = Client::with_limit(socket, LOOK_LIMIT).hello().await.map_err(|error| report(&error))?;
+    let welcome = Client::with_limit(socket, PROBE_LIMIT).hello().await.map_err(|error| report(&error))?;
     Ok(format!("logkeeper protocol {}", welcome.version))
 }
 
 /// One look at a logkeeper that somebody else runs.
-pub async fn look(socket: &Path) -> State {
-    let client = Client::with_limit(socket, LOOK_LIMIT);
+pub async fn probe_state(socket: &Path) -> State {
+    let client = Client::with_limit(socket, PROBE_LIMIT);
     match client.hello().await {
         Ok(welcome) => {
             let version = format!("logkeeper protocol {}", welcome.version);

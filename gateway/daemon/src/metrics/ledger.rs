@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
 use super::{counters, gauges};
-use crate::status::{AmountView, ComputeView, Devices, ExclusiveView, PortView, RefusalView, ReservedView};
+use crate::status::{
+    AmountView, ComputeView, DevicesView, ExclusiveView, PortView, RefusalView, ReservedView,
+};
 
 /// The resource that all ports of the host are.
 const PORT: &str = "port";
@@ -17,13 +19,13 @@ const MEMORY: &str = "memory_bytes";
 
 /// Gauges of the ledger, and its own count of refusals.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct LedgerMetrics {
     capacity: IntGaugeVec,
     claims: IntGaugeVec,
     refusals: IntCounterVec,
 }
 
-impl Ledger {
+impl LedgerMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
             capacity: gauges(
@@ -47,7 +49,7 @@ impl Ledger {
         })
     }
 
-    pub(super) fn set(&self, devices: &Devices) {
+    pub(super) fn set(&self, devices: &DevicesView) {
         self.capacity.reset();
         self.claims.reset();
         for group in &devices.groups {
@@ -73,7 +75,7 @@ impl Ledger {
     }
 }
 
-impl Ledger {
+impl LedgerMetrics {
     fn set_compute(&self, compute: &ComputeView) {
         if let Some(AmountView { cpu_milli, memory_bytes }) = compute.capacity {
             self.capacity.with_label_values(&[CPU]).set(signed(cpu_milli));

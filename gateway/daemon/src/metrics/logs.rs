@@ -7,7 +7,7 @@ use super::signed;
 
 /// The logkeeper's counters. They begin anew with each logkeeper, but for the containers that it takes up.
 #[derive(Debug)]
-pub(super) struct Logs {
+pub(super) struct LogMetrics {
     containers: IntGauge,
     stalled: IntGauge,
     lines: IntCounter,
@@ -16,7 +16,7 @@ pub(super) struct Logs {
     dropped_bytes: IntCounter,
 }
 
-impl Logs {
+impl LogMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let counter = |name: &str, help: &str| {
             let counter = IntCounter::new(name, help)?;

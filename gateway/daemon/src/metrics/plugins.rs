@@ -9,14 +9,14 @@ use super::{counters, gauges};
 
 /// Gauges of the host of plugins, and its own count of failures.
 #[derive(Debug)]
-pub(super) struct Plugins {
+pub(super) struct PluginMetrics {
     plugins: IntGaugeVec,
     devices: IntGaugeVec,
     since: IntGaugeVec,
     failures: IntCounterVec,
 }
 
-impl Plugins {
+impl PluginMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
             plugins: gauges(

@@ -9,7 +9,7 @@ use switchyard_process::stat_fields;
 
 /// Gauges of this process.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ProcessMetrics {
     resident: Gauge,
     virtual_memory: Gauge,
     open_fds: Gauge,
@@ -19,7 +19,7 @@ pub(super) struct Process {
     cpu: Counter,
 }
 
-impl Process {
+impl ProcessMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let gauge = |name: &str, help: &str| {
             let gauge = Gauge::new(name, help)?;

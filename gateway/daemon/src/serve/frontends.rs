@@ -26,20 +26,20 @@ use crate::wiring::{self, Wiring};
 const CRI_AT_ONCE: &[&str] = &["Version", "Status"];
 
 /// The sockets of the frontends that are to be served.
-pub(super) struct Doors {
+pub(super) struct FrontendSockets {
     cri: Option<GuardedListener>,
     nomad: Option<GuardedListener>,
 }
 
 /// The names of the frontends that are to be served.
-pub(super) fn doors_of(config: &Config) -> Vec<&'static str> {
+pub(super) fn enabled_frontends(config: &Config) -> Vec<&'static str> {
     let named = [(config.cri.enabled, "cri"), (config.nomad.enabled, "nomad")];
     named.into_iter().filter_map(|(enabled, name)| enabled.then_some(name)).collect()
 }
 
 // === impl Doors ===
 
-impl Doors {
+impl FrontendSockets {
     /// Makes the sockets; who calls waits until the frontends are there.
     pub(super) fn bind(config: &Config) -> Result<Self, ListenError> {
         let bind = |enabled: bool, socket: PathBuf, group: &Option<String>| {
@@ -67,7 +67,7 @@ impl Daemon {
     /// Serves all frontends; requests wait until recovery is done.
     pub(super) fn serve_frontends(
         &self,
-        doors: Doors,
+        doors: FrontendSockets,
         wiring: &Wiring,
         gateway: &Gateway,
         sessions: Option<Sessions>,
@@ -85,7 +85,7 @@ impl Daemon {
             let stop = self.shutdown.token().clone();
             let services = (wiring.nomad)(gateway.scope(Owner::Nomad), stop);
             self.node.set_launchers(services.launchers);
-            self.spawn("tending of what nomad leaves", services.tending);
+            self.spawn("tending of what nomad leaves", services.background);
             // An agent whose call is refused starts a second task: calls wait for as long as it takes, or until they are called off.
             let gate = GateLayer::new(gateway.clone(), Duration::MAX, &switchyard_nomad::AT_ONCE);
             let server = switchyard_nomad::tune(Server::builder(), self.config.nomad.max_streams);
@@ -102,7 +102,7 @@ impl Daemon {
             return;
         }
         let hosted = wiring::hosted(&self.config);
-        gateway.provide_devices(Arc::new(hosted.clone()));
+        gateway.set_device_provider(Arc::new(hosted.clone()));
         gateway.watch_devices(switchyard_device_host::inventory::merged(
             hardware,
             hosted.groups(),
@@ -138,11 +138,11 @@ impl Daemon {
         });
     }
 
-    fn server(&self, name: &'static str, gate: GateLayer, server: Server, routes: Routes) -> Served {
+    fn server(&self, name: &'static str, gate: GateLayer, server: Server, routes: Routes) -> LayeredRouter {
         server.layer(RpcLayer::new(name, &self.metrics)).layer(gate).add_routes(routes)
     }
 
-    fn serve_grpc(&self, name: &'static str, door: GuardedListener, server: Served) {
+    fn serve_grpc(&self, name: &'static str, door: GuardedListener, server: LayeredRouter) {
         let shutdown = self.shutdown.clone();
         let node = Arc::clone(&self.node);
         let stopped = self.shutdown.clone();
@@ -175,4 +175,4 @@ impl Daemon {
 }
 
 /// A server with our layers around it.
-type Served = Router<Stack<GateLayer, Stack<RpcLayer, Identity>>>;
+type LayeredRouter = Router<Stack<GateLayer, Stack<RpcLayer, Identity>>>;

@@ -13,7 +13,7 @@ use super::HostView;
 
 /// Devices and ports of the host, and who has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Devices {
+pub struct DevicesView {
     /// Whether slots are given out: it is known what was given out before.
     pub ready: bool,
     /// The groups of devices.
@@ -173,7 +173,7 @@ pub struct RefusalView {
 
 // === impl Devices ===
 
-impl Devices {
+impl DevicesView {
     /// The view of what the ledger says, and the host of vendors' plugins, if there is one.
     #[must_use]
     pub fn of(report: &LedgerReport, plugins: Option<switchyard_device_host::Report>) -> Self {
@@ -190,7 +190,7 @@ impl Devices {
             count: *count,
         });
         Self {
-            ready: report.devices.is_whole(),
+            ready: report.devices.is_recovered(),
             groups: devices.groups.into_iter().map(Into::into).collect(),
             slots: devices.slots.into_iter().map(Into::into).collect(),
             ports,

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{Method, StatusCode};
-use switchyard::admin::{self, Admin, Hosts, Limits, Reach};
+use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach};
 use switchyard::channel;
 use switchyard::listener::GuardedListener;
 use switchyard::metrics::Metrics;
-use switchyard::status::{Condition, Devices, Objects, Part, SandboxView, Source, StatusReport};
+use switchyard::status::{Condition, DevicesView, Objects, Part, SandboxView, StatusReport, StatusSource};
 use switchyard_core::Error;
 use switchyard_core::backend::Advisory;
 use switchyard_core::id::{LeaseToken, Owner};
@@ -30,7 +30,7 @@ struct Fake {
     parts: Mutex<Vec<Part>>,
 }
 
-impl Source for Fake {
+impl StatusSource for Fake {
     fn parts(&self) -> Vec<Part> {
         self.parts.lock().unwrap().clone()
     }
@@ -82,7 +82,7 @@ impl Source for Fake {
         }
     }
 
-    fn devices(&self) -> Devices {
+    fn devices(&self) -> DevicesView {
         devices::shown()
     }
 
@@ -130,7 +130,7 @@ impl Pages {
 
     async fn with(limits: Limits) -> Self {
         let source = Arc::new(Fake::default());
-        let admin = Admin::new(Arc::clone(&source) as _, Arc::new(Metrics::new().unwrap()));
+        let admin = AdminPages::new(Arc::clone(&source) as _, Arc::new(Metrics::new().unwrap()));
         let dir = tempfile::tempdir().unwrap();
         let unix = GuardedListener::bind(&dir.path().join("admin.sock"), None).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

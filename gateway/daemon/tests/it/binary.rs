@@ -13,11 +13,11 @@ use tempfile::TempDir;
 
 use crate::support::{Killed, exe, soon, wait_until};
 
-struct Node {
+struct DaemonBinary {
     dir: TempDir,
 }
 
-impl Node {
+impl DaemonBinary {
     fn new() -> Self {
         assert!(
             Path::new("/usr/bin/containerd").exists(),
@@ -60,7 +60,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for DaemonBinary {
     fn drop(&mut self) {
         for file in ["run/containerd/containerd.pid", "run/logkeeper/logkeeper.pid"] {
             if let Some(process) = read_pid_file(&self.path(file)) {
@@ -89,7 +89,7 @@ impl Drop for Daemon {
 
 #[tokio::test]
 async fn what_the_daemon_manages_outlives_its_death_and_its_end() {
-    let node = Node::new();
+    let node = DaemonBinary::new();
     let mut killed = node.serve();
     node.ready().await;
     let managed = node.managed();

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard::config::Config;
 use switchyard::detach::read_pid_file;
-use switchyard::managed::{self, Patience, Program, State};
+use switchyard::managed::{self, Program, State, Timeouts};
 use switchyard_process::ProcessId;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -87,7 +87,7 @@ fn shell(dir: &TempDir, script: &str) -> Program {
                 async move { if answers.exists() { Ok("program 1".into()) } else { Err("no file".into()) } },
             )
         }),
-        patience: Patience { watch: Duration::from_millis(10), ..Patience::default() },
+        timeouts: Timeouts { watch: Duration::from_millis(10), ..Timeouts::default() },
     }
 }
 
@@ -114,7 +114,7 @@ async fn the_log_of_a_program_that_runs_is_put_aside_when_it_is_long() {
     fs::write(dir.path().join("answers"), "").unwrap();
     let script = "head -c 17000000 /dev/zero; while :; do echo goes on; sleep 0.01; done";
     let mut program = shell(&dir, script);
-    program.patience.log = Duration::from_millis(10);
+    program.timeouts.log = Duration::from_millis(10);
     let log = program.log.clone();
     let old = program.log.with_extension("log.1");
     let mut supervisor = Supervisor::start(program);
@@ -147,9 +147,9 @@ async fn a_program_that_never_answers_is_ended_by_force_and_replaced() {
     let deaf = dir.path().join("deaf");
     let script = format!("trap '' TERM; echo $$ >> {}; while :; do sleep 0.1; done", deaf.display());
     let mut program = shell(&dir, &script);
-    program.patience.answer = Duration::from_secs(1);
-    program.patience.retry_max = program.patience.retry_min;
-    program.patience.end = Duration::from_millis(300);
+    program.timeouts.answer = Duration::from_secs(1);
+    program.timeouts.retry_max = program.timeouts.retry_min;
+    program.timeouts.end = Duration::from_millis(300);
     let mut supervisor = Supervisor::start(program);
     let why = supervisor.down().await;
     assert_eq!(why, "did not answer within 1s: no file");
@@ -177,8 +177,8 @@ async fn a_program_that_hangs_is_shown_so_and_comes_back_by_itself() {
     let answers = dir.path().join("answers");
     fs::write(&answers, "").unwrap();
     let mut program = shell(&dir, "exec sleep 1000");
-    program.patience.look = Duration::from_millis(20);
-    program.patience.hang = None;
+    program.timeouts.probe_interval = Duration::from_millis(20);
+    program.timeouts.hang = None;
     let mut supervisor = Supervisor::start(program);
     let (process, _) = supervisor.up(None).await;
     let _process = Killed(process);
@@ -196,8 +196,8 @@ async fn a_program_that_hangs_for_too_long_is_killed_and_replaced() {
     let answers = dir.path().join("answers");
     fs::write(&answers, "").unwrap();
     let mut program = shell(&dir, "trap '' TERM; while :; do sleep 0.1; done");
-    program.patience.look = Duration::from_millis(20);
-    program.patience.hang = Some(Duration::from_millis(100));
+    program.timeouts.probe_interval = Duration::from_millis(20);
+    program.timeouts.hang = Some(Duration::from_millis(100));
     let mut supervisor = Supervisor::start(program);
     let (first, _) = supervisor.up(None).await;
     let _first = Killed(first);
@@ -234,12 +234,12 @@ fn two_starters_at_once_start_one_program() {
 }
 
 /// Directories of a daemon under test. Dropped, whatever its pid files name is killed.
-struct Node {
+struct ManagedProcesses {
     config: Config,
     _dir: TempDir,
 }
 
-impl Node {
+impl ManagedProcesses {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::default();
@@ -256,7 +256,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for ManagedProcesses {
     fn drop(&mut self) {
         for process in self.pid_files().iter().filter_map(|file| read_pid_file(file)) {
             drop(Killed(process));
@@ -286,7 +286,7 @@ async fn whole_life(program: impl Fn() -> Program) {
 #[tokio::test]
 async fn the_real_containerd_is_started_adopted_restarted_and_left_running() {
     assert!(Path::new("/usr/bin/containerd").exists(), "containerd is missing: apt-get install containerd");
-    let node = Node::new();
+    let node = ManagedProcesses::new();
     Box::pin(whole_life(|| managed::containerd::program(&node.config, &exe()))).await;
     let generated = fs::read_to_string(node.config.paths.state.join("containerd/config.toml")).unwrap();
     assert!(generated.contains("io.containerd.grpc.v1.cri"), "{generated}");
@@ -296,8 +296,8 @@ async fn the_real_containerd_is_started_adopted_restarted_and_left_running() {
 
 #[tokio::test]
 async fn the_logkeeper_is_started_adopted_restarted_and_left_running() {
-    let node = Node::new();
+    let node = ManagedProcesses::new();
     Box::pin(whole_life(|| managed::logkeeper::program(&node.config, &exe()))).await;
-    let state = managed::logkeeper::look(&node.config.logkeeper_socket()).await;
+    let state = managed::logkeeper::probe_state(&node.config.logkeeper_socket()).await;
     assert!(matches!(state, State::Up { .. }), "{state:?}");
 }

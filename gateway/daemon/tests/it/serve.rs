@@ -9,7 +9,7 @@ use switchyard::config::{Loaded, Sources, load};
 use switchyard::detach::read_pid_file;
 use switchyard::serve::{self, ServeError};
 use switchyard::shutdown::Shutdown;
-use switchyard::status::{Devices, Objects, StatusReport};
+use switchyard::status::{DevicesView, Objects, StatusReport};
 use switchyard::wiring::{self, Wiring};
 use switchyard_core::Error;
 use switchyard_core::id::{LeaseToken, Owner};
@@ -26,11 +26,11 @@ use tokio::task::JoinHandle;
 use crate::support::{Killed, exe, soon, switchyard};
 
 /// Directories and a configuration file. Dropped, the logkeeper that the daemon left running is killed.
-struct Node {
+struct ServedDaemon {
     dir: TempDir,
 }
 
-impl Node {
+impl ServedDaemon {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let text = format!(
@@ -89,7 +89,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for ServedDaemon {
     fn drop(&mut self) {
         if let Some(process) = read_pid_file(Path::new(&self.path("run/logkeeper/logkeeper.pid"))) {
             drop(Killed(process));
@@ -120,7 +120,7 @@ fn over(fake: &Fake) -> Wiring {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_daemon_comes_up_serves_and_goes_down_leaving_the_logkeeper() {
-    let node = Node::new();
+    let node = ServedDaemon::new();
     let daemon = node.serve(&Fake::with_busybox());
     node.ready().await;
     let request = cri::VersionRequest { version: "v1".into() };
@@ -148,7 +148,7 @@ async fn the_daemon_comes_up_serves_and_goes_down_leaving_the_logkeeper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_come_before_recovery_wait_for_it() {
-    let node = Node::new();
+    let node = ServedDaemon::new();
     let fake = Fake::new();
     let hold = fake.hold(Method::Recover);
     let daemon = node.serve(&fake);
@@ -170,7 +170,7 @@ async fn requests_that_come_before_recovery_wait_for_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_refused_when_recovery_takes_too_long_and_the_page_says_so() {
-    let node = Node::with("[recovery]\nwait_seconds = 0");
+    let node = ServedDaemon::with("[recovery]\nwait_seconds = 0");
     let fake = Fake::new();
     fake.fail_next(Method::Recover, Error::unavailable("the runtime is away"));
     let hold = fake.hold(Method::Recover);
@@ -196,7 +196,7 @@ async fn requests_are_refused_when_recovery_takes_too_long_and_the_page_says_so(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_daemon_on_the_same_directories_is_refused() {
-    let node = Node::new();
+    let node = ServedDaemon::new();
     let daemon = node.serve(&Fake::new());
     node.ready().await;
     let config = node.path("config.toml");
@@ -212,7 +212,7 @@ async fn a_second_daemon_on_the_same_directories_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
-    let node = Node::new();
+    let node = ServedDaemon::new();
     let daemon = node.serve(&Fake::with_busybox());
     node.ready().await;
     let cri_socket = node.path("run/cri.sock");
@@ -270,7 +270,8 @@ async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_of_before_is_shown_and_ended_and_stays_so() {
-    let node = Node::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
+    let node =
+        ServedDaemon::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
     let token = LeaseToken::random();
     // As a predecessor left it, which called the device by its path.
     let lease = StoredLease { token, owner: Owner::Nomad, slots: vec!["/dev/null".into()] };
@@ -278,7 +279,7 @@ async fn a_lease_of_before_is_shown_and_ended_and_stays_so() {
     let daemon = node.serve(&Fake::new());
     node.ready().await;
     let shown =
-        async || -> Devices { serde_json::from_str(&node.page("/v1/devices").await.unwrap().1).unwrap() };
+        async || -> DevicesView { serde_json::from_str(&node.page("/v1/devices").await.unwrap().1).unwrap() };
     let looked_at = async {
         while shown().await.groups.is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -313,7 +314,8 @@ async fn a_lease_of_before_is_shown_and_ended_and_stays_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_cannot_read_its_leases_gives_no_device_out_and_says_so() {
-    let node = Node::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
+    let node =
+        ServedDaemon::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
     fs::create_dir_all(node.path("state/ledger/leases.journal")).unwrap();
     let daemon = node.serve(&Fake::new());
     node.ready().await;
@@ -323,7 +325,7 @@ async fn a_daemon_that_cannot_read_its_leases_gives_no_device_out_and_says_so() 
         "{verbose}"
     );
     assert_eq!(node.page("/readyz/devices").await.unwrap().0, 503);
-    let devices: Devices = serde_json::from_str(&node.page("/v1/devices").await.unwrap().1).unwrap();
+    let devices: DevicesView = serde_json::from_str(&node.page("/v1/devices").await.unwrap().1).unwrap();
     assert!(!devices.ready);
     daemon.stop().await.unwrap();
 }
@@ -332,14 +334,14 @@ async fn a_daemon_that_cannot_read_its_leases_gives_no_device_out_and_says_so() 
 async fn devices_with_a_resource_are_offered_to_a_kubelet_until_the_daemon_ends() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("device-plugins");
-    let node = Node::with(&format!(
+    let node = ServedDaemon::with(&format!(
         "[devices.kubelet]\ndirectory = \"{0}/device-plugins\"\npod_resources_socket = \"{0}/none.sock\"\n\
          [[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nresource = \"acme.com/tpu\"\npaths = [\"/dev/null\"]\n",
         place.path().display()
     ));
     let daemon = node.serve(&Fake::new());
     let kubelet = Kubelet::start(&directory, Options::default());
-    kubelet.until("the device is known", |kubelet| kubelet.capacity("acme.com/tpu") == (1, 1)).await;
+    kubelet.wait_until("the device is known", |kubelet| kubelet.capacity("acme.com/tpu") == (1, 1)).await;
     let told = async {
         let told = |text: &str| text.contains("a kubelet follows 1 resources");
         while !node.page("/statusz").await.is_some_and(|(_, text)| told(&text)) {
@@ -352,7 +354,7 @@ async fn devices_with_a_resource_are_offered_to_a_kubelet_until_the_daemon_ends(
         "{code=\"OK\",method=\"v1beta1.DevicePlugin/GetDevicePluginOptions\",protocol=\"device_plugin\"} 1";
     assert!(metrics.contains(counted), "{metrics}");
     daemon.stop().await.unwrap();
-    kubelet.until("its stream has ended", |kubelet| kubelet.capacity("acme.com/tpu") == (1, 0)).await;
+    kubelet.wait_until("its stream has ended", |kubelet| kubelet.capacity("acme.com/tpu") == (1, 0)).await;
     let left: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["kubelet.sock"]);
 }

@@ -24,7 +24,7 @@ fn device(id: &str, health: &str, nodes: &[i64]) -> v1beta1::Device {
     }
 }
 
-fn list(devices: Vec<v1beta1::Device>) -> Listed {
+fn list(devices: Vec<v1beta1::Device>) -> ListedDevices {
     listed(GPU, v1beta1::ListAndWatchResponse { devices })
 }
 

@@ -7,19 +7,19 @@ use switchyard_core::gateway::Leased;
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::LeaseState;
 use switchyard_device_host::PluginState;
-use switchyard_kubelet::vendor::{Act, VENDOR_DEVICES, Vendor, device};
+use switchyard_kubelet::vendor::{CallBehaviour, VENDOR_DEVICES, VendorPlugin, device};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 
-use crate::node::{GPU, IDS, Node, token, variable};
+use crate::node::{GPU, HostFixture, IDS, token, variable};
 
 /// A device that Nomad has leased.
-async fn leased(node: &Node) -> Leased {
+async fn leased(node: &HostFixture) -> Leased {
     node.healthy(3).await;
     node.gateway.scope(Owner::Nomad).lease(&[IDS[0].to_owned()]).await.unwrap()
 }
 
 /// The lease is Nomad's as before, and nothing was made with it.
-fn is_unbound(node: &Node, leased: &Leased) {
+fn is_unbound(node: &HostFixture, leased: &Leased) {
     let report = node.gateway.ledger_report();
     let lease = report.devices.get(leased.token).expect("it is still there");
     assert_eq!((lease.owner, &*lease.slots), (Owner::Nomad, &[IDS[0].to_owned()][..]));
@@ -29,7 +29,7 @@ fn is_unbound(node: &Node, leased: &Leased) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_fails_or_lies_is_named_with_what_it_said_and_can_be_tried_again() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     let leased = leased(&node).await;
     let mount = |host: &str| v1beta1::Mount {
@@ -37,33 +37,33 @@ async fn a_plugin_that_fails_or_lies_is_named_with_what_it_said_and_can_be_tried
         host_path: host.to_owned(),
         read_only: false,
     };
-    vendor.behave(|behaviour| behaviour.allocate = Act::Fail("the driver is not loaded"));
+    vendor.set_behaviour(|behaviour| behaviour.allocate = CallBehaviour::Fail("the driver is not loaded"));
     let refused = node.run(Owner::Nomad, "one", leased.token).await.unwrap_err();
     for part in [GPU, IDS[0], "fails Allocate", "the driver is not loaded"] {
         assert!(refused.report().contains(part), "{refused:?}");
     }
     is_unbound(&node, &leased);
-    vendor.behave(|behaviour| {
-        behaviour.allocate = Act::Answer;
+    vendor.set_behaviour(|behaviour| {
+        behaviour.allocate = CallBehaviour::Answer;
         behaviour.answer.mounts = vec![mount("/opt/../etc")];
     });
     let refused = node.run(Owner::Nomad, "two", leased.token).await.unwrap_err();
     assert!(refused.report().contains("mounts.host_path: \"/opt/../etc\""), "{refused:?}");
     is_unbound(&node, &leased);
-    vendor.behave(|behaviour| {
+    vendor.set_behaviour(|behaviour| {
         behaviour.answer.mounts.clear();
         behaviour.further_answers = 3;
     });
     let refused = node.run(Owner::Nomad, "three", leased.token).await.unwrap_err();
     assert!(refused.report().contains("4 answers"), "{refused:?}");
-    vendor.behave(|behaviour| {
+    vendor.set_behaviour(|behaviour| {
         behaviour.further_answers = 0;
         behaviour.answer.envs.insert("HUGE".to_owned(), "x".repeat(3 << 20));
     });
     let refused = node.run(Owner::Nomad, "four", leased.token).await.unwrap_err();
     assert!(refused.report().len() < 1000, "{refused:?}");
     is_unbound(&node, &leased);
-    vendor.behave(|behaviour| behaviour.answer.envs.clear());
+    vendor.set_behaviour(|behaviour| behaviour.answer.envs.clear());
     let (_, spec) = node.run(Owner::Nomad, "five", leased.token).await.unwrap();
     assert_eq!(variable(&spec, VENDOR_DEVICES), Some(IDS[0]));
     assert_eq!((node.failures("failed"), node.failures("malformed")), (2, 2));
@@ -71,14 +71,14 @@ async fn a_plugin_that_fails_or_lies_is_named_with_what_it_said_and_can_be_tried
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_hangs_holds_up_its_own_container_alone_and_not_for_ever() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     let leased = leased(&node).await;
-    vendor.behave(|behaviour| behaviour.allocate = Act::Hang);
+    vendor.set_behaviour(|behaviour| behaviour.allocate = CallBehaviour::Hang);
     let hung = node.run(Owner::Nomad, "hung", leased.token);
     tokio::pin!(hung);
     assert!(tokio::time::timeout(Duration::from_millis(300), &mut hung).await.is_err());
-    vendor.behave(|behaviour| behaviour.allocate = Act::Answer);
+    vendor.set_behaviour(|behaviour| behaviour.allocate = CallBehaviour::Answer);
     let other = node.gateway.scope(Owner::Kubernetes).lease(&[IDS[1].to_owned()]).await.unwrap();
     node.run(Owner::Kubernetes, "other", other.token).await.unwrap();
     assert!(
@@ -93,10 +93,10 @@ async fn a_plugin_that_hangs_holds_up_its_own_container_alone_and_not_for_ever()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_dies_during_allocate_fails_that_container_and_its_successor_makes_it() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu-1.sock", &IDS).await;
     let leased = leased(&node).await;
-    vendor.behave(|behaviour| behaviour.allocate = Act::Hang);
+    vendor.set_behaviour(|behaviour| behaviour.allocate = CallBehaviour::Hang);
     let killed = async {
         while vendor.calls("Allocate").is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -117,7 +117,7 @@ async fn a_plugin_that_dies_during_allocate_fails_that_container_and_its_success
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_is_made_anew_needs_no_plugin() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     let kubelet = node.kubelet(3).await;
     let given = kubelet.admit("pod", "app", &[(GPU, 1)]).await.unwrap();
@@ -130,17 +130,18 @@ async fn a_container_that_is_made_anew_needs_no_plugin() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_without_sense_or_end_is_taken_as_far_as_it_can_be() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     node.healthy(3).await;
     let long = "x".repeat(5000);
     let odd = [device(IDS[0], true), device(IDS[0], true), device("", true), device(&long, true)];
-    vendor.list(odd.to_vec());
+    vendor.set_devices(odd.to_vec());
     node.healthy(1).await;
     assert!(node.failures("malformed") >= 1);
-    vendor.list((0..10_000).map(|number| device(&format!("GPU-8a2f3c11-{number:05}"), true)).collect());
+    vendor
+        .set_devices((0..10_000).map(|number| device(&format!("GPU-8a2f3c11-{number:05}"), true)).collect());
     node.healthy(4096).await;
-    vendor.list(IDS.map(|id| device(id, true)).to_vec());
+    vendor.set_devices(IDS.map(|id| device(id, true)).to_vec());
     node.healthy(3).await;
     let leased = node.gateway.scope(Owner::Nomad).lease(&[IDS[0].to_owned()]).await.unwrap();
     node.run(Owner::Nomad, "job", leased.token).await.unwrap();
@@ -148,13 +149,13 @@ async fn a_list_without_sense_or_end_is_taken_as_far_as_it_can_be() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_lists_nothing_offers_nothing_and_can_begin_later() {
-    let node = Node::new().await;
-    let vendor = Vendor::start(&node.directory(), "gpu.sock", GPU, &IDS);
-    vendor.behave(|behaviour| behaviour.list = Act::Hang);
+    let node = HostFixture::new().await;
+    let vendor = VendorPlugin::start(&node.directory(), "gpu.sock", GPU, &IDS);
+    vendor.set_behaviour(|behaviour| behaviour.list = CallBehaviour::Hang);
     vendor.register().await.unwrap();
     crate::node::until("it is told", || node.failures("late") == 1).await;
     crate::node::until("it is shown", || node.count(PluginState::Silent) == 1).await;
-    vendor.behave(|behaviour| behaviour.list = Act::Answer);
+    vendor.set_behaviour(|behaviour| behaviour.list = CallBehaviour::Answer);
     vendor.register().await.unwrap();
     node.healthy(3).await;
     assert_eq!(node.count(PluginState::Connected), 1);

@@ -7,11 +7,11 @@ use switchyard_core::ErrorKind;
 use switchyard_core::device::{Device, DeviceGroup, Inventory, node as device_node};
 use switchyard_core::id::Owner;
 use switchyard_core::spec::MountSource;
-use switchyard_device_host::Resource;
-use switchyard_kubelet::vendor::{Act, VENDOR_DEVICES, Vendor};
+use switchyard_device_host::ResourceConfig;
+use switchyard_kubelet::vendor::{CallBehaviour, VENDOR_DEVICES, VendorPlugin};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 
-use crate::node::{GPU, IDS, Node, token, variable};
+use crate::node::{GPU, HostFixture, IDS, token, variable};
 
 /// What a plugin gives besides a variable.
 fn answer() -> v1beta1::ContainerAllocateResponse {
@@ -33,9 +33,9 @@ fn answer() -> v1beta1::ContainerAllocateResponse {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_gets_what_the_plugin_says_and_the_plugin_is_asked_once() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
-    vendor.behave(|behaviour| behaviour.answer = answer());
+    vendor.set_behaviour(|behaviour| behaviour.answer = answer());
     let kubelet = node.kubelet(3).await;
     let given = kubelet.admit("pod", "app", &[(GPU, 1)]).await.unwrap();
     assert!(given.envs.is_empty() && given.devices.is_empty(), "{given:?}");
@@ -59,7 +59,7 @@ async fn a_container_gets_what_the_plugin_says_and_the_plugin_is_asked_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_pod_has_is_refused_to_nomad_and_the_other_way_round() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS[..2]).await;
     let kubelet = node.kubelet(2).await;
     let pod = kubelet.admit("pod", "app", &[(GPU, 1)]).await.unwrap();
@@ -71,7 +71,7 @@ async fn what_a_pod_has_is_refused_to_nomad_and_the_other_way_round() {
     let free = IDS[..2].iter().find(|id| **id != of_pod).unwrap();
     let leased = nomad.lease(&[(*free).to_owned()]).await.unwrap();
     assert_eq!(leased.reservation, Default::default(), "nothing before the task starts");
-    kubelet.until("the other is nomad's", |kubelet| kubelet.capacity(GPU) == (2, 1)).await;
+    kubelet.wait_until("the other is nomad's", |kubelet| kubelet.capacity(GPU) == (2, 1)).await;
     let refused = kubelet.admit("other", "app", &[(GPU, 1)]).await.unwrap_err();
     assert!(refused.contains("Available: 0"), "{refused}");
     let (_, spec) = node.run(Owner::Nomad, "job", leased.token).await.unwrap();
@@ -84,8 +84,8 @@ async fn what_a_pod_has_is_refused_to_nomad_and_the_other_way_round() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_has_no_more_of_a_resource_than_its_quota_also_of_a_later_plugin() {
     let quota = BTreeMap::from([("kubernetes".to_owned(), 1), ("nomad".to_owned(), 2)]);
-    let resource = Resource { name: GPU.to_owned(), quota };
-    let node = Node::configured(Inventory::default(), vec![resource]).await;
+    let resource = ResourceConfig { name: GPU.to_owned(), quota };
+    let node = HostFixture::configured(Inventory::default(), vec![resource]).await;
     let vendor = node.vendor("gpu-1.sock", &IDS).await;
     let kubelet = node.kubelet(1).await;
     assert_eq!(kubelet.capacity(GPU), (3, 1));
@@ -108,7 +108,7 @@ async fn an_owner_has_no_more_of_a_resource_than_its_quota_also_of_a_later_plugi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_of_a_vendor_that_does_not_fit_is_another_one_here_and_the_same_to_the_plugin() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &["0", "GPU-8a2f3c11::1", "/dev/acme 2"]).await;
     let kubelet = node.kubelet(3).await;
     for number in 0..3 {
@@ -123,9 +123,9 @@ async fn an_id_of_a_vendor_that_does_not_fit_is_another_one_here_and_the_same_to
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_wants_it_is_told_before_each_start() {
-    let node = Node::new().await;
-    let vendor = Vendor::start(&node.directory(), "gpu.sock", GPU, &IDS);
-    vendor.behave(|behaviour| behaviour.options.pre_start_required = true);
+    let node = HostFixture::new().await;
+    let vendor = VendorPlugin::start(&node.directory(), "gpu.sock", GPU, &IDS);
+    vendor.set_behaviour(|behaviour| behaviour.options.pre_start_required = true);
     vendor.register().await.unwrap();
     node.healthy(3).await;
     let leased = node.gateway.scope(Owner::Nomad).lease(&[IDS[1].to_owned()]).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_plugin_that_wants_it_is_told_before_each_start() {
     node.task(Owner::Nomad, &sandbox, "again", leased.token).await.unwrap();
     assert_eq!(vendor.calls("PreStartContainer"), [[IDS[1]], [IDS[1]]]);
     assert_eq!(vendor.calls("Allocate").len(), 1);
-    vendor.behave(|behaviour| behaviour.pre_start = Act::Fail("the GPU is being reset"));
+    vendor.set_behaviour(|behaviour| behaviour.pre_start = CallBehaviour::Fail("the GPU is being reset"));
     let refused = node.task(Owner::Nomad, &sandbox, "third", leased.token).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert!(refused.report().contains("the GPU is being reset"), "{refused:?}");
@@ -141,14 +141,14 @@ async fn a_plugin_that_wants_it_is_told_before_each_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_says_so_is_asked_what_it_prefers_and_never_fails_a_pod_by_it() {
-    let node = Node::new().await;
-    let vendor = Vendor::start(&node.directory(), "gpu.sock", GPU, &IDS);
-    vendor.behave(|behaviour| behaviour.options.get_preferred_allocation_available = true);
+    let node = HostFixture::new().await;
+    let vendor = VendorPlugin::start(&node.directory(), "gpu.sock", GPU, &IDS);
+    vendor.set_behaviour(|behaviour| behaviour.options.get_preferred_allocation_available = true);
     vendor.register().await.unwrap();
     let kubelet = node.kubelet(3).await;
     let given = kubelet.admit("last", "app", &[(GPU, 1)]).await.unwrap();
     assert_eq!(given.ids[GPU], [IDS[2]], "by the plugin");
-    vendor.behave(|behaviour| behaviour.prefer = Act::Fail("no idea"));
+    vendor.set_behaviour(|behaviour| behaviour.prefer = CallBehaviour::Fail("no idea"));
     let given = kubelet.admit("first", "app", &[(GPU, 1)]).await.unwrap();
     assert_eq!(given.ids[GPU], [IDS[0]], "by what is known here");
     assert_eq!(vendor.calls("GetPreferredAllocation").len(), 2);
@@ -162,9 +162,9 @@ async fn a_node_that_a_group_of_the_configuration_has_is_given_by_the_ledger_alo
         devices: vec![Device::new("own-device", device_node("/dev/acme/gpu7".into(), "rw"))],
         ..DeviceGroup::new("acme", "own", "v1")
     };
-    let node = Node::with(Inventory::of([own])).await;
+    let node = HostFixture::with(Inventory::of([own])).await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
-    vendor.behave(|behaviour| behaviour.answer = answer());
+    vendor.set_behaviour(|behaviour| behaviour.answer = answer());
     node.healthy(3).await;
     let pods = node.gateway.scope(Owner::Kubernetes);
     pods.lease(&["own-device".to_owned()]).await.unwrap();

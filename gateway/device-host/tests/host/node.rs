@@ -10,10 +10,10 @@ use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
 use switchyard_core::{Error, Result};
-use switchyard_device_host::{Config, Host, Hosted, PluginState, Resource, Taken, inventory};
+use switchyard_device_host::{Config, Host, Hosted, PluginState, ReservedNames, ResourceConfig, inventory};
 use switchyard_device_plugin::Frontend;
 use switchyard_fake::{BUSYBOX, Fake};
-use switchyard_kubelet::vendor::Vendor;
+use switchyard_kubelet::vendor::VendorPlugin;
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -24,7 +24,7 @@ pub(crate) const GPU: &str = "acme.com/gpu";
 /// The ids of a vendor that are ids of ours too.
 pub(crate) const IDS: [&str; 3] = ["GPU-8a2f3c11-0", "GPU-8a2f3c11-1", "GPU-8a2f3c11-2"];
 
-pub(crate) struct Node {
+pub(crate) struct HostFixture {
     pub(crate) gateway: Gateway,
     pub(crate) hosted: Hosted,
     pub(crate) fake: Fake,
@@ -33,13 +33,13 @@ pub(crate) struct Node {
     dir: TempDir,
 }
 
-impl Drop for Node {
+impl Drop for HostFixture {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl Node {
+impl HostFixture {
     /// A node without devices of its own.
     pub(crate) async fn new() -> Self {
         Self::with(Inventory::default()).await
@@ -51,11 +51,11 @@ impl Node {
     }
 
     /// The same, and something is said of these resources.
-    pub(crate) async fn configured(inventory: Inventory, resources: Vec<Resource>) -> Self {
+    pub(crate) async fn configured(inventory: Inventory, resources: Vec<ResourceConfig>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let stop = CancellationToken::new();
         let fake = Fake::with_local_busybox().await;
-        let taken = Taken {
+        let taken = ReservedNames {
             resources: inventory.groups.iter().map(|group| group.resource.clone()).collect(),
             names: vec![["taken.com".to_owned(), "gpu".to_owned(), "default".to_owned()]],
         };
@@ -63,7 +63,7 @@ impl Node {
         let hosted = Hosted::new(taken, &config);
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         let (hardware, inventories) = watch::channel(Some(Arc::new(inventory)));
-        gateway.provide_devices(Arc::new(hosted.clone()));
+        gateway.set_device_provider(Arc::new(hosted.clone()));
         gateway.watch_devices(inventory::merged(inventories, hosted.groups(), stop.clone()));
         gateway.recover().await.unwrap();
         tokio::spawn(Host::new(hosted.clone(), config).serve(stop.clone()));
@@ -93,8 +93,8 @@ impl Node {
     }
 
     /// A plugin that has registered.
-    pub(crate) async fn vendor(&self, name: &str, ids: &[&str]) -> Vendor {
-        let vendor = Vendor::start(&self.directory(), name, GPU, ids);
+    pub(crate) async fn vendor(&self, name: &str, ids: &[&str]) -> VendorPlugin {
+        let vendor = VendorPlugin::start(&self.directory(), name, GPU, ids);
         vendor.register().await.unwrap();
         vendor
     }
@@ -102,7 +102,7 @@ impl Node {
     /// A kubelet, once it knows so many healthy devices of the resource.
     pub(crate) async fn kubelet(&self, healthy: usize) -> Kubelet {
         let kubelet = Kubelet::start(&self.dir.path().join("kubelet"), Options::default());
-        kubelet.until("they are offered", |kubelet| kubelet.capacity(GPU).1 == healthy).await;
+        kubelet.wait_until("they are offered", |kubelet| kubelet.capacity(GPU).1 == healthy).await;
         kubelet
     }
 

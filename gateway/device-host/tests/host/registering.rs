@@ -4,15 +4,15 @@ use std::os::unix::fs::symlink;
 
 use switchyard_core::device::{Device, DeviceGroup, Health, Inventory};
 use switchyard_core::id::Owner;
-use switchyard_device_host::{Config, Host, Hosted, PluginState, Taken};
-use switchyard_kubelet::vendor::{self, Vendor, device};
+use switchyard_device_host::{Config, Host, Hosted, PluginState, ReservedNames};
+use switchyard_kubelet::vendor::{self, VendorPlugin, device};
 use tonic::Code;
 
-use crate::node::{GPU, IDS, Node, names, until};
+use crate::node::{GPU, HostFixture, IDS, names, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     let kubelet = node.kubelet(3).await;
     assert!(kubelet.devices(GPU).keys().eq(IDS));
@@ -21,10 +21,10 @@ async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
     let inventory = node.gateway.scope(Owner::Nomad).devices().borrow().clone().unwrap();
     let DeviceGroup { vendor: maker, kind, name, .. } = &*inventory.groups[0];
     assert_eq!((&**maker, &**kind, &**name), ("acme.com", "gpu", "default"));
-    vendor.list(vec![device(IDS[0], true), device(IDS[1], false), device(IDS[2], true)]);
-    kubelet.until("one is unwell", |kubelet| kubelet.capacity(GPU) == (3, 2)).await;
-    vendor.list(vec![device(IDS[0], true)]);
-    kubelet.until("two are gone", |kubelet| kubelet.capacity(GPU) == (3, 1)).await;
+    vendor.set_devices(vec![device(IDS[0], true), device(IDS[1], false), device(IDS[2], true)]);
+    kubelet.wait_until("one is unwell", |kubelet| kubelet.capacity(GPU) == (3, 2)).await;
+    vendor.set_devices(vec![device(IDS[0], true)]);
+    kubelet.wait_until("two are gone", |kubelet| kubelet.capacity(GPU) == (3, 1)).await;
     node.healthy(1).await;
     assert_eq!(node.count(PluginState::Connected), 1);
 }
@@ -32,9 +32,9 @@ async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_names_no_resource_or_no_socket_of_the_directory_is_refused() {
     let taken = DeviceGroup { resource: "acme.com/own".to_owned(), ..DeviceGroup::new("acme", "own", "v1") };
-    let node = Node::with(Inventory::of([taken])).await;
+    let node = HostFixture::with(Inventory::of([taken])).await;
     let directory = node.directory();
-    let vendor = Vendor::start(&directory, "gpu.sock", GPU, &IDS);
+    let vendor = VendorPlugin::start(&directory, "gpu.sock", GPU, &IDS);
     symlink(directory.join("gpu.sock"), directory.join("link.sock")).unwrap();
     std::fs::write(directory.join("file"), "").unwrap();
     let mut cases = Vec::new();
@@ -62,9 +62,9 @@ async fn what_names_no_resource_or_no_socket_of_the_directory_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_does_not_answer_is_told_so_within_the_call() {
-    let node = Node::new().await;
-    let vendor = Vendor::start(&node.directory(), "gpu.sock", GPU, &IDS);
-    vendor.behave(|behaviour| behaviour.get_options = vendor::Act::Hang);
+    let node = HostFixture::new().await;
+    let vendor = VendorPlugin::start(&node.directory(), "gpu.sock", GPU, &IDS);
+    vendor.set_behaviour(|behaviour| behaviour.get_options = vendor::CallBehaviour::Hang);
     let refused = vendor::register(&node.directory(), vendor.request()).await.unwrap_err();
     assert_eq!(refused.code(), Code::DeadlineExceeded);
     assert!(refused.message().contains("gpu.sock: it has not answered within 10s"), "{refused:?}");
@@ -77,11 +77,11 @@ async fn a_plugin_that_does_not_answer_is_told_so_within_the_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_devices_of_a_plugin_that_dies_stay_as_unhealthy_ones_until_it_registers_again() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu-1.sock", &IDS).await;
     let kubelet = node.kubelet(3).await;
     drop(vendor);
-    kubelet.until("they are unhealthy", |kubelet| kubelet.capacity(GPU) == (3, 0)).await;
+    kubelet.wait_until("they are unhealthy", |kubelet| kubelet.capacity(GPU) == (3, 0)).await;
     let ended = |devices: &[Device]| {
         devices.len() == 3
             && devices
@@ -91,21 +91,21 @@ async fn the_devices_of_a_plugin_that_dies_stay_as_unhealthy_ones_until_it_regis
     node.seen(Owner::Nomad, ended).await;
     assert_eq!((node.count(PluginState::Connected), node.count(PluginState::Ended)), (0, 1));
     let _vendor = node.vendor("gpu-2.sock", &IDS).await;
-    kubelet.until("they are healthy again", |kubelet| kubelet.capacity(GPU) == (3, 3)).await;
+    kubelet.wait_until("they are healthy again", |kubelet| kubelet.capacity(GPU) == (3, 3)).await;
     assert_eq!(kubelet.crash(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_an_earlier_plugin_does_not_end_the_later_one() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let first = node.vendor("gpu-1.sock", &IDS).await;
     node.healthy(3).await;
     let second = node.vendor("gpu-2.sock", &IDS[..2]).await;
     node.healthy(2).await;
     // What the first one says does not count any more.
-    first.list(IDS.map(|id| device(id, false)).to_vec());
+    first.set_devices(IDS.map(|id| device(id, false)).to_vec());
     drop(first);
-    second.list(vec![device(IDS[0], true)]);
+    second.set_devices(vec![device(IDS[0], true)]);
     node.healthy(1).await;
     assert_eq!(node.count(PluginState::Connected), 1);
     assert_eq!(node.failures("ended"), 0);
@@ -113,24 +113,24 @@ async fn the_end_of_an_earlier_plugin_does_not_end_the_later_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_registers_twice_is_asked_by_its_newer_connection() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     node.healthy(3).await;
     vendor.register().await.unwrap();
-    vendor.list(vec![device(IDS[0], true)]);
+    vendor.set_devices(vec![device(IDS[0], true)]);
     node.healthy(1).await;
     assert_eq!(node.count(PluginState::Connected), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_predecessor_left_in_the_directory_goes() {
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     assert_eq!(names(&node.directory()), ["gpu.sock", "kubelet.sock"]);
     drop(vendor);
     let directory = node.directory();
     let config = Config { enabled: true, directory: directory.clone(), ..Config::default() };
-    let hosted = Hosted::new(Taken::default(), &config);
+    let hosted = Hosted::new(ReservedNames::default(), &config);
     let seen = hosted.clone();
     let stop = tokio_util::sync::CancellationToken::new();
     let other = tokio::spawn(Host::new(hosted, config).serve(stop.clone()));

@@ -4,25 +4,25 @@ use std::time::SystemTime;
 
 use switchyard_core::id::Owner;
 use switchyard_device_host::{PluginReport, PluginState};
-use switchyard_kubelet::vendor::{self, Act, device};
+use switchyard_kubelet::vendor::{self, CallBehaviour, device};
 
-use crate::node::{GPU, IDS, Node, until};
+use crate::node::{GPU, HostFixture, IDS, until};
 
 /// What is told of the one plugin.
-fn plugin(node: &Node) -> PluginReport {
+fn plugin(node: &HostFixture) -> PluginReport {
     let report = node.hosted.report();
     let [plugin] = &report.plugins[..] else { panic!("{report:?}") };
     plugin.clone()
 }
 
-fn last_error(node: &Node) -> String {
+fn last_error(node: &HostFixture) -> String {
     plugin(node).last_error.map(|error| error.text).unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_is_told_with_its_socket_its_devices_and_what_failed_last() {
     let began = SystemTime::now();
-    let node = Node::new().await;
+    let node = HostFixture::new().await;
     until("it listens", || node.hosted.report().fault.is_none()).await;
     let vendor = node.vendor("gpu-1.sock", &IDS).await;
     node.healthy(3).await;
@@ -38,12 +38,12 @@ async fn a_plugin_is_told_with_its_socket_its_devices_and_what_failed_last() {
         last_error: None,
     };
     assert_eq!(seen, connected);
-    vendor.list(vec![device(IDS[0], true), device(IDS[1], false), device("", true)]);
+    vendor.set_devices(vec![device(IDS[0], true), device(IDS[1], false), device("", true)]);
     node.healthy(1).await;
     assert_eq!((plugin(&node).devices, plugin(&node).healthy), (2, 1));
     assert!(last_error(&node).contains("1 entries are left out"), "{:?}", plugin(&node));
 
-    vendor.behave(|behaviour| behaviour.allocate = Act::Fail("the driver is not loaded"));
+    vendor.set_behaviour(|behaviour| behaviour.allocate = CallBehaviour::Fail("the driver is not loaded"));
     let leased = node.gateway.scope(Owner::Nomad).lease(&[IDS[0].to_owned()]).await.unwrap();
     node.run(Owner::Nomad, "job", leased.token).await.unwrap_err();
     assert!(last_error(&node).contains("the driver is not loaded"), "{:?}", plugin(&node));
@@ -65,8 +65,8 @@ async fn a_plugin_is_told_with_its_socket_its_devices_and_what_failed_last() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registration_that_fails_is_told_and_makes_no_plugin() {
-    let node = Node::new().await;
-    let vendor = vendor::Vendor::start(&node.directory(), "gpu.sock", "gpu", &IDS);
+    let node = HostFixture::new().await;
+    let vendor = vendor::VendorPlugin::start(&node.directory(), "gpu.sock", "gpu", &IDS);
     assert_eq!(node.hosted.report().refused, None);
     vendor::register(&node.directory(), vendor.request()).await.unwrap_err();
     let report = node.hosted.report();

@@ -33,7 +33,7 @@ fn check(placement: SlotPlacement, used: &[&str], must: &[&str], size: usize, ex
     let listing = listing(&SHARED, placement);
     let ids_of = listing.slots().keys().filter(|id| !used.contains(&&***id));
     let available = ids_of.map(ToString::to_string).collect();
-    let question = Question { available, must: ids(must), size };
+    let question = PreferenceRequest { available, required: ids(must), size };
     assert_eq!(prefer(&listing, &question), expected);
 }
 
@@ -75,7 +75,7 @@ fn one_memory_node_that_has_enough_is_preferred_to_two() {
 #[test]
 fn what_was_never_listed_is_taken_all_the_same() {
     let listing = Listing::default();
-    let question = Question { available: ids(&["x", "y"]), must: ids(&["z"]), size: 5 };
+    let question = PreferenceRequest { available: ids(&["x", "y"]), required: ids(&["z"]), size: 5 };
     assert_eq!(prefer(&listing, &question), ["x", "y"]);
 }
 
@@ -86,8 +86,11 @@ fn many_slots_are_chosen_quickly() {
     let slots: Vec<(&str, Option<u32>)> = names.iter().map(|name| (name.as_str(), Some(0))).collect();
     for placement in [SlotPlacement::Packed, SlotPlacement::Spread] {
         let listing = listing(&slots, placement);
-        let question =
-            Question { available: names.iter().cloned().collect(), must: BTreeSet::new(), size: usize::MAX };
+        let question = PreferenceRequest {
+            available: names.iter().cloned().collect(),
+            required: BTreeSet::new(),
+            size: usize::MAX,
+        };
         assert_eq!(prefer(&listing, &question).len(), 4000);
     }
 }
@@ -112,10 +115,10 @@ proptest! {
         let placement = if spread { SlotPlacement::Spread } else { SlotPlacement::Packed };
         let slots = slots.iter().map(|(id, node)| (id.as_str(), Slot { healthy: true, numa_node: *node }));
         let (listing, _) = Listing::default().after(&Offer { slots: slots.collect(), placement });
-        let question = Question { available, must, size };
+        let question = PreferenceRequest { available, required: must, size };
         let answer = prefer(&listing, &question);
         let set: BTreeSet<String> = answer.iter().cloned().collect();
-        let bound: BTreeSet<_> = question.must.intersection(&question.available).collect();
+        let bound: BTreeSet<_> = question.required.intersection(&question.available).collect();
         prop_assert_eq!(set.len(), answer.len());
         prop_assert!(set.is_subset(&question.available));
         prop_assert!(bound.iter().all(|id| set.contains(*id)));
@@ -130,7 +133,7 @@ proptest! {
     ) {
         let slots = nodes.iter().map(|(id, node)| (id.as_str(), Slot { healthy: true, numa_node: Some(*node) }));
         let (listing, _) = Listing::default().after(&Offer { slots: slots.collect(), ..Offer::default() });
-        let question = Question { available: nodes.keys().cloned().collect(), must: BTreeSet::new(), size };
+        let question = PreferenceRequest { available: nodes.keys().cloned().collect(), required: BTreeSet::new(), size };
         let answer = prefer(&listing, &question);
         let used: BTreeSet<u32> = answer.iter().map(|id| nodes[id]).collect();
         let enough = (0..3).any(|node| nodes.values().filter(|near| **near == node).count() >= size);

@@ -9,7 +9,7 @@ use switchyard_core::spec::LeaseClaim;
 use switchyard_fake::BUSYBOX;
 use switchyard_kubelet::{Kubelet, Options, RunOptions};
 
-use crate::node::{Node, TPU, group, inventory, registered};
+use crate::node::{PluginFixture, TPU, group, inventory, registered};
 
 /// The lease that an answer names.
 pub(crate) fn token(options: &RunOptions) -> LeaseToken {
@@ -20,7 +20,7 @@ pub(crate) fn token(options: &RunOptions) -> LeaseToken {
 }
 
 /// Makes and starts a task with a lease, in a sandbox of its own, as CRI does; gives the sandbox.
-pub(crate) async fn run(node: &Node, name: &str, token: LeaseToken) -> String {
+pub(crate) async fn run(node: &PluginFixture, name: &str, token: LeaseToken) -> String {
     let scope = node.gateway.scope(Owner::Kubernetes);
     let sandbox = scope.create_sandbox(specs::sandbox(Owner::Kubernetes, name)).await.unwrap();
     let mut spec = specs::task(Owner::Kubernetes, name, BUSYBOX, &["serve"]);
@@ -32,7 +32,7 @@ pub(crate) async fn run(node: &Node, name: &str, token: LeaseToken) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_gets_its_devices_and_the_token_of_their_lease() {
-    let node = Node::with(inventory([group(TPU, 2, 1), group("acme.com/fpga", 1, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 2, 1), group("acme.com/fpga", 1, 1)])).await;
     let kubelet = node.followed(2).await;
     let given = kubelet.admit("pod", "app", &[(TPU, 1)]).await.unwrap();
     assert_eq!(given.ids[TPU].len(), 1);
@@ -49,7 +49,7 @@ async fn a_pod_gets_its_devices_and_the_token_of_their_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_names_the_resource_the_device_and_who_has_it() {
-    let node = Node::with(inventory([group(TPU, 1, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 1, 1)])).await;
     let kubelet = node.followed(1).await;
     // Asked for before the kubelet has seen that it is gone.
     let mut client = crate::hostile::client(&node.endpoint(&kubelet, TPU)).await;
@@ -59,12 +59,12 @@ async fn a_refusal_names_the_resource_the_device_and_who_has_it() {
     for part in [TPU, "acme-com-tpu-000", "nomad"] {
         assert!(refused.message().contains(part), "{refused:?}");
     }
-    kubelet.until("it is unhealthy", |kubelet| kubelet.capacity(TPU) == (1, 0)).await;
+    kubelet.wait_until("it is unhealthy", |kubelet| kubelet.capacity(TPU) == (1, 0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_successor_of_a_pod_waits_for_the_end_of_its_containers() {
-    let node = Node::with(inventory([group(TPU, 1, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 1, 1)])).await;
     let kubelet = node.followed(1).await;
     let first = kubelet.admit("first", "app", &[(TPU, 1)]).await.unwrap();
     let sandbox = run(&node, "first", token(&first)).await;
@@ -83,7 +83,7 @@ async fn the_successor_of_a_pod_waits_for_the_end_of_its_containers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_pod_has_by_the_kubelets_list_is_free_again() {
-    let node = Node::with(inventory([group(TPU, 2, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 2, 1)])).await;
     let options =
         Options { pod_resources_socket: Some(node.path("pod-resources/kubelet.sock")), ..Options::default() };
     let kubelet = Kubelet::start(node.directory(), options);
@@ -105,7 +105,7 @@ async fn what_no_pod_has_by_the_kubelets_list_is_free_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn packed_slots_come_from_the_device_that_is_in_use() {
-    let node = Node::with(inventory([group(TPU, 4, 4)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 4, 4)])).await;
     let kubelet = node.followed(1).await;
     let first = kubelet.admit("first", "app", &[(TPU, 1)]).await.unwrap();
     let device = switchyard_core::device::device_of(&first.ids[TPU][0]).to_owned();

@@ -2,15 +2,15 @@
 
 use switchyard_core::device::Health;
 use switchyard_core::id::Owner;
-use switchyard_kubelet::Seen;
+use switchyard_kubelet::ListedDevice;
 
-use crate::node::{Node, TPU, group, inventory};
+use crate::node::{PluginFixture, TPU, group, inventory};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_have_health_and_memory_nodes() {
-    let node = Node::with(inventory([group(TPU, 2, 2)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 2, 2)])).await;
     let kubelet = node.followed(1).await;
-    let seen = |node: i64| Seen { healthy: true, numa_nodes: vec![node] };
+    let seen = |node: i64| ListedDevice { healthy: true, numa_nodes: vec![node] };
     let expected = [
         ("acme-com-tpu-000::0", 0),
         ("acme-com-tpu-000::1", 0),
@@ -19,46 +19,46 @@ async fn slots_have_health_and_memory_nodes() {
     ];
     assert_eq!(kubelet.devices(TPU), expected.map(|(id, node)| (id.to_owned(), seen(node))).into());
     node.change_group(|group| group.devices[0].health = Health::Unhealthy("it burns".to_owned()));
-    kubelet.until("both slots are unhealthy", |kubelet| kubelet.capacity(TPU) == (4, 2)).await;
+    kubelet.wait_until("both slots are unhealthy", |kubelet| kubelet.capacity(TPU) == (4, 2)).await;
     node.change_group(|group| group.devices[0].health = Health::Healthy);
-    kubelet.until("both slots are healthy again", |kubelet| kubelet.capacity(TPU) == (4, 4)).await;
+    kubelet.wait_until("both slots are healthy again", |kubelet| kubelet.capacity(TPU) == (4, 4)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_that_vanishes_stays_unhealthy_and_the_kubelet_lives() {
-    let node = Node::with(inventory([group(TPU, 3, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 3, 1)])).await;
     let kubelet = node.followed(1).await;
     for _ in 0..20 {
         let admitted = kubelet.admit("pod", "app", &[(TPU, 3)]);
         let vanished = async {
             node.change_group(|group| group.devices.clear());
-            kubelet.until("they are unhealthy", |kubelet| kubelet.capacity(TPU) == (3, 0)).await;
+            kubelet.wait_until("they are unhealthy", |kubelet| kubelet.capacity(TPU) == (3, 0)).await;
         };
         // Given or not: a device may have gone before it was asked for.
         let (_, ()) = tokio::join!(admitted, vanished);
         assert_eq!(kubelet.crash(), None);
         kubelet.remove_pod("pod");
         node.change_group(|known| *known = group(TPU, 3, 1));
-        kubelet.until("they are there again", |kubelet| kubelet.capacity(TPU) == (3, 3)).await;
+        kubelet.wait_until("they are there again", |kubelet| kubelet.capacity(TPU) == (3, 3)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_owner_has_is_unhealthy_and_what_the_kubelet_has_stays_healthy() {
-    let node = Node::with(inventory([group(TPU, 3, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 3, 1)])).await;
     let kubelet = node.followed(1).await;
     let nomad = node.gateway.scope(Owner::Nomad);
     let lease = nomad.lease(&["acme-com-tpu-001".to_owned()]).await.unwrap();
-    kubelet.until("one is unhealthy", |kubelet| kubelet.capacity(TPU) == (3, 2)).await;
+    kubelet.wait_until("one is unhealthy", |kubelet| kubelet.capacity(TPU) == (3, 2)).await;
     assert!(!kubelet.devices(TPU)["acme-com-tpu-001"].healthy);
     kubelet.admit("pod", "app", &[(TPU, 2)]).await.unwrap();
     node.gateway.release_lease(lease.token).await.unwrap();
-    kubelet.until("it is healthy again", |kubelet| kubelet.capacity(TPU) == (3, 3)).await;
+    kubelet.wait_until("it is healthy again", |kubelet| kubelet.capacity(TPU) == (3, 3)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_restarts_starts_its_pods_again() {
-    let node = Node::with(inventory([group(TPU, 2, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 2, 1)])).await;
     let kubelet = node.followed(1).await;
     kubelet.admit("pod", "app", &[(TPU, 2)]).await.unwrap();
     let checkpoint = kubelet.kill();

@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::node::{Node, TPU, group, inventory};
+use crate::node::{PluginFixture, TPU, group, inventory};
 
 /// A client of a plugin's socket.
 pub(crate) async fn client(socket: &Path) -> DevicePluginClient<Channel> {
@@ -30,7 +30,7 @@ pub(crate) fn asked(ids: &[&str]) -> v1beta1::AllocateRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_that_make_no_sense_are_refused_and_nothing_is_leased() {
-    let node = Node::with(inventory([group(TPU, 2, 1), group("acme.com/fpga", 1, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 2, 1), group("acme.com/fpga", 1, 1)])).await;
     let kubelet = node.followed(2).await;
     let mut client = client(&node.endpoint(&kubelet, TPU)).await;
     let long = "x".repeat(1 << 20);
@@ -58,7 +58,7 @@ async fn ids_that_make_no_sense_are_refused_and_nothing_is_leased() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_containers_in_one_call_have_a_lease_each() {
-    let node = Node::with(inventory([group(TPU, 3, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 3, 1)])).await;
     let kubelet = node.followed(1).await;
     let mut client = client(&node.endpoint(&kubelet, TPU)).await;
     let mut request = asked(&["acme-com-tpu-000", "acme-com-tpu-002"]);
@@ -73,7 +73,7 @@ async fn several_containers_in_one_call_have_a_lease_each() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_preference_is_given_whatever_is_asked() {
-    let node = Node::with(inventory([group(TPU, 2, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 2, 1)])).await;
     let kubelet = node.followed(1).await;
     let mut client = client(&node.endpoint(&kubelet, TPU)).await;
     for (available, allocation_size) in
@@ -96,7 +96,7 @@ async fn a_preference_is_given_whatever_is_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_without_end_keep_no_kubelet_out() {
-    let node = Node::with(inventory([group(TPU, 2, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 2, 1)])).await;
     let kubelet = node.followed(1).await;
     let socket = node.endpoint(&kubelet, TPU);
     let mut idle = Vec::new();
@@ -104,7 +104,7 @@ async fn connections_without_end_keep_no_kubelet_out() {
         idle.push(UnixStream::connect(&socket).await.unwrap());
     }
     node.change_group(|group| group.devices.truncate(1));
-    kubelet.until("its stream goes on", |kubelet| kubelet.capacity(TPU) == (2, 1)).await;
+    kubelet.wait_until("its stream goes on", |kubelet| kubelet.capacity(TPU) == (2, 1)).await;
     // The next registration has a socket of its own.
     let again = node.followed(1).await;
     assert_eq!(again.capacity(TPU), (2, 1));

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const TPU: &str = "acme.com/tpu";
 
-pub(crate) struct Node {
+pub(crate) struct PluginFixture {
     pub(crate) gateway: Gateway,
     pub(crate) registrations: Registrations,
     config: Config,
@@ -27,13 +27,13 @@ pub(crate) struct Node {
     dir: TempDir,
 }
 
-impl Drop for Node {
+impl Drop for PluginFixture {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
-impl Node {
+impl PluginFixture {
     /// A node with these devices, whose frontend serves.
     pub(crate) async fn with(inventory: Inventory) -> Self {
         Self::configured(inventory, |_, _| {}).await
@@ -127,7 +127,7 @@ impl Node {
 /// Waits until a kubelet has the devices of so many resources.
 pub(crate) async fn registered(kubelet: &Kubelet, resources: usize) {
     kubelet
-        .until("the resources are registered", |kubelet| {
+        .wait_until("the resources are registered", |kubelet| {
             let all = kubelet.registrations();
             all.len() >= resources && all.iter().all(|one| kubelet.capacity(&one.resource).1 > 0)
         })

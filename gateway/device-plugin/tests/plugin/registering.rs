@@ -7,7 +7,7 @@ use switchyard_core::id::Owner;
 use switchyard_kubelet::{Kubelet, Options, remove_sockets};
 
 use crate::allocating::{run, token};
-use crate::node::{Node, TPU, group, inventory, registered};
+use crate::node::{PluginFixture, TPU, group, inventory, registered};
 
 /// How long a registration may take on a machine that is busy with other tests: a kubelet takes some milliseconds.
 const SOON: Duration = Duration::from_secs(5);
@@ -24,7 +24,8 @@ async fn a_kubelet_that_was_there_before_is_registered_with() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device-plugins");
     let kubelet = Kubelet::start(&path, Options::default());
-    let node = Node::configured(inventory([group(TPU, 4, 1)]), |config, _| config.directory = path).await;
+    let node =
+        PluginFixture::configured(inventory([group(TPU, 4, 1)]), |config, _| config.directory = path).await;
     registered(&kubelet, 1).await;
     assert_eq!(kubelet.capacity(TPU), (4, 4));
     assert_eq!(node.registrations.resources(), 1);
@@ -34,7 +35,7 @@ async fn a_kubelet_that_was_there_before_is_registered_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kubelet_that_starts_is_registered_with_on_a_new_socket() {
-    let node = Node::with(inventory([group(TPU, 4, 1), group("acme.com/fpga", 2, 3)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 4, 1), group("acme.com/fpga", 2, 3)])).await;
     let mut endpoints = Vec::new();
     let mut kubelet = node.followed(2).await;
     for _ in 0..10 {
@@ -56,7 +57,7 @@ async fn each_kubelet_that_starts_is_registered_with_on_a_new_socket() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_starts_while_its_predecessor_lives_is_registered_with() {
-    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 4, 1)])).await;
     let old = node.followed(1).await;
     // All sockets go, the old kubelet's too, and its connections are still there.
     let new = node.followed(1).await;
@@ -68,7 +69,7 @@ async fn a_kubelet_that_starts_while_its_predecessor_lives_is_registered_with() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_that_is_moved_into_place_is_a_new_kubelet() {
-    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 4, 1)])).await;
     let _old = node.followed(1).await;
     let aside = node.path("aside");
     let new = Kubelet::start(&aside, Options::default());
@@ -82,11 +83,11 @@ async fn a_socket_that_is_moved_into_place_is_a_new_kubelet() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_the_kubelet_breaks_off_is_made_anew_soon() {
-    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 4, 1)])).await;
     let kubelet = node.followed(1).await;
     for round in 2..5 {
         kubelet.disconnect_all();
-        kubelet.until("it is registered anew", |kubelet| kubelet.registrations().len() == round).await;
+        kubelet.wait_until("it is registered anew", |kubelet| kubelet.registrations().len() == round).await;
         registered(&kubelet, round).await;
     }
     node.follows(1).await;
@@ -94,16 +95,16 @@ async fn a_stream_that_the_kubelet_breaks_off_is_made_anew_soon() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sockets_that_somebody_deletes_are_no_end_of_a_registration() {
-    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 4, 1)])).await;
     let kubelet = node.followed(1).await;
     remove_sockets(node.directory());
     node.change_group(|group| group.devices.truncate(3));
-    kubelet.until("a change is seen", |kubelet| kubelet.capacity(TPU) == (4, 3)).await;
+    kubelet.wait_until("a change is seen", |kubelet| kubelet.capacity(TPU) == (4, 3)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_hangs_holds_nothing_up() {
-    let node = Node::with(inventory([group(TPU, 4, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 4, 1)])).await;
     let hangs = Kubelet::start(node.directory(), Options { hangs: true, ..Options::default() });
     let kubelet = node.followed(1).await;
     check_soon(&kubelet);
@@ -117,7 +118,7 @@ async fn a_kubelet_that_hangs_holds_nothing_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_resources_are_registered_in_a_moment() {
     let groups = (0..64).map(|number| group(&format!("acme.com/r{number}"), 100, 1));
-    let node = Node::with(inventory(groups)).await;
+    let node = PluginFixture::with(inventory(groups)).await;
     let kubelet = node.followed(64).await;
     drop(kubelet);
     let kubelet = node.followed(64).await;
@@ -136,7 +137,7 @@ async fn many_resources_are_registered_in_a_moment() {
 #[tokio::test(flavor = "multi_thread")]
 async fn resources_that_pods_may_have_devices_of_are_registered_before_all_others() {
     let names: Vec<String> = (0..24).map(|number| format!("acme.com/r{number:02}")).collect();
-    let node = Node::with(inventory(names.iter().map(|name| group(name, 4, 1)))).await;
+    let node = PluginFixture::with(inventory(names.iter().map(|name| group(name, 4, 1)))).await;
     let kubelet = node.followed(names.len()).await;
     // In the order of names the last ones: of a pod that runs, of one that has stopped, and of one that has not begun.
     let [runs, stopped, waits] = ["acme.com/r21", "acme.com/r22", "acme.com/r23"];
@@ -172,7 +173,7 @@ async fn resources_that_pods_may_have_devices_of_are_registered_before_all_other
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_plugin_watcher_finds_what_is_to_be_found() {
-    let node = Node::configured(inventory([group(TPU, 4, 1)]), |config, dir| {
+    let node = PluginFixture::configured(inventory([group(TPU, 4, 1)]), |config, dir| {
         config.plugin_watcher_directory = Some(dir.join("plugins_registry"));
     })
     .await;
@@ -188,15 +189,15 @@ async fn the_plugin_watcher_finds_what_is_to_be_found() {
     let kubelet = Kubelet::start(node.directory(), options());
     registered(&kubelet, 1).await;
     kubelet.disconnect_all();
-    kubelet.until("it is found anew", |kubelet| kubelet.registrations().len() == 2).await;
+    kubelet.wait_until("it is found anew", |kubelet| kubelet.registrations().len() == 2).await;
     registered(&kubelet, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resource_without_devices_is_registered_so_that_no_pod_starts_without_one() {
-    let node = Node::with(inventory([group(TPU, 0, 1)])).await;
+    let node = PluginFixture::with(inventory([group(TPU, 0, 1)])).await;
     let kubelet = node.kubelet();
-    kubelet.until("it is registered", |kubelet| kubelet.registrations().len() == 1).await;
+    kubelet.wait_until("it is registered", |kubelet| kubelet.registrations().len() == 1).await;
     let refused = kubelet.admit("pod", "app", &[(TPU, 1)]).await.unwrap_err();
     assert!(refused.contains("Requested: 1, Available: 0"), "{refused}");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use switchyard_logkeeper::Hold;
+use switchyard_logkeeper::FifoHold;
 use switchyard_logkeeper::protocol::{FaultKind, Finished};
 
 use crate::support::{PATIENCE, Site, log, parse, texts};
@@ -275,7 +275,7 @@ async fn last_output_written_while_no_keeper_runs_survives_the_shim_with_a_hold(
     let keeper = site.start().await;
     let spec = site.spec("c1");
     let mut output = site.output(&spec);
-    let hold = Hold::open(&spec).unwrap();
+    let hold = FifoHold::open(&spec).unwrap();
     site.client.open(&spec).await.unwrap();
     keeper.stop().await;
     output.out("last words\n");

@@ -23,11 +23,11 @@ struct State {
     hung: Mutex<bool>,
     changed: Condvar,
     /// By number less 2; the root is 1.
-    nodes: Mutex<Vec<Node>>,
+    nodes: Mutex<Vec<Inode>>,
 }
 
 /// A file, or a directory without content.
-struct Node {
+struct Inode {
     parent: u64,
     name: Vec<u8>,
     content: Option<Vec<u8>>,
@@ -78,7 +78,7 @@ impl Fuse {
     /// What has been written to each file, by its path below the root, without asking the kernel.
     pub(crate) fn contents(&self) -> BTreeMap<String, Vec<u8>> {
         let nodes = self.state.nodes.lock().unwrap();
-        let path = |node: &Node| {
+        let path = |node: &Inode| {
             let mut path = PathBuf::from(String::from_utf8(node.name.clone()).unwrap());
             let mut parent = node.parent;
             while parent > 1 {
@@ -144,7 +144,7 @@ impl State {
             op::MKDIR | op::CREATE => {
                 let header = if code == op::MKDIR { 8 } else { 16 };
                 let content = (code == op::CREATE).then(Vec::new);
-                nodes.push(Node { parent: id, name: name(&body[header..]), content });
+                nodes.push(Inode { parent: id, name: name(&body[header..]), content });
                 let mut reply = entry(nodes.last().unwrap(), nodes.len() - 1);
                 if code == op::CREATE {
                     reply.extend([0; 16]);
@@ -197,7 +197,7 @@ fn fields(numbers: &[u32]) -> Vec<u8> {
 }
 
 /// What the kernel caches for no time at all.
-fn entry(node: &Node, at: usize) -> Vec<u8> {
+fn entry(node: &Inode, at: usize) -> Vec<u8> {
     let id = at as u64 + 2;
     let mut entry = id.to_le_bytes().to_vec();
     entry.extend([0; 32]);
@@ -205,7 +205,7 @@ fn entry(node: &Node, at: usize) -> Vec<u8> {
     entry
 }
 
-fn attributes(node: Option<&Node>, id: u64) -> Vec<u8> {
+fn attributes(node: Option<&Inode>, id: u64) -> Vec<u8> {
     let content = node.and_then(|node| node.content.as_ref());
     let mut attributes = id.to_le_bytes().to_vec();
     attributes.extend((content.map_or(0, Vec::len) as u64).to_le_bytes());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use switchyard_logkeeper::{Config, Hold};
+use switchyard_logkeeper::{Config, FifoHold};
 
 use crate::support::{PATIENCE, Site, log, parse};
 
@@ -105,7 +105,7 @@ async fn no_kill_loses_tears_or_doubles_a_line() {
     let output = site.output(&spec);
     site.client.open(&spec).await.unwrap();
     // The writers may end, and close, while the keeper is dead.
-    let _hold = Hold::open(&spec).unwrap();
+    let _hold = FifoHold::open(&spec).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let progress: [Arc<AtomicU64>; 2] = Default::default();
     let mut fifos = [output.stdout, output.stderr].into_iter();

@@ -12,7 +12,7 @@ use switchyard_core::{Error, Result};
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct DockerConfig {
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, AuthEntry>,
     #[serde(rename = "credHelpers")]
     helpers: BTreeMap<String, String>,
     #[serde(rename = "credsStore")]
@@ -21,7 +21,7 @@ pub(super) struct DockerConfig {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Entry {
+struct AuthEntry {
     auth: String,
     username: String,
     password: String,
@@ -31,7 +31,7 @@ struct Entry {
 
 /// Where the credentials for a registry are.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CredentialSource {
     /// In the file.
     Here(Credentials),
     /// With the program `docker-credential-…`.
@@ -56,25 +56,25 @@ impl DockerConfig {
     ///
     /// # Errors
     /// `InvalidArgument` if the entry of the file cannot be read.
-    pub(super) fn place_of(&self, registry: &str) -> Result<Option<Place>> {
+    pub(super) fn credential_source(&self, registry: &str) -> Result<Option<CredentialSource>> {
         let host = host_of(registry);
         let helper = self.helpers.get(registry).or_else(|| self.helpers.get(host));
         let helper = helper.or_else(|| find(&self.helpers, host));
         if let Some(helper) = helper.filter(|name| !name.is_empty()) {
-            return Ok(Some(Place::Helper(helper.clone())));
+            return Ok(Some(CredentialSource::Helper(helper.clone())));
         }
         if !self.store.is_empty() {
-            return Ok(Some(Place::Helper(self.store.clone())));
+            return Ok(Some(CredentialSource::Helper(self.store.clone())));
         }
         let entry = self.auths.get(registry).or_else(|| find(&self.auths, host));
         match entry {
-            Some(entry) => Ok(entry.credentials(host)?.map(Place::Here)),
+            Some(entry) => Ok(entry.credentials(host)?.map(CredentialSource::Here)),
             None => Ok(None),
         }
     }
 }
 
-impl Entry {
+impl AuthEntry {
     fn credentials(&self, host: &str) -> Result<Option<Credentials>> {
         if !self.identitytoken.is_empty() {
             return Ok(Some(Credentials::IdentityToken(self.identitytoken.clone())));

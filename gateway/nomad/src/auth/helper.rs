@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 /// How long a helper may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How much a helper may say.
 const ANSWER_LIMIT: u64 = 64 << 10;
@@ -20,7 +20,7 @@ const TOKEN_USER: &str = "<token>";
 
 /// What a helper answers.
 #[derive(Deserialize)]
-struct Answer {
+struct HelperOutput {
     #[serde(rename = "Username", default)]
     username: String,
     #[serde(rename = "Secret", default)]
@@ -38,8 +38,8 @@ pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials
     }
     let program = format!("docker-credential-{name}");
     let run = run(&program, registry);
-    let (well, output) = tokio::time::timeout(PATIENCE, run).await.map_err(|_| {
-        Error::deadline(format!("{program} has not answered within {PATIENCE:?} and was killed"))
+    let (well, output) = tokio::time::timeout(TIMEOUT, run).await.map_err(|_| {
+        Error::deadline(format!("{program} has not answered within {TIMEOUT:?} and was killed"))
     })??;
     if well {
         return answer(&output).map_err(|why| Error::unavailable(format!("{program}: {why}")));
@@ -88,9 +88,9 @@ async fn run(program: &str, registry: &str) -> Result<(bool, Vec<u8>)> {
 
 /// What an answer gives; an empty one gives nothing.
 fn answer(output: &[u8]) -> Result<Option<Credentials>, &'static str> {
-    let answer: Answer =
+    let answer: HelperOutput =
         serde_json::from_slice(output).map_err(|_| "its answer is not the JSON of a helper")?;
-    let Answer { username, secret } = answer;
+    let HelperOutput { username, secret } = answer;
     Ok(match username.as_str() {
         "" => None,
         TOKEN_USER => Some(Credentials::IdentityToken(secret)),

@@ -17,8 +17,8 @@ fn basic(username: &str, password: &str) -> Credentials {
     Credentials::Basic { username: username.into(), password: password.into() }
 }
 
-fn wish(reference: &str) -> ImageWish {
-    ImageWish {
+fn wish(reference: &str) -> ImageRequest {
+    ImageRequest {
         reference: reference.into(),
         load: None,
         always: false,
@@ -29,14 +29,14 @@ fn wish(reference: &str) -> ImageWish {
     }
 }
 
-fn looks() -> Looks {
-    Looks::new(1, switchyard_core::looks::LIMIT)
+fn looks() -> BlockingPool {
+    BlockingPool::new(1, switchyard_core::blocking_pool::LIMIT)
 }
 
 #[track_caller]
-fn check(config: &str, reference: &str, expected: Option<Place>) {
+fn check(config: &str, reference: &str, expected: Option<CredentialSource>) {
     let config = DockerConfig::parse(config.as_bytes()).expect("it is well-formed");
-    let found = config.place_of(registry_of(reference)).expect("its entries are well-formed");
+    let found = config.credential_source(registry_of(reference)).expect("its entries are well-formed");
     assert_eq!(found, expected, "{reference}");
 }
 
@@ -53,20 +53,20 @@ fn the_registry_of_an_image_is_what_comes_before_the_first_slash_if_it_can_be_a_
 
 #[test]
 fn entries_of_the_file_are_found_by_host_however_they_are_written() {
-    check(BASIC, "busybox", Some(Place::Here(basic("user", "pass"))));
-    check(BASIC, "reg.example:5000/a", Some(Place::Here(basic("a", "b"))));
+    check(BASIC, "busybox", Some(CredentialSource::Here(basic("user", "pass"))));
+    check(BASIC, "reg.example:5000/a", Some(CredentialSource::Here(basic("a", "b"))));
     check(BASIC, "other.example/a", None);
     let url = r#"{"auths":{"https://reg.example/v2/":{"username":"u","password":"p"}}}"#;
-    check(url, "reg.example/a", Some(Place::Here(basic("u", "p"))));
+    check(url, "reg.example/a", Some(CredentialSource::Here(basic("u", "p"))));
     let token = r#"{"auths":{"reg.example":{"auth":"YTpi","identitytoken":"t"}}}"#;
-    check(token, "reg.example/a", Some(Place::Here(Credentials::IdentityToken("t".into()))));
+    check(token, "reg.example/a", Some(CredentialSource::Here(Credentials::IdentityToken("t".into()))));
 }
 
 #[test]
 fn a_helper_of_the_registry_comes_before_the_store_and_that_before_the_file() {
     let all = r#"{"auths":{"reg.example":{"auth":"YTpi"}},"credHelpers":{"reg.example":"ecr"},"credsStore":"pass"}"#;
-    check(all, "reg.example/a", Some(Place::Helper("ecr".into())));
-    check(all, "busybox", Some(Place::Helper("pass".into())));
+    check(all, "reg.example/a", Some(CredentialSource::Helper("ecr".into())));
+    check(all, "busybox", Some(CredentialSource::Helper("pass".into())));
 }
 
 #[test]
@@ -74,13 +74,13 @@ fn a_file_that_cannot_be_read_is_told_without_its_content() {
     let broken = DockerConfig::parse(br#"{"auths":{"r":{"auth": hunter2}}}"#).err().expect("it is no JSON");
     assert!(!broken.report().contains("hunter2"), "{broken:?}");
     let config = DockerConfig::parse(br#"{"auths":{"r.example":{"auth":"hunter2!"}}}"#).expect("it is JSON");
-    let broken = config.place_of("r.example").expect_err("it is no base64");
+    let broken = config.credential_source("r.example").expect_err("it is no base64");
     assert!(broken.report().contains("r.example") && !broken.report().contains("hunter2"), "{broken:?}");
 }
 
 #[tokio::test]
 async fn the_tasks_own_credentials_come_first_and_without_any_there_are_none() {
-    let own = ImageWish { credentials: Some(basic("own", "x")), ..wish("busybox") };
+    let own = ImageRequest { credentials: Some(basic("own", "x")), ..wish("busybox") };
     let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
     assert_eq!(
         credentials(&own, &nowhere, &looks()).await.expect("nothing is looked for"),
@@ -96,7 +96,7 @@ async fn a_lookup_that_fails_stops_the_pull_unless_the_task_goes_on_without() {
     let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
     let failed = credentials(&wish("busybox"), &nowhere, &looks()).await.expect_err("there is no such file");
     assert!(failed.report().contains("/no/such/config.json"), "{failed:?}");
-    let soft = ImageWish { soft_fail: true, ..wish("busybox") };
+    let soft = ImageRequest { soft_fail: true, ..wish("busybox") };
     assert_eq!(credentials(&soft, &nowhere, &looks()).await.expect("it goes on"), Credentials::Anonymous);
 }
 
@@ -121,7 +121,7 @@ async fn a_file_that_hangs_holds_nobody_longer_than_a_look_may_take() {
     let path = dir.path().join("config.json");
     // Nobody writes into it: to open it hangs as one on a dead file system does.
     mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("there is room");
-    let looks = Looks::new(1, Duration::from_millis(50));
+    let looks = BlockingPool::new(1, Duration::from_millis(50));
     let config = AuthConfig { config: path.display().to_string(), helper: String::new() };
     for says in ["does a file system hang?", "still hangs"] {
         let late =
@@ -130,7 +130,7 @@ async fn a_file_that_hangs_holds_nobody_longer_than_a_look_may_take() {
         let text = late.report();
         assert!(text.contains(says) && text.contains(&format!("auth.config ({})", config.config)), "{text}");
     }
-    let soft = ImageWish { soft_fail: true, ..wish("busybox") };
+    let soft = ImageRequest { soft_fail: true, ..wish("busybox") };
     assert_eq!(credentials(&soft, &config, &looks).await.expect("it goes on"), Credentials::Anonymous);
 
     let mut writer = OpenOptions::new().write(true).open(&path).expect("somebody reads");

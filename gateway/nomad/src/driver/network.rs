@@ -28,22 +28,23 @@ impl Driver {
     ) -> Result<nomad::CreateNetworkResponse> {
         check_part("alloc_id", alloc_id)?;
         let name = network_name(alloc_id);
-        let mut agents = session.map(|session| self.shared.seen.agents(&session.id)).unwrap_or_default();
+        let mut agents =
+            session.map(|session| self.shared.references.agents(&session.id)).unwrap_or_default();
         let agent = agents.pop().filter(|_| agents.is_empty());
         if let Some(session) = session {
-            self.shared.seen.network(&session.id, &name);
+            self.shared.references.note_network(&session.id, &name);
         }
         let spec = network(network_meta(alloc_id, hostname, agent.as_ref(), SystemTime::now()), hostname);
         let driver = self.clone();
         let what = format!("network of allocation {alloc_id}");
         let work = Box::pin(async move {
-            let _turn = driver.shared.turns.take(name.clone()).await;
+            let _turn = driver.shared.task_locks.lock(name.clone()).await;
             driver.make_namespace(&name, spec).await
         });
-        let made = self.shared.scope.see_through(what, work).await?;
+        let made = self.shared.scope.run_detached(what, work).await?;
         if let Some(session) = session {
             // It was not there yet when it was named first.
-            self.shared.seen.network(&session.id, &network_name(alloc_id));
+            self.shared.references.note_network(&session.id, &network_name(alloc_id));
         }
         Ok(made)
     }
@@ -70,8 +71,8 @@ impl Driver {
     /// Those of [`Scope::remove_sandbox`](switchyard_core::gateway::Scope::remove_sandbox); it can be tried again.
     pub(super) async fn remove_network(&self, alloc_id: &str) -> Result<nomad::DestroyNetworkResponse> {
         let name = network_name(alloc_id);
-        self.shared.seen.forget(&name);
-        self.take_network_away(name).await.map(|()| nomad::DestroyNetworkResponse {})
+        self.shared.references.forget(&name);
+        self.remove_unused_network(name).await.map(|()| nomad::DestroyNetworkResponse {})
     }
 
     /// Takes the network of this name away, unless an agent has asked for it that still has its allocation. Idempotent. Cancel-safe: the
@@ -79,15 +80,15 @@ impl Driver {
     ///
     /// # Errors
     /// As [`Driver::remove_network`].
-    pub(crate) async fn take_network_away(&self, name: String) -> Result<()> {
+    pub(crate) async fn remove_unused_network(&self, name: String) -> Result<()> {
         let driver = self.clone();
         let what = format!("removal of {name}");
         let work = async move {
-            let _turn = driver.shared.turns.take(name.clone()).await;
+            let _turn = driver.shared.task_locks.lock(name.clone()).await;
             let scope = &driver.shared.scope;
             match scope.sandbox_named(&name)? {
                 Some(sandbox)
-                    if !driver.shared.seen.knows_network(&name)
+                    if !driver.shared.references.knows_network(&name)
                         || driver.is_cleared(&Record::of(&sandbox.meta)).await =>
                 {
                     scope.remove_sandbox(&sandbox.id.to_string()).await
@@ -95,7 +96,7 @@ impl Driver {
                 Some(_) | None => Ok(()),
             }
         };
-        self.shared.scope.see_through(what, work).await
+        self.shared.scope.run_detached(what, work).await
     }
 }
 

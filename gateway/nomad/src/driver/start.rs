@@ -13,22 +13,22 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
 use crate::from_proto;
-use crate::identity::{self, Record, place};
+use crate::identity::{self, Record, task_key};
 use crate::plan::Plan;
 use crate::session::Session;
 use crate::to_proto;
 
 /// What is there already under the id of a start.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum Existing {
     /// Nothing.
     Nothing,
     /// The task of the same request, which runs or did: its start was not heard of.
     Started,
     /// The task of the same request, whose start was asked for by a predecessor, or never.
-    Made,
+    Created,
     /// Something half made, or of another request.
-    Rest,
+    Stale,
 }
 
 impl Driver {
@@ -44,9 +44,9 @@ impl Driver {
         request: nomad::TaskConfig,
     ) -> Result<nomad::StartTaskResponse> {
         identity::check(&request)?;
-        self.shared.seen.task(&session.id, &request.id);
+        self.shared.references.note_task(&session.id, &request.id);
         let record = Record::new(&request);
-        let task = match self.cleared(&record).await? {
+        let task = match self.clear_stale(&record).await? {
             Some(task) => task,
             None => match Box::pin(self.begin(&session, &request, record)).await {
                 Ok(task) => task,
@@ -58,20 +58,20 @@ impl Driver {
             },
         };
         // It was not there yet when it was named first.
-        self.shared.seen.task(&session.id, &task.meta.name);
-        Ok(to_proto::started(request, self.home(&task).as_deref(), &task))
+        self.shared.references.note_task(&session.id, &task.meta.name);
+        Ok(to_proto::started(request, self.sandbox_of(&task).as_deref(), &task))
     }
 
     /// Makes the place of a task free, but for a task of the same request that has started.
-    async fn cleared(&self, record: &Record) -> Result<Option<Arc<Task>>> {
+    async fn clear_stale(&self, record: &Record) -> Result<Option<Arc<Task>>> {
         let driver = self.clone();
         let record = record.clone();
         let what = format!("start of task {}", record.id);
         let work = async move {
-            let _turn = driver.shared.turns.take(place(&record.id).to_owned()).await;
-            driver.clear(&record).await
+            let _turn = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
+            driver.clear_stale_locked(&record).await
         };
-        self.shared.scope.see_through(what, work).await
+        self.shared.scope.run_detached(what, work).await
     }
 
     async fn begin(
@@ -80,10 +80,10 @@ impl Driver {
         request: &nomad::TaskConfig,
         record: Record,
     ) -> Result<Arc<Task>> {
-        let plan = self.planned(session, request).await?;
-        let teller = self.shared.events.teller(&session.id, request);
+        let plan = self.plan_on_pool(session, request).await?;
+        let teller = self.shared.events.sender_for(&session.id, request);
         for warning in &plan.warnings {
-            teller.tell(warning, &[]);
+            teller.send(warning, &[]);
         }
         let images = &self.shared.images;
         let auth = &session.config.auth;
@@ -96,7 +96,7 @@ impl Driver {
             let image = images.get(&plan.image, place, &plan.sandbox.handler, auth, &teller).await?;
             let mut plan = plan.clone();
             image.as_str().clone_into(&mut plan.task.image);
-            match Box::pin(self.made(&record, plan)).await {
+            match Box::pin(self.make_detached(&record, plan)).await {
                 // It was let go between the look and the making.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries == 1 => {
                     tracing::debug!(
@@ -107,10 +107,10 @@ impl Driver {
                 }
                 Err(error) => {
                     if error.kind() == ErrorKind::FailedPrecondition {
-                        teller.tell(format!("Cannot start yet: {}", error.status_text()), &[]);
+                        teller.send(format!("Cannot start yet: {}", error.status_text()), &[]);
                     }
                     if gc.image {
-                        self.shared.keep.left(&image, gc.image_delay);
+                        self.shared.image_gc.schedule(&image, gc.image_delay);
                     }
                     return Err(error);
                 }
@@ -120,16 +120,16 @@ impl Driver {
     }
 
     /// Plans off the threads that serve others: it looks at paths, which may be on a file system that hangs.
-    async fn planned(&self, session: &Arc<Session>, request: &nomad::TaskConfig) -> Result<Plan> {
+    async fn plan_on_pool(&self, session: &Arc<Session>, request: &nomad::TaskConfig) -> Result<Plan> {
         let session = Arc::clone(session);
         let request = request.clone();
         let whose = allocation(&request.alloc_id);
-        self.shared.looks.look(whose, move || Plan::make(&request, &session)).await
+        self.shared.pool.run(whose, move || Plan::make(&request, &session)).await
     }
 
     /// Makes and starts what is planned; goes on when its caller has gone.
-    async fn made(&self, record: &Record, plan: Plan) -> Result<Arc<Task>> {
-        let mut plan = self.equipped(plan)?;
+    async fn make_detached(&self, record: &Record, plan: Plan) -> Result<Arc<Task>> {
+        let mut plan = self.with_lease_devices(plan)?;
         let record = record.clone().with_plan(&plan);
         let meta = identity::meta(&record, &plan.task.meta, SystemTime::now());
         (plan.sandbox.meta, plan.task.meta) = (meta.clone(), meta);
@@ -137,18 +137,18 @@ impl Driver {
         let what = format!("start of task {}", record.id);
         // What is planned is big, and this waits in several places.
         let work = Box::pin(async move {
-            let _turn = driver.shared.turns.take(place(&record.id).to_owned()).await;
-            match driver.clear(&record).await? {
+            let _turn = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
+            match driver.clear_stale_locked(&record).await? {
                 Some(task) => Ok(task),
                 None => driver.make(plan).await,
             }
         });
-        self.shared.scope.see_through(what, work).await
+        self.shared.scope.run_detached(what, work).await
     }
 
     /// Adds what the leases of a task give it, as the devices are now: while its image came, one may have been plugged in elsewhere. A lease
     /// that is not known any more is refused when the task is made.
-    pub(super) fn equipped(&self, plan: Plan) -> Result<Plan> {
+    pub(super) fn with_lease_devices(&self, plan: Plan) -> Result<Plan> {
         let given = |claim: &LeaseClaim| self.shared.scope.reservation(claim.token).transpose();
         let reserved: Vec<Reservation> = plan.task.leases.iter().filter_map(given).collect::<Result<_>>()?;
         Ok(plan.with_reservations(reserved))
@@ -179,21 +179,21 @@ impl Driver {
     }
 
     /// Whoever calls this has the turn of the place.
-    async fn clear(&self, record: &Record) -> Result<Option<Arc<Task>>> {
+    async fn clear_stale_locked(&self, record: &Record) -> Result<Option<Arc<Task>>> {
         let scope = &self.shared.scope;
-        let here = place(&record.id);
-        for sandbox in scope.sandboxes_beginning(here)? {
+        let here = task_key(&record.id);
+        for sandbox in scope.sandboxes_with_prefix(here)? {
             let name = &sandbox.meta.name;
-            if place(name) == here && *name != record.id {
+            if task_key(name) == here && *name != record.id {
                 tracing::info!(task = name, by = record.id, "a start that no agent heard of is taken away");
                 scope.remove_sandbox(&sandbox.id.to_string()).await?;
             }
         }
         let sandbox = scope.sandbox_named(&record.id)?;
         let task = scope.task_named(&record.id)?;
-        match (found(sandbox.as_deref(), task.as_deref(), &record.digest), task) {
-            (Found::Started, Some(task)) => return Ok(Some(task)),
-            (Found::Made, Some(task)) => {
+        match (existing(sandbox.as_deref(), task.as_deref(), &record.digest), task) {
+            (Existing::Started, Some(task)) => return Ok(Some(task)),
+            (Existing::Created, Some(task)) => {
                 let id = task.id.to_string();
                 match scope.start_task(&id).await {
                     Ok(()) => return Ok(Some(scope.task(&id)?)),
@@ -202,7 +202,7 @@ impl Driver {
                     }
                 }
             }
-            (Found::Nothing | Found::Rest | Found::Started | Found::Made, _) => {}
+            (Existing::Nothing | Existing::Stale | Existing::Started | Existing::Created, _) => {}
         }
         if let Some(sandbox) = sandbox {
             scope.remove_sandbox(&sandbox.id.to_string()).await?;
@@ -217,18 +217,18 @@ fn allocation(id: &str) -> String {
 }
 
 /// What this sandbox and task, both under the id of a start, are to the request of this digest.
-fn found(sandbox: Option<&Sandbox>, task: Option<&Task>, digest: &[u8]) -> Found {
+fn existing(sandbox: Option<&Sandbox>, task: Option<&Task>, digest: &[u8]) -> Existing {
     let Some(task) = task else {
-        return if sandbox.is_some() { Found::Rest } else { Found::Nothing };
+        return if sandbox.is_some() { Existing::Stale } else { Existing::Nothing };
     };
     if Record::of(&task.meta).digest != digest {
-        return Found::Rest;
+        return Existing::Stale;
     }
     match task.state {
         TaskState::Running { .. }
         | TaskState::Stopping { .. }
-        | TaskState::Exited { started_at: Some(_), .. } => Found::Started,
-        TaskState::Created | TaskState::Starting => Found::Made,
-        TaskState::Exited { started_at: None, .. } | TaskState::Removing { .. } => Found::Rest,
+        | TaskState::Exited { started_at: Some(_), .. } => Existing::Started,
+        TaskState::Created | TaskState::Starting => Existing::Created,
+        TaskState::Exited { started_at: None, .. } | TaskState::Removing { .. } => Existing::Stale,
     }
 }

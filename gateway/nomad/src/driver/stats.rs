@@ -14,7 +14,7 @@ use tonic::Status;
 use crate::session::Processors;
 use crate::to_proto::{Sample, stats};
 
-struct Watch {
+struct StatsSampler {
     scope: Scope,
     task: TaskId,
     id: String,
@@ -34,14 +34,14 @@ pub(super) fn stream(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let id = task.meta.name.clone();
     let task = task.id;
-    let watch = Watch { scope, task, id, processors, ticks, before: None };
+    let watch = StatsSampler { scope, task, id, processors, ticks, before: None };
     stream::unfold(watch, async |mut watch| {
         let stats = watch.next().await?;
         Some((Ok(nomad::TaskStatsResponse { stats: Some(stats) }), watch))
     })
 }
 
-impl Watch {
+impl StatsSampler {
     async fn next(&mut self) -> Option<nomad::TaskStats> {
         loop {
             let text = self.task.to_string();

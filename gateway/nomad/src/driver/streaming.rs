@@ -25,8 +25,8 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::exec::command_in_task;
-use super::{Answers, Driver};
-use crate::status::{ending, status};
+use super::{Driver, DriverStream};
+use crate::status::{shutting_down, status};
 use crate::to_proto;
 
 /// How long a client may take to say what it wants.
@@ -44,8 +44,8 @@ const ANSWERS: usize = 4;
 /// The most bytes of one answer.
 const CHUNK: usize = 32 << 10;
 
-type Asked = nomad::ExecTaskStreamingRequest;
-type Said = nomad::ExecTaskStreamingResponse;
+type StreamingRequest = nomad::ExecTaskStreamingRequest;
+type StreamingResponse = nomad::ExecTaskStreamingResponse;
 
 /// One of the two streams of output.
 #[derive(Debug, Clone, Copy)]
@@ -63,9 +63,9 @@ impl Driver {
         &self,
         metadata: &MetadataMap,
         mut requests: S,
-    ) -> Result<Answers<Said>, Status>
+    ) -> Result<DriverStream<StreamingResponse>, Status>
     where
-        S: Stream<Item = Result<Asked, Status>> + Send + Unpin + 'static,
+        S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin + 'static,
     {
         let first = tokio::time::timeout(SETUP, requests.next()).await.ok().flatten().transpose()?;
         let mut first = first.unwrap_or_default();
@@ -73,7 +73,7 @@ impl Driver {
             let error = Error::new(ErrorKind::InvalidArgument, "first message should always be setup");
             return Err(status(&error));
         };
-        self.about(metadata, &task_id).await;
+        self.await_recovery(metadata, &task_id).await;
         let scope = &self.shared.scope;
         let task = self.task(&task_id).map_err(|error| status(&error))?.id.to_string();
         let named = !command.is_empty();
@@ -83,40 +83,51 @@ impl Driver {
         match scope.exec(&task, &spec).await {
             Ok(process) => {
                 let requests = stream::iter(std::iter::once(Ok(first)).chain(said)).chain(requests);
-                Ok(answers(process, requests, scope.ended()))
+                Ok(response_stream(process, requests, scope.ended()))
             }
-            Err(error) if named && error.kind() == ErrorKind::InvalidArgument => Ok(refused(tty, &error)),
+            Err(error) if named && error.kind() == ErrorKind::InvalidArgument => {
+                Ok(refused_stream(tty, &error))
+            }
             Err(error) => Err(status(&error)),
         }
     }
 }
 
 /// What a client says next, if it says it soon: the size of its terminal, as a rule, which the command is to find when it starts.
-async fn first_size<S>(requests: &mut S) -> Option<Result<Asked, Status>>
+async fn first_size<S>(requests: &mut S) -> Option<Result<StreamingRequest, Status>>
 where
-    S: Stream<Item = Result<Asked, Status>> + Unpin,
+    S: Stream<Item = Result<StreamingRequest, Status>> + Unpin,
 {
     tokio::time::timeout(SIZE, requests.next()).await.ok().flatten()
 }
 
 /// A command that cannot be run ends as in a shell.
-fn refused(tty: bool, error: &Error) -> Answers<Said> {
+fn refused_stream(tty: bool, error: &Error) -> DriverStream<StreamingResponse> {
     let text = error.report();
     let code = if text.contains("ermission denied") { 126 } else { 127 };
     let output = if tty { Output::Stdout } else { Output::Stderr };
-    let said = std::iter::once(output.said(format!("{text}\r\n").into_bytes())).chain(farewell(code));
+    let said =
+        std::iter::once(output.data_message(format!("{text}\r\n").into_bytes())).chain(final_messages(code));
     Box::pin(stream::iter(said.map(Ok)))
 }
 
 /// What is said last.
-fn farewell(code: i32) -> [Said; 3] {
-    let exited = Said { exited: true, result: Some(to_proto::exit_code(code)), ..Said::default() };
-    [Output::Stdout.closed(), Output::Stderr.closed(), exited]
+fn final_messages(code: i32) -> [StreamingResponse; 3] {
+    let exited = StreamingResponse {
+        exited: true,
+        result: Some(to_proto::exit_code(code)),
+        ..StreamingResponse::default()
+    };
+    [Output::Stdout.close_message(), Output::Stderr.close_message(), exited]
 }
 
-fn answers<S>(process: ExecProcess, requests: S, ended: WaitForCancellationFutureOwned) -> Answers<Said>
+fn response_stream<S>(
+    process: ExecProcess,
+    requests: S,
+    ended: WaitForCancellationFutureOwned,
+) -> DriverStream<StreamingResponse>
 where
-    S: Stream<Item = Result<Asked, Status>> + Send + Unpin + 'static,
+    S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin + 'static,
 {
     let (tell, told) = mpsc::channel(ANSWERS);
     let serving = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -132,7 +143,7 @@ where
             // The client has gone: so does the process.
             () = listen(requests, stdin, control) => {}
             () = ended => {
-                let _ = tell.send(Err(ending())).await;
+                let _ = tell.send(Err(shutting_down())).await;
             }
         }
     }));
@@ -147,7 +158,7 @@ async fn serve(
     stdout: Option<Source>,
     stderr: Option<Source>,
     control: &dyn ExecControl,
-    tell: &mpsc::Sender<Result<Said, Status>>,
+    tell: &mpsc::Sender<Result<StreamingResponse, Status>>,
 ) -> Result<()> {
     let output =
         async { tokio::join!(pump(stdout, Output::Stdout, tell), pump(stderr, Output::Stderr, tell)) };
@@ -164,21 +175,25 @@ async fn serve(
             }
         }
     }
-    for said in farewell(code) {
+    for said in final_messages(code) {
         // One who has gone need not be told.
         let _ = tell.send(Ok(said)).await;
     }
     Ok(())
 }
 
-async fn pump(source: Option<Source>, output: Output, tell: &mpsc::Sender<Result<Said, Status>>) {
+async fn pump(
+    source: Option<Source>,
+    output: Output,
+    responses: &mpsc::Sender<Result<StreamingResponse, Status>>,
+) {
     let Some(mut source) = source else { return };
     let mut chunk = vec![0; CHUNK];
     loop {
         match source.read(&mut chunk).await {
             Ok(0) => return,
             Ok(read) => {
-                if tell.send(Ok(output.said(chunk[..read].to_vec()))).await.is_err() {
+                if responses.send(Ok(output.data_message(chunk[..read].to_vec()))).await.is_err() {
                     return;
                 }
             }
@@ -194,10 +209,10 @@ async fn pump(source: Option<Source>, output: Output, tell: &mpsc::Sender<Result
 /// Does what the client asks for until it has gone.
 async fn listen<S>(mut requests: S, mut stdin: Option<Sink>, control: &dyn ExecControl)
 where
-    S: Stream<Item = Result<Asked, Status>> + Send + Unpin,
+    S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin,
 {
     while let Some(asked) = requests.next().await {
-        let Ok(Asked { setup: _, tty_size, stdin: input }) = asked else { return };
+        let Ok(StreamingRequest { setup: _, tty_size, stdin: input }) = asked else { return };
         if let Some(size) = tty_size {
             resize(control, size).await;
         }
@@ -245,18 +260,18 @@ async fn resize(control: &dyn ExecControl, asked: TerminalSize) {
 // === impl Output ===
 
 impl Output {
-    fn said(self, data: Vec<u8>) -> Said {
-        self.operation(nomad::ExecTaskStreamingIoOperation { data, close: false })
+    fn data_message(self, data: Vec<u8>) -> StreamingResponse {
+        self.message(nomad::ExecTaskStreamingIoOperation { data, close: false })
     }
 
-    fn closed(self) -> Said {
-        self.operation(nomad::ExecTaskStreamingIoOperation { data: Vec::new(), close: true })
+    fn close_message(self) -> StreamingResponse {
+        self.message(nomad::ExecTaskStreamingIoOperation { data: Vec::new(), close: true })
     }
 
-    fn operation(self, operation: nomad::ExecTaskStreamingIoOperation) -> Said {
+    fn message(self, operation: nomad::ExecTaskStreamingIoOperation) -> StreamingResponse {
         match self {
-            Self::Stdout => Said { stdout: Some(operation), ..Said::default() },
-            Self::Stderr => Said { stderr: Some(operation), ..Said::default() },
+            Self::Stdout => StreamingResponse { stdout: Some(operation), ..StreamingResponse::default() },
+            Self::Stderr => StreamingResponse { stderr: Some(operation), ..StreamingResponse::default() },
         }
     }
 }

@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::*;
 use crate::plugin_config::PluginConfig;
-use crate::session::{Held, Processors, SESSION_KEY};
+use crate::session::{Processors, SESSION_KEY, SessionGuard};
 
 mod command;
 mod ends;
@@ -31,12 +31,12 @@ const ALLOC: &str = "3a7c11aa-0000-4000-8000-0123456789ab";
 const SESSION: &str = "the-session";
 
 /// An agent with its driver, on a backend in memory.
-struct Lab {
+struct DriverFixture {
     fake: Fake,
     gateway: Gateway,
     driver: Driver,
     sessions: Sessions,
-    open: Held,
+    open: SessionGuard,
     dir: TempDir,
 }
 
@@ -49,16 +49,16 @@ fn session(config: PluginConfig) -> Session {
     }
 }
 
-async fn over(fake: Fake, config: PluginConfig, dir: TempDir) -> Lab {
+async fn over(fake: Fake, config: PluginConfig, dir: TempDir) -> DriverFixture {
     let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
     gateway.recover().await.expect("the fake recovers");
     let sessions = Sessions::default();
     let open = sessions.open(session(config));
     let driver = Driver::new(gateway.scope(Owner::Nomad), sessions.clone());
-    Lab { fake, gateway, driver, sessions, open, dir }
+    DriverFixture { fake, gateway, driver, sessions, open, dir }
 }
 
-async fn lab_with(config: PluginConfig) -> Lab {
+async fn lab_with(config: PluginConfig) -> DriverFixture {
     let dir = tempfile::tempdir().expect("there is room");
     for part in ["alloc/logs", "web/local", "web/secrets"] {
         std::fs::create_dir_all(dir.path().join(ALLOC).join(part)).expect("there is room");
@@ -66,7 +66,7 @@ async fn lab_with(config: PluginConfig) -> Lab {
     over(Fake::with_busybox(), config, dir).await
 }
 
-async fn lab() -> Lab {
+async fn lab() -> DriverFixture {
     lab_with(PluginConfig::default()).await
 }
 
@@ -77,7 +77,7 @@ fn call<T>(message: T) -> Request<T> {
     request
 }
 
-impl Lab {
+impl DriverFixture {
     /// The daemon is killed, and its successor has the same agent.
     async fn restarted(self) -> Self {
         let Self { fake, gateway: _, driver: _, sessions: _, open, dir } = self;

@@ -7,7 +7,7 @@ use switchyard_core::spec::{DeviceNode, LeaseClaim};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{Asked, absolute, one_more, text};
+use super::{TaskRequest, absolute, check_count, text};
 use crate::device::LEASE_VARIABLE;
 
 /// The variable by which Nomad's plugin for GPUs says which ones a task has.
@@ -23,7 +23,7 @@ pub(super) struct Devices {
 }
 
 /// The devices that a task has.
-pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
+pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
     let mut devices = Devices::default();
     if let Some(device) = asked.options.devices.first().filter(|_| !asked.session.config.allow_devices) {
         let why = "jobs may name no devices of the host on this Nomad agent: allow_devices of the plugin's configuration is false";
@@ -31,7 +31,7 @@ pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
     }
     for device in &asked.options.devices {
         let field = &device.field;
-        one_more(field, "devices", devices.nodes.len() + devices.cdi.len())?;
+        check_count(field, "devices", devices.nodes.len() + devices.cdi.len())?;
         if is_cdi(&device.host_path) {
             devices.name(device.host_path.clone());
             continue;
@@ -39,14 +39,14 @@ pub(super) fn devices(asked: &Asked<'_>) -> Result<Devices> {
         let inside =
             Some(&device.container_path).filter(|path| !path.is_empty()).unwrap_or(&device.host_path);
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
-        let inside = place(&format!("{field}.container_path"), inside)?;
+        let inside = container_path(&format!("{field}.container_path"), inside)?;
         devices.add(host, inside, permissions(field, &device.cgroup_permissions)?);
     }
     for (index, device) in asked.task.devices.iter().enumerate() {
         let field = format!("task.devices[{index}]");
-        one_more(&field, "devices", devices.nodes.len() + devices.cdi.len())?;
+        check_count(&field, "devices", devices.nodes.len() + devices.cdi.len())?;
         let host = absolute(format_args!("{field}.host_path"), &device.host_path)?;
-        let inside = place(&format!("{field}.task_path"), &device.task_path)?;
+        let inside = container_path(&format!("{field}.task_path"), &device.task_path)?;
         devices.add(host, inside, permissions(&field, &device.cgroup_permissions)?);
     }
     let by_runtime = !asked.session.config.nvidia_runtime.is_empty() || !asked.options.runtime.is_empty();
@@ -67,7 +67,7 @@ pub(crate) fn leases(task: &nomad::TaskConfig) -> Result<Vec<LeaseClaim>> {
     for (name, token) in &task.device_env {
         let Some(digits) = name.strip_prefix(LEASE_VARIABLE) else { continue };
         let field = format!("task.device_env[{name:?}]");
-        one_more(&field, "leases of devices", leases.len())?;
+        check_count(&field, "leases of devices", leases.len())?;
         let named =
             token.parse::<LeaseToken>().ok().filter(|_| token.starts_with(digits) && digits.len() == 8);
         let token = named.ok_or_else(|| {
@@ -87,7 +87,7 @@ pub(super) fn is_lease(task: &nomad::TaskConfig, name: &str) -> bool {
 }
 
 /// The GPUs that Nomad has given to a task; `None` if it has given none.
-pub(super) fn gpus<'a>(asked: &Asked<'a>) -> Option<&'a String> {
+pub(super) fn gpus<'a>(asked: &TaskRequest<'a>) -> Option<&'a String> {
     asked.task.device_env.get(NVIDIA)
 }
 
@@ -114,7 +114,7 @@ fn is_cdi(text: &str) -> bool {
 }
 
 /// A path inside the task.
-fn place(field: &str, text: &str) -> Result<PathBuf> {
+fn container_path(field: &str, text: &str) -> Result<PathBuf> {
     let path = absolute(field, text)?;
     // A runtime finds something there already, and takes it for the device.
     if path == Path::new("/") {

@@ -4,11 +4,11 @@ use std::path::{Component, Path};
 
 use switchyard_core::{Error, Result};
 
-use super::Asked;
-use crate::plan::ImageWish;
+use super::TaskRequest;
+use crate::plan::ImageRequest;
 
 /// The image, and how it is to be had.
-pub(super) fn wish(asked: &Asked<'_>) -> Result<ImageWish> {
+pub(super) fn image_request(asked: &TaskRequest<'_>) -> Result<ImageRequest> {
     let options = asked.options;
     let config = &asked.session.config;
     // The docker driver has long taken it as people copy it from their browser.
@@ -18,11 +18,11 @@ pub(super) fn wish(asked: &Asked<'_>) -> Result<ImageWish> {
     }
     let load = match options.load.as_str() {
         "" => None,
-        path => Some(below("load", path)?),
+        path => Some(relative_path("load", path)?),
     };
-    Ok(ImageWish {
+    Ok(ImageRequest {
         reference: reference.to_owned(),
-        always: load.is_none() && (options.force_pull || moves(reference)),
+        always: load.is_none() && (options.force_pull || is_mutable_tag(reference)),
         load,
         timeout: options.image_pull_timeout.unwrap_or(config.image_pull_timeout),
         activity_timeout: config.pull_activity_timeout,
@@ -32,14 +32,14 @@ pub(super) fn wish(asked: &Asked<'_>) -> Result<ImageWish> {
 }
 
 /// Whether a registry may give another image under this name tomorrow: its tag is `latest`, or it has none.
-fn moves(reference: &str) -> bool {
+fn is_mutable_tag(reference: &str) -> bool {
     let last = reference.rsplit('/').next().unwrap_or_default();
     let tag = last.split_once(':').map(|(_, tag)| tag);
     !reference.contains('@') && matches!(tag, None | Some("latest"))
 }
 
 /// A path that stays below where it starts.
-fn below(field: &str, path: &str) -> Result<String> {
+fn relative_path(field: &str, path: &str) -> Result<String> {
     let inside =
         Path::new(path).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
     if inside {
@@ -56,18 +56,18 @@ mod tests {
     #[test]
     fn a_name_moves_if_its_tag_is_latest_or_missing() {
         for reference in ["busybox", "busybox:latest", "reg.test:5000/a/b", "reg.test:5000/a/b:latest"] {
-            assert!(moves(reference), "{reference}");
+            assert!(is_mutable_tag(reference), "{reference}");
         }
         for reference in ["busybox:1", "reg.test:5000/a:1", "a@sha256:00", "a:latest@sha256:00"] {
-            assert!(!moves(reference), "{reference}");
+            assert!(!is_mutable_tag(reference), "{reference}");
         }
     }
 
     #[test]
     fn an_archive_is_in_the_directory_of_the_task() {
-        assert_eq!(below("load", "images/a.tar").unwrap(), "images/a.tar");
+        assert_eq!(relative_path("load", "images/a.tar").unwrap(), "images/a.tar");
         for path in ["../a.tar", "/a.tar", "a/../../b"] {
-            assert!(below("load", path).is_err(), "{path}");
+            assert!(relative_path("load", path).is_err(), "{path}");
         }
     }
 }

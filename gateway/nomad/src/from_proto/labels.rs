@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use switchyard_core::{Error, Result};
 
-use super::Asked;
+use super::TaskRequest;
 use crate::plugin_config::{LABEL_NAMES, matches};
 
 /// How labels with facts of Nomad begin; they are the docker driver's.
 pub(crate) const PREFIX: &str = "com.hashicorp.nomad.";
 
 /// The labels of a task. Nomad's facts win over what a job calls so.
-pub(super) fn labels(asked: &Asked<'_>) -> Result<BTreeMap<String, String>> {
+pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>> {
     let task = asked.task;
     let mut labels = asked.options.labels.clone();
     for name in labels.keys() {

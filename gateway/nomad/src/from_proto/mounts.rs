@@ -6,8 +6,8 @@ use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_v
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{Asked, absolute, clean, one_more};
-use crate::plan::Within;
+use super::{TaskRequest, absolute, check_count, clean};
+use crate::plan::ConfinedMount;
 use crate::task_config::{MountKind, MountOptions, Tmpfs, Volume};
 
 /// The mounts of a task.
@@ -16,7 +16,7 @@ pub(super) struct Mounts {
     /// In the order asked for.
     pub(super) mounts: Vec<Mount>,
     /// Those whose sources must lie in the directory of the allocation.
-    pub(super) within: Vec<Within>,
+    pub(super) confined: Vec<ConfinedMount>,
 }
 
 /// A source on the host.
@@ -27,7 +27,7 @@ struct Source {
 }
 
 /// The mounts that a task has.
-pub(super) fn mounts(asked: &Asked<'_>) -> Result<Mounts> {
+pub(super) fn mounts(asked: &TaskRequest<'_>) -> Result<Mounts> {
     let mut mounts = Mounts::default();
     directories(asked, &mut mounts)?;
     for volume in &asked.options.volumes {
@@ -51,7 +51,7 @@ pub(super) fn mounts(asked: &Asked<'_>) -> Result<Mounts> {
 }
 
 /// The directories that every task has, where its variables say. The logs are the agent's: it would follow what a task puts there.
-fn directories(asked: &Asked<'_>, mounts: &mut Mounts) -> Result<()> {
+fn directories(asked: &TaskRequest<'_>, mounts: &mut Mounts) -> Result<()> {
     let place = |variable: &str, usual: &str| match asked.task.env.get(variable) {
         Some(path) => absolute(format_args!("task.env[{variable:?}]"), path),
         None => Ok(PathBuf::from(usual)),
@@ -72,9 +72,9 @@ fn directories(asked: &Asked<'_>, mounts: &mut Mounts) -> Result<()> {
     Ok(())
 }
 
-fn of_volume(asked: &Asked<'_>, volume: &Volume) -> Result<Mount> {
+fn of_volume(asked: &TaskRequest<'_>, volume: &Volume) -> Result<Mount> {
     let Volume { field, source, destination, readonly, propagation, relabel } = volume;
-    let destination = place(field, destination)?;
+    let destination = container_path(field, destination)?;
     let source = match asked.options.volume_driver.as_str() {
         "" => host_source(asked, field, source, MissingSource::CreateDir)?,
         "local" => named_volume(asked, field, source)?,
@@ -86,9 +86,9 @@ fn of_volume(asked: &Asked<'_>, volume: &Volume) -> Result<Mount> {
     Ok(Mount { readonly: *readonly, propagation: *propagation, ..plain(destination, source, relabel) })
 }
 
-fn of_options(asked: &Asked<'_>, options: &MountOptions) -> Result<Mount> {
+fn of_options(asked: &TaskRequest<'_>, options: &MountOptions) -> Result<Mount> {
     let MountOptions { field, target, readonly, kind } = options;
-    let destination = place(&format!("{field}.target"), target)?;
+    let destination = container_path(&format!("{field}.target"), target)?;
     let of_source = format!("{field}.source");
     let mount = match kind {
         MountKind::Bind { source, propagation } => {
@@ -113,14 +113,14 @@ fn of_tmpfs(tmpfs: &Tmpfs) -> Result<Mount> {
     let Tmpfs { field, destination, size_bytes, mode, readonly, exec } = tmpfs;
     let source = MountSource::Tmpfs { size_bytes: *size_bytes, mode: *mode };
     let options = if *exec { Vec::new() } else { vec!["noexec".to_owned()] };
-    Ok(Mount { readonly: *readonly, options, ..plain(place(field, destination)?, source, false) })
+    Ok(Mount { readonly: *readonly, options, ..plain(container_path(field, destination)?, source, false) })
 }
 
 /// A mount that the agent asks for: host volumes, CSI, devices. What it names is its own doing.
-fn of_agent(asked: &Asked<'_>, field: &str, mount: &nomad::Mount) -> Result<Mount> {
+fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Result<Mount> {
     let nomad::Mount { task_path, host_path, readonly, propagation_mode, selinux_label, request_name: _ } =
         mount;
-    let destination = place(&format!("{field}.task_path"), task_path)?;
+    let destination = container_path(&format!("{field}.task_path"), task_path)?;
     let path = absolute(format_args!("{field}.host_path"), host_path)?;
     let propagation = match propagation_mode.as_str() {
         "" | "private" => Propagation::Private,
@@ -146,12 +146,17 @@ fn of_agent(asked: &Asked<'_>, field: &str, mount: &nomad::Mount) -> Result<Moun
 // === sources ===
 
 /// Whether binds get the task's label by the operator's wish.
-fn relabels(asked: &Asked<'_>) -> bool {
+fn relabels(asked: &TaskRequest<'_>) -> bool {
     !asked.session.config.volumes.selinuxlabel.is_empty()
 }
 
 /// A path in the task's directory, or of the host if the operator lets jobs have those.
-fn host_source(asked: &Asked<'_>, field: &str, text: &str, missing: MissingSource) -> Result<MountSource> {
+fn host_source(
+    asked: &TaskRequest<'_>,
+    field: &str,
+    text: &str,
+    missing: MissingSource,
+) -> Result<MountSource> {
     let Source { path, inside } = source(asked, text);
     if !inside && !asked.session.config.volumes.enabled {
         return Err(Error::invalid(
@@ -163,13 +168,13 @@ fn host_source(asked: &Asked<'_>, field: &str, text: &str, missing: MissingSourc
 }
 
 /// Where a source lies; a relative one begins in the task's directory.
-fn source(asked: &Asked<'_>, text: &str) -> Source {
+fn source(asked: &TaskRequest<'_>, text: &str) -> Source {
     let path = clean(&asked.task_dir.join(text));
     let inside = path != asked.alloc_dir && path.starts_with(&asked.alloc_dir);
     Source { path, inside }
 }
 
-fn named_volume(asked: &Asked<'_>, field: &str, name: &str) -> Result<MountSource> {
+fn named_volume(asked: &TaskRequest<'_>, field: &str, name: &str) -> Result<MountSource> {
     if !asked.session.config.volumes.enabled {
         return Err(Error::invalid(field, format!("volumes are not enabled; cannot mount volume: {name:?}")));
     }
@@ -180,7 +185,7 @@ fn named_volume(asked: &Asked<'_>, field: &str, name: &str) -> Result<MountSourc
 }
 
 /// A path inside the task.
-fn place(field: &str, text: &str) -> Result<PathBuf> {
+fn container_path(field: &str, text: &str) -> Result<PathBuf> {
     if !text.starts_with('/') {
         return Err(Error::invalid(
             field,
@@ -212,11 +217,11 @@ fn plain(destination: PathBuf, source: MountSource, selinux_relabel: bool) -> Mo
 impl Mounts {
     /// Adds a mount, with the fields that its source and its place come from; what lies in the directory of the allocation must also
     /// lead there.
-    fn add(&mut self, asked: &Asked<'_>, [of_source, of_place]: [&str; 2], mount: Mount) -> Result<()> {
+    fn add(&mut self, asked: &TaskRequest<'_>, [of_source, of_place]: [&str; 2], mount: Mount) -> Result<()> {
         if let MountSource::Host { path, .. } = &mount.source
             && path.starts_with(&asked.alloc_dir)
         {
-            self.within.push(Within {
+            self.confined.push(ConfinedMount {
                 mount: self.mounts.len(),
                 root: asked.alloc_dir.clone(),
                 field: of_source.to_owned(),
@@ -226,7 +231,7 @@ impl Mounts {
     }
 
     fn push(&mut self, field: &str, mount: Mount) -> Result<()> {
-        one_more(field, "mounts", self.mounts.len())?;
+        check_count(field, "mounts", self.mounts.len())?;
         if self.mounts.iter().any(|known| known.destination == mount.destination) {
             let at = mount.destination.display();
             return Err(Error::invalid(field, format!("Duplicate mount point: {at}")));

@@ -7,7 +7,7 @@ use switchyard_core::spec::{Dns, HostAddress, HostEntry, IpcMode, SandboxNetwork
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
 
-use super::{Asked, text};
+use super::{TaskRequest, text};
 
 /// The kernel's limit on a host name, in bytes.
 const HOST_NAME_MAX: usize = 64;
@@ -17,7 +17,7 @@ const OPEN_NETWORK: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
 /// The host name of a task that has one: the one that it asks for, or that of its group's network, or one made of the allocation's id.
-pub(super) fn hostname(asked: &Asked<'_>) -> Result<String> {
+pub(super) fn hostname(asked: &TaskRequest<'_>) -> Result<String> {
     let group = asked.task.network_isolation_spec.as_ref().and_then(|spec| spec.hosts_config.as_ref());
     let of_group = group.map(|hosts| hosts.hostname.as_str()).unwrap_or_default();
     let (field, name) = match asked.options.hostname.as_str() {
@@ -43,7 +43,7 @@ fn check_hostname(field: &str, name: &str) -> Result<()> {
 }
 
 /// The resolver's configuration: each part as the task's config has it, or else as the job's `dns` block; `None` is the host's.
-pub(super) fn dns(asked: &Asked<'_>) -> Result<Option<Dns>> {
+pub(super) fn dns(asked: &TaskRequest<'_>) -> Result<Option<Dns>> {
     let options = asked.options;
     let job = asked.task.dns.clone().unwrap_or_default();
     let part = |key: &str, own: &[String], field: &str, jobs: Vec<String>| {

@@ -9,12 +9,12 @@ use switchyard_core::spec::{
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{Asked, MOST, absolute, security};
+use super::{ITEMS_MAX, TaskRequest, absolute, security};
 use crate::plan::NamedPort;
 
 /// The network of a task, and what the agent is told of it.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(super) struct TaskNetwork {
     /// Which it is.
     pub(super) network: SandboxNetwork,
     /// Its ports by label; of a network of its own alone.
@@ -29,7 +29,7 @@ pub(super) struct Network {
 const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
 /// A port that the agent has given out.
-struct Given<'a> {
+struct AssignedPort<'a> {
     label: &'a str,
     host: i32,
     to: i32,
@@ -40,11 +40,11 @@ struct Given<'a> {
 ///
 /// What the task's config says counts more than what its group has: without a word there a task is in the namespace that the agent
 /// made for its group, or, if it made none, on the gateway's bridge.
-pub(super) fn network(asked: &Asked<'_>) -> Result<Network> {
+pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
     let options = asked.options;
     for (field, count) in [("ports", options.ports.len()), ("port_map", options.port_map.len())] {
-        if count > MOST {
-            return Err(Error::invalid(field, format!("it has {count} entries, and may have {MOST}")));
+        if count > ITEMS_MAX {
+            return Err(Error::invalid(field, format!("it has {count} entries, and may have {ITEMS_MAX}")));
         }
     }
     let mut warnings = Vec::new();
@@ -55,7 +55,11 @@ pub(super) fn network(asked: &Asked<'_>) -> Result<Network> {
         },
         "bridge" | "default" => own(asked, &mut warnings)?,
         "host" => {
-            security::leave_for_host(asked, "network_mode", &asked.session.config.allowed_modes.network)?;
+            security::require_host_mode_allowed(
+                asked,
+                "network_mode",
+                &asked.session.config.allowed_modes.network,
+            )?;
             SandboxNetwork::Host
         }
         "none" => SandboxNetwork::Isolated,
@@ -91,11 +95,15 @@ pub(super) fn network(asked: &Asked<'_>) -> Result<Network> {
         }
     };
     let host_ports = host_ports(asked, &network, &ports)?;
-    Ok(Network { network, ports, host_ports, warnings })
+    Ok(TaskNetwork { network, ports, host_ports, warnings })
 }
 
 /// The ports of the host that a task claims. Its allocation's tasks have them together.
-fn host_ports(asked: &Asked<'_>, network: &SandboxNetwork, published: &[NamedPort]) -> Result<HostPorts> {
+fn host_ports(
+    asked: &TaskRequest<'_>,
+    network: &SandboxNetwork,
+    published: &[NamedPort],
+) -> Result<HostPorts> {
     let ports: Vec<HostPort> = match network {
         SandboxNetwork::Pod(_) => {
             published.iter().flat_map(|port| both_protocols(port.host_port, port.host_ip)).collect()
@@ -109,7 +117,7 @@ fn host_ports(asked: &Asked<'_>, network: &SandboxNetwork, published: &[NamedPor
 
 /// The ports that the agent has given to the group of a task, and in jobs of the old form to the task. What is no port is left out: the
 /// gateway does nothing with these, and nobody can bind it.
-fn given_ports<'a>(asked: &Asked<'a>) -> impl Iterator<Item = HostPort> + use<'a> {
+fn given_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = HostPort> + use<'a> {
     let resources = asked.task.resources.as_ref();
     let group = resources.into_iter().flat_map(|resources| &resources.ports);
     let group = group.map(|port| (port.value, port.host_ip.as_str()));
@@ -130,7 +138,7 @@ fn both_protocols(port: u16, ip: Option<IpAddr>) -> [HostPort; 2] {
 }
 
 /// The namespace that the agent has made for the group of a task.
-fn group_namespace(asked: &Asked<'_>) -> Result<Option<SandboxNetwork>> {
+fn group_namespace(asked: &TaskRequest<'_>) -> Result<Option<SandboxNetwork>> {
     use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
     let field = "task.network_isolation_spec";
     let Some(spec) = &asked.task.network_isolation_spec else { return Ok(None) };
@@ -146,7 +154,7 @@ fn group_namespace(asked: &Asked<'_>) -> Result<Option<SandboxNetwork>> {
 }
 
 /// A network of its own, on the gateway's bridge.
-fn own(asked: &Asked<'_>, warnings: &mut Vec<String>) -> Result<SandboxNetwork> {
+fn own(asked: &TaskRequest<'_>, warnings: &mut Vec<String>) -> Result<SandboxNetwork> {
     let options = asked.options;
     let mut args = Vec::new();
     if !options.ipv4_address.is_empty() {
@@ -186,7 +194,7 @@ fn own(asked: &Asked<'_>, warnings: &mut Vec<String>) -> Result<SandboxNetwork> 
 }
 
 /// What there is to say about labels that are not there.
-fn unknown_ports<'a>(asked: &Asked<'a>) -> impl Iterator<Item = String> + use<'a> {
+fn unknown_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = String> + use<'a> {
     let task = asked.task;
     let ports = &asked.options.ports;
     ports.iter().enumerate().filter_map(move |(index, label)| {
@@ -198,7 +206,7 @@ fn unknown_ports<'a>(asked: &Asked<'a>) -> impl Iterator<Item = String> + use<'a
 }
 
 /// The ports of a task by label: those of its group that it names, or, in a job of the old form, all of its own.
-fn named_ports(asked: &Asked<'_>) -> Result<Vec<NamedPort>> {
+fn named_ports(asked: &TaskRequest<'_>) -> Result<Vec<NamedPort>> {
     let options = asked.options;
     let resources = asked.task.resources.as_ref();
     let group = resources.map(|resources| resources.ports.as_slice()).unwrap_or_default();
@@ -219,7 +227,7 @@ fn named_ports(asked: &Asked<'_>) -> Result<Vec<NamedPort>> {
             continue;
         }
         let nomad::PortMapping { label, value, to, host_ip } = given;
-        ports.push(port(&field, &Given { label, host: *value, to: *to, host_ip })?);
+        ports.push(port(&field, &AssignedPort { label, host: *value, to: *to, host_ip })?);
     }
     if options.ports.is_empty() && group.is_empty() {
         let networks = resources.and_then(|resources| resources.allocated_resources.as_ref());
@@ -236,13 +244,13 @@ fn named_ports(asked: &Asked<'_>) -> Result<Vec<NamedPort>> {
                     text.parse().map_err(|_| Error::invalid(&field, format!("{text:?} is no port")))?
                 }
             };
-            ports.push(port(&field, &Given { label, host: *value, to, host_ip })?);
+            ports.push(port(&field, &AssignedPort { label, host: *value, to, host_ip })?);
         }
     }
     Ok(ports)
 }
 
-fn port(field: &str, given: &Given<'_>) -> Result<NamedPort> {
+fn port(field: &str, given: &AssignedPort<'_>) -> Result<NamedPort> {
     let number = |number: i32| {
         let port = u16::try_from(number).ok().filter(|port| *port != 0);
         port.ok_or_else(|| Error::invalid(field, format!("{number} is no port")))

@@ -7,7 +7,7 @@ use switchyard_core::spec::{CgroupPlacement, ComputeClaim, Reserved, Resources, 
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{Asked, absolute};
+use super::{TaskRequest, absolute};
 use crate::session::Processors;
 
 /// The most and the least shares of the kernel. Nomad counts shares in MHz.
@@ -52,7 +52,7 @@ const RLIMITS: [&str; 15] = [
 ];
 
 /// The limits of a task.
-pub(super) fn limits(asked: &Asked<'_>) -> Result<Resources> {
+pub(super) fn limits(asked: &TaskRequest<'_>) -> Result<Resources> {
     let wire = asked.task.resources.clone().unwrap_or_default();
     let linux = wire.linux_resources.unwrap_or_default();
     let allocated = wire.allocated_resources.unwrap_or_default();
@@ -73,12 +73,12 @@ pub(super) fn limits(asked: &Asked<'_>) -> Result<Resources> {
 }
 
 /// What an agent keeps for a task. The processors that it names are the task's own: tasks that share theirs have no list.
-pub(super) fn compute(asked: &Asked<'_>) -> ComputeClaim {
+pub(super) fn compute(asked: &TaskRequest<'_>) -> ComputeClaim {
     let wire = asked.task.resources.clone().unwrap_or_default();
     let linux = wire.linux_resources.unwrap_or_default();
     let allocated = wire.allocated_resources.unwrap_or_default();
     let mhz = mhz(allocated.cpu, &linux);
-    let memory = promised(allocated.memory.unwrap_or_default(), linux.memory_limit_bytes);
+    let memory = memory_reservation(allocated.memory.unwrap_or_default(), linux.memory_limit_bytes);
     let reserved = Reserved {
         cpu_milli: cpu_milli(mhz, asked.session.processors),
         memory_bytes: memory.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default(),
@@ -129,7 +129,7 @@ fn shares(mhz: i64, total_mhz: u64) -> Option<u64> {
 }
 
 /// Quota and period of a task with a hard limit: its part of the node's compute, over all cores.
-fn quota(asked: &Asked<'_>, mhz: i64, percent_ticks: f64) -> Result<(Option<i64>, Option<u64>)> {
+fn quota(asked: &TaskRequest<'_>, mhz: i64, percent_ticks: f64) -> Result<(Option<i64>, Option<u64>)> {
     let period = asked.options.cpu_cfs_period_us.unwrap_or(PERIOD_US);
     if !PERIODS_US.contains(&period) {
         return Err(Error::invalid("cpu_cfs_period", format!("{period} is not between 1000 and 1000000")));
@@ -155,7 +155,7 @@ fn quota(asked: &Asked<'_>, mhz: i64, percent_ticks: f64) -> Result<(Option<i64>
 }
 
 /// The memory that a task is promised, in bytes; `None` if nothing is said of it.
-fn promised(memory: nomad::AllocatedMemoryResources, limit_bytes: i64) -> Option<i64> {
+fn memory_reservation(memory: nomad::AllocatedMemoryResources, limit_bytes: i64) -> Option<i64> {
     bytes(memory.memory_mb).or(Some(limit_bytes).filter(|bytes| *bytes > 0))
 }
 
@@ -165,12 +165,12 @@ fn bytes(mb: i64) -> Option<i64> {
 
 /// Limit and reservation of memory, in bytes.
 fn memory(
-    asked: &Asked<'_>,
+    asked: &TaskRequest<'_>,
     memory: Option<nomad::AllocatedMemoryResources>,
     limit_bytes: i64,
 ) -> (Option<i64>, Option<i64>) {
     let memory = memory.unwrap_or_default();
-    let soft = promised(memory, limit_bytes);
+    let soft = memory_reservation(memory, limit_bytes);
     let nomad::AllocatedMemoryResources { memory_mb: _, memory_max_mb } = memory;
     if memory_max_mb < 0 {
         return (None, soft);
@@ -183,7 +183,7 @@ fn memory(
     }
 }
 
-fn pids(asked: &Asked<'_>) -> Result<Option<i64>> {
+fn pids(asked: &TaskRequest<'_>) -> Result<Option<i64>> {
     let own = asked.options.pids_limit;
     let most = asked.session.config.pids_limit;
     match (own.filter(|own| *own > 0), most) {
@@ -197,7 +197,7 @@ fn pids(asked: &Asked<'_>) -> Result<Option<i64>> {
     }
 }
 
-fn oom_score(asked: &Asked<'_>) -> Result<Option<i32>> {
+fn oom_score(asked: &TaskRequest<'_>) -> Result<Option<i32>> {
     let config = &asked.session.config;
     match asked.options.oom_score_adj {
         Some(score) if score < 0 && !config.allow_privileged => Err(Error::invalid(
@@ -238,7 +238,7 @@ pub(super) fn rlimits(asked: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
 }
 
 /// The cgroup that the agent made; `None` if it made none.
-pub(super) fn cgroup(asked: &Asked<'_>) -> Result<Option<CgroupPlacement>> {
+pub(super) fn cgroup(asked: &TaskRequest<'_>) -> Result<Option<CgroupPlacement>> {
     let path = named_group(asked.task);
     if path.is_empty() {
         return Ok(None);

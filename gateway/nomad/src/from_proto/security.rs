@@ -8,7 +8,7 @@ use switchyard_core::spec::{
 };
 use switchyard_core::{Error, ErrorKind, Result};
 
-use super::{Asked, absolute, devices, names};
+use super::{TaskRequest, absolute, devices, names};
 use crate::capability;
 use crate::plugin_config::{DEFAULT_CAPS, PluginConfig, matches};
 
@@ -47,7 +47,7 @@ pub(super) struct Namespaces {
 }
 
 /// The namespaces that a task asks for.
-pub(super) fn namespaces(asked: &Asked<'_>, network: &SandboxNetwork) -> Result<Namespaces> {
+pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> Result<Namespaces> {
     let options = asked.options;
     let modes = &asked.session.config.allowed_modes;
     let pid = host_or_own(asked, "pid_mode", &options.pid_mode, &["private"], &modes.pid)?;
@@ -71,7 +71,7 @@ pub(super) fn namespaces(asked: &Asked<'_>, network: &SandboxNetwork) -> Result<
         "" => None,
         "private" => Some(CgroupNamespace::Private),
         "host" => {
-            leave_for_host(asked, "cgroupns", &modes.cgroupns)?;
+            require_host_mode_allowed(asked, "cgroupns", &modes.cgroupns)?;
             Some(CgroupNamespace::Host)
         }
         other => {
@@ -83,10 +83,16 @@ pub(super) fn namespaces(asked: &Asked<'_>, network: &SandboxNetwork) -> Result<
 }
 
 /// Whether a mode is the host's. That needs the operator's leave.
-fn host_or_own(asked: &Asked<'_>, field: &str, mode: &str, own: &[&str], allowed: &[String]) -> Result<bool> {
+fn host_or_own(
+    asked: &TaskRequest<'_>,
+    field: &str,
+    mode: &str,
+    own: &[&str],
+    allowed: &[String],
+) -> Result<bool> {
     match mode {
         "" => Ok(false),
-        "host" => leave_for_host(asked, field, allowed).map(|()| true),
+        "host" => require_host_mode_allowed(asked, field, allowed).map(|()| true),
         mode if own.contains(&mode) => Ok(false),
         other => Err(Error::unimplemented(format!(
             "{field}: {other:?} cannot be had, only \"host\" or the task's own"
@@ -95,7 +101,11 @@ fn host_or_own(asked: &Asked<'_>, field: &str, mode: &str, own: &[&str], allowed
 }
 
 /// Refuses a namespace of the host that the operator has not allowed.
-pub(super) fn leave_for_host(asked: &Asked<'_>, field: &str, allowed: &[String]) -> Result<()> {
+pub(super) fn require_host_mode_allowed(
+    asked: &TaskRequest<'_>,
+    field: &str,
+    allowed: &[String],
+) -> Result<()> {
     if asked.session.config.allow_privileged || allowed.iter().any(|allowed| allowed == "host") {
         return Ok(());
     }
@@ -109,7 +119,7 @@ pub(super) fn leave_for_host(asked: &Asked<'_>, field: &str, allowed: &[String])
 }
 
 /// The runtime handler of a task; empty for the node's default.
-pub(super) fn handler(asked: &Asked<'_>) -> Result<String> {
+pub(super) fn handler(asked: &TaskRequest<'_>) -> Result<String> {
     let config = &asked.session.config;
     let wanted = &asked.options.runtime;
     if wanted.is_empty() {
@@ -124,7 +134,7 @@ pub(super) fn handler(asked: &Asked<'_>) -> Result<String> {
 }
 
 /// The confinement of a task.
-pub(super) fn security(asked: &Asked<'_>) -> Result<Security> {
+pub(super) fn security(asked: &TaskRequest<'_>) -> Result<Security> {
     let options = asked.options;
     let config = &asked.session.config;
     let add = capability::names("cap_add", &options.cap_add)?;
@@ -165,7 +175,7 @@ fn apply(field: &str, option: &str, config: &PluginConfig, security: &mut Securi
         Some((key, value)) => (key, value),
         None => (option, ""),
     };
-    leave_for_option(field, (key, value), config)?;
+    require_option_allowed(field, (key, value), config)?;
     match (key, value) {
         ("no-new-privileges", "" | "true") => security.no_new_privileges = true,
         ("no-new-privileges", "false") => security.no_new_privileges = false,
@@ -198,7 +208,7 @@ fn apply(field: &str, option: &str, config: &PluginConfig, security: &mut Securi
 }
 
 /// Refuses a `security_opt` that the operator has not allowed. What confines a task as it is confined anyway, or further, needs no leave.
-fn leave_for_option(field: &str, (key, value): (&str, &str), config: &PluginConfig) -> Result<()> {
+fn require_option_allowed(field: &str, (key, value): (&str, &str), config: &PluginConfig) -> Result<()> {
     if matches!(
         (key, value),
         ("no-new-privileges", _) | ("seccomp", "builtin") | ("apparmor", "docker-default")

@@ -7,7 +7,7 @@ use switchyard_core::spec::*;
 
 use super::*;
 use crate::configs::{list, map, pairs, session, task, texts};
-use crate::plan::{ImageWish, NamedPort, Within};
+use crate::plan::{ConfinedMount, ImageRequest, NamedPort};
 use crate::plugin_config::{AllowedModes, PluginConfig, VolumesConfig};
 
 mod confinement;

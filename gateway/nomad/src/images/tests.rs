@@ -8,8 +8,8 @@ use crate::session::Sessions;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_fake::{BUSYBOX, Fake, Method};
 
-fn wish() -> ImageWish {
-    ImageWish {
+fn wish() -> ImageRequest {
+    ImageRequest {
         reference: BUSYBOX.into(),
         load: None,
         always: false,
@@ -20,32 +20,40 @@ fn wish() -> ImageWish {
     }
 }
 
-struct Lab {
+struct ImagesFixture {
     fake: Fake,
     gateway: Gateway,
     images: Images,
-    keep: Arc<Keep>,
+    keep: Arc<ImageGc>,
     sessions: Sessions,
-    teller: Teller,
+    teller: TaskEventSender,
     dir: tempfile::TempDir,
 }
 
-async fn lab() -> Lab {
+async fn lab() -> ImagesFixture {
     let fake = Fake::with_busybox();
     let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
     gateway.recover().await.expect("the fake recovers");
     let scope = gateway.scope(Owner::Nomad);
     let sessions = Sessions::default();
-    let keep = Arc::new(Keep::new(scope.clone(), sessions.clone()));
+    let keep = Arc::new(ImageGc::new(scope.clone(), sessions.clone()));
     let request = switchyard_proto::nomad::drivers::proto::TaskConfig::default();
-    let teller = Events::default().teller("1", &request);
+    let teller = Events::default().sender_for("1", &request);
     let dir = tempfile::tempdir().expect("there is room");
-    let looks = Arc::new(Looks::new(1, switchyard_core::looks::LIMIT));
-    Lab { fake, gateway, images: Images::new(scope, Arc::clone(&keep), looks), keep, sessions, teller, dir }
+    let looks = Arc::new(BlockingPool::new(1, switchyard_core::blocking_pool::LIMIT));
+    ImagesFixture {
+        fake,
+        gateway,
+        images: Images::new(scope, Arc::clone(&keep), looks),
+        keep,
+        sessions,
+        teller,
+        dir,
+    }
 }
 
-impl Lab {
-    async fn get(&self, wish: &ImageWish) -> Result<ImageId> {
+impl ImagesFixture {
+    async fn get(&self, wish: &ImageRequest) -> Result<ImageId> {
         let place = ("allocation a".to_owned(), self.dir.path());
         self.images.get(wish, place, "", &AuthConfig::default(), &self.teller).await
     }
@@ -61,14 +69,14 @@ async fn an_image_that_is_here_is_pulled_again_only_by_wish() {
     lab.get(&wish()).await.expect("the registry has it");
     lab.get(&wish()).await.expect("the node has it");
     assert_eq!(lab.fake.count(Method::Pull), 1);
-    lab.get(&ImageWish { always: true, ..wish() }).await.expect("the registry has it");
+    lab.get(&ImageRequest { always: true, ..wish() }).await.expect("the registry has it");
     assert_eq!(lab.fake.count(Method::Pull), 2);
 }
 
 #[tokio::test]
 async fn an_image_that_does_not_exist_is_told_in_words_that_agents_look_for() {
     let lab = lab().await;
-    let missing = ImageWish { reference: "reg.example/no".into(), ..wish() };
+    let missing = ImageRequest { reference: "reg.example/no".into(), ..wish() };
     let error = lab.get(&missing).await.expect_err("nobody has it");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.report().contains("Error: image reg.example/no not found"), "{error:?}");
@@ -101,41 +109,41 @@ async fn a_pull_that_stands_still_ends_before_its_time_and_one_that_gets_on_when
 #[test]
 fn progress_is_told_from_time_to_time_with_what_is_left() {
     let begun = Instant::now();
-    let mut watch = Watch::new(begun);
-    let later = begun + TELL;
-    watch.look(
+    let mut watch = PullMonitor::new(begun);
+    let later = begun + EVENT_INTERVAL;
+    watch.update(
         Some(PullProgress { layers: 3, layers_done: 1, bytes: 300 << 20, bytes_done: 100 << 20 }),
         later,
     );
-    assert_eq!(watch.tell(begun + LOOK), None);
+    assert_eq!(watch.progress_message(begun + POLL), None);
     let text = "Image pull progress: Pulled 1/3 layers (100/300 MiB) - est 240s remaining";
-    assert_eq!(watch.tell(later).as_deref(), Some(text));
-    assert_eq!(watch.tell(later + LOOK), None);
+    assert_eq!(watch.progress_message(later).as_deref(), Some(text));
+    assert_eq!(watch.progress_message(later + POLL), None);
 }
 
 #[test]
 fn layers_that_are_unpacked_count_as_getting_on() {
     let begun = Instant::now();
-    let mut watch = Watch::new(begun);
+    let mut watch = PullMonitor::new(begun);
     let all = Some(PullProgress { layers: 1, layers_done: 1, bytes: 5, bytes_done: 5 });
     for seconds in 0..200 {
-        watch.look(all, begun + Duration::from_secs(seconds));
+        watch.update(all, begun + Duration::from_secs(seconds));
     }
-    assert!(watch.check(&wish(), begun + Duration::from_secs(200)).is_ok());
+    assert!(watch.check_timeouts(&wish(), begun + Duration::from_secs(200)).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_image_is_let_go_when_its_time_is_up_unless_it_is_wanted_again() {
     let lab = lab().await;
     let keep = Arc::clone(&lab.keep);
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.tend().await }));
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
     let image = lab.get(&wish()).await.expect("the registry has it");
-    lab.keep.left(&image, Duration::from_secs(180));
+    lab.keep.schedule(&image, Duration::from_secs(180));
     tokio::time::sleep(Duration::from_secs(179)).await;
     lab.get(&wish()).await.expect("the node has it");
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(lab.has().await);
-    lab.keep.left(&image, Duration::from_secs(180));
+    lab.keep.schedule(&image, Duration::from_secs(180));
     tokio::time::sleep(Duration::from_secs(181)).await;
     assert!(!lab.has().await);
 }
@@ -144,15 +152,15 @@ async fn an_image_is_let_go_when_its_time_is_up_unless_it_is_wanted_again() {
 async fn images_stay_while_an_agent_is_here_that_keeps_its_own() {
     let lab = lab().await;
     let keep = Arc::clone(&lab.keep);
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.tend().await }));
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
     let image = lab.get(&wish()).await.expect("the registry has it");
     let gc = GcConfig { image: false, ..Default::default() };
     let keeper = lab.sessions.open(session(PluginConfig { gc, ..Default::default() }));
-    lab.keep.left(&image, Duration::from_secs(5));
+    lab.keep.schedule(&image, Duration::from_secs(5));
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(lab.has().await);
     drop(keeper);
-    lab.keep.look_for_leftovers(Duration::from_secs(5)).await.expect("they can be read");
+    lab.keep.schedule_unused(Duration::from_secs(5)).await.expect("they can be read");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(!lab.has().await);
 }
@@ -162,8 +170,8 @@ async fn what_a_predecessor_had_to_let_go_is_found_again() {
     let lab = lab().await;
     lab.get(&wish()).await.expect("the registry has it");
     let keep = Arc::clone(&lab.keep);
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.tend().await }));
-    lab.keep.look_for_leftovers(Duration::from_secs(5)).await.expect("they can be read");
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
+    lab.keep.schedule_unused(Duration::from_secs(5)).await.expect("they can be read");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert!(!lab.has().await);
 }
@@ -172,7 +180,7 @@ async fn what_a_predecessor_had_to_let_go_is_found_again() {
 async fn an_image_comes_out_of_an_archive_in_the_directory_of_the_task_alone() {
     let lab = lab().await;
     std::fs::write(lab.dir.path().join("image.tar"), BUSYBOX).expect("there is room");
-    let load = |path: &str| ImageWish { load: Some(path.into()), ..wish() };
+    let load = |path: &str| ImageRequest { load: Some(path.into()), ..wish() };
     lab.get(&load("image.tar")).await.expect("it is there");
     assert_eq!((lab.fake.count(Method::Load), lab.fake.count(Method::Pull)), (1, 0));
     std::os::unix::fs::symlink("/etc/passwd", lab.dir.path().join("out.tar")).expect("there is room");
@@ -195,8 +203,8 @@ async fn an_image_that_nomad_did_not_bring_is_not_its_to_let_go() {
     kubernetes.pull_image(&request).await.expect("the registry has it");
     let image = lab.get(&wish()).await.expect("the node has it");
     let keep = Arc::clone(&lab.keep);
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.tend().await }));
-    lab.keep.left(&image, Duration::from_secs(5));
+    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
+    lab.keep.schedule(&image, Duration::from_secs(5));
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(lab.fake.count(Method::RemoveImage), 0);
     assert!(lab.has().await);

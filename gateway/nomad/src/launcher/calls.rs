@@ -14,10 +14,13 @@ use tonic_prost::ProstCodec;
 pub(super) type Call = http::Request<Body>;
 
 /// The answer to a call.
-pub(super) type Answer = BoxFuture<http::Response<Body>, Infallible>;
+pub(super) type ResponseFuture = BoxFuture<http::Response<Body>, Infallible>;
 
 /// Answers a call with one message for one.
-pub(super) fn unary<Q, T>(call: Call, work: impl FnOnce(Q) -> Result<T, Status> + Send + 'static) -> Answer
+pub(super) fn unary<Q, T>(
+    call: Call,
+    work: impl FnOnce(Q) -> Result<T, Status> + Send + 'static,
+) -> ResponseFuture
 where
     Q: prost::Message + Default + 'static,
     T: prost::Message + Default + 'static,
@@ -35,7 +38,7 @@ where
 pub(super) fn streaming<Q, T>(
     call: Call,
     answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
-) -> Answer
+) -> ResponseFuture
 where
     Q: prost::Message + Default + 'static,
     T: prost::Message + Default + 'static,
@@ -49,7 +52,7 @@ where
 }
 
 /// Keeps a call with messages both ways open until its caller leaves it, and says nothing.
-pub(super) fn silent<Q, T>(call: Call) -> Answer
+pub(super) fn never_answered<Q, T>(call: Call) -> ResponseFuture
 where
     Q: prost::Message + Default + 'static,
     T: prost::Message + Default + 'static,
@@ -87,6 +90,6 @@ pub(super) fn refuse(status: Status) -> http::Response<Body> {
 }
 
 /// Runs an answer that is a future.
-pub(super) fn later(work: impl Future<Output = http::Response<Body>> + Send + 'static) -> Answer {
+pub(super) fn boxed(work: impl Future<Output = http::Response<Body>> + Send + 'static) -> ResponseFuture {
     Box::pin(async move { Ok(work.await) })
 }

@@ -25,47 +25,47 @@ const OPENING: Duration = Duration::from_secs(10);
 
 /// The daemon that was there has gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Gone;
+pub(super) struct DaemonGone;
 
 /// What calls see of the daemon. Clones are the same.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
-    wish: Arc<watch::Sender<Wish>>,
-    up: watch::Receiver<Option<Up>>,
+    desired: Arc<watch::Sender<DesiredSession>>,
+    session: watch::Receiver<Option<SessionHandle>>,
 }
 
 /// Keeps the link, for the life of a launcher.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct LinkTask {
     daemon: PathBuf,
-    wish: watch::Receiver<Wish>,
-    up: watch::Sender<Option<Up>>,
+    desired: watch::Receiver<DesiredSession>,
+    session: watch::Sender<Option<SessionHandle>>,
 }
 
 /// An open session.
 #[derive(Debug, Clone)]
-pub(super) struct Up {
+pub(super) struct SessionHandle {
     /// The connection.
     pub(super) channel: Channel,
     /// The session, as calls name it.
     pub(super) session: MetadataValue<Ascii>,
     /// The wish that it was opened for.
-    turn: u64,
+    generation: u64,
 }
 
 /// The session that is wanted.
 #[derive(Debug, Clone, PartialEq)]
-struct Wish {
+struct DesiredSession {
     /// Somebody needs it. An agent also starts launchers only to ask what they are.
     needed: bool,
     request: wire::OpenRequest,
     /// How often the request has changed.
-    turn: u64,
+    generation: u64,
 }
 
 /// A session and the stream that it lives by.
-struct Session {
-    up: Up,
+struct OpenSession {
+    handle: SessionHandle,
     stream: Streaming<wire::OpenResponse>,
 }
 
@@ -73,7 +73,7 @@ struct Session {
 
 impl Link {
     /// A link that nobody needs yet.
-    pub(super) fn new(launch: &Launch) -> (Self, Keeper) {
+    pub(super) fn new(launch: &Launch) -> (Self, LinkTask) {
         let request = wire::OpenRequest {
             role: match launch.role {
                 Role::Driver => wire::Role::Driver,
@@ -85,33 +85,36 @@ impl Link {
             nomad_config: Vec::new(),
             version: launch.version.to_owned(),
         };
-        let (wish, wished) = watch::channel(Wish { needed: false, request, turn: 0 });
+        let (wish, wished) = watch::channel(DesiredSession { needed: false, request, generation: 0 });
         let (up, ups) = watch::channel(None);
-        (Self { wish: Arc::new(wish), up: ups }, Keeper { daemon: launch.daemon.clone(), wish: wished, up })
+        (
+            Self { desired: Arc::new(wish), session: ups },
+            LinkTask { daemon: launch.daemon.clone(), desired: wished, session: up },
+        )
     }
 
     /// Takes the agent's configuration for the session; one that is open already is opened anew with it.
     pub(super) fn configure(&self, msgpack_config: Vec<u8>, nomad_config: Vec<u8>) {
-        self.wish.send_if_modified(|wish| {
+        self.desired.send_if_modified(|wish| {
             let request = wire::OpenRequest { msgpack_config, nomad_config, ..wish.request.clone() };
             let changed = wish.request != request;
             wish.request = request;
-            wish.turn += u64::from(changed);
+            wish.generation += u64::from(changed);
             changed
         });
     }
 
     /// Has the session opened, if it is not yet.
     pub(super) fn need(&self) {
-        self.wish.send_if_modified(|wish| !std::mem::replace(&mut wish.needed, true));
+        self.desired.send_if_modified(|wish| !std::mem::replace(&mut wish.needed, true));
     }
 
     /// The session with the configuration that was set last, for as long as it takes until the daemon has opened it. Cancel-safe.
-    pub(super) async fn up(&self) -> Up {
+    pub(super) async fn session(&self) -> SessionHandle {
         self.need();
-        let turn = self.wish.borrow().turn;
-        let mut up = self.up.clone();
-        let opened = up.wait_for(|up| up.as_ref().is_some_and(|up| up.turn >= turn)).await;
+        let turn = self.desired.borrow().generation;
+        let mut up = self.session.clone();
+        let opened = up.wait_for(|up| up.as_ref().is_some_and(|up| up.generation >= turn)).await;
         match opened.map(|up| (*up).clone()) {
             Ok(Some(up)) => up,
             // The keeper has ended, and with it the launcher.
@@ -122,27 +125,27 @@ impl Link {
 
 // === impl Keeper ===
 
-impl Keeper {
+impl LinkTask {
     /// Opens the session when it is needed, tries until it can, and holds it until the daemon ends it.
-    pub(super) async fn keep(mut self) -> Gone {
+    pub(super) async fn run(mut self) -> DaemonGone {
         // The link lives as long as the launcher.
-        let _ = self.wish.wait_for(|wish| wish.needed).await;
-        let mut session = self.first().await;
+        let _ = self.desired.wait_for(|wish| wish.needed).await;
+        let mut session = self.first_session().await;
         loop {
-            self.up.send_replace(Some(session.up.clone()));
+            self.session.send_replace(Some(session.handle.clone()));
             tokio::select! {
-                _ = session.stream.message() => return Gone,
-                Ok(()) = self.wish.changed() => {
-                    let wish = self.wish.borrow_and_update().clone();
-                    if wish.turn == session.up.turn {
+                _ = session.stream.message() => return DaemonGone,
+                Ok(()) = self.desired.changed() => {
+                    let wish = self.desired.borrow_and_update().clone();
+                    if wish.generation == session.handle.generation {
                         continue;
                     }
-                    match open(session.up.channel.clone(), wish).await {
+                    match open(session.handle.channel.clone(), wish).await {
                         Ok(other) => session = other,
                         Err(status) => {
                             // The daemon that served the first one would serve this one: it is going.
                             tracing::warn!(status = %status.message(), "the daemon does not open the session anew");
-                            return Gone;
+                            return DaemonGone;
                         }
                     }
                 }
@@ -150,10 +153,10 @@ impl Keeper {
         }
     }
 
-    async fn first(&mut self) -> Session {
+    async fn first_session(&mut self) -> OpenSession {
         let mut told = String::new();
         loop {
-            let wish = self.wish.borrow_and_update().clone();
+            let wish = self.desired.borrow_and_update().clone();
             let why = match connect(&self.daemon).await {
                 Ok(channel) => match open(channel, wish).await {
                     Ok(session) => return session,
@@ -185,13 +188,13 @@ async fn connect(socket: &Path) -> io::Result<Channel> {
     endpoint.connect_with_connector(connector).await.map_err(io::Error::other)
 }
 
-async fn open(channel: Channel, wish: Wish) -> Result<Session, Status> {
+async fn open(channel: Channel, wish: DesiredSession) -> Result<OpenSession, Status> {
     let opening = async {
         let mut stream = SessionsClient::new(channel.clone()).open(wish.request).await?.into_inner();
         let opened = stream.message().await?.unwrap_or_default();
         let session = opened.session_id.parse::<MetadataValue<Ascii>>();
         let session = session.ok().filter(|session| !session.is_empty()).ok_or_else(unnamed)?;
-        Ok(Session { up: Up { channel, session, turn: wish.turn }, stream })
+        Ok(OpenSession { handle: SessionHandle { channel, session, generation: wish.generation }, stream })
     };
     match tokio::time::timeout(OPENING, opening).await {
         Ok(opened) => opened,

@@ -177,7 +177,7 @@ fn a_task_is_in_a_group_of_the_gateways_own_where_that_of_its_agent_is_not_there
         let resources = nomad::Resources { linux_resources: Some(linux), ..Default::default() };
         let mut plan = crate::from_proto::plan(&task([]), &session(PluginConfig::default())).unwrap();
         plan.task.cgroup = Some(theirs.clone());
-        settle_group(&mut plan, &nomad::TaskConfig { resources: Some(resources), ..task([]) });
+        resolve_cgroup(&mut plan, &nomad::TaskConfig { resources: Some(resources), ..task([]) });
         (plan.task.cgroup, plan.warnings)
     };
     assert_eq!(of(dir.path()), (Some(theirs.clone()), Vec::new()));

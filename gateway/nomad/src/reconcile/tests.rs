@@ -8,7 +8,7 @@ use switchyard_core::spec::Meta;
 use switchyard_core::state::SandboxState;
 use switchyard_process::ProcessId;
 
-use super::seen::Seen;
+use super::references::AgentReferences;
 use super::*;
 use crate::identity::network_meta;
 
@@ -61,14 +61,14 @@ fn network(age: Duration) -> Sandbox {
 }
 
 #[track_caller]
-fn check_network(seen: &Seen, expected: bool, why: &str) {
+fn check_network(seen: &AgentReferences, expected: bool, why: &str) {
     assert_eq!(is_dangling_network(seen, GRACE * 2, later()), expected, "{why}");
 }
 
 /// What is said of a network of this age without tasks, whose allocation is there.
-fn is_dangling_network(seen: &Seen, age: Duration, now: (Instant, SystemTime)) -> bool {
+fn is_dangling_network(seen: &AgentReferences, age: Duration, now: (Instant, SystemTime)) -> bool {
     let agent = agent().expect("it has a directory");
-    seen.is_settled("1", &network(age), &agent, GRACE, now) && seen.is_unheard_of("1", NETWORK)
+    seen.is_past_grace("1", &network(age), &agent, GRACE, now) && seen.is_unreferenced("1", NETWORK)
 }
 
 fn later() -> (Instant, SystemTime) {
@@ -77,10 +77,10 @@ fn later() -> (Instant, SystemTime) {
 
 #[test]
 fn a_task_that_no_session_has_named_is_dangling_once_its_agent_is_here_for_a_while() {
-    let seen = Seen::new(Some(BEGAN));
+    let seen = AgentReferences::new(Some(BEGAN));
     let old = sandbox(GRACE * 2);
     assert!(!seen.is_dangling("1", &old, GRACE, later()), "its agent is not here");
-    seen.agent("1", agent());
+    seen.note_agent("1", agent());
     assert!(!seen.is_dangling("1", &old, GRACE, (Instant::now(), SystemTime::now())), "it has just come");
     assert!(seen.is_dangling("1", &old, GRACE, later()));
     assert!(!seen.is_dangling("2", &old, GRACE, later()), "another session has another agent");
@@ -89,10 +89,10 @@ fn a_task_that_no_session_has_named_is_dangling_once_its_agent_is_here_for_a_whi
 
 #[test]
 fn a_task_that_any_session_has_named_is_known_until_it_is_destroyed() {
-    let seen = Seen::new(Some(BEGAN));
+    let seen = AgentReferences::new(Some(BEGAN));
     let old = sandbox(GRACE * 2);
-    seen.agent("1", agent());
-    seen.task("2", ID);
+    seen.note_agent("1", agent());
+    seen.note_task("2", ID);
     assert!(!seen.is_dangling("1", &old, GRACE, later()));
     seen.forget(ID);
     assert!(seen.is_dangling("1", &old, GRACE, later()));
@@ -100,19 +100,19 @@ fn a_task_that_any_session_has_named_is_known_until_it_is_destroyed() {
 
 #[test]
 fn a_session_that_has_ended_knows_nothing_any_more() {
-    let seen = Seen::new(Some(BEGAN));
-    seen.agent("1", agent());
-    seen.task("2", ID);
-    seen.keep(&[open("1")], |_| true);
+    let seen = AgentReferences::new(Some(BEGAN));
+    seen.note_agent("1", agent());
+    seen.note_task("2", ID);
+    seen.retain(&[open("1")], |_| true);
     assert!(seen.is_dangling("1", &sandbox(GRACE * 2), GRACE, later()));
 }
 
 #[test]
 fn an_agent_of_another_directory_is_no_reason_and_neither_is_a_network_or_what_says_nothing() {
-    let seen = Seen::new(Some(BEGAN));
-    seen.agent("1", Agent::new("/srv/nomad/alloc/3a7c"));
+    let seen = AgentReferences::new(Some(BEGAN));
+    seen.note_agent("1", Agent::new("/srv/nomad/alloc/3a7c"));
     assert!(!seen.is_dangling("1", &sandbox(GRACE * 2), GRACE, later()));
-    seen.agent("1", agent());
+    seen.note_agent("1", agent());
     let network =
         Sandbox { meta: Arc::new(network_meta("3a7c", "", None, SystemTime::UNIX_EPOCH)), ..sandbox(GRACE) };
     assert!(!seen.is_dangling("1", &network, GRACE, later()));
@@ -120,15 +120,15 @@ fn an_agent_of_another_directory_is_no_reason_and_neither_is_a_network_or_what_s
 
 #[test]
 fn a_network_that_an_agent_has_not_asked_for_in_all_its_present_life_is_dangling() {
-    let seen = Seen::new(Some(BEGAN));
+    let seen = AgentReferences::new(Some(BEGAN));
     check_network(&seen, false, "its agent is not here");
-    seen.life("1", life(1));
-    seen.agent("1", agent());
+    seen.note_process("1", life(1));
+    seen.note_agent("1", agent());
     check_network(&seen, true, "nobody knows it");
     assert!(!is_dangling_network(&seen, GRACE / 2, later()), "it is young");
     let now = (Instant::now(), SystemTime::now());
     assert!(!is_dangling_network(&seen, GRACE * 2, now), "the agent has just come");
-    seen.network("1", NETWORK);
+    seen.note_network("1", NETWORK);
     check_network(&seen, false, "it is asked for");
     seen.forget(NETWORK);
     check_network(&seen, true, "it is not needed any more");
@@ -136,44 +136,44 @@ fn a_network_that_an_agent_has_not_asked_for_in_all_its_present_life_is_dangling
 
 #[test]
 fn a_network_is_left_alone_while_the_daemon_may_not_have_heard_that_it_is_needed() {
-    let seen = Seen::new(Some(BEGAN));
-    seen.agent("1", agent());
+    let seen = AgentReferences::new(Some(BEGAN));
+    seen.note_agent("1", agent());
     check_network(&seen, false, "who calls is not known");
-    seen.life("1", life(0));
+    seen.note_process("1", life(0));
     check_network(&seen, false, "the agent was there before the daemon");
-    let seen = Seen::new(None);
-    seen.life("1", life(1));
-    seen.agent("1", agent());
+    let seen = AgentReferences::new(None);
+    seen.note_process("1", life(1));
+    seen.note_agent("1", agent());
     check_network(&seen, false, "it is not known when the daemon began");
 }
 
 #[test]
 fn a_plugin_that_comes_back_to_the_same_agent_knows_its_networks_and_a_new_agent_does_not() {
-    let seen = Seen::new(Some(BEGAN));
-    seen.life("0", life(1));
-    seen.network("0", NETWORK);
-    seen.keep(&[], |_| true);
-    seen.life("1", life(1));
-    seen.agent("1", agent());
-    seen.keep(&[open("1")], |_| true);
+    let seen = AgentReferences::new(Some(BEGAN));
+    seen.note_process("0", life(1));
+    seen.note_network("0", NETWORK);
+    seen.retain(&[], |_| true);
+    seen.note_process("1", life(1));
+    seen.note_agent("1", agent());
+    seen.retain(&[open("1")], |_| true);
     check_network(&seen, false, "the plugin alone was killed");
     // The agent reattaches to its plugin.
-    seen.life("1", life(2));
+    seen.note_process("1", life(2));
     let agent = agent().expect("it has a directory");
     assert!(seen.agents("1").is_empty(), "it has to show itself, and gets its time, again");
-    seen.agent("1", Some(agent));
+    seen.note_agent("1", Some(agent));
     check_network(&seen, true, "its first life needed it");
-    seen.network("1", NETWORK);
+    seen.note_network("1", NETWORK);
     check_network(&seen, false, "so does its second");
 }
 
 #[test]
 fn what_a_caller_that_nobody_knows_has_asked_for_is_needed() {
-    let seen = Seen::new(Some(BEGAN));
-    seen.network("0", NETWORK);
-    seen.life("1", life(1));
-    seen.agent("1", agent());
+    let seen = AgentReferences::new(Some(BEGAN));
+    seen.note_network("0", NETWORK);
+    seen.note_process("1", life(1));
+    seen.note_agent("1", agent());
     check_network(&seen, false, "somebody asked for it");
-    seen.keep(&[open("1")], |_| false);
+    seen.retain(&[open("1")], |_| false);
     check_network(&seen, true, "that one was another of the same name");
 }

@@ -2,7 +2,7 @@
 
 use switchyard_proto::nomad::shared::hclspec;
 
-use super::{Entry, FLAG, NUMBER, PAIRS, TEXT, TEXTS, attr, block, blocks, object, required};
+use super::{FLAG, NUMBER, PAIRS, SchemaEntry, TEXT, TEXTS, attr, block, blocks, object, required};
 
 /// The schema of a task's configuration.
 pub(crate) fn task_schema() -> hclspec::Spec {
@@ -18,7 +18,7 @@ pub(crate) fn task_schema() -> hclspec::Spec {
     )
 }
 
-fn image() -> Vec<Entry> {
+fn image() -> Vec<SchemaEntry> {
     vec![
         required("image", TEXT),
         attr("load", TEXT),
@@ -37,7 +37,7 @@ fn image() -> Vec<Entry> {
     ]
 }
 
-fn process() -> Vec<Entry> {
+fn process() -> Vec<SchemaEntry> {
     vec![
         attr("entrypoint", TEXTS),
         attr("command", TEXT),
@@ -53,7 +53,7 @@ fn process() -> Vec<Entry> {
     ]
 }
 
-fn security() -> Vec<Entry> {
+fn security() -> Vec<SchemaEntry> {
     vec![
         attr("privileged", FLAG),
         attr("cap_add", TEXTS),
@@ -69,7 +69,7 @@ fn security() -> Vec<Entry> {
     ]
 }
 
-fn network() -> Vec<Entry> {
+fn network() -> Vec<SchemaEntry> {
     vec![
         attr("network_mode", TEXT),
         attr("network_aliases", TEXTS),
@@ -86,7 +86,7 @@ fn network() -> Vec<Entry> {
     ]
 }
 
-fn storage() -> Vec<Entry> {
+fn storage() -> Vec<SchemaEntry> {
     vec![
         attr("volumes", TEXTS),
         attr("volume_driver", TEXT),
@@ -102,7 +102,7 @@ fn storage() -> Vec<Entry> {
     ]
 }
 
-fn mount() -> Vec<Entry> {
+fn mount() -> Vec<SchemaEntry> {
     vec![
         attr("type", TEXT),
         attr("target", TEXT),
@@ -121,7 +121,7 @@ fn mount() -> Vec<Entry> {
     ]
 }
 
-fn resources() -> Vec<Entry> {
+fn resources() -> Vec<SchemaEntry> {
     vec![
         attr("cpu_hard_limit", FLAG),
         attr("cpu_cfs_period", NUMBER),
@@ -134,7 +134,7 @@ fn resources() -> Vec<Entry> {
     ]
 }
 
-fn without_effect() -> Vec<Entry> {
+fn without_effect() -> Vec<SchemaEntry> {
     vec![
         block("logging", [attr("type", TEXT), attr("driver", TEXT), attr("config", PAIRS)]),
         block("healthchecks", [attr("disable", FLAG)]),

@@ -5,7 +5,7 @@ use std::io;
 
 use url::Url;
 
-use super::spdy::{Event, Spdy};
+use super::spdy::{ClientEvent, Spdy};
 use crate::session::Streams;
 
 /// What a session gave to its end.
@@ -54,7 +54,7 @@ pub async fn exec(url: &Url, protocol: &str, streams: Streams, stdin: &[u8]) -> 
     let receive = async {
         let mut ended = Ended::default();
         while let Some(event) = receiver.event().await? {
-            let Event::Data { stream, bytes, end } = event else { continue };
+            let ClientEvent::Data { stream, bytes, end } = event else { continue };
             let name = names.get(&stream).copied().unwrap_or("unknown");
             match name {
                 "stdout" => ended.stdout.extend_from_slice(&bytes),

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use url::Url;
 
-use super::{Refused, Stream, connect, request};
+use super::{UpgradeRefused, UpgradedStream, connect, request};
 use crate::spdy::frame::{self, Decoder, Status};
 use crate::spdy::header::Deflater;
 
@@ -22,7 +22,7 @@ pub struct Spdy {
 /// The sending half of a connection.
 #[derive(Debug)]
 pub struct Sender {
-    io: WriteHalf<Box<dyn Stream>>,
+    io: WriteHalf<Box<dyn UpgradedStream>>,
     deflater: Deflater,
     next: u32,
 }
@@ -30,7 +30,7 @@ pub struct Sender {
 /// The receiving half of a connection.
 #[derive(Debug)]
 pub struct Receiver {
-    io: ReadHalf<Box<dyn Stream>>,
+    io: ReadHalf<Box<dyn UpgradedStream>>,
     buffer: BytesMut,
     decoder: Decoder,
 }
@@ -38,7 +38,7 @@ pub struct Receiver {
 /// What the server has sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the frames")]
-pub enum Event {
+pub enum ClientEvent {
     /// SYN_REPLY.
     Replied { stream: u32 },
     /// Some bytes of a data frame; `end` with the last ones of a frame with FIN.
@@ -61,7 +61,7 @@ impl Spdy {
     /// # Errors
     ///
     /// Those of the connection; inside, the answer if it is no upgrade.
-    pub async fn open(url: &Url, protocols: &[&str]) -> io::Result<Result<Self, Refused>> {
+    pub async fn open(url: &Url, protocols: &[&str]) -> io::Result<Result<Self, UpgradeRefused>> {
         Self::over(Box::new(connect(url).await?), url, protocols).await
     }
 
@@ -71,10 +71,10 @@ impl Spdy {
     ///
     /// Those of the connection; inside, the answer if it is no upgrade.
     pub async fn over(
-        mut stream: Box<dyn Stream>,
+        mut stream: Box<dyn UpgradedStream>,
         url: &Url,
         protocols: &[&str],
-    ) -> io::Result<Result<Self, Refused>> {
+    ) -> io::Result<Result<Self, UpgradeRefused>> {
         let mut lines = vec![("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")];
         lines.extend(protocols.iter().map(|protocol| ("X-Stream-Protocol-Version", *protocol)));
         let answer = request(&mut stream, "POST", url, &lines).await?;
@@ -83,7 +83,7 @@ impl Spdy {
 
     /// Speaks SPDY over a connection that was upgraded.
     #[must_use]
-    pub fn begin(stream: Box<dyn Stream>, read_ahead: BytesMut) -> Self {
+    pub fn begin(stream: Box<dyn UpgradedStream>, read_ahead: BytesMut) -> Self {
         let (reader, writer) = split(stream);
         Self {
             sender: Sender { io: writer, deflater: Deflater::new(), next: 1 },
@@ -170,24 +170,26 @@ impl Receiver {
     /// # Errors
     ///
     /// Those of the connection, and frames that no server may send.
-    pub async fn event(&mut self) -> io::Result<Option<Event>> {
+    pub async fn event(&mut self) -> io::Result<Option<ClientEvent>> {
         loop {
             let event = self.decoder.next(&mut self.buffer).map_err(io::Error::other)?;
             match event {
-                Some(frame::Event::Replied { stream, .. }) => return Ok(Some(Event::Replied { stream })),
+                Some(frame::Event::Replied { stream, .. }) => {
+                    return Ok(Some(ClientEvent::Replied { stream }));
+                }
                 Some(frame::Event::Data { stream, bytes, end }) => {
-                    return Ok(Some(Event::Data { stream, bytes, end }));
+                    return Ok(Some(ClientEvent::Data { stream, bytes, end }));
                 }
                 Some(frame::Event::Reset { stream, status }) => {
-                    return Ok(Some(Event::Reset { stream, status }));
+                    return Ok(Some(ClientEvent::Reset { stream, status }));
                 }
-                Some(frame::Event::Ping { id }) => return Ok(Some(Event::Ping { id })),
-                Some(frame::Event::GoAway { status }) => return Ok(Some(Event::GoAway { status })),
+                Some(frame::Event::Ping { id }) => return Ok(Some(ClientEvent::Ping { id })),
+                Some(frame::Event::GoAway { status }) => return Ok(Some(ClientEvent::GoAway { status })),
                 Some(frame::Event::Window { stream, delta }) => {
-                    return Ok(Some(Event::Window { stream, delta }));
+                    return Ok(Some(ClientEvent::Window { stream, delta }));
                 }
                 Some(frame::Event::Opened { .. } | frame::Event::Settings { .. } | frame::Event::Ignored) => {
-                    return Ok(Some(Event::Other));
+                    return Ok(Some(ClientEvent::Other));
                 }
                 None => {}
             }

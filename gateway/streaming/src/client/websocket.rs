@@ -8,18 +8,18 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use url::Url;
 
-use super::{Refused, Stream, connect, request};
+use super::{UpgradeRefused, UpgradedStream, connect, request};
 use crate::websocket::bytes;
 
 /// A WebSocket, on the client's side.
-pub type WebSocket = WebSocketStream<Box<dyn Stream>>;
+pub type WebSocket = WebSocketStream<Box<dyn UpgradedStream>>;
 
 /// Opens a URL, offering these sub-protocols in one line; none if it is empty.
 ///
 /// # Errors
 ///
 /// Those of the connection; inside, the answer if it is no upgrade.
-pub async fn websocket(url: &Url, protocols: &str) -> io::Result<Result<WebSocket, Refused>> {
+pub async fn websocket(url: &Url, protocols: &str) -> io::Result<Result<WebSocket, UpgradeRefused>> {
     websocket_over(Box::new(connect(url).await?), url, protocols).await
 }
 
@@ -29,10 +29,10 @@ pub async fn websocket(url: &Url, protocols: &str) -> io::Result<Result<WebSocke
 ///
 /// Those of the connection; inside, the answer if it is no upgrade.
 pub async fn websocket_over(
-    mut stream: Box<dyn Stream>,
+    mut stream: Box<dyn UpgradedStream>,
     url: &Url,
     protocols: &str,
-) -> io::Result<Result<WebSocket, Refused>> {
+) -> io::Result<Result<WebSocket, UpgradeRefused>> {
     let key = generate_key();
     let mut lines = vec![
         ("Connection", "Upgrade"),
@@ -53,7 +53,7 @@ pub async fn websocket_over(
 
 /// The byte stream whose bytes are in the messages of a WebSocket.
 #[must_use]
-pub fn tunnel(socket: WebSocket) -> Box<dyn Stream> {
+pub fn tunnel(socket: WebSocket) -> Box<dyn UpgradedStream> {
     let (reader, writer) = bytes(socket);
     Box::new(join(reader, writer))
 }

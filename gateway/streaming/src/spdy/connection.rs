@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::flow::{Flow, STREAM_UNTOLD};
+use super::flow::{Flow, STREAM_UNACKNOWLEDGED};
 use super::frame::{self, Decoder, Event, FrameError, Status};
 use super::header::{Deflater, Headers};
-use super::table::{Refused, Target};
+use super::table::{OpenError, Target};
 use crate::batch::{Batch, within};
 use crate::buffers::Buffers;
 use crate::channel::{Budget, Inbound, Item, OUT_QUEUE, Out, Outbound};
@@ -50,7 +50,7 @@ pub(crate) struct Incoming {
 
 /// Why a connection ended before its session did.
 #[derive(Debug, thiserror::Error)]
-enum Broken {
+enum SpdyError {
     #[error("the client has closed the connection")]
     Closed,
     #[error("the connection is broken")]
@@ -63,7 +63,7 @@ enum Broken {
     Window,
 }
 
-struct Reader {
+struct SpdyReader {
     io: Box<dyn AsyncRead + Send + Unpin>,
     buffer: BytesMut,
     decoder: Decoder,
@@ -76,7 +76,7 @@ struct Reader {
     probe: Probe,
 }
 
-struct Writer {
+struct SpdyWriter {
     io: Box<dyn AsyncWrite + Send + Unpin>,
     flow: Arc<Flow>,
     control: mpsc::Receiver<Bytes>,
@@ -97,7 +97,7 @@ pub(crate) async fn serve<F>(
     let (out, outs) = mpsc::channel(OUT_QUEUE);
     let (incoming, streams) = mpsc::channel(INCOMING_QUEUE);
     let flow = Arc::new(Flow::new(MAX_STREAMS, control, end.clone()));
-    let mut reader = Reader {
+    let mut reader = SpdyReader {
         io: io.reader,
         buffer: io.read_ahead,
         decoder: Decoder::new(),
@@ -109,12 +109,12 @@ pub(crate) async fn serve<F>(
         activity: Arc::clone(&io.activity),
         probe: io.probe,
     };
-    let writer = Writer { io: io.writer, flow, control: controls, out: outs, activity: io.activity };
+    let writer = SpdyWriter { io: io.writer, flow, control: controls, out: outs, activity: io.activity };
     let protocol = CancellationToken::new();
     let reading = async {
         let broken = reader.run().await;
         debug!(reason = &broken as &dyn std::error::Error, "streaming connection ends");
-        if !matches!(broken, Broken::Closed | Broken::Io(_)) {
+        if !matches!(broken, SpdyError::Closed | SpdyError::Io(_)) {
             protocol.cancel();
         }
     };
@@ -126,9 +126,9 @@ pub(crate) async fn serve<F>(
 
 // === impl Reader ===
 
-impl Reader {
+impl SpdyReader {
     /// Reads until the connection ends, and says why.
-    async fn run(&mut self) -> Broken {
+    async fn run(&mut self) -> SpdyError {
         let mut buffers = Buffers::default();
         let mut size = READ.0;
         loop {
@@ -138,23 +138,23 @@ impl Reader {
             buffers.make_room(&mut self.buffer, size / 2, size);
             let room = self.buffer.capacity() - self.buffer.len();
             match self.io.read_buf(&mut self.buffer).await {
-                Ok(0) => return Broken::Closed,
+                Ok(0) => return SpdyError::Closed,
                 Ok(read) if read == room => size = (size * 2).min(READ.1),
                 Ok(_) => {}
                 Err(error) => return error.into(),
             }
-            self.activity.note();
+            self.activity.record();
         }
     }
 
-    async fn handle_all(&mut self) -> Result<(), Broken> {
+    async fn handle_all(&mut self) -> Result<(), SpdyError> {
         while let Some(event) = self.decoder.next(&mut self.buffer)? {
             self.handle(event).await?;
         }
         Ok(())
     }
 
-    async fn handle(&mut self, event: Event) -> Result<(), Broken> {
+    async fn handle(&mut self, event: Event) -> Result<(), SpdyError> {
         match event {
             Event::Opened { stream, headers, end } => self.open(stream, headers, end).await,
             Event::Data { stream, bytes, end } => self.data(stream, bytes, end).await,
@@ -165,14 +165,14 @@ impl Reader {
             Event::Settings { initial_window: Some(window) } => {
                 let set = self.flow.table().set_initial_window(window);
                 self.flow.wake();
-                set.map_err(|_| Broken::Window)
+                set.map_err(|_| SpdyError::Window)
             }
             Event::Window { stream, delta } => {
                 let opened = self.flow.table().open_window(stream, delta);
                 self.flow.wake();
                 match opened {
                     Ok(()) => Ok(()),
-                    Err(_) if stream == 0 => Err(Broken::Window),
+                    Err(_) if stream == 0 => Err(SpdyError::Window),
                     Err(_) => {
                         self.flow.reset(stream);
                         self.flow.send(frame::reset(stream, Status::FlowControl)).await;
@@ -194,13 +194,13 @@ impl Reader {
         }
     }
 
-    async fn open(&mut self, id: u32, headers: Headers, end: bool) -> Result<(), Broken> {
+    async fn open(&mut self, id: u32, headers: Headers, end: bool) -> Result<(), SpdyError> {
         let (sender, queue) = mpsc::unbounded_channel();
         let opened = self.flow.table().open(id, sender);
         match opened {
             Ok(()) => {}
-            Err(Refused::Protocol) => return Err(Broken::Order(id)),
-            Err(Refused::Limit) => {
+            Err(OpenError::Protocol) => return Err(SpdyError::Order(id)),
+            Err(OpenError::Limit) => {
                 self.flow.send(frame::reset(id, Status::Refused)).await;
                 return Ok(());
             }
@@ -217,7 +217,7 @@ impl Reader {
         slot.send(Incoming {
             id,
             headers,
-            inbound: Inbound::new(id, queue, flow.clone(), STREAM_UNTOLD),
+            inbound: Inbound::new(id, queue, flow.clone(), STREAM_UNACKNOWLEDGED),
             outbound: Outbound::new(id, self.out.clone(), flow),
         });
         if end {
@@ -226,20 +226,20 @@ impl Reader {
         Ok(())
     }
 
-    async fn data(&mut self, id: u32, bytes: Bytes, end: bool) -> Result<(), Broken> {
+    async fn data(&mut self, id: u32, bytes: Bytes, end: bool) -> Result<(), SpdyError> {
         let target = self.flow.table().target(id);
         match target {
             Target::Queue(queue) if !bytes.is_empty() => {
                 let length = bytes.len();
-                let piece = self.budget.admit(bytes, &self.probe).await.ok_or(Broken::Closed)?;
+                let piece = self.budget.admit(bytes, &self.probe).await.ok_or(SpdyError::Closed)?;
                 if queue.send(Item::Piece(piece)).is_err() {
-                    self.flow.discarded(length).await;
+                    self.flow.connection_consumed(length).await;
                 }
             }
             Target::Queue(_) => {}
-            Target::Nowhere => self.flow.discarded(bytes.len()).await,
+            Target::Nowhere => self.flow.connection_consumed(bytes.len()).await,
             Target::Unknown => {
-                self.flow.discarded(bytes.len()).await;
+                self.flow.connection_consumed(bytes.len()).await;
                 self.flow.send(frame::reset(id, Status::InvalidStream)).await;
             }
         }
@@ -259,7 +259,7 @@ impl Reader {
 
 // === impl Writer ===
 
-impl Writer {
+impl SpdyWriter {
     /// Writes what it is given until it is told to close. Its queues end with it, so that nobody waits for them.
     async fn run(mut self, end: &CancellationToken, protocol: &CancellationToken) -> io::Result<()> {
         let mut batch = Batch::default();

@@ -18,20 +18,20 @@ pub(crate) const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = BUDGET;
 
 /// What a stream's window is short of at its begin: told to the client with the first bytes that are taken.
-pub(crate) const STREAM_UNTOLD: u32 = STREAM_WINDOW - INITIAL_WINDOW;
+pub(crate) const STREAM_UNACKNOWLEDGED: u32 = STREAM_WINDOW - INITIAL_WINDOW;
 
-type Streams = Table<mpsc::UnboundedSender<Item>>;
+type StreamTable = Table<mpsc::UnboundedSender<Item>>;
 
 /// The streams of a connection, shared by what reads it and all that write to it.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    table: Mutex<Streams>,
+    table: Mutex<StreamTable>,
     /// A window was opened, or a stream reset.
     changed: Notify,
     /// Frames without data, which overtake those with data.
     control: mpsc::Sender<Bytes>,
     /// Bytes taken from the connection that the client has not yet been told of.
-    untold: AtomicU32,
+    unacknowledged: AtomicU32,
     /// The client has gone, or the session must end: nobody opens a window any more.
     end: CancellationToken,
 }
@@ -42,12 +42,12 @@ impl Flow {
             table: Mutex::new(Table::new(limit)),
             changed: Notify::new(),
             control,
-            untold: AtomicU32::new(CONNECTION_WINDOW - INITIAL_WINDOW),
+            unacknowledged: AtomicU32::new(CONNECTION_WINDOW - INITIAL_WINDOW),
             end,
         }
     }
 
-    pub(super) fn table(&self) -> MutexGuard<'_, Streams> {
+    pub(super) fn table(&self) -> MutexGuard<'_, StreamTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,20 +85,20 @@ impl Flow {
     }
 
     /// Bytes of a stream were taken: tells the client, in large steps.
-    pub(crate) async fn taken(&self, stream: u32, untold: &mut u32, length: usize) {
+    pub(crate) async fn stream_consumed(&self, stream: u32, untold: &mut u32, length: usize) {
         if *untold >= STREAM_WINDOW / 2 {
             let delta = std::mem::take(untold);
             self.send(frame::window(stream, delta)).await;
         }
-        self.discarded(length).await;
+        self.connection_consumed(length).await;
     }
 
     /// Bytes of the connection were taken, by a stream or by nobody.
-    pub(crate) async fn discarded(&self, length: usize) {
+    pub(crate) async fn connection_consumed(&self, length: usize) {
         let length = u32::try_from(length).unwrap_or(CONNECTION_WINDOW);
-        let untold = self.untold.fetch_add(length, Ordering::Relaxed).saturating_add(length);
+        let untold = self.unacknowledged.fetch_add(length, Ordering::Relaxed).saturating_add(length);
         if untold >= CONNECTION_WINDOW / 2 {
-            let delta = self.untold.swap(0, Ordering::Relaxed);
+            let delta = self.unacknowledged.swap(0, Ordering::Relaxed);
             if delta > 0 {
                 self.send(frame::window(0, delta)).await;
             }
@@ -107,13 +107,13 @@ impl Flow {
 
     /// Bytes of the connection were dropped with their stream. They are told at once if the queue has room, else with
     /// the next bytes that are taken.
-    pub(crate) fn dropped(&self, length: usize) {
+    pub(crate) fn connection_dropped(&self, length: usize) {
         let length = u32::try_from(length).unwrap_or(CONNECTION_WINDOW);
-        let untold = self.untold.fetch_add(length, Ordering::Relaxed).saturating_add(length);
+        let untold = self.unacknowledged.fetch_add(length, Ordering::Relaxed).saturating_add(length);
         if untold >= CONNECTION_WINDOW / 2
             && let Ok(slot) = self.control.try_reserve()
         {
-            slot.send(frame::window(0, self.untold.swap(0, Ordering::Relaxed)));
+            slot.send(frame::window(0, self.unacknowledged.swap(0, Ordering::Relaxed)));
         }
     }
 

@@ -10,7 +10,7 @@ use super::frame::{INITIAL_WINDOW, MAX_WINDOW};
 /// The streams of a connection. `Q` is where the bytes of a stream go.
 #[derive(Debug)]
 pub(crate) struct Table<Q> {
-    streams: HashMap<u32, Stream<Q>>,
+    streams: HashMap<u32, StreamState<Q>>,
     /// How many streams may be open at a time.
     limit: usize,
     /// The last stream that the client opened.
@@ -26,7 +26,7 @@ pub(crate) struct Table<Q> {
 }
 
 #[derive(Debug)]
-struct Stream<Q> {
+struct StreamState<Q> {
     queue: Option<Q>,
     /// What may be sent; below zero if more was sent before the client was seen to control the flow.
     window: i64,
@@ -35,7 +35,7 @@ struct Stream<Q> {
 
 /// Why a stream is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum OpenError {
     /// The client's numbers are wrong, so it cannot be known what it means: the connection ends.
     Protocol,
     /// There are as many as there may be.
@@ -85,23 +85,23 @@ impl<Q: Clone> Table<Q> {
     }
 
     /// The client opens a stream: its number is odd, and above those before.
-    pub(crate) fn open(&mut self, id: u32, queue: Q) -> Result<(), Refused> {
+    pub(crate) fn open(&mut self, id: u32, queue: Q) -> Result<(), OpenError> {
         if id.is_multiple_of(2) || id <= self.last {
-            return Err(Refused::Protocol);
+            return Err(OpenError::Protocol);
         }
         self.last = id;
         if self.streams.len() >= self.limit {
-            return Err(Refused::Limit);
+            return Err(OpenError::Limit);
         }
-        self.streams.insert(id, Stream { queue: Some(queue), window: self.initial, sent_end: false });
+        self.streams.insert(id, StreamState { queue: Some(queue), window: self.initial, sent_end: false });
         Ok(())
     }
 
     /// Where bytes of this stream go.
     pub(crate) fn target(&self, id: u32) -> Target<Q> {
         match self.streams.get(&id) {
-            Some(Stream { queue: Some(queue), .. }) => Target::Queue(queue.clone()),
-            Some(Stream { queue: None, .. }) => Target::Nowhere,
+            Some(StreamState { queue: Some(queue), .. }) => Target::Queue(queue.clone()),
+            Some(StreamState { queue: None, .. }) => Target::Nowhere,
             // It was closed, and these bytes were under way.
             None if id % 2 == 1 && id <= self.last => Target::Nowhere,
             None => Target::Unknown,

@@ -39,7 +39,7 @@ pub(super) struct Wanted {
     pub(super) closes: bool,
 }
 
-struct Reader {
+struct ChannelReader {
     stream: SplitStream<Socket>,
     queues: HashMap<u8, mpsc::UnboundedSender<Item>>,
     closes: bool,
@@ -48,7 +48,7 @@ struct Reader {
     activity: Arc<Activity>,
 }
 
-struct Writer {
+struct ChannelWriter {
     sink: SplitSink<Socket, Message>,
     out: mpsc::Receiver<Out>,
     activity: Arc<Activity>,
@@ -56,7 +56,7 @@ struct Writer {
 
 /// Why a connection ended before its session did.
 #[derive(Debug, thiserror::Error)]
-enum Broken {
+enum ChannelError {
     #[error("the client has closed the connection")]
     Closed,
     #[error(transparent)]
@@ -85,13 +85,13 @@ pub(super) async fn serve<F>(
     }
     let budget = Budget::new();
     let closes = wanted.closes;
-    let mut reader = Reader { stream, queues, closes, budget, probe, activity: Arc::clone(&activity) };
-    let writer = Writer { sink, out: outs, activity };
+    let mut reader = ChannelReader { stream, queues, closes, budget, probe, activity: Arc::clone(&activity) };
+    let writer = ChannelWriter { sink, out: outs, activity };
     let last = OnceLock::new();
     let reading = async {
         let broken = reader.run().await;
         debug!(reason = &broken as &dyn std::error::Error, "streaming connection ends");
-        if let Broken::Socket(error) = broken {
+        if let ChannelError::Socket(error) = broken {
             let _first = last.set(farewell(&error));
         }
     };
@@ -131,21 +131,21 @@ impl Channels {
 
 // === impl Reader ===
 
-impl Reader {
+impl ChannelReader {
     /// Reads until the connection ends, and says why.
-    async fn run(&mut self) -> Broken {
+    async fn run(&mut self) -> ChannelError {
         loop {
             let bytes = match self.stream.next().await {
                 Some(Ok(Message::Binary(bytes))) => bytes,
                 Some(Ok(Message::Text(text))) => text.into(),
                 // Pings are answered below this, and keep no session alive.
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
-                Some(Ok(Message::Close(_))) | None => return Broken::Closed,
+                Some(Ok(Message::Close(_))) | None => return ChannelError::Closed,
                 Some(Err(error)) => return error.into(),
             };
-            self.activity.note();
+            self.activity.record();
             if self.message(bytes).await.is_none() {
-                return Broken::Closed;
+                return ChannelError::Closed;
             }
         }
     }
@@ -173,7 +173,7 @@ impl Reader {
 
 // === impl Writer ===
 
-impl Writer {
+impl ChannelWriter {
     /// Writes what it is given until it is told to close, and `last` if that was set meanwhile.
     async fn run(
         mut self,
@@ -189,7 +189,7 @@ impl Writer {
                     message.put_u8(channel);
                     message.put(bytes);
                     self.send(Message::Binary(message.freeze()), end).await?;
-                    self.activity.note();
+                    self.activity.record();
                 }
                 Out::Close => {
                     let normal = || CloseFrame { code: CloseCode::Normal, reason: "".into() };

@@ -34,7 +34,7 @@ pub(crate) async fn remote_command(
             Streams { .. } => ERROR,
         };
         channels.send(first, Bytes::new()).await;
-        let channels = remote_command::Channels {
+        let channels = remote_command::CommandStreams {
             error: channels.outbound(ERROR),
             stdin: channels.inbound(STDIN),
             stdout: streams.stdout.then(|| channels.outbound(STDOUT)),

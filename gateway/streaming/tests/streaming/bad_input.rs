@@ -4,7 +4,7 @@ use futures::SinkExt;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use switchyard_streaming::Config;
-use switchyard_streaming::client::{Event, Spdy, exec, websocket};
+use switchyard_streaming::client::{ClientEvent, Spdy, exec, websocket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -30,7 +30,7 @@ async fn send(server: &Running, bytes: &[u8]) -> Option<u32> {
     sender.raw(bytes).await.unwrap();
     let mut status = None;
     while let Ok(Some(event)) = soon(receiver.event()).await {
-        if let Event::GoAway { status: told } = event {
+        if let ClientEvent::GoAway { status: told } = event {
             status = Some(told);
         }
     }
@@ -95,8 +95,10 @@ async fn a_window_opened_too_far_resets_its_stream_alone() {
     let mut errors = Vec::new();
     while let Some(event) = soon(receiver.event()).await.unwrap() {
         match event {
-            Event::Reset { stream, status } => reset = Some((stream, status)),
-            Event::Data { stream, bytes, .. } if stream == streams[3] => errors.extend_from_slice(&bytes),
+            ClientEvent::Reset { stream, status } => reset = Some((stream, status)),
+            ClientEvent::Data { stream, bytes, .. } if stream == streams[3] => {
+                errors.extend_from_slice(&bytes)
+            }
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Exec and attach over SPDY: output, input and its end, status in every version, sizes, and clients that go away.
 
 use serde_json::{Value, json};
-use switchyard_streaming::client::{Event, Spdy, exec};
+use switchyard_streaming::client::{ClientEvent, Spdy, exec};
 use switchyard_streaming::{Config, Output, Refusal, Streams};
 use tokio::net::unix::pipe;
 
@@ -159,7 +159,7 @@ async fn a_process_that_ends_does_not_wait_for_input() {
     while let Some(event) = soon(receiver.event()).await.unwrap() {
         last = Some(event);
     }
-    assert_eq!(last, Some(Event::GoAway { status: 0 }));
+    assert_eq!(last, Some(ClientEvent::GoAway { status: 0 }));
 }
 
 #[tokio::test]
@@ -218,9 +218,9 @@ async fn pings_are_answered_and_streams_nobody_wants_are_reset() {
     let mut resets = Vec::new();
     while !pinged || resets.len() < 2 {
         match soon(receiver.event()).await.unwrap().unwrap() {
-            Event::Ping { id } => pinged = id == 7,
-            Event::Reset { stream, .. } => resets.push(stream),
-            Event::Replied { .. } => {}
+            ClientEvent::Ping { id } => pinged = id == 7,
+            ClientEvent::Reset { stream, .. } => resets.push(stream),
+            ClientEvent::Replied { .. } => {}
             other => panic!("{other:?}"),
         }
     }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use switchyard_streaming::client::{Event, Spdy, exec};
+use switchyard_streaming::client::{ClientEvent, Spdy, exec};
 use switchyard_streaming::{Config, Connection, Dial, Input, Output, Refusal};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
@@ -156,8 +156,8 @@ async fn no_more_is_sent_than_a_clients_window_has_room_for() {
     for room in [10_000, 10_001, 200_000] {
         while got < room {
             match soon(spdy.receiver.event()).await.unwrap().unwrap() {
-                Event::Data { bytes, .. } => got += bytes.len(),
-                other => assert!(matches!(other, Event::Replied { .. }), "{other:?}"),
+                ClientEvent::Data { bytes, .. } => got += bytes.len(),
+                other => assert!(matches!(other, ClientEvent::Replied { .. }), "{other:?}"),
             }
         }
         assert_eq!(got, room);
@@ -186,14 +186,16 @@ async fn a_client_that_keeps_to_its_windows_gets_new_ones() {
             continue;
         }
         match soon(spdy.receiver.event()).await.unwrap().unwrap() {
-            Event::Window { stream: 0, delta } => connection += delta,
-            Event::Window { delta, .. } => stream += delta,
-            other => assert!(matches!(other, Event::Replied { .. }), "{other:?}"),
+            ClientEvent::Window { stream: 0, delta } => connection += delta,
+            ClientEvent::Window { delta, .. } => stream += delta,
+            other => assert!(matches!(other, ClientEvent::Replied { .. }), "{other:?}"),
         }
     }
     while let Some(event) = soon(spdy.receiver.event()).await.unwrap() {
         match event {
-            Event::Data { stream, bytes, .. } if stream == streams[2] => output.extend_from_slice(&bytes),
+            ClientEvent::Data { stream, bytes, .. } if stream == streams[2] => {
+                output.extend_from_slice(&bytes)
+            }
             _ => {}
         }
     }
@@ -225,7 +227,7 @@ async fn a_forwarded_connection_that_is_not_read_leaves_the_others_alone() {
             window -= piece;
         }
         match timeout(Duration::from_millis(500), spdy.receiver.event()).await {
-            Ok(Ok(Some(Event::Window { stream, delta }))) if stream == streams[1] => window += delta,
+            Ok(Ok(Some(ClientEvent::Window { stream, delta }))) if stream == streams[1] => window += delta,
             Ok(event) => assert!(event.unwrap().is_some()),
             Err(_) => break,
         }
@@ -233,7 +235,7 @@ async fn a_forwarded_connection_that_is_not_read_leaves_the_others_alone() {
     spdy.sender.data(streams[3], b"still here", true).await.unwrap();
     loop {
         match soon(spdy.receiver.event()).await.unwrap().unwrap() {
-            Event::Data { stream, bytes, .. } if stream == streams[3] => {
+            ClientEvent::Data { stream, bytes, .. } if stream == streams[3] => {
                 assert_eq!(bytes, "still here");
                 break;
             }
@@ -268,7 +270,7 @@ async fn a_client_that_resets_what_it_opens_has_no_more_connections_than_another
     let listen = async {
         let mut said = Vec::new();
         loop {
-            if let Event::Data { bytes, end, .. } = receiver.event().await.unwrap().unwrap() {
+            if let ClientEvent::Data { bytes, end, .. } = receiver.event().await.unwrap().unwrap() {
                 said.extend_from_slice(&bytes);
                 if end {
                     return String::from_utf8(said).unwrap();
@@ -291,8 +293,8 @@ async fn a_session_ends_with_a_client_that_has_shut_its_windows() {
     let stdout = spdy.sender.open(&[("streamtype", "stdout")]).await.unwrap();
     loop {
         match soon(spdy.receiver.event()).await.unwrap().unwrap() {
-            Event::Data { stream, end: true, .. } if stream == stdout => break,
-            other => assert!(matches!(other, Event::Replied { .. }), "{other:?}"),
+            ClientEvent::Data { stream, end: true, .. } if stream == stdout => break,
+            other => assert!(matches!(other, ClientEvent::Replied { .. }), "{other:?}"),
         }
     }
     // What is left to say is the exit code, and there is no room for it.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use switchyard_streaming::client::{Event, Spdy};
+use switchyard_streaming::client::{ClientEvent, Spdy};
 use switchyard_streaming::{Config, Sessions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -71,12 +71,12 @@ async fn read(spdy: &mut Spdy, streams: &[u32]) -> HashMap<u32, Vec<u8>> {
     let mut got = HashMap::<u32, Vec<u8>>::new();
     while !open.is_empty() {
         match soon(spdy.receiver.event()).await.unwrap().expect("the connection stays") {
-            Event::Data { stream, bytes, end } => {
+            ClientEvent::Data { stream, bytes, end } => {
                 got.entry(stream).or_default().extend_from_slice(&bytes);
                 open.retain(|other| *other != stream || !end);
             }
-            Event::Reset { stream, .. } => open.retain(|other| *other != stream),
-            Event::Replied { .. } | Event::Window { .. } => {}
+            ClientEvent::Reset { stream, .. } => open.retain(|other| *other != stream),
+            ClientEvent::Replied { .. } | ClientEvent::Window { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -125,7 +125,7 @@ async fn much_is_forwarded_both_ways_unchanged() {
         let mut got = Vec::new();
         let mut open = 2;
         while open > 0 {
-            if let Event::Data { stream, bytes, end } = receiver.event().await.unwrap().unwrap() {
+            if let ClientEvent::Data { stream, bytes, end } = receiver.event().await.unwrap().unwrap() {
                 assert!(stream == data || (stream == error && bytes.is_empty()));
                 got.extend_from_slice(&bytes);
                 open -= i32::from(end);
@@ -224,9 +224,12 @@ async fn streams_that_make_no_sense_are_reset() {
     ];
     for headers in bad {
         let stream = spdy.sender.open(headers).await.unwrap();
-        assert_eq!(soon(spdy.receiver.event()).await.unwrap(), Some(Event::Replied { stream }));
+        assert_eq!(soon(spdy.receiver.event()).await.unwrap(), Some(ClientEvent::Replied { stream }));
         let reset = soon(spdy.receiver.event()).await.unwrap();
-        assert!(matches!(reset, Some(Event::Reset { stream: other, .. }) if other == stream), "{reset:?}");
+        assert!(
+            matches!(reset, Some(ClientEvent::Reset { stream: other, .. }) if other == stream),
+            "{reset:?}"
+        );
     }
     let headers = [("streamtype", "data"), ("port", "80"), ("requestid", "1")];
     spdy.sender.open(&headers).await.unwrap();

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use switchyard_streaming::client::{Event, Refused, Spdy, connect, exec, request, websocket};
-use switchyard_streaming::{BindError, Config, Server, Tls};
+use switchyard_streaming::client::{ClientEvent, Spdy, UpgradeRefused, connect, exec, request, websocket};
+use switchyard_streaming::{BindError, Config, Server, TlsConfig};
 use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ use url::Url;
 
 use crate::support::{ALL, Happened, Loopback, STDOUT, given, serve, shell, soon};
 
-async fn refused(url: &Url, protocols: &[&str]) -> Refused {
+async fn refused(url: &Url, protocols: &[&str]) -> UpgradeRefused {
     soon(Spdy::open(url, protocols)).await.unwrap().unwrap_err()
 }
 
@@ -45,7 +45,7 @@ async fn what_cannot_be_served_is_told_when_it_is_bound() {
     let base = Some(Url::parse("unix:/run/socket").unwrap());
     let wrong = Server::bind(Config { base_url: base, ..Config::default() }).await.unwrap_err();
     assert!(matches!(wrong, BindError::BaseUrl { .. }), "{wrong}");
-    let tls = Some(Tls { certificates: "/absent/certificate".into(), key: "/absent/key".into() });
+    let tls = Some(TlsConfig { certificates: "/absent/certificate".into(), key: "/absent/key".into() });
     let absent = Server::bind(Config { tls, ..Config::default() }).await.unwrap_err();
     assert!(absent.to_string().contains("/absent/certificate"), "{absent}");
 }
@@ -165,7 +165,7 @@ async fn streams_that_are_not_opened_end_the_session_before_it_begins() {
     while let Some(event) = soon(receiver.event()).await.unwrap() {
         last = Some(event);
     }
-    assert_eq!(last, Some(Event::GoAway { status: 0 }));
+    assert_eq!(last, Some(ClientEvent::GoAway { status: 0 }));
     assert_eq!(soon(told.recv()).await, None, "it was never opened");
 }
 
@@ -229,8 +229,8 @@ async fn a_stop_does_not_wait_for_who_does_not_read() {
 }
 
 /// A certificate for 127.0.0.1, made now.
-fn certificate(dir: &Path) -> Tls {
-    let tls = Tls { certificates: dir.join("certificate.pem"), key: dir.join("key.pem") };
+fn certificate(dir: &Path) -> TlsConfig {
+    let tls = TlsConfig { certificates: dir.join("certificate.pem"), key: dir.join("key.pem") };
     let made = Command::new("openssl")
         .args([
             "req",
@@ -276,7 +276,7 @@ async fn sessions_are_served_with_tls() {
     }
     let mut output = Vec::new();
     while let Some(event) = soon(receiver.event()).await.unwrap() {
-        if let Event::Data { stream: 3, bytes, .. } = event {
+        if let ClientEvent::Data { stream: 3, bytes, .. } = event {
             output.extend_from_slice(&bytes);
         }
     }

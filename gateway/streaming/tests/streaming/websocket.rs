@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::{SinkExt, StreamExt};
 use serde_json::Value;
-use switchyard_streaming::client::{Event, Spdy, WebSocket, websocket};
+use switchyard_streaming::client::{ClientEvent, Spdy, WebSocket, websocket};
 use switchyard_streaming::{Config, Streams};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;
@@ -204,7 +204,7 @@ async fn the_tunnel_carries_spdy() {
     let receive = async {
         let mut got = Vec::new();
         loop {
-            if let Event::Data { stream: 3, bytes, end } = receiver.event().await.unwrap().unwrap() {
+            if let ClientEvent::Data { stream: 3, bytes, end } = receiver.event().await.unwrap().unwrap() {
                 got.extend_from_slice(&bytes);
                 if end {
                     return got;

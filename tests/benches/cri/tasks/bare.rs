@@ -21,21 +21,21 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::cni::Cni;
-use super::nomad::{Prepared, Wish};
+use super::nomad::{PreparedTask, TaskNetwork};
 use crate::Failure;
 use crate::side::{SNAPSHOTTER, scoped};
-use crate::stand::{OUR_NAMESPACE, Stand, THEIR_NAMESPACE};
+use crate::test_bed::{OUR_NAMESPACE, THEIR_NAMESPACE, TestBed};
 
 /// How long a process may take to end that was killed.
 const END: Duration = Duration::from_secs(20);
 
 /// The bare way. Clones share its connection.
 #[derive(Clone, Debug)]
-pub(super) struct Bare {
+pub(super) struct BareContainerd {
     containers: ContainersClient<Channel>,
     snapshots: SnapshotsClient<Channel>,
     tasks: TasksClient<Channel>,
-    model: Model,
+    model: ModelContainer,
     cni: Cni,
     /// Where namespaces are held.
     dir: PathBuf,
@@ -43,7 +43,7 @@ pub(super) struct Bare {
 
 /// What a container is like that our daemon has made.
 #[derive(Clone, Debug)]
-struct Model {
+struct ModelContainer {
     /// The allocation, whose name is in many places of the spec.
     alloc: String,
     /// Below it is what our daemon holds for a start.
@@ -57,7 +57,7 @@ struct Model {
 
 /// A container that runs.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct BareContainer {
     id: String,
     /// The file that holds its network namespace, the port it has, and what the plugins gave, if it has one.
     network: Option<(PathBuf, u16, Value)>,
@@ -65,9 +65,13 @@ pub(super) struct Running {
 
 // === impl Bare ===
 
-impl Bare {
+impl BareContainerd {
     /// Looks at the container of a task of ours that runs.
-    pub(super) async fn like(stand: &Stand, core: Channel, task: &Prepared) -> Result<Self, Failure> {
+    pub(super) async fn modelled_on(
+        stand: &TestBed,
+        core: Channel,
+        task: &PreparedTask,
+    ) -> Result<Self, Failure> {
         let mut containers = ContainersClient::new(core.clone());
         let mut snapshots = SnapshotsClient::new(core.clone());
         let all = containers.list(scoped(OUR_NAMESPACE, api::ListContainersRequest::default())).await?;
@@ -83,7 +87,7 @@ impl Bare {
         let request = snap::StatSnapshotRequest { snapshotter: SNAPSHOTTER.to_owned(), key };
         let stat = snapshots.stat(scoped(OUR_NAMESPACE, request)).await?.into_inner();
         let spec = found.spec.ok_or("the container has no spec")?;
-        let model = Model {
+        let model = ModelContainer {
             alloc,
             stage: stand.root.path().join("run/stage/").display().to_string(),
             spec: serde_json::from_slice(&spec.value)?,
@@ -99,12 +103,12 @@ impl Bare {
     }
 
     /// Makes and starts a container where this task would be; how long that took, from the first call to the last answer.
-    pub(super) async fn start(&mut self, task: &Prepared) -> Result<(Duration, Running), Failure> {
+    pub(super) async fn start(&mut self, task: &PreparedTask) -> Result<(Duration, BareContainer), Failure> {
         let id = random_name() + &random_name();
         let netns = self.dir.join(&id);
-        let network = match task.wish {
-            Wish::Host => None,
-            Wish::Own { port } => Some((netns, port)),
+        let network = match task.network {
+            TaskNetwork::Host => None,
+            TaskNetwork::Own { port } => Some((netns, port)),
         };
         let spec = self.model.spec_of(task, network.as_ref().map(|(path, _)| path.as_path()))?;
         let begin = Instant::now();
@@ -117,10 +121,10 @@ impl Bare {
             None => None,
         };
         self.make(&id, spec, task).await.map_err(|status| format!("bare start: {status}"))?;
-        Ok((begin.elapsed(), Running { id, network }))
+        Ok((begin.elapsed(), BareContainer { id, network }))
     }
 
-    async fn make(&mut self, id: &str, spec: Any, task: &Prepared) -> Result<(), Status> {
+    async fn make(&mut self, id: &str, spec: Any, task: &PreparedTask) -> Result<(), Status> {
         let container = api::Container {
             id: id.to_owned(),
             runtime: Some(self.model.runtime.clone()),
@@ -153,7 +157,7 @@ impl Bare {
     }
 
     /// Fails unless it runs.
-    pub(super) async fn must_run(&mut self, running: &Running) -> Result<(), Failure> {
+    pub(super) async fn assert_runs(&mut self, running: &BareContainer) -> Result<(), Failure> {
         let request = api::GetRequest { container_id: running.id.clone(), exec_id: String::new() };
         let process = self.tasks.get(scoped(THEIR_NAMESPACE, request)).await?.into_inner().process;
         let status = process.map(|process| process.status());
@@ -164,8 +168,8 @@ impl Bare {
     }
 
     /// Ends and removes it with all it has.
-    pub(super) async fn remove(&mut self, running: Running) -> Result<(), Failure> {
-        let Running { id, network } = running;
+    pub(super) async fn remove(&mut self, running: BareContainer) -> Result<(), Failure> {
+        let BareContainer { id, network } = running;
         let request = api::KillRequest {
             container_id: id.clone(),
             signal: u32::try_from(Signal::SIGKILL as i32)?,
@@ -194,10 +198,10 @@ impl Bare {
 
 // === impl Model ===
 
-impl Model {
+impl ModelContainer {
     /// The spec for this task: in its own allocation, with this network namespace or the host's, and with namespaces of its own that
     /// its runtime makes where ours has made them before.
-    fn spec_of(&self, task: &Prepared, netns: Option<&Path>) -> Result<Any, Failure> {
+    fn spec_of(&self, task: &PreparedTask, netns: Option<&Path>) -> Result<Any, Failure> {
         let text = self.spec.to_string().replace(&self.alloc, task.alloc());
         let mut spec: Value = serde_json::from_str(&text)?;
         for mount in spec["mounts"].as_array_mut().ok_or("the spec has no mounts")? {
@@ -205,7 +209,7 @@ impl Model {
             let is_held = mount["source"].as_str().is_some_and(|source| source.starts_with(&self.stage));
             if is_held {
                 let inside = mount["destination"].as_str().unwrap_or_default();
-                mount["source"] = json!(task.shown_at(inside)?);
+                mount["source"] = json!(task.mount_source(inside)?);
             }
         }
         let namespaces = spec["linux"]["namespaces"].as_array_mut().ok_or("the spec has no namespaces")?;
@@ -223,7 +227,7 @@ impl Model {
 }
 
 /// Opens FIFOs so that they have a reader, which reads nothing.
-pub(super) fn hold(paths: [&str; 2]) -> Result<[File; 2], Failure> {
+pub(super) fn open_fifos(paths: [&str; 2]) -> Result<[File; 2], Failure> {
     let open = |path: &str| File::options().read(true).write(true).open(path);
     Ok([open(paths[0])?, open(paths[1])?])
 }

@@ -12,8 +12,8 @@ use switchyard_tests::prereq::CNI_BIN_DIR;
 
 use super::nomad::INSIDE;
 use crate::Failure;
-use crate::stand::Stand;
-use crate::timed::Timed;
+use crate::test_bed::TestBed;
+use crate::timed::TimedPrograms;
 
 /// A network.
 #[derive(Clone, Debug)]
@@ -25,11 +25,12 @@ pub(super) struct Cni {
 
 impl Cni {
     /// The gateway's own bridge.
-    pub(super) fn of(stand: &Stand) -> Result<Self, Failure> {
+    pub(super) fn of(stand: &TestBed) -> Result<Self, Failure> {
         let name = format!("network/{}.conflist", stand.root.bridge().bridge());
         let path = stand.root.state().join(name);
         let text = fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        let plugins = stand.timed.as_ref().map_or(Path::new(CNI_BIN_DIR), |pair| Timed::plugins(&pair.ours));
+        let plugins =
+            stand.timed.as_ref().map_or(Path::new(CNI_BIN_DIR), |pair| TimedPrograms::plugins(&pair.ours));
         Ok(Self { list: serde_json::from_slice(&text)?, plugins: plugins.to_owned() })
     }
 

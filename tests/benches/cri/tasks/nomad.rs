@@ -10,12 +10,12 @@ use serde_json::json;
 use switchyard_proto::nomad::device;
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
-use switchyard_tests::nomad::{Agent, Place, Setup};
+use switchyard_tests::nomad::{Agent, AgentPaths, TaskSetup};
 use switchyard_tests::root::PrivateRoot;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-use super::bare::hold;
+use super::bare::open_fifos;
 use crate::Failure;
 use crate::side::channel;
 
@@ -25,19 +25,19 @@ pub(crate) const INSIDE: u16 = 8080;
 const USAGE: Duration = Duration::from_secs(1);
 
 /// An agent.
-pub(crate) struct Nomad {
+pub(crate) struct NomadAgent {
     /// The calls on its launcher.
     driver: DriverClient<Channel>,
     /// It has a runtime of its own, which must neither run nor end on a thread that serves another.
     agent: Option<Agent>,
-    place: Place,
+    paths: AgentPaths,
     /// What tasks run.
     image: String,
 }
 
 /// The network of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum TaskNetwork {
     /// The host's.
     Host,
     /// Its own, with a port that is published as this one of the host.
@@ -46,22 +46,22 @@ pub(crate) enum Wish {
 
 /// A task as an agent prepares it: with directories, control groups, and FIFOs that are open.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedTask {
     /// Its network.
-    pub(crate) wish: Wish,
-    setup: Setup,
+    pub(crate) network: TaskNetwork,
+    setup: TaskSetup,
     _fifos: [File; 2],
 }
 
 // === impl Nomad ===
 
-impl Nomad {
+impl NomadAgent {
     /// Starts an agent and its launcher on the daemon of this root, whose tasks run this image.
     pub(crate) async fn start(root: &PrivateRoot, image: &str) -> Result<Self, Failure> {
-        let agent = apart(|| Agent::start(root, &json!({})))?;
+        let agent = on_own_thread(|| Agent::start(root, &json!({})))?;
         let address = agent.plugin().address().to_owned();
-        let driver = Calls::connect(&address).await?.driver;
-        Ok(Self { driver, agent: Some(agent), place: root.into(), image: image.to_owned() })
+        let driver = DriverCalls::connect(&address).await?.driver;
+        Ok(Self { driver, agent: Some(agent), paths: root.into(), image: image.to_owned() })
     }
 
     /// Where its launcher listens.
@@ -70,21 +70,21 @@ impl Nomad {
     }
 
     /// Prepares a task that sleeps.
-    pub(crate) fn prepare(&self, wish: Wish) -> Result<Prepared, Failure> {
+    pub(crate) fn prepare(&self, wish: TaskNetwork) -> Result<PreparedTask, Failure> {
         let mut config = json!({ "image": self.image, "command": "sleep", "args": ["100000"] });
         match wish {
-            Wish::Host => config["network_mode"] = json!("host"),
-            Wish::Own { .. } => config["ports"] = json!(["http"]),
+            TaskNetwork::Host => config["network_mode"] = json!("host"),
+            TaskNetwork::Own { .. } => config["ports"] = json!(["http"]),
         }
         let agent = self.agent.as_ref().ok_or("the agent has ended")?;
-        let mut setup = apart(|| {
-            let mut setup = Setup::new(&self.place, agent, "bench", &config);
+        let mut setup = on_own_thread(|| {
+            let mut setup = TaskSetup::new(&self.paths, agent, "bench", &config);
             // Readers that look at their FIFO again and again would be most of what runs here.
-            setup.deafen();
+            setup.close_log_readers();
             setup
         })?;
-        let fifos = hold([&setup.config.stdout_path, &setup.config.stderr_path])?;
-        if let (Wish::Own { port }, Some(resources)) = (wish, &mut setup.config.resources) {
+        let fifos = open_fifos([&setup.config.stdout_path, &setup.config.stderr_path])?;
+        if let (TaskNetwork::Own { port }, Some(resources)) = (wish, &mut setup.config.resources) {
             resources.ports.push(nomad::PortMapping {
                 label: "http".to_owned(),
                 value: port.into(),
@@ -92,30 +92,30 @@ impl Nomad {
                 host_ip: Ipv4Addr::LOCALHOST.to_string(),
             });
         }
-        Ok(Prepared { wish, setup, _fifos: fifos })
+        Ok(PreparedTask { network: wish, setup, _fifos: fifos })
     }
 
     /// The calls.
-    pub(crate) fn driver(&self) -> Calls {
-        Calls { driver: self.driver.clone() }
+    pub(crate) fn driver(&self) -> DriverCalls {
+        DriverCalls { driver: self.driver.clone() }
     }
 }
 
-impl Drop for Nomad {
+impl Drop for NomadAgent {
     fn drop(&mut self) {
         let agent = self.agent.take();
         // A panic there has been told.
-        let _ = apart(|| drop(agent));
+        let _ = on_own_thread(|| drop(agent));
     }
 }
 
 /// What an agent calls. Clones share the connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Calls {
+pub(crate) struct DriverCalls {
     driver: DriverClient<Channel>,
 }
 
-impl Calls {
+impl DriverCalls {
     /// Those on the launcher that listens here, over a connection of their own.
     pub(crate) async fn connect(address: &Path) -> Result<Self, Failure> {
         Ok(Self { driver: DriverClient::new(channel(address).await?) })
@@ -130,7 +130,7 @@ impl Calls {
     }
 
     /// `StartTask`; how long it took.
-    pub(crate) async fn start(&mut self, task: &Prepared) -> Result<Duration, Failure> {
+    pub(crate) async fn start(&mut self, task: &PreparedTask) -> Result<Duration, Failure> {
         let request = nomad::StartTaskRequest { task: Some(task.setup.config.clone()) };
         let begin = Instant::now();
         let answer = self.driver.start_task(request).await;
@@ -144,14 +144,14 @@ impl Calls {
     }
 
     /// `DestroyTask`.
-    pub(crate) async fn remove(&mut self, task: &Prepared) -> Result<(), Failure> {
+    pub(crate) async fn remove(&mut self, task: &PreparedTask) -> Result<(), Failure> {
         let request = nomad::DestroyTaskRequest { task_id: task.setup.id().to_owned(), force: true };
         let answer = self.driver.destroy_task(request).await;
         answer.map(drop).map_err(|status| format!("DestroyTask: {status}").into())
     }
 
     /// Waits for the end of a task and follows its usage, as an agent does all the while, until what it gives is dropped.
-    pub(crate) async fn watch(&mut self, task: &Prepared) -> Result<JoinSet<()>, Failure> {
+    pub(crate) async fn watch(&mut self, task: &PreparedTask) -> Result<JoinSet<()>, Failure> {
         let id = task.setup.id().to_owned();
         let interval = prost_types::Duration::try_from(USAGE)?;
         let request = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval: Some(interval) };
@@ -170,7 +170,7 @@ impl Calls {
 
 // === impl Prepared ===
 
-impl Prepared {
+impl PreparedTask {
     /// The allocation.
     pub(crate) fn alloc(&self) -> &str {
         &self.setup.config.alloc_id
@@ -195,7 +195,7 @@ impl Prepared {
     }
 
     /// What is shown at this path inside of it, of its allocation.
-    pub(crate) fn shown_at(&self, inside: &str) -> Result<PathBuf, Failure> {
+    pub(crate) fn mount_source(&self, inside: &str) -> Result<PathBuf, Failure> {
         let task = self.setup.task_dir();
         match inside {
             "/alloc" => Ok(self.setup.alloc_dir().join("alloc")),
@@ -222,6 +222,6 @@ pub(crate) fn free_port() -> Result<u16, Failure> {
 }
 
 /// Runs what may block, or has a runtime of its own, on another thread.
-pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
+pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
     thread::scope(|scope| scope.spawn(work).join()).map_err(|_| "an agent gave up: see above".into())
 }

@@ -5,22 +5,22 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::sys::signal::{Signal, kill};
 use switchyard_tests::host::eventually;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 
-use super::writers::{Keeper, LIMIT, Writer, pause, share, shared_dir};
+use super::writers::{LIMIT, LineWriter, TestLogkeeper, pause, share, shared_dir};
 
 #[test]
 fn a_killed_daemon_costs_no_line_and_no_container_waits_for_it() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("busy");
-    let writer = Writer::start(&node, &pod, "writer", false);
+    let writer = LineWriter::start(&node, &pod, "writer", false);
     for _ in 0..3 {
-        writer.await_more(500);
+        writer.wait_more_lines(500);
         pause(300);
         node.daemon().kill9();
         // Far more than the pipes on the way can hold.
-        writer.await_more(20_000);
-        writer.await_growth();
+        writer.wait_more_lines(20_000);
+        writer.wait_log_growth();
         node.daemon().restart();
     }
     node.daemon().kill9();
@@ -32,18 +32,18 @@ fn a_killed_daemon_costs_no_line_and_no_container_waits_for_it() {
 
 #[test]
 fn a_logkeeper_killed_again_and_again_loses_doubles_and_tears_nothing() {
-    let (mut keeper, node) = Keeper::with_node();
+    let (mut keeper, node) = TestLogkeeper::with_node();
     let pod = node.pod("busy");
     let writers = [("plain", false), ("terminal", true)];
-    let writers = writers.map(|(name, tty)| Writer::start(&node, &pod, name, tty));
+    let writers = writers.map(|(name, tty)| LineWriter::start(&node, &pod, name, tty));
     let files = || writers.each_ref().map(|writer| fs::metadata(writer.log()).expect("it is there").ino());
     let before = files();
     for _ in 0..30 {
         pause(60);
         keeper.restart();
     }
-    writers.iter().for_each(|writer| writer.await_more(1000));
-    let totals = writers.each_ref().map(Writer::stop);
+    writers.iter().for_each(|writer| writer.wait_more_lines(1000));
+    let totals = writers.each_ref().map(LineWriter::stop);
     for (writer, total) in writers.iter().zip(totals) {
         assert_eq!(node.cri().wait_exit(&writer.id).exit_code, 0);
         writer.check(&[writer.log()], total);
@@ -53,11 +53,11 @@ fn a_logkeeper_killed_again_and_again_loses_doubles_and_tears_nothing() {
 
 #[test]
 fn daemon_and_logkeeper_killed_in_turn_and_together_lose_nothing() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("busy");
-    let writer = Writer::start(&node, &pod, "writer", false);
+    let writer = LineWriter::start(&node, &pod, "writer", false);
     for round in 0..3 {
-        writer.await_more(500);
+        writer.wait_more_lines(500);
         let dead = node.root().managed("logkeeper").expect("the daemon writes down whom it started");
         let end_keeper = || kill(dead, Signal::SIGKILL).expect("it runs");
         let again = || eventually(LIMIT, || node.root().managed("logkeeper").is_some_and(|pid| pid != dead));
@@ -82,7 +82,7 @@ fn daemon_and_logkeeper_killed_in_turn_and_together_lose_nothing() {
         node.daemon().restart();
         assert!(again(), "it is not started again\n{}", node.daemon().tail());
     }
-    writer.await_more(20_000);
+    writer.wait_more_lines(20_000);
     let total = writer.stop();
     assert_eq!(node.cri().wait_exit(&writer.id).exit_code, 0);
     writer.check(&[writer.log()], total);
@@ -90,11 +90,11 @@ fn daemon_and_logkeeper_killed_in_turn_and_together_lose_nothing() {
 
 #[test]
 fn the_last_lines_of_a_container_that_ended_without_a_logkeeper_come() {
-    let (mut keeper, node) = Keeper::with_node();
+    let (mut keeper, node) = TestLogkeeper::with_node();
     let pod = node.pod("last");
     let dir = shared_dir(&node, "words");
     let script = "echo first; until [ -e /host/go ]; do sleep 0.02; done; echo last; printf words; exit 3";
-    let id = pod.shell_with("words", script, |config| share(config, &dir));
+    let id = pod.start_shell_with("words", script, |config| share(config, &dir));
     pod.wait_log("words", |lines| lines.len() == 1);
     keeper.kill();
     fs::write(dir.join("go"), "").expect("the root can be written");

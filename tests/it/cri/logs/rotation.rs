@@ -4,20 +4,20 @@ use std::fs;
 
 use switchyard_tests::host::eventually;
 
-use super::writers::{Keeper, LIMIT, Writer, pause};
+use super::writers::{LIMIT, LineWriter, TestLogkeeper, pause};
 
 /// How often the log is rotated.
 const ROUNDS: usize = 24;
 
 #[test]
 fn rotation_under_load_and_kills_loses_nothing_and_leaves_old_files_alone() {
-    let (mut keeper, node) = Keeper::with_node();
+    let (mut keeper, node) = TestLogkeeper::with_node();
     let pod = node.pod("rotated");
-    let writer = Writer::start(&node, &pod, "writer", false);
+    let writer = LineWriter::start(&node, &pod, "writer", false);
     let reopen = || node.cri().reopen_log(&writer.id);
     let mut old = Vec::new();
     for round in 0..ROUNDS {
-        writer.await_growth();
+        writer.wait_log_growth();
         let path = writer.log().with_extension(format!("log.{round}"));
         fs::rename(writer.log(), &path).expect("a log can be renamed");
         pause(20);
@@ -45,7 +45,7 @@ fn rotation_under_load_and_kills_loses_nothing_and_leaves_old_files_alone() {
         let len = fs::metadata(&path).expect("it is there").len();
         old.push((path, len));
     }
-    writer.await_growth();
+    writer.wait_log_growth();
     let total = writer.stop();
     assert_eq!(node.cri().wait_exit(&writer.id).exit_code, 0);
     for (path, len) in &old {

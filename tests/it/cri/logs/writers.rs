@@ -9,7 +9,7 @@ use std::time::Duration;
 use switchyard_proto::cri::v1::{ContainerConfig, Mount};
 use switchyard_tests::daemon::binary;
 use switchyard_tests::host::{eventually, random_bytes};
-use switchyard_tests::node::{Node, Pod};
+use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::root::PrivateRoot;
 
 /// How long something may take to come.
@@ -20,8 +20,8 @@ const LONG_EVERY: u64 = 500;
 const LONG: usize = 40_000;
 
 /// A container that prints numbered lines until it is told to stop. Those of standard error come in two pieces each.
-pub(super) struct Writer<'n> {
-    pod: &'n Pod<'n>,
+pub(super) struct LineWriter<'n> {
+    pod: &'n TestPod<'n>,
     name: &'static str,
     pub(super) id: String,
     dir: PathBuf,
@@ -29,7 +29,7 @@ pub(super) struct Writer<'n> {
 }
 
 /// A logkeeper of the test's own, which it kills and starts as it likes.
-pub(super) struct Keeper {
+pub(super) struct TestLogkeeper {
     child: Option<Child>,
     socket: PathBuf,
     state: PathBuf,
@@ -37,9 +37,9 @@ pub(super) struct Keeper {
 
 // === impl Writer ===
 
-impl<'n> Writer<'n> {
+impl<'n> LineWriter<'n> {
     /// Starts a container of this name.
-    pub(super) fn start(node: &Node, pod: &'n Pod<'n>, name: &'static str, tty: bool) -> Self {
+    pub(super) fn start(node: &TestNode, pod: &'n TestPod<'n>, name: &'static str, tty: bool) -> Self {
         let dir = shared_dir(node, name);
         let errors = "printf '%s ' $n >&2; printf '%s\\n' \"$pad\" >&2;";
         let errors = if tty { "" } else { errors };
@@ -48,7 +48,7 @@ impl<'n> Writer<'n> {
              [ $((n % {LONG_EVERY})) = 0 ] && pad=$long; echo \"$n $pad\"; {errors} \
              [ $((n % 100)) = 0 ] && echo $n > /host/at; done; echo $n > /host/total"
         );
-        let id = pod.shell_with(name, &script, |config| {
+        let id = pod.start_shell_with(name, &script, |config| {
             config.tty = tty;
             share(config, &dir);
         });
@@ -56,7 +56,7 @@ impl<'n> Writer<'n> {
     }
 
     /// How many lines it has printed, but for the last hundred.
-    pub(super) fn at(&self) -> u64 {
+    pub(super) fn lines_printed(&self) -> u64 {
         // The file may be empty for a moment.
         let read = || fs::read_to_string(self.dir.join("at")).ok()?.trim().parse().ok();
         let mut at = None;
@@ -68,13 +68,18 @@ impl<'n> Writer<'n> {
     }
 
     /// Waits until it has printed so many more lines.
-    pub(super) fn await_more(&self, lines: u64) {
-        let goal = self.at() + lines;
-        assert!(eventually(LIMIT, || self.at() >= goal), "{} is blocked at {}", self.name, self.at());
+    pub(super) fn wait_more_lines(&self, lines: u64) {
+        let goal = self.lines_printed() + lines;
+        assert!(
+            eventually(LIMIT, || self.lines_printed() >= goal),
+            "{} is blocked at {}",
+            self.name,
+            self.lines_printed()
+        );
     }
 
     /// Waits until its log has grown.
-    pub(super) fn await_growth(&self) {
+    pub(super) fn wait_log_growth(&self) {
         let len = || fs::metadata(self.log()).map_or(0, |meta| meta.len());
         let before = len();
         assert!(eventually(LIMIT, || len() > before), "the log of {} does not grow", self.name);
@@ -93,7 +98,7 @@ impl<'n> Writer<'n> {
             total = fs::read_to_string(self.dir.join("total")).ok().and_then(|text| text.trim().parse().ok());
             total.is_some()
         });
-        assert!(stopped, "{} is blocked at {}", self.name, self.at());
+        assert!(stopped, "{} is blocked at {}", self.name, self.lines_printed());
         total.expect("it has just been there")
     }
 
@@ -143,7 +148,7 @@ fn parsed<'a>(file: &'a Path, stream: &'a str) -> impl Iterator<Item = (String, 
 }
 
 /// A directory that a container has as `/host`.
-pub(super) fn shared_dir(node: &Node, name: &str) -> PathBuf {
+pub(super) fn shared_dir(node: &TestNode, name: &str) -> PathBuf {
     let dir = node.root().path().join(format!("host-{name}"));
     fs::create_dir(&dir).expect("the root can be written");
     dir
@@ -166,12 +171,13 @@ pub(super) fn pause(most: u64) {
 
 // === impl Keeper ===
 
-impl Keeper {
+impl TestLogkeeper {
     /// Starts a node whose logkeeper is the test's.
-    pub(super) fn with_node() -> (Self, Node) {
+    pub(super) fn with_node() -> (Self, TestNode) {
         let mut keeper = None;
-        let node =
-            Node::start_with("[logkeeper]\nmode = \"external\"\n", |root| keeper = Some(Self::start(root)));
+        let node = TestNode::start_with("[logkeeper]\nmode = \"external\"\n", |root| {
+            keeper = Some(Self::start(root))
+        });
         (keeper.expect("the node has prepared its root"), node)
     }
 
@@ -204,7 +210,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for TestLogkeeper {
     fn drop(&mut self) {
         self.kill();
     }

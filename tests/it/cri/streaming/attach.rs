@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use switchyard_proto::cri::v1::{ContainerConfig, ContainerState};
 use switchyard_streaming::Streams;
-use switchyard_tests::node::{Node, Pod};
-use switchyard_tests::streams::{OUTPUTS, PIPES, Session, TERMINAL};
+use switchyard_tests::node::{TestNode, TestPod};
+use switchyard_tests::streams::{OUTPUTS, PIPES, StreamSession, TERMINAL};
 
 /// How long something may take that must not happen.
 const MOMENT: Duration = Duration::from_millis(500);
 
 /// A container that says what it hears.
-fn echo(pod: &Pod<'_>, change: impl FnOnce(&mut ContainerConfig)) -> String {
+fn echo(pod: &TestPod<'_>, change: impl FnOnce(&mut ContainerConfig)) -> String {
     let script = "echo ready; while read line; do echo \"heard $line\"; done; echo bye; exit 3";
-    let id = pod.shell_with("main", script, |config| {
+    let id = pod.start_shell_with("main", script, |config| {
         config.stdin = true;
         change(config);
     });
@@ -25,74 +25,74 @@ fn echo(pod: &Pod<'_>, change: impl FnOnce(&mut ContainerConfig)) -> String {
 
 /// Fails if a container does not run (any more).
 #[track_caller]
-fn assert_runs(node: &Node, id: &str) {
+fn assert_runs(node: &TestNode, id: &str) {
     std::thread::sleep(MOMENT);
     assert_eq!(node.cri().status(id).expect("it has a status").state(), ContainerState::ContainerRunning);
 }
 
 #[test]
 fn all_who_are_attached_hear_what_each_of_them_brings_about_and_so_does_the_log() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("attach");
     let id = echo(&pod, |_| {});
-    let mut one = Session::attach(node.cri(), &id, PIPES);
-    let mut other = Session::attach(node.cri(), &id, PIPES);
-    one.say("one\n");
-    one.hear("heard one\n");
+    let mut one = StreamSession::attach(node.cri(), &id, PIPES);
+    let mut other = StreamSession::attach(node.cri(), &id, PIPES);
+    one.send("one\n");
+    one.wait_stdout("heard one\n");
     // Whoever is heard is attached.
-    other.say("other\n");
-    other.hear("heard other\n");
-    one.hear("heard other\n");
-    one.say("both\n");
-    one.hear("heard both\n");
-    other.hear("heard both\n");
+    other.send("other\n");
+    other.wait_stdout("heard other\n");
+    one.wait_stdout("heard other\n");
+    one.send("both\n");
+    one.wait_stdout("heard both\n");
+    other.wait_stdout("heard both\n");
     drop(one);
     assert_runs(&node, &id);
-    other.say("again\n");
-    other.hear("heard again\n");
+    other.send("again\n");
+    other.wait_stdout("heard again\n");
     drop(other);
-    let mut late = Session::attach(node.cri(), &id, PIPES);
-    late.say("late\n");
-    late.hear("heard late\n");
-    assert_eq!(late.heard.stdout, b"heard late\n", "only what comes while one is attached is heard");
-    assert_eq!(pod.text("main"), "ready\nheard one\nheard other\nheard both\nheard again\nheard late");
+    let mut late = StreamSession::attach(node.cri(), &id, PIPES);
+    late.send("late\n");
+    late.wait_stdout("heard late\n");
+    assert_eq!(late.received.stdout, b"heard late\n", "only what comes while one is attached is heard");
+    assert_eq!(pod.log_text("main"), "ready\nheard one\nheard other\nheard both\nheard again\nheard late");
 }
 
 #[test]
 fn a_client_hears_the_end_of_the_container() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("end");
-    let id = pod.shell(
+    let id = pod.start_shell(
         "main",
         "trap 'echo out; echo err >&2; exit 0' TERM; echo ready; while :; do sleep 0.05; done",
     );
     pod.wait_log("main", |lines| !lines.is_empty());
-    let mut client = Session::attach(node.cri(), &id, OUTPUTS);
+    let mut client = StreamSession::attach(node.cri(), &id, OUTPUTS);
     // The session is open when the server has told so; what is said before is not for it.
     std::thread::sleep(MOMENT);
     node.cri().stop(&id, 20).expect("it can be stopped");
-    assert_eq!(client.code(), 0);
-    assert_eq!((&client.heard.stdout[..], &client.heard.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    assert_eq!(client.wait_exit_code(), 0);
+    assert_eq!((&client.received.stdout[..], &client.received.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
 }
 
 #[test]
 fn an_input_that_is_once_ends_with_the_client_that_had_it() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     for vanishes in [false, true] {
         let pod = node.pod("once");
         let id = echo(&pod, |config| config.stdin_once = true);
-        let watcher = Session::attach(node.cri(), &id, OUTPUTS);
+        let watcher = StreamSession::attach(node.cri(), &id, OUTPUTS);
         drop(watcher);
         assert_runs(&node, &id);
-        let mut client = Session::attach(node.cri(), &id, PIPES);
-        client.say("it\n");
-        client.hear("heard it\n");
+        let mut client = StreamSession::attach(node.cri(), &id, PIPES);
+        client.send("it\n");
+        client.wait_stdout("heard it\n");
         if vanishes {
             drop(client);
         } else {
             client.end_input();
-            assert_eq!(client.code(), 0);
-            assert_eq!(client.heard.stdout, b"heard it\nbye\n", "it stays to hear the end");
+            assert_eq!(client.wait_exit_code(), 0);
+            assert_eq!(client.received.stdout, b"heard it\nbye\n", "it stays to hear the end");
         }
         assert_eq!(node.cri().wait_exit(&id).exit_code, 3);
     }
@@ -100,116 +100,117 @@ fn an_input_that_is_once_ends_with_the_client_that_had_it() {
 
 #[test]
 fn a_client_that_has_said_all_leaves_an_open_input_as_it_is() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("said");
     let id = echo(&pod, |_| {});
-    let mut client = Session::attach(node.cri(), &id, PIPES);
-    client.say("all\n");
+    let mut client = StreamSession::attach(node.cri(), &id, PIPES);
+    client.send("all\n");
     client.end_input();
-    assert_eq!(client.code(), 0);
-    assert_eq!(client.heard.stdout, b"heard all\n", "it still hears the answer");
+    assert_eq!(client.wait_exit_code(), 0);
+    assert_eq!(client.received.stdout, b"heard all\n", "it still hears the answer");
     assert_runs(&node, &id);
 }
 
 #[test]
 fn a_container_without_a_log_can_be_attached_to() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("unlogged");
     let mut config = node.container("main", &["sh"]);
     (config.log_path, config.stdin, config.stdin_once) = (String::new(), true, true);
     let id = pod.start(&config);
-    let mut client = Session::attach(node.cri(), &id, PIPES);
-    client.say("echo heard; echo wrong >&2\n");
-    client.hear("heard\n");
+    let mut client = StreamSession::attach(node.cri(), &id, PIPES);
+    client.send("echo heard; echo wrong >&2\n");
+    client.wait_stdout("heard\n");
     client.end_input();
-    assert_eq!(client.code(), 0);
-    assert_eq!(client.heard.stderr, b"wrong\n");
+    assert_eq!(client.wait_exit_code(), 0);
+    assert_eq!(client.received.stderr, b"wrong\n");
 }
 
 #[test]
 fn a_terminal_is_shown_and_sized_and_stays_when_its_client_leaves() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("terminal");
-    let id = pod.shell_with(
+    let id = pod.start_shell_with(
         "main",
         "while :; do stty size; read -t 1 word && echo \"read $word\"; done",
         |config| {
             (config.stdin, config.stdin_once, config.tty) = (true, true, true);
         },
     );
-    let mut client = Session::attach(node.cri(), &id, TERMINAL);
+    let mut client = StreamSession::attach(node.cri(), &id, TERMINAL);
     client.resize(111, 22);
-    client.hear("22 111\r\n");
-    client.say("word\n");
-    client.hear("read word\r\n");
+    client.wait_stdout("22 111\r\n");
+    client.send("word\n");
+    client.wait_stdout("read word\r\n");
     drop(client);
     assert_runs(&node, &id);
 }
 
 #[test]
 fn a_container_without_an_input_hears_nothing_and_a_client_without_an_output_only_speaks() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("mute");
-    let id = pod.shell("main", "while :; do echo on; sleep 0.1; done");
-    let mut client = Session::attach(node.cri(), &id, PIPES);
-    client.say("anybody?\n");
-    client.hear("on\n");
+    let id = pod.start_shell("main", "while :; do echo on; sleep 0.1; done");
+    let mut client = StreamSession::attach(node.cri(), &id, PIPES);
+    client.send("anybody?\n");
+    client.wait_stdout("on\n");
     let other = node.pod("speaks");
     let listening = echo(&other, |_| {});
-    let mut mute = Session::attach(node.cri(), &listening, Streams { stdout: false, stderr: false, ..PIPES });
-    mute.say("said\n");
+    let mut mute =
+        StreamSession::attach(node.cri(), &listening, Streams { stdout: false, stderr: false, ..PIPES });
+    mute.send("said\n");
     other.wait_log("main", |lines| lines.iter().any(|line| line.ends_with("heard said")));
 }
 
 #[test]
 fn a_container_does_not_notice_that_the_daemon_dies_under_its_client() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("dies");
     let id = echo(&pod, |_| {});
     let before = node.cri().status(&id).expect("it has a status");
-    let mut client = Session::attach(node.cri(), &id, PIPES);
-    client.say("before\n");
-    client.hear("heard before\n");
+    let mut client = StreamSession::attach(node.cri(), &id, PIPES);
+    client.send("before\n");
+    client.wait_stdout("heard before\n");
     node.daemon().kill9();
-    assert!(client.listen_to_the_end(), "the client's connection was the daemon's");
+    assert!(client.wait_end(), "the client's connection was the daemon's");
     node.daemon().restart();
     assert_eq!(node.cri().status(&id).expect("it has a status"), before);
-    let mut client = Session::attach(node.cri(), &id, PIPES);
-    client.say("after\n");
-    client.hear("heard after\n");
-    assert_eq!(pod.text("main"), "ready\nheard before\nheard after");
+    let mut client = StreamSession::attach(node.cri(), &id, PIPES);
+    client.send("after\n");
+    client.wait_stdout("heard after\n");
+    assert_eq!(pod.log_text("main"), "ready\nheard before\nheard after");
 }
 
 #[test]
 fn an_input_that_is_once_ends_also_if_the_daemon_dies_under_its_client() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("once");
     let id = echo(&pod, |config| config.stdin_once = true);
-    let mut client = Session::attach(node.cri(), &id, PIPES);
-    client.say("it\n");
-    client.hear("heard it\n");
+    let mut client = StreamSession::attach(node.cri(), &id, PIPES);
+    client.send("it\n");
+    client.wait_stdout("heard it\n");
     node.daemon().kill9();
     node.daemon().restart();
     assert_eq!(node.cri().wait_exit(&id).exit_code, 3);
-    assert_eq!(pod.text("main"), "ready\nheard it\nbye");
+    assert_eq!(pod.log_text("main"), "ready\nheard it\nbye");
 }
 
 #[test]
 fn a_client_does_not_notice_that_the_logkeeper_dies() {
-    let node = Node::start();
+    let node = TestNode::start();
     let pod = node.pod("keeper");
-    let id = pod.shell("main", "n=0; while :; do n=$((n+1)); echo number $n; sleep 0.01; done");
-    let mut client = Session::attach(node.cri(), &id, OUTPUTS);
-    client.hear("number ");
+    let id = pod.start_shell("main", "n=0; while :; do n=$((n+1)); echo number $n; sleep 0.01; done");
+    let mut client = StreamSession::attach(node.cri(), &id, OUTPUTS);
+    client.wait_stdout("number ");
     for _ in 0..3 {
-        let heard = client.heard.stdout.len();
+        let heard = client.received.stdout.len();
         node.kill_managed("logkeeper");
         node.daemon().wait_ready();
-        let text = String::from_utf8_lossy(&client.heard.stdout[..heard]).into_owned();
+        let text = String::from_utf8_lossy(&client.received.stdout[..heard]).into_owned();
         let last = text.trim_end().rsplit(' ').next().and_then(|word| word.parse::<u32>().ok());
-        client.hear(&format!("number {}\n", last.expect("numbers are heard") + 200));
+        client.wait_stdout(&format!("number {}\n", last.expect("numbers are heard") + 200));
     }
-    let text = String::from_utf8_lossy(&client.heard.stdout).into_owned();
+    let text = String::from_utf8_lossy(&client.received.stdout).into_owned();
     let numbers: Vec<u32> =
         text.lines().filter_map(|line| line.strip_prefix("number ")?.parse().ok()).collect();
     let gap = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);

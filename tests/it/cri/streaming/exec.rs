@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use switchyard_tests::host::{cgroups, eventually, processes};
-use switchyard_tests::node::Node;
-use switchyard_tests::streams::{OUTPUTS, PIPES, Session, TERMINAL};
-use switchyard_tests::sweep::NAMESPACE;
+use switchyard_tests::leak_scan::NAMESPACE;
+use switchyard_tests::node::TestNode;
+use switchyard_tests::streams::{OUTPUTS, PIPES, StreamSession, TERMINAL};
 use tonic::Code;
 
 /// How long something may take to be cleared away.
@@ -26,7 +26,7 @@ fn commands(container: &str) -> Vec<String> {
 
 /// Fails if what only serves an exec is left.
 #[track_caller]
-fn assert_no_exec_left(node: &Node, container: &str) {
+fn assert_no_exec_left(node: &TestNode, container: &str) {
     let dir = node.root().run().join("tasks").join(container);
     let mut left = Vec::new();
     let gone = eventually(LIMIT, || {
@@ -40,26 +40,26 @@ fn assert_no_exec_left(node: &Node, container: &str) {
 
 #[test]
 fn a_command_gives_both_its_outputs_and_its_exit_code() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("exec");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let mut session =
-        Session::exec(node.cri(), &id, &["sh", "-c", "echo out; echo err >&2; exit 42"], OUTPUTS);
-    assert_eq!(session.code(), 42);
-    assert_eq!((&session.heard.stdout[..], &session.heard.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
-    let mut session = Session::exec(node.cri(), &id, &["true"], OUTPUTS);
-    assert_eq!(session.code(), 0);
-    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", "kill -9 $$"], OUTPUTS);
-    assert_eq!(session.code(), 137);
+        StreamSession::exec(node.cri(), &id, &["sh", "-c", "echo out; echo err >&2; exit 42"], OUTPUTS);
+    assert_eq!(session.wait_exit_code(), 42);
+    assert_eq!((&session.received.stdout[..], &session.received.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
+    let mut session = StreamSession::exec(node.cri(), &id, &["true"], OUTPUTS);
+    assert_eq!(session.wait_exit_code(), 0);
+    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", "kill -9 $$"], OUTPUTS);
+    assert_eq!(session.wait_exit_code(), 137);
     assert_no_exec_left(&node, &id);
 }
 
 /// It is asked through containerd then, which knows where it listens.
 #[test]
 fn a_command_runs_although_its_shim_is_not_found() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("hidden");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let state = node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
     let bundle = state.join(NAMESPACE).join(&id);
     let address = ["address", "bootstrap.json"].map(|name| bundle.join(name));
@@ -67,10 +67,10 @@ fn a_command_runs_although_its_shim_is_not_found() {
     let hidden = bundle.join("hidden");
     std::fs::rename(address, &hidden).expect("it can be renamed");
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
-    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", "cat; exit 7"], PIPES);
-    session.say("said");
+    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", "cat; exit 7"], PIPES);
+    session.send("said");
     session.end_input();
-    assert_eq!((session.code(), &session.heard.stdout[..]), (7, &b"said"[..]));
+    assert_eq!((session.wait_exit_code(), &session.received.stdout[..]), (7, &b"said"[..]));
     assert_eq!(node.cri().exec(&id, &["sleep", "1000"], 1).map(drop).map_err(|status| status.code()), LATE);
     std::fs::rename(hidden, address).expect("it can be renamed back");
     assert_no_exec_left(&node, &id);
@@ -79,9 +79,9 @@ fn a_command_runs_although_its_shim_is_not_found() {
 /// What is cleared away behind the answer is none that the next command waits for, nor is any left.
 #[test]
 fn many_commands_at_once_have_each_its_own_output_and_leave_nothing() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("many");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     // More than sockets of shims are held at once.
     std::thread::scope(|scope| {
         let run = |number: i32| {
@@ -102,65 +102,65 @@ fn many_commands_at_once_have_each_its_own_output_and_leave_nothing() {
 
 #[test]
 fn what_cannot_be_executed_is_told_to_the_client() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("missing");
-    let id = pod.shell("main", "exec sleep 1000");
-    let mut session = Session::exec(node.cri(), &id, &["/no/such/program"], OUTPUTS);
-    assert!(session.listen_to_the_end());
-    let status = &session.heard.status;
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let mut session = StreamSession::exec(node.cri(), &id, &["/no/such/program"], OUTPUTS);
+    assert!(session.wait_end());
+    let status = &session.received.status;
     assert!(status.contains("Failure") && status.contains("/no/such/program"), "{status}");
     assert_no_exec_left(&node, &id);
 }
 
 #[test]
 fn the_end_of_the_clients_input_is_the_end_of_the_commands() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("half");
-    let id = pod.shell("main", "exec sleep 1000");
-    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", "cat; echo after the end"], PIPES);
-    session.say("said\n");
-    session.hear("said\n");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", "cat; echo after the end"], PIPES);
+    session.send("said\n");
+    session.wait_stdout("said\n");
     session.end_input();
-    assert_eq!(session.code(), 0);
-    assert_eq!(session.heard.stdout, b"said\nafter the end\n");
+    assert_eq!(session.wait_exit_code(), 0);
+    assert_eq!(session.received.stdout, b"said\nafter the end\n");
 }
 
 #[test]
 fn a_terminal_has_the_size_that_the_client_tells_also_later() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("terminal");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let script = "while ! read -t 1 word; do stty size; done; echo \"read $word\" >&2";
-    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", script], TERMINAL);
+    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", script], TERMINAL);
     session.resize(132, 43);
-    session.hear("43 132\r\n");
+    session.wait_stdout("43 132\r\n");
     session.resize(80, 24);
-    session.hear("24 80\r\n");
-    session.say("word\n");
-    session.hear("read word\r\n");
-    assert_eq!(session.code(), 0);
+    session.wait_stdout("24 80\r\n");
+    session.send("word\n");
+    session.wait_stdout("read word\r\n");
+    assert_eq!(session.wait_exit_code(), 0);
 }
 
 #[test]
 fn a_shell_on_a_terminal_ends_when_nothing_more_will_be_typed() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("typed");
-    let id = pod.shell("main", "exec sleep 1000");
-    let mut session = Session::exec(node.cri(), &id, &["sh"], TERMINAL);
-    session.say("echo a$((1+1))b\n");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let mut session = StreamSession::exec(node.cri(), &id, &["sh"], TERMINAL);
+    session.send("echo a$((1+1))b\n");
     session.end_input();
-    assert_eq!(session.code(), 0);
-    let shown = String::from_utf8_lossy(&session.heard.stdout).into_owned();
+    assert_eq!(session.wait_exit_code(), 0);
+    let shown = String::from_utf8_lossy(&session.received.stdout).into_owned();
     assert!(shown.contains("a2b"), "{shown:?}");
 }
 
 #[test]
 fn a_command_whose_client_vanishes_is_gone() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("vanishes");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     for streams in [PIPES, TERMINAL] {
-        let session = Session::exec(node.cri(), &id, &["sleep", "27182"], streams);
+        let session = StreamSession::exec(node.cri(), &id, &["sleep", "27182"], streams);
         let runs = || commands(&id).iter().any(|command| command.contains("27182"));
         assert!(eventually(LIMIT, runs), "{:?}", commands(&id));
         drop(session);
@@ -171,36 +171,36 @@ fn a_command_whose_client_vanishes_is_gone() {
 
 #[test]
 fn a_command_ends_with_its_container() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("ends");
-    let id = pod.shell("main", "exec sleep 1000");
-    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", "echo on; exec sleep 1000"], PIPES);
-    session.hear("on\n");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", "echo on; exec sleep 1000"], PIPES);
+    session.wait_stdout("on\n");
     node.cri().stop(&id, 0).expect("it can be stopped");
-    assert_eq!(session.code(), 137);
+    assert_eq!(session.wait_exit_code(), 137);
 }
 
 #[test]
 fn a_hundred_megabytes_come_as_they_were_sent() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("large");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     // A line of 1021 bytes: no piece that a buffer could lose or double is a multiple of it.
     let line = "0123456789".repeat(102);
     let script = format!("yes {line} | head -c {LARGE}");
-    let mut session = Session::exec(node.cri(), &id, &["sh", "-c", &script], OUTPUTS);
-    assert_eq!(session.code(), 0);
+    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", &script], OUTPUTS);
+    assert_eq!(session.wait_exit_code(), 0);
     let expected = format!("{line}\n");
-    let got = &session.heard.stdout;
+    let got = &session.received.stdout;
     assert_eq!(got.len(), LARGE);
     let wrong = got.chunks(expected.len()).position(|piece| *piece != expected.as_bytes()[..piece.len()]);
     assert_eq!(wrong, None, "the first line that is not as it was sent");
     // The other way the container takes the sum.
-    let sent = &session.heard.stdout[..LARGE / 5];
-    let mut back = Session::exec(node.cri(), &id, &["sh", "-c", "md5sum"], PIPES);
-    back.say(sent);
+    let sent = &session.received.stdout[..LARGE / 5];
+    let mut back = StreamSession::exec(node.cri(), &id, &["sh", "-c", "md5sum"], PIPES);
+    back.send(sent);
     back.end_input();
-    assert_eq!(back.code(), 0);
+    assert_eq!(back.wait_exit_code(), 0);
     let sum = node.cri().sh(&id, &format!("yes {line} | head -c {} | md5sum", LARGE / 5));
-    assert_eq!(String::from_utf8_lossy(&back.heard.stdout).trim_end(), sum);
+    assert_eq!(String::from_utf8_lossy(&back.received.stdout).trim_end(), sum);
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use switchyard_proto::cri::v1::NamespaceMode;
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::host::{cgroups, eventually, processes};
-use switchyard_tests::node::{Node, Pod};
-use switchyard_tests::streams::{Forward, Reply};
+use switchyard_tests::node::{TestNode, TestPod};
+use switchyard_tests::streams::{ForwardSession, StreamData};
 
 /// How long something may take to be gone.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -15,9 +15,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub(super) const PORT: u16 = 8080;
 
 /// A server that gives each client back what it says, and then says that it is done.
-pub(super) fn serve(pod: &Pod<'_>, port: u16) -> String {
+pub(super) fn serve(pod: &TestPod<'_>, port: u16) -> String {
     let answer = "cat; echo done";
-    let id = pod.shell(
+    let id = pod.start_shell(
         "server",
         &format!(
             "printf '#!/bin/sh\\n{answer}\\n' > /answer; chmod +x /answer; exec nc -ll -p {port} -e /answer"
@@ -35,18 +35,22 @@ fn processes_of(container: &str) -> Vec<String> {
         .collect()
 }
 
-fn ended(data: &Reply, _error: &Reply) -> bool {
-    data.end
+fn ended(data: &StreamData, _error: &StreamData) -> bool {
+    data.ended
 }
 
 /// Connects until the server listens.
 #[track_caller]
-pub(super) fn connect_and_ask(forward: &mut Forward, port: u16, question: &str) -> (Reply, Reply) {
+pub(super) fn connect_and_ask(
+    forward: &mut ForwardSession,
+    port: u16,
+    question: &str,
+) -> (StreamData, StreamData) {
     let mut last = Default::default();
     let answered = eventually(LIMIT, || {
         let connection = forward.connect(port);
-        forward.say(connection, question, true);
-        last = forward.hear(connection, ended);
+        forward.send(connection, question, true);
+        last = forward.receive_until(connection, ended);
         last.1.bytes.is_empty()
     });
     assert!(answered, "{last:?}");
@@ -55,23 +59,23 @@ pub(super) fn connect_and_ask(forward: &mut Forward, port: u16, question: &str) 
 
 #[test]
 fn a_port_of_a_pod_is_reached_on_its_loopback_by_any_number_of_connections() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("forward");
     let _server = serve(&pod, PORT);
-    let mut forward = Forward::open(node.cri(), pod.id());
+    let mut forward = ForwardSession::open(node.cri(), pod.id());
     let (data, error) = connect_and_ask(&mut forward, PORT, "question\n");
     // The client's end was the server's, and the answer to that still came.
     assert_eq!((&data.bytes[..], &error.bytes[..]), (&b"question\ndone\n"[..], &b""[..]));
     let large = "0123456789".repeat(300_000);
     let connections = [0; 4].map(|_| forward.connect(PORT));
     for connection in connections {
-        forward.say(connection, format!("{connection:?}\n"), false);
+        forward.send(connection, format!("{connection:?}\n"), false);
     }
     for connection in connections.into_iter().rev() {
         let expected = format!("{connection:?}\n");
-        forward.hear(connection, |data, _| data.bytes == expected.as_bytes());
-        forward.say(connection, "", true);
-        let (data, _) = forward.hear(connection, ended);
+        forward.receive_until(connection, |data, _| data.bytes == expected.as_bytes());
+        forward.send(connection, "", true);
+        let (data, _) = forward.receive_until(connection, ended);
         assert_eq!(String::from_utf8_lossy(&data.bytes), format!("{expected}done\n"));
     }
     let (data, _) = connect_and_ask(&mut forward, PORT, &large[..1 << 16]);
@@ -80,26 +84,26 @@ fn a_port_of_a_pod_is_reached_on_its_loopback_by_any_number_of_connections() {
 
 #[test]
 fn a_pod_on_the_hosts_network_is_reached_there() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod_with("host", |config| namespaces(config).set_network(NamespaceMode::Node));
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
     let port = free.local_addr().expect("it is bound").port();
     drop(free);
     let _server = serve(&pod, port);
-    let mut forward = Forward::open(node.cri(), pod.id());
+    let mut forward = ForwardSession::open(node.cri(), pod.id());
     let (data, _) = connect_and_ask(&mut forward, port, "question\n");
     assert_eq!(data.bytes, b"question\ndone\n");
 }
 
 #[test]
 fn a_port_that_nobody_listens_on_is_told_and_the_others_go_on() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("nobody");
     let _server = serve(&pod, PORT);
-    let mut forward = Forward::open(node.cri(), pod.id());
+    let mut forward = ForwardSession::open(node.cri(), pod.id());
     let (_, error) = {
         let connection = forward.connect(9);
-        forward.hear(connection, |_, error| error.end)
+        forward.receive_until(connection, |_, error| error.ended)
     };
     let told = String::from_utf8_lossy(&error.bytes).into_owned();
     assert!(told.contains("port 9") && told.contains("refused"), "{told}");
@@ -109,17 +113,17 @@ fn a_port_that_nobody_listens_on_is_told_and_the_others_go_on() {
 
 #[test]
 fn a_client_that_vanishes_leaves_no_connection_and_no_thread() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("vanishes");
     let server = serve(&pod, PORT);
     let served = || processes_of(&server).iter().filter(|command| command.contains("/answer")).count();
-    let mut forward = Forward::open(node.cri(), pod.id());
+    let mut forward = ForwardSession::open(node.cri(), pod.id());
     connect_and_ask(&mut forward, PORT, "");
     assert!(eventually(LIMIT, || served() == 0 || served() == 1));
     for _ in 0..5 {
         let connection = forward.connect(PORT);
-        forward.say(connection, "said\n", false);
-        forward.hear(connection, |data, _| data.bytes == b"said\n");
+        forward.send(connection, "said\n", false);
+        forward.receive_until(connection, |data, _| data.bytes == b"said\n");
     }
     assert!(served() >= 5, "{:?}", processes_of(&server));
     drop(forward);

@@ -1,15 +1,15 @@
 //! What is refused before there is a URL.
 
 use switchyard_streaming::Streams;
-use switchyard_tests::node::Node;
+use switchyard_tests::node::TestNode;
 use switchyard_tests::streams::{OUTPUTS, PIPES, TERMINAL, attach_request, exec_request, refused};
 use tonic::Code;
 
 #[test]
 fn streams_that_make_no_sense_are_refused() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("senseless");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let none = Streams::default();
     let both = Streams { stderr: true, ..TERMINAL };
     for streams in [none, both] {
@@ -31,7 +31,7 @@ fn streams_that_make_no_sense_are_refused() {
 
 #[test]
 fn what_does_not_exist_or_does_not_run_has_no_streams() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let codes = |container: &str, pod: &str| {
         [
             refused(node.cri().exec_url(exec_request(container, &["true"], PIPES))).code(),
@@ -43,7 +43,7 @@ fn what_does_not_exist_or_does_not_run_has_no_streams() {
     assert_eq!(codes("nobody", "nobody"), [Code::NotFound; 3]);
     let pod = node.pod("ended");
     let created = pod.create(&node.container("created", &["sleep", "1000"]));
-    let ended = pod.shell("ended", "exit 0");
+    let ended = pod.start_shell("ended", "exit 0");
     let _ = node.cri().wait_exit(&ended);
     node.cri().stop_pod(pod.id()).expect("it can be stopped");
     for container in [&created, &ended] {
@@ -53,9 +53,9 @@ fn what_does_not_exist_or_does_not_run_has_no_streams() {
 
 #[test]
 fn urls_are_absolute_on_loopback_and_never_the_same() {
-    let node = Node::shared();
+    let node = TestNode::shared();
     let pod = node.pod("urls");
-    let id = pod.shell("main", "exec sleep 1000");
+    let id = pod.start_shell("main", "exec sleep 1000");
     let url = || node.cri().exec_url(exec_request(&id, &["true"], OUTPUTS)).expect("it is made");
     let one = url();
     let other = url();

@@ -10,7 +10,7 @@ fn digest(byte: char) -> Digest {
 }
 
 /// A record of an image without layers.
-pub(in crate::image) fn named(name: &str, id: char, target: char) -> Named {
+pub(in crate::image) fn named(name: &str, id: char, target: char) -> ImageRecord {
     let config = ImageConfig::parse("x", br#"{"architecture":"amd64","os":"linux","config":{"User":"www-data","Volumes":{"/data":{}}},"rootfs":{"type":"layers","diff_ids":[]}}"#).unwrap();
     let info = ImageInfo {
         id: ImageId::new(digest(id).to_string()),
@@ -21,17 +21,17 @@ pub(in crate::image) fn named(name: &str, id: char, target: char) -> Named {
         manifest_bytes: 3,
         size_bytes: 5,
     };
-    Named {
+    ImageRecord {
         name: name.to_owned(),
         target: digest(target),
         pinned: false,
         info: Arc::new(info),
         holders: Holders::new(),
-        left: false,
+        released: false,
     }
 }
 
-fn records() -> Vec<Named> {
+fn records() -> Vec<ImageRecord> {
     vec![
         named("docker.io/library/busybox:latest", 'a', '1'),
         named(&format!("docker.io/library/busybox@{}", digest('1')), 'a', '1'),
@@ -109,13 +109,13 @@ fn what_is_remembered_of_images_is_bounded_in_bytes_and_the_largest_go_first() {
     };
     let small: Vec<Digest> = (0..1000).map(|number| insert(&format!("small{number}"), 5000)).collect();
     let large: Vec<Digest> = (0..50).map(|number| insert(&format!("large{number}"), 4 * MIB)).collect();
-    assert!(cache.infos().bytes <= REMEMBERED_BYTES);
+    assert!(cache.infos().bytes <= CACHE_BYTES);
     assert!(small.iter().all(|target| cache.get(target).is_some()));
     assert_eq!(large.iter().filter(|target| cache.get(target).is_some()).count(), 2);
     // One that has no room even alone drives out nothing that is smaller.
     let huge = insert("huge", u64::MAX);
     assert!(cache.get(&huge).is_none() && cache.get(&small[0]).is_some());
-    cache.keep(&BTreeSet::from([small[0].clone(), small[1].clone()]));
+    cache.retain(&BTreeSet::from([small[0].clone(), small[1].clone()]));
     assert_eq!(cache.infos().bytes, 10_000);
     insert("small0", 5000);
     assert_eq!(cache.infos().bytes, 10_000, "it is there already");

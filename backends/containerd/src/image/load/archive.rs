@@ -15,48 +15,48 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Descriptor, Limits, Reference};
 use tokio_util::sync::CancellationToken;
 
-mod walk;
+mod tar_reader;
 
-use walk::{Kind, Walk, check};
+use tar_reader::{TarEntryKind, TarReader, check_cancelled};
 
 /// Where an archive has the list of its images.
-const LIST: &str = "manifest.json";
+const MANIFEST_FILE: &str = "manifest.json";
 
 /// The largest list of images, in bytes: what it is read into takes many times as much.
-const LIST_LIMIT: u64 = 1 << 20;
+const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
 /// How many links are followed from one entry to the next.
-const MOST_LINKS: usize = 8;
+const MAX_LINK_DEPTH: usize = 8;
 
 /// Read at once.
 const CHUNK: usize = 1 << 20;
 
 /// As many names of an archive as an error shows, and as much of each.
-const SHOWN: usize = 8;
-const SHOWN_LENGTH: usize = 200;
+const MAX_NAMES_SHOWN: usize = 8;
+const MAX_NAME_SHOWN: usize = 200;
 
 /// A tar archive, with where its files are in it.
 pub(crate) struct Archive {
     file: Arc<File>,
-    entries: HashMap<PathBuf, Entry>,
+    entries: HashMap<PathBuf, ArchiveEntry>,
     /// Cancelled when nobody waits for it any more.
     stop: CancellationToken,
 }
 
-enum Entry {
+enum ArchiveEntry {
     File { at: u64, size: u64 },
     Link(PathBuf),
 }
 
 /// An image in an archive.
-pub(crate) struct Found {
+pub(crate) struct ArchiveImage {
     pub(crate) file: Arc<File>,
     pub(crate) config: Bytes,
-    pub(crate) layers: Vec<Part>,
+    pub(crate) layers: Vec<ArchiveLayer>,
 }
 
 /// A layer, and where in the archive it begins.
-pub(crate) struct Part {
+pub(crate) struct ArchiveLayer {
     pub(crate) at: u64,
     pub(crate) descriptor: Descriptor,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Part {
 /// An image as the list names it.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Listed {
+struct ManifestEntry {
     config: PathBuf,
     #[serde(default)]
     repo_tags: Option<Vec<String>>,
@@ -81,15 +81,15 @@ impl Archive {
     /// `InvalidArgument` if it is no tar archive; `Cancelled`.
     pub(crate) fn open(file: File, stop: CancellationToken) -> Result<Self> {
         let mut entries = HashMap::new();
-        let mut walk = Walk::new(&file, &stop)?;
+        let mut walk = TarReader::new(&file, &stop)?;
         while let Some(entry) = walk.next()? {
-            let path = plain(&entry.path);
+            let path = normalized(&entry.path);
             let found = match entry.kind {
-                Kind::File { at, size } => Entry::File { at, size },
-                Kind::Symlink(target) => {
-                    Entry::Link(plain(&path.parent().unwrap_or(Path::new("")).join(target)))
+                TarEntryKind::File { at, size } => ArchiveEntry::File { at, size },
+                TarEntryKind::Symlink(target) => {
+                    ArchiveEntry::Link(normalized(&path.parent().unwrap_or(Path::new("")).join(target)))
                 }
-                Kind::HardLink(target) => Entry::Link(plain(&target)),
+                TarEntryKind::HardLink(target) => ArchiveEntry::Link(normalized(&target)),
             };
             entries.insert(path, found);
         }
@@ -101,49 +101,51 @@ impl Archive {
     ///
     /// # Errors
     /// `NotFound` if there is none; `InvalidArgument` if a part of it is missing, malformed or too much; `Cancelled`.
-    pub(crate) fn image(&self, reference: &str, limits: &Limits) -> Result<Found> {
-        let list = self.list()?;
-        let listed: Vec<Listed> = serde_json::from_slice(&list).map_err(|fault| {
-            wrong(format!("its {LIST} is no list of images: {}", shown(&fault.to_string())))
+    pub(crate) fn image(&self, reference: &str, limits: &Limits) -> Result<ArchiveImage> {
+        let list = self.read_manifest()?;
+        let listed: Vec<ManifestEntry> = serde_json::from_slice(&list).map_err(|fault| {
+            malformed(format!("its {MANIFEST_FILE} is no list of images: {}", truncated(&fault.to_string())))
         })?;
-        let image = choose(&listed, reference)?;
+        let image = select_image(&listed, reference)?;
         let paths = image.layers.as_deref().unwrap_or_default();
         limits.check_layer_count("its image", paths.len()).map_err(too_large)?;
-        let (at, size) = self.find(&image.config)?;
+        let (at, size) = self.locate(&image.config)?;
         limits.check_config("its configuration", size).map_err(too_large)?;
         let config = self.read(at, size)?;
         // What is named several times is read once.
         let mut known: HashMap<u64, Descriptor> = HashMap::new();
         let mut layers = Vec::with_capacity(paths.len());
         for path in paths {
-            let (at, size) = self.find(path)?;
+            let (at, size) = self.locate(path)?;
             let descriptor = match known.get(&at) {
                 Some(descriptor) => descriptor.clone(),
-                None => self.layer(at, size)?,
+                None => self.describe_layer(at, size)?,
             };
             known.insert(at, descriptor.clone());
-            layers.push(Part { at, descriptor });
+            layers.push(ArchiveLayer { at, descriptor });
         }
-        Ok(Found { file: Arc::clone(&self.file), config, layers })
+        Ok(ArchiveImage { file: Arc::clone(&self.file), config, layers })
     }
 
-    fn find(&self, path: &Path) -> Result<(u64, u64)> {
-        let mut at = plain(path);
-        for _ in 0..MOST_LINKS {
+    fn locate(&self, path: &Path) -> Result<(u64, u64)> {
+        let mut at = normalized(path);
+        for _ in 0..MAX_LINK_DEPTH {
             match self.entries.get(&at) {
-                Some(Entry::File { at, size }) => return Ok((*at, *size)),
-                Some(Entry::Link(target)) => at.clone_from(target),
+                Some(ArchiveEntry::File { at, size }) => return Ok((*at, *size)),
+                Some(ArchiveEntry::Link(target)) => at.clone_from(target),
                 None => break,
             }
         }
-        Err(wrong(format!("{} is not in it", shown(&path.to_string_lossy()))))
+        Err(malformed(format!("{} is not in it", truncated(&path.to_string_lossy()))))
     }
 
     /// The list of images.
-    fn list(&self) -> Result<Bytes> {
-        let (at, size) = self.find(Path::new(LIST))?;
-        if size > LIST_LIMIT {
-            return Err(wrong(format!("{LIST} has {size} bytes, and may have {LIST_LIMIT}")));
+    fn read_manifest(&self) -> Result<Bytes> {
+        let (at, size) = self.locate(Path::new(MANIFEST_FILE))?;
+        if size > MAX_MANIFEST_BYTES {
+            return Err(malformed(format!(
+                "{MANIFEST_FILE} has {size} bytes, and may have {MAX_MANIFEST_BYTES}"
+            )));
         }
         self.read(at, size)
     }
@@ -155,13 +157,13 @@ impl Archive {
         Ok(bytes.into())
     }
 
-    fn layer(&self, at: u64, size: u64) -> Result<Descriptor> {
+    fn describe_layer(&self, at: u64, size: u64) -> Result<Descriptor> {
         let mut hash = Sha256::new();
         let mut chunk = vec![0; CHUNK];
         let mut done = 0;
         let mut magic = [0; 4];
         while done < size {
-            check(&self.stop)?;
+            check_cancelled(&self.stop)?;
             let wanted = usize::try_from(size - done).map_or(CHUNK, |rest| rest.min(CHUNK));
             let piece = &mut chunk[..wanted];
             self.file.read_exact_at(piece, at + done).map_err(unreadable)?;
@@ -180,9 +182,9 @@ impl Archive {
 }
 
 /// The image of the list that this reference means.
-fn choose<'a>(listed: &'a [Listed], reference: &str) -> Result<&'a Listed> {
+fn select_image<'a>(listed: &'a [ManifestEntry], reference: &str) -> Result<&'a ManifestEntry> {
     let wanted = reference.parse::<Reference>().ok().map(|reference| reference.to_string());
-    let names = |image: &&Listed| {
+    let names = |image: &&ManifestEntry| {
         let mut tags = image.repo_tags.iter().flatten();
         tags.any(|tag| tag.parse::<Reference>().ok().map(|tag| tag.to_string()) == wanted)
     };
@@ -191,8 +193,8 @@ fn choose<'a>(listed: &'a [Listed], reference: &str) -> Result<&'a Listed> {
         (None, [only]) => Ok(only),
         (None, _) => {
             let tags = listed.iter().flat_map(|image| image.repo_tags.iter().flatten());
-            let tags: Vec<_> = tags.take(SHOWN).map(|tag| shown(tag)).collect();
-            let more = if tags.len() == SHOWN { ", the first of them" } else { "" };
+            let tags: Vec<_> = tags.take(MAX_NAMES_SHOWN).map(|tag| truncated(tag)).collect();
+            let more = if tags.len() == MAX_NAMES_SHOWN { ", the first of them" } else { "" };
             Err(Error::not_found(format!(
                 "the archive has {} images, none of them {reference:?}{more}: {tags:?}",
                 listed.len()
@@ -211,7 +213,7 @@ const fn media_type(magic: [u8; 4]) -> &'static str {
 }
 
 /// A path below the root of the archive, read as text.
-fn plain(path: &Path) -> PathBuf {
+fn normalized(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {
@@ -224,15 +226,15 @@ fn plain(path: &Path) -> PathBuf {
 }
 
 /// As much of a text from the archive as people need to see.
-fn shown(text: &str) -> String {
-    text.chars().take(SHOWN_LENGTH).collect()
+fn truncated(text: &str) -> String {
+    text.chars().take(MAX_NAME_SHOWN).collect()
 }
 
 fn unreadable(fault: std::io::Error) -> Error {
-    wrong("it is no tar archive, or is cut off").with_source(fault)
+    malformed("it is no tar archive, or is cut off").with_source(fault)
 }
 
-fn wrong(why: impl Into<String>) -> Error {
+fn malformed(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, "the archive is not as docker save writes it")
         .with_source(Error::new(ErrorKind::InvalidArgument, why))
 }

@@ -11,35 +11,35 @@ fn stat(pid: i32, parent: i32) -> Stat {
     Stat { id: ProcessId { pid, started: 1 }, parent, ended: false, status: None }
 }
 
-fn said(pid: i32, command: &str) -> Said {
+fn said(pid: i32, command: &str) -> RootProcess {
     let command = command.split(' ').map(str::to_owned).collect();
-    Said { process: stat(pid, 1).id, command, homeless: true }
+    RootProcess { process: stat(pid, 1).id, command, cwd_deleted: true }
 }
 
-fn shim(pid: i32, id: &str, address: &str) -> Said {
+fn shim(pid: i32, id: &str, address: &str) -> RootProcess {
     said(pid, &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"))
 }
 
 #[test]
 fn the_groups_of_a_container_are_those_that_bear_its_id_and_not_those_inside() {
     let text = "12:memory:/pods/aa/init.scope\n3:cpu,cpuacct:/pods/aa\n1:name=systemd:/pods/bb\n0::/\n";
-    let found: HashSet<String> = groups_in(text, "aa").iter().map(ToString::to_string).collect();
+    let found: HashSet<String> = parse_cgroups(text, "aa").iter().map(ToString::to_string).collect();
     assert_eq!(found, HashSet::from(["/pods/aa".to_owned()]));
 }
 
-fn known(id: &str, parent: Option<i32>) -> Known {
-    Known { id: id.to_owned(), parent }
+fn known(id: &str, parent: Option<i32>) -> KnownTask {
+    KnownTask { id: id.to_owned(), parent }
 }
 
 /// The orphans, and whether they are judged for sure.
-fn judge(said: &[Said], tasks: &[Known], busy: &[&str]) -> (Vec<i32>, bool) {
-    let shims = ours(&[stat(10, 1), stat(11, 10)], said, Path::new("/run/c.sock"), "k8s.io");
-    let found = orphans(shims, tasks, &busy.iter().map(ToString::to_string).collect());
-    (found.shims.iter().map(|orphan| orphan.process.pid).collect(), found.sure)
+fn judge(said: &[RootProcess], tasks: &[KnownTask], busy: &[&str]) -> (Vec<i32>, bool) {
+    let shims = own_shims(&[stat(10, 1), stat(11, 10)], said, Path::new("/run/c.sock"), "k8s.io");
+    let found = orphan_shims(shims, tasks, &busy.iter().map(ToString::to_string).collect());
+    (found.shims.iter().map(|orphan| orphan.process.pid).collect(), found.conclusive)
 }
 
 #[track_caller]
-fn check(said: &[Said], tasks: &[Known], expected: &[i32]) {
+fn check(said: &[RootProcess], tasks: &[KnownTask], expected: &[i32]) {
     assert_eq!(judge(said, tasks, &[]), (expected.to_vec(), true));
 }
 
@@ -95,10 +95,10 @@ impl Pretender {
     }
 
     /// The shims that it is taken for.
-    fn taken_for(&self) -> Vec<Shim> {
+    fn taken_for(&self) -> Vec<ShimProcess> {
         let process = ProcessId::of(i32::try_from(self.0.id()).unwrap()).unwrap();
-        let said: Vec<_> = super::said(process).into_iter().collect();
-        ours(&[], &said, Path::new("/run/c.sock"), "k8s.io")
+        let said: Vec<_> = read_root_process(process).into_iter().collect();
+        own_shims(&[], &said, Path::new("/run/c.sock"), "k8s.io")
     }
 }
 
@@ -120,7 +120,7 @@ fn a_users_process_is_not_believed_and_a_name_makes_no_directory_deleted() {
     }
     assert_eq!(Pretender::start(65_534, &gone).taken_for(), []);
     let homeless = |pretender: &Pretender| match &pretender.taken_for()[..] {
-        [shim] => shim.homeless,
+        [shim] => shim.bundle_deleted,
         others => panic!("{others:?}"),
     };
     let in_named = Pretender::start(0, &named);
@@ -136,8 +136,9 @@ fn a_number_that_another_process_bears_by_now_is_not_killed() {
     let mut stranger = Pretender::start(0, dir.path());
     let pid = i32::try_from(stranger.0.id()).unwrap();
     let ended = ProcessId { pid, started: ProcessId::of(pid).unwrap().started.wrapping_sub(1) };
-    let shim = Shim { process: ended, id: AA.parse().unwrap(), children: vec![ended], homeless: true };
-    end_now(&shim).unwrap();
+    let shim =
+        ShimProcess { process: ended, id: AA.parse().unwrap(), children: vec![ended], bundle_deleted: true };
+    terminate(&shim).unwrap();
     shim.kill().unwrap();
     assert!(stranger.0.try_wait().unwrap().is_none(), "a stranger was killed");
 }
@@ -151,9 +152,9 @@ fn a_shim_that_has_begun_something_since_it_was_looked_at_is_left_alone() {
         std::thread::sleep(Duration::from_millis(5));
         child().is_some()
     }));
-    let shim = Shim { process, id: AA.parse().unwrap(), children: Vec::new(), homeless: true };
-    assert_eq!(end_now(&shim).unwrap_err().kind(), switchyard_core::ErrorKind::Unavailable);
+    let shim = ShimProcess { process, id: AA.parse().unwrap(), children: Vec::new(), bundle_deleted: true };
+    assert_eq!(terminate(&shim).unwrap_err().kind(), switchyard_core::ErrorKind::Unavailable);
     assert!(process.is_alive() && child().is_some());
-    end_now(&Shim { children: vec![child().unwrap().id], ..shim }).unwrap();
+    terminate(&ShimProcess { children: vec![child().unwrap().id], ..shim }).unwrap();
     parent.wait().unwrap();
 }

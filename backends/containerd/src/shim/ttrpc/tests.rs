@@ -15,9 +15,9 @@ fn pair() -> (Connection, UnixStream) {
 }
 
 async fn heard(far: &mut UnixStream) -> (u32, Request) {
-    let mut head = [0; HEAD];
+    let mut head = [0; HEADER_LEN];
     far.read_exact(&mut head).await.unwrap();
-    assert_eq!(head[8..], [ASKS, 0]);
+    assert_eq!(head[8..], [KIND_REQUEST, 0]);
     let length = u32::from_be_bytes(head[..4].try_into().unwrap());
     let mut message = vec![0; length.try_into().unwrap()];
     far.read_exact(&mut message).await.unwrap();
@@ -25,7 +25,7 @@ async fn heard(far: &mut UnixStream) -> (u32, Request) {
 }
 
 async fn say(far: &mut UnixStream, call: u32, response: &Response) {
-    let frame = frame(call, ANSWERS, &response.encode_to_vec()).unwrap();
+    let frame = frame(call, KIND_RESPONSE, &response.encode_to_vec()).unwrap();
     // In pieces, as a socket may give it.
     for piece in frame.chunks(3) {
         far.write_all(piece).await.unwrap();
@@ -55,11 +55,11 @@ async fn calls_have_odd_numbers_and_the_namespace_and_get_their_answers() {
 #[tokio::test]
 async fn a_refusal_has_its_code_and_its_text() {
     let (mut near, mut far) = pair();
-    near.ask("some.Service", "Delete", &task::DeleteRequest::default()).await.unwrap();
+    near.send_request("some.Service", "Delete", &task::DeleteRequest::default()).await.unwrap();
     let (call, _) = heard(&mut far).await;
     let status = ttrpc::Status { code: 5, message: "not there".to_owned() };
     say(&mut far, call, &Response { status: Some(status), payload: Vec::new() }).await;
-    let Err(Fault::Refused(status)) = near.answer::<task::DeleteResponse>().await else {
+    let Err(Fault::Refused(status)) = near.read_response::<task::DeleteResponse>().await else {
         panic!("it is refused")
     };
     assert_eq!((status.code(), status.message()), (Code::NotFound, "not there"));
@@ -68,21 +68,21 @@ async fn a_refusal_has_its_code_and_its_text() {
 #[tokio::test]
 async fn what_is_no_answer_is_the_end_of_a_connection() {
     let ok = Response::default().encode_to_vec();
-    let huge = [&(5_u32 << 20).to_be_bytes()[..], &1_u32.to_be_bytes(), &[ANSWERS, 0]].concat();
+    let huge = [&(5_u32 << 20).to_be_bytes()[..], &1_u32.to_be_bytes(), &[KIND_RESPONSE, 0]].concat();
     let frames = [
-        frame(3, ANSWERS, &ok).unwrap(),
-        frame(1, ASKS, &ok).unwrap(),
-        frame(1, ANSWERS, &[0xff]).unwrap(),
+        frame(3, KIND_RESPONSE, &ok).unwrap(),
+        frame(1, KIND_REQUEST, &ok).unwrap(),
+        frame(1, KIND_RESPONSE, &[0xff]).unwrap(),
         huge,
         b"half".to_vec(),
     ];
     for bytes in frames {
         let (mut near, mut far) = pair();
-        near.ask("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
+        near.send_request("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
         heard(&mut far).await;
         far.write_all(&bytes).await.unwrap();
         drop(far);
-        let answer = near.answer::<task::WaitResponse>().await;
+        let answer = near.read_response::<task::WaitResponse>().await;
         assert!(matches!(answer, Err(Fault::Lost(_))), "{bytes:?}: {answer:?}");
     }
 }
@@ -90,17 +90,17 @@ async fn what_is_no_answer_is_the_end_of_a_connection() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_somebody_stopped_waiting_for_is_still_taken() {
     let (mut near, mut far) = pair();
-    near.ask("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
+    near.send_request("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
     let (call, _) = heard(&mut far).await;
     let payload = task::WaitResponse { exit_status: 7, exited_at: None }.encode_to_vec();
-    let frame = frame(call, ANSWERS, &Response { status: None, payload }.encode_to_vec()).unwrap();
-    let (first, second) = frame.split_at(HEAD + 1);
+    let frame = frame(call, KIND_RESPONSE, &Response { status: None, payload }.encode_to_vec()).unwrap();
+    let (first, second) = frame.split_at(HEADER_LEN + 1);
     let silence = Duration::from_secs(3600);
-    assert!(timeout(silence, near.answer::<task::WaitResponse>()).await.is_err());
+    assert!(timeout(silence, near.read_response::<task::WaitResponse>()).await.is_err());
     far.write_all(first).await.unwrap();
-    assert!(timeout(silence, near.answer::<task::WaitResponse>()).await.is_err());
+    assert!(timeout(silence, near.read_response::<task::WaitResponse>()).await.is_err());
     far.write_all(second).await.unwrap();
-    let answer = timeout(silence, near.answer::<task::WaitResponse>()).await;
+    let answer = timeout(silence, near.read_response::<task::WaitResponse>()).await;
     assert_eq!(answer.unwrap().unwrap().exit_status, 7);
 }
 
@@ -109,17 +109,17 @@ async fn one_that_never_stops_talking_costs_no_more_than_the_largest_answer() {
     let length = u32::try_from(MAX_MESSAGE).unwrap();
     for length in [length, length + 1, u32::MAX] {
         let (mut near, mut far) = pair();
-        near.ask("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
+        near.send_request("some.Service", "Wait", &task::WaitRequest::default()).await.unwrap();
         heard(&mut far).await;
         let talk = async move {
-            let head = [&length.to_be_bytes()[..], &1_u32.to_be_bytes(), &[ANSWERS, 0]].concat();
+            let head = [&length.to_be_bytes()[..], &1_u32.to_be_bytes(), &[KIND_RESPONSE, 0]].concat();
             far.write_all(&head).await?;
             // Until the other end has heard enough.
             while far.write_all(&[0xff; 1 << 16]).await.is_ok() {}
             Ok::<_, io::Error>(())
         };
         let talk = tokio::spawn(talk);
-        let answer = near.answer::<task::WaitResponse>().await;
+        let answer = near.read_response::<task::WaitResponse>().await;
         assert!(matches!(answer, Err(Fault::Lost(_))), "{answer:?}");
         assert!(near.received.capacity() <= 2 * MAX_MESSAGE + (1 << 16), "{}", near.received.capacity());
         drop(near);
@@ -134,7 +134,7 @@ fn taken(bytes: &[u8], cut: usize, latest: u32) -> (Result<Vec<Response>, String
     for piece in bytes.chunks(cut) {
         received.extend_from_slice(piece);
         loop {
-            match take(&mut received, latest) {
+            match take_response(&mut received, latest) {
                 Ok(Some(response)) => responses.push(response),
                 Ok(None) => break,
                 Err(fault) => return (Err(fault.to_string()), received.len()),
@@ -158,14 +158,14 @@ proptest! {
         responses in proptest::collection::vec(any_response(), 1..4),
         latest in any::<u32>(),
         cut in 1_usize..400,
-        half in 0..HEAD,
+        half in 0..HEADER_LEN,
     ) {
         let mut bytes = Vec::new();
         for response in &responses {
-            bytes.extend(frame(latest, ANSWERS, &response.encode_to_vec()).unwrap());
+            bytes.extend(frame(latest, KIND_RESPONSE, &response.encode_to_vec()).unwrap());
         }
         // The next has just begun.
-        let next = frame(latest, ANSWERS, &[]).unwrap();
+        let next = frame(latest, KIND_RESPONSE, &[]).unwrap();
         bytes.extend_from_slice(&next[..half]);
         prop_assert_eq!(taken(&bytes, cut, latest), (Ok(responses), half));
     }
@@ -179,7 +179,7 @@ proptest! {
         let (result, left) = taken(&bytes, cut, latest);
         prop_assert!(left <= bytes.len());
         // A head that is none of ours is not waited for.
-        let is_foreign = bytes.len() >= HEAD && (bytes[8] != ANSWERS || bytes[4..8] != latest.to_be_bytes());
+        let is_foreign = bytes.len() >= HEADER_LEN && (bytes[8] != KIND_RESPONSE || bytes[4..8] != latest.to_be_bytes());
         prop_assert!(!is_foreign || result.is_err(), "{:?}", result);
     }
 
@@ -190,7 +190,7 @@ proptest! {
         place in any::<prop::sample::Index>(),
         flip in 1_u8..,
     ) {
-        let mut bytes = frame(latest, ANSWERS, &response.encode_to_vec()).unwrap();
+        let mut bytes = frame(latest, KIND_RESPONSE, &response.encode_to_vec()).unwrap();
         let place = place.index(bytes.len());
         bytes[place] ^= flip;
         let (result, _) = taken(&bytes, usize::MAX, latest);

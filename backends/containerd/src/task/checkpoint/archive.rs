@@ -12,8 +12,8 @@ use nix::unistd::linkat;
 use switchyard_core::{Error, Result};
 use tar::{Builder, EntryType, Header};
 
-use super::{check, timely};
-use crate::text::io_error;
+use super::{check_deadline, deadline_or_io_error};
+use crate::fs::io_error;
 
 /// Who may read it: it holds all secrets of the task.
 const MODE: u32 = 0o600;
@@ -28,7 +28,7 @@ pub(super) struct Draft {
 
 /// Something to put into an archive under a name.
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum CheckpointEntry {
     /// These bytes.
     Bytes(String, Vec<u8>),
     /// A file, if it is there.
@@ -38,7 +38,7 @@ pub(super) enum Part {
 }
 
 /// Reads exactly as much as was announced, and not for ever.
-pub(super) struct Exact<R> {
+pub(super) struct ExactReader<R> {
     inner: R,
     left: u64,
     until: Instant,
@@ -76,8 +76,8 @@ impl Draft {
     }
 
     /// Writes all of it. Blocks.
-    pub(super) fn fill(self, parts: &[Part], until: Instant) -> Result<Self> {
-        let failed = |fault| timely("write", &self.location, fault);
+    pub(super) fn fill(self, parts: &[CheckpointEntry], until: Instant) -> Result<Self> {
+        let failed = |fault| deadline_or_io_error("write", &self.location, fault);
         let mut builder = Builder::new(BufWriter::new(&self.file));
         for part in parts {
             part.append(&mut builder, until).map_err(failed)?;
@@ -111,12 +111,16 @@ fn exists(location: &Path) -> Error {
 
 // === impl Part ===
 
-impl Part {
+impl CheckpointEntry {
     fn append<W: Write>(&self, builder: &mut Builder<W>, until: Instant) -> io::Result<()> {
         match self {
             Self::Bytes(name, bytes) => {
                 let length = u64::try_from(bytes.len()).map_err(io::Error::other)?;
-                builder.append_data(&mut plain(length), name, Exact::new(bytes.as_slice(), length, until))
+                builder.append_data(
+                    &mut plain(length),
+                    name,
+                    ExactReader::new(bytes.as_slice(), length, until),
+                )
             }
             Self::IfThere(name, path) => match File::open(path) {
                 Ok(file) => append_file(builder, Path::new(name), file, until),
@@ -149,7 +153,7 @@ fn append_file<W: Write>(
     until: Instant,
 ) -> io::Result<()> {
     let length = file.metadata()?.len();
-    builder.append_data(&mut plain(length), name, Exact::new(file, length, until))
+    builder.append_data(&mut plain(length), name, ExactReader::new(file, length, until))
 }
 
 /// What is told of a file of root's.
@@ -166,15 +170,15 @@ pub(super) fn plain(length: u64) -> Header {
 
 // === impl Exact ===
 
-impl<R> Exact<R> {
+impl<R> ExactReader<R> {
     pub(super) const fn new(inner: R, length: u64, until: Instant) -> Self {
         Self { inner, left: length, until }
     }
 }
 
-impl<R: Read> Read for Exact<R> {
+impl<R: Read> Read for ExactReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        check(self.until)?;
+        check_deadline(self.until)?;
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         if most == 0 {
             return Ok(0);
@@ -212,9 +216,9 @@ mod tests {
         std::fs::create_dir(&images).unwrap();
         std::fs::write(images.join("pages-1.img"), vec![7; 100_000]).unwrap();
         let parts = [
-            Part::Bytes("config.dump".to_owned(), b"{}".to_vec()),
-            Part::IfThere("dump.log".to_owned(), dir.path().join("none")),
-            Part::Directory("checkpoint".to_owned(), images),
+            CheckpointEntry::Bytes("config.dump".to_owned(), b"{}".to_vec()),
+            CheckpointEntry::IfThere("dump.log".to_owned(), dir.path().join("none")),
+            CheckpointEntry::Directory("checkpoint".to_owned(), images),
         ];
         let filled = Draft::begin(&location).unwrap().fill(&parts, soon()).unwrap();
         assert!(!location.exists());
@@ -235,9 +239,9 @@ mod tests {
     fn what_fails_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let location = dir.path().join("c.tar");
-        let parts = [Part::Directory("checkpoint".to_owned(), dir.path().join("none"))];
+        let parts = [CheckpointEntry::Directory("checkpoint".to_owned(), dir.path().join("none"))];
         assert!(Draft::begin(&location).unwrap().fill(&parts, soon()).is_err());
-        let parts = [Part::Bytes("config.dump".to_owned(), b"{}".to_vec())];
+        let parts = [CheckpointEntry::Bytes("config.dump".to_owned(), b"{}".to_vec())];
         let late = Draft::begin(&location).unwrap().fill(&parts, Instant::now()).unwrap_err();
         assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
         // One that came first keeps its name.

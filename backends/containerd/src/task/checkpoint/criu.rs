@@ -16,16 +16,16 @@ use switchyard_core::{Error, Result};
 use switchyard_process::{ProcessId, Stat};
 
 /// How long they may take to be gone when they are killed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Kills what makes the checkpoint of this directory below a shim, until there is none. Idempotent. Blocks for 5 s at most.
 ///
 /// # Errors
 /// `Internal` if one cannot be killed; `DeadlineExceeded` if one does not end.
 pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + KILL_TIMEOUT;
     loop {
         let found = dumping(&switchyard_process::all(), shim, |process| concerns(process, dir));
         if found.is_empty() {
@@ -40,7 +40,7 @@ pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
                 Error::internal(format!("send SIGKILL to process {}", process.pid)).with_source(fault)
             })?;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -16,36 +16,36 @@ use switchyard_core::Result;
 use switchyard_core::spec::{IdMap, UserNamespace};
 use tar::{Builder, EntryType, Header};
 
-use super::archive::{Exact, plain};
-use super::{check, timely};
+use super::archive::{ExactReader, plain};
+use super::{check_deadline, deadline_or_io_error};
 
 /// Attributes that are the overlay's own.
 const OVERLAY: &str = "trusted.overlay.";
 /// The one that says that nothing of a directory below is to be seen.
 const OPAQUE: &str = "trusted.overlay.opaque";
 /// Before the name of something that was removed.
-const REMOVED: &str = ".wh.";
+const WHITEOUT_PREFIX: &str = ".wh.";
 /// Among the entries of an opaque directory.
-const ALL_REMOVED: &str = ".wh..wh..opq";
+const OPAQUE_WHITEOUT: &str = ".wh..wh..opq";
 /// The kernel's own limit of a list of attributes, and of one of them.
 const ATTRIBUTES: usize = 64 << 10;
 /// The longest path in a layer, in bytes: nobody could unpack a longer one.
-const LONGEST_PATH: usize = 4096;
+const MAX_PATH: usize = 4096;
 /// The most bytes of names and paths that are kept in memory for a layer: directories to come, and files with several names.
-const MOST_KEPT: usize = 64 << 20;
+const MAX_PATH_MEMORY: usize = 64 << 20;
 /// What is counted for a path besides its bytes.
 const PER_PATH: usize = 64;
 /// The id of a file whose owner is nobody inside.
 const NOBODY: u32 = 65_534;
 
 /// A layer that is being written.
-struct Layer<'a, W: Write> {
+struct LayerWriter<'a, W: Write> {
     builder: Builder<W>,
     users: Option<&'a UserNamespace>,
     /// Files with several names, by device and inode, and the first name of each.
     names: HashMap<(u64, u64), PathBuf>,
     /// How much of [`MOST_KEPT`] is taken.
-    kept: usize,
+    path_memory: usize,
     until: Instant,
 }
 
@@ -66,18 +66,18 @@ struct Node {
 pub(super) fn write(upper: &Path, users: Option<&UserNamespace>, into: &Path, until: Instant) -> Result<()> {
     let written = || {
         let builder = Builder::new(BufWriter::new(File::create_new(into)?));
-        let mut layer = Layer { builder, users, names: HashMap::new(), kept: 0, until };
+        let mut layer = LayerWriter { builder, users, names: HashMap::new(), path_memory: 0, until };
         let upper = Node::open(CWD, upper.as_os_str(), OFlags::DIRECTORY)?;
         let mut dirs = vec![PathBuf::new()];
         while let Some(dir) = dirs.pop() {
-            layer.kept = layer.kept.saturating_sub(taken_by(&dir));
+            layer.path_memory = layer.path_memory.saturating_sub(path_cost(&dir));
             if let Some(node) = upper.below(&dir)? {
                 layer.directory(&node, &dir, &mut dirs)?;
             }
         }
         layer.builder.into_inner()?.flush()
     };
-    written().map_err(|fault| timely("write what was changed of the files into", into, fault))
+    written().map_err(|fault| deadline_or_io_error("write what was changed of the files into", into, fault))
 }
 
 // === impl Node ===
@@ -115,8 +115,8 @@ impl Node {
         let mut kept = 0;
         for entry in fs::read_dir(self.path())? {
             let name = entry?.file_name();
-            kept += taken_by(Path::new(&name));
-            check_kept(kept)?;
+            kept += path_cost(Path::new(&name));
+            check_path_memory(kept)?;
             names.push(name);
         }
         names.sort();
@@ -131,18 +131,18 @@ impl Node {
 }
 
 /// What a path takes in memory.
-fn taken_by(path: &Path) -> usize {
+fn path_cost(path: &Path) -> usize {
     path.as_os_str().len() + PER_PATH
 }
 
 /// Refuses to keep more of names and paths: whoever writes to a root file system chooses how many of them there are.
-fn check_kept(kept: usize) -> io::Result<()> {
-    if kept <= MOST_KEPT {
+fn check_path_memory(kept: usize) -> io::Result<()> {
+    if kept <= MAX_PATH_MEMORY {
         return Ok(());
     }
     Err(io::Error::other(format!(
         "the names of its directories and files take more than {} MiB",
-        MOST_KEPT >> 20
+        MAX_PATH_MEMORY >> 20
     )))
 }
 
@@ -154,14 +154,13 @@ fn is_gone(fault: &io::Error) -> bool {
 
 // === impl Layer ===
 
-impl<W: Write> Layer<'_, W> {
+impl<W: Write> LayerWriter<'_, W> {
     /// Writes the entries of a directory, and tells of those that are directories themselves.
     fn directory(&mut self, node: &Node, dir: &Path, dirs: &mut Vec<PathBuf>) -> io::Result<()> {
         for name in node.names()? {
-            check(self.until)?;
-            if taken_by(dir) + name.len() > LONGEST_PATH {
-                let why =
-                    format!("a path is longer than {LONGEST_PATH} bytes, so that nobody could unpack it");
+            check_deadline(self.until)?;
+            if path_cost(dir) + name.len() > MAX_PATH {
+                let why = format!("a path is longer than {MAX_PATH} bytes, so that nobody could unpack it");
                 return Err(io::Error::other(why));
             }
             let below = match Node::open(&node.file, &name, OFlags::empty()) {
@@ -172,7 +171,7 @@ impl<W: Write> Layer<'_, W> {
             self.entry(&below, &dir.join(&name))?;
             if below.data.is_dir() {
                 let path = dir.join(&name);
-                self.keep(&path)?;
+                self.account(&path)?;
                 dirs.push(path);
             }
         }
@@ -180,16 +179,16 @@ impl<W: Write> Layer<'_, W> {
     }
 
     /// Counts a path that is kept.
-    fn keep(&mut self, path: &Path) -> io::Result<()> {
-        self.kept += taken_by(path);
-        check_kept(self.kept)
+    fn account(&mut self, path: &Path) -> io::Result<()> {
+        self.path_memory += path_cost(path);
+        check_path_memory(self.path_memory)
     }
 
     fn entry(&mut self, node: &Node, name: &Path) -> io::Result<()> {
         let data = &node.data;
         let kind = data.file_type();
         if kind.is_char_device() && data.rdev() == 0 {
-            let mut whiteout = OsString::from(REMOVED);
+            let mut whiteout = OsString::from(WHITEOUT_PREFIX);
             whiteout.push(name.file_name().unwrap_or_default());
             return self.builder.append_data(&mut plain(0), name.with_file_name(whiteout), io::empty());
         }
@@ -218,7 +217,7 @@ impl<W: Write> Layer<'_, W> {
             self.builder.append_link(&mut header, name, node.target()?)?;
         } else if kind.is_file() {
             header.set_size(data.len());
-            let content = Exact::new(File::open(node.path())?, data.len(), self.until);
+            let content = ExactReader::new(File::open(node.path())?, data.len(), self.until);
             self.builder.append_data(&mut header, name, content)?;
         } else {
             header.set_entry_type(if kind.is_dir() {
@@ -238,11 +237,11 @@ impl<W: Write> Layer<'_, W> {
             self.builder.append_data(&mut header, name, io::empty())?;
         }
         if data.nlink() > 1 && !kind.is_dir() {
-            self.keep(name)?;
+            self.account(name)?;
             self.names.insert(key, name.to_path_buf());
         }
         if attributes.get(OPAQUE).is_some_and(|value| value == b"y") {
-            self.builder.append_data(&mut plain(0), name.join(ALL_REMOVED), io::empty())?;
+            self.builder.append_data(&mut plain(0), name.join(OPAQUE_WHITEOUT), io::empty())?;
         }
         Ok(())
     }
@@ -396,11 +395,11 @@ mod tests {
         symlink(&secret, upper.join("dir")).unwrap();
 
         assert!(node.below(Path::new("dir")).unwrap().is_none());
-        let mut layer = Layer {
+        let mut layer = LayerWriter {
             builder: Builder::new(Vec::new()),
             users: None,
             names: HashMap::new(),
-            kept: 0,
+            path_memory: 0,
             until: soon(),
         };
         layer.entry(&file, Path::new("file")).unwrap();
@@ -430,7 +429,9 @@ mod tests {
         let into = tempfile::tempdir().unwrap();
         let refused = write(dir.path(), None, &into.path().join("layer.tar"), soon()).unwrap_err();
         assert!(refused.report().contains("longer than 4096 bytes"), "{}", refused.report());
-        assert!(check_kept(MOST_KEPT).is_ok() && check_kept(MOST_KEPT + 1).is_err());
+        assert!(
+            check_path_memory(MAX_PATH_MEMORY).is_ok() && check_path_memory(MAX_PATH_MEMORY + 1).is_err()
+        );
     }
 
     #[test]

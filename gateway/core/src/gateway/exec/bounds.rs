@@ -14,41 +14,41 @@ use crate::spec::Signal;
 
 /// How many commands run in each task.
 #[derive(Debug, Clone, Default)]
-pub(in crate::gateway) struct Commands(Arc<Mutex<HashMap<TaskId, usize>>>);
+pub(in crate::gateway) struct CommandCounts(Arc<Mutex<HashMap<TaskId, usize>>>);
 
 /// A command that runs in a task; it counts until this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    commands: Commands,
+pub(super) struct CommandPermit {
+    commands: CommandCounts,
     task: TaskId,
 }
 
 /// Control over a command that counts.
-pub(super) struct Counted {
+pub(super) struct CountedControl {
     control: Box<dyn ExecControl>,
-    _place: Place,
+    _permit: CommandPermit,
 }
 
 /// How many bytes of output are held for callers.
 #[derive(Debug, Default)]
-pub(in crate::gateway) struct Budget(AtomicUsize);
+pub(in crate::gateway) struct OutputBudget(AtomicUsize);
 
 /// What one stream has of the budget; given back when this is dropped.
 #[derive(Debug)]
-pub(super) struct Taken<'a> {
-    budget: &'a Budget,
+pub(super) struct OutputCharge<'a> {
+    budget: &'a OutputBudget,
     limit: usize,
     bytes: usize,
 }
 
 // === impl Commands ===
 
-impl Commands {
+impl CommandCounts {
     /// A place for one more command in a task.
     ///
     /// # Errors
     /// `ResourceExhausted` if there are as many as may be.
-    pub(super) fn place(&self, task: TaskId, limit: usize) -> Result<Place> {
+    pub(super) fn acquire(&self, task: TaskId, limit: usize) -> Result<CommandPermit> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = running.entry(task).or_default();
         if *count >= limit {
@@ -57,11 +57,11 @@ impl Commands {
             return Err(Error::new(ErrorKind::ResourceExhausted, text));
         }
         *count += 1;
-        Ok(Place { commands: self.clone(), task })
+        Ok(CommandPermit { commands: self.clone(), task })
     }
 }
 
-impl Drop for Place {
+impl Drop for CommandPermit {
     fn drop(&mut self) {
         let mut running = self.commands.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = running.get_mut(&self.task) {
@@ -75,14 +75,14 @@ impl Drop for Place {
 
 // === impl Counted ===
 
-impl Counted {
-    pub(super) fn new(control: Box<dyn ExecControl>, place: Place) -> Self {
-        Self { control, _place: place }
+impl CountedControl {
+    pub(super) fn new(control: Box<dyn ExecControl>, place: CommandPermit) -> Self {
+        Self { control, _permit: place }
     }
 }
 
 #[async_trait]
-impl ExecControl for Counted {
+impl ExecControl for CountedControl {
     async fn wait(&self) -> Result<i32> {
         self.control.wait().await
     }
@@ -106,19 +106,19 @@ impl ExecControl for Counted {
 
 // === impl Budget ===
 
-impl Budget {
+impl OutputBudget {
     /// Nothing, to be grown.
-    pub(super) const fn none(&self, limit: usize) -> Taken<'_> {
-        Taken { budget: self, limit, bytes: 0 }
+    pub(super) const fn charge(&self, limit: usize) -> OutputCharge<'_> {
+        OutputCharge { budget: self, limit, bytes: 0 }
     }
 }
 
-impl Taken<'_> {
+impl OutputCharge<'_> {
     /// Takes this much instead of what was taken before.
     ///
     /// # Errors
     /// `ResourceExhausted` if that is more than all may have together; then nothing has changed.
-    pub(super) fn set(&mut self, bytes: usize) -> Result<()> {
+    pub(super) fn resize(&mut self, bytes: usize) -> Result<()> {
         let limit = self.limit;
         let before = self.bytes;
         let change = |all: usize| {
@@ -137,7 +137,7 @@ impl Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for OutputCharge<'_> {
     fn drop(&mut self) {
         self.budget.0.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -149,29 +149,29 @@ mod tests {
 
     #[test]
     fn a_budget_is_shared_and_what_was_taken_comes_back() {
-        let budget = Budget::default();
-        let mut one = budget.none(10);
-        let mut other = budget.none(10);
-        one.set(6).unwrap();
-        other.set(4).unwrap();
-        assert_eq!(other.set(5).unwrap_err().kind(), ErrorKind::ResourceExhausted);
-        one.set(3).unwrap();
-        other.set(7).unwrap();
+        let budget = OutputBudget::default();
+        let mut one = budget.charge(10);
+        let mut other = budget.charge(10);
+        one.resize(6).unwrap();
+        other.resize(4).unwrap();
+        assert_eq!(other.resize(5).unwrap_err().kind(), ErrorKind::ResourceExhausted);
+        one.resize(3).unwrap();
+        other.resize(7).unwrap();
         drop(one);
-        other.set(10).unwrap();
+        other.resize(10).unwrap();
         drop(other);
         assert_eq!(budget.0.into_inner(), 0);
     }
 
     #[test]
     fn commands_count_for_their_task_until_they_are_dropped() {
-        let commands = Commands::default();
+        let commands = CommandCounts::default();
         let [one, other] = [1, 2].map(|byte| TaskId::from_bytes([byte; 32]));
-        let places: Vec<_> = (0..2).map(|_| commands.place(one, 2).unwrap()).collect();
-        assert_eq!(commands.place(one, 2).unwrap_err().kind(), ErrorKind::ResourceExhausted);
-        drop(commands.place(other, 2).unwrap());
+        let places: Vec<_> = (0..2).map(|_| commands.acquire(one, 2).unwrap()).collect();
+        assert_eq!(commands.acquire(one, 2).unwrap_err().kind(), ErrorKind::ResourceExhausted);
+        drop(commands.acquire(other, 2).unwrap());
         drop(places);
-        drop(commands.place(one, 2).unwrap());
+        drop(commands.acquire(one, 2).unwrap());
         assert!(commands.0.lock().unwrap().is_empty());
     }
 }

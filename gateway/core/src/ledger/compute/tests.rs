@@ -121,8 +121,8 @@ fn more_than_the_node_has_is_told_when_it_begins_or_refused() {
 #[test]
 fn nothing_of_what_was_recovered_is_refused() {
     let mut compute = Compute::new(Some(amount(1000, 10)), Overcommit::Enforce);
-    compute.hold(task(1), ComputeHolder { reserved: amount(5000, 50), ..holder(N, own("1-2")) });
-    compute.hold(task(2), holder(K, own("2-3")));
+    compute.record(task(1), ComputeHolder { reserved: amount(5000, 50), ..holder(N, own("1-2")) });
+    compute.record(task(2), holder(K, own("2-3")));
     let conflicts = compute.conflicts();
     assert_eq!(conflicts.len(), 1);
     assert_eq!((&conflicts[0].0, conflicts[0].1.owner, conflicts[0].2.owner), (&set("2"), N, K));

@@ -26,7 +26,7 @@ impl Devices {
             return;
         }
         if !has_slots_of(&known, &before) {
-            self.places = Arc::new(places(&known.groups));
+            self.positions = Arc::new(slot_positions(&known.groups));
         }
         self.known = Some(Arc::new(known));
         self.rename_slots();
@@ -43,17 +43,17 @@ impl Devices {
             known.ok_or_else(|| Error::unavailable("the devices of the node are still being looked for"))?;
         let mut places: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         for slot in slots {
-            match self.places.get(slot) {
+            match self.positions.get(slot) {
                 Some((group, device)) => drop(places.entry(*group).or_default().insert(*device)),
                 // A name of before: only a look at all devices tells whose it is.
-                None => return by_name(known, slots),
+                None => return reserve_by_name(known, slots),
             }
         }
         let mut given = Reservation::default();
         for (group, devices) in places {
             let group = &known.groups[group];
             let devices: Vec<&Device> = devices.into_iter().map(|device| &group.devices[device]).collect();
-            given.give(group, &devices)?;
+            given.extend(group, &devices)?;
         }
         Ok(given)
     }
@@ -61,13 +61,13 @@ impl Devices {
     /// The resource of the group that a slot is in, empty if it has none; `None` for a slot that is not known.
     #[must_use]
     pub fn resource_of(&self, slot: &str) -> Option<&str> {
-        let (group, _) = self.places.get(slot)?;
+        let (group, _) = self.positions.get(slot)?;
         Some(&self.known.as_ref()?.groups.get(*group)?.resource)
     }
 
     /// The id of the slot that a text names: an id of its own, or that by which an earlier version offered the device.
     pub(super) fn canonical(&self, slot: &str) -> String {
-        if self.places.contains_key(slot) {
+        if self.positions.contains_key(slot) {
             return slot.to_owned();
         }
         let groups = self.known.iter().flat_map(|known| &known.groups);
@@ -116,7 +116,7 @@ impl Devices {
         let leases: Vec<_> = self.leases.iter().filter(|(_, lease)| lease.slots.iter().any(old)).collect();
         let leases: Vec<_> = leases.into_iter().map(|(token, lease)| (*token, lease.clone())).collect();
         for (token, lease) in leases {
-            self.hold(token, lease);
+            self.record(token, lease);
         }
     }
 }
@@ -144,7 +144,7 @@ fn succeeds(device: &Device, gone: &Device) -> bool {
 }
 
 /// What a task gets that has these devices, of which some are called as an earlier version did.
-fn by_name(known: &Inventory, slots: &[String]) -> Result<Reservation> {
+fn reserve_by_name(known: &Inventory, slots: &[String]) -> Result<Reservation> {
     known.reserve(slots).map_err(|error| {
         if error.kind() == ErrorKind::NotFound { Error::failed_precondition(error.report()) } else { error }
     })
@@ -188,7 +188,7 @@ fn has_ids_of(one: &Arc<DeviceGroup>, other: &Arc<DeviceGroup>) -> bool {
 }
 
 /// Where each slot is found.
-fn places(groups: &[Arc<DeviceGroup>]) -> BTreeMap<String, (usize, usize)> {
+fn slot_positions(groups: &[Arc<DeviceGroup>]) -> BTreeMap<String, (usize, usize)> {
     let mut places = BTreeMap::new();
     for (number, group) in groups.iter().enumerate() {
         for (at, device) in group.devices.iter().enumerate() {

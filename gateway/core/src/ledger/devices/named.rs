@@ -11,7 +11,7 @@ use crate::spec::LeaseClaim;
 
 /// What a task names.
 #[derive(Debug, Clone, Copy)]
-pub struct Named<'a> {
+pub struct DeviceNames<'a> {
     /// Nodes of the host, by the paths under which their group has them.
     pub nodes: &'a [&'a Path],
     /// Names of the Container Device Interface.
@@ -28,7 +28,7 @@ impl Devices {
     pub fn lease_named(
         &mut self,
         owner: Owner,
-        named: Named<'_>,
+        named: DeviceNames<'_>,
         (sandbox, name): (SandboxId, &str),
     ) -> Result<Vec<LeaseClaim>, Refusal> {
         let mut claims = Vec::new();
@@ -59,7 +59,7 @@ impl Devices {
     ///
     /// # Errors
     /// [`Reason::Held`] if somebody else has one of them. Nothing has changed then.
-    pub fn take_up(
+    pub fn reclaim(
         &mut self,
         owner: Owner,
         claim: &LeaseClaim,
@@ -71,7 +71,7 @@ impl Devices {
         }
         self.check_free(owner, &claim.slots, sandbox)?;
         let lease = Lease::bound(owner, claim.slots.clone(), sandbox, name);
-        self.hold(claim.token, Lease { named: claim.named, ..lease });
+        self.record(claim.token, Lease { named: claim.named, ..lease });
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Devices {
     }
 
     /// The slots of each device that is named, once.
-    fn slots_of_named(&self, named: Named<'_>) -> Vec<Vec<String>> {
+    fn slots_of_named(&self, named: DeviceNames<'_>) -> Vec<Vec<String>> {
         let groups = || self.known.iter().flat_map(|known| &known.groups);
         let there: Vec<(&Arc<DeviceGroup>, &Device)> = groups()
             .flat_map(|group| group.devices.iter().map(move |device| (group, device)))

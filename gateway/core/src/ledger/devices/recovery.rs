@@ -7,7 +7,7 @@ use crate::id::LeaseToken;
 
 impl Devices {
     /// Puts down a lease that was there before, whoever else has its slots.
-    pub fn hold(&mut self, token: LeaseToken, lease: Lease) {
+    pub fn record(&mut self, token: LeaseToken, lease: Lease) {
         self.end(token);
         let slots: BTreeSet<String> = lease.slots.iter().flat_map(|slot| self.held_slots(slot)).collect();
         self.insert(token, Lease { slots: slots.into_iter().collect(), ..lease });
@@ -17,7 +17,7 @@ impl Devices {
     /// again if they are free, as before.
     pub fn recall(&mut self, token: LeaseToken, lease: Lease) {
         if !self.leases.contains_key(&token) {
-            self.hold(token, Lease { state: LeaseState::LetGo { grace: false }, ..lease });
+            self.record(token, Lease { state: LeaseState::Released { grace: false }, ..lease });
             self.remember(&[token]);
         }
     }

@@ -8,7 +8,7 @@ use crate::device::{DeviceGroup, Health, device_of};
 use crate::id::{LeaseToken, Owner, SandboxId};
 
 /// Why a slot cannot be given to anybody that a lease is of.
-const NOWHERE: &str = "no group of devices.groups has it";
+const NO_GROUP: &str = "no group of devices.groups has it";
 
 /// All devices and who has them, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,9 +76,9 @@ impl Devices {
     pub fn report(&self) -> DeviceReport {
         let known: &[Arc<DeviceGroup>] = self.known.as_ref().map_or(&[], |known| &known.groups);
         let mut slots: Vec<SlotReport> = known.iter().flat_map(|group| self.slots_of(group)).collect();
-        let shown: BTreeSet<&String> = self.places.keys().collect();
-        let elsewhere = self.of_slot.keys().filter(|slot| !shown.contains(slot)).map(|slot| {
-            let health = Health::Unhealthy(NOWHERE.to_owned());
+        let shown: BTreeSet<&String> = self.positions.keys().collect();
+        let elsewhere = self.by_slot.keys().filter(|slot| !shown.contains(slot)).map(|slot| {
+            let health = Health::Unhealthy(NO_GROUP.to_owned());
             self.slot(slot.clone(), device_of(slot).to_owned(), String::new(), health)
         });
         slots.extend(elsewhere.filter(|slot| !slot.holders.is_empty()));
@@ -88,8 +88,8 @@ impl Devices {
 
     /// Whether it is known what was leased before, so that slots can be leased.
     #[must_use]
-    pub const fn is_whole(&self) -> bool {
-        self.whole
+    pub const fn is_recovered(&self) -> bool {
+        self.recovered
     }
 
     fn slots_of(&self, group: &DeviceGroup) -> Vec<SlotReport> {
@@ -147,8 +147,8 @@ impl Lease {
             LeaseState::Unbound { contestable: false } => Some("unbound"),
             LeaseState::Unbound { contestable: true } => Some("contestable"),
             LeaseState::Bound { .. } => Some("bound"),
-            LeaseState::LetGo { grace: true } => Some("grace"),
-            LeaseState::LetGo { grace: false } => None,
+            LeaseState::Released { grace: true } => Some("grace"),
+            LeaseState::Released { grace: false } => None,
         }
     }
 }

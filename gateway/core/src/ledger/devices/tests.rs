@@ -32,7 +32,7 @@ fn group(name: &str, ids: &[&str]) -> DeviceGroup {
 fn devices(groups: Vec<DeviceGroup>) -> Devices {
     let mut devices = Devices::default();
     devices.set_inventory(&Inventory::of(groups));
-    devices.set_whole();
+    devices.set_recovered();
     devices
 }
 
@@ -48,9 +48,9 @@ fn healthy(devices: &Devices, owner: Owner) -> Vec<String> {
 }
 
 /// The next tick ends each grace.
-const OVER: Ticks = Ticks { unbound: u32::MAX, grace: 1 };
+const OVER: TickLimits = TickLimits { unbound: u32::MAX, grace: 1 };
 /// The next tick makes all contestable that nothing was made with.
-const AGED: Ticks = Ticks { unbound: 1, grace: u32::MAX };
+const AGED: TickLimits = TickLimits { unbound: 1, grace: u32::MAX };
 
 const K: Owner = Owner::Kubernetes;
 const N: Owner = Owner::Nomad;
@@ -71,7 +71,7 @@ fn what_one_owner_has_is_unhealthy_for_the_others_alone() {
     devices.bind(K, token(1), sandbox(1), "pod").unwrap();
     let refusal = devices.lease(N, &ids(&["a"]), token(2)).unwrap_err();
     assert!(refusal.to_string().contains("pod of kubernetes"), "{refusal}");
-    assert_eq!(devices.let_go(sandbox(1)), [token(1)]);
+    assert_eq!(devices.release_sandbox(sandbox(1)), [token(1)]);
     assert_eq!(healthy(&devices, N), ["b"], "its owner may start it again");
     devices.tick(OVER);
     assert_eq!(healthy(&devices, N), ["a", "b"]);
@@ -82,7 +82,7 @@ fn what_one_owner_has_is_unhealthy_for_the_others_alone() {
 #[test]
 fn a_lease_whose_sandbox_had_stopped_before_a_restart_holds_nothing_and_is_known() {
     let mut devices = devices(vec![group("v2", &["a", "b"])]);
-    devices.hold(token(1), Lease::bound(N, ids(&["a"]), sandbox(1), "task".to_owned()));
+    devices.record(token(1), Lease::bound(N, ids(&["a"]), sandbox(1), "task".to_owned()));
     // Of the attempt before that of the same task, and of another task.
     devices.recall(token(1), Lease::new(N, ids(&["a"])));
     devices.recall(token(2), Lease::new(N, ids(&["b"])));
@@ -107,12 +107,12 @@ fn a_lease_whose_start_has_failed_holds_its_slots_for_its_grace_and_is_known_aft
     assert_eq!(devices.start_failed(K, &[token(1)]), [], "it is Nomad's");
     assert_eq!(devices.start_failed(N, &[token(1), token(2), token(3)]), [token(1)], "the other is in use");
     assert_eq!(devices.lease(K, &ids(&["a"]), token(4)).unwrap_err().reason, Reason::Held);
-    assert_eq!(devices.tick(OVER), Ticked { freed: true, over: vec![token(1)] });
+    assert_eq!(devices.tick(OVER), TickOutcome { freed: true, expired: vec![token(1)] });
     assert_eq!(healthy(&devices, K), ["a"]);
     devices.bind(N, token(1), sandbox(2), "task").unwrap();
     assert_eq!(healthy(&devices, K), Vec::<String>::new());
     // A sandbox in which nothing runs is told to give it up.
-    devices.take_from_stopped(token(1));
+    devices.unbind_stopped(token(1));
     devices.lease(K, &ids(&["a"]), token(4)).unwrap();
     assert_eq!(devices.bind(N, token(1), sandbox(3), "task").unwrap_err().reason, Reason::Lost);
 }
@@ -126,11 +126,11 @@ fn the_same_question_has_the_same_answer_until_something_is_made_with_it() {
     devices.bind(N, token(1), sandbox(1), "task").unwrap();
     let other = devices.lease(N, &ids(&["a", "b"]), token(3)).unwrap();
     assert_eq!((other.token, other.is_new), (token(3), true));
-    assert!(devices.awaits_an_end(N, &ids(&["b"])));
+    assert!(devices.has_slot_awaiting_release(N, &ids(&["b"])));
     let refusal = devices.bind(N, token(3), sandbox(2), "task").unwrap_err();
     assert_eq!(refusal.holder.unwrap().sandbox, Some(sandbox(1)), "its predecessor runs");
-    devices.let_go(sandbox(1));
-    assert!(!devices.awaits_an_end(N, &ids(&["b"])));
+    devices.release_sandbox(sandbox(1));
+    assert!(!devices.has_slot_awaiting_release(N, &ids(&["b"])));
     devices.bind(N, token(3), sandbox(2), "task").unwrap();
 }
 
@@ -139,11 +139,11 @@ fn a_task_that_is_restarted_has_its_devices_again() {
     let mut devices = devices(vec![group("v2", &["a"])]);
     devices.lease(N, &ids(&["a"]), token(1)).unwrap();
     devices.bind(N, token(1), sandbox(1), "task").unwrap();
-    devices.let_go(sandbox(1));
+    devices.release_sandbox(sandbox(1));
     assert_eq!(devices.bind(N, token(1), sandbox(2), "task").unwrap().slots, ["a"]);
     devices.tick(OVER);
     assert_eq!(healthy(&devices, K), Vec::<String>::new(), "a grace that ends late takes nothing away");
-    devices.let_go(sandbox(2));
+    devices.release_sandbox(sandbox(2));
     devices.tick(OVER);
     assert_eq!(devices.bind(N, token(1), sandbox(3), "task").unwrap().slots, ["a"], "they were free still");
 }
@@ -191,7 +191,7 @@ fn a_lease_that_its_orchestrator_lists_does_not_age() {
     devices.lease(K, &ids(&["a"]), token(1)).unwrap();
     let listed = BTreeSet::from(["a".to_owned()]);
     for _ in 0..10 {
-        assert!(!devices.tick(Ticks { unbound: 2, grace: 1 }).freed);
+        assert!(!devices.tick(TickLimits { unbound: 2, grace: 1 }).freed);
         assert_eq!(devices.end_unlisted(K, &listed), []);
     }
     assert_eq!(healthy(&devices, N), [""; 0]);
@@ -223,7 +223,7 @@ fn slots_of_a_shared_device_are_leased_apart() {
 #[test]
 fn a_device_that_goes_stays_known_and_an_old_id_is_understood() {
     let mut devices = devices(vec![group("v2", &["a", "b"])]);
-    devices.hold(token(1), Lease::new(N, ids(&["/dev/b"])));
+    devices.record(token(1), Lease::new(N, ids(&["/dev/b"])));
     assert_eq!(healthy(&devices, K), ["a"]);
     devices.set_inventory(&Inventory::of([group("v2", &["a"])]));
     let view = devices.view(N).unwrap();
@@ -237,11 +237,11 @@ fn a_device_that_goes_stays_known_and_an_old_id_is_understood() {
 #[test]
 fn a_lease_from_before_the_first_look_is_known_by_its_old_id() {
     let mut devices = Devices::default();
-    devices.hold(token(1), Lease::new(N, ids(&["/dev/b"])));
+    devices.record(token(1), Lease::new(N, ids(&["/dev/b"])));
     devices.set_inventory(&Inventory::of([group("v2", &["a", "b"])]));
     assert_eq!(healthy(&devices, N), Vec::<String>::new(), "nothing is given out before all is known");
     assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap_err().reason, Reason::Recovering);
-    devices.set_whole();
+    devices.set_recovered();
     assert_eq!(healthy(&devices, K), ["a"]);
 }
 
@@ -249,8 +249,8 @@ fn a_lease_from_before_the_first_look_is_known_by_its_old_id() {
 fn two_owners_that_are_found_with_one_slot_are_both_kept_and_neither_gets_more() {
     let mut devices = devices(vec![group("v2", &["a"])]);
     let bound = |owner, number| Lease::bound(owner, ids(&["a"]), sandbox(number), number.to_string());
-    devices.hold(token(1), bound(N, 1));
-    devices.hold(token(2), bound(K, 2));
+    devices.record(token(1), bound(N, 1));
+    devices.record(token(2), bound(K, 2));
     assert_eq!(devices.leases().count(), 2);
     for owner in [K, N] {
         assert_eq!(healthy(&devices, owner), Vec::<String>::new());
@@ -275,8 +275,8 @@ fn a_report_shows_each_slot_with_all_who_have_it_and_what_is_of_no_group() {
     devices.lease(N, &ids(&["a", "b::1"]), token(1)).unwrap();
     devices.bind(N, token(1), sandbox(1), "web").unwrap();
     devices.lease(K, &ids(&["c"]), token(2)).unwrap();
-    devices.hold(token(3), Lease::bound(K, ids(&["a"]), sandbox(2), "pod".to_owned()));
-    devices.hold(token(4), Lease::new(Owner::Swarm, ids(&["elsewhere"])));
+    devices.record(token(3), Lease::bound(K, ids(&["a"]), sandbox(2), "pod".to_owned()));
+    devices.record(token(4), Lease::new(Owner::Swarm, ids(&["elsewhere"])));
     devices.set_inventory(&Inventory::of([group("one", &["a"]), shared]));
     let report = devices.report();
     let shown: Vec<_> = report
@@ -305,13 +305,13 @@ fn a_report_shows_each_slot_with_all_who_have_it_and_what_is_of_no_group() {
         report.groups.iter().map(|group| (group.capacity, group.free, group.held.clone())).collect();
     let both = BTreeMap::from([(K, 2), (N, 1)]);
     assert_eq!(numbers, [(1, 0, both), (2, 1, BTreeMap::from([(N, 1)]))]);
-    devices.let_go(sandbox(1));
+    devices.release_sandbox(sandbox(1));
     assert_eq!(devices.report().slots[3].holders[0].state, "grace");
     devices.tick(OVER);
     assert_eq!(devices.report().slots[3].holders, [], "what is only remembered holds nothing");
     devices.tick(AGED);
     assert_eq!(devices.report().slots[1].holders[0].state, "contestable");
-    assert!(devices.is_whole() && !Devices::default().is_whole());
+    assert!(devices.is_recovered() && !Devices::default().is_recovered());
 }
 
 #[derive(Debug, Clone)]
@@ -320,7 +320,7 @@ enum Op {
     Bind(Owner, u8, u8),
     Unbind(u8),
     LetGo(u8),
-    Tick(Ticks),
+    Tick(TickLimits),
     List(Owner, bool),
     Drop(u8),
     Vanish(bool),
@@ -348,7 +348,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 /// All that must hold of devices, whatever was done to them.
 fn check(devices: &Devices) -> Result<(), TestCaseError> {
-    for (slot, tokens) in &devices.of_slot {
+    for (slot, tokens) in &devices.by_slot {
         let leases: Vec<&Lease> = tokens.iter().map(|token| &devices.leases[token]).collect();
         prop_assert!(leases.iter().all(|lease| lease.slots.contains(slot)));
         let holders: BTreeSet<Owner> =
@@ -358,16 +358,16 @@ fn check(devices: &Devices) -> Result<(), TestCaseError> {
             .iter()
             .filter_map(|lease| match lease.state {
                 LeaseState::Bound { sandbox, .. } => Some(sandbox),
-                LeaseState::Unbound { .. } | LeaseState::LetGo { .. } => None,
+                LeaseState::Unbound { .. } | LeaseState::Released { .. } => None,
             })
             .collect();
         prop_assert!(sandboxes.len() <= 1, "{slot} is in {sandboxes:?}");
     }
     for (token, lease) in &devices.leases {
-        prop_assert!(lease.slots.iter().all(|slot| devices.of_slot[slot].contains(token)));
+        prop_assert!(lease.slots.iter().all(|slot| devices.by_slot[slot].contains(token)));
     }
     for token in &devices.remembered {
-        prop_assert_eq!(&devices.leases[token].state, &LeaseState::LetGo { grace: false });
+        prop_assert_eq!(&devices.leases[token].state, &LeaseState::Released { grace: false });
     }
     Ok(())
 }
@@ -403,7 +403,7 @@ proptest! {
                     // Nothing was made with it, so that it cannot have been contested meanwhile.
                     devices.unbind(token(lease));
                 }
-                Op::LetGo(home) => drop(devices.let_go(sandbox(home))),
+                Op::LetGo(home) => drop(devices.release_sandbox(sandbox(home))),
                 Op::Tick(limits) => drop(devices.tick(limits)),
                 Op::List(owner, empty) => {
                     let all = ids(&["a", "b::0", "b::1", "c"]).into_iter();
@@ -418,7 +418,7 @@ proptest! {
                 }
             }
             check(&devices)?;
-            let outlook = Arc::new(devices.outlook());
+            let outlook = Arc::new(devices.snapshot());
             for (owner, view) in &mut views {
                 *view = outlook.view(*owner, view);
                 prop_assert_eq!(&view.inventory, &devices.view(*owner), "a view that is kept up is the one that is made anew");

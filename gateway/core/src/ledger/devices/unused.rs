@@ -17,12 +17,12 @@ impl Devices {
                 continue;
             };
             if lease.slots.iter().all(|slot| listed.contains(slot)) {
-                lease.turn(LeaseState::Unbound { contestable });
+                lease.set_state(LeaseState::Unbound { contestable });
                 continue;
             }
             lease.misses += 1;
             if lease.misses >= MISSES {
-                lease.turn(LeaseState::LetGo { grace: false });
+                lease.set_state(LeaseState::Released { grace: false });
                 missing.push(*token);
             }
         }
@@ -38,7 +38,7 @@ impl Devices {
         let mut given_up = Vec::new();
         for token in tokens {
             if let Some(lease) = self.leases.get_mut(token).filter(unused) {
-                lease.turn(LeaseState::LetGo { grace: true });
+                lease.set_state(LeaseState::Released { grace: true });
                 given_up.push(*token);
             }
         }
@@ -46,11 +46,11 @@ impl Devices {
     }
 
     /// Takes a lease from a sandbox in which nothing runs. Its slots are free, and its token is remembered.
-    pub fn take_from_stopped(&mut self, token: LeaseToken) {
+    pub fn unbind_stopped(&mut self, token: LeaseToken) {
         if let Some(lease) =
             self.leases.get_mut(&token).filter(|lease| matches!(lease.state, LeaseState::Bound { .. }))
         {
-            lease.turn(LeaseState::LetGo { grace: false });
+            lease.set_state(LeaseState::Released { grace: false });
             self.remember(&[token]);
         }
     }

@@ -17,20 +17,20 @@ const RECOVERING: &str = "the gateway is still recovering what its predecessor l
 const QUOTA: &str = "its owner may not have more of them";
 
 /// Who has the slots of a group, by slot; of those alone that somebody has.
-type Held = BTreeMap<String, BTreeSet<Owner>>;
+type SlotOwners = BTreeMap<String, BTreeSet<Owner>>;
 
 /// What the views of all owners are made from, as it was at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct Outlook {
+pub struct ViewSnapshot {
     /// The groups, and who has what of each; `None` until the hardware was looked at.
-    groups: Option<Vec<(Arc<DeviceGroup>, Held)>>,
-    whole: bool,
+    groups: Option<Vec<(Arc<DeviceGroup>, SlotOwners)>>,
+    recovered: bool,
 }
 
 /// How an owner sees the devices, and what that was made from.
 #[derive(Debug, Clone, Default)]
 pub struct View {
-    from: Arc<Outlook>,
+    from: Arc<ViewSnapshot>,
     /// The slots, each as a device of its own; `None` until the hardware was looked at.
     pub inventory: Option<Arc<Inventory>>,
 }
@@ -40,29 +40,29 @@ pub struct View {
 impl Devices {
     /// What the views of all owners are made from.
     #[must_use]
-    pub fn outlook(&self) -> Outlook {
+    pub fn snapshot(&self) -> ViewSnapshot {
         let known = self.known.iter().flat_map(|known| &known.groups);
-        let mut groups: Vec<_> = known.map(|group| (Arc::clone(group), Held::new())).collect();
-        for slot in self.of_slot.keys() {
+        let mut groups: Vec<_> = known.map(|group| (Arc::clone(group), SlotOwners::new())).collect();
+        for slot in self.by_slot.keys() {
             let holding = self.on_slot(slot).filter(|(_, lease)| lease.holds());
             let owners: BTreeSet<Owner> = holding.map(|(_, lease)| lease.owner).collect();
-            if let Some((group, _)) = self.places.get(slot).filter(|_| !owners.is_empty()) {
+            if let Some((group, _)) = self.positions.get(slot).filter(|_| !owners.is_empty()) {
                 groups[*group].1.insert(slot.clone(), owners);
             }
         }
-        Outlook { groups: self.known.as_ref().map(|_| groups), whole: self.whole }
+        ViewSnapshot { groups: self.known.as_ref().map(|_| groups), recovered: self.recovered }
     }
 
     /// The slots as an owner sees them, made anew: see [`Outlook::view`].
     #[cfg(test)]
     pub(crate) fn view(&self, owner: Owner) -> Option<Arc<Inventory>> {
-        Arc::new(self.outlook()).view(owner, &View::default()).inventory
+        Arc::new(self.snapshot()).view(owner, &View::default()).inventory
     }
 }
 
 // === impl Outlook ===
 
-impl Outlook {
+impl ViewSnapshot {
     /// The slots as an owner sees them. What is as it was `before`, in an earlier view of the same owner, is shared with that, all of it if
     /// nothing is another.
     ///
@@ -72,10 +72,10 @@ impl Outlook {
     pub fn view(self: &Arc<Self>, owner: Owner, before: &View) -> View {
         let from = Arc::clone(self);
         let Some(groups) = &self.groups else { return View { from, inventory: None } };
-        let group = |(at, (group, held)): (usize, &(Arc<DeviceGroup>, Held))| {
+        let group = |(at, (group, held)): (usize, &(Arc<DeviceGroup>, SlotOwners))| {
             let told = before.inventory.as_ref().and_then(|told| told.groups.get(at));
             match told {
-                Some(told) if self.is_as_before(owner, at, &before.from) => Arc::clone(told),
+                Some(told) if self.is_unchanged(owner, at, &before.from) => Arc::clone(told),
                 Some(_) | None => shared(self.group(owner, group, held), told),
             }
         };
@@ -85,26 +85,26 @@ impl Outlook {
     }
 
     /// Whether all that counts for an owner's view of a group is as it was.
-    fn is_as_before(&self, owner: Owner, at: usize, before: &Self) -> bool {
+    fn is_unchanged(&self, owner: Owner, at: usize, before: &Self) -> bool {
         let (Some((group, held)), Some((last, had))) = (self.at(at), before.at(at)) else { return false };
         // What the owner has itself makes a difference by its quota alone.
         let counts = |(_, owners): &(&String, &BTreeSet<Owner>)| {
             group.quota.contains_key(&owner) || is_foreign(owner, owners)
         };
         Arc::ptr_eq(group, last)
-            && self.whole == before.whole
+            && self.recovered == before.recovered
             && held.iter().filter(counts).eq(had.iter().filter(counts))
     }
 
-    fn at(&self, at: usize) -> Option<&(Arc<DeviceGroup>, Held)> {
+    fn at(&self, at: usize) -> Option<&(Arc<DeviceGroup>, SlotOwners)> {
         self.groups.as_ref()?.get(at)
     }
 
     /// A group as an owner sees it.
-    fn group(&self, owner: Owner, group: &Arc<DeviceGroup>, held: &Held) -> Arc<DeviceGroup> {
+    fn group(&self, owner: Owner, group: &Arc<DeviceGroup>, held: &SlotOwners) -> Arc<DeviceGroup> {
         let quota = group.quota.get(&owner);
         let is_all_its_own = !held.values().any(|owners| is_foreign(owner, owners));
-        if self.whole && group.shares <= 1 && quota.is_none() && is_all_its_own {
+        if self.recovered && group.shares <= 1 && quota.is_none() && is_all_its_own {
             return Arc::clone(group);
         }
         let is_own = |slot: &str| held.get(slot).is_some_and(|owners| owners.contains(&owner));
@@ -137,7 +137,7 @@ impl Outlook {
     }
 
     fn health(&self, owner: Owner, device: &Device, owners: Option<&BTreeSet<Owner>>) -> Health {
-        if !self.whole {
+        if !self.recovered {
             return Health::Unhealthy(RECOVERING.to_owned());
         }
         let foreign = owners.into_iter().flatten().find(|other| **other != owner);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cri::ContainerEventType as Kind;
 use cri::runtime_service_server::RuntimeService;
-use switchyard_core::event::QUEUE;
+use switchyard_core::event::CAPACITY;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_fake::{BUSYBOX, Fake};
@@ -17,7 +17,7 @@ use crate::from_proto;
 use crate::record::SandboxRecord;
 
 /// A gateway over the fake backend, and the service of one owner on it.
-struct Lab {
+struct EventsFixture {
     fake: Fake,
     gateway: Gateway,
     runtime: Runtime,
@@ -25,7 +25,7 @@ struct Lab {
 
 type Stream = batch::Stream<cri::ContainerEventResponse>;
 
-impl Lab {
+impl EventsFixture {
     async fn new() -> Self {
         let fake = Fake::with_busybox();
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
@@ -110,7 +110,7 @@ async fn told(stream: &mut Stream, count: usize) -> Vec<(String, Kind)> {
 
 #[tokio::test]
 async fn a_life_is_told_in_order_with_the_pod_and_all_its_containers() {
-    let lab = Lab::new().await;
+    let lab = EventsFixture::new().await;
     lab.pull().await;
     let mut stream = lab.follow().await;
     let pod = lab.run("web").await;
@@ -150,7 +150,7 @@ async fn a_life_is_told_in_order_with_the_pod_and_all_its_containers() {
 
 #[tokio::test]
 async fn who_comes_later_is_told_first_what_there_is() {
-    let lab = Lab::new().await;
+    let lab = EventsFixture::new().await;
     lab.pull().await;
     let pod = lab.run("web").await;
     let running = lab.create(&pod).await;
@@ -173,7 +173,7 @@ async fn who_comes_later_is_told_first_what_there_is() {
 
 #[tokio::test]
 async fn the_status_of_a_pod_and_its_events_can_be_told_apart_by_time() {
-    let lab = Lab::new().await;
+    let lab = EventsFixture::new().await;
     let mut stream = lab.follow().await;
     let pod = lab.run("web").await;
     let request = || cri::PodSandboxStatusRequest { pod_sandbox_id: pod.clone(), verbose: false };
@@ -188,8 +188,9 @@ async fn the_status_of_a_pod_and_its_events_can_be_told_apart_by_time() {
 
 #[tokio::test]
 async fn nobody_is_told_of_what_another_owner_has() {
-    let lab = Lab::new().await;
-    let request = SandboxRecord { config: Some(Lab::config("theirs")), runtime_handler: String::new() };
+    let lab = EventsFixture::new().await;
+    let request =
+        SandboxRecord { config: Some(EventsFixture::config("theirs")), runtime_handler: String::new() };
     let mut spec =
         from_proto::sandbox(request, &Config::default(), SystemTime::now()).expect("it is well formed");
     spec.meta.owner = Owner::Nomad;
@@ -203,9 +204,9 @@ async fn nobody_is_told_of_what_another_owner_has() {
 
 #[tokio::test]
 async fn who_misses_events_is_told_so_and_cut_off_and_begins_anew() {
-    let lab = Lab::new().await;
+    let lab = EventsFixture::new().await;
     let mut slow = lab.follow().await;
-    for _ in 0..=QUEUE.div_ceil(3) {
+    for _ in 0..=CAPACITY.div_ceil(3) {
         let pod = lab.run("web").await;
         lab.remove(&pod).await;
     }
@@ -220,7 +221,7 @@ async fn who_misses_events_is_told_so_and_cut_off_and_begins_anew() {
 
 #[tokio::test]
 async fn a_thousand_clients_that_stall_hold_up_nobody_and_are_all_cut_off() {
-    let lab = Lab::new().await;
+    let lab = EventsFixture::new().await;
     let standing = lab.run("standing").await;
     let mut stalled = Vec::new();
     for _ in 0..1000 {
@@ -228,7 +229,7 @@ async fn a_thousand_clients_that_stall_hold_up_nobody_and_are_all_cut_off() {
     }
     let mut listening = lab.follow().await;
     assert_eq!(told(&mut listening, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
-    for _ in 0..=QUEUE.div_ceil(3) {
+    for _ in 0..=CAPACITY.div_ceil(3) {
         let pod = lab.run("web").await;
         lab.remove(&pod).await;
         assert_eq!(told(&mut listening, 4).await[3], (pod, Kind::ContainerDeletedEvent));
@@ -243,7 +244,7 @@ async fn a_thousand_clients_that_stall_hold_up_nobody_and_are_all_cut_off() {
 
 #[tokio::test]
 async fn a_stream_ends_when_the_gateway_shuts_down() {
-    let lab = Lab::new().await;
+    let lab = EventsFixture::new().await;
     let mut stream = lab.follow().await;
     lab.gateway.shut_down(Duration::from_secs(5)).await.expect("nothing is in flight");
     let error = stream.next().await.expect("it is told").expect_err("there is nothing to come");
@@ -253,16 +254,16 @@ async fn a_stream_ends_when_the_gateway_shuts_down() {
 
 #[tokio::test]
 async fn a_refusal_is_no_event_of_any_container() {
-    let lab = Lab::new().await;
+    let lab = EventsFixture::new().await;
     let mut stream = lab.follow().await;
-    let mut config = Lab::config("first");
+    let mut config = EventsFixture::config("first");
     config.port_mappings = vec![cri::PortMapping { container_port: 80, host_port: 80, ..Default::default() }];
     let run = async |config: cri::PodSandboxConfig| {
         let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
         lab.runtime.run_sandbox(request).await.map(|made| made.pod_sandbox_id)
     };
     let first = run(config.clone()).await.expect("the port is free");
-    let mut second = Lab::config("second");
+    let mut second = EventsFixture::config("second");
     second.port_mappings = config.port_mappings;
     let refused = run(second).await.expect_err("the port is taken");
     assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);

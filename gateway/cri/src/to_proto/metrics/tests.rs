@@ -9,7 +9,7 @@ use super::super::tests::{record, sandbox as home, task};
 use super::*;
 
 fn read(usage: Usage, detail: Detail) -> Vec<cri::Metric> {
-    let pod = Subject::of(&home(switchyard_core::state::SandboxState::Ready), None);
+    let pod = CommonLabels::of(&home(switchyard_core::state::SandboxState::Ready), None);
     let metrics = TaskMetrics { stats: TaskStats { usage, writable_layer: None }, detail, file_system: None };
     let now = UNIX_EPOCH + Duration::from_secs(70);
     container_metrics(&task(), Some(&record("sha256:id", "nginx:1")), &pod, &metrics, now).metrics
@@ -152,7 +152,7 @@ fn devices_and_huge_pages_are_told_each() {
 
 #[test]
 fn loopback_is_nobodys_traffic() {
-    let pod = Subject::of(&home(switchyard_core::state::SandboxState::Ready), None);
+    let pod = CommonLabels::of(&home(switchyard_core::state::SandboxState::Ready), None);
     let link = |name: &str| InterfaceStats { name: name.into(), tx_dropped: 6, ..InterfaceStats::default() };
     let told = values(&sandbox_metrics(&pod, &[link("lo"), link("eth0"), link("net1")], UNIX_EPOCH));
     assert_eq!(told.len(), 16);

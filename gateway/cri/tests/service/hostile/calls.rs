@@ -9,7 +9,7 @@ use switchyard_proto::cri::v1alpha2::volume_service_client::VolumeServiceClient;
 
 use super::values::{choice, labels, name, number, seldom, text};
 use super::{Model, asked};
-use crate::support::{Node, spec};
+use crate::support::{ServiceFixture, spec};
 
 /// The object of a call.
 #[derive(Debug, Clone)]
@@ -221,7 +221,7 @@ fn as_old(
 
 impl Call {
     /// Makes the call, and does to the model what it did.
-    pub(super) async fn make(self, node: &mut Node, model: &mut Model) {
+    pub(super) async fn make(self, node: &mut ServiceFixture, model: &mut Model) {
         match self {
             Self::Run(request) => {
                 let config = request.config.clone().expect("it was made with one");
@@ -298,7 +298,7 @@ impl Call {
         clippy::wildcard_enum_match_arm,
         reason = "the caller hands over what changes limits, and nothing else"
     )]
-    async fn update(self, node: &mut Node, model: &Model) {
+    async fn update(self, node: &mut ServiceFixture, model: &Model) {
         match self {
             Self::Update(id, limits) => {
                 let container_id = Model::pick(&model.containers, &id);
@@ -333,7 +333,7 @@ impl Call {
     }
 }
 
-async fn create_old(node: &Node, model: &mut Model, pod: &Target, config: old::ContainerConfig) {
+async fn create_old(node: &ServiceFixture, model: &mut Model, pod: &Target, config: old::ContainerConfig) {
     let pod = Model::pick(&model.pods, pod);
     let shown = cri::ContainerConfig {
         metadata: config.metadata.clone(),
@@ -355,7 +355,7 @@ async fn create_old(node: &Node, model: &mut Model, pod: &Target, config: old::C
     }
 }
 
-async fn exec(node: &mut Node, model: &Model, id: &Target, words: Vec<String>, timeout: i64) {
+async fn exec(node: &mut ServiceFixture, model: &Model, id: &Target, words: Vec<String>, timeout: i64) {
     let container_id = Model::pick(&model.containers, id);
     // What is not there ends at once, whatever the limit.
     let cmd = words.into_iter().enumerate().map(
@@ -367,7 +367,7 @@ async fn exec(node: &mut Node, model: &Model, id: &Target, words: Vec<String>, t
     asked("ExecSync", node.runtime.exec_sync(request)).await;
 }
 
-async fn open(node: &mut Node, model: &Model, id: &Target, word: String, port: Vec<i32>) {
+async fn open(node: &mut ServiceFixture, model: &Model, id: &Target, word: String, port: Vec<i32>) {
     let container_id = Model::pick(&model.containers, id);
     let request = cri::ExecRequest {
         container_id: container_id.clone(),
@@ -388,7 +388,7 @@ async fn open(node: &mut Node, model: &Model, id: &Target, word: String, port: V
     .await;
 }
 
-async fn look(node: &mut Node, model: &Model, id: &Target) {
+async fn look(node: &mut ServiceFixture, model: &Model, id: &Target) {
     let pod = Model::pick(&model.pods, id);
     let container = Model::pick(&model.containers, id);
     asked("PodSandboxStatus", node.pod_status(&pod)).await;
@@ -399,7 +399,7 @@ async fn look(node: &mut Node, model: &Model, id: &Target) {
     asked("PodSandboxStats", node.runtime.pod_sandbox_stats(request)).await;
 }
 
-async fn images(node: &mut Node, image: &str, username: String) {
+async fn images(node: &mut ServiceFixture, image: &str, username: String) {
     let request = cri::ImageStatusRequest { image: Some(spec(image)), verbose: true };
     asked("ImageStatus", node.images.image_status(request)).await;
     let auth = cri::AuthConfig { username: username.clone(), server_address: username, ..Default::default() };

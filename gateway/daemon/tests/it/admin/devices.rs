@@ -4,8 +4,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
 use switchyard::status::{
-    AmountView, ComputeView, Devices, ExclusiveView, GroupView, HeldView, HolderView, PortView, RefusalView,
-    ReservedView, SlotView, Source as _,
+    AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
+    RefusalView, ReservedView, SlotView, StatusSource as _,
 };
 use switchyard_core::id::LeaseToken;
 use switchyard_device_host::{LastError, PluginReport, PluginState, Report};
@@ -43,7 +43,7 @@ pub(super) fn plugins() -> Report {
 }
 
 /// What the source of these tests says.
-pub(super) fn shown() -> Devices {
+pub(super) fn shown() -> DevicesView {
     let token = LeaseToken::from_bytes([7; 16]).to_string();
     let slot = |id: &str, holders: Vec<HolderView>| SlotView {
         id: id.into(),
@@ -62,7 +62,7 @@ pub(super) fn shown() -> Devices {
     };
     let unbound =
         HolderView { sandbox: None, name: String::new(), state: "unbound".into(), ..holder.clone() };
-    Devices {
+    DevicesView {
         ready: true,
         groups: vec![GroupView {
             vendor: "acme".into(),
@@ -118,7 +118,7 @@ async fn who_has_which_device_and_port_is_told_on_the_unix_socket_only() {
     let pages = Pages::serve().await;
     let (status, body) = pages.get("/v1/devices").await;
     assert_eq!(status, StatusCode::OK);
-    let devices: Devices = serde_json::from_str(&body).unwrap();
+    let devices: DevicesView = serde_json::from_str(&body).unwrap();
     assert_eq!(devices, pages.source.devices());
     let json: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(json["groups"][0]["type"], "tpu");
@@ -182,7 +182,7 @@ async fn the_command_line_shows_devices_and_ports_and_ends_leases() {
     );
     assert_eq!(text, expected);
     let output = run(&["devices", "--output", "json", "--socket", &socket]).await;
-    assert_eq!(serde_json::from_slice::<Devices>(&output.stdout).unwrap(), pages.source.devices());
+    assert_eq!(serde_json::from_slice::<DevicesView>(&output.stdout).unwrap(), pages.source.devices());
 
     for args in [
         ["devices", "release", &token, "--socket", &socket],

@@ -9,7 +9,7 @@ use super::*;
 type Asked = nomad::ExecTaskStreamingRequest;
 type Said = nomad::ExecTaskStreamingResponse;
 
-impl Lab {
+impl DriverFixture {
     async fn exec(&self, id: &str, script: &str, seconds: i64) -> Result<nomad::ExecTaskResponse, Status> {
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
         let timeout = Some(prost_types::Duration { seconds, nanos: 0 });
@@ -20,7 +20,7 @@ impl Lab {
     async fn stream(
         &self,
         asked: mpsc::UnboundedReceiver<Result<Asked, Status>>,
-    ) -> Result<Answers<Said>, Status> {
+    ) -> Result<DriverStream<Said>, Status> {
         let metadata = call(()).metadata().clone();
         let asked = stream::unfold(asked, async |mut asked| asked.recv().await.map(|said| (said, asked)));
         self.driver.exec_streaming(&metadata, Box::pin(asked)).await
@@ -58,7 +58,7 @@ struct Heard {
 }
 
 impl Heard {
-    async fn all(mut answers: Answers<Said>) -> Self {
+    async fn all(mut answers: DriverStream<Said>) -> Self {
         let mut heard = Self::default();
         let mut open = [true, true];
         while let Some(said) = answers.next().await {

@@ -90,7 +90,7 @@ async fn a_task_that_runs_is_destroyed_by_force_alone() {
     let (waited, destroyed) = tokio::join!(lab.wait(&id), lab.destroy(&id, true));
     destroyed.expect("it is taken away");
     assert_eq!(code(&waited.expect("it was waited for")), 137);
-    assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -110,7 +110,8 @@ async fn a_task_that_the_configuration_keeps_is_stopped_and_left_until_the_next_
 async fn the_image_goes_some_time_after_the_last_task_that_used_it() {
     let lab = lab().await;
     let driver = lab.driver.clone();
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { driver.tend().await }));
+    let _tending =
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { driver.run_background().await }));
     let id = lab.running(&["true"]).await;
     lab.wait(&id).await.expect("it ends");
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -192,7 +193,8 @@ async fn a_task_that_no_agent_knows_any_more_is_taken_away_and_one_of_another_ag
     config.gc.dangling.creation_grace = Duration::ZERO;
     let mut lab = lab_with(config.clone()).await;
     let driver = lab.driver.clone();
-    let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { driver.tend().await }));
+    let _tending =
+        tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { driver.run_background().await }));
     let forgotten = lab.running(&["serve"]).await;
     let mut foreign = lab.request("00000002", &["serve"]);
     foreign.id = "other/web/00000002".into();

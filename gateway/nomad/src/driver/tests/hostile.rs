@@ -8,7 +8,7 @@ use rmpv::Value;
 use switchyard_core::STATUS_TEXT_MAX;
 
 use super::*;
-use crate::identity::place;
+use crate::identity::task_key;
 
 /// Far more than any call takes on a clock that only jumps, but a stop whose grace is not over.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -88,7 +88,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// A request with one field changed; most numbers change none.
-fn request(lab: &Lab, start: usize, (field, text): Field) -> nomad::TaskConfig {
+fn request(lab: &DriverFixture, start: usize, (field, text): Field) -> nomad::TaskConfig {
     let mut task = lab.request(&format!("{start:08}"), &["serve"]);
     match field {
         0 => task.id = text,
@@ -145,7 +145,7 @@ fn done<T>(step: &Step, answer: Result<T, Status>) -> bool {
     false
 }
 
-async fn take(lab: &Lab, started: &mut BTreeSet<String>, number: usize, step: Step) {
+async fn take(lab: &DriverFixture, started: &mut BTreeSet<String>, number: usize, step: Step) {
     let pick = |at: usize| started.iter().nth(at % started.len().max(1)).cloned().unwrap_or_default();
     match step.clone() {
         Step::Start(field, option, number_of) => {
@@ -153,13 +153,13 @@ async fn take(lab: &Lab, started: &mut BTreeSet<String>, number: usize, step: St
             with_option(&mut request, option, number_of);
             if done(&step, lab.start(&request).await) {
                 // A start takes away an earlier one of the same task of the same allocation.
-                started.retain(|other| place(other) != place(&request.id));
+                started.retain(|other| task_key(other) != task_key(&request.id));
                 started.insert(request.id);
             } else {
                 // One that is refused late has taken it away already.
-                let here = place(&request.id);
+                let here = task_key(&request.id);
                 let mut gone = Vec::new();
-                for other in started.iter().filter(|other| place(other) == here) {
+                for other in started.iter().filter(|other| task_key(other) == here) {
                     if lab.inspect(other).await.is_err() {
                         gone.push(other.clone());
                     }
@@ -212,7 +212,7 @@ let mut started = BTreeSet::new();
             for id in started {
                 lab.destroy(&id, true).await.expect("what was started can be destroyed");
             }
-            assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+            assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
         });
     }
 }

@@ -18,13 +18,13 @@ use crate::plan::Plan;
 const GRACE_OVER: Duration = Duration::from_secs(25);
 
 /// A lab with the device `acme0`, and what else there is.
-async fn equipped_lab() -> Lab {
+async fn equipped_lab() -> DriverFixture {
     let lab = lab().await;
     lab.equip().await;
     lab
 }
 
-impl Lab {
+impl DriverFixture {
     async fn equip(&self) {
         let (tell, inventories) = watch::channel(Some(Arc::new(devices(&["acme0"], 1))));
         self.gateway.watch_devices(inventories);
@@ -89,7 +89,7 @@ async fn a_task_that_is_restarted_keeps_its_device_and_one_that_is_not_gives_it_
     let late = lab.start(&lab.leased("00000003", &given)).await.expect_err("it is another's now");
     assert_eq!((late.code(), late.details().is_empty()), (Code::FailedPrecondition, false));
     assert!(late.message().contains("may have been given to others meanwhile"), "{late:?}");
-    assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
     assert_eq!(lab.fake.breaches(), Vec::<String>::new());
 }
 
@@ -100,7 +100,9 @@ async fn what_a_lease_gives_is_put_into_the_task_although_its_agent_has_forgotte
     let mut request = lab.leased("00000001", &given);
     let session = session(PluginConfig::default());
     let equip = |request: &nomad::TaskConfig| {
-        lab.driver.equipped(Plan::make(request, &session).expect("it is well formed")).expect("it is leased")
+        lab.driver
+            .with_lease_devices(Plan::make(request, &session).expect("it is well formed"))
+            .expect("it is leased")
     };
     let plan = equip(&request);
     let paths = |nodes: &[DeviceNode]| -> Vec<_> {
@@ -117,7 +119,7 @@ async fn what_a_lease_gives_is_put_into_the_task_although_its_agent_has_forgotte
         matches!(library(&plan), (Some(MountSource::Host { path, .. }), 0) if path.ends_with("opt/acme"))
     );
     assert_eq!(
-        lab.driver.equipped(plan.clone()).expect("it is leased"),
+        lab.driver.with_lease_devices(plan.clone()).expect("it is leased"),
         plan,
         "a second time changes nothing"
     );
@@ -168,7 +170,7 @@ async fn a_lease_that_is_not_known_is_refused_so_that_the_agent_may_try_again() 
         let refused = lab.start(&lab.leased("00000001", &env)).await.expect_err("it is nobody's of Nomad");
         assert_eq!((refused.code(), refused.details().is_empty()), (Code::FailedPrecondition, false));
         assert!(refused.message().contains("lease"), "{refused:?}");
-        assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+        assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
         loop {
             let event = events.next().await.expect("it is open").expect("it is an event");
             if event.message.starts_with("Cannot start yet: the lease ") {

@@ -33,14 +33,14 @@ fn hasty_config() -> PluginConfig {
     PluginConfig { gc: GcConfig { dangling, ..Default::default() }, ..Default::default() }
 }
 
-async fn hasty() -> Lab {
+async fn hasty() -> DriverFixture {
     let lab = lab_with(hasty_config()).await;
     let driver = lab.driver.clone();
-    tokio::spawn(async move { driver.tend().await });
+    tokio::spawn(async move { driver.run_background().await });
     lab
 }
 
-impl Lab {
+impl DriverFixture {
     async fn create_network(&self, session: &str, number: i32, alloc: &str) -> bool {
         let message = nomad::CreateNetworkRequest { alloc_id: alloc.into(), hostname: String::new() };
         let made = self.driver.create_network(by(session, number, message)).await.expect("it can be made");
@@ -124,10 +124,10 @@ async fn a_task_that_is_named_before_its_turn_comes_is_not_taken_away() {
     lab.start_in(SESSION, 1, "a").await;
     let name = "a/web/00000001";
     let gc = GcConfig::default();
-    lab.driver.take_dangling_away(name, &gc).await.expect("there is nothing to do");
+    lab.driver.remove_dangling(name, &gc).await.expect("there is nothing to do");
     assert_eq!(lab.left().await, [name]);
-    lab.driver.seen().forget(name);
-    lab.driver.take_dangling_away(name, &gc).await.expect("it can be removed");
+    lab.driver.references().forget(name);
+    lab.driver.remove_dangling(name, &gc).await.expect("it can be removed");
     assert_eq!(lab.left().await, [""; 0]);
 }
 
@@ -139,11 +139,11 @@ async fn a_network_goes_with_the_tasks_in_it_that_no_agent_knows() {
     assert_eq!(lab.left().await, ["a/web/00000001", "network/a"]);
 
     // The agent has lost its state, and begins anew with another plugin.
-    let Lab { fake, gateway, driver, sessions, open, dir } = lab;
+    let DriverFixture { fake, gateway, driver, sessions, open, dir } = lab;
     drop(open);
     let config = hasty_config();
     let open = sessions.open(Session { id: "next".into(), ..session(config) });
-    let lab = Lab { fake, gateway, driver, sessions, open, dir };
+    let lab = DriverFixture { fake, gateway, driver, sessions, open, dir };
     assert!(lab.create_network("next", 2, "b").await);
     lab.start_in("next", 2, "b").await;
     assert_eq!(lab.left().await, ["b/web/00000001", "network/b"]);

@@ -24,7 +24,7 @@ enum Network {
     Group,
 }
 
-impl Lab {
+impl DriverFixture {
     /// The request of a task that has the port.
     fn with_port(&self, network: Network) -> nomad::TaskConfig {
         let text = |text: &str| rmpv::Value::from(text);
@@ -146,7 +146,7 @@ async fn race(network: Network, host_network: bool) {
             }
             both => panic!("one has it: {both:?}"),
         }
-        assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+        assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
     }
     assert!((1..RACES).contains(&tasks), "{tasks} of {RACES} are Nomad's: that is no race");
     assert_eq!(lab.fake.breaches(), Vec::<String>::new());

@@ -14,7 +14,7 @@ async fn a_task_starts_ends_and_tells_its_code_as_often_as_it_is_asked() {
     }
     lab.destroy(&id, false).await.expect("it has ended");
     assert_eq!(lab.wait(&id).await.expect_err("it is gone").code(), Code::NotFound);
-    assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
     assert_eq!(lab.fake.breaches(), Vec::<String>::new());
 }
 
@@ -128,7 +128,7 @@ async fn a_start_whose_caller_goes_later_is_kept_for_a_retry_or_a_destruction() 
         } else {
             let (destroyed, ()) = tokio::join!(lab.destroy(&request.id, true), async { drop(held) });
             destroyed.expect("it is taken away");
-            assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+            assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
         }
     }
 }
@@ -142,7 +142,7 @@ async fn whatever_step_of_a_start_fails_nothing_is_left_and_the_agent_may_try_ag
         let failed = lab.start(&request).await.expect_err("a step fails");
         assert_eq!(failed.code(), Code::FailedPrecondition, "{step:?}");
         assert!(!failed.details().is_empty() && failed.message().contains("it is away"), "{failed:?}");
-        assert_eq!(lab.fake.leftovers(), Vec::<String>::new(), "{step:?}");
+        assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new(), "{step:?}");
         lab.start(&request).await.expect("it starts");
     }
 }
@@ -171,7 +171,7 @@ async fn what_can_never_start_is_told_so() {
     }
     let nothing = lab.driver.start_task(call(nomad::StartTaskRequest { task: None })).await;
     assert_eq!(nothing.expect_err("there is no task").code(), Code::InvalidArgument);
-    assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ fn fault() -> impl Strategy<Value = Method> {
 }
 
 /// Does one thing. What it comes to depends on the others; the round is judged as a whole.
-async fn perform(lab: &Lab, (deed, second, pause, patience): Asked) {
+async fn perform(lab: &DriverFixture, (deed, second, pause, patience): Asked) {
     let request = lab.request(if second { "00000002" } else { "00000001" }, &["serve"]);
     let id = request.id.clone();
     let work = async {
@@ -81,16 +81,16 @@ async fn perform(lab: &Lab, (deed, second, pause, patience): Asked) {
     }
 }
 
-fn running(lab: &Lab) -> usize {
+fn running(lab: &DriverFixture) -> usize {
     lab.fake.tasks().into_iter().filter(|task| lab.fake.runs(*task)).count()
 }
 
 /// Lets what was given up come to its end. A removal that a fault has ended may wait for who asks again: what is left at last is looked at.
-async fn quiet(lab: &Lab) {
+async fn quiet(lab: &DriverFixture) {
     for _ in 0..10_000 {
-        assert!(running(lab) <= 1, "two tasks run in one place: {:?}", lab.fake.leftovers());
+        assert!(running(lab) <= 1, "two tasks run in one place: {:?}", lab.fake.remaining_objects());
         tokio::time::sleep(Duration::from_millis(1)).await;
-        if lab.fake.doomed().is_empty() {
+        if lab.fake.pending_removals().is_empty() {
             return;
         }
     }
@@ -130,7 +130,7 @@ proptest! {
                 lab.destroy(&lab.request(start, &["serve"]).id, true).await.expect("it can be destroyed");
             }
             quiet(&lab).await;
-            assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+            assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
         });
     }
 }

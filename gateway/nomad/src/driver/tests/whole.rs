@@ -105,7 +105,7 @@ async fn a_network_is_made_once_and_taken_away_as_often_as_one_likes() {
         let message = nomad::DestroyNetworkRequest { alloc_id: ALLOC.into(), isolation_spec: None };
         lab.driver.destroy_network(call(message)).await.expect("it is taken away");
     }
-    assert_eq!(lab.fake.leftovers(), Vec::<String>::new());
+    assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
     let nowhere = nomad::CreateNetworkRequest::default();
     assert!(lab.driver.create_network(call(nowhere)).await.is_err());
 }

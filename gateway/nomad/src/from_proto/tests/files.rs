@@ -18,7 +18,7 @@ fn volumes_begin_in_the_tasks_directory() {
         texts(&["local/./a:/a:ro", "../alloc/data:/b", "/var/nomad/alloc/f3a1b2c4/x:/c"]),
     )]);
     let fields: Vec<_> =
-        made.within.iter().skip(4).map(|within| (within.mount, within.field.clone())).collect();
+        made.confined.iter().skip(4).map(|within| (within.mount, within.field.clone())).collect();
     assert_eq!(fields, [4, 5, 6].map(|mount| (mount, format!("volumes[{}]", mount - 4))));
     let mounts = own(made);
     let dir = "/var/nomad/alloc/f3a1b2c4";
@@ -89,7 +89,7 @@ fn mounts_of_the_agent_are_taken_as_it_says() {
         ("bidirectional", Propagation::Bidirectional),
     ] {
         let made = plan(&with(mount(mode, "z")), &session(PluginConfig::default())).unwrap();
-        assert_eq!(made.within.len(), 4, "what the agent names is not looked at");
+        assert_eq!(made.confined.len(), 4, "what the agent names is not looked at");
         let made = own(made).remove(0);
         assert_eq!((made.propagation, made.readonly, made.selinux_relabel), (expected, true, true));
         assert_eq!(made.source, host("/mnt/csi", MissingSource::Fail));

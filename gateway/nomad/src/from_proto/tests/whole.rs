@@ -24,9 +24,9 @@ fn plain(destination: &str, source: MountSource) -> Mount {
 #[test]
 fn a_task_that_asks_for_nothing_is_confined_on_the_bridge_with_its_directories() {
     let plan = planned([]);
-    let Plan { image, sandbox, task, ports, within, warnings } = plan;
+    let Plan { image, sandbox, task, ports, confined: within, warnings } = plan;
     assert_eq!((ports, warnings), (Vec::new(), Vec::new()));
-    let wish = ImageWish {
+    let wish = ImageRequest {
         reference: "busybox:1".to_owned(),
         load: None,
         always: false,
@@ -65,7 +65,7 @@ fn a_task_that_asks_for_nothing_is_confined_on_the_bridge_with_its_directories()
         },
     ];
     assert_eq!(task.mounts, mounts);
-    let confined = |mount| Within { mount, root: dir.into(), field: "task.alloc_dir".to_owned() };
+    let confined = |mount| ConfinedMount { mount, root: dir.into(), field: "task.alloc_dir".to_owned() };
     assert_eq!(within, [0, 1, 2, 3].map(confined));
     let fifo = |end: &str| PathBuf::from(format!("{dir}/alloc/logs/.web.{end}.fifo"));
     let output = Output::Fifos { stdout: fifo("stdout"), stderr: fifo("stderr") };
@@ -289,7 +289,7 @@ proptest! {
             for (index, mount) in plan.task.mounts.iter().enumerate() {
                 let MountSource::Host { path, .. } = &mount.source else { panic!("{mount:?} is not of the host") };
                 prop_assert!(path.starts_with("/var/nomad/alloc/f3a1b2c4/"), "{}", path.display());
-                prop_assert!(plan.within.iter().any(|within| within.mount == index), "{}", path.display());
+                prop_assert!(plan.confined.iter().any(|within| within.mount == index), "{}", path.display());
             }
         }
     }

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_oneof, proptest};
 
-use super::{Overflow, Refused, Room, Table, Target};
+use super::{OpenError, Overflow, Room, Table, Target};
 
 fn table() -> Table<u32> {
     let mut table = Table::new(3);
@@ -14,11 +14,11 @@ fn table() -> Table<u32> {
 #[test]
 fn numbers_are_odd_and_rise() {
     let mut table = table();
-    assert_eq!(table.open(1, 0), Err(Refused::Protocol));
-    assert_eq!(table.open(2, 0), Err(Refused::Protocol));
-    assert_eq!(table.open(0, 0), Err(Refused::Protocol));
+    assert_eq!(table.open(1, 0), Err(OpenError::Protocol));
+    assert_eq!(table.open(2, 0), Err(OpenError::Protocol));
+    assert_eq!(table.open(0, 0), Err(OpenError::Protocol));
     assert_eq!(table.open(7, 7), Ok(()));
-    assert_eq!(table.open(5, 0), Err(Refused::Protocol));
+    assert_eq!(table.open(5, 0), Err(OpenError::Protocol));
     assert_eq!(table.last(), 7);
 }
 
@@ -27,7 +27,7 @@ fn only_so_many_are_open() {
     let mut table = table();
     table.open(3, 3).unwrap();
     table.open(5, 5).unwrap();
-    assert_eq!(table.open(7, 7), Err(Refused::Limit));
+    assert_eq!(table.open(7, 7), Err(OpenError::Limit));
     assert!(table.reset(3));
     assert_eq!(table.open(9, 9), Ok(()));
 }

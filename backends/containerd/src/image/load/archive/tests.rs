@@ -33,7 +33,7 @@ fn open(file: File) -> Result<Archive> {
     Archive::open(file, CancellationToken::new())
 }
 
-fn found(entries: &[(&str, &str)], reference: &str) -> Result<Found> {
+fn found(entries: &[(&str, &str)], reference: &str) -> Result<ArchiveImage> {
     open(archive(entries))?.image(reference, &Limits::default())
 }
 

@@ -6,7 +6,7 @@ use super::*;
 fn a_device_that_a_task_names_itself_is_its_own_and_no_other_sandboxes() {
     let mut devices = devices(vec![group("v2", &["a"]), DeviceGroup { shares: 2, ..group("v3", &["b"]) }]);
     let path = [Path::new("/dev/a"), Path::new("/dev/b"), Path::new("/dev/null")];
-    let named = Named { nodes: &path, cdi: &[] };
+    let named = DeviceNames { nodes: &path, cdi: &[] };
     let claims = devices.lease_named(N, named, (sandbox(1), "task")).unwrap();
     let slots: Vec<_> = claims.iter().flat_map(|claim| claim.slots.clone()).collect();
     assert_eq!(slots, ["a", "b::0"]);
@@ -15,10 +15,10 @@ fn a_device_that_a_task_names_itself_is_its_own_and_no_other_sandboxes() {
     let refusal = devices.lease_named(K, named, (sandbox(2), "pod")).unwrap_err();
     assert!(refusal.to_string().contains("task of nomad"), "{refusal}");
     assert_eq!(devices.leases().count(), 2, "nothing is leased of what was refused");
-    let shared = Named { nodes: &path[1..], cdi: &[] };
+    let shared = DeviceNames { nodes: &path[1..], cdi: &[] };
     assert_eq!(devices.lease_named(K, shared, (sandbox(2), "pod")).unwrap()[0].slots, ["b::1"]);
     devices.lease(K, &ids(&["a"]), token(1)).unwrap_err();
-    devices.let_go(sandbox(1));
+    devices.release_sandbox(sandbox(1));
     devices.tick(OVER);
     devices.lease(K, &ids(&["a"]), token(1)).unwrap();
 }
@@ -39,7 +39,7 @@ fn a_node_that_several_devices_have_is_no_devices_alone_and_one_that_is_gone_has
     let mut devices = devices(vec![group_of(&["a", "b", "c"])]);
     let slots = |devices: &mut Devices, nodes: &[&Path], cdi: &[&str], number| {
         let cdi: Vec<String> = ids(cdi);
-        let named = Named { nodes, cdi: &cdi };
+        let named = DeviceNames { nodes, cdi: &cdi };
         let claims = devices.lease_named(N, named, (sandbox(number), "task"));
         claims.map(|claims| claims.into_iter().flat_map(|claim| claim.slots).collect::<Vec<_>>())
     };
@@ -62,23 +62,26 @@ fn the_containers_of_a_pod_have_devices_in_common_and_do_not_wait_for_each_other
     devices.lease(K, &ids(&["a"]), token(1)).unwrap();
     devices.lease(K, &ids(&["a", "b"]), token(2)).unwrap();
     devices.bind(K, token(1), sandbox(1), "pod").expect("the init container");
-    assert!(!devices.awaits_an_end(K, &ids(&["a", "b"])), "its own sandbox is nobody to wait for");
+    assert!(
+        !devices.has_slot_awaiting_release(K, &ids(&["a", "b"])),
+        "its own sandbox is nobody to wait for"
+    );
     devices.bind(K, token(2), sandbox(1), "pod").expect("the container after it");
     assert_eq!(healthy(&devices, N), Vec::<String>::new());
     devices.lease(K, &ids(&["a"]), token(3)).unwrap();
-    assert!(devices.awaits_an_end(K, &ids(&["a"])), "that is another pod's");
+    assert!(devices.has_slot_awaiting_release(K, &ids(&["a"])), "that is another pod's");
 }
 
 #[test]
 fn what_a_task_was_made_with_is_taken_up_again_unless_somebody_has_it() {
     let mut devices = devices(vec![group("v2", &["a"])]);
     let claim = LeaseClaim { token: token(1), slots: ids(&["a"]), named: false };
-    devices.take_up(K, &claim, (sandbox(1), "pod".to_owned())).expect("a predecessor has made it");
-    devices.take_up(K, &claim, (sandbox(1), "pod".to_owned())).expect("it has it");
-    devices.let_go(sandbox(1));
+    devices.reclaim(K, &claim, (sandbox(1), "pod".to_owned())).expect("a predecessor has made it");
+    devices.reclaim(K, &claim, (sandbox(1), "pod".to_owned())).expect("it has it");
+    devices.release_sandbox(sandbox(1));
     devices.tick(OVER);
     devices.lease(N, &ids(&["a"]), token(2)).unwrap();
-    let refusal = devices.take_up(K, &claim, (sandbox(1), "pod".to_owned())).unwrap_err();
+    let refusal = devices.reclaim(K, &claim, (sandbox(1), "pod".to_owned())).unwrap_err();
     assert_eq!((refusal.reason, refusal.holder.unwrap().owner), (Reason::Held, N));
 }
 
@@ -112,7 +115,7 @@ fn what_has_not_changed_for_an_owner_is_shared_with_what_it_was_told_before() {
     let mut views = [K, N].map(|owner| (owner, View::default()));
     // Which groups are others than they were: those of Kubernetes, and those of Nomad.
     let mut changed = |devices: &Devices| {
-        let outlook = Arc::new(devices.outlook());
+        let outlook = Arc::new(devices.snapshot());
         views.each_mut().map(|(owner, view)| {
             let before = std::mem::replace(view, outlook.view(*owner, view));
             let groups = |view: &View| view.inventory.clone().map_or_else(Vec::new, |all| all.groups.clone());
@@ -139,10 +142,10 @@ fn what_has_not_changed_for_an_owner_is_shared_with_what_it_was_told_before() {
 #[test]
 fn a_lease_of_before_holds_all_that_it_may_be_of() {
     let mut devices = Devices::default();
-    devices.hold(token(1), Lease::new(N, ids(&["a"])));
-    devices.hold(token(2), Lease::new(N, ids(&["b::1"])));
+    devices.record(token(1), Lease::new(N, ids(&["a"])));
+    devices.record(token(2), Lease::new(N, ids(&["b::1"])));
     let shared = DeviceGroup { shares: 2, ..group("v2", &["a", "c"]) };
     devices.set_inventory(&Inventory::of([shared, group("v3", &["b-1", "b-2", "d"])]));
-    devices.set_whole();
+    devices.set_recovered();
     assert_eq!(healthy(&devices, K), ["c::0", "c::1", "d"]);
 }

@@ -1,0 +1,261 @@
+//! The entries of a tar archive by their headers alone: what an entry has is passed over by its length and not read, except for names,
+//! which are bounded.
+//!
+//! Sizes, names and the order of entries are the words of whoever wrote the archive. The formats are ustar, GNU's long names and PAX.
+
+use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use switchyard_core::{Error, ErrorKind, Result};
+use tar::{EntryType, Header, PaxExtensions};
+use tokio_util::sync::CancellationToken;
+
+use super::{malformed, unreadable};
+
+/// More headers than any image has, those that are for other headers included.
+pub(super) const MAX_HEADERS: usize = 100_000;
+
+/// As long as the kernel lets a path be, in bytes.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// The largest header that has names and attributes for the next one, in bytes; as Go's package has it.
+const MAX_EXTENSION_BYTES: u64 = 1 << 20;
+
+/// All names, and all headers with names, of one archive, in bytes.
+const MAX_NAME_BYTES: u64 = 32 << 20;
+
+const BLOCK: u64 = 512;
+
+/// A file or a link of an archive.
+pub(super) struct TarEntry {
+    /// Its path as it is written.
+    pub(super) path: PathBuf,
+    pub(super) kind: TarEntryKind,
+}
+
+/// What an entry is.
+pub(super) enum TarEntryKind {
+    /// A file, of `size` bytes from `at` of the archive on.
+    File { at: u64, size: u64 },
+    /// A link to a path that begins in its own directory.
+    Symlink(PathBuf),
+    /// A link to a path of the archive.
+    HardLink(PathBuf),
+}
+
+/// Goes through an archive.
+pub(super) struct TarReader<'a> {
+    file: &'a File,
+    length: u64,
+    at: u64,
+    headers: usize,
+    name_bytes: u64,
+    stop: &'a CancellationToken,
+}
+
+/// What a header says of the next one that is no such header.
+#[derive(Default)]
+struct ExtendedHeader {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+}
+
+// === impl Walk ===
+
+impl<'a> TarReader<'a> {
+    /// Begins at the first header. The walk ends with an error soon after `stop` is cancelled.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(super) fn new(file: &'a File, stop: &'a CancellationToken) -> Result<Self> {
+        let length = file.metadata().map_err(unreadable)?.len();
+        Ok(Self { file, length, at: 0, headers: 0, name_bytes: 0, stop })
+    }
+
+    /// The next file or link; `None` at the end.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is no header, has a length that does not fit, or is too much; `Cancelled`.
+    pub(super) fn next(&mut self) -> Result<Option<TarEntry>> {
+        let mut ahead = ExtendedHeader::default();
+        loop {
+            let Some(header) = self.header()? else { return Ok(None) };
+            let kind = header.entry_type();
+            let size = header.entry_size().map_err(unreadable)?;
+            if kind.is_gnu_longname() {
+                ahead.path = Some(self.extension(size)?);
+            } else if kind.is_gnu_longlink() {
+                ahead.link = Some(self.extension(size)?);
+            } else if kind.is_pax_local_extensions() {
+                ahead.apply_pax(&self.extension(size)?)?;
+            } else if kind.is_pax_global_extensions() {
+                // Comments, and times of the whole.
+                self.check_extension(size)?;
+                self.skip(size)?;
+            } else if kind.is_gnu_sparse() {
+                return Err(malformed("it has a sparse file, which docker save does not write"));
+            } else {
+                let at = self.at;
+                let size = if has_content(kind) { ahead.size.unwrap_or(size) } else { 0 };
+                self.skip(size)?;
+                if let Some(entry) = self.entry(&header, std::mem::take(&mut ahead), (at, size))? {
+                    return Ok(Some(entry));
+                }
+            }
+        }
+    }
+
+    /// Reads a header; `None` at the end.
+    fn header(&mut self) -> Result<Option<Header>> {
+        check_cancelled(self.stop)?;
+        if self.at == self.length {
+            return Ok(None);
+        }
+        let mut header = Header::new_old();
+        self.file.read_exact_at(header.as_mut_bytes(), self.at).map_err(unreadable)?;
+        self.at += BLOCK;
+        if header.as_bytes().iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        self.headers += 1;
+        if self.headers > MAX_HEADERS {
+            return Err(malformed(format!("it has more than {MAX_HEADERS} entries")));
+        }
+        if header.cksum().map_err(unreadable)? != checksum(header.as_bytes()) {
+            return Err(malformed(format!("what is at byte {} is no header", self.at - BLOCK)));
+        }
+        Ok(Some(header))
+    }
+
+    /// The content of a header that is for another one.
+    fn extension(&mut self, size: u64) -> Result<Vec<u8>> {
+        self.check_extension(size)?;
+        self.count(size)?;
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or_default()];
+        let at = self.at;
+        self.skip(size)?;
+        self.file.read_exact_at(&mut bytes, at).map_err(unreadable)?;
+        Ok(bytes)
+    }
+
+    fn check_extension(&self, size: u64) -> Result<()> {
+        if size <= MAX_EXTENSION_BYTES {
+            return Ok(());
+        }
+        let at = self.at - BLOCK;
+        Err(malformed(format!(
+            "the name or header at byte {at} has {size} bytes, and may have {MAX_EXTENSION_BYTES}"
+        )))
+    }
+
+    /// Counts texts that are kept, or were read.
+    fn count(&mut self, bytes: u64) -> Result<()> {
+        self.name_bytes += bytes;
+        if self.name_bytes > MAX_NAME_BYTES {
+            return Err(malformed(format!(
+                "its names and headers have more than {MAX_NAME_BYTES} bytes together"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Goes on behind the content of an entry.
+    fn skip(&mut self, size: u64) -> Result<()> {
+        let end = size.checked_next_multiple_of(BLOCK).and_then(|padded| self.at.checked_add(padded));
+        // The padding of the last one may be missing.
+        let whole = self.at.checked_add(size).is_some_and(|end| end <= self.length);
+        match end {
+            Some(end) if whole => {
+                self.at = end.min(self.length);
+                Ok(())
+            }
+            Some(_) | None => Err(malformed(format!(
+                "the entry at byte {} has {size} bytes, and the archive ends before: it is cut off",
+                self.at - BLOCK
+            ))),
+        }
+    }
+
+    fn entry(
+        &mut self,
+        header: &Header,
+        ahead: ExtendedHeader,
+        (at, size): (u64, u64),
+    ) -> Result<Option<TarEntry>> {
+        let kind = header.entry_type();
+        let path = ahead.path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let link = ahead.link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
+        let kind = if kind.is_file() || kind.is_contiguous() {
+            TarEntryKind::File { at, size }
+        } else if let (true, Some(link)) = (kind.is_symlink(), &link) {
+            TarEntryKind::Symlink(self.path(link.clone())?)
+        } else if let (true, Some(link)) = (kind.is_hard_link(), &link) {
+            TarEntryKind::HardLink(self.path(link.clone())?)
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(TarEntry { path: self.path(path)?, kind }))
+    }
+
+    fn path(&mut self, mut name: Vec<u8>) -> Result<PathBuf> {
+        // GNU's long names end with it.
+        name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
+        if name.len() > MAX_PATH_BYTES {
+            return Err(malformed(format!(
+                "a name in it has {} bytes, and may have {MAX_PATH_BYTES}",
+                name.len()
+            )));
+        }
+        self.count(u64::try_from(name.len()).unwrap_or(u64::MAX))?;
+        Ok(PathBuf::from(std::ffi::OsString::from_vec(name)))
+    }
+}
+
+// === impl Ahead ===
+
+impl ExtendedHeader {
+    fn apply_pax(&mut self, records: &[u8]) -> Result<()> {
+        for record in PaxExtensions::new(records) {
+            let record = record.map_err(unreadable)?;
+            let value = record.value_bytes();
+            match record.key_bytes() {
+                b"path" => self.path = Some(value.to_vec()),
+                b"linkpath" => self.link = Some(value.to_vec()),
+                b"size" => {
+                    let size = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                    self.size = Some(size.ok_or_else(|| malformed("a size in it is no number"))?);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ends the work of a thread for which nobody waits any more.
+pub(super) fn check_cancelled(stop: &CancellationToken) -> Result<()> {
+    if stop.is_cancelled() {
+        return Err(Error::new(ErrorKind::Cancelled, "nobody waits for the archive any more"));
+    }
+    Ok(())
+}
+
+/// Whether something follows the header; what its size says counts for nothing otherwise.
+fn has_content(kind: EntryType) -> bool {
+    let header_alone = kind.is_hard_link()
+        || kind.is_symlink()
+        || kind.is_character_special()
+        || kind.is_block_special()
+        || kind.is_dir()
+        || kind.is_fifo();
+    !header_alone
+}
+
+/// The checksum of a header, in which its own field counts as blanks.
+fn checksum(block: &[u8; 512]) -> u32 {
+    let blanks = 8 * u32::from(b' ');
+    block[..148].iter().chain(&block[156..]).map(|byte| u32::from(*byte)).sum::<u32>() + blanks
+}

@@ -1,0 +1,158 @@
+//! Looking into an image: for its users, and for what its volumes begin with.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use containerd_client::services::v1::snapshots as snap;
+use containerd_client::types::Mount;
+use switchyard_core::Result;
+use switchyard_core::spec::UserSpec;
+use switchyard_core::threads::bulk;
+use switchyard_runtime_spec::ResolvedUser;
+use switchyard_runtime_spec::user::{self, AccountFiles, Accounts};
+use switchyard_steps::{Step, reach};
+
+use crate::client::{Client, QUICK, call, ignore_not_found};
+use crate::fs::{create_private_dir, io_error};
+use crate::image::lease::getrandom_fill;
+use crate::mount::{mount_all, unmount_all};
+
+/// Views of images begin so; what a killed predecessor left is found by it.
+pub(crate) fn view_prefix(client: &Client) -> String {
+    format!("switchyard-view-{}-", client.instance())
+}
+
+/// Reads images through short-lived views of their snapshots, and remembers their account files.
+#[derive(Debug)]
+pub(crate) struct ImageReader {
+    client: Client,
+    views: PathBuf,
+    /// The largest account file that is read, in bytes.
+    largest: u64,
+    accounts: Mutex<HashMap<String, Arc<Accounts>>>,
+}
+
+/// How many images' account files are remembered.
+const MAX_CACHED: usize = 128;
+
+/// Account files of an image that are larger together, in bytes, are not remembered but read each time.
+const MAX_CACHED_BYTES: u64 = 64 << 10;
+
+/// What came of a look at the account files of an image.
+enum AccountLookup {
+    /// They are small.
+    Cacheable(Accounts),
+    /// They are not.
+    Resolved(ResolvedUser),
+}
+
+impl ImageReader {
+    pub(crate) fn new(client: Client, views: PathBuf, largest: u64) -> Self {
+        Self { client, views, largest, accounts: Mutex::default() }
+    }
+
+    /// The numbers of the user that a task runs as.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the image has no such user or group; `FailedPrecondition` if its account files cannot be read or are too large.
+    pub(crate) async fn resolve_user(
+        &self,
+        snapshotter: &str,
+        top: Option<&str>,
+        spec: &UserSpec,
+        image_user: &str,
+    ) -> Result<ResolvedUser> {
+        let Some(top) = top.filter(|_| user::needs_rootfs(spec, image_user)) else {
+            return user::resolve(spec, image_user, &Accounts::default());
+        };
+        let known = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(top).cloned();
+        if let Some(accounts) = known {
+            return user::resolve(spec, image_user, &accounts);
+        }
+        let asked = spec.clone();
+        let by_image = image_user.to_owned();
+        let largest = self.largest;
+        let look = move |root: &Path| {
+            let files = AccountFiles::open(root, largest)?;
+            if files.bytes() <= MAX_CACHED_BYTES {
+                return files.read().map(AccountLookup::Cacheable);
+            }
+            files.resolve(&asked, &by_image).map(AccountLookup::Resolved)
+        };
+        match self.with_view(snapshotter, top, look).await? {
+            AccountLookup::Resolved(user) => Ok(user),
+            AccountLookup::Cacheable(accounts) => {
+                let accounts = self.cache_accounts(top, accounts);
+                user::resolve(spec, image_user, &accounts)
+            }
+        }
+    }
+
+    fn cache_accounts(&self, top: &str, accounts: Accounts) -> Arc<Accounts> {
+        let accounts = Arc::new(accounts);
+        let mut remembered = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if remembered.len() >= MAX_CACHED {
+            remembered.clear();
+        }
+        remembered.insert(top.to_owned(), Arc::clone(&accounts));
+        accounts
+    }
+
+    /// Calls `look` with the root file system of an image, mounted read-only for as long as it takes.
+    pub(crate) async fn with_view<T: Send + 'static>(
+        &self,
+        snapshotter: &str,
+        top: &str,
+        look: impl FnOnce(&Path) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let mut random = [0; 8];
+        getrandom_fill(&mut random);
+        let key = format!("{}{}", view_prefix(&self.client), hex::encode(random));
+        let root = crate::image::rfc3339(SystemTime::now());
+        let request = snap::ViewSnapshotRequest {
+            snapshotter: snapshotter.to_owned(),
+            key: key.clone(),
+            parent: top.to_owned(),
+            labels: HashMap::from([("containerd.io/gc.root".to_owned(), root)]),
+        };
+        let viewed =
+            call(&format!("view snapshot {top}"), QUICK, self.client.snapshots().view(request)).await;
+        let target = self.views.join(&key);
+        let looked = async {
+            let mounts = viewed?.mounts;
+            reach(Step::ViewMade);
+            create_private_dir(&target).await?;
+            let target = target.clone();
+            bulk(move || read_mounted(mounts, &target, look)).await
+        };
+        let looked = looked.await;
+        // Also after an error: a view that was not answered in time may have been made, and nobody else would collect it.
+        let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.clone() };
+        let removed =
+            call(&format!("remove view {key}"), QUICK, self.client.snapshots().remove(request)).await;
+        let looked = looked?;
+        ignore_not_found(removed)?;
+        Ok(looked)
+    }
+}
+
+fn read_mounted<T>(
+    mut mounts: Vec<Mount>,
+    target: &Path,
+    look: impl FnOnce(&Path) -> Result<T>,
+) -> Result<T> {
+    // It is looked at: nothing of it is ever run, or opened as a device.
+    for mount in &mut mounts {
+        mount.options.extend(["nosuid", "nodev", "noexec"].map(str::to_owned));
+    }
+    let looked = mount_all(&mounts, target).and_then(|()| {
+        reach(Step::ViewMounted);
+        look(target)
+    });
+    unmount_all(target)?;
+    reach(Step::ViewUnmounted);
+    std::fs::remove_dir(target).map_err(|fault| io_error("remove", target, fault))?;
+    looked
+}

@@ -1,0 +1,168 @@
+//! Since when what a killed daemon had asked is waited for, over the kills of those that wait: a file for each container.
+//!
+//! Were each daemon to wait anew, a node on which daemons die faster than their patience ends would never settle anything.
+
+use std::io::ErrorKind as Fault;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use switchyard_core::Result;
+use switchyard_steps::{Step, reach};
+
+use crate::backend::Inner;
+use crate::fs::{create_private_dir, io_error};
+
+/// Since when something is waited for, over all that have waited.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PredecessorWait {
+    /// When the first of them began.
+    pub(super) began: Instant,
+    /// Since when none of them has seen anything of it, where bundles cannot be seen.
+    pub(super) quiet: Option<Instant>,
+}
+
+/// The same as moments of one boot, which are what the monotonic clock showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WaitRecord<'a> {
+    boot: &'a str,
+    began: Duration,
+    quiet: Option<Duration>,
+}
+
+impl Inner {
+    /// Since when it is waited for what a predecessor asked about a container: since now, if nobody waited before.
+    pub(super) async fn load_or_begin_wait(&self, id: &str) -> Result<PredecessorWait> {
+        let clock = monotonic_now();
+        let now = Instant::now();
+        let path = self.layout.waits().join(id);
+        let written = match tokio::fs::read_to_string(&path).await {
+            Ok(text) => text,
+            Err(fault) if fault.kind() == Fault::NotFound => String::new(),
+            Err(fault) => return Err(io_error("read", &path, fault)),
+        };
+        if let Some(wait) = WaitRecord::parse(&written).and_then(|mark| mark.to_wait(&self.boot, clock, now))
+        {
+            return Ok(wait);
+        }
+        let wait = PredecessorWait { began: now, quiet: None };
+        self.save_wait(id, wait).await?;
+        Ok(wait)
+    }
+
+    /// Puts on record since when it is waited.
+    pub(super) async fn save_wait(&self, id: &str, wait: PredecessorWait) -> Result<()> {
+        let path = self.layout.waits().join(id);
+        let text = WaitRecord::from_wait(wait, &self.boot, monotonic_now()).text();
+        create_private_dir(&self.layout.waits()).await?;
+        tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))?;
+        reach(Step::WaitNoted);
+        Ok(())
+    }
+
+    /// What a predecessor asked about a container is known to have settled. Idempotent.
+    pub(super) async fn remove_wait(&self, id: &str) -> Result<()> {
+        let path = self.layout.waits().join(id);
+        match tokio::fs::remove_file(&path).await {
+            Err(fault) if fault.kind() != Fault::NotFound => Err(io_error("remove", &path, fault)),
+            Ok(()) | Err(_) => {
+                reach(Step::WaitOver);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the waits for containers that nobody waits for any more, as after a reboot.
+    pub(super) async fn remove_stale_waits(&self) -> Result<()> {
+        let dir = self.layout.waits();
+        let mut files = match tokio::fs::read_dir(&dir).await {
+            Ok(files) => files,
+            Err(fault) if fault.kind() == Fault::NotFound => return Ok(()),
+            Err(fault) => return Err(io_error("list", &dir, fault)),
+        };
+        while let Some(file) = files.next_entry().await.map_err(|fault| io_error("list", &dir, fault))? {
+            let name = file.file_name();
+            if !name.to_str().is_some_and(|id| self.predecessor_calls().contains(id)) {
+                let path = file.path();
+                tokio::fs::remove_file(&path).await.map_err(|fault| io_error("remove", &path, fault))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> WaitRecord<'a> {
+    /// What to write down of a wait when the clock shows `clock`.
+    fn from_wait(wait: PredecessorWait, boot: &'a str, clock: Duration) -> Self {
+        let when = |moment: Instant| clock.saturating_sub(moment.elapsed());
+        Self { boot, began: when(wait.began), quiet: wait.quiet.map(when) }
+    }
+
+    fn text(&self) -> String {
+        let quiet = self.quiet.map(|quiet| format!(" {}", quiet.as_millis())).unwrap_or_default();
+        format!("{} {}{quiet}", self.boot, self.began.as_millis())
+    }
+
+    /// Reads a mark; `None` if it was never finished.
+    fn parse(text: &'a str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let boot = words.next()?;
+        let began = words.next()?;
+        let moment = |word: &str| word.parse().ok().map(Duration::from_millis);
+        Some(Self { boot, began: moment(began)?, quiet: words.next().and_then(moment) })
+    }
+
+    /// The wait that it tells of, `now` that the clock shows `clock`; `None` if that was in another boot, or cannot have been.
+    fn to_wait(&self, boot: &str, clock: Duration, now: Instant) -> Option<PredecessorWait> {
+        let when = |moment: Duration| now.checked_sub(clock.checked_sub(moment)?);
+        let began = (self.boot == boot).then(|| when(self.began)).flatten()?;
+        Some(PredecessorWait { began, quiet: self.quiet.and_then(when) })
+    }
+}
+
+/// What the monotonic clock shows: all processes of one boot see the same.
+fn monotonic_now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    let part = |value: i64| u64::try_from(value).expect("the monotonic clock counts from zero");
+    Duration::from_secs(part(now.tv_sec)) + Duration::from_nanos(part(now.tv_nsec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(boot: &str, began: u64, quiet: Option<u64>) -> WaitRecord<'_> {
+        WaitRecord { boot, began: Duration::from_millis(began), quiet: quiet.map(Duration::from_millis) }
+    }
+
+    #[test]
+    fn a_wait_counts_from_its_first_mark_of_the_same_boot() {
+        let now = Instant::now();
+        let check = |mark: WaitRecord<'_>, boot: &str, clock: u64, expected: Option<(u64, Option<u64>)>| {
+            let text = mark.text();
+            let read = WaitRecord::parse(&text).expect("it is whole");
+            assert_eq!(read, mark);
+            let lasted = |moment: Instant| u64::try_from((now - moment).as_millis()).expect("it is short");
+            let wait = read.to_wait(boot, Duration::from_millis(clock), now);
+            assert_eq!(wait.map(|wait| (lasted(wait.began), wait.quiet.map(lasted))), expected, "{text}");
+        };
+        check(mark("a", 1_000, None), "a", 3_500, Some((2_500, None)));
+        check(mark("a", 1_000, Some(1_500)), "a", 3_500, Some((2_500, Some(2_000))));
+        check(mark("a", 1_000, Some(4_000)), "a", 3_500, Some((2_500, None)));
+        check(mark("a", 1_000, None), "b", 3_500, None);
+        check(mark("a", 1_000, None), "a", 999, None);
+    }
+
+    #[test]
+    fn a_mark_that_a_kill_cut_short_is_none() {
+        assert_eq!(WaitRecord::parse(""), None);
+        assert_eq!(WaitRecord::parse("a"), None);
+        assert_eq!(WaitRecord::parse("a x"), None);
+        assert_eq!(WaitRecord::parse("a 5 "), Some(mark("a", 5, None)));
+    }
+
+    #[test]
+    fn the_clock_goes_on() {
+        let before = monotonic_now();
+        assert!(monotonic_now() >= before && before > Duration::ZERO);
+    }
+}

@@ -1,0 +1,157 @@
+//! Whether a main process that was started a moment ago hears a signal, and the wait until it does.
+//!
+//! ```text
+//! runtime waits ─► start is answered ─► program is executed ─► program says what it listens to
+//!      └── runc takes a SIGTERM for itself, ──┘ └── the kernel drops what the first process of ──┘
+//!          and the container ends with 2            a namespace does not listen to
+//! ```
+//!
+//! A start may be answered at any of these points; on a busy machine the program is often not executed by then. A stop signal that is
+//! sent now would end the container with a code that no program of it gave, or would be lost, and the stop would take all its grace
+//! time. So it is held back while it would, but for a short time only: most programs listen at once, and many never do.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use switchyard_core::spec::Signal;
+use tokio::time::Instant;
+
+use super::TaskEntry;
+
+/// How long after its start a process is given to listen. A start of an interpreter on a busy machine takes some of it.
+const STARTUP_GRACE: Duration = Duration::from_secs(2);
+/// How often it is looked whether it does.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// What runc calls itself in a container until it has become the container's program, which bears its own name from then on.
+const RUNC_INIT: &str = "runc:[2:INIT]";
+
+impl TaskEntry {
+    /// Waits until a signal would be heard by the main process, if that was started a moment ago. Cancel-safe.
+    pub(super) async fn wait_signalable(&self, signal: Signal) {
+        let Some(known) = *self.started.lock().unwrap_or_else(PoisonError::into_inner) else { return };
+        let limit = known.since + STARTUP_GRACE;
+        while Instant::now() < limit && self.would_lose(signal) {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Whether its main process, if that is held and runs, would lose a signal now.
+    fn would_lose(&self, signal: Signal) -> bool {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(process) = process.as_ref() else { return false };
+        // Whether it runs is asked last: what was read is then of this process.
+        process.status().is_some_and(|status| loses(&status, signal)) && process.runs()
+    }
+}
+
+/// Whether a process loses a signal from outside its namespace, by its `/proc/<pid>/status`. Pure.
+fn loses(status: &str, signal: Signal) -> bool {
+    // The kernel obeys SIGKILL, SIGCONT and SIGSTOP, whatever the process says.
+    if [9, 18, 19].contains(&signal.number()) {
+        return false;
+    }
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if field("Name:") == Some(RUNC_INIT) {
+        return true;
+    }
+    let first = field("NSpid:").is_some_and(|pids| {
+        let mut pids = pids.split_ascii_whitespace();
+        // The first of the host's namespace is no container's.
+        pids.next().is_some() && pids.next_back() == Some("1")
+    });
+    let set = |name| field(name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    // A blocked signal waits, and an ignored one is not wanted.
+    let known = ["SigCgt:", "SigBlk:", "SigIgn:"].map(set);
+    let bit = 1 << (signal.number() - 1);
+    first && known.iter().all(|mask| mask.is_some_and(|mask| mask & bit == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A status with these fields.
+    fn status(name: &str, pids: &str, masks: [&str; 3]) -> String {
+        let [blocked, ignored, caught] = masks;
+        format!(
+            "Name:\t{name}\nUmask:\t0022\nState:\tS (sleeping)\nNSpid:\t{pids}\nSigPnd:\t0000000000000000\n\
+             SigBlk:\t{blocked}\nSigIgn:\t{ignored}\nSigCgt:\t{caught}\nThreads:\t1\n"
+        )
+    }
+
+    const NONE: &str = "0000000000000000";
+    const ALL: &str = "fffffffd7fc1feff";
+    const TERM: &str = "0000000000004000";
+
+    #[track_caller]
+    fn check(text: &str, signal: Signal, lost: bool) {
+        assert_eq!(loses(text, signal), lost, "{signal:?} to\n{text}");
+    }
+
+    #[test]
+    fn runc_loses_a_signal_until_it_is_the_program() {
+        for pids in ["4711\t1", "4711\t23", "4711"] {
+            check(&status(RUNC_INIT, pids, [NONE, NONE, ALL]), Signal::TERM, true);
+            check(&status("server", pids, [NONE, NONE, ALL]), Signal::TERM, false);
+        }
+    }
+
+    #[test]
+    fn the_first_process_of_a_namespace_loses_what_it_does_not_listen_to() {
+        check(&status("sh", "4711\t1", [NONE, NONE, NONE]), Signal::TERM, true);
+        check(&status("sh", "4711\t12\t1", [NONE, NONE, NONE]), Signal::TERM, true);
+        check(&status("sh", "4711\t1", [NONE, NONE, TERM]), Signal::TERM, false);
+        check(&status("tini", "4711\t1", [TERM, NONE, NONE]), Signal::TERM, false);
+        check(&status("nohup", "4711\t1", [NONE, TERM, NONE]), Signal::TERM, false);
+        let user1 = Signal::new(10).unwrap();
+        let last = Signal::new(64).unwrap();
+        check(&status("sh", "4711\t1", [NONE, NONE, TERM]), user1, true);
+        check(&status("sh", "4711\t1", [NONE, NONE, "8000000000000000"]), last, false);
+        check(&status("sh", "4711\t1", [NONE, NONE, "7fffffffffffffff"]), last, true);
+    }
+
+    #[test]
+    fn any_other_process_is_ended_by_what_it_does_not_listen_to() {
+        for pids in ["4711\t23", "4711", "1"] {
+            check(&status("sh", pids, [NONE, NONE, NONE]), Signal::TERM, false);
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_obeys_is_not_lost() {
+        for signal in [Signal::KILL, Signal::new(18).unwrap(), Signal::new(19).unwrap()] {
+            check(&status(RUNC_INIT, "4711\t1", [NONE, NONE, ALL]), signal, false);
+        }
+    }
+
+    #[test]
+    fn a_status_that_tells_nothing_holds_up_no_signal() {
+        check("", Signal::TERM, false);
+        check("Name:\tsh\nNSpid:\t4711\t1\nSigCgt:\tnothing\n", Signal::TERM, false);
+    }
+
+    #[test]
+    fn the_kernel_tells_what_a_process_listens_to() {
+        let shell = |script| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let seen = |child: &mut Child| {
+            // It says a word when it has said what it listens to, and waits for its input to end.
+            std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
+            let text = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            // As in a namespace of its own.
+            text.lines()
+                .map(|line| if line.starts_with("NSpid:") { "NSpid:\t4711\t1" } else { line })
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        check(&seen(&mut shell("trap : TERM; echo on; read -r word")), Signal::TERM, false);
+        check(&seen(&mut shell("trap '' TERM; echo on; read -r word")), Signal::TERM, false);
+        check(&seen(&mut shell("echo on; read -r word")), Signal::TERM, true);
+    }
+}

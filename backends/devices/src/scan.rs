@@ -1,0 +1,164 @@
+//! One look at what there is: the I/O of this crate, but for what wakes the watch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use switchyard_core::device::{DeviceGroup, Fact, Inventory, node};
+use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation};
+
+use crate::assemble::{Candidate, assemble};
+use crate::config::{Group, GroupMount};
+use crate::roots::Roots;
+
+mod by_id;
+mod cdi;
+mod files;
+mod nodes;
+mod paths;
+mod pci;
+mod sysfs;
+mod usb;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use files::watched;
+
+/// How many devices a group may have at most.
+const DEVICES_MAX: usize = 4096;
+/// How many slots a group may have at most: kubelets take no list of more than 4 MiB.
+const SLOTS_MAX: usize = 32_768;
+
+/// What is looked for, and where.
+#[derive(Debug, Clone, Default)]
+pub struct Search {
+    /// The groups, which were [checked](Group::check).
+    pub groups: Vec<Group>,
+    /// Directories with vendors' files of the Container Device Interface; a later one wins.
+    pub cdi_spec_dirs: Vec<PathBuf>,
+    /// Where the kernel shows devices.
+    pub roots: Roots,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Found {
+    /// The devices.
+    pub inventory: Inventory,
+    /// What an operator ought to know besides: files that are malformed, and what was left out.
+    pub notes: BTreeSet<String>,
+}
+
+/// Looks again and again, and keeps what need not be read each time.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    pub(crate) search: Search,
+    specs: cdi::Specs,
+}
+
+/// What one look has seen so far.
+struct Scan<'s> {
+    search: &'s Search,
+    /// The paths that were devices already: each is one in the first group that has it.
+    taken: BTreeSet<PathBuf>,
+    /// Links of udev, read when the first device asks for them.
+    links: Option<by_id::Links>,
+    notes: BTreeSet<String>,
+}
+
+/// The devices that there are now. Blocks on the file system.
+#[must_use]
+pub fn scan(search: &Search) -> Found {
+    Scanner::new(search.clone()).scan()
+}
+
+// === impl Looker ===
+
+impl Scanner {
+    pub(crate) fn new(search: Search) -> Self {
+        Self { search, specs: cdi::Specs::default() }
+    }
+
+    pub(crate) fn scan(&mut self) -> Found {
+        let Self { search, specs } = self;
+        let mut look = Scan { search, taken: BTreeSet::new(), links: None, notes: BTreeSet::new() };
+        let mut groups = Vec::new();
+        for group in &search.groups {
+            let candidates = look.group(group, specs);
+            groups.push((without_devices(group), candidates));
+        }
+        Found { inventory: assemble(groups), notes: look.notes }
+    }
+}
+
+// === impl Look ===
+
+impl Scan<'_> {
+    fn group(&mut self, group: &Group, specs: &mut cdi::Specs) -> Vec<Candidate> {
+        let mut candidates = self.paths(group);
+        candidates.extend(self.usb(group));
+        candidates.extend(self.pci(group));
+        candidates.extend(self.cdi(group, specs));
+        let most = DEVICES_MAX.min(SLOTS_MAX / usize::from(group.shares.max(1)));
+        if candidates.len() > most {
+            let all = candidates.len();
+            let what = format!("group {} has {all} devices: only {most} are offered", group.full_name());
+            self.notes.insert(what);
+            candidates.truncate(most);
+        }
+        candidates
+    }
+}
+
+/// What a group says about all of its devices.
+pub(crate) fn without_devices(group: &Group) -> DeviceGroup {
+    let Group {
+        vendor,
+        kind,
+        name,
+        resource,
+        paths: _,
+        usb: _,
+        pci: _,
+        cdi: _,
+        shares,
+        quota: _,
+        placement,
+        permissions,
+        shared,
+        mounts,
+        env,
+        environment,
+        attributes,
+    } = group;
+    let facts = attributes.iter().map(|(key, text)| (key.clone(), Fact::parse(text)));
+    DeviceGroup {
+        vendor: vendor.clone(),
+        kind: kind.clone(),
+        name: name.clone(),
+        resource: resource.clone(),
+        attributes: facts.collect::<BTreeMap<_, _>>(),
+        shares: *shares,
+        quota: group.quotas(),
+        placement: (*placement).into(),
+        devices: Vec::new(),
+        variable: env.clone(),
+        env: environment.clone(),
+        shared: shared.iter().map(|path| node(path.clone(), permissions)).collect(),
+        mounts: mounts.iter().map(mount).collect(),
+    }
+}
+
+fn mount(mount: &GroupMount) -> Mount {
+    let GroupMount { host_path, container_path: _, read_only } = mount;
+    Mount {
+        destination: mount.destination().clone(),
+        source: MountSource::Host { path: host_path.clone(), missing: MissingSource::Fail },
+        readonly: *read_only,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
+    }
+}

@@ -1,0 +1,165 @@
+//! Devices that vendors' files of the Container Device Interface describe.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use switchyard_runtime_spec::RealHost;
+use switchyard_runtime_spec::cdi::{Listed, Listing, list};
+
+use super::{Scan, nodes, sysfs};
+use crate::assemble::Candidate;
+use crate::config::Group;
+use crate::identity;
+use crate::roots::Number;
+
+/// The name that stands for all devices of a kind together.
+const ALL: &str = "all";
+
+/// What tells that a file is another than before: its path, its inode, its length, and when content and inode changed.
+type Stamp = (PathBuf, u64, u64, (i64, i64), (i64, i64));
+
+/// What the files describe, read anew when one of them has changed.
+#[derive(Debug, Default)]
+pub(super) struct Specs {
+    stamps: Option<Vec<Stamp>>,
+    listing: Arc<Listing>,
+}
+
+impl Scan<'_> {
+    /// The devices of a group that files describe.
+    pub(super) fn cdi(&mut self, group: &Group, specs: &mut Specs) -> Vec<Candidate> {
+        if group.cdi.is_empty() {
+            return Vec::new();
+        }
+        let listing = specs.listing(&self.search.cdi_spec_dirs);
+        self.notes
+            .extend(listing.bad.iter().map(|why| format!("a file of devices is not understood: {why}")));
+        let mut found = Vec::new();
+        for kind in &group.cdi {
+            let of_kind = listing.devices.iter().filter(|device| device.kind == *kind);
+            found.extend(distinct(of_kind.collect()).into_iter().map(|names| self.described(&names)));
+        }
+        found
+    }
+
+    /// A device under the first of its names.
+    fn described(&self, names: &[&Listed]) -> Candidate {
+        let device = names[0];
+        let mut found = Candidate {
+            known_by: identity::cdi(&device.kind, &device.device),
+            distinct_by: device.name(),
+            aliases: names[1..].iter().map(|other| other.name()).collect(),
+            cdi: vec![device.name()],
+            family: Some(device.kind.clone()),
+            fault: device.fault.clone(),
+            ..Candidate::default()
+        };
+        for node in &device.nodes {
+            let told = node.number.map(|(block, major, minor)| Number { block, major, minor });
+            match told.map_or_else(|| nodes::number(&node.path), Ok) {
+                Ok(number) => drop(found.numbers.insert(number)),
+                Err(why) => drop(found.fault.get_or_insert(why)),
+            }
+        }
+        let mut dirs = found.numbers.iter().filter_map(|number| sysfs::dir(&self.search.roots, *number));
+        if let Some(dir) = dirs.next() {
+            found.pci_bus_id = sysfs::pci_bus_id(&dir);
+            found.numa_node = sysfs::numa_node(&dir);
+        }
+        found
+    }
+}
+
+/// The devices, each with all of its names: those that have the same nodes are one. Of its names that comes first which is no mere number,
+/// since numbers are given anew when the node starts. What stands for all of them is none.
+fn distinct(devices: Vec<&Listed>) -> Vec<Vec<&Listed>> {
+    let several = devices.len() > 1;
+    let mut by_nodes: BTreeMap<Vec<&PathBuf>, Vec<&Listed>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for device in devices.into_iter().filter(|device| !several || device.device != ALL) {
+        let mut nodes: Vec<&PathBuf> = device.nodes.iter().map(|node| &node.path).collect();
+        nodes.sort();
+        if nodes.is_empty() {
+            found.push(vec![device]);
+        } else {
+            by_nodes.entry(nodes).or_default().push(device);
+        }
+    }
+    found.extend(by_nodes.into_values());
+    for names in &mut found {
+        names.sort_by_key(|device| (identity::is_number(&device.device), &device.device));
+    }
+    found
+}
+
+// === impl Specs ===
+
+impl Specs {
+    fn listing(&mut self, dirs: &[PathBuf]) -> Arc<Listing> {
+        let stamps = stamps(dirs);
+        if self.stamps.as_ref() != Some(&stamps) {
+            self.listing = Arc::new(list(dirs, &RealHost));
+            self.stamps = Some(stamps);
+        }
+        Arc::clone(&self.listing)
+    }
+}
+
+fn stamps(dirs: &[PathBuf]) -> Vec<Stamp> {
+    let mut stamps = Vec::new();
+    for dir in dirs {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let Ok(seen) = fs::metadata(&path) else { continue };
+            let content = (seen.mtime(), seen.mtime_nsec());
+            let inode = (seen.ctime(), seen.ctime_nsec());
+            stamps.push((path, seen.ino(), seen.len(), content, inode));
+        }
+    }
+    stamps.sort();
+    stamps
+}
+
+#[cfg(test)]
+mod tests {
+    use switchyard_runtime_spec::cdi::ListedNode;
+
+    use super::*;
+
+    fn listed(device: &str, nodes: &[&str]) -> Listed {
+        let node = |path: &&str| ListedNode { path: path.into(), number: None };
+        Listed {
+            kind: "acme.com/gpu".to_owned(),
+            device: device.to_owned(),
+            nodes: nodes.iter().map(node).collect(),
+            fault: None,
+        }
+    }
+
+    #[track_caller]
+    fn check(devices: &[Listed], expected: &[&[&str]]) {
+        let found = distinct(devices.iter().collect());
+        let names: Vec<Vec<&str>> =
+            found.iter().map(|names| names.iter().map(|device| device.device.as_str()).collect()).collect();
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn names_of_the_same_nodes_are_one_device_and_all_is_none() {
+        let both = ["/dev/gpu0", "/dev/gpu1"];
+        check(
+            &[
+                listed("0", &both[..1]),
+                listed("1", &both[1..]),
+                listed("GPU-7", &both[..1]),
+                listed("all", &both),
+            ],
+            &[&["GPU-7", "0"], &["1"]],
+        );
+        check(&[listed("all", &both)], &[&["all"]]);
+        check(&[listed("a", &[]), listed("b", &[])], &[&["a"], &["b"]]);
+    }
+}

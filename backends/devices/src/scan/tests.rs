@@ -1,0 +1,401 @@
+//! Looks at a node that a test makes: `/dev` and `/sys` in a directory.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use switchyard_core::device::{Device, Health, Traffic};
+use tempfile::TempDir;
+
+use super::*;
+use crate::config::tests::group as of_paths;
+use crate::config::{Entry, PathMatch, PciMatch, UsbMatch};
+
+/// A node with no devices.
+struct DeviceTree(TempDir);
+
+impl DeviceTree {
+    fn new() -> Self {
+        let node = Self(tempfile::tempdir().unwrap());
+        for dir in
+            ["dev", "sys/dev/char", "sys/dev/block", "sys/bus/usb/devices", "sys/bus/pci/devices", "cdi"]
+        {
+            fs::create_dir_all(node.0.path().join(dir)).unwrap();
+        }
+        node
+    }
+
+    fn dev(&self, name: &str) -> PathBuf {
+        self.0.path().join("dev").join(name)
+    }
+
+    fn pattern(&self, name: &str) -> String {
+        self.dev(name).display().to_string()
+    }
+
+    fn make(&self, name: &str, kind: SFlag, number: (u64, u64)) {
+        fs::create_dir_all(self.dev(name).parent().unwrap()).unwrap();
+        mknod(&self.dev(name), kind, Mode::S_IRUSR, makedev(number.0, number.1))
+            .expect("these tests make device nodes and so must run as root");
+    }
+
+    fn char(&self, name: &str, number: (u64, u64)) {
+        self.make(name, SFlag::S_IFCHR, number);
+    }
+
+    /// Writes files below a directory of the kernel.
+    fn files(&self, dir: &str, files: &[(&str, &str)]) {
+        let dir = self.0.path().join("sys/devices").join(dir);
+        fs::create_dir_all(&dir).unwrap();
+        for (name, text) in files {
+            fs::write(dir.join(name), format!("{text}\n")).unwrap();
+        }
+    }
+
+    /// A node, and what the kernel says about it.
+    fn described(&self, dir: &str, name: &str, number: (u64, u64), subsystem: &str) {
+        self.char(name, number);
+        self.files(dir, &[("uevent", &format!("MAJOR={}\nDEVNAME={name}", number.0))]);
+        let sys = self.0.path().join("sys");
+        symlink(format!("../../class/{subsystem}"), sys.join("devices").join(dir).join("subsystem")).unwrap();
+        let link = sys.join("dev/char").join(format!("{}:{}", number.0, number.1));
+        symlink(sys.join("devices").join(dir), link).unwrap();
+    }
+
+    /// A USB device with a serial port, plugged into a port of a controller on the PCI bus.
+    fn usb(&self, port: &str, serial: Option<&str>, tty: u64) {
+        let dir = format!("pci0000:00/0000:00:14.0/usb1/{port}");
+        self.files("pci0000:00/0000:00:14.0", &[("numa_node", "1")]);
+        self.files("pci0000:00/0000:00:14.0/usb1", &[("idVendor", "1d6b"), ("idProduct", "0002")]);
+        self.described(&dir, &format!("bus/usb/001/{tty:03}"), (189, tty), "usb");
+        self.files(&dir, &[("idVendor", "1a86"), ("idProduct", "7523")]);
+        if let Some(serial) = serial {
+            self.files(&dir, &[("serial", serial)]);
+        }
+        let of_tty = format!("{dir}/{port}:1.0/ttyUSB{tty}/tty/ttyUSB{tty}");
+        self.described(&of_tty, &format!("ttyUSB{tty}"), (188, tty), "tty");
+        let sys = self.0.path().join("sys");
+        symlink(sys.join("devices").join(dir), sys.join("bus/usb/devices").join(port)).unwrap();
+    }
+
+    /// A display on the PCI bus.
+    fn pci(&self, address: &str, card: u64, numa: &str) {
+        let dir = format!("pci0000:3a/{address}");
+        self.files(
+            &dir,
+            &[("vendor", "0x10de"), ("device", "0x2230"), ("class", "0x030000"), ("numa_node", numa)],
+        );
+        for (name, minor) in [(format!("card{card}"), card), (format!("renderD{}", 128 + card), 128 + card)] {
+            self.described(&format!("{dir}/drm/{name}"), &format!("dri/{name}"), (226, minor), "drm");
+        }
+        let sys = self.0.path().join("sys");
+        symlink(sys.join("devices").join(dir), sys.join("bus/pci/devices").join(address)).unwrap();
+    }
+
+    fn look(&self, groups: Vec<Group>) -> Found {
+        let roots = Roots { dev: self.0.path().join("dev"), sys: self.0.path().join("sys") };
+        scan(&Search { groups, cdi_spec_dirs: vec![self.0.path().join("cdi")], roots })
+    }
+
+    /// The devices of one group.
+    fn devices(&self, group: Group) -> Vec<Device> {
+        self.look(vec![group]).inventory.groups[0].devices.clone()
+    }
+
+    /// The names of a device's nodes.
+    fn nodes(&self, device: &Device) -> Vec<String> {
+        let below = |path: &Path| path.strip_prefix(self.0.path().join("dev")).unwrap().display().to_string();
+        device.nodes.iter().map(|node| below(&node.host_path)).collect()
+    }
+}
+
+fn usb(vendor: &str, serial: &str) -> Group {
+    let wanted = UsbMatch { vendor: vendor.into(), product: String::new(), serial: serial.into() };
+    Group { usb: vec![wanted], ..of_paths("usb", &[]) }
+}
+
+fn ids(devices: &[Device]) -> Vec<(&str, bool)> {
+    devices.iter().map(|device| (device.id.as_str(), device.health == Health::Healthy)).collect()
+}
+
+#[track_caller]
+fn why(device: &Device) -> &str {
+    device.health.fault().unwrap_or_else(|| panic!("{device:?} is healthy"))
+}
+
+#[test]
+fn a_pattern_has_what_is_there_and_a_path_is_told_while_it_is_missing() {
+    let node = DeviceTree::new();
+    node.char("acme0", (1, 3));
+    node.char("acme1", (1, 5));
+    fs::write(node.dev("acme2"), "").unwrap();
+    node.char("other", (1, 7));
+    let groups = vec![
+        of_paths("one", &[node.pattern("acme[0-9]"), node.pattern("missing")]),
+        of_paths("two", &[node.pattern("acme1"), node.pattern("oth*")]),
+    ];
+    let found = node.look(groups.clone()).inventory;
+    let expected = [("acme0", true), ("acme1", true), ("acme2", false), ("missing", false)];
+    assert_eq!(ids(&found.groups[0].devices), expected);
+    assert_eq!(ids(&found.groups[1].devices), [("other", true)], "a path is in one group");
+    assert_eq!(found.groups[0].devices[0].aliases, [node.pattern("acme0")]);
+    assert!(why(&found.groups[0].devices[2]).ends_with("acme2 is no device"));
+    assert_eq!(node.look(groups.clone()).inventory, found);
+    fs::remove_file(node.dev("acme0")).unwrap();
+    assert_eq!(node.look(groups).inventory.groups[0].devices.len(), 3);
+}
+
+#[test]
+fn a_device_by_two_paths_is_one_device_and_the_second_says_whose_it_is() {
+    let node = DeviceTree::new();
+    node.char("acme0", (1, 3));
+    symlink("acme0", node.dev("link0")).unwrap();
+    node.char("again", (1, 3));
+    let found = node
+        .look(vec![of_paths("one", &[node.pattern("acme*")]), of_paths("two", &[node.pattern("[al]*n*")])]);
+    assert_eq!(ids(&found.inventory.groups[0].devices), [("acme0", true)]);
+    let second = &found.inventory.groups[1].devices;
+    assert_eq!(second.len(), 2);
+    for device in second {
+        assert_eq!(why(device), "character device 1:3 belongs to device acme0 of acme/tpu/one");
+    }
+}
+
+#[test]
+fn a_usb_device_has_all_of_its_nodes_and_is_known_by_its_serial_number_wherever_it_is_plugged_in() {
+    let node = DeviceTree::new();
+    node.usb("1-2", Some("A5 01"), 4);
+    node.usb("1-3", None, 5);
+    let devices = node.devices(usb("1a86", ""));
+    assert_eq!(ids(&devices), [("1a86:7523:A5_01", true), ("1a86:7523:usb-1-3", true)]);
+    assert_eq!(node.nodes(&devices[0]), ["bus/usb/001/004", "ttyUSB4"]);
+    assert_eq!((devices[0].numa_node, devices[0].pci_bus_id.as_deref()), (Some(1), Some("0000:00:14.0")));
+    assert_eq!(ids(&node.devices(usb("1A86", "A5 01"))), [("1a86:7523:A5_01", true)]);
+    assert_eq!(ids(&node.devices(usb("0403", ""))), []);
+    // Plugged in elsewhere it has another number and another name.
+    let moved = DeviceTree::new();
+    moved.usb("1-4.1", Some("A5 01"), 7);
+    assert_eq!(moved.devices(usb("1a86", ""))[0].id, devices[0].id);
+}
+
+#[test]
+fn a_node_of_a_usb_device_is_known_by_the_same_and_belongs_to_whoever_has_the_device() {
+    let node = DeviceTree::new();
+    node.usb("1-2", Some("A501"), 4);
+    let ttys = of_paths("tty", &[node.pattern("ttyUSB*")]);
+    let devices = node.devices(ttys.clone());
+    assert_eq!(ids(&devices), [("1a86:7523:A501:1.0-tty", true)]);
+    assert_eq!(devices[0].aliases, [node.pattern("ttyUSB4")]);
+    // A path without a pattern is what is meant, whatever is plugged in there.
+    assert_eq!(ids(&node.devices(of_paths("tty", &[node.pattern("ttyUSB4")]))), [("ttyUSB4", true)]);
+    let found = node.look(vec![usb("1a86", ""), ttys]).inventory;
+    assert_eq!(ids(&found.groups[0].devices), [("1a86:7523:A501", true)]);
+    let refused = &found.groups[1].devices[0];
+    assert_eq!(why(refused), "character device 188:4 belongs to device 1a86:7523:A501 of acme/tpu/usb");
+    assert!(refused.aliases.is_empty(), "what runs with the path has the device that owns it");
+}
+
+#[test]
+fn twins_are_told_apart_by_their_ports() {
+    let node = DeviceTree::new();
+    node.usb("1-2", Some("0001"), 4);
+    node.usb("1-3", Some("0001"), 5);
+    let devices = node.devices(usb("1a86", ""));
+    assert!(devices.iter().all(|device| device.id.starts_with("1a86:7523:0001-")), "{devices:?}");
+    let of_port = |nodes: &str| {
+        devices.iter().find(|device| node.nodes(device).contains(&nodes.to_owned())).unwrap().id.clone()
+    };
+    let again = DeviceTree::new();
+    // In the other order the kernel gives them each other's numbers.
+    again.usb("1-3", Some("0001"), 4);
+    again.usb("1-2", Some("0001"), 5);
+    let swapped = again.devices(usb("1a86", ""));
+    let at = swapped.iter().find(|device| again.nodes(device).contains(&"ttyUSB4".to_owned())).unwrap();
+    assert_eq!(at.id, of_port("ttyUSB5"));
+}
+
+#[test]
+fn a_pci_device_is_known_by_its_address_and_has_the_nodes_of_its_driver() {
+    let node = DeviceTree::new();
+    node.pci("0000:3b:00.0", 0, "1");
+    node.pci("0000:5e:00.0", 1, "-1");
+    let wanted = PciMatch { vendor: "10de".into(), device: String::new(), class: "03".into() };
+    let group = Group { pci: vec![wanted.clone()], ..of_paths("gpu", &[]) };
+    let devices = node.devices(group.clone());
+    assert_eq!(ids(&devices), [("0000:3b:00.0", true), ("0000:5e:00.0", true)]);
+    assert_eq!(node.nodes(&devices[0]), ["dri/card0", "dri/renderD128"]);
+    assert_eq!((devices[0].numa_node, devices[1].numa_node), (Some(1), None));
+    let class = PciMatch { class: "02".into(), ..wanted };
+    assert_eq!(ids(&node.devices(Group { pci: vec![class], ..group })), []);
+    // By a path it has the same address, and the kernel's number is no part of its id.
+    let devices = node.devices(of_paths("gpu", &[node.pattern("dri/renderD*")]));
+    assert_eq!(ids(&devices), [("0000:3b:00.0-renderD", true), ("0000:5e:00.0-renderD", true)]);
+}
+
+#[test]
+fn a_pci_device_without_nodes_says_so_and_one_for_programs_has_that_of_its_iommu_group() {
+    let node = DeviceTree::new();
+    node.pci("0000:3b:00.0", 0, "0");
+    fs::remove_dir_all(node.dev("dri")).unwrap();
+    let wanted = PciMatch { vendor: "10de".into(), device: "2230".into(), class: String::new() };
+    let group = Group { pci: vec![wanted], ..of_paths("gpu", &[]) };
+    assert!(why(&node.devices(group.clone())[0]).contains("no device node"));
+    let dir = node.0.path().join("sys/devices/pci0000:3a/0000:3b:00.0");
+    symlink("../../../bus/pci/drivers/vfio-pci", dir.join("driver")).unwrap();
+    symlink("../../../kernel/iommu_groups/42", dir.join("iommu_group")).unwrap();
+    assert!(why(&node.devices(group.clone())[0]).ends_with("vfio/42 is not there"));
+    node.char("vfio/42", (243, 0));
+    assert_eq!(node.nodes(&node.devices(group)[0]), ["vfio/42"]);
+}
+
+#[test]
+fn a_disk_is_known_by_the_link_that_udev_makes() {
+    let node = DeviceTree::new();
+    node.make("sdq", SFlag::S_IFBLK, (65, 0));
+    let pattern = [node.pattern("sd*")];
+    assert_eq!(ids(&node.devices(of_paths("disk", &pattern))), [("sdq", true)]);
+    fs::create_dir_all(node.dev("disk/by-id")).unwrap();
+    for name in ["wwn-0x5000", "ata-Disk_S3Z8"] {
+        symlink("../../sdq", node.dev("disk/by-id").join(name)).unwrap();
+    }
+    fs::create_dir_all(node.0.path().join("sys/dev/block/65:0")).unwrap();
+    fs::write(node.0.path().join("sys/dev/block/65:0/stat"), "1 2 3 4 5 6 7 8").unwrap();
+    let devices = node.devices(of_paths("disk", &pattern));
+    assert_eq!(ids(&devices), [("ata-Disk_S3Z8", true)]);
+    assert_eq!(devices[0].traffic, Some(Traffic { read_bytes: 3 * 512, written_bytes: 7 * 512 }));
+}
+
+#[test]
+fn devices_of_vendors_files_are_offered_by_name_and_a_bad_file_hides_none() {
+    let node = DeviceTree::new();
+    node.char("gpu0", (195, 0));
+    let spec =
+        |devices: &str| format!(r#"{{"cdiVersion":"0.6.0","kind":"acme.com/gpu","devices":[{devices}]}}"#);
+    let device = |name: &str, minor: u64| {
+        let path = node.pattern(&format!("gpu{minor}"));
+        format!(r#"{{"name":"{name}","containerEdits":{{"deviceNodes":[{{"path":"{path}"}}]}}}}"#)
+    };
+    let devices = [device("0", 0), device("GPU-7", 0), device("1", 1)].join(",");
+    fs::write(node.0.path().join("cdi/acme.json"), spec(&devices)).unwrap();
+    fs::write(node.0.path().join("cdi/bad.json"), "{").unwrap();
+    fs::write(node.0.path().join("cdi/huge.json"), vec![b' '; (4 << 20) + 1]).unwrap();
+    let group = Group { cdi: vec!["acme.com/gpu".into()], ..of_paths("gpu", &[]) };
+    let found = node.look(vec![group]);
+    let devices = &found.inventory.groups[0].devices;
+    assert_eq!(ids(devices), [("GPU-7", true), ("gpu-1", false)]);
+    assert_eq!(
+        (&devices[0].cdi[..], &devices[0].nodes[..]),
+        (&["acme.com/gpu=GPU-7".to_owned()][..], &[][..])
+    );
+    assert_eq!(devices[0].aliases, ["acme.com/gpu=0"]);
+    assert!(why(&devices[1]).ends_with("gpu1 is not there"));
+    let notes: Vec<&String> = found.notes.iter().collect();
+    assert!(notes[0].contains("bad.json: ") && notes[1].contains("huge.json: "), "{notes:?}");
+}
+
+#[test]
+fn several_paths_are_one_device_and_a_control_node_serves_several() {
+    let node = DeviceTree::new();
+    for (name, minor) in [("cam0", 0), ("cam1", 1), ("mic0", 2), ("mic1", 3), ("ctl", 4)] {
+        node.char(name, (240, minor));
+    }
+    let control = PathMatch {
+        container_path: "/dev/acme/".to_owned(),
+        permissions: "r".to_owned(),
+        limit: 10,
+        ..PathMatch::from(node.pattern("ctl").as_str())
+    };
+    let light = PathMatch { optional: true, ..PathMatch::from(node.pattern("light*").as_str()) };
+    let own = |name: &str| PathMatch::from(node.pattern(name).as_str());
+    let entry = Entry::Together(vec![control, own("cam*"), own("mic*"), light]);
+    let devices = node.devices(Group { paths: vec![entry], ..of_paths("cam", &[]) });
+    assert_eq!(ids(&devices), [("cam0", true), ("cam1", true)]);
+    assert_eq!(node.nodes(&devices[1]), ["ctl", "cam1", "mic1"]);
+    let given = &devices[1].nodes[0];
+    assert_eq!((given.container_path.to_str().unwrap(), &*given.permissions), ("/dev/acme/ctl", "r"));
+    assert_eq!(devices[1].aliases, [node.pattern("cam1"), node.pattern("mic1")]);
+}
+
+#[test]
+fn a_directory_of_nodes_is_one_device_with_all_of_them() {
+    let node = DeviceTree::new();
+    node.char("snd/controlC0", (116, 0));
+    node.char("snd/deep/pcmC0D0p", (116, 1));
+    fs::create_dir(node.dev("empty")).unwrap();
+    let sound = of_paths("snd", &[node.pattern("snd"), node.pattern("empty")]);
+    let found = node.look(vec![sound, of_paths("pcm", &[node.pattern("snd/controlC*")])]).inventory;
+    assert_eq!(ids(&found.groups[0].devices), [("empty", false), ("snd", true)]);
+    assert!(why(&found.groups[0].devices[0]).ends_with("empty has no device"));
+    assert_eq!(
+        why(&found.groups[1].devices[0]),
+        "character device 116:0 belongs to device snd of acme/tpu/snd"
+    );
+}
+
+#[test]
+fn a_pattern_with_very_many_matches_is_cut_and_told() {
+    let node = DeviceTree::new();
+    for number in 0..100_000 {
+        fs::write(node.dev(&format!("acme{number:06}")), "").unwrap();
+    }
+    let pattern = [node.pattern("acme*")];
+    let found = node.look(vec![of_paths("many", &pattern)]);
+    let devices = &found.inventory.groups[0].devices;
+    assert_eq!((devices.len(), devices[0].id.as_str()), (DEVICES_MAX, "acme000000"));
+    assert!(
+        found.notes.iter().any(|note| note.contains("matches more than 4096 paths")),
+        "{:?}",
+        found.notes
+    );
+    let found = node.look(vec![Group { shares: 1000, ..of_paths("many", &pattern) }]);
+    assert_eq!(found.inventory.groups[0].devices.len(), 32);
+    assert!(found.notes.iter().any(|note| note.contains("has 4096 devices: only 32 are offered")));
+}
+
+#[test]
+fn whatever_byte_is_in_a_name_the_id_is_valid() {
+    let node = DeviceTree::new();
+    for byte in (1..=255_u8).filter(|byte| *byte != b'/') {
+        fs::write(node.dev("").join(std::ffi::OsStr::from_bytes(&[b'x', byte, b'y'])), "").unwrap();
+    }
+    fs::write(node.dev("").join("z".repeat(255)), "").unwrap();
+    let found = node.look(vec![of_paths("odd", &[node.pattern("[xz]*")])]);
+    let devices = &found.inventory.groups[0].devices;
+    // The bytes above 127 are no UTF-8 alone: no protocol has a word for such a name.
+    assert_eq!(devices.len(), 126 + 1);
+    assert!(devices.iter().all(|device| crate::identity::is_id(&device.id)), "{devices:?}");
+    let distinct: BTreeSet<&str> = devices.iter().map(|device| device.id.as_str()).collect();
+    assert_eq!(distinct.len(), devices.len());
+}
+
+#[test]
+fn files_of_the_kernel_that_are_huge_or_odd_do_no_harm() {
+    let node = DeviceTree::new();
+    node.usb("1-2", Some(&"9".repeat(5000)), 4);
+    node.usb("1-3", Some("\u{1b}[2J\u{0}\n../../etc"), 5);
+    node.files("pci0000:00/0000:00:14.0", &[("numa_node", "99999999999999999999")]);
+    let devices = node.devices(usb("1a86", ""));
+    assert_eq!(ids(&devices), [("1a86:7523:__2J__.._.._etc", true), ("1a86:7523:usb-1-2", true)]);
+    assert!(devices.iter().all(|device| device.numa_node.is_none()));
+    // A link that leads to itself, and a directory in the place of a file.
+    let sys = node.0.path().join("sys");
+    symlink("1-9", sys.join("bus/usb/devices/1-9")).unwrap();
+    fs::create_dir_all(sys.join("bus/usb/devices/1-8/idVendor")).unwrap();
+    assert_eq!(node.devices(usb("1a86", "")).len(), 2);
+}
+
+#[test]
+fn what_a_task_gets_with_any_device_is_the_groups() {
+    let lines = "vendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/none*\"]\nresource = \"acme.com/tpu\"\nshares = 3\n\
+                 quota = { nomad = 1 }\nshared = [\"/dev/null\"]\nenv = \"ACME\"\nenvironment = { A = \"1\" }\n\
+                 mounts = [{ host_path = \"/opt\", container_path = \"/o\", read_only = true }]\n\
+                 attributes = { memory = \"16 GiB\" }";
+    let group: Group = toml::from_str(lines).unwrap();
+    let group = DeviceTree::new().look(vec![group]).inventory.groups.remove(0);
+    assert_eq!((&*group.resource, group.shares, &*group.variable), ("acme.com/tpu", 3, "ACME"));
+    assert_eq!(group.attributes["memory"], Fact::Whole(16, "GiB".to_owned()));
+    assert_eq!((group.env["A"].as_str(), group.shared.len(), group.quota.len()), ("1", 1, 1));
+    assert_eq!((group.mounts[0].destination.to_str(), group.mounts[0].readonly), (Some("/o"), true));
+}

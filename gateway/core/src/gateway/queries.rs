@@ -1,0 +1,111 @@
+//! Looking: usage, facts, and what happens. Nothing here changes anything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Scope;
+use crate::backend::{Inspection, SandboxStats};
+use crate::error::Result;
+use crate::event::ListAndWatch;
+use crate::id::{SandboxId, TaskId};
+use crate::stats::{InterfaceStats, TaskMetrics, TaskStats};
+use crate::table::{Sandbox, SandboxWithTasks, no_sandbox};
+
+impl Scope {
+    /// This owner's sandboxes now, and its events from now on, until the gateway shuts down.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn list_and_watch(&self) -> Result<ListAndWatch> {
+        let shared = self.gateway.ready()?;
+        let (since, sandboxes, events) = shared.table.list_and_watch(self.owner);
+        Ok(ListAndWatch { since, sandboxes, events, ended: shared.shutdown.clone() })
+    }
+
+    /// One of this owner's sandboxes with its tasks, all at one moment.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` before recovery.
+    pub fn sandbox_with_tasks(&self, id: SandboxId) -> Result<SandboxWithTasks> {
+        let found = self.gateway.ready()?.table.sandbox_with_tasks(id);
+        found.filter(|home| home.sandbox.meta.owner == self.owner).ok_or_else(|| no_sandbox(id))
+    }
+
+    /// The sandbox of a task, if it still stands.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn sandbox_by_id(&self, id: SandboxId) -> Result<Arc<Sandbox>> {
+        self.gateway
+            .ready()?
+            .table
+            .sandbox(id)
+            .filter(|sandbox| sandbox.meta.owner == self.owner)
+            .ok_or_else(|| no_sandbox(id))
+    }
+
+    /// Usage of these tasks; one that is gone is left out.
+    ///
+    /// # Errors
+    /// `Unavailable` if nothing can be read.
+    pub async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
+        let ids = self.own_tasks(ids)?;
+        self.gateway.shared.backend.task_stats(&ids).await
+    }
+
+    /// All that can be told of these tasks; one that does not run is left out.
+    ///
+    /// # Errors
+    /// `Unavailable` if nothing can be read.
+    pub async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
+        let ids = self.own_tasks(ids)?;
+        self.gateway.shared.backend.task_metrics(&ids).await
+    }
+
+    fn own_tasks(&self, ids: &[TaskId]) -> Result<Vec<TaskId>> {
+        let table = &self.gateway.ready()?.table;
+        let own = |id: &TaskId| table.task(*id).is_some_and(|task| task.meta.owner == self.owner);
+        Ok(ids.iter().copied().filter(own).collect())
+    }
+
+    /// Facts of a task for people.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` if they cannot be read.
+    pub async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
+        let id = self.task(&id.to_string())?.id;
+        self.gateway.shared.backend.inspect_task(id).await
+    }
+
+    /// Usage of a sandbox.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` if it cannot be read.
+    pub async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
+        let id = self.sandbox_by_id(id)?.id;
+        self.gateway.shared.backend.sandbox_stats(id).await
+    }
+
+    /// Traffic of these sandboxes; one that is gone or has the host's network is left out.
+    ///
+    /// # Errors
+    /// `Unavailable` if nothing can be read.
+    pub async fn sandbox_traffic(
+        &self,
+        ids: &[SandboxId],
+    ) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
+        let table = &self.gateway.ready()?.table;
+        let own = |id: &SandboxId| table.sandbox(*id).is_some_and(|home| home.meta.owner == self.owner);
+        let ids: Vec<SandboxId> = ids.iter().copied().filter(own).collect();
+        self.gateway.shared.backend.sandbox_traffic(&ids).await
+    }
+
+    /// Facts of a sandbox for people.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unavailable` if they cannot be read.
+    pub async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
+        let id = self.sandbox_by_id(id)?.id;
+        self.gateway.shared.backend.inspect_sandbox(id).await
+    }
+}

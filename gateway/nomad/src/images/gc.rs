@@ -1,0 +1,132 @@
+//! Which images are let go, and when.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use switchyard_core::Result;
+use switchyard_core::gateway::Scope;
+use switchyard_core::id::Owner;
+use switchyard_core::image::ImageId;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::session::Sessions;
+
+/// Lets go of images that no task of Nomad's uses, some time after the last one has gone. Whose tasks they were is not kept: while an agent
+/// is here that wants its images to stay (`gc.image = false`), all stay.
+#[derive(Debug)]
+pub(crate) struct ImageGc {
+    scope: Scope,
+    sessions: Sessions,
+    due: Mutex<BTreeMap<ImageId, Instant>>,
+    /// Something is due that was not before.
+    changed: Notify,
+}
+
+impl ImageGc {
+    pub(crate) fn new(scope: Scope, sessions: Sessions) -> Self {
+        Self { scope, sessions, due: Mutex::default(), changed: Notify::new() }
+    }
+
+    fn due(&self) -> MutexGuard<'_, BTreeMap<ImageId, Instant>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A task is about to be made from this image.
+    pub(crate) fn cancel(&self, image: &ImageId) {
+        self.due().remove(image);
+    }
+
+    /// A task that used this image has gone. If it was the last one, the image is let go after this time.
+    pub(crate) fn schedule(&self, image: &ImageId, delay: Duration) {
+        if self.is_used(image) {
+            return;
+        }
+        let Some(at) = Instant::now().checked_add(delay) else { return };
+        self.due().insert(image.clone(), at);
+        self.changed.notify_one();
+    }
+
+    /// Images that Nomad holds and no task of it uses are let go after this time: the daemon that knew when has ended before it.
+    ///
+    /// # Errors
+    /// Those of [`Scope::images`].
+    pub(crate) async fn schedule_unused(&self, delay: Duration) -> Result<()> {
+        for image in self.scope.images().await? {
+            if image.holders.contains_key(&Owner::Nomad) && !self.due().contains_key(&image.id) {
+                self.schedule(&image.id, delay);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of what is due, for as long as it is polled. Cancel-safe.
+    pub(crate) async fn run(&self) {
+        loop {
+            let next = self.due().values().min().copied();
+            let wait = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = wait => {}
+                () = self.changed.notified() => {}
+            }
+            for image in self.take_due() {
+                self.release(&image).await;
+            }
+        }
+    }
+
+    fn take_due(&self) -> Vec<ImageId> {
+        let mut due = self.due();
+        let now = Instant::now();
+        let ready: Vec<_> = due.iter().filter(|(_, at)| **at <= now).map(|(id, _)| id.clone()).collect();
+        for image in &ready {
+            due.remove(image);
+        }
+        ready
+    }
+
+    async fn release(&self, image: &ImageId) {
+        if self.is_used(image) || self.is_disabled() {
+            return;
+        }
+        let removed = async {
+            match self.scope.image(image.as_str()).await? {
+                Some(found) if found.holders.contains_key(&Owner::Nomad) => {
+                    self.scope.remove_image(image.as_str()).await?;
+                    Ok(true)
+                }
+                // It is there by others' doing, as one that an operator has imported: theirs to keep.
+                Some(_) | None => Ok(false),
+            }
+        };
+        let removed: Result<bool> = removed.await;
+        match removed {
+            Ok(true) => tracing::info!(%image, "let go of an image that no task of Nomad's uses"),
+            Ok(false) => {}
+            // It is found again when an agent comes back, or the next task that uses it has gone.
+            Err(error) => {
+                tracing::warn!(%image, error = error.report(), "an image that no task of Nomad's uses is kept");
+            }
+        }
+    }
+
+    /// Whether an agent is here that wants its images to stay.
+    fn is_disabled(&self) -> bool {
+        self.sessions.all().iter().any(|session| !session.config.gc.image)
+    }
+
+    /// Whether a task uses this image; before the tasks are known, one may.
+    fn is_used(&self, image: &ImageId) -> bool {
+        let Ok(tasks) = self.scope.tasks() else { return true };
+        tasks.iter().any(|task| {
+            let details = &task.details;
+            details.image_id == *image || details.volume_images.iter().any(|volume| volume == image)
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! Calls that the daemon's death cuts off are not answered: the launcher ends, and that is the answer.
+//!
+//! An agent that sees a call fail looks for the end of its plugin for three seconds, and recovers its tasks if it comes; else it
+//! believes the error, and a task whose wait failed is started a second time.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame};
+use tokio::time::Sleep;
+use tonic::Status;
+use tonic::body::Body;
+
+/// How long an error is held back. The launcher has ended long before, if the daemon has; else the connection alone broke, and
+/// somebody has to say so.
+pub(super) const ERROR_DELAY: Duration = Duration::from_secs(5);
+
+/// What is told of a connection that broke while the daemon lives.
+pub(super) fn broken() -> Status {
+    crate::status::status(&switchyard_core::Error::unavailable(
+        "the connection to the switchyard daemon broke, but its session did not end: see the daemon's log",
+    ))
+}
+
+/// A body whose errors are held back.
+pub(super) struct DelayedErrorBody {
+    inner: Body,
+    delay: Option<Pin<Box<Sleep>>>,
+}
+
+// === impl Steady ===
+
+impl DelayedErrorBody {
+    pub(super) fn new(inner: Body) -> Self {
+        Self { inner, delay: None }
+    }
+}
+
+impl HttpBody for DelayedErrorBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.delay.is_none() {
+            match std::task::ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+                Some(Err(_)) => self.delay = Some(Box::pin(tokio::time::sleep(ERROR_DELAY))),
+                other => return Poll::Ready(other),
+            }
+        }
+        let held = self.delay.as_mut().expect("it is held since the error");
+        std::task::ready!(held.as_mut().poll(cx));
+        Poll::Ready(Some(Err(broken())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.delay.is_none() && self.inner.is_end_stream()
+    }
+}

@@ -1,0 +1,221 @@
+//! What a launcher answers by itself: what it is, what it takes, what it can do, and go-plugin's own calls.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::{StreamExt, stream};
+use prost::Message;
+use switchyard_proto::go_plugin as plugin;
+use switchyard_proto::grpc::health::v1 as health;
+use switchyard_proto::nomad::base::proto as base;
+use switchyard_proto::nomad::device;
+use switchyard_proto::nomad::device::device_plugin_client::DevicePluginClient;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
+use tonic::{Request, Status};
+
+use super::calls::{Call, ResponseFuture, never_answered, streaming, unary};
+use super::exit_deadline::ExitDeadline;
+use super::link::{Link, SessionHandle};
+use super::routing::{BaseCall, DriverCall, GoPluginCall, LocalCall};
+use super::{Launch, Role, fallback};
+use crate::PluginConfig;
+use crate::capabilities::capabilities;
+use crate::schema::{plugin_schema, task_schema};
+use crate::session::SESSION_KEY;
+
+/// The version of Nomad's plugin interfaces, the only one there is.
+const API_VERSION: &str = "v0.1.0";
+
+/// The service name by which a host asks go-plugin's health service for the plugin.
+const HEALTH_NAME: &str = "plugin";
+
+/// Who answers.
+#[derive(Debug, Clone)]
+pub(super) struct LocalServices {
+    launch: Arc<Launch>,
+    link: Link,
+    ending: ExitDeadline,
+    config: Arc<Mutex<PluginConfig>>,
+}
+
+// === impl Answers ===
+
+impl LocalServices {
+    pub(super) fn new(launch: &Launch, link: Link, ending: ExitDeadline) -> Self {
+        Self { launch: Arc::new(launch.clone()), link, ending, config: Arc::default() }
+    }
+
+    /// Answers a call.
+    pub(super) fn handle(&self, known: LocalCall, call: Call) -> ResponseFuture {
+        match known {
+            LocalCall::Base(base) => self.base(base, call),
+            LocalCall::Driver(driver) => self.driver(driver, call),
+            LocalCall::DeviceFingerprint => self.devices(call),
+            LocalCall::Host(host) => self.host(host, call),
+        }
+    }
+
+    fn base(&self, method: BaseCall, call: Call) -> ResponseFuture {
+        let this = self.clone();
+        match method {
+            BaseCall::PluginInfo => unary(call, move |base::PluginInfoRequest {}| Ok(this.info())),
+            BaseCall::ConfigSchema => unary(call, move |base::ConfigSchemaRequest {}| Ok(this.schema())),
+            BaseCall::SetConfig => unary(call, move |request| this.set_config(request)),
+        }
+    }
+
+    fn driver(&self, method: DriverCall, call: Call) -> ResponseFuture {
+        let this = self.clone();
+        match method {
+            DriverCall::Init => unary(call, move |nomad::InitRequest {}| {
+                this.link.need();
+                Ok(nomad::InitResponse {})
+            }),
+            DriverCall::Shutdown => unary(call, move |nomad::ShutdownRequest {}| {
+                tracing::info!("the agent is about to end; its tasks go on");
+                this.ending.soon();
+                Ok(nomad::ShutdownResponse {})
+            }),
+            DriverCall::Capabilities => unary(call, move |nomad::CapabilitiesRequest {}| {
+                Ok(nomad::CapabilitiesResponse { capabilities: Some(capabilities(&this.config())) })
+            }),
+            DriverCall::TaskConfigSchema => unary(call, move |nomad::TaskConfigSchemaRequest {}| {
+                Ok(nomad::TaskConfigSchemaResponse { spec: Some(task_schema()) })
+            }),
+            DriverCall::Fingerprint => {
+                let away = self.undetected();
+                let open = |up: SessionHandle| async move {
+                    let request = named(&up, nomad::FingerprintRequest {});
+                    Ok(DriverClient::new(up.channel).fingerprint(request).await?.into_inner())
+                };
+                streaming::<nomad::FingerprintRequest, _>(
+                    call,
+                    fallback::stream(self.link.clone(), Some(away), open),
+                )
+            }
+            DriverCall::TaskEvents => {
+                let open = |up: SessionHandle| async move {
+                    let request = named(&up, nomad::TaskEventsRequest {});
+                    Ok(DriverClient::new(up.channel).task_events(request).await?.into_inner())
+                };
+                streaming::<nomad::TaskEventsRequest, _>(
+                    call,
+                    fallback::stream(self.link.clone(), None, open),
+                )
+            }
+        }
+    }
+
+    fn devices(&self, call: Call) -> ResponseFuture {
+        // Without the daemon there are no devices: the agent waits for this word when it starts.
+        let away = device::FingerprintResponse::default();
+        let open = |up: SessionHandle| async move {
+            let request = named(&up, device::FingerprintRequest {});
+            Ok(DevicePluginClient::new(up.channel).fingerprint(request).await?.into_inner())
+        };
+        streaming::<device::FingerprintRequest, _>(
+            call,
+            fallback::stream(self.link.clone(), Some(away), open),
+        )
+    }
+
+    /// What every host of go-plugin may ask.
+    fn host(&self, method: GoPluginCall, call: Call) -> ResponseFuture {
+        let ending = self.ending.clone();
+        match method {
+            GoPluginCall::HealthCheck => unary(call, |request| check_health(&request)),
+            GoPluginCall::HealthWatch => {
+                let serving = stream::once(async { Ok(serving()) });
+                streaming::<health::HealthCheckRequest, _>(call, serving.chain(stream::pending()))
+            }
+            GoPluginCall::Shutdown => unary(call, move |plugin::Empty {}| {
+                ending.now();
+                Ok(plugin::Empty {})
+            }),
+            // We write nothing anywhere that a host would have to carry.
+            GoPluginCall::Stdio => streaming::<(), plugin::StdioData>(call, stream::pending()),
+            GoPluginCall::Broker => never_answered::<plugin::ConnInfo, plugin::ConnInfo>(call),
+        }
+    }
+
+    fn info(&self) -> base::PluginInfoResponse {
+        let kind = match self.launch.role {
+            Role::Driver => base::PluginType::Driver,
+            Role::Device => base::PluginType::Device,
+        };
+        base::PluginInfoResponse {
+            r#type: kind.into(),
+            plugin_api_versions: vec![API_VERSION.to_owned()],
+            plugin_version: self.launch.version.to_owned(),
+            name: self.launch.name().to_owned(),
+        }
+    }
+
+    fn schema(&self) -> base::ConfigSchemaResponse {
+        base::ConfigSchemaResponse {
+            spec: match self.launch.role {
+                Role::Driver => Some(plugin_schema()),
+                // Which devices there are is the node's business: the daemon's configuration says.
+                Role::Device => None,
+            },
+        }
+    }
+
+    /// Takes a configuration, if the daemon would. An agent tries one twice, without saying anything of its node, before it means it.
+    fn set_config(&self, request: base::SetConfigRequest) -> Result<base::SetConfigResponse, Status> {
+        let base::SetConfigRequest { msgpack_config, nomad_config, plugin_api_version: _ } = request;
+        if self.launch.role == Role::Driver {
+            let (config, warnings) =
+                PluginConfig::decode(&msgpack_config).map_err(|error| crate::status::status(&error))?;
+            for warning in warnings.into_iter().filter(|_| nomad_config.is_some()) {
+                tracing::warn!("{warning}");
+            }
+            *self.lock() = config;
+        }
+        let means_it = nomad_config.is_some();
+        self.link
+            .configure(msgpack_config, nomad_config.map(|config| config.encode_to_vec()).unwrap_or_default());
+        if means_it {
+            self.link.need();
+        }
+        Ok(base::SetConfigResponse {})
+    }
+
+    fn undetected(&self) -> nomad::FingerprintResponse {
+        nomad::FingerprintResponse {
+            health: nomad::fingerprint_response::HealthState::Undetected.into(),
+            health_description: format!(
+                "the switchyard daemon does not answer on {}",
+                self.launch.daemon.display()
+            ),
+            ..nomad::FingerprintResponse::default()
+        }
+    }
+
+    fn config(&self) -> PluginConfig {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PluginConfig> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn check_health(request: &health::HealthCheckRequest) -> Result<health::HealthCheckResponse, Status> {
+    if request.service.is_empty() || request.service == HEALTH_NAME {
+        return Ok(serving());
+    }
+    let why = format!("there is no service {:?} here", request.service);
+    Err(crate::status::status(&switchyard_core::Error::not_found(why)))
+}
+
+fn serving() -> health::HealthCheckResponse {
+    health::HealthCheckResponse { status: health::health_check_response::ServingStatus::Serving.into() }
+}
+
+/// A request in the name of a session.
+fn named<T>(up: &SessionHandle, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert(SESSION_KEY, up.session.clone());
+    request
+}

@@ -1,0 +1,159 @@
+//! Which calls a launcher answers by itself, which are the daemon's, and which are nobody's.
+
+use super::Role;
+
+/// Whose a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallTarget {
+    /// The launcher answers it.
+    Local(LocalCall),
+    /// The daemon does.
+    Daemon,
+    /// There is no such service.
+    Unknown,
+}
+
+/// A call that the launcher answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LocalCall {
+    /// The plugin's own, of whatever kind.
+    Base(BaseCall),
+    /// The task driver's.
+    Driver(DriverCall),
+    /// The one of the device plugin.
+    DeviceFingerprint,
+    /// Those that every host of go-plugin may make.
+    Host(GoPluginCall),
+}
+
+/// Calls about the plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BaseCall {
+    PluginInfo,
+    ConfigSchema,
+    SetConfig,
+}
+
+/// Calls about the driver, and about no task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DriverCall {
+    Init,
+    Shutdown,
+    Capabilities,
+    TaskConfigSchema,
+    Fingerprint,
+    TaskEvents,
+}
+
+/// Calls of go-plugin itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GoPluginCall {
+    HealthCheck,
+    HealthWatch,
+    Shutdown,
+    Stdio,
+    Broker,
+}
+
+/// Whose the call with this path is, `/package.Service/Method`.
+pub(super) fn target_of(role: Role, path: &str) -> CallTarget {
+    let Some((service, method)) = path.trim_start_matches('/').split_once('/') else {
+        return CallTarget::Unknown;
+    };
+    let ours = |known: Option<LocalCall>, else_: CallTarget| known.map_or(else_, CallTarget::Local);
+    match (service, role) {
+        ("hashicorp.nomad.plugins.base.proto.BasePlugin", _) => {
+            ours(base(method).map(LocalCall::Base), CallTarget::Unknown)
+        }
+        ("hashicorp.nomad.plugins.drivers.proto.Driver", Role::Driver) => {
+            ours(driver(method).map(LocalCall::Driver), CallTarget::Daemon)
+        }
+        ("hashicorp.nomad.plugins.device.DevicePlugin", Role::Device) => {
+            ours((method == "Fingerprint").then_some(LocalCall::DeviceFingerprint), CallTarget::Daemon)
+        }
+        (service, _) => ours(host(service, method).map(LocalCall::Host), CallTarget::Unknown),
+    }
+}
+
+fn base(method: &str) -> Option<BaseCall> {
+    Some(match method {
+        "PluginInfo" => BaseCall::PluginInfo,
+        "ConfigSchema" => BaseCall::ConfigSchema,
+        "SetConfig" => BaseCall::SetConfig,
+        _ => return None,
+    })
+}
+
+fn driver(method: &str) -> Option<DriverCall> {
+    Some(match method {
+        "Init" => DriverCall::Init,
+        "Shutdown" => DriverCall::Shutdown,
+        "Capabilities" => DriverCall::Capabilities,
+        "TaskConfigSchema" => DriverCall::TaskConfigSchema,
+        "Fingerprint" => DriverCall::Fingerprint,
+        "TaskEvents" => DriverCall::TaskEvents,
+        _ => return None,
+    })
+}
+
+fn host(service: &str, method: &str) -> Option<GoPluginCall> {
+    Some(match (service, method) {
+        ("grpc.health.v1.Health", "Check") => GoPluginCall::HealthCheck,
+        ("grpc.health.v1.Health", "Watch") => GoPluginCall::HealthWatch,
+        ("plugin.GRPCController", "Shutdown") => GoPluginCall::Shutdown,
+        ("plugin.GRPCStdio", "StreamStdio") => GoPluginCall::Stdio,
+        ("plugin.GRPCBroker", "StartStream") => GoPluginCall::Broker,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRIVER: &str = "/hashicorp.nomad.plugins.drivers.proto.Driver";
+    const DEVICE: &str = "/hashicorp.nomad.plugins.device.DevicePlugin";
+
+    #[test]
+    fn what_is_about_tasks_and_devices_is_the_daemons_also_what_comes_later() {
+        for method in
+            ["StartTask", "RecoverTask", "WaitTask", "ExecTaskStreaming", "TaskStats", "SomethingNew"]
+        {
+            assert_eq!(
+                target_of(Role::Driver, &format!("{DRIVER}/{method}")),
+                CallTarget::Daemon,
+                "{method}"
+            );
+        }
+        for method in ["Reserve", "Stats"] {
+            assert_eq!(
+                target_of(Role::Device, &format!("{DEVICE}/{method}")),
+                CallTarget::Daemon,
+                "{method}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_an_agent_needs_to_start_is_answered_here() {
+        for role in [Role::Driver, Role::Device] {
+            let info = target_of(role, "/hashicorp.nomad.plugins.base.proto.BasePlugin/PluginInfo");
+            assert_eq!(info, CallTarget::Local(LocalCall::Base(BaseCall::PluginInfo)));
+            let end = target_of(role, "/plugin.GRPCController/Shutdown");
+            assert_eq!(end, CallTarget::Local(LocalCall::Host(GoPluginCall::Shutdown)));
+        }
+        let events = target_of(Role::Driver, &format!("{DRIVER}/TaskEvents"));
+        assert_eq!(events, CallTarget::Local(LocalCall::Driver(DriverCall::TaskEvents)));
+        let devices = target_of(Role::Device, &format!("{DEVICE}/Fingerprint"));
+        assert_eq!(devices, CallTarget::Local(LocalCall::DeviceFingerprint));
+    }
+
+    #[test]
+    fn a_plugin_of_one_kind_is_none_of_the_other() {
+        assert_eq!(target_of(Role::Device, &format!("{DRIVER}/StartTask")), CallTarget::Unknown);
+        assert_eq!(target_of(Role::Driver, &format!("{DEVICE}/Reserve")), CallTarget::Unknown);
+        for path in ["", "/", "/x", "/switchyard.nomad.v1.Sessions/Open", "/plugin.GRPCBroker/Other"] {
+            assert_eq!(target_of(Role::Driver, path), CallTarget::Unknown, "{path}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the agent calls: a few calls are answered here, whether or not the daemon is there; all others are passed on as they are.
+
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+
+use switchyard_process::ProcessId;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::transport::server::UdsConnectInfo;
+use tower::ServiceExt;
+
+use super::calls::{Call, ResponseFuture, boxed, refuse};
+use super::delayed_error::{DelayedErrorBody, ERROR_DELAY, broken};
+use super::exit_deadline::ExitDeadline;
+use super::link::Link;
+use super::local::LocalServices;
+use super::routing::{CallTarget, target_of};
+use super::{Launch, Role};
+use crate::session::{CALLER_KEY, SESSION_KEY};
+
+/// The services of a plugin.
+#[derive(Debug, Clone)]
+pub(super) struct PluginService {
+    role: Role,
+    local: LocalServices,
+    link: Link,
+}
+
+// === impl Front ===
+
+impl PluginService {
+    pub(super) fn new(launch: &Launch, link: Link, ending: ExitDeadline) -> Self {
+        Self { role: launch.role, local: LocalServices::new(launch, link.clone(), ending), link }
+    }
+}
+
+impl Service<Call> for PluginService {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, call: Call) -> ResponseFuture {
+        match target_of(self.role, call.uri().path()) {
+            CallTarget::Local(known) => self.local.handle(known, call),
+            CallTarget::Daemon => boxed(forward(self.link.clone(), call)),
+            CallTarget::Unknown => {
+                let why = format!("{} is not served", call.uri().path());
+                let status = crate::status::status(&switchyard_core::Error::unimplemented(why));
+                boxed(std::future::ready(refuse(status)))
+            }
+        }
+    }
+}
+
+/// Passes a call on with its body as it comes, and the answer back with its trailers. It waits for a daemon that is away.
+async fn forward(link: Link, call: Call) -> http::Response<Body> {
+    let up = link.session().await;
+    let (mut head, body) = call.into_parts();
+    let session: &[u8] = up.session.as_bytes();
+    let session = http::HeaderValue::from_bytes(session).expect("what is metadata is a header");
+    head.headers.insert(SESSION_KEY, session);
+    head.headers.remove(CALLER_KEY);
+    if let Some(caller) = caller(&head.extensions) {
+        head.headers.insert(CALLER_KEY, caller);
+    }
+    match up.channel.oneshot(http::Request::from_parts(head, body)).await {
+        Ok(response) => response.map(|body| Body::new(DelayedErrorBody::new(body))),
+        Err(error) => {
+            tracing::debug!(%error, "a call was cut off");
+            tokio::time::sleep(ERROR_DELAY).await;
+            refuse(broken())
+        }
+    }
+}
+
+/// The process that holds the other end of the connection; it is another one after a restart of the agent.
+fn caller(extensions: &http::Extensions) -> Option<http::HeaderValue> {
+    let pid = extensions.get::<UdsConnectInfo>()?.peer_cred?.pid()?;
+    http::HeaderValue::try_from(ProcessId::of(pid)?.to_string()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::transport::server::Connected;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_daemon_is_told_which_process_calls() {
+        let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
+        let mut extensions = http::Extensions::new();
+        assert_eq!(caller(&extensions), None);
+        extensions.insert(ours.connect_info());
+        let own = ProcessId::of(std::process::id().cast_signed()).unwrap();
+        let told: ProcessId = caller(&extensions).unwrap().to_str().unwrap().parse().unwrap();
+        assert_eq!(told, own);
+    }
+}

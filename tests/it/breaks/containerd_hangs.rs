@@ -1,0 +1,141 @@
+//! containerd hangs: told, waited for, and in the end replaced.
+
+use std::time::Duration;
+
+use switchyard_proto::cri::v1::ContainerState;
+use switchyard_tests::cri::image_spec;
+use switchyard_tests::host::eventually;
+use switchyard_tests::image::{busybox, digest, random_layer};
+use switchyard_tests::node::{TestNode, log_content};
+use switchyard_tests::registry_proxy::RegistryFault;
+use tonic::Code;
+
+use super::{
+    FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, assert_not_ready, assert_recovers,
+    managed, refused, retry,
+};
+
+/// Prints a number each hundredth of a second or so.
+const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done";
+
+#[test]
+fn while_containerd_hangs_the_node_says_so_and_afterwards_goes_on() {
+    let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 0\n";
+    let node = TestNode::start_with(conf, |_| {});
+    let pod = node.pod("hang");
+    let id = pod.start_shell("main", "exec sleep 1000");
+    let ending = pod.start_shell("ending", "exec sleep 1000");
+    let waiting = pod.create(&node.container("waiting", &["sleep", "1000"]));
+    let stopping = node.pod("stopping");
+    node.registry().push("hangs/new:1", &busybox().layer(random_layer(1000, 77_001)).build());
+    let before = node.leak_scan();
+    let pods = node.cri().pods().expect("it works");
+    let containers = node.cri().containers().expect("it works");
+    let begun = node.pod_config("begun");
+
+    let frozen = SuspendedProcess::new(managed(&node, "containerd"));
+    // Nobody knows yet: this call waits for containerd, and its client for no longer than it wants.
+    let status = refused(
+        "RunPodSandbox",
+        node.cri().with_timeout(Duration::from_millis(500)).run_pod(&begun),
+        &[Code::DeadlineExceeded, Code::Cancelled],
+    );
+    assert!(!status.message().is_empty());
+    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "did not answer within 1s");
+    let (status, body) = node.daemon().get("/readyz");
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("[-]runtime failed: ContainerdUnavailable: "), "{body}");
+
+    let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
+    assert_eq!(cri.pods().expect("it is answered from the table").len(), pods.len());
+    assert_eq!(cri.containers().expect("it is answered from the table"), containers);
+    assert_eq!(cri.status(&id).expect("it has a status").state(), ContainerState::ContainerRunning);
+    cri.pod_status(pod.id()).expect("it has a status");
+    let container = node.container("more", &["true"]);
+    let unavailable = &[Code::Unavailable];
+    let statuses = [
+        refused("RunPodSandbox", cri.run_pod(&node.pod_config("new")), unavailable),
+        refused("CreateContainer", cri.create(pod.id(), &container, pod.config()), unavailable),
+        refused("ExecSync", cri.exec(&id, &["true"], 1), unavailable),
+        refused("StopPodSandbox", cri.stop_pod(stopping.id()), unavailable),
+        refused("RemovePodSandbox", cri.remove_pod(stopping.id()), unavailable),
+        refused("PullImage", cri.pull(&node.registry().reference("hangs/new:1"), None), unavailable),
+        refused("RemoveImage", cri.remove_image(&node.image()), unavailable),
+        refused("StartContainer", cri.start(&waiting), unavailable),
+    ];
+    for status in statuses {
+        assert!(status.message().contains("did not answer within 1s"), "{status}");
+    }
+
+    // The signal may reach it all the same, but nobody can tell of its end.
+    let unsure = &[Code::Unavailable, Code::DeadlineExceeded];
+    refused("StopContainer", cri.stop(&ending, 0), unsure);
+    refused("RemoveContainer", cri.remove(&ending), unsure);
+
+    drop(frozen);
+    assert_recovers(&node);
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
+    retry("StopContainer", || node.cri().stop(&ending, 0));
+    assert_eq!(node.cri().status(&ending).expect("it has a status").exit_code, 137);
+    retry("StopPodSandbox", || node.cri().stop_pod(stopping.id()));
+    // A start that failed is for good; what is left of it goes with its removal.
+    node.cri().remove(&waiting).expect("it can be removed");
+    // The pod whose client gave up exists once, or not at all; either way it can be asked for again.
+    let again = node.cri().run_pod(&begun).expect("it can be run");
+    retry("StopPodSandbox", || node.cri().stop_pod(&again));
+    retry("RemovePodSandbox", || node.cri().remove_pod(&again));
+    assert_no_leaks_since(&node, &before);
+    assert_eq!(pod.run_shell("echo more", |config| config.image = Some(image_spec(&node.image()))), "more");
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+}
+
+#[test]
+fn a_pull_that_is_given_up_while_containerd_hangs_gives_its_lease_back_afterwards() {
+    let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 0\n";
+    let node = TestNode::start_with(conf, |_| {});
+    let layer = random_layer(1000, 77_003);
+    let digest = digest(&layer.bytes);
+    node.registry().push("hangs/held:1", &busybox().layer(layer).build());
+    let before = node.leak_scan();
+    let gate = node.registry().proxy();
+    gate.add_fault(&digest, RegistryFault::Hold);
+    // Long enough for what comes before the client gives up.
+    let cri = node.cri().with_timeout(Duration::from_secs(8));
+    std::thread::scope(|scope| {
+        let pull = scope.spawn(|| cri.pull(&node.registry().reference("hangs/held:1"), None));
+        assert!(eventually(LIMIT, || gate.count(&digest) > 0), "the pull comes to the layer");
+        let frozen = SuspendedProcess::new(managed(&node, "containerd"));
+        assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "did not answer within 1s");
+        let given_up = pull.join().expect("a call does not panic");
+        refused("PullImage", given_up, &[Code::DeadlineExceeded, Code::Cancelled]);
+        drop(frozen);
+    });
+    gate.release();
+    assert_recovers(&node);
+    assert_no_leaks_since(&node, &before);
+}
+
+#[test]
+fn a_containerd_that_hangs_for_too_long_is_replaced_and_containers_run_on() {
+    let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 2\n";
+    let node = TestNode::start_with(conf, |_| {});
+    let pod = node.pod("replaced");
+    let id = pod.start_shell("counting", COUNT);
+    let before = node.cri().status(&id).expect("it has a status");
+    let hung = managed(&node, "containerd");
+    let _frozen = SuspendedProcess::new(hung);
+    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "containerd");
+    let replaced = eventually(LIMIT, || managed(&node, "containerd") != hung);
+    assert!(replaced, "it is not replaced\n{}", node.daemon().tail());
+    assert_recovers(&node);
+    assert_eq!(node.cri().status(&id).expect("it has a status"), before);
+    assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
+    let so_far = pod.log("counting").len();
+    let lines = pod.wait_log("counting", |lines| lines.len() > so_far + 20);
+    let numbers: Vec<_> = lines[..lines.len() - 1].iter().map(|line| log_content(line).to_owned()).collect();
+    let expected: Vec<_> = (1..=numbers.len()).map(|number| number.to_string()).collect();
+    assert_eq!(numbers, expected, "lines are lost or doubled");
+    node.cri().stop(&id, 0).expect("it can be stopped");
+    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+}

@@ -1,0 +1,77 @@
+//! containerd does what it was asked, and says so too late.
+
+use std::cell::RefCell;
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_proto::cri::v1::LinuxContainerResources;
+use switchyard_tests::cri::limits;
+use switchyard_tests::host::{cgroups, eventually, processes};
+use tonic::Code;
+
+use super::versions::node_behind_proxy;
+use super::{LIMIT, refused};
+
+/// The call that puts something on record.
+const RECORD: &[&str] = &["Containers/Update"];
+
+/// What ended while there was no daemon is put on record by the next.
+#[test]
+fn a_recovery_that_cannot_put_an_end_on_record_in_time_forgets_no_container() {
+    let behind = RefCell::new(None);
+    let node = node_behind_proxy(&behind);
+    let behind = behind.borrow();
+    let (_, front) = behind.as_ref().expect("it was started with the node");
+    let pod = node.pod("late");
+    let id = pod.start_shell("ended", "exec sleep 31470");
+    node.daemon().kill9();
+    let all = processes::belonging_to(node.root().path());
+    let main = all.iter().find(|process| process.command == "sleep 31470").expect("it runs").pid;
+    kill(Pid::from_raw(main), Signal::SIGKILL).expect("it runs");
+    front.set_delayed(RECORD);
+    node.daemon().spawn();
+    let told = || {
+        let log = fs::read_to_string(node.root().daemon_log()).unwrap_or_default();
+        log.contains("recovery failed, and is tried until it succeeds")
+    };
+    assert!(eventually(LIMIT, told), "{}", node.daemon().tail());
+    front.set_delayed(&[]);
+    node.daemon().wait_ready();
+    assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
+    assert_eq!(pod.run_shell("echo works", |_| {}), "works");
+}
+
+#[test]
+fn limits_that_are_put_back_are_told_by_the_next_daemon_too() {
+    let behind = RefCell::new(None);
+    let node = node_behind_proxy(&behind);
+    let behind = behind.borrow();
+    let (_, front) = behind.as_ref().expect("it was started with the node");
+    let before = 64 << 20;
+    let after = 96 << 20;
+    let pod = node.pod("late");
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
+        limits(config).memory_limit_in_bytes = before;
+    });
+    let file = cgroups::named(&id)
+        .iter()
+        .flat_map(|group| [group.join("memory.limit_in_bytes"), group.join("memory.max")])
+        .find(|file| file.exists())
+        .expect("its memory is limited");
+    let in_force = || fs::read_to_string(&file).expect("it is there").trim().parse::<i64>().ok();
+    let told = || {
+        let status = node.cri().status(&id).expect("it has a status");
+        status.resources.and_then(|limits| limits.linux).map(|limits| limits.memory_limit_in_bytes)
+    };
+    front.set_delayed(RECORD);
+    let wanted = LinuxContainerResources { memory_limit_in_bytes: after, ..Default::default() };
+    refused("UpdateContainerResources", node.cri().update(&id, wanted), &[Code::DeadlineExceeded]);
+    front.set_delayed(&[]);
+    let mark = node.root().run().join("tasks").join(&id).join("limiting");
+    assert!(eventually(LIMIT, || !mark.exists()), "{}", node.daemon().tail());
+    assert_eq!((told(), in_force()), (Some(before), Some(before)));
+    node.daemon().kill9();
+    node.daemon().restart();
+    assert_eq!((told(), in_force()), (Some(before), Some(before)));
+}

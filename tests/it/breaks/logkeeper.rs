@@ -1,0 +1,119 @@
+//! The logkeeper is away: containers run on until their pipes are full, new ones are refused, and the node says so.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use switchyard_proto::cri::v1::ContainerState;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::{TestNode, log_content};
+use tonic::Code;
+
+use super::{
+    FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, assert_not_ready, assert_recovers,
+    managed, refused,
+};
+
+/// Prints a number each hundredth of a second or so.
+const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; echo $n > /n; sleep 0.01; done";
+
+/// What a container has counted up to.
+fn last_number(node: &TestNode, id: &str) -> u64 {
+    node.cri().sh(id, "cat /n").parse().unwrap_or_default()
+}
+
+#[track_caller]
+fn assert_complete(lines: &[String]) {
+    let numbers: Vec<_> = lines[..lines.len() - 1].iter().map(|line| log_content(line).to_owned()).collect();
+    let expected: Vec<_> = (1..=numbers.len()).map(|number| number.to_string()).collect();
+    assert_eq!(numbers, expected, "lines are lost or doubled");
+}
+
+#[test]
+fn while_the_logkeeper_hangs_starts_are_refused_and_what_runs_runs_on() {
+    let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 0\n";
+    let node = TestNode::start_with(conf, |_| {});
+    let pod = node.pod("silent");
+    let id = pod.start_shell("counting", COUNT);
+    pod.wait_log("counting", |lines| !lines.is_empty());
+    let created = pod.create(&node.container("refused", &["sleep", "1000"]));
+    let silent = pod.create(&{
+        let mut config = node.container("silent", &["sleep", "1000"]);
+        config.log_path.clear();
+        config
+    });
+    let before = node.leak_scan();
+    let frozen = SuspendedProcess::new(managed(&node, "logkeeper"));
+    assert_not_ready(&node, "RuntimeReady", "LogkeeperUnavailable", "logkeeper");
+    let (status, body) = node.daemon().get("/readyz");
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("LogkeeperUnavailable"), "{body}");
+    let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
+    let status = refused("StartContainer", cri.start(&created), &[Code::Unavailable]);
+    assert!(status.message().contains("logkeeper"), "{status}");
+    let status = cri.status(&created).expect("it has a status");
+    assert_eq!((status.state(), status.reason.as_str()), (ContainerState::ContainerExited, "StartError"));
+    let so_far = last_number(&node, &id);
+    assert!(eventually(LIMIT, || last_number(&node, &id) > so_far + 20), "the container is held up");
+    node.cri().start(&silent).expect("a container without a log needs no logkeeper");
+    assert_eq!(node.cri().sh(&id, "echo reached"), "reached", "a command needs none");
+    drop(frozen);
+    assert_recovers(&node);
+    let so_far = pod.log("counting").len();
+    assert_complete(&pod.wait_log("counting", |lines| lines.len() > so_far + 20));
+    assert_eq!(pod.run_shell("echo more", |_| {}), "more");
+    node.cri().remove(&created).expect("it can be removed");
+    node.cri().remove(&silent).expect("it can be removed");
+    assert!(node.leak_scan().new_since(&before).iter().all(|found| !found.contains(&created)));
+}
+
+#[test]
+fn a_logkeeper_that_hangs_for_too_long_is_replaced_and_no_line_is_lost() {
+    let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 2\n";
+    let node = TestNode::start_with(conf, |_| {});
+    let pod = node.pod("replaced");
+    let id = pod.start_shell("counting", COUNT);
+    pod.wait_log("counting", |lines| !lines.is_empty());
+    let hung = managed(&node, "logkeeper");
+    let _frozen = SuspendedProcess::new(hung);
+    let replaced = eventually(LIMIT, || managed(&node, "logkeeper") != hung);
+    assert!(replaced, "it is not replaced\n{}", node.daemon().tail());
+    assert_recovers(&node);
+    let so_far = last_number(&node, &id);
+    let enough = |lines: &[String]| u64::try_from(lines.len()).is_ok_and(|lines| lines > so_far);
+    assert_complete(&pod.wait_log("counting", enough));
+}
+
+#[test]
+fn a_logkeeper_that_cannot_be_started_again_is_told_until_it_can() {
+    // The daemon runs a copy of itself, which is taken away and brought back.
+    let node = TestNode::start_with_copied_binary();
+    let binary = node.daemon().program();
+    let pod = node.pod("gone");
+    let id = pod.start_shell("counting", COUNT);
+    let before = node.leak_scan();
+    let kept = binary.with_extension("kept");
+    fs::rename(&binary, &kept).expect("the root can be written");
+    fs::write(&binary, "#!/bin/sh\nexit 9\n").expect("the root can be written");
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    kill(Pid::from_raw(managed(&node, "logkeeper")), Signal::SIGKILL).expect("it runs");
+    assert_not_ready(&node, "RuntimeReady", "LogkeeperUnavailable", "logkeeper");
+    let told = || {
+        let (status, body) = node.daemon().get("/readyz");
+        status == 503 && body.contains("[-]logkeeper failed: ended")
+    };
+    assert!(eventually(LIMIT, told), "{}", node.daemon().get("/readyz").1);
+    let created = pod.create(&node.container("refused", &["sleep", "1000"]));
+    let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
+    let status = refused("StartContainer", cri.start(&created), &[Code::Unavailable]);
+    assert!(status.message().contains("logkeeper"), "{status}");
+    let so_far = last_number(&node, &id);
+    assert!(eventually(LIMIT, || last_number(&node, &id) > so_far + 20), "the container is held up");
+    fs::rename(&kept, &binary).expect("the root can be written");
+    assert_recovers(&node);
+    let so_far = pod.log("counting").len();
+    assert_complete(&pod.wait_log("counting", |lines| lines.len() > so_far + 20));
+    node.cri().remove(&created).expect("it can be removed");
+    assert_no_leaks_since(&node, &before);
+}

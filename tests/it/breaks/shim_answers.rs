@@ -1,0 +1,231 @@
+//! A shim that answers commands as none should: a stand-in between the daemon and the real shim keeps silent, talks nonsense, breaks off,
+//! answers another call or never ends.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use switchyard_proto::cri::v1::ExecSyncResponse;
+use switchyard_tests::host::{eventually, random_name};
+use switchyard_tests::node::TestNode;
+use tonic::Code;
+
+use super::{LIMIT, assert_no_leaks_since, refused, shim};
+
+/// Shims may take this long, so that a test need not wait for more.
+const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
+/// What a command may take that gives up on a shim, with room for a slow machine.
+const SOON: Duration = Duration::from_secs(20);
+/// Before each message: its length, the number of the call, kind and flags.
+const HEAD: usize = 10;
+
+/// How the stand-in answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BadAnswer {
+    /// Not at all.
+    Silence,
+    /// In no language.
+    Garbage,
+    /// Half of it, and the connection closes.
+    Truncated,
+    /// As if another call had been asked.
+    WrongCall,
+    /// With a message that never ends.
+    Endless,
+}
+
+/// Which call is answered so, and whether the real shim was asked before.
+#[derive(Debug, Clone, Copy)]
+struct PlannedAnswer {
+    method: &'static str,
+    answer: BadAnswer,
+    forwarded: bool,
+}
+
+#[derive(Debug)]
+struct ShimProxy {
+    socket: PathBuf,
+    plan: Arc<Mutex<Option<PlannedAnswer>>>,
+    /// How many calls were answered as planned.
+    answered: Arc<AtomicUsize>,
+}
+
+impl ShimProxy {
+    /// Listens in the place of the shim of a container, for those who look up its address from here on.
+    fn in_front_of(node: &TestNode, container: &str) -> Self {
+        let home =
+            fs::read_link(format!("/proc/{}/cwd", shim(node, container))).expect("a shim works somewhere");
+        let bundle = home.parent().expect("bundles are side by side").join(container);
+        let socket = PathBuf::from(format!("/run/{}.sock", random_name()));
+        let file = ["bootstrap.json", "address"]
+            .map(|name| bundle.join(name))
+            .into_iter()
+            .find(|file| file.exists());
+        let file = file.expect("containerd writes the address of a shim down");
+        let text = fs::read_to_string(&file).expect("it was just there");
+        let real = text.split("unix://").nth(1).expect("it is a unix socket").trim_end();
+        let real = real.split('"').next().expect("the first part is always there").to_owned();
+        fs::write(&file, text.replace(&real, socket.to_str().expect("it is ASCII"))).expect("root may write");
+        let listener = UnixListener::bind(&socket).expect("the name is free");
+        let plan = Arc::<Mutex<Option<PlannedAnswer>>>::default();
+        let played = Arc::<AtomicUsize>::default();
+        let all = (Arc::clone(&plan), Arc::clone(&played));
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let real = real.clone();
+                let (plan, played) = all.clone();
+                // It ends with its connection.
+                std::thread::spawn(move || serve(client, Path::new(&real), &plan, &played));
+            }
+        });
+        Self { socket, plan, answered: played }
+    }
+
+    fn plan(&self, plan: Option<PlannedAnswer>) {
+        *self.plan.lock().expect("nobody panics with it") = plan;
+    }
+}
+
+impl Drop for ShimProxy {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+/// Passes calls on, one at a time, until one is to be answered in another way.
+fn serve(
+    mut client: UnixStream,
+    real: &Path,
+    plan: &Mutex<Option<PlannedAnswer>>,
+    played: &AtomicUsize,
+) -> io::Result<()> {
+    let mut real = UnixStream::connect(real)?;
+    loop {
+        let request = frame(&mut client)?;
+        let planned = plan
+            .lock()
+            .expect("nobody panics with it")
+            .filter(|plan| method(&request) == plan.method.as_bytes());
+        let mut answer = [&[0; 4], &request[4..8], &[2, 0]].concat();
+        if planned.is_none_or(|plan| plan.forwarded) {
+            real.write_all(&request)?;
+            answer = frame(&mut real)?;
+        }
+        let Some(PlannedAnswer { answer: act, .. }) = planned else {
+            client.write_all(&answer)?;
+            continue;
+        };
+        played.fetch_add(1, Ordering::Relaxed);
+        match act {
+            BadAnswer::Silence => {}
+            BadAnswer::Garbage => client.write_all(&[0xa5; 100])?,
+            BadAnswer::Truncated => return client.write_all(&answer[..answer.len() / 2]),
+            BadAnswer::WrongCall => {
+                answer[7] ^= 2;
+                client.write_all(&answer)?;
+            }
+            BadAnswer::Endless => {
+                client.write_all(&[&[0, 0x40, 0, 0], &request[4..8], &[2, 0]].concat())?;
+                loop {
+                    client.write_all(&[0xff; 4096])?;
+                }
+            }
+        }
+        // Until the other end closes.
+        return client.read(&mut [0]).map(drop);
+    }
+}
+
+fn frame(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; HEAD];
+    stream.read_exact(&mut frame)?;
+    let length = u32::from_be_bytes(frame[..4].try_into().expect("these are four"));
+    let length = usize::try_from(length).expect("it is that large at least");
+    frame.resize(HEAD + length, 0);
+    stream.read_exact(&mut frame[HEAD..])?;
+    Ok(frame)
+}
+
+/// The method that a request asks for: the second of its fields, both of which are texts of less than 128 bytes.
+fn method(request: &[u8]) -> &[u8] {
+    let service = usize::from(request[HEAD + 1]);
+    let second = &request[HEAD + 2 + service..];
+    assert_eq!((request[HEAD], second[0]), (0x0a, 0x12), "the request begins in another way");
+    &second[2..2 + usize::from(second[1])]
+}
+
+impl PlannedAnswer {
+    /// What the client is told if not what the command says: containerd is asked for what the shim does not say here.
+    const fn expected_code(self) -> Option<Code> {
+        match (self.method.as_bytes(), self.answer) {
+            (b"Exec" | b"Start" | b"Wait", BadAnswer::Silence) => Some(Code::DeadlineExceeded),
+            // No shim is told twice to start a process: it would not survive that where the first start has failed.
+            (
+                b"Start",
+                BadAnswer::Garbage | BadAnswer::Truncated | BadAnswer::WrongCall | BadAnswer::Endless,
+            ) if !self.forwarded => Some(Code::Unavailable),
+            (
+                _,
+                BadAnswer::Silence
+                | BadAnswer::Garbage
+                | BadAnswer::Truncated
+                | BadAnswer::WrongCall
+                | BadAnswer::Endless,
+            ) => None,
+        }
+    }
+}
+
+#[test]
+fn a_shim_that_answers_wrongly_fails_one_command_at_most_and_leaves_nothing() {
+    let node = TestNode::start_with(CONF, |_| {});
+    let pod = node.pod("answers");
+    // They share a directory and a shim, to which commands in the second go straight.
+    let main = pod.start_shell("main", "exec sleep 1000");
+    let other = pod.start_shell("other", "exec sleep 1000");
+    let stand_in = ShimProxy::in_front_of(&node, &main);
+    let before = node.leak_scan();
+    let cri = node.cri().with_timeout(SOON);
+    let run = |timeout| cri.exec(&main, &["sh", "-c", "echo ran >> /dev/shm/ran; echo said"], timeout);
+    let said = |answer: &ExecSyncResponse| answer.stdout == b"said\n" && answer.exit_code == 0;
+    assert!(said(&run(10).expect("the stand-in passes on what is asked")));
+    for method in ["Exec", "Start", "Wait", "Delete"] {
+        for act in [
+            BadAnswer::Silence,
+            BadAnswer::Garbage,
+            BadAnswer::Truncated,
+            BadAnswer::WrongCall,
+            BadAnswer::Endless,
+        ] {
+            for done in [false, true] {
+                let plan = PlannedAnswer { method, answer: act, forwarded: done };
+                let _ = node.cri().sh(&other, "rm /dev/shm/ran");
+                let played = stand_in.answered.load(Ordering::Relaxed);
+                stand_in.plan(Some(plan));
+                // Commands themselves may last longer than a shim may take to answer.
+                let answer = run(if method == "Wait" { 1 } else { 10 });
+                let is_played = || stand_in.answered.load(Ordering::Relaxed) > played;
+                assert!(eventually(LIMIT, is_played), "{plan:?} was not played");
+                stand_in.plan(None);
+                match plan.expected_code() {
+                    Some(code) => drop(refused(&format!("{plan:?}"), answer, &[code])),
+                    None => assert!(
+                        said(&answer.unwrap_or_else(|status| panic!("{plan:?}: {status}"))),
+                        "{plan:?}"
+                    ),
+                }
+                let ran = node.cri().sh(&other, "touch /dev/shm/ran; wc -l < /dev/shm/ran");
+                assert!(
+                    ran == "1" || plan.expected_code().is_some() && ran == "0",
+                    "{plan:?}: it ran {ran} times"
+                );
+            }
+        }
+    }
+    assert!(said(&run(10).expect("the shim answers as it should again")));
+    assert_no_leaks_since(&node, &before);
+}

@@ -1,0 +1,123 @@
+//! What a backend does with what agents of its frontends lend it, as Nomad's does: cgroups, FIFOs and namespaces of theirs; and with the
+//! network that is the gateway's own.
+
+use std::sync::Arc;
+
+use switchyard_contract::{Fixture, clear, specs};
+use switchyard_core::Result;
+use switchyard_core::backend::{Backend, Recovered, SandboxDetails};
+use switchyard_core::id::{Owner, SandboxId, TaskId};
+use switchyard_core::image::{Credentials, PullRequest};
+use switchyard_core::spec::{Link, PodNetwork, SandboxNetwork, SandboxSpec, TaskSpec};
+use switchyard_core::state::Exit;
+use switchyard_core::stream::Source;
+use switchyard_tests::backend_fixture::BackendFixture;
+use switchyard_tests::scratch::Scratch;
+use tokio::io::AsyncReadExt;
+
+mod bind_mounts;
+mod bridge;
+mod cgroups;
+mod fifos;
+mod namespaces;
+
+/// A world with its image, and short ways to make things in it.
+struct CallerFixture {
+    fixture: BackendFixture,
+    backend: Arc<dyn Backend>,
+    /// Where FIFOs of others are: what is in the root counts as left behind.
+    fifo_dir: Scratch,
+}
+
+impl CallerFixture {
+    async fn new() -> Self {
+        Self::with_fixture(tokio::task::block_in_place(BackendFixture::new)).await
+    }
+
+    async fn with_fixture(world: BackendFixture) -> Self {
+        let backend = world.backend();
+        backend.recover().await.expect("a fresh world can be recovered");
+        let request = PullRequest {
+            reference: world.image(),
+            credentials: Credentials::Anonymous,
+            handler: String::new(),
+            owner: Owner::Host,
+        };
+        backend.images().pull(&request).await.expect("the image can be pulled");
+        let pipes = Scratch::new();
+        Self { fixture: world, backend, fifo_dir: pipes }
+    }
+
+    /// Kills the daemon, as it were, and goes on with a new one.
+    async fn reopen(&mut self) -> Recovered {
+        self.backend = self.fixture.reopen().await;
+        self.backend.recover().await.expect("it recovers")
+    }
+
+    async fn try_sandbox(
+        &self,
+        change: impl FnOnce(&mut SandboxSpec),
+    ) -> Result<(SandboxId, SandboxDetails)> {
+        let mut spec = self.fixture.sandbox_spec("sandbox");
+        change(&mut spec);
+        let id = SandboxId::random();
+        Ok((id, self.backend.create_sandbox(id, &spec).await?))
+    }
+
+    async fn sandbox(&self, change: impl FnOnce(&mut SandboxSpec)) -> (SandboxId, SandboxDetails) {
+        self.try_sandbox(change).await.unwrap_or_else(|error| panic!("no sandbox: {}", error.report()))
+    }
+
+    /// A sandbox with the host's network, which is made soonest.
+    async fn plain(&self) -> SandboxId {
+        self.sandbox(|spec| spec.network = SandboxNetwork::Host).await.0
+    }
+
+    async fn try_task(
+        &self,
+        sandbox: SandboxId,
+        script: &str,
+        change: impl FnOnce(&mut TaskSpec),
+    ) -> Result<TaskId> {
+        let mut spec = self.fixture.task_spec("task", &["sh", "-c", script]);
+        change(&mut spec);
+        let id = TaskId::random();
+        self.backend.create_task(id, sandbox, &spec).await?;
+        self.backend.start_task(id).await?;
+        Ok(id)
+    }
+
+    async fn task(&self, sandbox: SandboxId, script: &str, change: impl FnOnce(&mut TaskSpec)) -> TaskId {
+        let started = self.try_task(sandbox, script, change).await;
+        started.unwrap_or_else(|error| panic!("no task: {}", error.report()))
+    }
+
+    async fn end(&self, id: TaskId) -> Exit {
+        self.backend.wait_task(id).await.expect("its end is told")
+    }
+
+    /// What a shell in a task says on standard output, without its last newline.
+    async fn shell_output(&self, task: TaskId, script: &str) -> String {
+        let mut process =
+            self.backend.exec(task, &specs::exec(&["sh", "-c", script])).await.expect("a shell runs");
+        let mut text = String::new();
+        let mut stdout: Source = process.stdout.take().expect("it has an output");
+        stdout.read_to_string(&mut text).await.expect("it can be read");
+        process.control.wait().await.expect("it ends");
+        process.control.delete().await.expect("it can be forgotten");
+        text.trim_end().to_owned()
+    }
+
+    /// Removes everything; nothing may be left.
+    async fn close(self) {
+        drop(self.fifo_dir);
+        clear(&self.fixture).await;
+    }
+}
+
+/// A network of the gateway's own.
+fn bridged(change: impl FnOnce(&mut PodNetwork)) -> SandboxNetwork {
+    let mut network = PodNetwork { link: Link::Bridge, ..PodNetwork::default() };
+    change(&mut network);
+    SandboxNetwork::Pod(network)
+}

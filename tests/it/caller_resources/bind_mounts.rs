@@ -1,0 +1,140 @@
+//! Places that tasks can change the way to: what is mounted is what was looked at, whatever is put in its place meanwhile.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use switchyard_contract::Fixture as _;
+use switchyard_core::ErrorKind;
+use switchyard_core::id::TaskId;
+use switchyard_core::spec::{Mount, MountSource, Propagation, Signal, TaskSpec};
+
+use super::CallerFixture;
+
+/// What is at `path` below `root`, at `/data`.
+fn beneath(root: &Path, path: &str, propagation: Propagation) -> impl FnOnce(&mut TaskSpec) {
+    let mount = Mount {
+        destination: "/data".into(),
+        source: MountSource::Beneath { root: root.to_owned(), path: path.into() },
+        readonly: false,
+        recursive_readonly: false,
+        propagation,
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
+    };
+    move |spec| spec.mounts = vec![mount]
+}
+
+fn run(program: &str, words: &[&str]) {
+    let done = Command::new(program).args(words).status().expect("it starts");
+    assert!(done.success(), "{program} {words:?}: {done}");
+}
+
+/// An allocation with a directory and a file, and a directory beside it that is nobody's business.
+fn alloc(lab: &CallerFixture) -> (PathBuf, PathBuf) {
+    let alloc = lab.fifo_dir.path().join("alloc");
+    let outside = lab.fifo_dir.path().join("outside");
+    for (dir, text) in [(alloc.join("local/dir"), "ours"), (outside.join("dir"), "theirs")] {
+        fs::create_dir_all(&dir).expect("it can be made");
+        fs::write(dir.join("file"), text).expect("it can be written");
+    }
+    (alloc, outside)
+}
+
+async fn kill(lab: &CallerFixture, task: TaskId) {
+    lab.backend.signal_task(task, Signal::KILL).await.expect("it can be killed");
+    lab.end(task).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_is_put_in_the_way_of_a_mount_is_not_followed() {
+    let lab = CallerFixture::new().await;
+    let sandbox = lab.plain().await;
+    let (alloc, outside) = alloc(&lab);
+    for (path, shown) in
+        [("local/dir", "/data/file"), ("local/dir/file", "/data"), ("", "/data/local/dir/file")]
+    {
+        let task = lab.task(sandbox, "exec sleep 1000", beneath(&alloc, path, Propagation::Private)).await;
+        assert_eq!(lab.shell_output(task, &format!("cat {shown}")).await, "ours", "{path}");
+        kill(&lab, task).await;
+        lab.backend.remove_task(task).await.expect("it can be removed");
+    }
+    // Between the making and the start, as it was looked at before.
+    for (place, target) in [("local", &outside), ("local/dir", &outside.join("dir"))] {
+        let mut spec = lab.fixture.task_spec("task", &["sleep", "1000"]);
+        beneath(&alloc, "local/dir", Propagation::Private)(&mut spec);
+        let id = TaskId::random();
+        lab.backend.create_task(id, sandbox, &spec).await.expect("nothing is wrong yet");
+        fs::rename(alloc.join(place), alloc.join("moved")).expect("it can be moved");
+        symlink(target, alloc.join(place)).expect("a link can be put there");
+        let refused = lab.backend.start_task(id).await.expect_err("it is another");
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{}", refused.report());
+        assert!(
+            refused.report().contains("is not what it was when it was looked at"),
+            "{}",
+            refused.report()
+        );
+        lab.backend.remove_task(id).await.expect("it can be removed");
+        fs::remove_file(alloc.join(place)).expect("it is the link");
+        fs::rename(alloc.join("moved"), alloc.join(place)).expect("it can be moved back");
+    }
+    // Links that are there from the beginning are none of the backend's to follow, nor is what leads out.
+    symlink("dir", alloc.join("local/link")).expect("a link can be put there");
+    for path in ["local/link", "../outside", "local/none"] {
+        let refused = lab.try_task(sandbox, "true", beneath(&alloc, path, Propagation::Private)).await;
+        assert_eq!(refused.expect_err("it cannot be had").kind(), ErrorKind::InvalidArgument, "{path}");
+    }
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_mounted_there_later_goes_across_as_asked_and_stays_where_the_host_has_it() {
+    let lab = CallerFixture::new().await;
+    let sandbox = lab.plain().await;
+    let (alloc, _) = alloc(&lab);
+    let disk = alloc.join("disk");
+    fs::create_dir(&disk).expect("it can be made");
+    let place = disk.to_str().expect("the path is ASCII");
+    run("mount", &["-t", "tmpfs", "tmpfs", place]);
+    run("mount", &["--make-shared", place]);
+    for dir in ["before", "later", "inner"] {
+        fs::create_dir(disk.join(dir)).expect("it can be made");
+    }
+    run("mount", &["-t", "tmpfs", "tmpfs", &format!("{place}/before")]);
+    fs::write(disk.join("before/file"), "").expect("it can be written");
+    let mut tasks = Vec::new();
+    for propagation in [Propagation::Private, Propagation::HostToTask, Propagation::Bidirectional] {
+        let task = lab
+            .task(sandbox, "exec sleep 1000", |spec| {
+                beneath(&alloc, "disk", propagation)(spec);
+                spec.security.capabilities.add.push("SYS_ADMIN".to_owned());
+                spec.security.apparmor = Some(switchyard_core::spec::AppArmorProfile::Unconfined);
+                spec.security.seccomp = switchyard_core::spec::SeccompProfile::Unconfined;
+            })
+            .await;
+        assert_eq!(lab.shell_output(task, "ls /data/before").await, "file", "{propagation:?}");
+        assert!(
+            disk.join("before/file").exists(),
+            "{propagation:?}: what is put in place for a runtime takes nothing along"
+        );
+        tasks.push((task, propagation));
+    }
+    run("mount", &["-t", "tmpfs", "tmpfs", &format!("{place}/later")]);
+    fs::write(disk.join("later/file"), "").expect("it can be written");
+    for (task, propagation) in &tasks {
+        let expected = if *propagation == Propagation::Private { "" } else { "file" };
+        assert_eq!(lab.shell_output(*task, "ls /data/later").await, expected, "{propagation:?}");
+        lab.shell_output(*task, "mount -t tmpfs tmpfs /data/inner && touch /data/inner/file").await;
+        assert_eq!(disk.join("inner/file").exists(), *propagation == Propagation::Bidirectional);
+        lab.shell_output(*task, "umount /data/inner").await;
+    }
+    for (task, _) in tasks {
+        kill(&lab, task).await;
+    }
+    for below in ["later", "before", ""] {
+        run("umount", &[&format!("{place}/{below}")]);
+    }
+    lab.close().await;
+}

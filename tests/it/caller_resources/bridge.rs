@@ -1,0 +1,284 @@
+//! The gateway's own network, beside the node's.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns};
+use switchyard_containerd::{Containerd, Settings};
+use switchyard_contract::Fixture;
+use switchyard_core::ErrorKind;
+use switchyard_core::backend::{Backend, Condition, SandboxDetails};
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PodNetwork, PortMapping, Protocol, Signal};
+use switchyard_tests::backend_fixture::BackendFixture;
+use switchyard_tests::host::eventually;
+
+use super::{CallerFixture, bridged};
+
+/// How long a server may take to answer.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How long one try may take.
+const TRY: Duration = Duration::from_secs(2);
+/// How many sandboxes are made at once.
+const MANY: u8 = 12;
+/// Says hello to each who connects to port 80.
+const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
+
+fn first(details: &SandboxDetails) -> Ipv4Addr {
+    match details.ips.first() {
+        Some(IpAddr::V4(address)) => *address,
+        other => panic!("its first address is {other:?}"),
+    }
+}
+
+fn free_port() -> u16 {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
+    socket.expect("loopback has a free port").port()
+}
+
+fn mapping(protocol: Protocol, host_ip: Ipv4Addr, host_port: u16) -> PortMapping {
+    PortMapping { protocol, container_port: 80, host_port, host_ip: Some(host_ip.into()) }
+}
+
+fn is_greeted(address: SocketAddr) -> bool {
+    let mut text = String::new();
+    TcpStream::connect_timeout(&address, TRY)
+        .and_then(|mut stream| {
+            stream.set_read_timeout(Some(TRY))?;
+            stream.read_to_string(&mut text)
+        })
+        .is_ok_and(|_| text == "hello\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_there_beside_the_nodes_and_without_it() {
+    let lab = CallerFixture::new().await;
+    let root = lab.fixture.root();
+    let (_, on_node) = lab.sandbox(|_| {}).await;
+    let (_, on_bridge) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
+    assert!(root.network().contains(first(&on_node)), "{on_node:?}");
+    assert!(root.bridge().contains(first(&on_bridge)), "{on_bridge:?}");
+    let files = |dir| std::fs::read_dir(dir).expect("it can be read").flatten().count();
+    assert_eq!(files(root.cni_conf()), 1, "nothing is added to the node's configurations");
+    let told = root.state().join("network").join(format!("{}.conflist", root.bridge().name()));
+    assert!(told.is_file(), "{} is for people", told.display());
+
+    std::fs::remove_dir_all(root.cni_conf()).expect("it is ours");
+    // What was read a moment ago may be what is there still.
+    let gone = eventually(LIMIT, || matches!(lab.backend.status().network, Condition::False { .. }));
+    assert!(gone, "kubelets are told that the node has no network: {:?}", lab.backend.status());
+    let refused = lab.try_sandbox(|_| {}).await.expect_err("the node has no network");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{}", refused.report());
+    let (_, still) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
+    assert!(root.bridge().contains(first(&still)), "{still:?}");
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_is_published_on_the_address_that_was_given_and_no_other() {
+    let lab = CallerFixture::new().await;
+    let port = free_port();
+    let gateway = lab.fixture.root().bridge().gateway();
+    let ports = vec![
+        mapping(Protocol::Tcp, Ipv4Addr::LOCALHOST, port),
+        mapping(Protocol::Udp, Ipv4Addr::LOCALHOST, port),
+    ];
+    let (sandbox, details) =
+        lab.sandbox(|spec| spec.network = bridged(|network| network.ports.clone_from(&ports))).await;
+    let task = lab.task(sandbox, SERVE, |_| {}).await;
+    let published = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    assert!(eventually(LIMIT, || is_greeted(published)), "nobody answers on {published}");
+    assert!(eventually(LIMIT, || is_greeted((first(&details), 80).into())), "nobody answers inside");
+    assert!(!is_greeted((gateway, port).into()), "it is published on an address that was not asked for");
+    assert_udp_received(&details, published);
+    wait_ended(&lab, task).await;
+    lab.backend.stop_sandbox(sandbox).await.expect("it can be stopped");
+    assert!(!is_greeted(published), "{published} still leads somewhere");
+    lab.close().await;
+}
+
+async fn wait_ended(lab: &CallerFixture, task: TaskId) {
+    lab.backend.signal_task(task, Signal::KILL).await.expect("it can be killed");
+    lab.end(task).await;
+}
+
+/// A socket for datagrams at port 80 of a network namespace: busybox has no program for that.
+fn listen_in(netns: &Path) -> UdpSocket {
+    let netns = File::open(netns).expect("the namespace is there");
+    let bound = std::thread::spawn(move || {
+        setns(netns, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 80))
+    });
+    let socket = bound.join().expect("the thread ends").expect("the port is free in it");
+    socket.set_read_timeout(Some(TRY)).expect("it is a socket");
+    socket
+}
+
+/// A datagram to the published port is heard inside.
+fn assert_udp_received(details: &SandboxDetails, published: SocketAddr) {
+    let inside = listen_in(details.netns.as_deref().expect("it has one"));
+    let outside = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
+    outside.send_to(b"word", published).expect("it can be sent");
+    let mut heard = [0; 16];
+    let length = inside.recv(&mut heard).expect("a datagram comes within two seconds");
+    assert_eq!(&heard[..length], b"word");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_reaches_its_own_published_port() {
+    let lab = CallerFixture::new().await;
+    let port = free_port();
+    let gateway = lab.fixture.root().bridge().gateway();
+    // The address of the bridge is one of the node, and comes with the first sandbox.
+    let (other, _) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
+    let publish = |network: &mut PodNetwork| network.ports = vec![mapping(Protocol::Tcp, gateway, port)];
+    let (sandbox, _) = lab.sandbox(|spec| spec.network = bridged(publish)).await;
+    let task = lab.task(sandbox, SERVE, |_| {}).await;
+    let neighbour = lab.task(other, "exec sleep 1000", |_| {}).await;
+    for (who, caller) in [("itself", task), ("a neighbour", neighbour)] {
+        let script = format!(
+            "for i in 1 2 3 4 5 6 7 8 9 10; do nc -w 2 {gateway} {port} </dev/null && break; sleep 0.3; done"
+        );
+        assert_eq!(lab.shell_output(caller, &script).await, "hello", "{who} does not reach it");
+    }
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_has_the_hardware_address_and_the_hosts_that_were_asked_for() {
+    let lab = CallerFixture::new().await;
+    let mac = MacAddress::parse("02:42:ac:11:65:43").expect("it is one");
+    let (sandbox, details) = lab
+        .sandbox(|spec| {
+            spec.network = bridged(|network| network.mac = Some(mac));
+            spec.hostname = "web".to_owned();
+            spec.extra_hosts = vec![
+                HostEntry {
+                    ip: HostAddress::Ip(Ipv4Addr::new(10, 9, 8, 7).into()),
+                    names: vec!["db".to_owned()],
+                },
+                HostEntry { ip: HostAddress::Gateway, names: vec!["host.docker.internal".to_owned()] },
+            ];
+        })
+        .await;
+    let task = lab.task(sandbox, "exec sleep 1000", |_| {}).await;
+    assert_eq!(lab.shell_output(task, "cat /sys/class/net/eth0/address").await, mac.to_string());
+    let hosts = lab.shell_output(task, "cat /etc/hosts").await;
+    let own = format!("{}\tweb", first(&details));
+    let host = format!("{}\thost.docker.internal", lab.fixture.root().bridge().gateway());
+    for line in [own.as_str(), "10.9.8.7\tdb", &host] {
+        assert!(hosts.lines().any(|known| known == line), "{line} is not in {hosts}");
+    }
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_has_the_address_that_it_asks_for_or_none() {
+    let lab = CallerFixture::new().await;
+    let [a, b, c, _] = lab.fixture.root().bridge().gateway().octets();
+    let wanted = Ipv4Addr::new(a, b, c, 77);
+    let ask = |address: Ipv4Addr| {
+        let args = vec![("IgnoreUnknown".to_owned(), "1".to_owned()), ("IP".to_owned(), address.to_string())];
+        bridged(|network| network.args = args)
+    };
+    let (_, details) = lab.sandbox(|spec| spec.network = ask(wanted)).await;
+    assert_eq!(first(&details), wanted);
+    for (address, why) in
+        [(wanted, "it is another's"), (Ipv4Addr::new(192, 0, 2, 1), "it is of no range here")]
+    {
+        let refused = lab.try_sandbox(|spec| spec.network = ask(address)).await.expect_err(why);
+        assert!(refused.report().contains(&address.to_string()), "{}", refused.report());
+    }
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_at_once_have_an_address_each_and_give_it_back() {
+    let lab = CallerFixture::new().await;
+    let port = free_port();
+    let made = (0..MANY).map(async |number| {
+        let host_ip = Ipv4Addr::new(127, 0, 1, number);
+        let ports = vec![mapping(Protocol::Tcp, host_ip, port), mapping(Protocol::Udp, host_ip, port)];
+        lab.sandbox(|spec| spec.network = bridged(|network| network.ports = ports)).await
+    });
+    let made = futures::future::join_all(made).await;
+    let addresses: BTreeSet<Ipv4Addr> = made.iter().map(|(_, details)| first(details)).collect();
+    assert_eq!(addresses.len(), made.len(), "{addresses:?}");
+    let removed = made.iter().map(async |(id, _)| {
+        lab.backend.stop_sandbox(*id).await.expect("it can be stopped");
+        lab.backend.remove_sandbox(*id).await.expect("and removed");
+    });
+    futures::future::join_all(removed).await;
+    assert_eq!(lab.fixture.root().bridge().in_use(), Vec::<String>::new());
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_its_plugins_lack_is_named() {
+    let world = tokio::task::block_in_place(|| {
+        BackendFixture::with(|settings| settings.network.bin_dirs = vec!["/no/such/plugins".into()])
+    });
+    let lab = CallerFixture::with_fixture(world).await;
+    let refused =
+        lab.try_sandbox(|spec| spec.network = bridged(|_| {})).await.expect_err("it has no plugins");
+    let told = refused.report();
+    assert!(told.contains("plugin bridge") && told.contains("/no/such/plugins"), "{told}");
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_that_the_node_has_another_way_to_is_refused() {
+    let lab = CallerFixture::new().await;
+    // The node's own network is up, and in the way.
+    lab.sandbox(|_| {}).await;
+    let mut settings = second_gateway_settings(&lab);
+    settings.network.bridge.name = "swt-in-the-way".to_owned();
+    settings.network.bridge.subnets = vec![lab.fixture.root().network().subnet()];
+    let second = Containerd::connect(settings).expect("it can be set up");
+    second.recover().await.expect("it recovers");
+    let mut spec = lab.fixture.sandbox_spec("sandbox");
+    spec.network = bridged(|_| {});
+    let refused = second.create_sandbox(SandboxId::random(), &spec).await.expect_err("the range is taken");
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    let told = refused.report();
+    assert!(
+        told.contains("network.bridge.subnets") && told.contains(lab.fixture.root().network().bridge()),
+        "{told}"
+    );
+    drop(second);
+    lab.close().await;
+}
+
+/// The settings of another gateway on the same containerd.
+fn second_gateway_settings(lab: &CallerFixture) -> Settings {
+    let state = lab.fixture.root().path().join("state2");
+    let run = lab.fixture.root().path().join("run2");
+    for dir in [&state, &run] {
+        std::fs::create_dir_all(dir).expect("the scratch directory can be written");
+    }
+    Settings { state, run, ..lab.fixture.settings().clone() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_gateways_share_a_bridge_and_no_address() {
+    let lab = CallerFixture::new().await;
+    let second = Containerd::connect(second_gateway_settings(&lab)).expect("it can be set up");
+    second.recover().await.expect("it recovers");
+    let mut spec = lab.fixture.sandbox_spec("sandbox");
+    spec.network = bridged(|_| {});
+    let mine = SandboxId::random();
+    let theirs = SandboxId::random();
+    let (first_made, second_made) =
+        tokio::join!(lab.backend.create_sandbox(mine, &spec), second.create_sandbox(theirs, &spec));
+    let first_made = first_made.expect("one is made");
+    let second_made = second_made.expect("so is another");
+    assert_ne!(first(&first_made), first(&second_made));
+    second.stop_sandbox(theirs).await.expect("it can be stopped");
+    second.remove_sandbox(theirs).await.expect("and removed");
+    drop(second);
+    lab.close().await;
+}

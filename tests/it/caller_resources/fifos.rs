@@ -1,0 +1,166 @@
+//! Output that goes straight into FIFOs of somebody else.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use switchyard_core::ErrorKind;
+use switchyard_core::spec::{Output, TaskSpec};
+use switchyard_core::state::{ExitCause, TaskState};
+use switchyard_core::stream::AttachSpec;
+use switchyard_tests::host::eventually;
+
+use super::CallerFixture;
+
+/// How long words may be on their way.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How many tasks print and end at once.
+const SHORT: usize = 10;
+
+/// The FIFOs of one task, as whoever collects its output makes them.
+struct OutputFifos {
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+/// One who reads a FIFO, and does not wait.
+struct FifoReader {
+    file: File,
+    text: String,
+}
+
+impl OutputFifos {
+    fn new(lab: &CallerFixture, name: &str) -> Self {
+        let path = |stream: &str| lab.fifo_dir.path().join(format!("{name}.{stream}.fifo"));
+        let pipes = Self { stdout: path("stdout"), stderr: path("stderr") };
+        for fifo in [&pipes.stdout, &pipes.stderr] {
+            nix::unistd::mkfifo(fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO can be made");
+        }
+        pipes
+    }
+
+    fn output(&self) -> Output {
+        Output::Fifos { stdout: self.stdout.clone(), stderr: self.stderr.clone() }
+    }
+
+    /// Has a task write into them.
+    fn applied(&self) -> impl FnOnce(&mut TaskSpec) {
+        let output = self.output();
+        |spec| spec.stdio.output = output
+    }
+}
+
+impl FifoReader {
+    fn open(path: &PathBuf) -> Self {
+        let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+        Self { file: opened.expect("the FIFO is there"), text: String::new() }
+    }
+
+    /// Reads what has come; what it all is so far.
+    fn read(&mut self) -> &str {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = self.file.read(&mut buffer) {
+            self.text.push_str(std::str::from_utf8(&buffer[..length]).expect("tasks write ASCII here"));
+        }
+        &self.text
+    }
+
+    #[track_caller]
+    fn wait(&mut self, wanted: impl Fn(&str) -> bool) {
+        let came = eventually(LIMIT, || wanted(self.read()));
+        assert!(came, "it has read only {:?}", self.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_that_print_and_end_at_once_show_all_their_output() {
+    let lab = CallerFixture::new().await;
+    let sandbox = lab.plain().await;
+    let all: Vec<_> =
+        (0..SHORT).map(|number| (number, OutputFifos::new(&lab, &format!("short{number}")))).collect();
+    let runs = all.iter().map(async |(number, pipes)| {
+        let mut stdout = FifoReader::open(&pipes.stdout);
+        let mut stderr = FifoReader::open(&pipes.stderr);
+        let script = format!("echo out {number}; echo err {number} >&2");
+        let task = lab.task(sandbox, &script, pipes.applied()).await;
+        assert_eq!(lab.end(task).await.code, 0);
+        // All of it was there before the end was told.
+        assert_eq!(stdout.read(), format!("out {number}\n"));
+        assert_eq!(stderr.read(), format!("err {number}\n"));
+    });
+    futures::future::join_all(runs).await;
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_needs_no_reader_to_start_nor_to_go_on() {
+    let lab = CallerFixture::new().await;
+    let sandbox = lab.plain().await;
+    let pipes = OutputFifos::new(&lab, "alone");
+    let script = "echo early; i=0; while true; do i=$((i+1)); echo $i; sleep 0.05; done";
+    let task = lab.task(sandbox, script, pipes.applied()).await;
+    let mut reader = FifoReader::open(&pipes.stdout);
+    reader.wait(|text| text.starts_with("early\n1\n2\n"));
+    // One that goes away ends nothing; the next has what was said meanwhile.
+    drop(reader);
+    let mut next = FifoReader::open(&pipes.stdout);
+    next.wait(|text| text.lines().count() > 10);
+    let numbers: Vec<u32> = next.text.lines().filter_map(|line| line.parse().ok()).collect();
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    let refused = lab.backend.attach(task, AttachSpec { stdout: true, ..AttachSpec::default() }).await;
+    assert_eq!(refused.expect_err("they are somebody else's").kind(), ErrorKind::FailedPrecondition);
+    drop(next);
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_does_not_stand_still_for_want_of_a_reader() {
+    let lab = CallerFixture::new().await;
+    let sandbox = lab.plain().await;
+    let pipes = OutputFifos::new(&lab, "unread");
+    // More than the FIFO and what is before it hold.
+    let script = "head -c 1000000 /dev/zero; echo >&2 done; exit 4";
+    let task = lab.task(sandbox, script, pipes.applied()).await;
+    assert_eq!(lab.end(task).await.code, 4);
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_goes_on_while_the_daemon_is_away() {
+    let mut lab = CallerFixture::new().await;
+    let sandbox = lab.plain().await;
+    let pipes = OutputFifos::new(&lab, "on");
+    let mut reader = FifoReader::open(&pipes.stdout);
+    let script = "i=0; while [ $i -lt 200 ]; do i=$((i+1)); echo $i; sleep 0.02; done; exit 6";
+    let task = lab.task(sandbox, script, pipes.applied()).await;
+    reader.wait(|text| text.lines().count() > 3);
+    lab.reopen().await;
+    let exit = lab.end(task).await;
+    assert_eq!((exit.code, exit.cause), (6, ExitCause::Exited));
+    let numbers: Vec<u32> = reader.read().lines().map(|line| line.parse().expect("each is whole")).collect();
+    assert_eq!(numbers, (1..=200).collect::<Vec<_>>());
+    drop(reader);
+    lab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fifo_that_is_not_there_fails_the_start_with_its_name() {
+    let mut lab = CallerFixture::new().await;
+    let sandbox = lab.plain().await;
+    let missing = PathBuf::from("/no/such/stdout.fifo");
+    let output = Output::Fifos { stdout: missing.clone(), stderr: missing };
+    let refused = lab.try_task(sandbox, "true", |spec| spec.stdio.output = output).await;
+    let refused = refused.expect_err("it has nowhere to write to");
+    assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
+    assert!(refused.report().contains("/no/such/stdout.fifo"), "{}", refused.report());
+    let found = lab.reopen().await;
+    assert!(
+        matches!(&found.tasks[..], [task] if matches!(task.state, TaskState::Exited { .. })),
+        "{found:#?}"
+    );
+    lab.close().await;
+}

@@ -1,0 +1,128 @@
+//! What scripts and tests call is in the Debian packages that they install: a machine that has more must not hide that a list has less.
+
+mod program_calls;
+
+use std::fs;
+use std::path::Path;
+
+use switchyard_tests::debian::{FreshDebian, PackageDatabase, packages_of_script};
+
+/// Scripts, what they source, and the one with the list of what they install.
+const SCRIPTS: [(&str, &[&str]); 6] = [
+    (
+        "deploy/quickstart",
+        &["deploy/packages.sh", "deploy/quickstart-nomad.sh", "deploy/quickstart-remove.sh"],
+    ),
+    ("tests/advisories", &["deploy/packages.sh"]),
+    ("tests/bench", &["deploy/packages.sh"]),
+    ("tests/chaos", &["deploy/packages.sh"]),
+    ("tests/run", &["deploy/packages.sh"]),
+    ("tests/vm", &["deploy/packages.sh", "tests/guest/image.sh"]),
+];
+
+/// What is called although no list has it, and why.
+const OTHERS: [(&str, &str); 7] = [
+    ("apparmor_parser", "the daemon calls it where the node has AppArmor"),
+    ("cargo", "Rust comes from rustup"),
+    ("git", "the revision is unknown without it"),
+    ("no-such-program-anywhere", "nobody has it, as a test wants"),
+    ("nomad", "shown where there is one"),
+    ("quota", "the name of a package, and of a mount option"),
+    ("systemctl", "called where systemd runs"),
+];
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository")
+}
+
+fn read(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+fn is_other(program: &str) -> bool {
+    OTHERS.iter().any(|(name, _)| *name == program)
+}
+
+/// Those of these programs that this machine has and the fresh one would not.
+fn hidden(fresh: &FreshDebian<'_>, programs: impl IntoIterator<Item = String>) -> Vec<String> {
+    let is_here = |program: &String| {
+        ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/usr/local/sbin"]
+            .iter()
+            .any(|dir| Path::new(dir).join(program).exists())
+    };
+    programs.into_iter().filter(|name| !is_other(name) && is_here(name) && !fresh.has_program(name)).collect()
+}
+
+#[test]
+fn every_program_that_a_script_calls_is_in_its_list() {
+    let database = PackageDatabase::read();
+    let mut wrong = Vec::new();
+    for (script, sourced) in SCRIPTS {
+        let script_path = repository().join(script);
+        // What the list has and this machine has not, hides nothing here.
+        let list: Vec<_> =
+            packages_of_script(&script_path).into_iter().filter(|name| database.has(name)).collect();
+        let fresh = database.fresh_debian(&list);
+        let texts: Vec<_> =
+            std::iter::once(&script).chain(sourced).map(|file| read(&repository().join(file))).collect();
+        let called = program_calls::of_script(&texts.join("\n"));
+        assert!(called.contains("apt-get"), "{script}: {called:?}");
+        let programs = hidden(&fresh, called);
+        wrong.extend(programs.into_iter().map(|program| format!("{script} calls {program}")));
+    }
+    assert!(
+        wrong.is_empty(),
+        "no listed package has these programs, nor one that such a package needs:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn every_program_that_a_test_calls_is_in_a_package_that_tests_run_installs() {
+    let database = PackageDatabase::read();
+    let list = packages_of_script(&repository().join("tests/run"));
+    let fresh = database.fresh_debian(&list);
+    let mut wrong = Vec::new();
+    let mut required = 0;
+    for dir in ["tests", "gateway", "backends"] {
+        for file in program_calls::sources(&repository().join(dir)) {
+            let text = read(&file);
+            for program in program_calls::literals(&text, "Command::new(\"") {
+                if !is_other(program) && program != "/usr/bin/switchyard" && !fresh.has_program(program) {
+                    wrong.push(format!("{}: no package of the list has {program}", file.display()));
+                }
+            }
+            for (program, packages) in
+                program_calls::required(&text).into_iter().filter(|(name, _)| !is_other(name))
+            {
+                required += 1;
+                if !fresh.has_program(program) {
+                    wrong.push(format!("{}: no package of the list has {program}", file.display()));
+                }
+                // Packages of the base system need not be listed.
+                for package in packages.split(' ').filter(|name| !fresh.has_package(name)) {
+                    wrong.push(format!("{}: the list has no {package}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(required > 20, "{required} calls of prereq were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_package_that_is_not_listed_hides_behind_nothing() {
+    let database = PackageDatabase::read();
+    let base = database.fresh_debian(&[]);
+    assert!(base.has_program("sh") && base.has_program("awk") && base.has_program("/bin/mount"));
+    // Tests install both.
+    assert!(!base.has_program("runc") && !base.has_package("gcc"));
+    let with = database.fresh_debian(&["gcc".to_owned()]);
+    assert!(
+        with.has_program("gcc")
+            && with.has_program("cc")
+            && with.has_program("ld")
+            && !with.has_program("runc")
+    );
+    assert_eq!(hidden(&base, ["runc".to_owned(), "sh".to_owned(), "nobody-has-this".to_owned()]), ["runc"]);
+}

@@ -1,0 +1,208 @@
+//! Who holds an image: rights that credentials prove, removals that take what is one's own, and what is pinned.
+
+use std::sync::Arc;
+
+use switchyard_contract::{Fixture, specs};
+use switchyard_core::ErrorKind;
+use switchyard_core::gateway::{Gateway, Limits, Scope};
+use switchyard_core::id::Owner;
+use switchyard_core::image::{Credentials, Image, PullRequest, Right};
+use switchyard_core::spec::{Mount, MountSource, Propagation, SandboxSpec};
+use switchyard_proto::cri::v1::ImageStatusRequest;
+use switchyard_tests::backend_fixture::BackendFixture;
+use switchyard_tests::cri::image_spec;
+use switchyard_tests::node::TestNode;
+use switchyard_tests::registry::Registry;
+use switchyard_tests::registry_proxy::Access;
+
+use crate::images::{auth, with_file};
+
+/// Two owners on one node.
+pub(super) struct TwoOwners {
+    pub(super) kubernetes: Scope,
+    pub(super) nomad: Scope,
+}
+
+impl TwoOwners {
+    /// Both, after a start of the gateway over this backend.
+    pub(super) async fn of(backend: Arc<dyn switchyard_core::backend::Backend>) -> Self {
+        let gateway = Gateway::new(backend, Limits::default());
+        gateway.recover().await.expect("it recovers");
+        Self { kubernetes: gateway.scope(Owner::Kubernetes), nomad: gateway.scope(Owner::Nomad) }
+    }
+}
+
+fn request(owner: Owner, reference: &str, credentials: Credentials) -> PullRequest {
+    PullRequest { reference: reference.to_owned(), credentials, handler: String::new(), owner }
+}
+
+fn secret() -> Credentials {
+    Credentials::Basic { username: "user".into(), password: "secret".into() }
+}
+
+async fn only(scope: &Scope) -> Image {
+    let mut images = scope.images().await.expect("they can be listed");
+    assert_eq!(images.len(), 1, "{images:#?}");
+    images.remove(0)
+}
+
+/// Makes a task of the owner's; its id, or why not.
+pub(super) async fn run(
+    world: &BackendFixture,
+    scope: &Scope,
+    image: &str,
+) -> switchyard_core::Result<String> {
+    let owner = scope.owner();
+    let mut spec: SandboxSpec = world.sandbox_spec("pod");
+    spec.meta = specs::meta(owner, "pod");
+    let sandbox = scope.create_sandbox(spec).await?;
+    let mut task = specs::task(owner, "task", image, &["true"]);
+    task.meta = specs::meta(owner, "task");
+    Ok(scope.create_task(&sandbox.id.to_string(), task).await?.id.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_has_pulled_with_credentials_another_must_pull_with_its_own() {
+    let world = tokio::task::block_in_place(BackendFixture::new);
+    let access = Access::Basic { user: "user".into(), password: "secret".into() };
+    let registry = tokio::task::block_in_place(|| Registry::start_behind_proxy(access));
+    registry.push("private/held:1", &with_file("held").build());
+    let image = registry.reference("private/held:1");
+    let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
+    let id = kubernetes.pull_image(&request(Owner::Kubernetes, &image, secret())).await.expect("it may");
+
+    // It is listed for all, and is nobody else's: not by any name, not by its id.
+    assert_eq!(only(&nomad).await.id, id);
+    for name in [image.as_str(), id.as_str()] {
+        assert_eq!(nomad.image(name).await.expect("it is asked for"), None, "{name}");
+        let error = run(&world, &nomad, name).await.expect_err("it is not its to use");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report());
+        assert!(error.report().contains("credentials that are not nomad's"), "{}", error.report());
+    }
+    let wrong = Credentials::Basic { username: "user".into(), password: "guessed".into() };
+    for credentials in [Credentials::Anonymous, wrong] {
+        let refused = nomad.pull_image(&request(Owner::Nomad, &image, credentials)).await;
+        assert_eq!(refused.expect_err("the registry refuses").kind(), ErrorKind::Unauthenticated);
+        assert_eq!(nomad.image(&image).await.expect("it is asked for"), None);
+    }
+
+    let again = nomad.pull_image(&request(Owner::Nomad, &image, secret())).await.expect("it may as well");
+    assert_eq!(again, id);
+    let task = run(&world, &nomad, &image).await.expect("now it is its to use");
+
+    // All of that outlives the daemon.
+    let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.reopen().await).await;
+    let held = only(&nomad).await.holders;
+    assert_eq!(held, [(Owner::Kubernetes, Right::Private), (Owner::Nomad, Right::Private)].into());
+    let seen = kubernetes.image(&image).await.expect("it is asked for").expect("it holds it");
+    assert!(seen.pinned, "another owner's task uses it");
+
+    kubernetes.remove_image(&image).await.expect("it lets go");
+    assert_eq!(kubernetes.image(&image).await.expect("it is asked for"), None, "its right went with it");
+    assert!(only(&kubernetes).await.pinned, "there is nothing for it to remove");
+    assert!(nomad.image(&image).await.expect("it is asked for").is_some());
+    nomad.remove_task(&task).await.expect("it can be removed");
+    nomad.remove_image(&image).await.expect("it lets go");
+    assert_eq!(nomad.images().await.expect("they can be listed"), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_image_is_everybodys_and_stays_while_others_use_it() {
+    let world = tokio::task::block_in_place(BackendFixture::new);
+    let image = world.image();
+    let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
+    kubernetes
+        .pull_image(&request(Owner::Kubernetes, &image, Credentials::Anonymous))
+        .await
+        .expect("everybody may");
+    assert!(!only(&kubernetes).await.pinned);
+    let task = run(&world, &nomad, &image).await.expect("what is open to all is open to it");
+    assert!(only(&kubernetes).await.pinned, "another owner's task uses it");
+    kubernetes.remove_image(&image).await.expect("it lets go");
+    assert!(nomad.image(&image).await.expect("it is asked for").is_some(), "it is in use");
+    nomad.remove_task(&task).await.expect("it can be removed");
+    assert!(!only(&kubernetes).await.pinned, "nobody uses it, nobody holds it");
+    kubernetes.remove_image(&image).await.expect("it can be removed");
+    assert_eq!(kubernetes.images().await.expect("they can be listed"), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_anothers_task_has_as_a_volume_is_pinned_and_stays() {
+    let world = tokio::task::block_in_place(BackendFixture::new);
+    world.registry().push("held/volume:1", &with_file("shown").build());
+    let image = world.image();
+    let volume = world.registry().reference("held/volume:1");
+    let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
+    for image in [&image, &volume] {
+        let pull = request(Owner::Kubernetes, image, Credentials::Anonymous);
+        kubernetes.pull_image(&pull).await.expect("everybody may");
+    }
+    let sandbox = SandboxSpec { meta: specs::meta(Owner::Nomad, "pod"), ..world.sandbox_spec("pod") };
+    let sandbox = nomad.create_sandbox(sandbox).await.expect("it can be made").id.to_string();
+    let mut task = specs::task(Owner::Nomad, "task", &image, &["true"]);
+    task.mounts = vec![Mount {
+        destination: "/shown".into(),
+        source: MountSource::Image { reference: volume.clone(), sub_path: "".into() },
+        readonly: true,
+        recursive_readonly: false,
+        propagation: Propagation::Private,
+        id_mapped: false,
+        selinux_relabel: false,
+        options: Vec::new(),
+    }];
+    let task = nomad.create_task(&sandbox, task).await.expect("it can be made").id.to_string();
+
+    // That it has it outlives the daemon.
+    let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.reopen().await).await;
+    let seen =
+        async |scope: &Scope| scope.image(&volume).await.expect("it is asked for").map(|image| image.pinned);
+    assert_eq!(seen(&kubernetes).await, Some(true), "another owner's task has it as a volume");
+    kubernetes.remove_image(&volume).await.expect("it lets go");
+    assert_eq!(seen(&nomad).await, Some(false), "its own task has it");
+    nomad.remove_task(&task).await.expect("it can be removed");
+    kubernetes.remove_image(&volume).await.expect("it can be removed");
+    assert_eq!(seen(&kubernetes).await, None);
+}
+
+#[test]
+fn images_that_the_configuration_names_are_pinned() {
+    let reference = "pinned.example/library/kept:1";
+    let node = TestNode::start_with(&format!("[images]\npinned = [{reference:?}]\n"), |_| {});
+    node.registry().push("library/kept:1", &with_file("kept").build());
+    node.registry().mirror(&node.root().certs(), "pinned.example");
+    node.cri().pull(reference, None).expect("the mirror has it");
+    let pinned =
+        |reference: &str| node.cri().image(reference).expect("it is asked for").expect("it is there").pinned;
+    assert!(pinned(reference));
+    let listed = node.cri().list_images().expect("they can be listed");
+    assert!(listed.iter().any(|image| image.repo_tags == [reference] && image.pinned), "{listed:#?}");
+    assert!(listed.iter().any(|image| !image.pinned), "others are not: {listed:#?}");
+    // Whoever asks for it by name may still remove it.
+    node.cri().remove_image(reference).expect("it can be removed");
+    assert_eq!(node.cri().image(reference).expect("it is asked for"), None);
+}
+
+#[test]
+fn a_verbose_status_tells_configuration_and_holders() {
+    let node = TestNode::shared();
+    let image = with_file("verbose").user("app").label("a", "b").build();
+    node.registry().push("holders/verbose:1", &image);
+    let reference = node.registry().reference("holders/verbose:1");
+    node.cri().pull(&reference, auth("somebody", "anything")).expect("everybody may");
+    let request = ImageStatusRequest { image: Some(image_spec(&reference)), verbose: true };
+    let answer = node.cri().images(async |mut client| client.image_status(request).await);
+    let info = answer.expect("it is asked for").info;
+    let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
+    assert_eq!(info["imageSpec"]["config"]["User"], "app");
+    assert_eq!(info["imageSpec"]["config"]["Labels"]["a"], "b");
+    // Credentials were shown, whether the registry wanted them or not.
+    assert_eq!(info["holders"], serde_json::json!({ "kubernetes": "private" }));
+    node.cri().pull(&reference, None).expect("everybody may");
+    node.cri().pull(&reference, auth("somebody", "anything")).expect("everybody may");
+    let request = ImageStatusRequest { image: Some(image_spec(&reference)), verbose: true };
+    let answer = node.cri().images(async |mut client| client.image_status(request).await);
+    let info: serde_json::Value =
+        serde_json::from_str(&answer.expect("it is asked for").info["info"]).expect("it is JSON");
+    assert_eq!(info["holders"], serde_json::json!({ "kubernetes": "open" }), "it was had without them");
+    node.cri().remove_image(&reference).expect("it can be removed");
+}

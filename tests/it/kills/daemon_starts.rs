@@ -1,0 +1,96 @@
+//! Kills amid the start of the daemon and of the processes that it keeps running.
+
+use std::fs;
+
+use switchyard_steps::Step::{self, *};
+use switchyard_tests::daemon::Daemon;
+use switchyard_tests::root::PrivateRoot;
+
+use super::KillCase;
+use super::fixture::{KillFixture, KillPoint};
+
+/// A log longer than this is put aside, in bytes.
+const LONG: u64 = 17 << 20;
+
+pub(super) const KILLS: &[KillCase] = &[
+    KillCase {
+        run: start,
+        points: &[
+            (DirLocked, 1),
+            (DirLocked, 2),
+            (SocketBound, 1),
+            (SocketBound, 2),
+            (SocketBound, 3),
+            (AddressDrafted, 1),
+            (AddressWritten, 1),
+        ],
+    },
+    KillCase {
+        run: start_alone,
+        points: &[
+            (LogPutAside, 1),
+            (ContainerdDrafted, 1),
+            (ContainerdConfigured, 1),
+            (ProcessSpawned, 1),
+            (ProcessSpawned, 2),
+        ],
+    },
+    KillCase { run: detach, points: &[(PidDrafted, 1), (PidWritten, 1)] },
+];
+
+/// Steps that only the first start in a directory takes.
+pub(super) const FRESH: &[Step] =
+    &[FileDrafted, FileNamed, InfraDrafted, InfraInstalled, LeasesDrafted, LeasesRewritten];
+
+fn start(lab: &KillFixture, kill: KillPoint) {
+    lab.node.daemon().kill9();
+    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
+    restart_twice(lab, kill);
+}
+
+/// Neither containerd nor the logkeeper is there, and their logs are long.
+fn start_alone(lab: &KillFixture, kill: KillPoint) {
+    lab.node.daemon().kill9();
+    let state = lab.node.root().state();
+    for (name, log) in [("containerd", "containerd/containerd.log"), ("logkeeper", "logkeeper.log")] {
+        lab.node.kill_managed(name);
+        let file = fs::File::options().write(true).open(state.join(log)).expect("it has a log");
+        file.set_len(LONG).expect("the log can be written");
+    }
+    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
+    restart_twice(lab, kill);
+}
+
+#[track_caller]
+fn restart_twice(lab: &KillFixture, kill: KillPoint) {
+    lab.node.daemon().spawn();
+    lab.node.daemon().wait_killed();
+    lab.node.daemon().restart();
+    lab.assert_undisturbed(kill);
+    lab.with_pod("after", |pod| assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}"));
+    lab.assert_nothing_left(kill);
+}
+
+/// The process dies that was to become containerd: the daemon starts another.
+fn detach(lab: &KillFixture, kill: KillPoint) {
+    lab.child_dies_amid(&[(kill.step, kill.nth)], || lab.node.kill_managed("containerd"));
+    lab.assert_undisturbed(kill);
+    lab.with_pod("after", |pod| assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}"));
+    lab.assert_nothing_left(kill);
+}
+
+/// The first daemon in a directory dies; the second works.
+pub(super) fn first_start(step: Step) {
+    let root = PrivateRoot::new();
+    let mut daemon = Daemon::prepare(&root, "");
+    daemon.kill_at(&[(step, 1)]);
+    daemon.spawn();
+    daemon.wait_killed();
+    daemon.restart();
+    let name = fs::read_to_string(root.state().join("instance")).expect("the gateway has a name");
+    daemon.kill9();
+    daemon.restart();
+    let again = fs::read_to_string(root.state().join("instance")).expect("the gateway has a name");
+    assert_eq!(name, again, "{step:?}: a gateway does not change its name");
+    switchyard_tests::leak_scan::LeakScan::of(&root).assert_clean();
+}

@@ -1,0 +1,303 @@
+//! The node of one test: what goes on undisturbed, what dies, and what must not be left.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use switchyard_proto::cri::v1 as cri;
+use switchyard_steps::Step;
+use switchyard_tests::containerd_proxy::ContainerdProxy;
+use switchyard_tests::external_containerd::ExternalContainerd;
+use switchyard_tests::host::processes::{self, Process};
+use switchyard_tests::host::{cgroups, eventually};
+use switchyard_tests::image::busybox;
+use switchyard_tests::leak_scan::{self, LeakScan, NAMESPACE};
+use switchyard_tests::node::{TestNode, TestPod, log_content};
+
+/// How long something may take to be cleared away, or to come back.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+/// An image with a volume, so that every step of making a task is taken.
+const VOLUMES: &str = "kills/volumes:latest";
+/// Prints a number again and again.
+const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
+
+/// Where to die: right after this step, at the n-th time it is reached.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KillPoint {
+    pub(super) step: Step,
+    pub(super) nth: u32,
+}
+
+pub(super) struct KillFixture {
+    pub(super) node: TestNode,
+    bystander: Bystander,
+    /// What is there with nothing but the bystander.
+    baseline: LeakScan,
+    stored_before: Vec<String>,
+    /// What stands in for a later containerd, and the containerd behind it, if this is on such a one. They outlive the node, whose last
+    /// look around asks them.
+    proxied_containerd: Option<(ExternalContainerd, ContainerdProxy)>,
+}
+
+/// A pod that nobody touches.
+struct Bystander {
+    pod: String,
+    config: cri::PodSandboxConfig,
+    status: cri::ContainerStatus,
+    process: Process,
+}
+
+impl KillFixture {
+    pub(super) fn new() -> Self {
+        Self::with_node(TestNode::start(), None)
+    }
+
+    /// Beside a containerd that is not the daemon's own: its bundles and downloads are nobody's business there. With more
+    /// configuration.
+    pub(super) fn external(config: &str) -> Self {
+        Self::with_node(TestNode::start_external(config), None)
+    }
+
+    /// On a node whose shims may take two seconds to answer.
+    pub(super) fn with_short_shim_timeout() -> Self {
+        Self::with_node(TestNode::start_with("[containerd]\nshim_timeout_seconds = 2\n", |_| {}), None)
+    }
+
+    /// On a node with a device.
+    pub(super) fn with_devices() -> Self {
+        Self::with_node(super::device_leases::node(), None)
+    }
+
+    /// On a containerd that has a store of sandboxes, as later ones have: in there it is said of which tasks it is to keep the exit.
+    pub(super) fn with_sandbox_store() -> Self {
+        let mut behind = None;
+        let node = TestNode::start_configured(|root| {
+            let socket = root.run().join("containerd/containerd.sock");
+            let front = root.run().join("front.sock");
+            let upstream = ExternalContainerd::start(root, &socket);
+            let shown = ContainerdProxy::start(&front, &socket);
+            shown.enable_sandbox_store();
+            behind = Some((upstream, shown));
+            format!("[containerd]\nmode = \"external\"\naddress = {front:?}\n")
+        });
+        Self::with_node(node, behind)
+    }
+
+    fn with_node(node: TestNode, behind: Option<(ExternalContainerd, ContainerdProxy)>) -> Self {
+        node.registry().push(VOLUMES, &busybox().volume("/data").build());
+        node.cri().pull(&node.registry().reference(VOLUMES), None).expect("it can be pulled");
+        let bystander = Bystander::start(&node);
+        let rest = stable_leak_scan(&node);
+        let stored = stored(&node);
+        Self { node, bystander, baseline: rest, stored_before: stored, proxied_containerd: behind }
+    }
+
+    /// The reference of the image with a volume.
+    pub(super) fn volumes(&self) -> String {
+        self.node.registry().reference(VOLUMES)
+    }
+
+    /// Has the daemon die amid `act`, and starts the next one. `act` is a request that nobody answers.
+    #[track_caller]
+    pub(super) fn dies_amid<T>(&self, at: KillPoint, act: impl FnOnce() -> Result<T, tonic::Status>) {
+        self.node.daemon().kill_at(&[(at.step, at.nth)]);
+        let answer = act();
+        self.node.daemon().wait_killed();
+        assert!(answer.is_err(), "{at:?}: who answered?");
+        self.node.daemon().restart();
+        self.assert_undisturbed(at);
+    }
+
+    /// Has the daemon die at `first` amid `act`, and the next one where it is at work on what the first left; starts a third.
+    #[track_caller]
+    pub(super) fn two_daemons_die_amid<T>(
+        &self,
+        first: Step,
+        at: KillPoint,
+        act: impl FnOnce() -> Result<T, tonic::Status>,
+    ) {
+        self.node.daemon().kill_at(&[(first, 1), (at.step, at.nth)]);
+        let answer = act();
+        self.node.daemon().wait_killed();
+        assert!(answer.is_err(), "{at:?}: who answered?");
+        self.node.daemon().spawn();
+        self.node.daemon().wait_killed();
+        self.node.daemon().restart();
+        self.assert_undisturbed(at);
+    }
+
+    /// Has another process of the node die amid `act`, which must do what it should all the same.
+    #[track_caller]
+    pub(super) fn child_dies_amid<T>(&self, at: &[(Step, u32)], act: impl FnOnce() -> T) -> T {
+        let daemon = self.node.daemon().pid();
+        self.node.daemon().kill_at(at);
+        let outcome = act();
+        let killed = eventually(LIMIT, || self.node.daemon().pending_kills().is_empty());
+        let node = self.node.daemon();
+        assert!(killed, "{:?} was not reached\n{}", node.pending_kills(), node.tail());
+        drop(node);
+        self.node.daemon().wait_ready();
+        assert_eq!(self.node.daemon().pid(), daemon, "the daemon has died as well");
+        outcome
+    }
+
+    /// Fails if the bystander has noticed anything.
+    #[track_caller]
+    pub(super) fn assert_undisturbed(&self, at: KillPoint) {
+        let Bystander { pod, status, process, .. } = &self.bystander;
+        let now = processes::find(process.pid);
+        assert_eq!(now.map(|now| now.started), Some(process.started), "{at:?}: another process");
+        assert_eq!(&self.node.cri().status(&status.id).expect("it has a status"), status, "{at:?}");
+        let pod = self.node.cri().pod_status(pod).expect("it has a status");
+        assert_eq!(pod.state(), cri::PodSandboxState::SandboxReady, "{at:?}");
+        assert_counts_on(&self.bystander.log(), &format!("{at:?}"));
+    }
+
+    /// Waits until only the bystander is left, and what was stored before.
+    #[track_caller]
+    pub(super) fn assert_nothing_left(&self, at: KillPoint) {
+        let mut left = Vec::new();
+        let gone = eventually(LIMIT, || {
+            left = beside_bystander(&self.node, &self.baseline);
+            left.is_empty()
+        });
+        assert!(gone, "{at:?} left behind: {left:#?}\n{}", self.node.daemon().tail());
+        assert_eq!(self.node.cri().pods().expect("they can be listed").len(), 1, "{at:?}");
+        assert_eq!(self.node.cri().containers().expect("they can be listed").len(), 1, "{at:?}");
+        if let Some((_, front)) = &self.proxied_containerd {
+            assert_eq!(front.stored_sandboxes(), [self.bystander()], "{at:?}: the exits that are kept");
+        }
+    }
+
+    /// Waits until there is no more than in an earlier look, but for what bears the id of something listed.
+    #[track_caller]
+    pub(super) fn assert_only_listed_since(&self, at: KillPoint, before: &LeakScan, listed: &[String]) {
+        let mut left = Vec::new();
+        let accounted = eventually(LIMIT, || {
+            left = beside_bystander(&self.node, before);
+            left.retain(|finding| !listed.iter().any(|id| finding.contains(id)));
+            left.is_empty()
+        });
+        assert!(accounted, "{at:?} left what no list tells of: {left:#?}\n{}", self.node.daemon().tail());
+    }
+
+    /// Waits until no image, blob or snapshot is stored that was not before.
+    #[track_caller]
+    pub(super) fn assert_stored_as_before(&self, at: KillPoint) {
+        let mut now = Vec::new();
+        let gone = eventually(LIMIT, || {
+            now = stored(&self.node);
+            now == self.stored_before
+        });
+        now.retain(|item| !self.stored_before.contains(item));
+        assert!(gone, "{at:?} left in containerd's store: {now:#?}");
+    }
+
+    /// The bystander's container.
+    pub(super) fn bystander(&self) -> &str {
+        &self.bystander.status.id
+    }
+
+    /// The directory of the bystander's logs.
+    pub(super) fn bystander_logs(&self) -> &str {
+        &self.bystander.config.log_directory
+    }
+
+    /// The processes of the bystander's container.
+    pub(super) fn bystander_processes(&self) -> Vec<String> {
+        let pids = cgroups::members(self.bystander());
+        pids.into_iter().filter_map(processes::find).map(|process| process.command).collect()
+    }
+
+    /// Runs a pod, stops and removes it, and fails if anything of it stays.
+    pub(super) fn with_pod(&self, name: &str, work: impl FnOnce(&TestPod<'_>)) {
+        let pod = self.node.pod(name);
+        work(&pod);
+    }
+
+    /// Ends the bystander; then nothing at all may be left.
+    pub(super) fn finish(self) {
+        let Self { node, bystander, proxied_containerd: behind, .. } = self;
+        node.cri().stop(&bystander.status.id, 0).expect("it can be stopped");
+        assert_counted(&[&bystander.log()], "the bystander");
+        drop(TestPod::adopt(&node, bystander.pod, bystander.config));
+        if let Some((_, front)) = &behind {
+            assert_eq!(front.stored_sandboxes(), [""; 0], "no exit is kept for nobody");
+        }
+        drop(node);
+    }
+}
+
+impl Bystander {
+    fn start(node: &TestNode) -> Self {
+        let config = node.pod_config("bystander");
+        let pod = node.cri().run_pod(&config).expect("it can be run");
+        let container = node.container("counting", &["sh", "-c", COUNT]);
+        let id = node.cri().create(&pod, &container, &config).expect("it can be made");
+        node.cri().start(&id).expect("it can be started");
+        let mut process = None;
+        // It is the runtime's own for a moment after the start.
+        eventually(LIMIT, || {
+            let mut members = cgroups::members(&id).into_iter().filter_map(processes::find);
+            process = members.find(|process| process.command.contains(COUNT));
+            process.is_some()
+        });
+        let process = process.expect("it runs");
+        let status = node.cri().status(&id).expect("it has a status");
+        Self { pod, config, status, process }
+    }
+
+    fn log(&self) -> String {
+        format!("{}/counting.log", self.config.log_directory)
+    }
+}
+
+fn stored(node: &TestNode) -> Vec<String> {
+    let socket = node.root().containerd_socket().expect("containerd has been started");
+    leak_scan::stored(&socket, NAMESPACE)
+}
+
+/// What is found once two looks find the same: containerd collects garbage in its own time.
+fn stable_leak_scan(node: &TestNode) -> LeakScan {
+    let mut last = node.leak_scan();
+    eventually(LIMIT, || {
+        let now = node.leak_scan();
+        let same = now == last;
+        last = now;
+        same
+    });
+    last
+}
+
+/// What is there beside the bystander, whose processes come and go.
+fn beside_bystander(node: &TestNode, rest: &LeakScan) -> Vec<String> {
+    let mut found = node.leak_scan().new_since(rest);
+    found.retain(|finding| !finding.starts_with("process "));
+    found
+}
+
+/// The first words of a log's whole lines.
+fn numbers(path: impl AsRef<Path>) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    // What is behind the last newline is being written.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    let first = |line: &str| log_content(line).split(' ').next().unwrap_or_default().to_owned();
+    whole.lines().map(first).collect()
+}
+
+/// Fails unless logs, one after the other, count from 1 without a gap, a repetition or a torn line.
+#[track_caller]
+pub(super) fn assert_counted(paths: &[&str], what: &str) {
+    let numbers: Vec<_> = paths.iter().flat_map(numbers).collect();
+    let wrong = numbers.iter().enumerate().find(|(index, number)| **number != (index + 1).to_string());
+    assert!(wrong.is_none(), "{what}: line {wrong:?} of {}, counted from 0", numbers.len());
+    assert!(!numbers.is_empty(), "{what}: no line");
+}
+
+/// Fails unless a log goes on, and counts.
+#[track_caller]
+pub(super) fn assert_counts_on(path: &str, what: &str) {
+    let before = numbers(path).len();
+    assert!(eventually(LIMIT, || numbers(path).len() > before + 2), "{what}: the log does not go on");
+    assert_counted(&[path], what);
+}

@@ -1,0 +1,139 @@
+//! Kills of the logkeeper, which the daemon starts again: containers and clients must not notice.
+
+use std::fs;
+
+use switchyard_proto::cri::v1::Mount;
+use switchyard_steps::Step::*;
+use switchyard_tests::host::random_name;
+use switchyard_tests::node::TestPod;
+
+use super::KillCase;
+use super::fixture::{KillFixture, KillPoint, assert_counted, assert_counts_on};
+
+/// Prints long lines that begin with a number.
+const COUNT: &str = "n=0; while :; do n=$((n+1)); printf '%d %0400d\\n' $n 0; sleep 0.01; done";
+
+pub(super) const KILLS: &[KillCase] = &[
+    KillCase {
+        run: open,
+        points: &[
+            (FifosOpened, 1),
+            (LogMade, 1),
+            (PositionMade, 1),
+            (SpoolMade, 1),
+            (SpoolMade, 2),
+            (EntryDrafted, 1),
+            (EntryStored, 1),
+        ],
+    },
+    KillCase {
+        run: write,
+        points: &[
+            (OutputSpooled, 1),
+            (OutputSpooled, 20),
+            (LinesWritten, 1),
+            (LinesWritten, 20),
+            (PositionStored, 1),
+            (PositionStored, 20),
+            (SpoolReleased, 1),
+        ],
+    },
+    KillCase { run: reopen, points: &[(ReopenAsked, 1), (LogReopened, 1)] },
+    KillCase {
+        run: finish,
+        points: &[(EndAwaited, 1), (LogFinished, 1), (EntryForgotten, 1), (EntryGone, 1)],
+    },
+    KillCase { run: recover, points: &[(LogCutBack, 1), (LogTakenUp, 1), (LogTakenUp, 2)] },
+    KillCase { run: begin, points: &[(KeeperBound, 1)] },
+];
+
+fn log(pod: &TestPod<'_>, name: &str) -> String {
+    pod.log_path(name).to_str().expect("the path is ASCII").to_owned()
+}
+
+/// Stops a container that counts: its log is whole to the last line, and the bystander's goes on.
+fn assert_whole(lab: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str, logs: &[&str]) {
+    assert_counts_on(&format!("{}/counting.log", lab.bystander_logs()), &format!("{kill:?}: the bystander"));
+    lab.node.cri().stop(id, 0).expect("it can be stopped");
+    assert_counted(logs, &format!("{kill:?}"));
+    drop(pod);
+    lab.assert_undisturbed(kill);
+    lab.assert_nothing_left(kill);
+}
+
+fn open(lab: &KillFixture, kill: KillPoint) {
+    let pod = lab.node.pod("open");
+    let id = pod.create(&lab.node.container("main", &["sh", "-c", COUNT]));
+    lab.child_dies_amid(&[(kill.step, kill.nth)], || lab.node.cri().start(&id))
+        .unwrap_or_else(|status| panic!("{kill:?}: {status}\n{}", lab.node.daemon().tail()));
+    let log = log(&pod, "main");
+    assert_counts_on(&log, &format!("{kill:?}"));
+    assert_whole(lab, kill, pod, &id, &[&log]);
+}
+
+fn write(lab: &KillFixture, kill: KillPoint) {
+    let pod = lab.node.pod("write");
+    let id = pod.start_shell("main", COUNT);
+    let log = log(&pod, "main");
+    lab.child_dies_amid(&[(kill.step, kill.nth)], || assert_counts_on(&log, "before"));
+    assert_counts_on(&log, &format!("{kill:?}"));
+    assert_whole(lab, kill, pod, &id, &[&log]);
+}
+
+fn reopen(lab: &KillFixture, kill: KillPoint) {
+    let pod = lab.node.pod("reopen");
+    let id = pod.start_shell("main", COUNT);
+    let log = log(&pod, "main");
+    assert_counts_on(&log, "before");
+    let old = format!("{log}.old");
+    fs::rename(&log, &old).expect("the log is there");
+    lab.child_dies_amid(&[(kill.step, kill.nth)], || lab.node.cri().reopen_log(&id))
+        .unwrap_or_else(|status| panic!("{kill:?}: {status}\n{}", lab.node.daemon().tail()));
+    pod.wait_log("main", |lines| lines.len() > 3);
+    assert_whole(lab, kill, pod, &id, &[&old, &log]);
+}
+
+fn finish(lab: &KillFixture, kill: KillPoint) {
+    let pod = lab.node.pod("finish");
+    let dir = lab.node.root().path().join(format!("host-{}", random_name()));
+    fs::create_dir(&dir).expect("the root can be written");
+    let script = "n=0; while [ $n -lt 50 ]; do n=$((n+1)); echo $n; done; \
+                  while [ ! -e /host/go ]; do sleep 0.02; done; echo 51; exit 7";
+    let id = pod.start_shell_with("main", script, |config| {
+        config.mounts = vec![Mount {
+            host_path: dir.to_str().expect("the path is ASCII").to_owned(),
+            container_path: "/host".to_owned(),
+            ..Default::default()
+        }];
+    });
+    let status = lab.child_dies_amid(&[(kill.step, kill.nth)], || {
+        fs::write(dir.join("go"), "").expect("the root can be written");
+        lab.node.cri().wait_exit(&id)
+    });
+    assert_eq!(status.exit_code, 7, "{kill:?}");
+    let lines = pod.wait_log("main", |lines| lines.len() >= 51);
+    assert_eq!(lines.len(), 51, "{kill:?}");
+    let log = log(&pod, "main");
+    assert_whole(lab, kill, pod, &id, &[&log]);
+}
+
+/// The keeper that takes up what a killed one has left is killed as well.
+fn recover(lab: &KillFixture, kill: KillPoint) {
+    let pod = lab.node.pod("takeup");
+    let id = pod.start_shell("main", COUNT);
+    let log = log(&pod, "main");
+    assert_counts_on(&log, "before");
+    lab.child_dies_amid(&[(LinesWritten, 1), (kill.step, kill.nth)], || ());
+    assert_counts_on(&log, &format!("{kill:?}"));
+    assert_whole(lab, kill, pod, &id, &[&log]);
+}
+
+fn begin(lab: &KillFixture, kill: KillPoint) {
+    let pod = lab.node.pod("begin");
+    let id = pod.start_shell("main", COUNT);
+    let log = log(&pod, "main");
+    assert_counts_on(&log, "before");
+    lab.child_dies_amid(&[(kill.step, kill.nth)], || lab.node.kill_managed("logkeeper"));
+    assert_counts_on(&log, &format!("{kill:?}"));
+    assert_whole(lab, kill, pod, &id, &[&log]);
+}

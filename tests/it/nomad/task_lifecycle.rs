@@ -1,0 +1,140 @@
+//! The life of a task: started, looked at, signalled, stopped, destroyed.
+
+use std::time::Duration;
+
+use serde_json::json;
+use switchyard_proto::nomad::drivers::proto as nomad;
+use switchyard_proto::nomad::drivers::proto::driver_client::DriverClient;
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::Agent;
+
+use super::shell;
+
+/// How long a task of a test may run.
+const RUN: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_task_says_what_it_says_ends_with_its_code_and_leaves_nothing() {
+    let node = TestNode::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let driver = agent.driver();
+    let mut task = shell(&node, &agent, "echo said; echo wrong >&2; exit 7");
+    driver.start(&task.config).expect("it starts");
+    let result = driver.wait(task.id(), RUN).expect("it ends");
+    assert_eq!((result.exit_code, result.signal, result.oom_killed), (7, 0, false));
+    // Whoever asks later is told the same.
+    assert_eq!(driver.wait(task.id(), RUN).expect("it has ended").exit_code, 7);
+    task.wait_stdout(|text| text == "said\n");
+    assert_eq!(task.stderr(), "wrong\n");
+    let inspected = driver.inspect(task.id()).expect("it is there");
+    assert_eq!(inspected.task.map(|task| task.state()), Some(nomad::TaskState::Exited));
+    driver.destroy(task.id(), false).expect("it can be destroyed");
+    driver.destroy(task.id(), true).expect("what is gone is destroyed");
+    task.remove_cgroups();
+    drop(task);
+    agent.stop();
+}
+
+#[test]
+fn the_output_of_tasks_that_end_at_once_is_there_every_time() {
+    let node = TestNode::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let driver = agent.driver();
+    for round in 0..5 {
+        let mut task = shell(&node, &agent, "echo short");
+        driver.start(&task.config).unwrap_or_else(|status| panic!("round {round}: {status}"));
+        assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
+        driver.destroy(task.id(), true).expect("it can be destroyed");
+        task.wait_stdout(|text| text == "short\n");
+        task.remove_cgroups();
+    }
+}
+
+#[test]
+fn a_stop_sends_the_signal_it_is_given_and_kills_what_does_not_heed_it() {
+    let node = TestNode::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let driver = agent.driver();
+    let heeds = "trap 'echo heard; exit 3' USR1; echo ready; while :; do sleep 0.05; done";
+    let mut task = shell(&node, &agent, heeds);
+    driver.start(&task.config).expect("it starts");
+    task.wait_stdout(|text| text.contains("ready"));
+    driver.stop(task.id(), Duration::from_secs(30), "SIGUSR1").expect("it stops");
+    assert_eq!(driver.wait(task.id(), RUN).expect("it has ended").exit_code, 3);
+    task.wait_stdout(|text| text.contains("heard"));
+    driver.stop(task.id(), Duration::ZERO, "").expect("what has ended is stopped");
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+
+    let deaf = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut task = shell(&node, &agent, deaf);
+    driver.start(&task.config).expect("it starts");
+    task.wait_stdout(|text| text.contains("ready"));
+    let refused = driver.destroy(task.id(), false).expect_err("it runs");
+    assert!(refused.message().contains("must call StopTask"), "{refused}");
+    driver.stop(task.id(), Duration::from_millis(200), "").expect("it is killed");
+    let result = driver.wait(task.id(), RUN).expect("it has ended");
+    assert!(result.exit_code == 137 || result.signal == 9, "{result:?}");
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+    // Nothing of this is known any more, which is no error.
+    driver.stop(task.id(), Duration::ZERO, "").expect("what is gone is stopped");
+    driver.destroy(task.id(), true).expect("what is gone is destroyed");
+    driver.inspect(task.id()).expect_err("it is gone");
+}
+
+#[test]
+fn any_number_of_waiters_is_told_of_an_end_and_keeps_no_other_call_waiting() {
+    let node = TestNode::shared();
+    let agent = Agent::start(node.root(), &json!({}));
+    let driver = agent.driver();
+    let mut task = shell(&node, &agent, "echo up; exec sleep 1000");
+    driver.start(&task.config).expect("it starts");
+    task.wait_stdout(|text| text.contains("up"));
+    // More than what servers of gRPC let be open on one connection unless they are told otherwise.
+    let channel = agent.plugin().channel();
+    let id = task.id().to_owned();
+    let waiting = agent.runtime().spawn(async move {
+        let wait = |_| {
+            let mut client = DriverClient::new(channel.clone());
+            let task_id = id.clone();
+            async move { client.wait_task(nomad::WaitTaskRequest { task_id }).await }
+        };
+        futures::future::join_all((0..500).map(wait)).await
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(driver.exec(task.id(), &["echo", "x"], RUN).expect("it runs").stdout, "x\n");
+    driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
+    let told = agent.runtime().block_on(async { tokio::time::timeout(RUN, waiting).await });
+    for answer in told.expect("they are told soon").expect("it does not panic") {
+        assert_eq!(answer.expect("it is told").into_inner().result.map(|result| result.exit_code), Some(137));
+    }
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+}
+
+#[test]
+fn fifty_tasks_start_at_once() {
+    let node = TestNode::start();
+    let agent = Agent::start(node.root(), &json!({}));
+    std::thread::scope(|scope| {
+        let tasks: Vec<_> = (0..50)
+            .map(|number| {
+                let node = &node;
+                let agent = &agent;
+                scope.spawn(move || {
+                    let mut task = shell(node, agent, &format!("echo task {number}"));
+                    let driver = agent.driver();
+                    driver.start(&task.config).expect("it starts");
+                    assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
+                    driver.destroy(task.id(), true).expect("it can be destroyed");
+                    task.wait_stdout(|text| text == format!("task {number}\n"));
+                    task.remove_cgroups();
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+}

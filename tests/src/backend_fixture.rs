@@ -1,0 +1,236 @@
+//! A real containerd with our backend on top of it, in the test's own process, all in a private root.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use switchyard_containerd::config::{
+    AdvisoriesConfig, BridgeConfig, CgroupConfig, ContainerdConfig, ContainerdMode, DevicesConfig,
+    ImagesConfig, NetworkConfig, RecoveryConfig, RegistryConfig, Runtime,
+};
+use switchyard_containerd::steps::Faults;
+use switchyard_containerd::{Containerd, Settings};
+use switchyard_contract::{Fixture, clear};
+use switchyard_core::backend::Backend;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::{CgroupPlacement, SandboxSpec};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::external_containerd::ExternalContainerd;
+use crate::host::eventually;
+use crate::image::busybox;
+use crate::leak_scan::{LeakScan, NAMESPACE, orphaned_content};
+use crate::prereq;
+use crate::registry::Registry;
+use crate::root::PrivateRoot;
+
+/// The image of every fact.
+const IMAGE: &str = "library/busybox:latest";
+/// How long the logkeeper may take to listen.
+const START: Duration = Duration::from_secs(30);
+/// How long what belongs to no image may take to go.
+const CLEAR_LIMIT: Duration = Duration::from_secs(20);
+
+/// A backend under test, and the world it works on. When it is dropped, and no test has failed on it, all that a test has left is
+/// removed, and then nothing may be left behind.
+#[derive(Debug)]
+pub struct BackendFixture {
+    backend: Mutex<Arc<Containerd>>,
+    faults: Faults,
+    settings: Settings,
+    registry: Registry,
+    logkeeper: InProcessLogkeeper,
+    containerd: ExternalContainerd,
+    // Last: its drop removes what the others live in.
+    root: PrivateRoot,
+}
+
+/// A logkeeper on a thread of the test's own process.
+#[derive(Debug)]
+struct InProcessLogkeeper {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BackendFixture {
+    /// Starts a registry, a containerd, a logkeeper and a backend. Must be called within a tokio runtime.
+    ///
+    /// # Panics
+    /// If a prerequisite is missing (its package is named) or something does not start.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// The same with other settings of the backend.
+    ///
+    /// # Panics
+    /// As [`World::new`].
+    #[must_use]
+    pub fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        let root = PrivateRoot::new();
+        let registry = Registry::start();
+        registry.push(IMAGE, &busybox().build());
+        let mut settings = settings(&root);
+        change(&mut settings);
+        let containerd = ExternalContainerd::start(&root, &settings.address);
+        let keeper = InProcessLogkeeper::start(&root, &settings);
+        let faults = Faults::default();
+        let backend = Mutex::new(Arc::new(open(&settings, &faults)));
+        Self { backend, faults, settings, registry, logkeeper: keeper, containerd, root }
+    }
+
+    /// The private root.
+    #[must_use]
+    pub const fn root(&self) -> &PrivateRoot {
+        &self.root
+    }
+
+    /// The registry, which has the fixture's image.
+    #[must_use]
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The handle by which steps of the backend are made to fail.
+    #[must_use]
+    pub const fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// The backend's settings.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl BackendFixture {
+    /// Removes everything; fails when something is left, in the node or in containerd's store. Takes all images away.
+    #[track_caller]
+    fn assert_leaves_nothing(&self) {
+        if !LeakScan::of(&self.root).is_clean() {
+            Handle::current().block_on(clear(self));
+        }
+        let socket = self.root.containerd_socket().expect("containerd has been started");
+        let mut left = Vec::new();
+        eventually(CLEAR_LIMIT, || {
+            left = orphaned_content(&socket, NAMESPACE);
+            left.is_empty()
+        });
+        assert!(left.is_empty(), "stored for no image:\n  {}", left.join("\n  "));
+    }
+}
+
+impl Default for BackendFixture {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for BackendFixture {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            tokio::task::block_in_place(|| self.assert_leaves_nothing());
+        }
+        self.logkeeper.stop();
+        // The root's drop ends shims and containers; containerd goes first, so that it does not see that.
+        self.containerd.kill();
+    }
+}
+
+fn settings(root: &PrivateRoot) -> Settings {
+    Settings {
+        // No runtime that has to be tried out: the trial would go on in the test's own process when the world ends.
+        containerd: ContainerdConfig {
+            mode: ContainerdMode::Managed,
+            runtimes: BTreeMap::from([("runc".to_owned(), Runtime::default())]),
+            ..ContainerdConfig::default()
+        },
+        network: NetworkConfig {
+            conf_dir: root.cni_conf(),
+            bin_dirs: vec![prereq::CNI_BIN_DIR.into()],
+            bridge: BridgeConfig {
+                name: root.bridge().name().to_owned(),
+                subnets: vec![root.bridge().subnet()],
+                addresses_dir: root.bridge().data_dir().to_owned(),
+                ..BridgeConfig::default()
+            },
+            ..NetworkConfig::default()
+        },
+        devices: DevicesConfig { cdi_spec_dirs: vec![root.cdi()] },
+        images: ImagesConfig::default(),
+        registry: RegistryConfig { config_dirs: vec![root.certs()], ..RegistryConfig::default() },
+        cgroup: CgroupConfig { default_parent: root.cgroup_name(), ..CgroupConfig::default() },
+        advisories: AdvisoriesConfig::default(),
+        recovery: RecoveryConfig { grace_milliseconds: 1000, ..RecoveryConfig::default() },
+        address: root.run().join("containerd/containerd.sock"),
+        state: root.state(),
+        run: root.run(),
+        logkeeper: root.run().join("logkeeper.sock"),
+    }
+}
+
+fn open(settings: &Settings, faults: &Faults) -> Containerd {
+    Containerd::connect_with_faults(settings.clone(), faults.clone())
+        .expect("the settings of a test can work")
+}
+
+impl InProcessLogkeeper {
+    fn start(root: &PrivateRoot, settings: &Settings) -> Self {
+        let state = root.run().join("logkeeper");
+        fs::create_dir_all(&state).expect("the scratch directory can be written");
+        let config = switchyard_logkeeper::Config::new(&settings.logkeeper, state);
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let stopped = async { drop(stopped.await) };
+            runtime
+                .expect("a runtime can be made")
+                .block_on(switchyard_logkeeper::Server::run(&config, stopped))
+                .expect("a logkeeper can run in a fresh directory");
+        });
+        assert!(eventually(START, || settings.logkeeper.exists()), "the logkeeper does not listen");
+        Self { stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[async_trait]
+impl Fixture for BackendFixture {
+    fn backend(&self) -> Arc<dyn Backend> {
+        Arc::clone(&*self.backend.lock().unwrap_or_else(PoisonError::into_inner)) as Arc<dyn Backend>
+    }
+
+    fn image(&self) -> String {
+        self.registry.reference(IMAGE)
+    }
+
+    fn sandbox_spec(&self, name: &str) -> SandboxSpec {
+        SandboxSpec {
+            cgroup: CgroupPlacement::Parent(self.root.cgroup_parent().into()),
+            ..switchyard_contract::specs::sandbox(Owner::Host, name)
+        }
+    }
+
+    async fn reopen(&self) -> Arc<dyn Backend> {
+        *self.backend.lock().unwrap_or_else(PoisonError::into_inner) =
+            Arc::new(open(&self.settings, &self.faults));
+        self.backend()
+    }
+
+    async fn remaining_objects(&self) -> Vec<String> {
+        tokio::task::block_in_place(|| LeakScan::of(&self.root).findings)
+    }
+}

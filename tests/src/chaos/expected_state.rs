@@ -1,0 +1,216 @@
+//! What the clients were told, and what must therefore be true.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use switchyard_proto::cri::v1 as cri;
+
+/// What is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Victim {
+    /// The daemon, which is started again at once, as a service manager would.
+    Daemon,
+    /// The logkeeper, which the daemon starts again.
+    Logkeeper,
+    /// containerd, which is started again by the daemon or by whoever else has started it.
+    Containerd,
+    /// The shim of some container or pod.
+    Shim,
+}
+
+/// What a client was last told of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ObjectState {
+    /// It is there: a ready pod, or a container that was not started.
+    Present,
+    /// It runs; a container that ends by itself may have ended.
+    Running {
+        /// Whether it ends by itself.
+        ends: bool,
+    },
+    /// Its stop was acknowledged, or its end was seen; a container's exit code.
+    Ended(i32),
+    /// A change is under way whose answer is not here yet.
+    Changing,
+    /// Its removal was acknowledged.
+    Gone,
+}
+
+/// A pod or a container.
+#[derive(Debug, Clone)]
+pub(super) struct TrackedObject {
+    pub(super) state: ObjectState,
+    pub(super) is_pod: bool,
+    /// The pod of a container.
+    pub(super) pod_id: Option<String>,
+    /// A shim that it needs was killed: it may have ended by that.
+    pub(super) shim_killed: bool,
+    /// Counts its changes.
+    version: u64,
+}
+
+/// One kill.
+#[derive(Debug, Clone, Copy)]
+struct KillEvent {
+    victim: Victim,
+    at: Instant,
+}
+
+/// What all clients were told, and what was done to them.
+#[derive(Debug, Default)]
+pub(super) struct ExpectedState {
+    objects: Mutex<BTreeMap<String, TrackedObject>>,
+    /// Ids whose shims were killed, also of what no client has been told of yet.
+    killed_shims: Mutex<HashSet<String>>,
+    kills: Mutex<Vec<KillEvent>>,
+}
+
+impl ExpectedState {
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<String, TrackedObject>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn killed_shims(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.killed_shims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, id: &str, home: Option<&str>) {
+        let fact = TrackedObject {
+            state: ObjectState::Present,
+            is_pod: home.is_none(),
+            pod_id: home.map(str::to_owned),
+            shim_killed: self.killed_shims().contains(id)
+                || home.is_some_and(|home| self.is_shim_killed(home)),
+            version: 0,
+        };
+        self.objects().insert(id.to_owned(), fact);
+    }
+
+    pub(super) fn set_state(&self, id: &str, told: ObjectState) {
+        if let Some(fact) = self.objects().get_mut(id) {
+            fact.state = told;
+            fact.version += 1;
+        }
+    }
+
+    pub(super) fn is_shim_killed(&self, id: &str) -> bool {
+        self.objects().get(id).is_some_and(|fact| fact.shim_killed)
+    }
+
+    /// Notes that the shim of this object is killed: it may serve the whole pod.
+    pub(super) fn mark_shim_killed(&self, id: &str) {
+        self.killed_shims().insert(id.to_owned());
+        let mut facts = self.objects();
+        let pod = facts.get(id).and_then(|fact| fact.pod_id.clone()).unwrap_or_else(|| id.to_owned());
+        for (name, fact) in facts.iter_mut() {
+            if *name == id || fact.pod_id.as_ref() == Some(&pod) {
+                fact.shim_killed = true;
+                fact.version += 1;
+            }
+        }
+    }
+
+    pub(super) fn record_kill(&self, victim: Victim) {
+        let kill = KillEvent { victim, at: Instant::now() };
+        self.kills.lock().unwrap_or_else(PoisonError::into_inner).push(kill);
+    }
+
+    /// Whether one of these was killed at or after `since`, less the time that its effects last.
+    pub(super) fn was_killed(&self, victims: &[Victim], since: Instant) -> bool {
+        /// Until the last effect of a kill: containerd is started again and asked, its calls in flight have failed.
+        const KILL_AFTERMATH: Duration = Duration::from_secs(10);
+        since.checked_sub(KILL_AFTERMATH).is_some_and(|since| self.was_killed_after(victims, since))
+    }
+
+    /// Whether one of these was killed at or after `since`.
+    pub(super) fn was_killed_after(&self, victims: &[Victim], since: Instant) -> bool {
+        let kills = self.kills.lock().unwrap_or_else(PoisonError::into_inner);
+        kills.iter().any(|kill| victims.contains(&kill.victim) && kill.at >= since)
+    }
+
+    /// Whether the daemon and the logkeeper may have been dead at one time after `since`: what a container writes last may then
+    /// be lost.
+    pub(super) fn both_killed(&self, since: Instant) -> bool {
+        const BOTH_KILLED_WINDOW: Duration = Duration::from_secs(5);
+        let kills = self.kills.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = |victim| {
+            kills.iter().filter(move |kill| kill.victim == victim && kill.at + BOTH_KILLED_WINDOW >= since)
+        };
+        recent(Victim::Logkeeper).any(|keeper| {
+            recent(Victim::Daemon)
+                .any(|daemon| keeper.at.max(daemon.at) - keeper.at.min(daemon.at) < BOTH_KILLED_WINDOW)
+        })
+    }
+
+    pub(super) fn snapshot(&self) -> BTreeMap<String, TrackedObject> {
+        self.objects().clone()
+    }
+
+    /// What in the lists contradicts what was told both before and after they were asked for.
+    pub(super) fn contradictions(
+        &self,
+        before: &BTreeMap<String, TrackedObject>,
+        pods: &[cri::PodSandbox],
+        containers: &[cri::Container],
+    ) -> Vec<String> {
+        let after = self.snapshot();
+        let mut wrong = duplicates(pods, containers);
+        let pods: HashMap<&str, &cri::PodSandbox> = pods.iter().map(|pod| (pod.id.as_str(), pod)).collect();
+        let containers: HashMap<&str, &cri::Container> =
+            containers.iter().map(|container| (container.id.as_str(), container)).collect();
+        for (id, fact) in before {
+            if after.get(id).is_none_or(|now| now.version != fact.version) {
+                continue;
+            }
+            let listed = if fact.is_pod {
+                pods.get(id.as_str()).map(|pod| pod.state().as_str_name())
+            } else {
+                containers.get(id.as_str()).map(|container| container.state().as_str_name())
+            };
+            if !may_be_listed(fact, listed) {
+                wrong.push(format!(
+                    "{id}: told {:?}, harmed {}, listed as {listed:?}",
+                    fact.state, fact.shim_killed
+                ));
+            }
+        }
+        wrong
+    }
+}
+
+/// Whether something may be listed so, given what was told of it.
+fn may_be_listed(fact: &TrackedObject, listed: Option<&str>) -> bool {
+    let one_of = |states: &[&str]| listed.is_some_and(|state| states.contains(&state));
+    match (fact.state, fact.is_pod) {
+        (ObjectState::Gone, _) => listed.is_none(),
+        (ObjectState::Changing, _) => true,
+        (ObjectState::Present | ObjectState::Running { .. }, true) => {
+            one_of(&["SANDBOX_READY"]) || fact.shim_killed && one_of(&["SANDBOX_NOTREADY"])
+        }
+        (ObjectState::Ended(_), true) => one_of(&["SANDBOX_NOTREADY"]),
+        (ObjectState::Present, false) => one_of(&["CONTAINER_CREATED"]),
+        (ObjectState::Running { ends }, false) => {
+            one_of(&["CONTAINER_RUNNING"]) || (ends || fact.shim_killed) && one_of(&["CONTAINER_EXITED"])
+        }
+        (ObjectState::Ended(_), false) => one_of(&["CONTAINER_EXITED"]),
+    }
+}
+
+/// Names that are listed twice.
+fn duplicates(pods: &[cri::PodSandbox], containers: &[cri::Container]) -> Vec<String> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for pod in pods {
+        let meta = pod.metadata.clone().unwrap_or_default();
+        *seen.entry(format!("pod {} {} {}", meta.name, meta.uid, meta.attempt)).or_default() += 1;
+    }
+    for container in containers {
+        let meta = container.metadata.clone().unwrap_or_default();
+        let name = format!("container {} {} in {}", meta.name, meta.attempt, container.pod_sandbox_id);
+        *seen.entry(name).or_default() += 1;
+    }
+    seen.into_iter()
+        .filter(|(_, times)| *times > 1)
+        .map(|(name, times)| format!("{name} is listed {times} times"))
+        .collect()
+}

@@ -1,0 +1,229 @@
+//! Stands in for another containerd: passes every call on to a real one, but says another version, lacks what it is told to lack, is
+//! late where it is told to be, has a store of sandboxes as later ones have, and can be as one whose database hangs or has no space.
+
+mod store;
+
+use std::convert::Infallible;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tonic::service::Routes;
+use tonic::transport::{Channel, Endpoint, Server};
+use tower::ServiceExt;
+
+use self::store::Sandboxes;
+
+/// The call by which containerd says its version.
+const VERSION: &str = "/containerd.services.version.v1.Version/Version";
+/// The call by which it says what it consists of.
+const PLUGINS: &str = "/containerd.services.introspection.v1.Introspection/Plugins";
+/// The gRPC status of a call that failed for a reason that has no status.
+const UNKNOWN: &str = "2";
+/// The gRPC status of a call that a server does not have.
+const UNIMPLEMENTED: &str = "12";
+/// The gRPC status of a call that was not answered in time.
+const DEADLINE_EXCEEDED: &str = "4";
+/// The gRPC status of a call that the front cannot make sense of.
+const INTERNAL: &str = "13";
+/// No message that the front looks into is larger, in bytes.
+const MAX_MESSAGE: usize = 1 << 20;
+
+/// A front before a containerd. Dropping it closes it.
+pub struct ContainerdProxy {
+    behaviour: Arc<Mutex<ProxyBehaviour>>,
+    hanging: watch::Sender<bool>,
+    _runtime: Runtime,
+}
+
+/// What it shows.
+#[derive(Debug, Default)]
+struct ProxyBehaviour {
+    version: Option<String>,
+    missing: Vec<String>,
+    delayed: Vec<String>,
+    full: Vec<String>,
+    sandboxes: Option<Sandboxes>,
+}
+
+impl fmt::Debug for ContainerdProxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Front").field("shape", &self.behaviour).finish_non_exhaustive()
+    }
+}
+
+impl ContainerdProxy {
+    /// Opens a front on `socket`; what is behind it listens on `upstream`, now or later.
+    ///
+    /// # Panics
+    /// When the socket cannot be made.
+    #[must_use]
+    pub fn start(socket: &Path, upstream: &Path) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime can be made");
+        let shape = Arc::new(Mutex::new(ProxyBehaviour::default()));
+        // One that a dead test left behind.
+        let _ = fs::remove_file(socket);
+        let _entered = runtime.enter();
+        let listener = UnixListener::bind(socket).expect("the scratch directory can be written");
+        let incoming = futures::stream::unfold(listener, async |listener| {
+            let accepted = listener.accept().await.map(|(stream, _)| stream);
+            Some((accepted, listener))
+        });
+        let channel = channel(upstream.to_owned());
+        let shown = Arc::clone(&shape);
+        let hangs = watch::Sender::new(false);
+        let hung = hangs.subscribe();
+        let serve = tower::service_fn(move |request: Request<Body>| {
+            let channel = channel.clone();
+            let shape = Arc::clone(&shown);
+            let mut hung = hung.clone();
+            async move {
+                if request.uri().path() != VERSION {
+                    // The front outlives its server.
+                    let _ = hung.wait_for(|hangs| !hangs).await;
+                }
+                Ok::<_, Infallible>(answer(channel, &shape, request).await)
+            }
+        });
+        let routes = Routes::from(Router::new().fallback_service(serve));
+        runtime.spawn(async move {
+            let served = Server::builder().add_routes(routes).serve_with_incoming(Box::pin(incoming)).await;
+            served.expect("a front that is bound can be served");
+        });
+        drop(_entered);
+        Self { behaviour: shape, hanging: hangs, _runtime: runtime }
+    }
+
+    /// Says this version from now on; `None` is the real one.
+    pub fn set_version(&self, version: Option<&str>) {
+        lock(&self.behaviour).version = version.map(str::to_owned);
+    }
+
+    /// Says its version, and answers nothing else, until it is told to go on.
+    pub fn set_hanging(&self, hangs: bool) {
+        self.hanging.send_replace(hangs);
+    }
+
+    /// Lacks all calls whose path contains one of these from now on.
+    pub fn set_missing(&self, parts: &[&str]) {
+        lock(&self.behaviour).missing = parts.iter().map(|part| (*part).to_owned()).collect();
+    }
+
+    /// Answers all calls whose path contains one of these too late from now on, after they have had their effect.
+    pub fn set_delayed(&self, parts: &[&str]) {
+        lock(&self.behaviour).delayed = parts.iter().map(|part| (*part).to_owned()).collect();
+    }
+
+    /// Has no space for what calls would write whose path contains one of these, from now on.
+    pub fn set_full(&self, parts: &[&str]) {
+        lock(&self.behaviour).full = parts.iter().map(|part| (*part).to_owned()).collect();
+    }
+
+    /// Has a store of sandboxes from now on, which is empty at first.
+    pub fn enable_sandbox_store(&self) {
+        lock(&self.behaviour).sandboxes = Some(Sandboxes::default());
+    }
+
+    /// The ids of what is in its store of sandboxes, sorted.
+    #[must_use]
+    pub fn stored_sandboxes(&self) -> Vec<String> {
+        lock(&self.behaviour).sandboxes.iter().flat_map(Sandboxes::ids).collect()
+    }
+}
+
+fn lock(shape: &Mutex<ProxyBehaviour>) -> MutexGuard<'_, ProxyBehaviour> {
+    shape.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn channel(socket: PathBuf) -> Channel {
+    let connector = tower::service_fn(move |_| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(hyper_util::rt::TokioIo::new) }
+    });
+    Endpoint::from_static("http://localhost")
+        .http2_max_header_list_size(1 << 20)
+        .connect_with_connector_lazy(connector)
+}
+
+async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Request<Body>) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let (version, lacks, late, full, stores) = {
+        let shape = lock(shape);
+        let is_of = |parts: &[String]| parts.iter().any(|part| path.contains(part));
+        let told = [&shape.missing, &shape.delayed, &shape.full].map(|parts| is_of(parts));
+        (shape.version.clone(), told[0], told[1], told[2], shape.sandboxes.is_some())
+    };
+    if lacks {
+        return refusal(UNIMPLEMENTED, "this containerd does not have it");
+    }
+    if full {
+        return refusal(UNKNOWN, "write meta.db: no space left on device");
+    }
+    if let (VERSION, Some(version)) = (path.as_str(), version) {
+        return version_answer(&version);
+    }
+    if stores && path.starts_with(store::SERVICE) {
+        let message = match message(request.into_body()).await {
+            Ok(message) => message,
+            Err(error) => return refusal(INTERNAL, &error),
+        };
+        let mut shape = lock(shape);
+        let sandboxes = shape.sandboxes.as_mut().expect("nobody takes it away again");
+        return match sandboxes.answer(&path, &message) {
+            Ok(answer) => message_answer(&answer),
+            Err(code) => refusal(code, "the store of sandboxes refuses"),
+        };
+    }
+    let response = match channel.oneshot(request.map(tonic::body::Body::new)).await {
+        Ok(response) => response.map(Body::new),
+        Err(error) => return refusal("14", &error.to_string()),
+    };
+    if late {
+        return refusal(DEADLINE_EXCEEDED, "this containerd was too slow");
+    }
+    if !stores || path != PLUGINS {
+        return response;
+    }
+    match message(response.into_body()).await {
+        // What is repeated in a message may be anywhere in it.
+        Ok(plugins) => message_answer(&[plugins, store::plugin()].concat()),
+        Err(error) => refusal(INTERNAL, &error),
+    }
+}
+
+/// The one message of a gRPC body, which is not compressed.
+async fn message(body: Body) -> Result<Vec<u8>, String> {
+    let bytes = axum::body::to_bytes(body, MAX_MESSAGE).await.map_err(|error| error.to_string())?;
+    // A flag and a length are before it.
+    bytes.get(5..).map(<[u8]>::to_vec).ok_or_else(|| "there is no message".to_owned())
+}
+
+/// A gRPC answer with this message.
+fn message_answer(message: &[u8]) -> Response<Body> {
+    let length = u32::try_from(message.len()).expect("messages are short");
+    let frame = [&[0][..], &length.to_be_bytes(), message].concat();
+    let response = Response::builder().header("content-type", "application/grpc").header("grpc-status", "0");
+    response.body(Body::from(frame)).expect("these headers are well-formed")
+}
+
+/// A gRPC answer that has a status only.
+fn refusal(code: &str, message: &str) -> Response<Body> {
+    let response = Response::builder()
+        .header("content-type", "application/grpc")
+        .header("grpc-status", code)
+        .header("grpc-message", message.replace(|c: char| !c.is_ascii_graphic(), "%20"));
+    response.body(Body::empty()).expect("these headers are well-formed")
+}
+
+/// `VersionResponse { version }`.
+fn version_answer(version: &str) -> Response<Body> {
+    message_answer(&store::text(1, version))
+}

@@ -1,0 +1,106 @@
+//! A containerd that nobody manages: started, killed and started again by a test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::unistd::Pid;
+
+use crate::host::eventually;
+use crate::prereq;
+use crate::root::PrivateRoot;
+
+/// How long containerd may take to listen.
+const START: Duration = Duration::from_secs(30);
+
+/// A running containerd with its files in a private root, where a daemon's own would be. Dropping it kills it.
+#[derive(Debug)]
+pub struct ExternalContainerd {
+    child: Child,
+    config: PathBuf,
+    log: PathBuf,
+    socket: PathBuf,
+}
+
+impl ExternalContainerd {
+    /// Starts containerd on this socket.
+    ///
+    /// # Panics
+    /// When it is not installed, or does not listen within half a minute.
+    #[must_use]
+    pub fn start(root: &PrivateRoot, socket: &Path) -> Self {
+        let state = root.state().join("containerd");
+        let run = root.run().join("containerd");
+        fs::create_dir_all(&state).expect("the scratch directory can be written");
+        fs::create_dir_all(&run).expect("the scratch directory can be written");
+        let text = format!(
+            "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = {socket:?}\n\
+             [plugins.\"io.containerd.internal.v1.restart\"]\ninterval = \"1s\"\n",
+            state.join("root"),
+            run.join("state"),
+        );
+        let config = state.join("config.toml");
+        let log = state.join("containerd.log");
+        fs::write(&config, text).expect("the scratch directory can be written");
+        let child = spawn(&config, &log);
+        let started = Self { child, config, log, socket: socket.to_owned() };
+        started.wait();
+        started
+    }
+
+    /// The id of its process.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("Linux keeps process ids below 2^22"))
+    }
+
+    /// Ends it as a crash does, and waits until its process is gone.
+    pub fn kill(&mut self) {
+        // It may be dead already, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Kills it and starts it anew.
+    ///
+    /// # Panics
+    /// As [`Upstream::start`].
+    pub fn restart(&mut self) {
+        self.restart_without_waiting();
+        self.wait();
+    }
+
+    /// Kills it and starts it anew, as a service manager would, without waiting until it listens.
+    ///
+    /// # Panics
+    /// When it is not installed.
+    pub fn restart_without_waiting(&mut self) {
+        self.kill();
+        let _ = fs::remove_file(&self.socket);
+        self.child = spawn(&self.config, &self.log);
+    }
+
+    fn wait(&self) {
+        assert!(eventually(START, || self.socket.exists()), "containerd does not listen after {START:?}");
+    }
+}
+
+impl Drop for ExternalContainerd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(config: &Path, log: &Path) -> Child {
+    let program = prereq::require("containerd", "containerd");
+    let log = fs::File::options().create(true).append(true).open(log);
+    Command::new(program)
+        .arg("--config")
+        .arg(config)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.expect("the scratch directory can be written"))
+        .spawn()
+        .expect("containerd can be run")
+}

@@ -1,0 +1,269 @@
+//! Finds what an instance has left behind, in the kernel, in the file system and in containerd.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::host::{cgroups, mounts, processes, runtimes};
+use crate::prereq;
+use crate::root::PrivateRoot;
+
+/// The namespace that every frontend works in, unless a test configures another.
+pub const NAMESPACE: &str = "k8s.io";
+
+/// What was found below a root at one moment, one readable line each, sorted.
+///
+/// Counted are things that belong to pods and to work in progress. What is expected to stay is not: the daemon,
+/// containerd and the logkeeper, images with their content and their committed snapshots, the bridge itself. What of those belongs to
+/// no image is found by [`ownerless`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeakScan {
+    /// The findings.
+    pub findings: Vec<String>,
+}
+
+impl LeakScan {
+    /// Looks around. Control groups are found by the name that [`PrivateRoot::cgroup_name`] gives.
+    ///
+    /// # Panics
+    /// When `ctr` is not installed.
+    #[must_use]
+    pub fn of(root: &PrivateRoot) -> Self {
+        Self::of_with_ids(root, &[])
+    }
+
+    /// As [`Sweep::take`], and finds control groups named after these ids wherever they are: for pods that were given
+    /// no parent of the root's.
+    ///
+    /// # Panics
+    /// When `ctr` is not installed.
+    #[must_use]
+    pub fn of_with_ids(root: &PrivateRoot, ids: &[&str]) -> Self {
+        let mut findings = Vec::new();
+        let disks = root.disks();
+        for mount in mounts::below(root.path()) {
+            if disks.contains(&mount.point) {
+                continue;
+            }
+            let what = if mount.kind == "nsfs" { "pinned namespace" } else { "mount" };
+            findings.push(format!("{what} {} ({})", mount.point.display(), mount.kind));
+        }
+        findings.extend(root.network().in_use());
+        findings.extend(root.bridge().in_use());
+        for process in processes::belonging_to(root.path()) {
+            let name = process.command.split(' ').next().unwrap_or_default();
+            if name.contains("containerd-shim") {
+                findings.push(format!("shim {}: {}", process.pid, process.command));
+            }
+        }
+        for pid in cgroups::members(&root.cgroup_name()) {
+            findings.push(format!("process {pid} in a control group of the root"));
+        }
+        let own = root.cgroup_name();
+        for group in cgroups::trees_named(&own) {
+            // The parent itself is nobody's in particular: a kubelet makes it, and keeps it. So does a Nomad agent, with the group below
+            // it of the tasks that share their processors.
+            let name = group.file_name().unwrap_or_default().to_string_lossy();
+            let name = name.strip_suffix(".slice").unwrap_or(&name);
+            if name != own && name != "share" {
+                findings.push(format!("control group {}", group.display()));
+            }
+        }
+        for id in ids {
+            findings
+                .extend(cgroups::named(id).iter().map(|group| format!("control group {}", group.display())));
+        }
+        for dir in runtimes::state_dirs_of(root.path()) {
+            findings.push(format!("runtime state {}", dir.display()));
+        }
+        collect_leaked_files(root.path(), &mut findings);
+        if let Some(socket) = root.containerd_socket() {
+            findings.extend(in_containerd(&socket, NAMESPACE));
+        }
+        findings.sort();
+        findings.dedup();
+        Self { findings }
+    }
+
+    /// Whether nothing was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// Fails the test when something was found.
+    ///
+    /// # Panics
+    /// When something was found; the message lists it.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert!(self.findings.is_empty(), "left behind:\n  {}", self.findings.join("\n  "));
+    }
+
+    /// What is in this sweep and was not in `before`.
+    #[must_use]
+    pub fn new_since(&self, before: &Self) -> Vec<String> {
+        self.findings.iter().filter(|finding| !before.findings.contains(finding)).cloned().collect()
+    }
+}
+
+/// What containerd holds for pods and for work in progress, asked with its own command line.
+///
+/// # Panics
+/// When `ctr` is not installed.
+#[must_use]
+pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (what, words) in [
+        ("container", &["containers", "ls", "-q"][..]),
+        ("task", &["tasks", "ls", "-q"]),
+        ("lease", &["leases", "ls", "-q"]),
+    ] {
+        findings.extend(ctr(socket, namespace, words).into_iter().map(|line| format!("{what} {line}")));
+    }
+    if knows_sandboxes() {
+        let lines = ctr(socket, namespace, &["sandboxes", "ls"]);
+        findings.extend(lines.into_iter().skip(1).map(|line| format!("sandbox record {line}")));
+    }
+    for line in ctr(socket, namespace, &["snapshots", "ls"]).iter().skip(1) {
+        // KEY PARENT KIND, where the parent may be empty: committed ones belong to images.
+        if !line.trim_end().ends_with("Committed") {
+            findings.push(format!("snapshot {}", line.split_whitespace().collect::<Vec<_>>().join(" ")));
+        }
+    }
+    for line in ctr(socket, namespace, &["content", "active"]).iter().skip(1) {
+        findings.push(format!("ingest {}", line.split_whitespace().next().unwrap_or_default()));
+    }
+    findings
+}
+
+/// Whether this `ctr` can list the store of sandboxes, which came with containerd 1.7.
+fn knows_sandboxes() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        let help = Command::new(prereq::require("ctr", "containerd")).arg("--help").output();
+        let help = help.expect("ctr was found, so it starts");
+        String::from_utf8_lossy(&help.stdout).contains("sandboxes")
+    })
+}
+
+/// The lines that `ctr` prints; when it fails, one line that says so, which is a finding as well.
+///
+/// # Panics
+/// When `ctr` is not installed.
+#[must_use]
+pub fn ctr(socket: &Path, namespace: &str, words: &[&str]) -> Vec<String> {
+    let output = Command::new(prereq::require("timeout", "coreutils"))
+        .arg("60")
+        .arg(prereq::require("ctr", "containerd"))
+        .args(["--connect-timeout", "10s", "-a"])
+        .arg(socket)
+        .args(["-n", namespace])
+        .args(words)
+        .output()
+        .expect("timeout was found, so it starts");
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr);
+        return vec![
+            "header".to_owned(),
+            format!("unknown: ctr {} failed: {}", words.join(" "), error.trim()),
+        ];
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
+/// The images, blobs and committed snapshots of a containerd: what stays when nothing runs, and must not grow by accident.
+///
+/// # Panics
+/// When `ctr` is not installed.
+#[must_use]
+pub fn stored(socket: &Path, namespace: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (what, words) in [("image", &["images", "ls", "-q"]), ("blob", &["content", "ls", "-q"])] {
+        found.extend(ctr(socket, namespace, words).into_iter().map(|line| format!("{what} {line}")));
+    }
+    let snapshots = ctr(socket, namespace, &["snapshots", "ls"]);
+    let committed = snapshots.iter().filter(|line| line.trim_end().ends_with("Committed"));
+    found.extend(
+        committed.map(|line| format!("snapshot {}", line.split_whitespace().next().unwrap_or_default())),
+    );
+    found.sort();
+    found
+}
+
+/// Removes every image, has containerd collect its garbage, and gives what is stored all the same: content and snapshots that
+/// belong to no image. Whatever the daemon says that it holds: this is asked of containerd alone.
+///
+/// # Panics
+/// When `ctr` is not installed.
+#[must_use]
+pub fn orphaned_content(socket: &Path, namespace: &str) -> Vec<String> {
+    let images = ctr(socket, namespace, &["images", "ls", "-q"]);
+    if !images.is_empty() {
+        let words: Vec<_> =
+            ["images", "rm", "--sync"].into_iter().chain(images.iter().map(String::as_str)).collect();
+        let removed = ctr(socket, namespace, &words);
+        if let Some(failed) = removed.iter().find(|line| line.starts_with("unknown: ")) {
+            return vec![failed.clone()];
+        }
+    }
+    stored(socket, namespace)
+}
+
+/// What of objects, and of work in progress, is in the directories of a daemon: mounts, and files that are named after an id or were never
+/// given their name.
+#[must_use]
+pub fn leaked_files(dir: &Path) -> Vec<String> {
+    let mounts = mounts::below(dir).into_iter();
+    let mut findings: Vec<_> =
+        mounts.map(|mount| format!("mount {} ({})", mount.point.display(), mount.kind)).collect();
+    collect_leaked_files(dir, &mut findings);
+    findings
+}
+
+/// Directories and files named after an id, named pipes, and files that were never given their name: bundles, io directories,
+/// files of sandboxes and logs, unfinished downloads, named volumes.
+fn collect_leaked_files(dir: &Path, findings: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        // It went away just now: nothing is left of it.
+        let Ok(kind) = entry.file_type() else { continue };
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let parent = dir.file_name().unwrap_or_default().to_string_lossy();
+        if kind.is_fifo() {
+            findings.push(format!("named pipe {}", path.display()));
+        } else if kind.is_dir() {
+            if is_id(&name) {
+                findings.push(format!("directory {}", path.display()));
+            } else if name == "volumes" {
+                findings.extend(volumes(&path));
+            } else if name != "snapshots" {
+                // Below it lie the files of images.
+                collect_leaked_files(&path, findings);
+            }
+        } else if matches!(parent.as_ref(), "ns" | "netns" | "namespaces") {
+            findings.push(format!("pin file {}", path.display()));
+        } else if name.split_once('.').is_some_and(|(id, _)| is_id(id)) {
+            findings.push(format!("file {}", path.display()));
+        } else if name.ends_with(".new") {
+            findings.push(format!("file that was never named {}", path.display()));
+        }
+    }
+}
+
+/// Named volumes, and what was to become one, below the directory of all: by owner and name.
+fn volumes(dir: &Path) -> Vec<String> {
+    let owners = fs::read_dir(dir).into_iter().flatten().flatten();
+    let named = owners.flat_map(|owner| fs::read_dir(owner.path()).into_iter().flatten().flatten());
+    named.map(|volume| format!("volume {}", volume.path().display())).collect()
+}
+
+fn is_id(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}

@@ -1,0 +1,32 @@
+//! Where an agent is at work: its directory, the daemon that it asks, and the control group that its tasks' are below.
+
+use std::path::PathBuf;
+
+use crate::root::PrivateRoot;
+
+/// The place of one agent. Another life of it has the same.
+#[derive(Debug, Clone)]
+pub struct AgentPaths {
+    /// Below it are its plugins and its allocations.
+    pub dir: PathBuf,
+    /// Where the daemon listens.
+    pub socket: PathBuf,
+    /// Its control group, below the root of the hierarchy.
+    pub cgroup: String,
+}
+
+impl From<&PrivateRoot> for AgentPaths {
+    fn from(root: &PrivateRoot) -> Self {
+        Self {
+            dir: root.path().to_owned(),
+            socket: root.run().join("nomad.sock"),
+            cgroup: root.cgroup_name(),
+        }
+    }
+}
+
+impl From<&Self> for AgentPaths {
+    fn from(place: &Self) -> Self {
+        place.clone()
+    }
+}

@@ -1,0 +1,121 @@
+//! Reads a pipe or FIFO on a thread of its own, until its end or until it is told to stop.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+/// How often a pipe is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Reads until its end. Dropping it closes the pipe.
+#[derive(Debug)]
+pub(super) struct PipeReader {
+    state: Arc<PipeState>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Whether the end of all writers is the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnEof {
+    /// Of a pipe it is.
+    EndOfInput,
+    /// Of a FIFO it is not: another writer may come.
+    Ignored,
+}
+
+#[derive(Debug, Default)]
+struct PipeState {
+    stop: AtomicBool,
+    read: Mutex<PipeContent>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct PipeContent {
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+// === impl Pump ===
+
+impl PipeReader {
+    pub(super) fn start(fd: OwnedFd, eof: OnEof) -> Self {
+        let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL).expect("a pipe has flags"));
+        fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).expect("a pipe's flags can be set");
+        let state = Arc::new(PipeState::default());
+        let shared = Arc::clone(&state);
+        let thread = std::thread::spawn(move || shared.read_loop(File::from(fd), eof));
+        Self { state, thread: Some(thread) }
+    }
+
+    /// What has been read so far.
+    pub(super) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.state.lock().bytes).into_owned()
+    }
+
+    /// Whether its end was seen.
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.lock().ended
+    }
+
+    /// Waits until `condition` holds of what was read, or the end was seen; whether it holds.
+    pub(super) fn wait(&self, limit: Duration, mut condition: impl FnMut(&str) -> bool) -> bool {
+        let read = self.state.lock();
+        let holds = |read: &mut PipeContent| condition(&String::from_utf8_lossy(&read.bytes));
+        let mut holds = holds;
+        let waited = self
+            .state
+            .changed
+            .wait_timeout_while(read, limit, |read| !read.ended && !holds(read))
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut read = waited.0;
+        holds(&mut read)
+    }
+}
+
+impl Drop for PipeReader {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            // It panics over nothing that it reads.
+            let _ = thread.join();
+        }
+    }
+}
+
+// === impl State ===
+
+impl PipeState {
+    fn lock(&self) -> MutexGuard<'_, PipeContent> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_loop(&self, mut file: File, eof: OnEof) {
+        let mut chunk = vec![0; 64 << 10];
+        while !self.stop.load(Ordering::SeqCst) {
+            match file.read(&mut chunk) {
+                Ok(0) if eof == OnEof::EndOfInput => break,
+                Ok(0) => std::thread::sleep(POLL_INTERVAL),
+                Ok(count) => {
+                    self.lock().bytes.extend_from_slice(&chunk[..count]);
+                    self.changed.notify_all();
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let mut fds = [nix::poll::PollFd::new(file.as_fd(), nix::poll::PollFlags::POLLIN)];
+                    // Whatever comes of it, the next read tells.
+                    let _ = nix::poll::poll(&mut fds, 20_u16);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+}
