@@ -231,7 +231,7 @@ fn manifest_of(image: &FakeImage) -> String {
     digest_of(&format!("manifest of {}", image.content))
 }
 
-// === impl ImageStore for Fake ===
+// === impl Fake ===
 
 #[async_trait]
 impl ImageStore for Fake {

@@ -354,7 +354,7 @@ impl Session {
     }
 }
 
-// === impl Entered ===
+// === impl CallGuard ===
 
 impl CallGuard<'_> {
     /// The error that the test wants of this call.

@@ -88,7 +88,7 @@ impl FakeSandbox {
     }
 }
 
-// === impl World ===
+// === impl FakeState ===
 
 impl FakeState {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -43,7 +43,7 @@ mod task;
 mod volume;
 
 pub use exec::ExecOutput;
-pub use lease::Leased;
+pub use lease::{Leased, ResourceUse};
 pub use ledger::LedgerReport;
 pub use limits::{Limits, NamedDevices};
 

@@ -1,11 +1,11 @@
-//! Sees a kubelet come: one task that watches the kubelet's directory for `kubelet.sock`.
+//! Notices when a kubelet starts: one task that watches the kubelet's directory for `kubelet.sock`.
 //!
-//! A kubelet that starts deletes all sockets in its directory, makes `kubelet.sock`, and admits its pods 8 to 85 ms later. A pod whose
-//! containers have ended and whose devices nobody has registered by then is rejected for good, so it is inotify that tells of the socket,
-//! and not a look now and then.
-//! There is such a look besides, each second: for a directory that was mounted over, which no event tells of.
+//! A kubelet that starts deletes all sockets in its directory, creates `kubelet.sock`, and admits its pods 8
+//! to 85 ms later. A pod whose containers have exited and whose resource is not registered by then is
+//! rejected for good. Polling would be too slow, so the socket is watched with inotify. The task also polls
+//! once a second, because a mount over the directory causes no inotify event.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use switchyard_core::gateway::ResourceUse;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
@@ -27,13 +28,13 @@ use crate::urgency::Urgent;
 /// The kubelet's socket, in its directory.
 const KUBELET: &str = "kubelet.sock";
 
-/// Between two looks for what no event tells of.
+/// Pause between two checks for changes that cause no event.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Before the next attempt to watch after one that failed.
+/// Pause before the next attempt to watch the directory, after one that failed.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What is made in the directory, and what is done to the directory.
+/// The watched events: changes in the directory, and changes of the directory itself.
 const INSIDE: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::DELETE)
@@ -42,28 +43,28 @@ const INSIDE: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
 
-/// The watch is of another directory than the one that the path leads to.
+/// The events after which the path may lead to another directory than the watched one.
 const GONE: ReadFlags =
     ReadFlags::DELETE_SELF.union(ReadFlags::MOVE_SELF).union(ReadFlags::IGNORED).union(ReadFlags::UNMOUNT);
 
-/// How many bytes of events are read at once. One takes up to 272.
+/// The size of the buffer for events, in bytes. One event takes up to 272.
 const BUFFER: usize = 4096;
 
-/// A kubelet that has made its socket.
+/// A kubelet, known by the socket that it has created.
 #[derive(Debug, Clone)]
 pub(crate) struct Kubelet {
-    /// Another one for each socket that was made, ascending.
+    /// Increases with each socket that is created.
     pub(crate) generation: u64,
-    /// Connects when it is first used, and again after the connection has ended.
+    /// Connects on first use, and again after the connection has ended.
     pub(crate) channel: Channel,
-    /// Which resources are registered with it first.
+    /// The resources that are registered with it first.
     pub(crate) urgent: Urgent,
 }
 
 /// The newest kubelet; `None` while there is no socket.
 pub(crate) type Kubelets = watch::Receiver<Option<Kubelet>>;
 
-/// What tells files of one name apart.
+/// Tells files of the same name apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -71,37 +72,38 @@ struct Identity {
     made: (i64, i64),
 }
 
-/// What is known of the socket.
+/// The state of the watch of the socket.
 struct SocketWatcher<'a> {
     directory: &'a Path,
     last_seen: Option<Identity>,
     generation: u64,
     kubelets: &'a watch::Sender<Option<Kubelet>>,
-    urgent: &'a (dyn Fn() -> BTreeSet<String> + Send + Sync),
+    urgent: &'a (dyn Fn() -> BTreeMap<String, ResourceUse> + Send + Sync),
 }
 
-/// An inotify instance that tokio waits for.
+/// An inotify instance, polled by tokio.
 struct Events(AsyncFd<OwnedFd>);
 
-/// Something that happened in a directory, or to it.
+/// An event in a directory, or of the directory itself.
 struct Event {
     flags: ReadFlags,
-    /// It is about the kubelet's socket.
+    /// The event concerns kubelet.sock.
     of_kubelet: bool,
 }
 
-/// Follows the kubelet's socket in this directory, which need not be there yet, for as long as it is polled. `urgent` are the resources
-/// that are to be registered first with a kubelet that comes now. Cancel-safe.
+/// Follows the kubelet's socket in this directory, which need not exist yet, for as long as the future is
+/// polled. `urgent` returns the resources that are to be registered first with a kubelet that starts now.
+/// Cancel-safe.
 pub(crate) async fn follow(
     directory: PathBuf,
-    told: watch::Sender<Option<Kubelet>>,
-    urgent: impl Fn() -> BTreeSet<String> + Send + Sync,
+    sender: watch::Sender<Option<Kubelet>>,
+    urgent: impl Fn() -> BTreeMap<String, ResourceUse> + Send + Sync,
 ) {
     let mut follower = SocketWatcher {
         directory: &directory,
         last_seen: None,
         generation: 0,
-        kubelets: &told,
+        kubelets: &sender,
         urgent: &urgent,
     };
     let mut warned = false;
@@ -117,7 +119,7 @@ pub(crate) async fn follow(
             }
             Err(error) => {
                 if !std::mem::replace(&mut warned, true) {
-                    tracing::warn!(directory = %directory.display(), %error, "the kubelet's directory cannot be watched, and is looked at each second");
+                    tracing::warn!(directory = %directory.display(), %error, "cannot watch the kubelet's directory; it is polled each second instead");
                 }
                 follower.check_socket();
                 tokio::time::sleep(POLL).await;
@@ -126,11 +128,11 @@ pub(crate) async fn follow(
     }
 }
 
-/// Returns when a directory may have been made, at the latest after a moment.
+/// Returns when the directory may have been created, and after [`POLL`] at the latest.
 async fn wait_for(directory: &Path) {
     let nearest = directory.ancestors().skip(1).find(|path| path.is_dir()).unwrap_or(Path::new("/"));
     match Events::of(nearest) {
-        // It, or a directory on the way to it, may have been made before the watch was.
+        // The directory, or one of its parents, may have been created before the watch was in place.
         Ok(events) if !directory.exists() => {
             let _ = timeout(POLL, events.next()).await;
         }
@@ -139,10 +141,10 @@ async fn wait_for(directory: &Path) {
     }
 }
 
-// === impl Follower ===
+// === impl SocketWatcher ===
 
 impl SocketWatcher<'_> {
-    /// Follows the events of the directory until it is another one.
+    /// Follows the events of the directory until the path leads to another directory.
     async fn watch_events(&mut self, events: &Events) {
         let watched = identity(self.directory);
         self.check_socket();
@@ -155,7 +157,8 @@ impl SocketWatcher<'_> {
                             return;
                         }
                         if of_kubelet && what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
-                            // The next one may be the same to every look: numbers and times are used again.
+                            // The next socket may have the same identity: inode numbers are reused, and
+                            // timestamps may be equal.
                             self.last_seen = None;
                         }
                         if of_kubelet || what.contains(ReadFlags::QUEUE_OVERFLOW) {
@@ -164,12 +167,12 @@ impl SocketWatcher<'_> {
                     }
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(directory = %self.directory.display(), %error, "the watch of the kubelet's directory broke off and is made anew");
+                    tracing::warn!(directory = %self.directory.display(), %error, "the watch of the kubelet's directory failed and is set up again");
                     tokio::time::sleep(RETRY).await;
                     return;
                 }
                 Err(_) => {
-                    // Mounts and unmounts over the directory.
+                    // Detects mounts over the directory, and unmounts.
                     if identity(self.directory).map(Identity::device_and_inode)
                         != watched.map(Identity::device_and_inode)
                     {
@@ -181,7 +184,7 @@ impl SocketWatcher<'_> {
         }
     }
 
-    /// Tells what is there, if it is another than before.
+    /// Publishes the current socket, if it is another one than before.
     fn check_socket(&mut self) {
         let path = self.directory.join(KUBELET);
         let now = fs::symlink_metadata(&path).ok().filter(|found| found.file_type().is_socket());
@@ -192,7 +195,7 @@ impl SocketWatcher<'_> {
         self.last_seen = now;
         self.kubelets.send_replace(now.map(|_| {
             self.generation += 1;
-            tracing::debug!(socket = %path.display(), generation = self.generation, "a kubelet has made its socket");
+            tracing::debug!(socket = %path.display(), generation = self.generation, "a kubelet has created its socket");
             Kubelet {
                 generation: self.generation,
                 channel: registration::channel(path),
@@ -210,7 +213,7 @@ impl Identity {
         Self { device: metadata.dev(), inode: metadata.ino(), made }
     }
 
-    /// Which directory it is, whatever happens in it.
+    /// Identifies a directory, independent of changes of its contents.
     const fn device_and_inode(self) -> (u64, u64) {
         (self.device, self.inode)
     }
@@ -223,7 +226,7 @@ fn identity(path: &Path) -> Option<Identity> {
 // === impl Events ===
 
 impl Events {
-    /// Events of a directory that is there.
+    /// Watches an existing directory.
     #[expect(
         deprecated,
         reason = "the other way is not safe code, and an OwnedFd is what this one needs to be sound"
@@ -234,7 +237,7 @@ impl Events {
         Ok(Self(AsyncFd::with_interest(inotify, Interest::READABLE)?))
     }
 
-    /// The next events, in their order. Cancel-safe.
+    /// The next events, in order. Cancel-safe.
     async fn next(&self) -> io::Result<Vec<Event>> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -245,7 +248,7 @@ impl Events {
     }
 }
 
-/// The events that there are.
+/// Reads the events that are queued.
 ///
 /// # Errors
 /// `WouldBlock` if there are none.

@@ -1,4 +1,5 @@
-//! Brings the parts up: one plugin for each resource of the inventory, and what they have in common.
+//! Starts the parts of the frontend: one plugin for each resource of the inventory, and what the plugins
+//! share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,10 +24,10 @@ use crate::listing::{Groups, Listing, Offer, RESOURCES_MAX, resources};
 use crate::pod_resources;
 use crate::registration::Resource;
 
-/// How long the servers may take to end.
+/// How long the servers of the endpoints may take to shut down.
 const CLOSE: Duration = Duration::from_secs(3);
 
-/// Puts layers around the services of a socket.
+/// Wraps the services of a socket in layers.
 pub type Observe = Arc<dyn Fn(Routes) -> Routes + Send + Sync>;
 
 /// Offers the devices of a scope to the kubelet.
@@ -38,51 +39,52 @@ pub struct Frontend {
     listing_each: Duration,
 }
 
-/// Counts the resources, and those that a kubelet follows. Clones are the same.
+/// Counts the resources, and those for which a kubelet has an open stream. Clones share the counts.
 #[derive(Debug, Clone, Default)]
 pub struct Registrations(Arc<[AtomicUsize; 2]>);
 
-/// A resource that a kubelet follows, until it is dropped.
+/// Counts a resource as followed by a kubelet until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Registered(Registrations);
 
-/// What all resources have in common.
+/// What all resources share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) observe: Observe,
     pub(crate) registrations: Registrations,
-    /// Between two lists of what the kubelet's pods have.
+    /// Pause between two List calls to the kubelet's pod resources API.
     pub(crate) listing_each: Duration,
-    /// The servers of endpoints.
+    /// The tasks that serve endpoints.
     pub(crate) tasks: TaskTracker,
 }
 
-/// The resources that are offered, and the tasks that do it.
+/// The resources that are offered, and the tasks that offer them.
 struct OfferedResources {
     scope: Scope,
     shared: Arc<Shared>,
     published: BTreeMap<String, PublishedResource>,
     names: watch::Sender<BTreeSet<String>>,
-    /// Told by the watch of the directory, which begins with the first resource.
+    /// Sent by the task that watches the kubelet's directory; it is started with the first resource.
     kubelets: Option<Kubelets>,
     tasks: JoinSet<()>,
-    /// How many slots had no place in the last update.
+    /// How many slots were left out of the listings in the last update.
     left_out: usize,
 }
 
-/// What was told of a resource last.
+/// The last published listing of a resource.
 struct PublishedResource {
     listing: watch::Sender<Arc<Listing>>,
-    /// What that was made from.
+    /// The groups that the listing was made from.
     groups: Groups,
-    /// The slots that have no place in it.
+    /// The slots that did not fit into the listing.
     left_out: Vec<String>,
 }
 
 // === impl Frontend ===
 
 impl Frontend {
-    /// Offers the devices of `scope`, which ought to be that of [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes).
+    /// Offers the devices of `scope`, which ought to be that of
+    /// [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes).
     #[must_use]
     pub fn new(scope: Scope, config: Config) -> Self {
         Self {
@@ -94,29 +96,29 @@ impl Frontend {
         }
     }
 
-    /// The same with layers around its services.
+    /// Wraps the services of all endpoints in layers.
     #[must_use]
     pub fn observed(self, observe: Observe) -> Self {
         Self { observe, ..self }
     }
 
-    /// The same, which asks the kubelet so often what its pods have.
+    /// Sets the pause between two List calls to the kubelet's pod resources API.
     #[must_use]
     pub fn listing_each(self, listing_each: Duration) -> Self {
         Self { listing_each, ..self }
     }
 
-    /// How many resources are offered, and are followed.
+    /// How many resources are offered, and for how many of them a kubelet has an open stream.
     #[must_use]
     pub fn registrations(&self) -> Registrations {
         self.registrations.clone()
     }
 
-    /// Offers what there is as soon as it is known who has which device, until `stop`. Then streams end, and calls in flight are given a
-    /// moment.
+    /// Offers the devices of the inventory, once the gateway has recovered which device belongs to which
+    /// lease, until `stop`. Then streams end, and calls in flight get 3 s to finish.
     ///
     /// # Panics
-    /// If a part of it does.
+    /// If one of its tasks panics.
     pub async fn serve(self, stop: CancellationToken) {
         let Self { scope, config, observe, registrations, listing_each } = self;
         let tasks = TaskTracker::new();
@@ -133,7 +135,10 @@ impl Frontend {
         stop.run_until_cancelled(offered.run()).await;
         tasks.close();
         if timeout(CLOSE, tasks.wait()).await.is_err() {
-            tracing::debug!(left = tasks.len(), "servers of device plugins are cut off");
+            tracing::debug!(
+                left = tasks.len(),
+                "device plugin servers did not shut down in time and are aborted"
+            );
         }
     }
 }
@@ -147,13 +152,13 @@ impl fmt::Debug for Frontend {
 // === impl Registrations ===
 
 impl Registrations {
-    /// How many resources there are to offer.
+    /// How many resources are offered.
     #[must_use]
     pub fn resources(&self) -> usize {
         self.0[0].load(Ordering::Relaxed)
     }
 
-    /// How many of them a kubelet follows.
+    /// For how many of them a kubelet has an open stream.
     #[must_use]
     pub fn followed(&self) -> usize {
         self.0[1].load(Ordering::Relaxed)
@@ -171,13 +176,14 @@ impl Drop for Registered {
     }
 }
 
-// === impl Offered ===
+// === impl OfferedResources ===
 
 impl OfferedResources {
-    /// Follows the inventory. Cancel-safe; its tasks end with it.
+    /// Follows the inventory. Cancel-safe; the tasks that it has spawned end with the future.
     async fn run(mut self) {
-        // A first list in which a device of another owner is healthy would give it out twice; one in which all are unhealthy would have a
-        // kubelet that starts reject its pods.
+        // Before recovery it is unknown who has which device. A first list in which a device of another owner
+        // is healthy would give it out twice; a list in which all devices are unhealthy would make a starting
+        // kubelet reject its pods.
         self.scope.recovered().await;
         let mut devices = self.scope.devices();
         loop {
@@ -187,7 +193,7 @@ impl OfferedResources {
             }
             tokio::select! {
                 changed = devices.changed() => if changed.is_err() {
-                    // The gateway looks no more: it stays as it is.
+                    // The gateway updates the inventory no longer: the listings stay as they are.
                     while let Some(ended) = self.tasks.join_next().await {
                         check(ended);
                     }
@@ -200,8 +206,8 @@ impl OfferedResources {
 
     async fn update(&mut self, inventory: &Inventory) {
         let mut resources = resources(inventory);
-        for (name, told) in &mut self.published {
-            told.update(resources.remove(name.as_str()).unwrap_or_default());
+        for (name, published) in &mut self.published {
+            published.update(resources.remove(name.as_str()).unwrap_or_default());
         }
         let mut new = Vec::new();
         for (name, groups) in resources {
@@ -212,17 +218,18 @@ impl OfferedResources {
                 );
                 break;
             }
-            let mut told = PublishedResource::new();
-            told.update(groups);
-            new.push((name, told.listing.subscribe()));
-            self.published.insert(name.to_owned(), told);
+            let mut published = PublishedResource::new();
+            published.update(groups);
+            new.push((name, published.listing.subscribe()));
+            self.published.insert(name.to_owned(), published);
         }
-        let left_out: Vec<&String> = self.published.values().flat_map(|told| &told.left_out).collect();
+        let left_out: Vec<&String> =
+            self.published.values().flat_map(|published| &published.left_out).collect();
         if left_out.len() > self.left_out {
             tracing::warn!(
                 devices = left_out.len(),
                 first = left_out[0],
-                "devices are not offered to the kubelet: their ids are longer than it takes, or there are more than it takes in one message"
+                "devices are not offered to the kubelet: their ids are longer than it accepts, or they do not fit into one message"
             );
         }
         self.left_out = left_out.len();
@@ -233,13 +240,14 @@ impl OfferedResources {
             *known = names;
             is_new
         });
-        // Only now: which of them a kubelet is registered with first is asked when it is seen.
+        // Resources are added after all are known: which ones are registered first is decided when the
+        // kubelet is seen.
         for (name, listing) in new {
             self.add(name, listing).await;
         }
     }
 
-    /// Begins to offer a resource.
+    /// Starts to offer a resource.
     async fn add(&mut self, name: &str, listing: watch::Receiver<Arc<Listing>>) {
         let resource = Resource {
             name: name.into(),
@@ -259,18 +267,24 @@ impl OfferedResources {
         };
     }
 
-    /// Begins to watch for the kubelet.
+    /// Starts the task that watches for the kubelet.
     async fn begin(&mut self) -> Kubelets {
         let Config { enabled: _, directory, plugin_watcher_directory, pod_resources_socket } =
             self.shared.config.clone();
         endpoint::remove_stale(plugin_watcher_directory.as_ref().unwrap_or(&directory)).await;
-        let (told, kubelets) = watch::channel(None);
+        let (sender, kubelets) = watch::channel(None);
         if plugin_watcher_directory.is_none() {
             let scope = self.scope.clone();
             let names = self.names.subscribe();
-            // Of what is offered no more, nothing is registered.
-            let urgent = move || &*names.borrow() & &scope.resources_in_use();
-            self.tasks.spawn(directory::follow(directory, told, urgent));
+            // Resources in use that are no longer offered cannot be registered, so only the intersection is
+            // urgent.
+            let urgent = move || {
+                let offered = names.borrow();
+                let mut in_use = scope.resources_in_use();
+                in_use.retain(|resource, _| offered.contains(resource));
+                in_use
+            };
+            self.tasks.spawn(directory::follow(directory, sender, urgent));
         }
         self.tasks.spawn(pod_resources::follow(
             pod_resources_socket,
@@ -283,15 +297,15 @@ impl OfferedResources {
     }
 }
 
-// === impl Told ===
+// === impl PublishedResource ===
 
 impl PublishedResource {
     fn new() -> Self {
         Self { listing: watch::Sender::new(Arc::default()), groups: Vec::new(), left_out: Vec::new() }
     }
 
-    /// Tells who follows the resource what there is of it now. Groups that are shared with those of before are the same, and nothing of them
-    /// is looked at.
+    /// Publishes the current slots of the resource. If all groups are the same `Arc`s as before, nothing is
+    /// computed.
     fn update(&mut self, groups: Groups) {
         let same = |(one, other): (&Arc<_>, &Arc<_>)| Arc::ptr_eq(one, other);
         if groups.len() == self.groups.len() && groups.iter().zip(&self.groups).all(same) {
@@ -309,7 +323,7 @@ impl PublishedResource {
     }
 }
 
-/// A part that panics ends all.
+/// Propagates the panic of a task.
 fn check(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && let Ok(cause) = error.try_into_panic()

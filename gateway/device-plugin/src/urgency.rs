@@ -1,46 +1,52 @@
-//! Which resources a kubelet that starts is registered with first: those of which its pods may have devices.
+//! The order in which resources are registered with a kubelet that has just started.
 //!
-//! A kubelet admits the pods that it knows within milliseconds of making its socket, and rejects those whose containers have ended and whose
-//! resource is not registered by then. It takes registrations side by side, so that each one takes its time from all others: resources
-//! that no pod waits for are registered when the others are through.
+//! A kubelet admits the pods that it knows within milliseconds after it has created its socket. It rejects a pod whose containers have
+//! ended if a resource of the pod is not registered by then; kubelets before 1.27 reject pods with running containers as well. A kubelet
+//! serves registrations concurrently, so that each registration delays all others. Resources are therefore registered in three groups:
+//! those with a device that waits for a task, those whose devices all have a running task, and those that no task has. A group begins
+//! when the group before it is registered.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use switchyard_core::gateway::ResourceUse;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// How long the resources that no pod waits for may be held up, from when the kubelet was seen. Registrations take some milliseconds: a
-/// kubelet in which one takes so long is busy with something else, or has a fault.
+/// The longest time for which more urgent registrations delay the others, counted from when the kubelet was seen. A registration takes
+/// some milliseconds: a kubelet that needs longer than this for one is busy with something else, or is faulty.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The resources that one kubelet is registered with before all others, as far as they are not yet. Clones are the same.
+/// The resources in use that one kubelet has not been registered with yet. Clones share their state.
 #[derive(Debug, Clone)]
 pub(crate) struct Urgent {
-    pending: Arc<watch::Sender<BTreeSet<String>>>,
+    pending: Arc<watch::Sender<BTreeMap<String, ResourceUse>>>,
     until: Instant,
 }
 
 // === impl Urgent ===
 
 impl Urgent {
-    /// These resources are to be registered with a kubelet that was seen just now.
-    pub(crate) fn new(resources: BTreeSet<String>) -> Self {
-        Self { pending: Arc::new(watch::Sender::new(resources)), until: Instant::now() + PATIENCE }
+    /// These resources are in use while a kubelet has just created its socket.
+    pub(crate) fn new(in_use: BTreeMap<String, ResourceUse>) -> Self {
+        Self { pending: Arc::new(watch::Sender::new(in_use)), until: Instant::now() + PATIENCE }
     }
 
-    /// Returns when a resource may be registered: at once if it is one of these, otherwise when none of these is pending. Cancel-safe.
+    /// Returns when a resource may be registered: when no resource of a more urgent group is pending. Cancel-safe.
     pub(crate) async fn wait_turn(&self, resource: &str) {
         let mut pending = self.pending.subscribe();
-        let may_go = |pending: &BTreeSet<String>| pending.is_empty() || pending.contains(resource);
-        // The sender lives as long as we do.
+        let may_go = |pending: &BTreeMap<String, ResourceUse>| {
+            let most_urgent = pending.values().min();
+            most_urgent.is_none() || pending.get(resource) == most_urgent
+        };
+        // The sender lives as long as `self`.
         let _ = timeout_at(self.until, pending.wait_for(may_go)).await;
     }
 
-    /// The kubelet follows a resource, or has refused it: it holds up no other any more. Idempotent.
+    /// The kubelet follows a resource, or has refused it: the resource delays no other any more. Idempotent.
     pub(crate) fn finish(&self, resource: &str) {
-        self.pending.send_if_modified(|pending| pending.remove(resource));
+        self.pending.send_if_modified(|pending| pending.remove(resource).is_some());
     }
 }
 
@@ -50,25 +56,29 @@ mod tests {
 
     use super::*;
 
-    fn urgent(resources: &[&str]) -> Urgent {
-        Urgent::new(resources.iter().map(|resource| (*resource).to_owned()).collect())
+    fn urgent(waiting: &[&str], running: &[&str]) -> Urgent {
+        let waiting = waiting.iter().map(|resource| ((*resource).to_owned(), ResourceUse::Waiting));
+        let running = running.iter().map(|resource| ((*resource).to_owned(), ResourceUse::Running));
+        Urgent::new(waiting.chain(running).collect())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_resource_waits_for_all_that_are_urgent_and_those_for_none() {
-        let urgent = urgent(&["a", "b"]);
-        let is_its_turn = |resource: &'static str| urgent.wait_turn(resource).now_or_never().is_some();
-        assert!(is_its_turn("a") && is_its_turn("b") && !is_its_turn("c"));
+    async fn a_resource_waits_for_all_that_are_more_urgent() {
+        let urgent = urgent(&["a", "b"], &["c"]);
+        let may_go = |resource: &'static str| urgent.wait_turn(resource).now_or_never().is_some();
+        assert!(may_go("a") && may_go("b") && !may_go("c") && !may_go("d"));
         urgent.finish("a");
-        urgent.finish("c");
-        assert!(is_its_turn("b") && !is_its_turn("c"));
+        urgent.finish("d");
+        assert!(may_go("b") && !may_go("c") && !may_go("d"));
         urgent.finish("b");
-        assert!(is_its_turn("a") && is_its_turn("c"));
+        assert!(may_go("c") && !may_go("a") && !may_go("d"));
+        urgent.finish("c");
+        assert!(may_go("a") && may_go("c") && may_go("d"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_registration_that_hangs_holds_the_others_up_once_and_not_for_long() {
-        let urgent = urgent(&["a"]);
+        let urgent = urgent(&["a"], &[]);
         let began = Instant::now();
         urgent.wait_turn("b").await;
         assert_eq!(began.elapsed(), PATIENCE);
@@ -80,6 +90,6 @@ mod tests {
     fn nothing_waits_where_nothing_is_urgent() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _entered = runtime.enter();
-        assert!(urgent(&[]).wait_turn("a").now_or_never().is_some());
+        assert!(urgent(&[], &[]).wait_turn("a").now_or_never().is_some());
     }
 }

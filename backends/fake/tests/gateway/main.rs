@@ -11,6 +11,7 @@ mod ledger;
 mod model;
 mod node;
 mod ports;
+mod registration_order;
 mod restart;
 mod review;
 mod stopping;

@@ -29,6 +29,15 @@ pub struct Leased {
     pub reservation: Reservation,
 }
 
+/// How a resource is in use. The first is the more urgent one for its orchestrator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ResourceUse {
+    /// A device of it is leased, or was given to a task, and no task that has it runs: its orchestrator is about to start one.
+    Waiting,
+    /// Each of its devices in use has a task that runs.
+    Running,
+}
+
 /// What a task that is being made has.
 #[derive(Debug)]
 pub(super) struct BoundClaims {
@@ -99,17 +108,34 @@ impl Scope {
         lease.map(|lease| ledger.devices.reserve(&lease.slots)).transpose()
     }
 
-    /// The resources of which tasks of this owner may have devices: by its leases, whatever has become of them, and by the records of its tasks,
-    /// also of those whose sandbox has stopped.
+    /// The resources of which tasks of this owner may have devices, each with the state of its tasks: by its leases that are not over, and
+    /// by the records of its tasks, also of those whose sandbox has stopped.
     #[must_use]
-    pub fn resources_in_use(&self) -> BTreeSet<String> {
+    pub fn resources_in_use(&self) -> BTreeMap<String, ResourceUse> {
         let tasks = self.gateway.shared.table.tasks(self.owner);
-        let of_tasks = tasks.iter().flat_map(|task| &task.details.leases).flat_map(|claim| &claim.slots);
         let ledger = self.gateway.ledger();
-        let own = ledger.devices.leases().filter(|(_, lease)| lease.owner == self.owner);
-        let slots = own.flat_map(|(_, lease)| &lease.slots).chain(of_tasks);
-        let resources = slots.filter_map(|slot| ledger.devices.resource_of(slot));
-        resources.filter(|resource| !resource.is_empty()).map(str::to_owned).collect()
+        let mut slots: BTreeMap<&str, ResourceUse> = BTreeMap::new();
+        for (_, lease) in ledger.devices.leases() {
+            if lease.owner == self.owner && lease.state.keeps_slots() {
+                slots.extend(lease.slots.iter().map(|slot| (slot.as_str(), ResourceUse::Waiting)));
+            }
+        }
+        for task in &tasks {
+            for slot in task.details.leases.iter().flat_map(|claim| &claim.slots) {
+                let seen = slots.entry(slot).or_insert(ResourceUse::Waiting);
+                if task.state.is_running() {
+                    *seen = ResourceUse::Running;
+                }
+            }
+        }
+        let mut resources = BTreeMap::new();
+        for (slot, seen) in slots {
+            if let Some(resource) = ledger.devices.resource_of(slot).filter(|resource| !resource.is_empty()) {
+                let known = resources.entry(resource.to_owned()).or_insert(seen);
+                *known = seen.min(*known);
+            }
+        }
+        resources
     }
 
     /// Waits until no sandbox has these slots that something else of this owner is to be made with. Cancel-safe.

@@ -139,6 +139,18 @@ pub struct Granted {
     pub reservation: Reservation,
 }
 
+// === impl LeaseState ===
+
+impl LeaseState {
+    /// Whether no other owner may have the slots of the lease, except for a lease that is contestable.
+    pub(crate) const fn keeps_slots(&self) -> bool {
+        match self {
+            Self::Unbound { .. } | Self::Bound { .. } => true,
+            Self::Released { grace } => *grace,
+        }
+    }
+}
+
 // === impl Devices ===
 
 impl Devices {

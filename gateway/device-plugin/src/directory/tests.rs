@@ -26,8 +26,8 @@ impl Watching {
     /// Watches a directory below a temporary one.
     fn begin(below: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (told, kubelets) = watch::channel(None);
-        let task = tokio::spawn(follow(dir.path().join(below), told, BTreeSet::new));
+        let (sender, kubelets) = watch::channel(None);
+        let task = tokio::spawn(follow(dir.path().join(below), sender, BTreeMap::new));
         Self { dir, kubelets, task }
     }
 
