@@ -1,5 +1,5 @@
-//! What is in a cgroup beyond its usage: processes, open files, devices, huge pages. One pass reads many groups, and what they have in
-//! common once.
+//! Details of a cgroup beyond its usage: processes, open files, devices, huge pages. One pass reads many
+//! groups, and what they have in common only once.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,17 +15,17 @@ use crate::process::{open_files, open_files_limit};
 use crate::reader::{Reader, read_if_there, read_parsed};
 use crate::usage::least;
 
-/// What limits the threads of the whole node.
+/// The kernel's limits on the threads of the whole node.
 const NODE_LIMITS: [&str; 2] = ["/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max"];
 
-/// One pass over many groups. What it has read stands for as long as it lives, so make a new one each time.
+/// One pass over many groups. It caches what groups have in common, so make a new one each time.
 #[derive(Debug)]
 pub struct Pass<'a> {
     reader: &'a Reader,
-    /// The least limit on threads at and above a directory.
+    /// The lowest limit on threads of a group and its ancestors, by the group's path.
     thread_limits: HashMap<PathBuf, Option<u64>>,
     device_names: HashMap<(u64, u64), String>,
-    /// The sizes of huge pages that a directory of a group has files for.
+    /// The sizes of huge pages for which groups have files.
     page_sizes: Option<Vec<String>>,
 }
 
@@ -34,13 +34,14 @@ impl<'a> Pass<'a> {
         Self { reader, thread_limits: HashMap::new(), device_names: HashMap::new(), page_sizes: None }
     }
 
-    /// What is in `group`, whose main process is `main`; `None` if it is gone. Blocks on nothing but the kernel.
+    /// The details of `group`, whose main process is `main`; `None` if it does not exist. Blocks only on
+    /// reads of kernel files.
     ///
     /// # Errors
-    /// [`Error::File`](crate::Error::File) if a file that is there cannot be read.
+    /// [`Error::File`](crate::Error::File) if an existing file cannot be read.
     pub fn detail(&mut self, group: &Group, main: Option<u32>) -> Result<Option<Detail>> {
         let Some(pids) = self.reader.procs(group)? else { return Ok(None) };
-        // One that ended since the list was read has closed its files.
+        // A process that has exited since the list was read has no open files.
         let open: Vec<_> = pids.iter().filter_map(|pid| open_files(*pid)).collect();
         let seen = !open.is_empty();
         Ok(Some(Detail {
@@ -91,7 +92,7 @@ impl<'a> Pass<'a> {
         Ok(all)
     }
 
-    /// The least limit on threads: of the group, the groups above, and the node.
+    /// The lowest limit on threads: of the group, its ancestors, and the node.
     fn threads_limit(&mut self, group: &Group) -> Result<Option<u64>> {
         let own = match self.reader.existing("pids", group) {
             Some(dir) => read_parsed(&dir.join("pids.max"), limit_v2)?,
@@ -104,7 +105,7 @@ impl<'a> Pass<'a> {
         Ok(least(own, above))
     }
 
-    /// The same of a group that has others inside, which will ask as well.
+    /// As [`Pass::threads_limit`], cached: for a parent, whose other children will need it too.
     fn limit_above(&mut self, group: &Group) -> Result<Option<u64>> {
         if let Some(known) = self.thread_limits.get(group.relative()) {
             return Ok(*known);
@@ -123,7 +124,8 @@ fn node_limit() -> Result<Option<u64>> {
     Ok(limit)
 }
 
-/// The path of a block device, by its numbers; the numbers themselves where it has none, as those of network file systems.
+/// The path of a block device, by its numbers; the numbers as text if it has no path, as the devices of
+/// network file systems.
 #[must_use]
 pub fn device_name(major: u64, minor: u64) -> String {
     let facts = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).unwrap_or_default();
@@ -133,7 +135,7 @@ pub fn device_name(major: u64, minor: u64) -> String {
     }
 }
 
-/// The sizes of huge pages that are counted, by the names of the files of a group.
+/// The sizes of huge pages that the kernel accounts, from the names of a group's files.
 fn page_sizes(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut sizes: Vec<String> = entries
@@ -141,7 +143,7 @@ fn page_sizes(dir: &Path) -> Vec<String> {
             let name = entry.file_name().into_string().ok()?;
             let size = name.strip_prefix("hugetlb.")?;
             let size = size.strip_suffix(".current").or_else(|| size.strip_suffix(".usage_in_bytes"))?;
-            // Reservations are counted apart, as `2MB.rsvd`.
+            // Reservations have files of their own, as `2MB.rsvd`.
             (!size.contains('.')).then(|| size.to_owned())
         })
         .collect();
@@ -149,7 +151,7 @@ fn page_sizes(dir: &Path) -> Vec<String> {
     sizes
 }
 
-/// I/O by device from `blkio`, with that of the groups inside where the kernel adds it up.
+/// I/O by device from `blkio`, including descendants where the kernel has recursive files.
 fn v1_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
     let read = |name: &str| {
         let whole = read_if_there(&dir.join(format!("blkio.throttle.{name}_recursive")))?;
@@ -191,7 +193,7 @@ fn v2_devices(dir: &Path) -> Result<Vec<DeviceIo>> {
     Ok(devices)
 }
 
-/// The entry of a device, made if it is not there.
+/// The entry of a device, which is added if it is missing.
 fn of(devices: &mut Vec<DeviceIo>, (major, minor): (u64, u64)) -> &mut DeviceIo {
     let at = devices.iter().position(|device| (device.major, device.minor) == (major, minor));
     let at = at.unwrap_or_else(|| {

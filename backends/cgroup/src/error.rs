@@ -1,4 +1,4 @@
-//! What can go wrong with a cgroup.
+//! The errors of operations on cgroups.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,30 +8,30 @@ use switchyard_core::ErrorKind;
 /// The result of every fallible function of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something could not be done with a cgroup.
+/// Why an operation on a cgroup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file of the kernel could not be read or written, though it is there.
-    #[error("{} cannot be used", path.display())]
+    /// An existing file of the kernel could not be read or written.
+    #[error("{} cannot be read or written", path.display())]
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// No cgroup hierarchy is mounted.
     #[error("no cgroup hierarchy is mounted; mount one below /sys/fs/cgroup")]
     NoHierarchy,
-    /// The text names no cgroup.
-    #[error("{text:?} names no cgroup: {why}")]
+    /// The text does not name a cgroup.
+    #[error("{text:?} does not name a cgroup: {why}")]
     InvalidGroup {
         /// The text.
         text: String,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Its processes fork faster than they can be gone through.
+    /// Its processes fork faster than they can be changed.
     #[error("processes of cgroup {group} are forked faster than they can be changed")]
     Restless {
         /// The cgroup.
@@ -40,9 +40,9 @@ pub enum Error {
     /// It still has processes after all attempts to remove it.
     #[error("cgroup {} still has processes; kill them first", path.display())]
     Busy {
-        /// The directory that is left.
+        /// The directory that was not removed.
         path: PathBuf,
-        /// What the kernel said last.
+        /// The last error of the kernel.
         #[source]
         source: io::Error,
     },

@@ -1,4 +1,4 @@
-//! Has the processes of a cgroup stand still, and go on.
+//! Freezes and thaws cgroups.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,38 +9,38 @@ use crate::group::Group;
 use crate::hierarchy::CgroupMode;
 use crate::reader::{Reader, is_gone, read_if_there};
 
-/// Where a group says whether it is to stand still, and where it is told to.
+/// The files of a group that show and set whether it is frozen.
 struct FreezerFiles {
     state_file: PathBuf,
     control_file: PathBuf,
-    /// What `told` takes for going on and for standing still.
+    /// The words for `control_file` that thaw and freeze.
     words: [&'static str; 2],
 }
 
 impl Reader {
-    /// Whether `group` itself has been told to stand still, whatever the groups above it have been told; `None` if it is gone or there
-    /// is no freezer.
+    /// Whether freezing of `group` itself was requested, regardless of its ancestors; `None` if it does not
+    /// exist or there is no freezer.
     ///
     /// # Errors
-    /// [`Error::File`] for what the kernel says.
+    /// [`Error::File`] for an error of the kernel.
     pub fn is_frozen(&self, group: &Group) -> Result<Option<bool>> {
         let Some(files) = self.freezer(group) else { return Ok(None) };
         Ok(read_if_there(&files.state_file)?.map(|text| text.trim() == "1"))
     }
 
-    /// Tells the processes of `group` to stand still, or to go on. It does not wait until they do. Idempotent; nothing if the group is
-    /// gone.
+    /// Requests that `group` be frozen, or thawed if `frozen` is false. Does not wait until its processes
+    /// are. Idempotent; does nothing if the group does not exist.
     ///
     /// # Errors
-    /// [`Error::File`] for what the kernel says.
-    pub fn freeze(&self, group: &Group, still: bool) -> Result<()> {
+    /// [`Error::File`] for an error of the kernel.
+    pub fn freeze(&self, group: &Group, frozen: bool) -> Result<()> {
         let Some(files) = self.freezer(group) else { return Ok(()) };
-        let word = files.words[usize::from(still)];
-        let told = OpenOptions::new()
+        let word = files.words[usize::from(frozen)];
+        let written = OpenOptions::new()
             .write(true)
             .open(&files.control_file)
             .and_then(|mut file| file.write_all(word.as_bytes()));
-        match told {
+        match written {
             Err(fault) if is_gone(&fault) => Ok(()),
             Err(source) => Err(Error::File { path: files.control_file, source }),
             Ok(()) => Ok(()),

@@ -1,12 +1,14 @@
-//! What holds for any text in the files of control groups and of `/proc`. Called by fuzz targets and tests alone.
+//! Fuzz targets: properties that hold for any text in the files of cgroups and of `/proc`. Called only by
+//! fuzzers and tests.
 
 use crate::hierarchy::Hierarchy;
 use crate::{net, parse};
 
-/// Reads bytes as each of the files: nothing comes out that was not in, and a mount table without a hierarchy is refused.
+/// Reads bytes as each of the files: no parser returns more entries than there are lines, and a mount table
+/// without a hierarchy is refused.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn files(data: &[u8]) {
     let text = &*String::from_utf8_lossy(data);
     let lines = text.lines().count();

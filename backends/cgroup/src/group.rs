@@ -1,22 +1,22 @@
-//! Names of cgroups: paths below the root, and what systemd makes of a slice and a scope.
+//! Paths of cgroups below the root, and the paths to which systemd expands slices and scopes.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// A cgroup other than the root, by its path below the root of every hierarchy.
+/// A cgroup other than the root, identified by its path below the root of every hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Group {
     relative: PathBuf,
 }
 
 impl Group {
-    /// The cgroup that a runtime makes of `linux.cgroupsPath`: a path, or `slice:prefix:id`, for which systemd makes
-    /// the scope `prefix-id.scope` and every slice above.
+    /// The cgroup that a runtime creates for `linux.cgroupsPath`: a path, or `slice:prefix:id`, for which
+    /// systemd creates the scope `prefix-id.scope` and all slices above it.
     ///
     /// # Errors
-    /// [`Error::InvalidGroup`] for the root, a path that goes up, or three parts that systemd would not take.
+    /// [`Error::InvalidGroup`] for the root, a path with `..`, or three parts that systemd would not accept.
     pub fn from_cgroups_path(text: &str) -> Result<Self> {
         let invalid = |why| Error::InvalidGroup { text: text.to_owned(), why };
         if text.starts_with('/') {
@@ -29,7 +29,7 @@ impl Group {
         if id.is_empty() || id.contains('/') || prefix.contains('/') {
             return Err(invalid("prefix and id must be names"));
         }
-        let mut relative = expanded_slice(slice).ok_or_else(|| invalid("its first part is no slice"))?;
+        let mut relative = expanded_slice(slice).ok_or_else(|| invalid("its first part is not a slice"))?;
         relative.push(if prefix.is_empty() { format!("{id}.scope") } else { format!("{prefix}-{id}.scope") });
         Ok(Self { relative })
     }
@@ -37,7 +37,7 @@ impl Group {
     /// The cgroup at `path` below the root.
     ///
     /// # Errors
-    /// [`Error::InvalidGroup`] for the root or a path that goes up.
+    /// [`Error::InvalidGroup`] for the root or a path with `..`.
     pub fn from_path(path: &Path) -> Result<Self> {
         let invalid = |why| Error::InvalidGroup { text: path.display().to_string(), why };
         let mut relative = PathBuf::new();
@@ -45,11 +45,11 @@ impl Group {
             match part {
                 Component::Normal(name) => relative.push(name),
                 Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-                Component::ParentDir => return Err(invalid("it goes up by `..`")),
+                Component::ParentDir => return Err(invalid("it contains `..`")),
             }
         }
         if relative.as_os_str().is_empty() {
-            return Err(invalid("the root is nobody's cgroup"));
+            return Err(invalid("it is the root cgroup"));
         }
         Ok(Self { relative })
     }
@@ -60,7 +60,7 @@ impl Group {
         &self.relative
     }
 
-    /// The cgroup above, unless that is the root.
+    /// The parent; `None` if that is the root.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         let relative = self.relative.parent().filter(|path| !path.as_os_str().is_empty())?;
@@ -74,7 +74,8 @@ impl fmt::Display for Group {
     }
 }
 
-/// The directory of a slice: `a-b.slice` is in `a.slice`, and `-.slice` is the root.
+/// The path of a slice: `a-b.slice` is in `a.slice`, and `-.slice` is the root. `None` if the name is not
+/// that of a slice.
 fn expanded_slice(slice: &str) -> Option<PathBuf> {
     let stem = slice.strip_suffix(".slice").filter(|stem| !stem.is_empty() && !stem.contains('/'))?;
     let mut path = PathBuf::new();

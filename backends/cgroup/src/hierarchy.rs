@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::group::Group;
 
-/// Which kind of hierarchy has the controllers.
+/// The cgroup version of the hierarchies that have the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupMode {
-    /// One hierarchy per controller; also the hybrid layout, where a v2 tree without controllers stands beside them.
+    /// One hierarchy per controller; also the hybrid layout, which has a v2 tree without controllers besides.
     V1,
     /// The unified hierarchy.
     V2,
@@ -21,7 +21,7 @@ pub enum CgroupMode {
 pub struct Mount {
     /// Its controllers, or `name=...`; empty for a v2 tree.
     pub controllers: Vec<String>,
-    /// Which of its cgroups is at the mount point; `/` unless we are in a container.
+    /// The cgroup that is mounted at the mount point; `/` unless this process runs in a container.
     pub root: PathBuf,
     /// The mount point.
     pub path: PathBuf,
@@ -35,7 +35,7 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// The hierarchies that this process sees.
+    /// The hierarchies that are mounted in this process's mount namespace.
     ///
     /// # Errors
     /// [`Error::File`] if `/proc/self/mountinfo` cannot be read, [`Error::NoHierarchy`] if none is mounted.
@@ -53,7 +53,8 @@ impl Hierarchy {
     /// [`Error::NoHierarchy`] if there is none.
     pub fn from_mountinfo(text: &str) -> Result<Self> {
         let mut mounts: Vec<Mount> = text.lines().filter_map(parse_line).collect();
-        // One hierarchy may be mounted several times, for containers too: the node's own place comes first.
+        // A hierarchy may be mounted several times, also for containers: the node's own mount takes
+        // precedence.
         mounts.sort_by_key(|mount| (mount.root != Path::new("/"), !mount.path.starts_with("/sys/fs/cgroup")));
         let mut distinct: Vec<Mount> = Vec::new();
         for mount in mounts {
@@ -64,7 +65,8 @@ impl Hierarchy {
         Self::new(distinct)
     }
 
-    /// The hierarchies of a tree of files: v2 if `cgroup.controllers` is in it, else a v1 hierarchy for each directory.
+    /// The hierarchies in a directory: v2 if it contains `cgroup.controllers`, else one v1 hierarchy for each
+    /// subdirectory.
     ///
     /// # Errors
     /// [`Error::File`] if `root` cannot be read, [`Error::NoHierarchy`] if it is empty.
@@ -104,7 +106,7 @@ impl Hierarchy {
         Ok(Self { mode, mounts })
     }
 
-    /// Which kind has the controllers.
+    /// The cgroup version that has the controllers.
     #[must_use]
     pub fn mode(&self) -> CgroupMode {
         self.mode
@@ -116,7 +118,7 @@ impl Hierarchy {
         &self.mounts
     }
 
-    /// The directory of `group` in the hierarchy of a controller; on v2 there is one for all.
+    /// The directory of `group` in the hierarchy of a controller; on v2 it is the same for all controllers.
     #[must_use]
     pub fn dir(&self, controller: &str, group: &Group) -> Option<PathBuf> {
         let mount = match self.mode {
@@ -128,7 +130,8 @@ impl Hierarchy {
         mount.map(|mount| mount.dir(group))
     }
 
-    /// The directory of `group` in the v2 tree, where one is mounted; in a hybrid layout it has no controllers.
+    /// The directory of `group` in the v2 tree, if one is mounted; in the hybrid layout that has no
+    /// controllers.
     #[must_use]
     pub fn unified(&self, group: &Group) -> Option<PathBuf> {
         self.mounts.iter().find(|mount| mount.controllers.is_empty()).map(|mount| mount.dir(group))
@@ -156,7 +159,7 @@ impl Mount {
     }
 }
 
-/// A line of mountinfo, if it is a cgroup hierarchy, as proc(5) describes it.
+/// Parses a line of mountinfo (see proc(5)); `None` if it is not a cgroup hierarchy.
 fn parse_line(line: &str) -> Option<Mount> {
     // 36 35 98:0 /root /point options optional-fields... - type source super-options
     let (before, after) = line.split_once(" - ")?;
@@ -176,7 +179,8 @@ fn parse_line(line: &str) -> Option<Mount> {
     Some(Mount { controllers, root: unescaped(root), path: unescaped(path) })
 }
 
-/// Options of a v1 hierarchy that are no controllers; those with a value other than `name=` do not occur.
+/// The mount options of a v1 hierarchy that are not controllers; options with a value other than `name=` do
+/// not occur.
 const NO_CONTROLLERS: [&str; 6] = ["rw", "ro", "xattr", "noprefix", "clone_children", "cpuset_v2_mode"];
 
 fn unescaped(text: &str) -> PathBuf {

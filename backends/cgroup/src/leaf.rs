@@ -1,4 +1,5 @@
-//! Groups that somebody else made for one task and removes again: put back as they were, and their processes moved.
+//! Leaf cgroups that a client creates for one task and removes itself: restored after a runtime has changed
+//! or removed them, and processes moved into them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,21 +15,22 @@ use crate::parse;
 use crate::reader::{MAX_DEPTH, Reader, children, is_gone, read_if_there};
 use crate::remove::remove_trees;
 
-/// How often processes are moved while there are still some: a fork amid that stays where its parent was.
+/// How many passes move processes while some are left: a process that is forked during a pass starts in its
+/// parent's old group.
 const PASSES: u32 = 16;
 
 impl Reader {
-    /// The directories of `group` that there are, of all hierarchies.
+    /// The existing directories of `group`, of all hierarchies.
     #[must_use]
     pub fn existing_dirs(&self, group: &Group) -> Vec<PathBuf> {
         self.hierarchy().dirs(group).filter(|dir| dir.is_dir()).collect()
     }
 
-    /// Leaves of `group` none but the directories in `kept`, with no group inside: those that a runtime has made go. Idempotent. Blocks as
-    /// [`Reader::remove`] does.
+    /// Removes the directories of `group` that are not in `kept`, and the children of those that are: a
+    /// runtime has created these. Idempotent. Blocks as [`Reader::remove`] does.
     ///
     /// # Errors
-    /// [`Error::Busy`] if there are still processes; [`Error::File`] for anything else the kernel says.
+    /// [`Error::Busy`] if there are still processes; [`Error::File`] for any other error of the kernel.
     pub fn keep_only(&self, group: &Group, kept: &[PathBuf]) -> Result<()> {
         let (theirs, made): (Vec<PathBuf>, Vec<PathBuf>) =
             self.hierarchy().dirs(group).partition(|dir| kept.contains(dir));
@@ -38,10 +40,11 @@ impl Reader {
         remove_trees(made.into_iter())
     }
 
-    /// Makes directories of a group again that a runtime has taken away, unless what they were in is gone as well. Idempotent.
+    /// Creates directories of a group again that a runtime has removed, unless the parent is removed too.
+    /// Idempotent.
     ///
     /// # Errors
-    /// [`Error::File`] for what the kernel says.
+    /// [`Error::File`] for an error of the kernel.
     pub fn recreate(&self, kept: &[PathBuf]) -> Result<()> {
         for dir in kept {
             match fs::create_dir(dir) {
@@ -53,19 +56,21 @@ impl Reader {
         Ok(())
     }
 
-    /// Moves all processes of `from` into `to` in the hierarchy of the cpuset controller, where a runtime has put them; other
-    /// controllers keep them where they are. `to` must have processors and memory nodes: what it lacks it is given from above. Where there
-    /// is one hierarchy for all there is nothing to do. Idempotent.
+    /// Moves all processes of `from`, where a runtime has put them, into `to` in the hierarchy of the cpuset
+    /// controller; in other hierarchies they stay. `to` must have CPUs and memory nodes: missing ones are
+    /// copied from the nearest ancestor. Does nothing on v2. Idempotent.
     ///
     /// # Errors
-    /// [`Error::File`] if `to` is not there or does not take them; [`Error::Restless`] if they are forked faster than they are moved.
+    /// [`Error::File`] if `to` does not exist or refuses a process; [`Error::Restless`] if processes are
+    /// forked faster than they are moved.
     pub fn move_cpuset(&self, from: &Group, to: &Group) -> Result<()> {
         let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else { return Ok(()) };
         for file in ["cpuset.cpus", "cpuset.mems"] {
             inherit(&to_dir, file)?;
         }
         let target = to_dir.join("cgroup.procs");
-        // One that ends takes no move, and is listed until it has ended: so is one whose first thread has.
+        // Each process is moved once: one that is exiting, or whose first thread has exited, cannot be moved
+        // and stays listed until its end.
         let mut moved = BTreeSet::new();
         for _ in 0..PASSES {
             let listed = read_if_there(&from_dir.join("cgroup.procs"))?.unwrap_or_default();
@@ -85,11 +90,12 @@ impl Reader {
         Err(Error::Restless { group: from.to_string() })
     }
 
-    /// Gives `from` the processors and memory nodes of `to` in the hierarchy of the cpuset controller: a process that a runtime makes in `from`
-    /// runs on them from its first moment, until it is moved. Where there is one hierarchy for all there is nothing to do. Idempotent.
+    /// Copies the CPUs and memory nodes of `to` to `from` in the hierarchy of the cpuset controller, so that
+    /// a process that a runtime creates in `from` runs on them even before it is moved. Does nothing on v2.
+    /// Idempotent.
     ///
     /// # Errors
-    /// [`Error::File`] if one of them is not there, or `from` cannot have what `to` has.
+    /// [`Error::File`] if one of the groups does not exist, or `from` cannot have the values of `to`.
     pub fn match_cpuset(&self, from: &Group, to: &Group) -> Result<()> {
         let Some((from_dir, to_dir)) = self.cpuset_dirs(from, to) else { return Ok(()) };
         for file in ["cpuset.mems", "cpuset.cpus"] {
@@ -106,10 +112,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Gives `group` these processors in the hierarchy of the cpuset controller. Idempotent.
+    /// Sets the CPUs of `group` in the hierarchy of the cpuset controller. Idempotent.
     ///
     /// # Errors
-    /// [`Error::File`] if it is not there, or has none of them.
+    /// [`Error::File`] if it does not exist, or may not have these CPUs.
     pub fn set_cpus(&self, group: &Group, cpus: &str) -> Result<()> {
         let Some(dir) = self.hierarchy().dir("cpuset", group) else { return Ok(()) };
         let path = dir.join("cpuset.cpus");
@@ -125,7 +131,7 @@ impl Reader {
     }
 }
 
-/// Gives a file of a cpuset what the nearest above it has, unless it has something.
+/// Copies the value of a cpuset file from the nearest ancestor that has one, unless it has a value already.
 fn inherit(dir: &Path, file: &str) -> Result<()> {
     let path = dir.join(file);
     let has = |path: &Path| -> Result<Option<String>> {
@@ -136,7 +142,7 @@ fn inherit(dir: &Path, file: &str) -> Result<()> {
     }
     for above in dir.ancestors().skip(1).take(MAX_DEPTH) {
         if let Some(text) = has(&above.join(file))? {
-            // What lies between may have none either: the kernel then says so.
+            // If a group in between has no value either, the kernel refuses this.
             return fs::write(&path, text).map_err(|source| Error::File { path, source });
         }
     }
@@ -170,7 +176,7 @@ mod tests {
         fs::create_dir(at("cpu")).unwrap();
         let kept = reader.existing_dirs(&one);
         assert_eq!(kept, [at("cpu"), at("memory")]);
-        // As a runtime does: it makes others, and takes all away.
+        // As a runtime does: it creates further directories, and removes all.
         fs::create_dir(at("pids")).unwrap();
         fs::create_dir_all(at("cpu").join("inner/most")).unwrap();
         fs::remove_dir(at("memory")).unwrap();

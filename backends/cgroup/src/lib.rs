@@ -1,17 +1,17 @@
 //! Finds, reads and removes the cgroups of Switchyard's tasks, on cgroup v1 (also the hybrid layout) and v2.
 //!
-//! A cgroup is named by [`Group`]: where it is below the root, which is the same in each hierarchy. All reads are of
-//! small files in the kernel's memory and take microseconds; removal may take a bounded while. Everything here blocks.
+//! A [`Group`] identifies a cgroup by its path below the root, which is the same in each hierarchy. Reads are
+//! of small kernel files and take microseconds; removal may take up to a second. All functions block.
 //!
-//! - [`Hierarchy`] says where the hierarchies are mounted.
-//! - [`Reader`] reads usage and processes, changes their scores, limits block devices, has them stand still, removes, and puts back what
-//!   was somebody else's.
-//! - [`Pass`] reads what is dearer than usage, of many groups at once.
-//! - [`Moves`] has the kernel ready for a process that is about to be put into a cgroup.
-//! - [`OomWatch`] keeps an eye on a cgroup that may be gone by the time its end is told.
-//! - [`net::parse`] reads the traffic of a network namespace, [`process`] what a process has open.
+//! - [`Hierarchy`] knows where the hierarchies are mounted.
+//! - [`Reader`] reads usage and processes, changes OOM scores, limits block devices, freezes and thaws,
+//!   removes cgroups, and recreates cgroups of others that a runtime removed.
+//! - [`Pass`] reads what is more expensive than usage, for many groups at once.
+//! - [`Moves`] keeps the kernel ready for moving a process into a cgroup.
+//! - [`OomWatch`] counts the OOM kills in a cgroup that may be removed before its end is reported.
+//! - [`net::parse`] reads the traffic of a network namespace, [`process`] the open files of a process.
 //!
-//! A cgroup that is gone is `None`, a value that the kernel has no source for is `None`, and neither is an error.
+//! A removed cgroup gives `None`, and so does a value that the kernel does not provide; neither is an error.
 
 mod detail;
 mod error;

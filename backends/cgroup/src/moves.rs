@@ -1,9 +1,11 @@
-//! Having the kernel ready for a process that is about to be put into a cgroup.
+//! Keeps the kernel ready for moving a process into a cgroup.
 //!
-//! Putting a process into a cgroup takes a lock that is cheap for everybody else, who fork and exit all the time, and dear for who
-//! moves: the kernel first waits until every processor has come by (an RCU grace period, 5 to 20 ms). For as long after a move it stays
-//! ready, and the next move takes 20 µs. A runtime that makes a container moves it while its caller waits. So who knows that one will
-//! be made moves itself to where it is, which changes nothing, while the runtime is still starting, and again until it has moved.
+//! Moving a process into a cgroup takes a lock that is cheap for readers (every fork and exit) and expensive
+//! for the mover: the kernel first waits for an RCU grace period, 5 to 20 ms. After a move it stays ready for
+//! about as long, and the next move takes 20 µs. A runtime that creates a container moves its process while
+//! the caller waits. So when a container is about to be created, this process moves itself to the cgroup
+//! where it already is, which changes nothing, while the runtime is still starting, and repeats that until
+//! the runtime has moved its process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +17,12 @@ use std::time::{Duration, Instant};
 use crate::group::Group;
 use crate::hierarchy::Hierarchy;
 
-/// Between two moves: shorter than the kernel stays ready.
+/// The interval between two moves: shorter than the kernel stays ready.
 const MOVE_INTERVAL: Duration = Duration::from_millis(5);
-/// How long a move is waited for; what takes longer than this is not worth it.
+/// How long the kernel is kept ready at most; after that the gain is not worth the effort.
 const MAX_WAIT: Duration = Duration::from_millis(250);
 
-/// The moves that are about to come.
+/// Counts the expected moves, and keeps the kernel ready for them.
 #[derive(Debug)]
 pub struct Moves {
     hierarchy: Hierarchy,
@@ -28,36 +30,38 @@ pub struct Moves {
     keeping_ready: AtomicBool,
 }
 
-/// A move that is about to come; it has come, or will not, when this is dropped.
+/// An expected move; drop this once the move was made or will not be made.
 #[derive(Debug)]
 pub struct ExpectedMove {
     moves: Arc<Moves>,
 }
 
 impl Moves {
-    /// None yet, in these hierarchies.
+    /// Without expected moves, in these hierarchies.
     #[must_use]
     pub const fn new(hierarchy: Hierarchy) -> Self {
         Self { hierarchy, expected: AtomicUsize::new(0), keeping_ready: AtomicBool::new(false) }
     }
 
-    /// Notes that a move is about to come. [`Moves::keep_ready`] does the work.
+    /// Registers an expected move. The caller must also run [`Moves::keep_ready`].
     #[must_use]
     pub fn expect(self: &Arc<Self>) -> ExpectedMove {
         self.expected.fetch_add(1, Ordering::AcqRel);
         ExpectedMove { moves: Arc::clone(self) }
     }
 
-    /// Keeps the kernel ready while a move is expected, for a quarter of a second at most. Blocks; returns at once if another thread
-    /// is at it already. What the kernel says to the moves does not matter: it gets ready before it looks at them.
+    /// Keeps the kernel ready while a move is expected, for a quarter of a second at most. Blocks; returns at
+    /// once if another thread does that already. Errors of the writes do not matter: the kernel waits for the
+    /// grace period before it checks the request.
     pub fn keep_ready(&self) {
         let Some(file) = own_processes(&self.hierarchy) else { return };
         let begin = Instant::now();
         let due = || self.expected.load(Ordering::Acquire) > 0 && begin.elapsed() < MAX_WAIT;
-        // Asked again after the work is laid down, for who came between its last look and that.
+        // Checked again after `keeping_ready` is reset, for a move that was registered between the last check
+        // and the reset.
         while due() && !self.keeping_ready.swap(true, Ordering::AcqRel) {
             while due() {
-                // 0 is who writes.
+                // 0 stands for the writing process.
                 let _ = fs::write(&file, "0");
                 thread::sleep(MOVE_INTERVAL);
             }
@@ -72,13 +76,13 @@ impl Drop for ExpectedMove {
     }
 }
 
-/// The list of processes of a cgroup that this process is in, in any one hierarchy. Asked each time: who writes to one that it has
-/// been taken out of goes back into it.
+/// The `cgroup.procs` file of this process's own cgroup, in any hierarchy. Looked up each time: writing to
+/// that of a cgroup which this process has left would move it back.
 fn own_processes(hierarchy: &Hierarchy) -> Option<PathBuf> {
     processes_of(hierarchy, &fs::read_to_string("/proc/self/cgroup").ok()?)
 }
 
-/// The same, from what `/proc/self/cgroup` says.
+/// As [`own_processes`], from the text of `/proc/self/cgroup`.
 fn processes_of(hierarchy: &Hierarchy, text: &str) -> Option<PathBuf> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);

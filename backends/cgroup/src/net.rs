@@ -2,14 +2,15 @@
 
 use switchyard_core::stats::InterfaceStats;
 
-/// The interfaces in the text of a `net/dev` file, in its order, loopback included. Lines that are none are passed over.
+/// The interfaces in the text of a `net/dev` file, in its order, loopback included. Other lines are skipped.
 #[must_use]
 pub fn parse(text: &str) -> Vec<InterfaceStats> {
     text.lines().filter_map(parse_line).collect()
 }
 
 fn parse_line(line: &str) -> Option<InterfaceStats> {
-    // name: 8 numbers of receiving (bytes packets errs ...), 8 of sending. The name itself may hold a colon.
+    // name: 8 numbers for receiving (bytes packets errs ...), 8 for sending. The name itself may contain a
+    // colon.
     let (name, numbers) = line.rsplit_once(':')?;
     let numbers: Vec<u64> = numbers.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let name = name.trim();

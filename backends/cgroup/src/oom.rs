@@ -1,12 +1,14 @@
-//! Out-of-memory kills of a cgroup, also of one that is gone by the time anybody asks.
+//! OOM kills of a cgroup, also of one that is removed before they are queried.
 //!
-//! An open file of a removed cgroup cannot be read any more (`ENODEV`, on v1 and v2 alike), so holding it is not
-//! enough. On v1 the kernel counts into an eventfd, which outlives the cgroup; it adds one when the cgroup goes. On v2
-//! the file can be polled for `POLLPRI`: whoever does so and calls [`OomWatch::kills`] keeps the last count. But the
-//! kernel holds such news back for up to 10 ms after other news, and systemd removes a scope about as soon after its
-//! last process. So whoever sees the main process end reads once more at once ([`OomWatch::end`]). Should even that come
-//! too late, the group above is looked at, which counts the kills below it and stays ([`Above`]): a kill that came there
-//! since our own file was last read, and in no group beside ours, was ours.
+//! An open file of a removed cgroup cannot be read any more (`ENODEV`, on v1 and v2 alike), so keeping it
+//! open is not enough. On v1 the kernel counts into an eventfd, which outlives the cgroup; it adds one when
+//! the cgroup is removed. On v2 the file can be polled for `POLLPRI`: a caller that does so and calls
+//! [`OomWatch::kills`] keeps the last count. But the kernel delays a notification for up to 10 ms after the
+//! previous one, and systemd removes a scope about as soon after its last process. So a caller that sees the
+//! main process exit reads once more at once ([`OomWatch::kills_at_exit`]). If even that is too late, the
+//! parent is read, which counts the kills in its descendants and remains ([`ParentGroup`]): a kill that it
+//! counted since the watched group's own file was last read, and that no sibling counted, was in the watched
+//! group.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,39 +26,41 @@ use crate::parent_group::{KillOrigin, ParentGroup};
 use crate::parse::flat_keyed;
 use crate::reader::is_gone;
 
-/// More than the files ever hold.
+/// Larger than the files ever are, in bytes.
 const MAX_BYTES: usize = 4096;
 
-/// How long the kernel may take to tell that a cgroup went, in ms; it is some milliseconds.
+/// How long to wait for the kernel's signal that a cgroup was removed, in ms; it takes some milliseconds.
 const LAST_SIGNAL_WAIT_MS: u16 = 100;
 
-/// What is known of the out-of-memory kills in a cgroup.
+/// The known OOM kills in a cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Kills {
-    /// So many processes were killed, as far as is known; never less than was said before.
+    /// The number of processes that are known to have been killed; never less than an earlier value.
     pub counted: u64,
-    /// The cgroup went before its counter could be read a last time, and there was a kill in it or in one that went as well.
+    /// The cgroup was removed before its counter could be read a last time, and there was a kill in it or in
+    /// a sibling that was removed too.
     pub doubtful: bool,
 }
 
-/// Watches one cgroup for out-of-memory kills.
+/// Watches one cgroup for OOM kills.
 #[derive(Debug)]
 pub struct OomWatch {
     path: PathBuf,
     file: File,
-    /// On v1, what the kernel signals to; `None` where it would not take it.
+    /// On v1, the eventfd that the kernel signals; `None` if it could not be registered.
     signals: Option<EventFd>,
-    /// On v2, the group above; the root group counts nothing.
+    /// On v2, the parent, unless that is the root, which counts nothing.
     parent: Option<ParentGroup>,
     signalled: u64,
     awaited_removal: bool,
-    /// It was read after its main process had ended: nothing that counts comes any more.
+    /// The count was read after the main process had exited: later kills do not matter.
     ended: bool,
     last: u64,
 }
 
 impl OomWatch {
-    /// Starts to watch by the `memory.oom_control` (v1) or `memory.events` (v2) of a cgroup; `None` if it is gone.
+    /// Starts to watch the `memory.oom_control` (v1) or `memory.events` (v2) of a cgroup; `None` if it does
+    /// not exist.
     ///
     /// # Errors
     /// [`Error::File`] if the file cannot be opened or read.
@@ -67,47 +71,44 @@ impl OomWatch {
             Err(error) if is_gone(&error) => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let (signals, above) = match mode {
+        let (signals, parent) = match mode {
             CgroupMode::V1 => (subscribe(path, &file).map_err(failed)?, None),
             CgroupMode::V2 => (None, ParentGroup::of(path)),
         };
         let path = path.to_owned();
-        let signalled = 0;
-        let settled = false;
-        let ended = false;
-        let last = 0;
         let mut watch =
-            Self { path, file, signals, parent: above, signalled, awaited_removal: settled, ended, last };
+            Self { path, file, signals, parent, signalled: 0, awaited_removal: false, ended: false, last: 0 };
         watch.kills()?;
         Ok(Some(watch))
     }
 
     /// The kills so far.
     ///
-    /// Of a cgroup that is gone it is what was read last, and on v1 at least one if it ran out of memory since. There the
-    /// first call after a cgroup went may block for a tenth of a second.
+    /// For a removed cgroup this is the count that was read last, on v1 at least one if it ran out of memory
+    /// since. On v1 the first call after the removal may block for a tenth of a second.
     ///
     /// # Errors
-    /// [`Error::File`] if the kernel refuses the file for another reason than that the cgroup is gone.
+    /// [`Error::File`] if the file cannot be read for another reason than that the cgroup was removed.
     pub fn kills(&mut self) -> Result<Kills> {
-        // Before our own, so that a kill that comes in between is counted there and not missed here.
-        let above = self.parent.as_ref().and_then(ParentGroup::read_counts);
+        // Read before the group's own file, so that a kill between the two reads is counted again rather than
+        // missed.
+        let parent_counts = self.parent.as_ref().and_then(ParentGroup::read_counts);
         let mut doubtful = false;
         match count(&self.file) {
             Ok(count) => {
                 self.last = self.last.max(count);
-                if let (Some(group), Some(now)) = (&mut self.parent, above) {
+                if let (Some(group), Some(now)) = (&mut self.parent, parent_counts) {
                     group.set_baseline(now);
                 }
             }
             Err(error) if is_gone(&error) => {
                 self.drain()?;
                 self.await_removal_signal()?;
-                // One signal says that the cgroup went, any other that it ran out of memory.
+                // One signal is for the removal of the cgroup, any other for running out of memory.
                 if self.signalled > 1 {
                     self.last = self.last.max(1);
                 }
-                if let (false, Some(group), Some(now)) = (self.ended, &self.parent, above) {
+                if let (false, Some(group), Some(now)) = (self.ended, &self.parent, parent_counts) {
                     match group.kill_origin(&now) {
                         KillOrigin::Others => {}
                         KillOrigin::Own => self.last = self.last.max(1),
@@ -120,19 +121,20 @@ impl OomWatch {
         Ok(Kills { counted: self.last, doubtful })
     }
 
-    /// As [`OomWatch::kills`], when the main process has ended: if the counter can still be read, its count is for good and
-    /// nothing that happens beside the cgroup later is taken for its own.
+    /// As [`OomWatch::kills`], after the main process has exited: if the counter can still be read, its count
+    /// is final, and later kills in siblings are not attributed to this cgroup.
     ///
     /// # Errors
     /// Those of [`OomWatch::kills`].
     pub fn kills_at_exit(&mut self) -> Result<Kills> {
         let kills = self.kills()?;
-        // Whoever can read it now could do so before.
+        // If the counter can be read now, it could be read by the call above too.
         self.ended |= count(&self.file).is_ok();
         Ok(kills)
     }
 
-    /// One signal may mean either thing, as the kernel tells a little later that the cgroup went: waits for a second.
+    /// A single signal may be for a kill or for the removal, which the kernel signals a little later: waits
+    /// for a second signal.
     fn await_removal_signal(&mut self) -> Result<()> {
         let Some(signals) = self.signals.as_ref().filter(|_| self.signalled == 1 && !self.awaited_removal)
         else {
@@ -158,29 +160,31 @@ impl OomWatch {
 }
 
 impl OomWatch {
-    /// What has to be polled for `POLLPRI` so that no kill is missed, with a call of [`OomWatch::kills`] each time: the file of
-    /// the group, and that of the group above where there is one. Nothing on v1, where the kernel counts by itself.
+    /// The files to poll for `POLLPRI` so that no kill is missed, with a call of [`OomWatch::kills`] at each
+    /// event: that of the group, and that of its parent unless this is the root. `None` on v1, where the
+    /// kernel counts into the eventfd.
     ///
     /// # Errors
-    /// What the kernel says to a copy of a descriptor.
+    /// If a descriptor cannot be duplicated.
     pub fn polled(&self) -> io::Result<Option<(OwnedFd, Option<OwnedFd>)>> {
         if self.signals.is_some() {
             return Ok(None);
         }
-        let above =
-            self.parent.as_ref().map(|above| above.file().as_fd().try_clone_to_owned()).transpose()?;
-        Ok(Some((self.file.as_fd().try_clone_to_owned()?, above)))
+        let parent =
+            self.parent.as_ref().map(|parent| parent.file().as_fd().try_clone_to_owned()).transpose()?;
+        Ok(Some((self.file.as_fd().try_clone_to_owned()?, parent)))
     }
 }
 
 impl AsFd for OomWatch {
-    /// What to poll: for reading on v1 (an eventfd), for `POLLPRI` on v2.
+    /// The descriptor to poll: for reading on v1 (an eventfd), for `POLLPRI` on v2.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.signals.as_ref().map_or_else(|| self.file.as_fd(), AsFd::as_fd)
     }
 }
 
-/// An eventfd that the kernel signals when the cgroup runs out of memory.
+/// An eventfd that the kernel signals when the cgroup runs out of memory; `None` if the cgroup is removed, or
+/// the kernel refuses it.
 fn subscribe(path: &Path, file: &File) -> io::Result<Option<EventFd>> {
     let signals = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     let line = format!("{} {}", signals.as_fd().as_raw_fd(), file.as_raw_fd());
@@ -195,7 +199,7 @@ fn subscribe(path: &Path, file: &File) -> io::Result<Option<EventFd>> {
     }
 }
 
-/// The number of kills in an open file. Reading it from its start is also what makes polling wait for the next news.
+/// The number of kills in an open file. Reading it from its start also rearms polling for the next event.
 pub(crate) fn count(file: &File) -> io::Result<u64> {
     let mut bytes = [0; MAX_BYTES];
     let length = file.read_at(&mut bytes, 0)?;

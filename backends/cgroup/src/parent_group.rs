@@ -1,6 +1,8 @@
-//! The group above another, on cgroup v2: it counts the kills in all groups below it, and stays when they go.
+//! The parent of a watched group, on cgroup v2: it counts the OOM kills in all its descendants, and remains
+//! when they are removed.
 //!
-//! What it has counted and the groups beside ours have not was in ours, or in one that has gone as well.
+//! A kill that the parent has counted and none of the siblings has was in the watched group, or in a sibling
+//! that is removed too.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,46 +12,48 @@ use std::path::{Path, PathBuf};
 
 use crate::oom::{count, kills};
 
-/// Groups beside ours whose counts are read; where there are more, nothing is known of them.
+/// The most siblings whose counts are read; with more of them, none is read.
 const MAX_SIBLINGS: usize = 16;
 
-/// How often counts are read anew that change while they are read.
+/// How many times counts are read again if they change while they are read.
 const READ_ATTEMPTS: usize = 3;
 
-/// The group above one.
+/// The parent of a watched group.
 #[derive(Debug)]
 pub(crate) struct ParentGroup {
     file: File,
     dir: PathBuf,
-    /// The name of our group in it, and that of the file.
+    /// The directory name of the watched group.
     own_name: OsString,
+    /// The name of the file with the counts.
     file_name: OsString,
+    /// The counts when the file of the watched group was last read.
     baseline: KillCounts,
 }
 
-/// What was counted at one moment.
+/// The kills that are counted at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KillCounts {
     all: u64,
-    /// By the groups beside ours; `None` if they are too many.
+    /// By sibling; `None` if there are too many.
     siblings: Option<BTreeMap<OsString, u64>>,
 }
 
-/// Where the kills between two moments were.
+/// In which group the kills between two moments were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KillOrigin {
-    /// There were none, or in groups beside ours.
+    /// There were none, or only in siblings.
     Others,
-    /// In ours.
+    /// In the watched group.
     Own,
-    /// Nobody can say.
+    /// Either is possible.
     Unknown,
 }
 
-// === impl Above ===
+// === impl ParentGroup ===
 
 impl ParentGroup {
-    /// The group above that of this file; `None` if that is the root, which counts nothing.
+    /// The parent of the group that this file belongs to; `None` if that is the root, which has no such file.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let group = path.parent()?;
         let name = path.file_name()?;
@@ -62,12 +66,12 @@ impl ParentGroup {
         Some(Self { file, dir: dir.to_owned(), own_name: own, file_name: name, baseline: before })
     }
 
-    /// What has news when anything is counted below it.
+    /// The file to poll: it signals every kill in a descendant.
     pub(crate) const fn file(&self) -> &File {
         &self.file
     }
 
-    /// What is counted now; `None` if that cannot be read.
+    /// The current counts; `None` if they cannot be read.
     pub(crate) fn read_counts(&self) -> Option<KillCounts> {
         for _ in 0..READ_ATTEMPTS {
             let all = count(&self.file).ok()?;
@@ -76,16 +80,16 @@ impl ParentGroup {
                 return Some(KillCounts { all, siblings: beside });
             }
         }
-        // It changes all the time: nothing can be said of the single groups.
+        // The counts keep changing: those of the siblings would not match the total.
         Some(KillCounts { all: count(&self.file).ok()?, siblings: None })
     }
 
-    /// Takes what was counted before our own file was read as known.
-    pub(crate) fn set_baseline(&mut self, census: KillCounts) {
-        self.baseline = census;
+    /// Sets the counts that were read just before the file of the watched group.
+    pub(crate) fn set_baseline(&mut self, counts: KillCounts) {
+        self.baseline = counts;
     }
 
-    /// Where the kills were since then.
+    /// In which group the kills since the baseline were.
     pub(crate) fn kill_origin(&self, now: &KillCounts) -> KillOrigin {
         decide_origin(&self.baseline, now)
     }
@@ -109,12 +113,13 @@ impl ParentGroup {
     }
 }
 
-/// The count of a group; `None` for one that has gone, or has no such file.
+/// The count of a group; `None` if it is removed, or has no such file.
 fn read(group: &Path, name: &OsStr) -> Option<u64> {
     fs::read_to_string(group.join(name)).ok().map(|text| kills(&text))
 }
 
-/// Decides where kills were. A group that came and went in between is not seen. Pure.
+/// Decides in which group the kills were. A sibling that was created and removed between the two counts is
+/// not noticed. Pure.
 fn decide_origin(before: &KillCounts, now: &KillCounts) -> KillOrigin {
     let all = now.all.saturating_sub(before.all);
     if all == 0 {
@@ -150,9 +155,9 @@ mod tests {
         check(&before, &census(5, &[("a", 1), ("b", 1)]), KillOrigin::Others);
         check(&before, &census(5, &[("a", 1), ("b", 0)]), KillOrigin::Own);
         check(&before, &census(6, &[("a", 2), ("b", 0)]), KillOrigin::Own);
-        // A new one has counted all it has since.
+        // All kills of a new sibling are since then.
         check(&before, &census(5, &[("a", 1), ("b", 0), ("c", 1)]), KillOrigin::Others);
-        // One that has gone may have had it.
+        // The kill may have been in a sibling that is removed.
         check(&before, &census(5, &[("a", 1)]), KillOrigin::Unknown);
         check(&before, &census(5, &[("a", 2)]), KillOrigin::Others);
         let many = KillCounts { all: 5, siblings: None };

@@ -1,12 +1,12 @@
 //! Parsers for the small files of cgroups: a number, `max`, lines of keys and numbers, and pressure.
 //!
-//! They take any text: what they do not understand is absent from the answer.
+//! They accept any text and skip what they cannot parse.
 
 use std::collections::BTreeMap;
 
 use switchyard_core::stats::{Pressure, PressureLine};
 
-/// The lines `key number` of a flat keyed file, as `memory.stat`.
+/// The lines `key number` of a flat keyed file, for example `memory.stat`.
 #[must_use]
 pub fn flat_keyed(text: &str) -> BTreeMap<&str, u64> {
     text.lines()
@@ -17,7 +17,8 @@ pub fn flat_keyed(text: &str) -> BTreeMap<&str, u64> {
         .collect()
 }
 
-/// The lines `major:minor operation number` of the `blkio` files of v1. The sum over all devices at their end is left out.
+/// The lines `major:minor operation number` of the `blkio` files of v1, without the total over all devices at
+/// the end.
 pub fn device_operations(text: &str) -> impl Iterator<Item = ((u64, u64), &str, u64)> {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -46,7 +47,7 @@ fn device_number(text: &str) -> Option<(u64, u64)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The one number of a file; a negative one is 0.
+/// The number in a file; a negative one counts as 0.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -56,20 +57,22 @@ pub fn number(text: &str) -> Option<u64> {
     text.parse().ok()
 }
 
-/// A limit of cgroup v2: `None` for `max` and for what is no number.
+/// A limit of cgroup v2: `None` for `max` and for anything else that is not a number.
 #[must_use]
 pub fn limit_v2(text: &str) -> Option<u64> {
     number(text)
 }
 
-/// A memory limit of cgroup v1. Without one the file has the highest number of pages, which differs by page size.
+/// A memory limit of cgroup v1: `None` if unlimited, for which the file has the largest multiple of the page
+/// size.
 #[must_use]
 pub fn limit_v1(text: &str) -> Option<u64> {
     const UNLIMITED: u64 = 1 << 62;
     number(text).filter(|limit| *limit < UNLIMITED)
 }
 
-/// A pressure file (`cpu.pressure`): `some` must be there, `full` need not, as older kernels have none for processors.
+/// A pressure file (for example `cpu.pressure`). `None` without a `some` line; a missing `full` line counts
+/// as zero, since older kernels have none for CPU.
 #[must_use]
 pub fn pressure(text: &str) -> Option<Pressure> {
     let line = |kind: &str| {
@@ -93,7 +96,8 @@ fn pressure_line(text: &str) -> PressureLine {
     line
 }
 
-/// The processes in a `cgroup.procs` file. Those of another process namespace are 0 there and left out.
+/// The process ids in a `cgroup.procs` file. Processes of another process namespace appear as 0 and are left
+/// out.
 #[must_use]
 pub fn pids(text: &str) -> Vec<u32> {
     text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid != 0).collect()

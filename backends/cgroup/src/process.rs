@@ -1,24 +1,24 @@
-//! What a process has open and may have open, from `/proc`.
+//! The open files of a process, and their limit, from `/proc`.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Open files of some processes.
+/// The numbers of open files of some processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OpenFiles {
-    /// All.
+    /// All open files.
     pub files: u64,
-    /// Sockets among them.
+    /// The sockets among them.
     pub sockets: u64,
 }
 
-/// The open files of this process; `None` if it is gone, or may not be looked at.
+/// The open files of this process; `None` if it has exited, or may not be inspected.
 #[must_use]
 pub fn open_files(pid: u32) -> Option<OpenFiles> {
     let mut open = OpenFiles::default();
     for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()? {
-        // One that was closed meanwhile has no target.
+        // The link of a file that was closed meanwhile cannot be read.
         let Some(target) = entry.ok().and_then(|entry| fs::read_link(entry.path()).ok()) else { continue };
         open.files += 1;
         open.sockets += u64::from(is_socket(&target));
@@ -30,13 +30,13 @@ fn is_socket(target: &Path) -> bool {
     target.as_os_str().as_bytes().starts_with(b"socket:")
 }
 
-/// How many files this process may have open before it must ask for more; `None` if it is gone or as many as it likes.
+/// The soft limit of open files of this process; `None` if it has exited or has no limit.
 #[must_use]
 pub fn open_files_limit(pid: u32) -> Option<u64> {
     soft_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
 }
 
-/// The same in the text of a `limits` file.
+/// The soft limit of open files in the text of a `limits` file.
 fn soft_limit(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
@@ -74,7 +74,7 @@ Max open files            1024                 524288               files
 
     #[test]
     fn a_process_that_is_gone_has_nothing() {
-        // No process has this number.
+        // No process has this id.
         assert_eq!((open_files(u32::MAX), open_files_limit(u32::MAX)), (None, None));
     }
 }

@@ -1,4 +1,4 @@
-//! Reads cgroups: usage, out-of-memory kills, processes.
+//! Reads the usage, OOM kills and processes of cgroups, and removes cgroups.
 
 use std::fs;
 use std::io;
@@ -17,10 +17,11 @@ use crate::parse;
 use crate::remove::{remove_one, remove_trees};
 use crate::usage::{V1Dirs, v1, v2};
 
-/// How deep groups inside a group are followed.
+/// How many levels of descendants of a group are visited.
 pub(crate) const MAX_DEPTH: usize = 32;
 
-/// v1 hierarchies in the order in which they are asked for processes; a runtime puts a task into all of them.
+/// The v1 controllers in whose hierarchies processes are looked up, in this order; a runtime puts a task into
+/// all of them.
 const V1_PROCESS_CONTROLLERS: [&str; 7] =
     ["memory", "pids", "cpuacct", "cpu", "freezer", "devices", "cpuset"];
 
@@ -45,16 +46,16 @@ impl Reader {
         Self { hierarchy }
     }
 
-    /// What it reads.
+    /// The hierarchies that are read.
     #[must_use]
     pub const fn hierarchy(&self) -> &Hierarchy {
         &self.hierarchy
     }
 
-    /// Usage of `group`; `None` if it is gone.
+    /// The usage of `group`; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`Error::File`] if a file that is there cannot be read.
+    /// [`Error::File`] if an existing file cannot be read.
     pub fn usage(&self, group: &Group) -> Result<Option<Usage>> {
         let at = SystemTime::now();
         let usage = match self.hierarchy.mode() {
@@ -79,30 +80,31 @@ impl Reader {
                 v1(dirs, at)?
             }
         };
-        // A group that went while it was read has no files any more, nor has one that never was.
+        // No values: the group was removed during the read, or never existed.
         let empty = usage.cpu.is_none() && usage.memory.is_none() && usage.pids.is_none();
         Ok(if empty && !self.hierarchy.exists(group) { None } else { Some(usage) })
     }
 
-    /// A pass over many groups, for what is dearer to read than usage.
+    /// A pass over many groups, for what is more expensive to read than usage.
     #[must_use]
     pub fn pass(&self) -> Pass<'_> {
         Pass::new(self)
     }
 
-    /// How many processes of `group` the kernel has killed for want of memory; `None` if it is gone.
+    /// How many processes of `group` the kernel has killed because it was out of memory; `None` if the group
+    /// does not exist.
     ///
     /// # Errors
-    /// [`Error::File`] if the file is there and cannot be read.
+    /// [`Error::File`] if the file exists and cannot be read.
     pub fn oom_kills(&self, group: &Group) -> Result<Option<u64>> {
         let Some(path) = self.oom_file(group) else { return Ok(None) };
         Ok(read_if_there(&path)?.map(|text| kills(&text)))
     }
 
-    /// Starts to watch `group` for such kills; `None` if it is gone.
+    /// Starts to watch `group` for OOM kills; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`Error::File`] if its file is there and cannot be opened, read or subscribed to.
+    /// [`Error::File`] if its file exists and cannot be opened, read or subscribed to.
     pub fn watch_oom(&self, group: &Group) -> Result<Option<OomWatch>> {
         match self.oom_file(group) {
             Some(path) => OomWatch::open(&path, self.hierarchy.mode()),
@@ -118,10 +120,11 @@ impl Reader {
         }))
     }
 
-    /// The processes in `group` and in the groups below, in ascending order; `None` if it is gone.
+    /// The ids of the processes in `group` and its descendants, in ascending order; `None` if it does not
+    /// exist.
     ///
     /// # Errors
-    /// [`Error::File`] if a file that is there cannot be read.
+    /// [`Error::File`] if an existing file cannot be read.
     pub fn procs(&self, group: &Group) -> Result<Option<Vec<u32>>> {
         let dir = match self.hierarchy.mode() {
             CgroupMode::V2 => self.existing("", group),
@@ -135,21 +138,22 @@ impl Reader {
         Ok(Some(pids))
     }
 
-    /// Removes `group` and all groups below it from every hierarchy, the deepest first. Idempotent: a group that is gone
-    /// is removed. Blocks for up to a second while the kernel calls it busy, as it does shortly after a process ended.
+    /// Removes `group` and all its descendants from every hierarchy, the deepest first. Idempotent: succeeds
+    /// if it does not exist. Blocks for up to a second while the kernel reports it as busy, as it does
+    /// shortly after a process exited.
     ///
     /// # Errors
-    /// [`Error::Busy`] if it still has processes then, [`Error::File`] for anything else the kernel says. Other hierarchies
-    /// than the one that failed are tried all the same; the first failure is told.
+    /// [`Error::Busy`] if it still has processes then, [`Error::File`] for any other error of the kernel. The
+    /// other hierarchies are tried after a failure too; the first failure is returned.
     pub fn remove(&self, group: &Group) -> Result<()> {
         remove_trees(self.hierarchy.dirs(group))
     }
 
-    /// Removes `group` from every hierarchy if it has neither processes nor groups inside in any; false if it has. Idempotent. Blocks
-    /// as [`Reader::remove`] does.
+    /// Removes `group` from every hierarchy if it has neither processes nor children in any; `false` if it
+    /// has. Idempotent. Blocks as [`Reader::remove`] does.
     ///
     /// # Errors
-    /// [`Error::File`] for what the kernel says.
+    /// [`Error::File`] for an error of the kernel.
     pub fn remove_empty(&self, group: &Group) -> Result<bool> {
         for dir in self.hierarchy.dirs(group) {
             let processes = read_if_there(&dir.join("cgroup.procs"))?.unwrap_or_default();
@@ -175,7 +179,8 @@ fn collect(dir: &Path, depth: usize, pids: &mut Vec<u32>) -> Result<()> {
     let path = dir.join("cgroup.procs");
     match fs::read_to_string(&path) {
         Ok(text) => pids.extend(parse::pids(&text)),
-        // Threaded groups have no processes of their own: those are counted further up.
+        // The file of a threaded group cannot be read: its processes are listed in the group that is the root
+        // of the threaded subtree.
         Err(error) if is_gone(&error) || is_unsupported(&error) => {}
         Err(source) => return Err(Error::File { path, source }),
     }
@@ -187,7 +192,7 @@ fn collect(dir: &Path, depth: usize, pids: &mut Vec<u32>) -> Result<()> {
     Ok(())
 }
 
-/// The groups directly below; none if the directory is gone.
+/// The children of a group; none if the directory does not exist.
 pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>> {
     let read = || -> io::Result<Vec<PathBuf>> {
         let mut list = Vec::new();
@@ -206,22 +211,23 @@ pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// The text of a file; `None` if it is not there, or its cgroup went meanwhile.
+/// The text of a file; `None` if it does not exist, or its cgroup was removed during the read.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
-        // Pressure files are there and refuse when the kernel was started without accounting.
+        // Pressure files exist and fail with EOPNOTSUPP if the kernel was booted without pressure accounting.
         Err(error) if is_gone(&error) || is_unsupported(&error) => Ok(None),
         Err(source) => Err(Error::File { path: path.to_owned(), source }),
     }
 }
 
-/// What `parse` makes of a file; `None` also if it is not there.
+/// A file's text, parsed with `parse`; `None` also if the file does not exist.
 pub(crate) fn read_parsed<T>(path: &Path, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
     Ok(read_if_there(path)?.and_then(|text| parse(&text)))
 }
 
-/// Whether the kernel says that a cgroup, or a file of it, is no more: an open file of a removed one is `ENODEV`.
+/// Whether an error means that a cgroup, or a file of it, does not exist: reading an open file of a removed
+/// cgroup gives `ENODEV`.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR))
 }

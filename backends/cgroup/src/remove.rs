@@ -1,4 +1,4 @@
-//! Removes cgroups, groups inside groups first.
+//! Removes cgroups, children first.
 
 use std::fs;
 use std::io;
@@ -10,23 +10,25 @@ use nix::errno::Errno;
 use crate::error::{Error, Result};
 use crate::reader::{MAX_DEPTH, children, is_gone};
 
-/// How often a removal is tried while the kernel says that a group is busy.
+/// How many times a removal is tried while the kernel reports a group as busy.
 const ATTEMPTS: u32 = 8;
 
-/// The wait after the first attempt; each next one is twice as long, 635 ms in all.
+/// The pause after the first attempt; each next one is twice as long, 635 ms in total.
 const FIRST_WAIT: Duration = Duration::from_millis(5);
 
-/// Removes directories of cgroup hierarchies with all groups below. Only `rmdir` is used: no file is ever deleted.
+/// Removes directories of cgroup hierarchies with all their descendants. Only `rmdir` is used: no file is
+/// ever deleted.
 pub(crate) fn remove_trees(dirs: impl Iterator<Item = PathBuf>) -> Result<()> {
     remove_patiently(dirs.collect(), MAX_DEPTH)
 }
 
-/// Removes a directory of a cgroup hierarchy, unless it has groups inside.
+/// Removes a directory of a cgroup hierarchy; fails if it has children.
 pub(crate) fn remove_one(dir: PathBuf) -> Result<()> {
     remove_patiently(vec![dir], 0)
 }
 
-/// Tries all of them, again and again as long as there is hope; those that are busy are waited for together. The first failure is told.
+/// Removes all of these directories, and retries those whose failure may be temporary, all together with one
+/// pause. Returns the first failure.
 fn remove_patiently(mut dirs: Vec<PathBuf>, depth: usize) -> Result<()> {
     let mut outcome = Ok(());
     let mut wait = FIRST_WAIT;
@@ -67,8 +69,8 @@ fn remove_below(dir: &Path, depth: usize) -> Result<()> {
     }
 }
 
-/// Whether it may work in a moment: the kernel lets go of a process a little after its parent was told, and somebody may have made
-/// a group inside.
+/// Whether a failed removal may succeed soon: the kernel detaches a process from its cgroup a little after
+/// its parent was notified of the exit, and another program may just have created a child.
 fn may_pass(error: &Error) -> bool {
     match error {
         Error::Busy { .. } => true,

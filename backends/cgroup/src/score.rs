@@ -1,4 +1,4 @@
-//! Changes the score for the out-of-memory killer that the processes of a cgroup have.
+//! Changes the OOM score adjustment of the processes of a cgroup.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -10,20 +10,21 @@ use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::reader::Reader;
 
-/// How often the processes are gone through while there is still one to change. A fork takes the score of its parent, so that the
-/// second time finds only those that were forked amid the first.
+/// How many passes are made over the processes while one is left to change. A fork inherits the score of its
+/// parent, so the second pass finds only processes that were forked during the first.
 const PASSES: u32 = 16;
 
-/// How many processes are held at once.
+/// How many processes' files are open at once.
 const AT_ONCE: usize = 64;
 
 impl Reader {
-    /// Gives the score `to` to every process of `group` that has the score `from`, and to those that they fork meanwhile. One that has
-    /// given itself another keeps it. Idempotent; a group that is gone has no processes. Blocks, for as long as a pass takes.
+    /// Sets the score `to` on every process of `group` with the score `from`, and on those that they fork
+    /// meanwhile. A process that has set another score itself keeps it. Idempotent; does nothing if the group
+    /// does not exist. Blocks for the time of the passes.
     ///
     /// # Errors
-    /// [`Error::File`] if a score cannot be written, as a lower one without `CAP_SYS_RESOURCE`; [`Error::Restless`] if processes are
-    /// forked faster than they can be changed.
+    /// [`Error::File`] if a score cannot be written, for example a lower one without `CAP_SYS_RESOURCE`;
+    /// [`Error::Restless`] if processes are forked faster than they can be changed.
     pub fn rescore(&self, group: &Group, from: i32, to: i32) -> Result<()> {
         if from == to {
             return Ok(());
@@ -36,17 +37,18 @@ impl Reader {
         Err(Error::Restless { group: group.to_string() })
     }
 
-    /// Goes through the processes that are there now; how many it has changed.
+    /// Makes one pass over the current processes, and returns how many it has changed.
     fn rescore_once(&self, group: &Group, from: i32, to: i32) -> Result<usize> {
         let mut changed = 0;
         for pids in self.procs(group)?.unwrap_or_default().chunks(AT_ONCE) {
-            let mut held = Vec::with_capacity(pids.len());
+            let mut open = Vec::with_capacity(pids.len());
             for pid in pids {
-                held.extend(OomScoreFile::open(*pid)?.map(|score| (*pid, score)));
+                open.extend(OomScoreFile::open(*pid)?.map(|score| (*pid, score)));
             }
-            // What is open is a process, not a number: one that is listed still is not somebody else's with a number used anew.
+            // An open file belongs to a process, not to a process id: if the id is still listed after the
+            // open, it has not been reused by a process outside of the group.
             let listed = self.procs(group)?.unwrap_or_default();
-            for (_, mut score) in held.into_iter().filter(|(pid, _)| listed.binary_search(pid).is_ok()) {
+            for (_, mut score) in open.into_iter().filter(|(pid, _)| listed.binary_search(pid).is_ok()) {
                 changed += usize::from(score.change(from, to)?);
             }
         }
@@ -54,16 +56,16 @@ impl Reader {
     }
 }
 
-/// The score of a process that is held.
+/// The open `oom_score_adj` of a process.
 struct OomScoreFile {
     file: File,
     path: PathBuf,
 }
 
-// === impl Score ===
+// === impl OomScoreFile ===
 
 impl OomScoreFile {
-    /// `None` if the process is gone.
+    /// Opens the file; `None` if the process has exited.
     fn open(pid: u32) -> Result<Option<Self>> {
         let path = PathBuf::from(format!("/proc/{pid}/oom_score_adj"));
         match OpenOptions::new().read(true).write(true).open(&path) {
@@ -73,7 +75,7 @@ impl OomScoreFile {
         }
     }
 
-    /// Whether it was `from`, and is `to` now.
+    /// Changes the score from `from` to `to`; `false` if it is another, or the process has exited.
     fn change(&mut self, from: i32, to: i32) -> Result<bool> {
         let mut text = String::new();
         let changed = self.file.read_to_string(&mut text).and_then(|_| {
@@ -92,7 +94,7 @@ impl OomScoreFile {
     }
 }
 
-/// Whether the kernel says that a process is no more.
+/// Whether an error means that the process has exited.
 fn is_ended(fault: &io::Error) -> bool {
     matches!(fault.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ESRCH))
 }

@@ -13,20 +13,20 @@ use crate::reader::{Reader, read_if_there};
 /// A block device, by major and minor number.
 pub type Device = (i64, i64);
 
-/// The most that may be done with a device in a second; `None` is no limit.
+/// The limits of a device, per second; `None` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceLimits {
     /// Bytes read.
     pub read_bytes: Option<u64>,
     /// Bytes written.
     pub write_bytes: Option<u64>,
-    /// Reads.
+    /// Read operations.
     pub reads: Option<u64>,
-    /// Writes.
+    /// Write operations.
     pub writes: Option<u64>,
 }
 
-/// One limit of those.
+/// Selects one limit.
 type Limit = fn(&DeviceLimits) -> Option<u64>;
 
 /// The files of v1, one for each limit.
@@ -37,7 +37,7 @@ const V1: [(&str, Limit); 4] = [
     ("blkio.throttle.write_iops_device", |limits| limits.writes),
 ];
 
-/// The words of the one file of v2.
+/// The keys of v2's `io.max`.
 const V2: [(&str, Limit); 4] = [
     ("rbps", |limits| limits.read_bytes),
     ("wbps", |limits| limits.write_bytes),
@@ -46,11 +46,11 @@ const V2: [(&str, Limit); 4] = [
 ];
 
 impl Reader {
-    /// Gives `group` exactly these limits on block devices: what it has of others is taken away. Idempotent; a group that is gone has
-    /// none.
+    /// Sets exactly these limits on block devices for `group`: its other limits are lifted. Idempotent; does
+    /// nothing if the group does not exist.
     ///
     /// # Errors
-    /// [`Error::File`] if the kernel refuses one, as of a device that is none.
+    /// [`Error::File`] if the kernel refuses a limit, for example for numbers that are not a device's.
     pub fn throttle(&self, group: &Group, wanted: &BTreeMap<Device, DeviceLimits>) -> Result<()> {
         match self.hierarchy().mode() {
             CgroupMode::V1 => {
@@ -71,7 +71,8 @@ impl Reader {
     }
 }
 
-/// Writes what `text` makes of the limits of each device, the wanted ones and those that the file names; no limit for the latter.
+/// Writes the limits, formatted by `text`, of each wanted device, and of each other device in the file the
+/// value for no limit.
 fn set(
     file: &Path,
     wanted: &BTreeMap<Device, DeviceLimits>,
@@ -82,7 +83,7 @@ fn set(
     for device in devices {
         let limits = wanted.get(&device).copied().unwrap_or_default();
         let line = format!("{}:{} {}", device.0, device.1, text(&limits));
-        // The kernel takes a line as one write.
+        // The kernel accepts one line per write.
         let written =
             OpenOptions::new().write(true).open(file).and_then(|mut file| file.write_all(line.as_bytes()));
         written.map_err(|source| Error::File { path: file.to_owned(), source })?;
@@ -90,7 +91,7 @@ fn set(
     Ok(())
 }
 
-/// The device at the beginning of a line.
+/// Parses the device at the beginning of a line.
 fn device(line: &str) -> Option<Device> {
     let (major, minor) = line.split_whitespace().next()?.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
@@ -119,7 +120,7 @@ mod tests {
         let reader = Reader::new(Hierarchy::at(root.path()).unwrap());
         let group = Group::from_path(Path::new("group")).unwrap();
         reader.throttle(&group, &BTreeMap::new()).unwrap();
-        // A file of no kernel has what was written last, over the beginning of what was there.
+        // An ordinary file, unlike the kernel's, has the last write over the beginning of its old contents.
         let text = fs::read_to_string(dir.join("io.max")).unwrap();
         assert!(text.starts_with("8:0 rbps=max wbps=max riops=max wiops=max"), "{text}");
         let limits = DeviceLimits { reads: Some(7), ..DeviceLimits::default() };

@@ -1,4 +1,4 @@
-//! Reads the usage of a cgroup out of its files.
+//! Reads the usage of a cgroup from its files.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::parse::{flat_keyed, limit_v1, limit_v2, number, pressure};
 use crate::reader::{read_if_there, read_parsed};
 
-/// Length of the ticks of `cpuacct.stat`: user space has always been told 100 per second.
+/// The length of a tick of `cpuacct.stat`, in nanoseconds: the kernel always reports 100 ticks per second to
+/// user space.
 const TICK_NS: u64 = 10_000_000;
 
 const US: u64 = 1_000;
@@ -21,7 +22,8 @@ pub(crate) struct V1Dirs<'a> {
     pub(crate) cpu: Option<&'a Path>,
     pub(crate) memory: Option<&'a Path>,
     pub(crate) pids: Option<&'a Path>,
-    /// In the v2 tree of a hybrid layout, which tells pressure although it has no controllers.
+    /// The directory in the v2 tree of the hybrid layout, which has pressure files although it has no
+    /// controllers.
     pub(crate) unified: Option<&'a Path>,
 }
 
@@ -78,7 +80,8 @@ fn v1_memory(dir: &Path, at: SystemTime) -> Result<(Option<MemoryUsage>, Option<
     };
     let text = read_if_there(&dir.join("memory.stat"))?.unwrap_or_default();
     let stat = flat_keyed(&text);
-    // The totals count the groups below too, as the usage does; without hierarchy they are not there.
+    // The `total_` values include descendants, as the usage does; they are missing if the hierarchy mode is
+    // off.
     let value = |key: &str| stat.get(format!("total_{key}").as_str()).or_else(|| stat.get(key)).copied();
     let own_limit = read_parsed(&dir.join("memory.limit_in_bytes"), limit_v1)?;
     let limit = least(
@@ -109,7 +112,7 @@ fn v1_memory(dir: &Path, at: SystemTime) -> Result<(Option<MemoryUsage>, Option<
     let swap = used.filter(|_| sum_usage.is_some()).map(|used| SwapUsage {
         at,
         usage_bytes: used,
-        // The limit is of memory and swap together: what memory may not take is left for swap.
+        // The limit is on memory and swap together: what exceeds the memory limit is available to swap.
         available_bytes: sum_limit.map(|sum| match limit {
             Some(limit) => sum.saturating_sub(limit).saturating_sub(used),
             None => sum.saturating_sub(sum_usage.unwrap_or(0)),
@@ -118,7 +121,7 @@ fn v1_memory(dir: &Path, at: SystemTime) -> Result<(Option<MemoryUsage>, Option<
     Ok((Some(memory), swap))
 }
 
-/// The smaller of two limits, either of which may not be there.
+/// The smaller of two limits, each of which may be absent.
 pub(crate) fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -126,8 +129,9 @@ pub(crate) fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
-/// The group that crun makes in the scope that systemd has made for it. It has the limits, for systemd would take those of a scope back
-/// that it was not told of itself; the scope counts what is used in it, and shows no limit.
+/// The group that crun creates inside the scope that systemd created for it. The limits are set on this
+/// group, since systemd would reset limits of the scope that were not set through systemd; the scope's own
+/// files count the usage and show no limit.
 const CRUNS_GROUP: &str = "container";
 
 /// Usage from the unified hierarchy.
@@ -151,7 +155,7 @@ fn v2_cpu(dir: &Path, at: SystemTime) -> Result<Option<CpuUsage>> {
     let stat = flat_keyed(&text);
     let ns = |key: &str| stat.get(key).map(|us| us.saturating_mul(US));
     let Some(total_ns) = ns("usage_usec") else { return Ok(None) };
-    // Unlike time, throttling counts only where the limit is.
+    // Unlike CPU time, throttling is counted only in the group that has the limit.
     let below = read_if_there(&dir.join(CRUNS_GROUP).join("cpu.stat"))?;
     let throttled = below.as_deref().map_or_else(|| stat.clone(), flat_keyed);
     Ok(Some(CpuUsage {
@@ -166,7 +170,7 @@ fn v2_cpu(dir: &Path, at: SystemTime) -> Result<Option<CpuUsage>> {
     }))
 }
 
-/// A limit of a group, or of the one in it that has its limits.
+/// A limit of a group, or of the group that crun created inside it.
 fn v2_limit(dir: &Path, file: &str) -> Result<Option<u64>> {
     let own = read_parsed(&dir.join(file), limit_v2)?;
     Ok(least(own, read_parsed(&dir.join(CRUNS_GROUP).join(file), limit_v2)?))
@@ -192,7 +196,7 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
         limit_hits: read_parsed(&dir.join("memory.events"), hits)?,
         page_faults: stat.get("pgfault").copied(),
         major_page_faults: stat.get("pgmajfault").copied(),
-        // The unified hierarchy counts faults of a group and those inside in one.
+        // The unified hierarchy does not count the faults of a group apart from those of its descendants.
         own_page_faults: None,
         own_major_page_faults: None,
         pressure: read_parsed(&dir.join("memory.pressure"), pressure)?,

@@ -1,4 +1,5 @@
-//! Makes a cgroup on this node, lets a child work and starve in it, and removes it. Needs root.
+//! Creates a cgroup on this node, lets a child use CPU and run out of memory in it, and removes it. Needs
+//! root.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use switchyard_cgroup::{CgroupMode, Error, Group, Kills, Reader};
 
-/// A group in every hierarchy of this node, removed at the end whatever happens.
+/// A group in every hierarchy of this node, removed when dropped.
 struct Fixture {
     reader: Reader,
     group: Group,
@@ -23,7 +24,8 @@ impl Fixture {
         let group = Group::from_path(Path::new(name)).unwrap();
         let fixture = Self { reader, group, child: None };
         if fixture.reader.hierarchy().mode() == CgroupMode::V2 {
-            // Controllers that the root does not pass on are not in the group; it is not ours to change that.
+            // Controllers that the root does not enable for its children are missing in the group; the test
+            // does not change that.
             let root = fixture.dir("memory").parent().unwrap().to_owned();
             let passed = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap();
             for controller in controllers.iter().filter(|name| **name != "cpuacct") {
@@ -44,7 +46,7 @@ impl Fixture {
         dir.unwrap_or_else(|| panic!("no hierarchy has {controller}"))
     }
 
-    /// Runs a shell script inside; it waits for a line on its standard input first.
+    /// Runs a shell script in the group; it waits for a line on its standard input first.
     fn spawn(&mut self, controllers: &[&str], script: &str) {
         let child = Command::new("/bin/sh")
             .args(["-c", &format!("read go; {script}")])

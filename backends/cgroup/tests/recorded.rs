@@ -52,7 +52,7 @@ fn usage_of_a_v1_group_is_read_with_the_totals_of_the_groups_below() {
     );
     assert_eq!((memory.own_page_faults, memory.own_major_page_faults), (Some(5), Some(6)));
     assert_eq!(usage.pids, Some(3));
-    // Of the v2 tree beside it, which has no controllers.
+    // From the v2 tree of the hybrid layout, which has no controllers.
     let stalled = [cpu.pressure, memory.pressure, usage.io.and_then(|io| io.pressure)];
     assert_eq!(
         stalled.map(|pressure| pressure.map(|pressure| pressure.some.total_us)),
@@ -109,10 +109,10 @@ fn what_is_in_a_v1_group_is_told_by_device_and_page_size() {
     let Detail { oom_kills, devices, hugepages, processes, threads_limit, .. } =
         detail("v1", "/kubepods/pod1");
     assert_eq!((oom_kills, processes), (Some(3), Some(3)));
-    // Its own limit is none; the one above counts.
+    // The group has no limit of its own; that of its parent applies.
     assert_eq!(threads_limit, Some(900));
     let [device] = devices.as_slice() else { panic!("{devices:?}") };
-    // No node has a device of these numbers.
+    // No node has a device with these numbers.
     assert_eq!((device.device.as_str(), device.major, device.minor), ("254:999", 254, 999));
     let pairs =
         |counts: &[(String, u64)]| counts.iter().map(|(op, n)| format!("{op} {n}")).collect::<Vec<_>>();
@@ -133,7 +133,7 @@ fn what_is_in_a_v2_scope_is_told_without_peaks_that_nobody_counts() {
 
 #[test]
 fn a_group_whose_processes_are_gone_tells_of_no_files() {
-    // The numbers in the recorded lists are those of processes elsewhere; these are of none.
+    // The ids in the recorded lists are of processes on another node; these are of no process.
     let read = detail("v1", "/kubepods/pod1/inner");
     assert_eq!(read.open_files_limit, None);
     assert_eq!(reader("v1").pass().detail(&group("/kubepods/none"), None).unwrap(), None);

@@ -1,4 +1,4 @@
-//! What one container asks of one network (CNI specification, section 3, "Attachment Parameters").
+//! The parameters of an attachment (CNI specification, section 3, "Attachment Parameters").
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::conf::is_name;
 use crate::error::Error;
 
-/// The longest interface name that Linux takes, in bytes.
+/// The longest interface name that Linux allows, in bytes.
 const IFNAME_MAX: usize = 15;
 
 /// One container on one network through one interface.
@@ -16,13 +16,13 @@ const IFNAME_MAX: usize = 15;
 pub struct Attachment {
     /// The container or sandbox, CNI_CONTAINERID.
     pub container_id: String,
-    /// The network namespace, CNI_NETNS; `None` if it is gone, which only DEL accepts.
+    /// The network namespace, CNI_NETNS; `None` if it does not exist any more, which only DEL accepts.
     pub netns: Option<PathBuf>,
-    /// The interface to make inside, CNI_IFNAME.
+    /// The interface to create inside, CNI_IFNAME.
     pub ifname: String,
     /// CNI_ARGS, in order.
     pub args: Vec<(String, String)>,
-    /// What only those plugins get that ask for it.
+    /// The capability arguments, which are passed only to plugins that declare the capability.
     pub capabilities: Capabilities,
 }
 
@@ -35,19 +35,20 @@ pub struct Capabilities {
     pub bandwidth: Option<Bandwidth>,
     /// `dns`.
     pub dns: Option<Dns>,
-    /// `ipRanges`: for each address to be given, the pools to take it from.
+    /// `ipRanges`: for each address to be assigned, the pools to take it from.
     pub ip_ranges: Vec<Vec<IpRange>>,
-    /// `ips`: addresses to give, with or without a prefix length. All plugins get them, those without the capability in `args`.
+    /// `ips`: addresses to assign, with or without a prefix length. All plugins get them, those without the
+    /// capability in `args`.
     pub ips: Vec<String>,
-    /// `mac`: hardware address to give.
+    /// `mac`: the hardware address to assign.
     pub mac: Option<String>,
     /// `cgroupPath`.
     pub cgroup_path: Option<String>,
-    /// Any other capability, such as `io.kubernetes.cri.pod-annotations`; wins over the parts above.
+    /// Any other capability, such as `io.kubernetes.cri.pod-annotations`; overrides the parts above.
     pub extra: Map<String, Value>,
 }
 
-/// A port of the host that leads into the container.
+/// A port of the host that is forwarded to the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortMapping {
     /// Port of the host.
@@ -56,7 +57,7 @@ pub struct PortMapping {
     pub container_port: u16,
     /// Transport.
     pub protocol: Protocol,
-    /// The host's address that it is open on; `None` for all.
+    /// The host's address on which it is published; `None` for all.
     pub host_ip: Option<IpAddr>,
 }
 
@@ -84,7 +85,7 @@ pub struct Bandwidth {
     pub egress_burst: u64,
 }
 
-/// Name resolution, as far as a plugin has to know it.
+/// The resolver configuration, as far as a plugin needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
     /// Servers, in order.
@@ -109,7 +110,7 @@ pub struct IpRange {
 }
 
 impl Protocol {
-    /// As the conventions write it.
+    /// Its name in the conventions.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -121,7 +122,7 @@ impl Protocol {
 }
 
 impl Attachment {
-    /// Refuses what a plugin would refuse, or would read as something else.
+    /// Refuses values that plugins would refuse or misread.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let bad = |what, value: &str, why| Err(Error::Attachment { what, value: value.to_owned(), why });
         if !is_name(&self.container_id) {
@@ -139,13 +140,13 @@ impl Attachment {
                 return bad("CNI argument", key, "is not a key");
             }
             if value.contains([';', '\0']) {
-                return bad("value of a CNI argument", value, "has a semicolon or a zero byte in it");
+                return bad("value of a CNI argument", value, "contains a semicolon or a zero byte");
             }
         }
         Ok(())
     }
 
-    /// CNI_ARGS.
+    /// The value of CNI_ARGS.
     pub(crate) fn args_text(&self) -> String {
         let pairs: Vec<_> = self.args.iter().map(|(key, value)| format!("{key}={value}")).collect();
         pairs.join(";")
@@ -206,7 +207,7 @@ impl PortMapping {
 }
 
 impl Bandwidth {
-    /// A direction without a rate is left out with its burst: plugins refuse one without the other.
+    /// A direction without a rate is left out together with its burst: plugins refuse one without the other.
     fn to_json(self) -> Value {
         let mut map = Map::new();
         if self.ingress_rate > 0 {

@@ -1,4 +1,4 @@
-//! Network configurations: finding, reading and checking them (CNI specification, section 1).
+//! Finds, reads and checks network configurations (CNI specification, section 1).
 
 use std::fs;
 use std::io;
@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use crate::error::{ConfError, Error, one_line};
 use crate::version::SpecVersion;
 
-/// A file changed as recently as this may change again within the clock tick that its time stamp shows, so it is not
-/// answered from the cache.
+/// A file changed as recently as this may change again within the clock tick that its time stamp shows, so it
+/// is not answered from the cache.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// The configuration of one plugin, keys in the order of the file.
@@ -22,9 +22,9 @@ pub type PluginConf = Map<String, Value>;
 /// One network: a chain of plugins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkList {
-    /// Its name, by which plugins keep their own state.
+    /// Its name, under which plugins store their own state.
     pub name: String,
-    /// The version of the specification that is spoken to its plugins.
+    /// The version of the specification that is used with its plugins.
     pub cni_version: SpecVersion,
     /// Whether CHECK must not be called.
     pub disable_check: bool,
@@ -36,7 +36,7 @@ pub struct NetworkList {
     pub raw: Vec<u8>,
 }
 
-/// A file that is there, but cannot be used.
+/// A file that exists but cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// The file.
@@ -50,7 +50,7 @@ pub struct Skipped {
 pub struct Loaded {
     /// The network.
     pub list: Arc<NetworkList>,
-    /// Files that sort before it and are broken; worth showing, because one of them was probably meant.
+    /// Broken files that sort before it; they are reported, because one of them was probably meant.
     pub skipped: Vec<Skipped>,
 }
 
@@ -68,7 +68,7 @@ struct Cached {
     loaded: Loaded,
 }
 
-/// What shows that a file is still the same.
+/// The metadata by which a change of a file is noticed.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     path: PathBuf,
@@ -81,7 +81,7 @@ struct Stamp {
 // === impl ConfDir ===
 
 impl ConfDir {
-    /// Names a directory, which may be missing for now.
+    /// A configuration directory; it may not exist yet.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), settling: SETTLING, cached: Mutex::new(None) }
@@ -93,7 +93,8 @@ impl ConfDir {
         &self.dir
     }
 
-    /// The default network as the directory has it now; a change needs no restart. It does a few file operations.
+    /// The default network by the current contents of the directory; a change needs no restart. Does a few
+    /// file operations.
     ///
     /// # Errors
     /// Those of [`NetworkList::load`].
@@ -106,7 +107,7 @@ impl ConfDir {
                 return Ok(cached.loaded.clone());
             }
         }
-        // Stamps are older than what is read now, so a change in between shows up at the next call.
+        // The stamps were taken before this read, so a change in between is noticed at the next call.
         let loaded = NetworkList::load(&self.dir);
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         *cached = loaded.as_ref().ok().map(|loaded| Cached { stamps, loaded: loaded.clone() });
@@ -126,14 +127,14 @@ impl Stamp {
         })
     }
 
-    /// How long ago it changed, to the second; zero if the clock has gone back since.
+    /// The time since its last change, to the second; zero if the clock was set back since.
     fn age(&self) -> Duration {
         let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or(0));
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed).unwrap_or_default()
     }
 }
 
-/// Stamps of the directory, its files, and the files one level deeper that a list may take plugins from.
+/// The stamps of the directory, its files, and the files one level deeper from which a list may load plugins.
 fn stamps(dir: &Path) -> io::Result<Vec<Stamp>> {
     let mut all = vec![dir.to_owned()];
     for entry in entries(dir)? {
@@ -164,13 +165,14 @@ fn has_extension(path: &Path, wanted: &[&str]) -> bool {
 // === impl NetworkList ===
 
 impl NetworkList {
-    /// Reads the default network of a directory: the first usable file by name among `.conflist`, `.conf` and `.json`.
+    /// Reads the default network of a directory: the first usable file by name among `.conflist`, `.conf` and
+    /// `.json`.
     ///
-    /// A broken file is passed over with a warning, and named in the answer.
+    /// A broken file is skipped with a warning, and named in the result.
     ///
     /// # Errors
-    /// [`Error::NotConfigured`] if the directory is missing or has no usable file, [`Error::ConfDir`] if it cannot be
-    /// read.
+    /// [`Error::NotConfigured`] if the directory is missing or has no usable file, [`Error::ConfDir`] if it
+    /// cannot be read.
     pub fn load(dir: &Path) -> Result<Loaded, Error> {
         let files = entries(dir).map_err(|source| Error::ConfDir { dir: dir.to_owned(), source })?;
         let mut skipped = Vec::new();
@@ -182,7 +184,7 @@ impl NetworkList {
                 Ok(list) => return Ok(Loaded { list: Arc::new(list), skipped }),
                 Err(error) => {
                     let reason = one_line(&error);
-                    tracing::warn!(path = %path.display(), reason, "passing over a network configuration");
+                    tracing::warn!(path = %path.display(), reason, "skipping a network configuration");
                     skipped.push(Skipped { path, reason });
                 }
             }
@@ -208,7 +210,7 @@ impl NetworkList {
         list.with_plugins()
     }
 
-    /// Reads a list from the content of a `.conflist` file. `source` is only kept.
+    /// Reads a list from the contents of a `.conflist` file. `source` is only stored.
     ///
     /// # Errors
     /// [`Error::Conf`].
@@ -218,7 +220,7 @@ impl NetworkList {
             .map_err(|error| Error::Conf { path: source.to_owned(), source: error })
     }
 
-    /// A list, possibly without plugins, and whether it must not be given more than it has itself.
+    /// A list, possibly without plugins, and whether it loads only its own plugins, none from its directory.
     fn parse_head(source: &Path, raw: &[u8]) -> Result<(Self, bool), ConfError> {
         let map = object(raw)?;
         let inlined_only = flag(&map, "loadOnlyInlinedPlugins")?;
@@ -274,7 +276,8 @@ impl NetworkList {
         if self.plugins.is_empty() { Err(ConfError::NoPlugins) } else { Ok(self) }
     }
 
-    /// The list as one self-contained document, whichever files it came from; [`NetworkList::parse`] reads it back.
+    /// The list as one self-contained document, whichever files it came from; [`NetworkList::parse`] reads it
+    /// back.
     #[must_use]
     pub fn to_document(&self) -> Value {
         json!({
@@ -306,7 +309,7 @@ fn string<'a>(map: &'a PluginConf, key: &'static str) -> Result<&'a str, ConfErr
     map.get(key).and_then(Value::as_str).ok_or(ConfError::Key { key, expected: "a string" })
 }
 
-/// A boolean, absent meaning false. The words in a string count too, as they do for other runtimes.
+/// A boolean; absent means false. Strings with a boolean word are accepted too, as by other runtimes.
 fn flag(map: &PluginConf, key: &'static str) -> Result<bool, ConfError> {
     let wrong = ConfError::Key { key, expected: "true or false" };
     match map.get(key) {
@@ -347,7 +350,7 @@ fn version(map: &PluginConf) -> Result<SpecVersion, ConfError> {
         .ok_or_else(|| ConfError::Version(offered.join(", ")))
 }
 
-/// Checks the part of a plugin's configuration that is ours to read.
+/// Checks the part of a plugin's configuration that this crate reads.
 fn plugin(map: PluginConf) -> Result<PluginConf, ConfError> {
     let kind = string(&map, "type")?;
     let bad = |c: char| matches!(c, '/' | '\\') || c.is_control();

@@ -9,9 +9,9 @@ use thiserror::Error;
 use crate::conf::Skipped;
 use crate::plugin::Verb;
 
-/// The code by which a plugin says that the same call may succeed a little later (CNI specification, "Error").
+/// The error code for a call that may succeed if it is retried later (CNI specification, "Error").
 const CODE_TRY_AGAIN: u64 = 11;
-/// The code by which a plugin says that it does not know the container, and that no cleaning up is needed.
+/// The error code for a container that the plugin does not know, so that no cleanup is needed.
 const CODE_UNKNOWN_CONTAINER: u64 = 3;
 
 /// Why a network could not be loaded, attached, checked or detached.
@@ -20,9 +20,9 @@ pub enum Error {
     /// No usable configuration: the node's network is not ready.
     #[error("no usable network configuration in {}{}; install a CNI network there", dir.display(), list_skipped(skipped))]
     NotConfigured {
-        /// The directory looked at.
+        /// The directory.
         dir: PathBuf,
-        /// Files that are there but cannot be used, with the reason.
+        /// Existing files that cannot be used, with the reasons.
         skipped: Vec<Skipped>,
     },
     /// The configuration directory cannot be read.
@@ -30,7 +30,7 @@ pub enum Error {
     ConfDir {
         /// The directory.
         dir: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -60,17 +60,17 @@ pub enum Error {
         plugin: String,
         /// The network that names it.
         network: String,
-        /// Where it was looked for.
+        /// The directories in which it was looked up.
         dirs: Vec<PathBuf>,
     },
-    /// A plugin could not be started or spoken to.
+    /// A plugin could not be started, or communication with it failed.
     #[error("cannot run plugin {plugin} for {verb}")]
     Run {
         /// Its `type`.
         plugin: String,
         /// The command it was to carry out.
         verb: Verb,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -83,9 +83,9 @@ pub enum Error {
         verb: Verb,
         /// The specification's or the plugin's own code.
         code: u64,
-        /// What the plugin says.
+        /// The plugin's message.
         msg: String,
-        /// What else the plugin says; may be empty.
+        /// The plugin's details; may be empty.
         details: String,
     },
     /// A plugin failed without an error of the specification's form.
@@ -95,12 +95,12 @@ pub enum Error {
         plugin: String,
         /// The command it was to carry out.
         verb: Verb,
-        /// Its exit status, in words.
+        /// Its exit status, as text.
         status: String,
-        /// The end of what it wrote.
+        /// The end of its output.
         output: String,
     },
-    /// A plugin did not end in time; it and its children were killed.
+    /// A plugin did not exit in time; it and its children were killed.
     #[error("plugin {plugin} did not finish {verb} within {} s and was killed", after.as_secs_f32())]
     Deadline {
         /// Its `type`.
@@ -110,20 +110,20 @@ pub enum Error {
         /// How long it had.
         after: Duration,
     },
-    /// A plugin wrote without end; it and its children were killed.
+    /// A plugin wrote too much; it and its children were killed.
     #[error("plugin {plugin} wrote more than {limit} bytes on {verb} and was killed")]
     TooMuchOutput {
         /// Its `type`.
         plugin: String,
         /// The command it was to carry out.
         verb: Verb,
-        /// How much it may write, in bytes.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// A plugin succeeded, but what it wrote is no result.
+    /// A plugin succeeded, but its output is not a result.
     #[error("plugin {plugin} wrote no usable result")]
     Result {
-        /// Its `type`, or the file that the result was kept in.
+        /// Its `type`, or the file that the result was stored in.
         plugin: String,
         /// What is wrong with it.
         #[source]
@@ -139,10 +139,10 @@ pub enum Error {
         /// Why it failed.
         #[source]
         source: Box<Error>,
-        /// Why it could not be undone; `None` if it was, so that nothing is left.
+        /// Why it could not be undone; `None` if it was undone completely.
         undo: Option<Box<Error>>,
     },
-    /// Undoing a failed attachment took too long as a whole.
+    /// The rollback of a failed attachment took too long in total.
     #[error("detaching container {container_id} from network {network} took longer than {} s", after.as_secs_f32())]
     UndoDeadline {
         /// The container.
@@ -159,11 +159,11 @@ pub enum Error {
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
-    /// The journal file of an attachment is not what this program writes.
+    /// The journal file of an attachment does not have the format that this program writes.
     #[error("network journal {} is damaged or of a newer version; detach the container by hand and remove it", path.display())]
     JournalContent {
         /// The file.
@@ -172,8 +172,8 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
-    /// There is a journal file already, so an earlier attachment has not been undone.
-    #[error("network journal {} is there already; detach that attachment first", path.display())]
+    /// A journal file exists already, so an earlier attachment has not been undone.
+    #[error("network journal {} exists already; detach that attachment first", path.display())]
     JournalExists {
         /// The file.
         path: PathBuf,
@@ -186,7 +186,7 @@ pub enum ConfError {
     /// The file cannot be read.
     #[error("it cannot be read")]
     Read(#[source] io::Error),
-    /// The file is no JSON.
+    /// The file is not JSON.
     #[error("it is not valid JSON")]
     Json(#[source] serde_json::Error),
     /// A key is missing or has the wrong type.
@@ -194,10 +194,10 @@ pub enum ConfError {
     Key {
         /// The key.
         key: &'static str,
-        /// What it has to be.
+        /// The expected value.
         expected: &'static str,
     },
-    /// The version is none that this crate speaks.
+    /// The version is not supported by this crate.
     #[error("cniVersion {0:?} is not supported; use 0.3.0, 0.3.1, 0.4.0, 1.0.0 or 1.1.0")]
     Version(String),
     /// The name has characters that the specification does not allow.
@@ -211,7 +211,7 @@ pub enum ConfError {
     /// The list has no plugins.
     #[error("it has no plugins")]
     NoPlugins,
-    /// A list is in a file for single plugins.
+    /// A file for a single plugin contains a list.
     #[error("it is a list of plugins; name the file .conflist")]
     ListInSingle,
 }
@@ -222,22 +222,22 @@ pub enum ResultError {
     /// The plugin wrote nothing.
     #[error("it is empty")]
     Empty,
-    /// It is no JSON object, or its parts have the wrong types.
+    /// It is not a JSON object, or its parts have the wrong types.
     #[error("it is not a CNI result: it starts with {start:?}")]
     Json {
-        /// How the output starts.
+        /// The beginning of the output.
         start: String,
-        /// What the parser said.
+        /// The error of the parser.
         #[source]
         source: serde_json::Error,
     },
-    /// It is of a version that this crate does not speak.
+    /// It has a version that this crate does not support.
     #[error("its cniVersion {0:?} is not one of 0.3.0 to 1.1.0")]
     Version(String),
-    /// An address is no IP address with a prefix length.
+    /// An address is not an IP address with a prefix length.
     #[error("{0:?} is not an address with a prefix length")]
     Address(String),
-    /// A gateway or next hop is no IP address.
+    /// A gateway or next hop is not an IP address.
     #[error("{0:?} is not an IP address")]
     Gateway(String),
     /// An address names an interface that is not in the list.
@@ -245,31 +245,32 @@ pub enum ResultError {
     InterfaceIndex {
         /// The index.
         index: usize,
-        /// How many interfaces there are.
+        /// The number of interfaces.
         count: usize,
     },
 }
 
 impl Error {
-    /// Whether the same call may succeed a little later without anybody changing anything: a plugin said so (code 11).
+    /// Whether a plugin reported that the same call may succeed if it is retried later (code 11).
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.code() == Some(CODE_TRY_AGAIN)
     }
 
-    /// Whether the node's network is not set up yet (`NetworkReady=false`), rather than broken for one container.
+    /// Whether the node's network is not set up yet (`NetworkReady=false`), rather than broken for one
+    /// container.
     #[must_use]
     pub fn is_not_configured(&self) -> bool {
         matches!(self, Self::NotConfigured { .. })
     }
 
-    /// Whether something may be left of a failed attachment, so that `del` has to be called again.
+    /// Whether parts of a failed attachment may remain, so that `del` has to be called again.
     #[must_use]
     pub fn left_something(&self) -> bool {
         matches!(self, Self::Add { undo: Some(_), .. })
     }
 
-    /// Whether a plugin says that there is nothing to detach.
+    /// Whether a plugin reported that there is nothing to detach.
     pub(crate) fn is_unknown_container(&self) -> bool {
         self.code() == Some(CODE_UNKNOWN_CONTAINER)
     }
@@ -296,7 +297,7 @@ impl Error {
     }
 }
 
-/// An error with all its causes on one line, for places that keep text.
+/// An error with all its causes on one line, for places that store text.
 pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

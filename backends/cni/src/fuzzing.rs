@@ -1,4 +1,5 @@
-//! What holds for any bytes that plugins, configuration files and journals give us. Called by fuzz targets and tests alone.
+//! Fuzz targets: properties that hold for any bytes of plugins, configuration files and journals. Called only
+//! by fuzzers and tests.
 
 use std::path::Path;
 
@@ -7,10 +8,11 @@ use crate::journal::Saved;
 use crate::result::CniResult;
 use crate::version::SpecVersion;
 
-/// Reads bytes as what a plugin wrote: a result that was read is read the same again, and every address is within its bounds.
+/// Reads bytes as the output of a plugin: a parsed result parses the same again, and every address is within
+/// its bounds.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn result(data: &[u8]) {
     for wanted in SpecVersion::ALL {
         let Ok(result) = CniResult::parse(data, wanted) else { continue };
@@ -24,11 +26,11 @@ pub fn result(data: &[u8]) {
     }
 }
 
-/// Reads bytes as a configuration file, as a list and as a single plugin: no name leads out of a directory, and the document that is
-/// kept for the undoing names the same network and the same plugins.
+/// Reads bytes as a configuration file, as a list and as a single plugin: no name leads out of a directory,
+/// and the document that the journal stores names the same network and plugins.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn conf(data: &[u8]) {
     let path = Path::new("/etc/cni/net.d/10-net.conflist");
     let single = NetworkList::parse_single(path, data).ok();
@@ -50,11 +52,12 @@ pub fn conf(data: &[u8]) {
     }
 }
 
-/// Reads bytes as the journal of an attachment. One that was cut short anywhere, as by a full disk or a power cut, is of the same attachment
-/// or of none, and is never damaged; what it leads to has names that lead out of no directory.
+/// Reads bytes as the journal of an attachment. A journal that is truncated anywhere, as by a full disk or a
+/// power cut, gives the same attachment or none, and is never reported as damaged; the names in it lead out
+/// of no directory.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn journal(data: &[u8]) {
     let path = Path::new("/var/lib/switchyard/sandboxes/id/cni.json");
     let Ok(Some(saved)) = Saved::parse(path, data) else { return };

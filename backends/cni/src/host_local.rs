@@ -1,6 +1,8 @@
-//! Addresses that `host-local` has lost to a power cut: it reserves one by a file that it does not sync.
+//! Frees addresses that `host-local` has leaked in a power cut: it reserves an address by a file that it does
+//! not sync.
 //!
-//! After the cut such a file may be there and empty, so that it no longer names its holder, and no DEL gives the address back.
+//! After the power cut such a file may be empty, so that it does not name its holder any more, and no DEL
+//! frees the address.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,17 +15,17 @@ use serde_json::Value;
 
 use crate::conf::NetworkList;
 
-/// Where it keeps its files unless it is told another place.
+/// The plugin's default data directory.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// How long its lock is tried for: it holds it for moments, unless it hangs.
+/// How long the lock is tried for: the plugin holds it briefly, unless it hangs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two tries.
+/// The pause between two tries.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Gives back the addresses of a network whose reservation is an empty file; how many there were. The plugin writes its
-/// files under a lock, which is taken here, so that none of them is one that is being written. Where it cannot be had, nothing is given
-/// back. Blocks for moments.
+/// Frees the addresses of a network whose reservation is an empty file, and returns how many. The plugin
+/// writes its files under a lock, which is taken here, so that a file that is just being written is not taken
+/// for an empty one. Frees nothing if the lock cannot be acquired. Blocks briefly.
 pub(crate) fn free_unowned(list: &NetworkList) -> io::Result<usize> {
     let mut freed = 0;
     for dir in directories(list) {
@@ -32,7 +34,7 @@ pub(crate) fn free_unowned(list: &NetworkList) -> io::Result<usize> {
     Ok(freed)
 }
 
-/// The directories of the network's reservations, of those plugins that keep them by `host-local`.
+/// The directories with the network's reservations, for plugins that use `host-local`.
 fn directories(list: &NetworkList) -> impl Iterator<Item = PathBuf> {
     list.plugins
         .iter()
@@ -46,7 +48,7 @@ fn directories(list: &NetworkList) -> impl Iterator<Item = PathBuf> {
 fn free_in(dir: &Path) -> io::Result<usize> {
     let lock = match OpenOptions::new().read(true).write(true).open(dir.join("lock")) {
         Ok(file) => file,
-        // It has never reserved anything.
+        // Without the directory nothing was ever reserved.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error),
     };
@@ -63,7 +65,8 @@ fn free_in(dir: &Path) -> io::Result<usize> {
     Ok(freed)
 }
 
-/// Takes the lock of a directory, or gives up: a plugin that hangs must not have everybody wait who removes a sandbox.
+/// Acquires the lock of a directory, or gives up after a timeout: a plugin that hangs must not block all
+/// removals of sandboxes.
 fn lock_with_timeout(mut file: File, dir: &Path) -> io::Result<Flock<File>> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
@@ -80,7 +83,7 @@ fn lock_with_timeout(mut file: File, dir: &Path) -> io::Result<Flock<File>> {
     }
 }
 
-/// Whether a file bears the name of an address; of IPv6 ones the colons may be written otherwise.
+/// Whether a file name is an address; IPv6 addresses may have another character instead of colons.
 fn is_address(name: &str) -> bool {
     name.parse::<std::net::IpAddr>().is_ok() || name.replace('_', ":").parse::<std::net::Ipv6Addr>().is_ok()
 }

@@ -1,9 +1,11 @@
-//! A file per attachment, written before plugins run, from which the attachment can be undone after a crash at any line.
+//! A file per attachment, written before plugins run, from which the attachment can be undone after a crash
+//! at any line.
 //!
-//! It holds JSON documents: what is asked for, on disk before the first plugin runs, and the result of each plugin's ADD, appended before
-//! the next one runs. The last of these is what DEL is given: some plugins, as `firewall`, know by it alone what to undo, also where ADD
-//! was cut off later in the chain. It need not be on disk: an attachment that a power cut has ended can be undone without. So a result
-//! that is cut short is one that is not known; and where what is asked for is cut short itself, or is not there, no plugin has run.
+//! It contains JSON documents: the request, which is synced before the first plugin runs, and the result of
+//! each plugin's ADD, appended before the next one runs. DEL is given the last result: some plugins, such as
+//! `firewall`, know only from it what to undo, also if ADD was interrupted later in the chain. Results are
+//! not synced: after a power cut an attachment can be undone without them. So a truncated result counts as
+//! unknown; and if the request itself is truncated or missing, no plugin has run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -24,17 +26,17 @@ use crate::network::Network;
 use crate::plugin::Plugins;
 use crate::result::CniResult;
 
-/// The form of the file that this program writes and reads.
+/// The version of the file format.
 const VERSION: u32 = 2;
 
-/// The content of a journal file. It does not depend on the configuration directory.
+/// The contents of a journal file. It does not depend on the configuration directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Saved {
     intent: Intent,
     result: Option<Value>,
 }
 
-/// What is asked for.
+/// The request: the network and the attachment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Intent {
@@ -70,7 +72,7 @@ impl Intent {
 }
 
 impl Saved {
-    /// Reads a journal file; `None` if there is none, or none that a plugin has run for.
+    /// Reads a journal file; `None` if there is none, or no plugin has run for it.
     ///
     /// # Errors
     /// [`Error::Journal`], [`Error::JournalContent`].
@@ -83,13 +85,14 @@ impl Saved {
         Self::parse(path, &bytes)
     }
 
-    /// Reads the content of a journal file; `None` if no plugin has run for it. `path` is for error messages.
+    /// Reads the contents of a journal file; `None` if no plugin has run for it. `path` is for error
+    /// messages.
     pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Option<Self>, Error> {
         let damaged = |source| Error::JournalContent { path: path.to_owned(), source };
         let mut documents = serde_json::Deserializer::from_slice(bytes).into_iter::<Value>();
         let intent = match documents.next() {
             None => return Ok(None),
-            // A kill or a full disk has cut the writing short.
+            // Truncated: a kill or a full disk has interrupted the write.
             Some(Err(fault)) if fault.is_eof() => return Ok(None),
             Some(intent) => intent,
         };
@@ -98,11 +101,11 @@ impl Saved {
             let text = format!("version {} is not {VERSION}", intent.version);
             return Err(damaged(serde::de::Error::custom(text)));
         }
-        // The last may be cut short; after a failure the iterator ends.
+        // The last one may be truncated; the iterator ends at the first failure.
         Ok(Some(Self { intent, result: documents.map_while(Result::ok).last() }))
     }
 
-    /// The attachment, with its capability arguments as they were passed on.
+    /// The attachment, with its capability arguments as they were passed to plugins.
     #[must_use]
     pub fn attachment(&self) -> Attachment {
         let saved = self.intent.attachment.clone();
@@ -115,7 +118,8 @@ impl Saved {
         }
     }
 
-    /// The network as it was configured then. `path` is where this was read from, for error messages.
+    /// The network as it was configured at the time of the attachment. `path` is the journal file, for error
+    /// messages.
     ///
     /// # Errors
     /// [`Error::Conf`].
@@ -123,8 +127,8 @@ impl Saved {
         NetworkList::parse(path, self.intent.network.to_string().as_bytes())
     }
 
-    /// The result of the last plugin whose ADD has ended, if it is known: that of the whole, where the chain was run to its end. `path` is
-    /// where this was read from, for error messages.
+    /// The result of the last plugin whose ADD has finished, if it is known; that is the result of the whole
+    /// chain if it was completed. `path` is the journal file, for error messages.
     ///
     /// # Errors
     /// [`Error::Conf`], [`Error::Result`].
@@ -137,10 +141,10 @@ impl Saved {
 }
 
 impl Network {
-    /// Puts on disk, at `path` in a directory that exists, what is to be attached: [`Network::add_saved`] does it. It may be called
-    /// before there is a namespace to attach.
+    /// Writes the request to `path`, in an existing directory, and syncs it; [`Network::add_saved`] makes the
+    /// attachment. May be called before the namespace exists.
     ///
-    /// Cancel-safety: none; call [`del_saved`], which removes the file.
+    /// Cancel safety: none; call [`del_saved`], which removes the file.
     ///
     /// # Errors
     /// [`Error::JournalExists`] if an earlier attachment was not undone; [`Error::Journal`].
@@ -155,11 +159,11 @@ impl Network {
         }
     }
 
-    /// [`Network::add`], of what [`Network::save`] has put on disk at `path`. The file has the result of each plugin before the next runs,
-    /// and before this returns.
+    /// [`Network::add`], for a request that [`Network::save`] has written to `path`. The result of each
+    /// plugin is appended to the file before the next plugin runs, and before this returns.
     ///
-    /// After a failure the file is gone if nothing is left of the attachment, else it stays for [`del_saved`].
-    /// Cancel-safety: none, as for `add`; but whenever it is cut short, [`del_saved`] undoes what it did.
+    /// After a failure the file is removed if the attachment was undone completely, else it stays for
+    /// [`del_saved`]. Cancel safety: none, as for `add`; but [`del_saved`] undoes an interrupted call.
     ///
     /// # Errors
     /// [`Error::Journal`]; those of `add`.
@@ -171,21 +175,22 @@ impl Network {
         if !error.left_something()
             && let Err(error) = remove(path).await
         {
-            // The file then leads to one DEL more than needed, which does no harm.
+            // The remaining file then causes one DEL more than needed, which is harmless.
             tracing::warn!(%error, "cannot remove the journal of a network attachment that was undone");
         }
         Err(error)
     }
 }
 
-/// Detaches what the journal file at `path` says, and removes the file once that succeeded.
+/// Undoes the attachment that the journal file at `path` describes, and removes the file once that has
+/// succeeded.
 ///
-/// Idempotent: without a file there is nothing to do. It needs neither the configuration directory nor the daemon's
-/// memory. `netns` is the namespace if it still exists, `None` if it is gone. Cancel-safety: call it again.
+/// Idempotent: does nothing without a file. It needs neither the configuration directory nor state of the
+/// daemon. `netns` is the namespace if it still exists, else `None`. Cancel safety: call it again.
 ///
 /// # Errors
-/// [`Error::Journal`], [`Error::JournalContent`], [`Error::Conf`], [`Error::Result`], or those of [`Network::del`]; the
-/// file stays then.
+/// [`Error::Journal`], [`Error::JournalContent`], [`Error::Conf`], [`Error::Result`], or those of
+/// [`Network::del`]; the file stays then.
 pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> Result<(), Error> {
     let file = path.to_owned();
     let Some(saved) = blocking("read", path, move || Ok(Saved::read(&file))).await?? else {
@@ -202,15 +207,17 @@ pub async fn del_saved(path: &Path, plugins: &Plugins, netns: Option<&Path>) -> 
     Ok(())
 }
 
-/// A namespace that is gone went with a reboot, perhaps one by a power cut, and with it may have gone what DEL would know an
-/// address by. What cannot be given back now is so after the next such DEL.
+/// Frees addresses of `host-local` without a holder, after a DEL for a namespace that does not exist any
+/// more. Such a namespace ended with a reboot, perhaps after a power cut, which may have lost the contents of
+/// the files by which DEL finds an address. Addresses that cannot be freed now are freed after the next such
+/// DEL.
 async fn free_unowned(list: NetworkList) {
     let name = list.name.clone();
     let freed = spawn_blocking(move || host_local::free_unowned(&list)).await;
     match freed.unwrap_or_else(|lost| Err(io::Error::other(lost))) {
         Ok(0) => {}
-        Ok(freed) => tracing::info!(network = name, freed, "addresses that named no holder are given back"),
-        Err(error) => tracing::warn!(network = name, %error, "cannot look for addresses that name no holder"),
+        Ok(freed) => tracing::info!(network = name, freed, "addresses without a holder are freed"),
+        Err(error) => tracing::warn!(network = name, %error, "cannot find addresses without a holder"),
     }
 }
 
@@ -229,20 +236,20 @@ fn encode(path: &Path, document: &impl Serialize) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(document).map_err(|source| Error::JournalContent { path: path.to_owned(), source })
 }
 
-/// Makes the file and has it on disk, its name as well: addresses stay reserved on disk, so after a power cut it has to be there.
-/// Cut short it leaves no file, an empty one, or the beginning of what is asked for.
+/// Creates the file and syncs it and its directory: addresses stay reserved on disk, so the file must survive
+/// a power cut. If interrupted, there is no file, an empty one, or one with the beginning of the request.
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     reach(Step::JournalDrafted);
     file.write_all(bytes)?;
     file.sync_all()?;
-    // The sync of a new file brings its name along on the usual file systems; this one then finds nothing left to do.
+    // On common file systems the sync of a new file also syncs its directory entry; this sync is then cheap.
     File::open(parent(path))?.sync_all()?;
     reach(Step::JournalWritten);
     Ok(())
 }
 
-/// Adds a plugin's result, in one write.
+/// Appends a plugin's result, in one write.
 pub(crate) async fn append(path: &Path, result: &Value) -> Result<(), Error> {
     let bytes = encode(path, result)?;
     let target = path.to_owned();

@@ -7,13 +7,14 @@
 //!                                └─save, add_saved──> journal file ──del_saved──> the same chain, after any crash
 //! ```
 //!
-//! Vocabulary is the specification's: an *attachment* is one container on one network through one interface; a *list* is
-//! the chain of plugins that makes it; a *result* is what the chain reports, and goes back in as `prevResult`.
+//! Vocabulary is the specification's: an *attachment* is one container on one network through one interface;
+//! a *list* is the chain of plugins that makes it; a *result* is what the chain reports, and goes back in as
+//! `prevResult`.
 //!
 //! Invariants:
 //! - Every plugin process has a deadline, bounded output and a process group of its own, and is reaped.
 //! - A failed `add` has been followed by a `del` of the whole chain, or says why not.
-//! - What a journal file says is enough for `del`, whatever became of the configuration directory.
+//! - A journal file is enough for `del`, however the configuration directory has changed.
 //! - Operations on one container must not overlap (the specification's rule); the caller sees to that.
 
 mod attachment;

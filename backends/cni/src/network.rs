@@ -1,4 +1,4 @@
-//! Attaching, checking and detaching a container: the chain of plugins (CNI specification, section 3).
+//! Attaches, checks and detaches a container with the chain of plugins (CNI specification, section 3).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub struct Network {
     plugins: Plugins,
 }
 
-/// What became of a check.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
-    /// Every plugin found the attachment as it was made.
+    /// Every plugin found the attachment unchanged.
     Passed,
-    /// The configuration says that plugins must not be asked.
+    /// The configuration disables CHECK.
     Disabled,
     /// The configuration's version has no CHECK.
     NotInVersion,
@@ -39,7 +39,8 @@ impl Network {
         Self { list, plugins }
     }
 
-    /// The default network of a configuration directory, read now. A daemon keeps a [`crate::ConfDir`] instead.
+    /// The default network of a configuration directory, read now. A daemon keeps a [`crate::ConfDir`]
+    /// instead.
     ///
     /// # Errors
     /// Those of [`NetworkList::load`].
@@ -53,14 +54,14 @@ impl Network {
         &self.list
     }
 
-    /// The first plugin of the chain that is not installed is an error; for readiness reports.
+    /// Checks that all plugins of the chain are installed; for readiness reports.
     ///
     /// # Errors
     /// [`Error::PluginNotFound`].
     pub fn check_installed(&self) -> Result<(), Error> {
         for plugin in &self.list.plugins {
             self.plugins.find(&self.list.name, type_of(plugin))?;
-            // The plugin runs this one itself, for addresses.
+            // The IPAM plugin is run by the plugin itself.
             if let Some(ipam) = plugin.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str) {
                 self.plugins.find(&self.list.name, ipam)?;
             }
@@ -70,18 +71,20 @@ impl Network {
 
     /// Attaches a container: ADD of each plugin in order, each given the result of the one before.
     ///
-    /// If one fails, DEL of the whole chain follows before this returns. Not idempotent: an attachment has to be
-    /// detached before it is made again. Cancel-safety: none; dropping the future kills the running plugin, nothing is
-    /// undone, and [`Network::del`] must follow. [`Network::add_saved`] makes that possible after a crash too.
+    /// If one fails, DEL of the whole chain follows before this returns. Not idempotent: an attachment has to
+    /// be detached before it is made again. Cancel safety: none; dropping the future kills the running
+    /// plugin, nothing is undone, and [`Network::del`] must follow. [`Network::add_saved`] makes that
+    /// possible after a crash too.
     ///
     /// # Errors
-    /// [`Error::Attachment`] or [`Error::PluginNotFound`] before anything was run; else [`Error::Add`] with the first
-    /// failure, and the failure of undoing it if there was one.
+    /// [`Error::Attachment`] or [`Error::PluginNotFound`] before any plugin was run; else [`Error::Add`] with
+    /// the first failure, and the failure of the rollback if there was one.
     pub async fn add(&self, attachment: &Attachment) -> Result<CniResult, Error> {
         self.add_noting(attachment, None).await
     }
 
-    /// As [`Network::add`], with what each plugin has given added to the file at `journal` before the next one runs.
+    /// As [`Network::add`], with the result of each plugin appended to the file at `journal` before the next
+    /// one runs.
     pub(crate) async fn add_noting(
         &self,
         attachment: &Attachment,
@@ -95,7 +98,8 @@ impl Network {
                 why: "has no network namespace to attach to a network",
             });
         }
-        // All of them first, so that a missing plugin needs no undoing, which would fail for the same reason.
+        // Checked for all plugins first, so that a missing one needs no rollback, which would fail for the
+        // same reason.
         self.check_installed()?;
         let mut made = None;
         match self.add_chain(attachment, journal, &mut made).await {
@@ -107,7 +111,8 @@ impl Network {
         }
     }
 
-    /// `made` is what the last plugin that succeeded has given, also after a failure: some plugins know by that alone what to undo.
+    /// Runs ADD of the chain. `made` receives the result of the last plugin that succeeded, also after a
+    /// failure: some plugins know only from it what to undo.
     async fn add_chain(
         &self,
         attachment: &Attachment,
@@ -128,7 +133,7 @@ impl Network {
         Ok(())
     }
 
-    /// Detaches after a failure, within a bound of its own, and makes the error that tells both.
+    /// Detaches after a failure, with a timeout of its own, and returns the error that reports both.
     async fn undo(&self, attachment: &Attachment, result: Option<&CniResult>, failed: Error) -> Error {
         let limit = self.plugins.limits().undo;
         let container_id = attachment.container_id.clone();
@@ -144,12 +149,12 @@ impl Network {
         Error::Add { container_id, network, source: Box::new(failed), undo: undone.err().map(Box::new) }
     }
 
-    /// Asks every plugin whether the attachment still is as `result` says, until one objects.
+    /// Runs CHECK of each plugin, which compares the attachment with `result`, until one fails.
     ///
-    /// Cancel-safety: dropping the future kills the running plugin; a check changes nothing.
+    /// Cancel safety: dropping the future kills the running plugin; a check changes nothing.
     ///
     /// # Errors
-    /// What the first objecting plugin said, or why it could not be run.
+    /// The error of the first plugin that failed, or why it could not be run.
     pub async fn check(&self, attachment: &Attachment, result: &CniResult) -> Result<CheckOutcome, Error> {
         attachment.check()?;
         if !self.list.cni_version.has_check() {
@@ -164,14 +169,16 @@ impl Network {
         Ok(CheckOutcome::Passed)
     }
 
-    /// Detaches a container: DEL of each plugin, last first. Idempotent, by the specification's rule for plugins.
+    /// Detaches a container: DEL of each plugin, last first. Idempotent, by the specification's rule for
+    /// plugins.
     ///
-    /// Every plugin is run, also after one failed, because each frees something of its own. With `netns` of `None` the
-    /// plugins are told that the namespace is gone. `result` is what [`Network::add`] returned, if that is known.
-    /// Cancel-safety: dropping the future kills the running plugin; call it again.
+    /// Every plugin is run, also after one failed, because each frees resources of its own. A `netns` of
+    /// `None` tells the plugins that the namespace does not exist any more. `result` is what [`Network::add`]
+    /// returned, if that is known. Cancel safety: dropping the future kills the running plugin; call it
+    /// again.
     ///
     /// # Errors
-    /// The first failure; then something may be left, and it is to be called again.
+    /// The first failure; then parts of the attachment may remain, and it is to be called again.
     pub async fn del(&self, attachment: &Attachment, result: Option<&CniResult>) -> Result<(), Error> {
         attachment.check()?;
         let previous = result.filter(|_| self.list.cni_version.has_check()).map(|result| &result.raw);
@@ -179,7 +186,7 @@ impl Network {
         for plugin in self.list.plugins.iter().rev() {
             match self.call(plugin, Verb::Del, attachment, previous).await {
                 Ok(_) => {}
-                // By the specification's words no cleaning up is needed then.
+                // By the specification no cleanup is needed then.
                 Err(error) if error.is_unknown_container() => {}
                 Err(error) if first.is_ok() => first = Err(error),
                 Err(error) => {
@@ -210,7 +217,8 @@ impl Network {
         self.plugins.call(call).await
     }
 
-    /// What a plugin reads: its own configuration, and what the specification has the runtime add and take away.
+    /// The configuration that is passed to a plugin: its own, with the keys that the specification makes the
+    /// runtime add and remove.
     fn request(&self, plugin: &PluginConf, attachment: &Attachment, previous: Option<&Value>) -> Value {
         let taken = |key: &str| matches!(key, "capabilities" | "prevResult") || key.starts_with("cni.dev/");
         let mut request = Map::new();
@@ -223,7 +231,7 @@ impl Network {
         }
         let capabilities = attachment.capabilities.to_map();
         if let Some(ips) = capabilities.get("ips") {
-            // The convention for those that have not declared the capability; a list of plugins seldom does.
+            // The convention for plugins that do not declare the capability; configurations seldom do.
             request.insert("args".to_owned(), json!({ "cni": { "ips": ips } }));
         }
         let wanted = plugin.get("capabilities").and_then(Value::as_object);

@@ -1,4 +1,5 @@
-//! Running one plugin: environment, configuration on stdin, bounded output, deadline (CNI specification, section 2).
+//! Runs one plugin: environment, configuration on stdin, bounded output, deadline (CNI specification, section
+//! 2).
 
 use std::env;
 use std::ffi::OsString;
@@ -20,20 +21,22 @@ use tokio::time::{sleep, timeout};
 use crate::attachment::Attachment;
 use crate::error::Error;
 
-/// A result may be this long, in bytes.
+/// The longest result, in bytes.
 const MAX_STDOUT: usize = 1 << 20;
-/// This much of the end of the log output is kept, in bytes.
+/// How much of the end of the log output is kept, in bytes.
 const STDERR_TAIL: usize = 64 << 10;
-/// This much of it goes into an error text, in characters.
+/// How much of the log output an error contains, in characters.
 const SHOWN: usize = 1000;
-/// How long pipes are read after the plugin itself has ended: what it left running may hold them open for ever.
+/// How long pipes are read after the plugin itself has exited: a child that it left running may keep them
+/// open for ever.
 const PIPE_GRACE: Duration = Duration::from_secs(1);
-/// How long a killed plugin may take to be gone. Longer than that it hangs in the kernel, and is reaped when it can be.
+/// How long a killed plugin may take to exit. One that takes longer hangs in the kernel, and is reaped later.
 const REAP_GRACE: Duration = Duration::from_secs(5);
-/// How often, and after which first pause (doubled each time), a plugin file is tried that is just being written.
+/// How many times, and after which first pause (doubled each time), a plugin file is tried that is just being
+/// written.
 const BUSY_TRIES: u32 = 6;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// For a daemon that was started without PATH; some plugins start iptables and the like.
+/// The PATH of plugins if the daemon was started without one; some plugins run iptables and the like.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A command of the CNI specification.
@@ -41,13 +44,13 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 pub enum Verb {
     /// Attach.
     Add,
-    /// See whether the attachment is as it was made.
+    /// Check that the attachment is unchanged.
     Check,
     /// Detach.
     Del,
 }
 
-/// How long plugins may take.
+/// Timeouts of plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// One run of one plugin.
@@ -73,7 +76,7 @@ pub(crate) struct Call<'a> {
     pub(crate) config: &'a [u8],
 }
 
-/// What a plugin said until its end.
+/// The output and exit status of a plugin.
 #[derive(Debug)]
 struct PluginOutput {
     status: ExitStatus,
@@ -81,13 +84,14 @@ struct PluginOutput {
     stderr: Vec<u8>,
 }
 
-/// Why a plugin could not be listened to until its end.
+/// Why the output of a plugin could not be read to its end.
 enum OutputError {
     Io(io::Error),
     TooLarge,
 }
 
-/// The process group of a running plugin, killed when this is dropped: plugins start others, such as IPAM plugins.
+/// The process group of a running plugin, killed when this is dropped: plugins start others, such as IPAM
+/// plugins.
 struct ProcessGroup(Option<Pid>);
 
 /// The specification's form of an error.
@@ -101,7 +105,7 @@ struct WireError {
 }
 
 impl Verb {
-    /// As CNI_COMMAND has it.
+    /// The value of CNI_COMMAND.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -125,7 +129,7 @@ impl Default for Limits {
 }
 
 impl Plugins {
-    /// Plugins are looked for in `dirs`, the first that has one wins.
+    /// Plugins are looked up in `dirs`; the first directory that has one is used.
     #[must_use]
     pub fn new(dirs: impl IntoIterator<Item = PathBuf>, limits: Limits) -> Self {
         Self { dirs: dirs.into_iter().collect(), limits }
@@ -137,7 +141,7 @@ impl Plugins {
         self.limits
     }
 
-    /// The file of a plugin that `network` names.
+    /// The file of a plugin of the network `network`.
     ///
     /// # Errors
     /// [`Error::PluginNotFound`].
@@ -153,8 +157,8 @@ impl Plugins {
 
     /// Runs a plugin and returns what it wrote to stdout.
     ///
-    /// Cancel-safety: dropping the future kills the plugin with its process group; how far it came is unknown, so DEL
-    /// has to follow. A child that left the process group is not found.
+    /// Cancel safety: dropping the future kills the plugin with its process group; how far it got is unknown,
+    /// so DEL has to follow. A child that left the process group is not killed.
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
         let run = |source| Error::Run { plugin: call.plugin.to_owned(), verb: call.verb, source };
         let path = self.find(call.network, call.plugin)?;
@@ -165,7 +169,8 @@ impl Plugins {
         let verb = call.verb;
         match heard {
             Ok(Ok(said)) => {
-                // Reaped, so its number may soon be another's: it must not be killed any more.
+                // The plugin is reaped, so its process id may be reused: the group must not be killed any
+                // more.
                 group.0 = None;
                 if said.status.success() { Ok(said.stdout) } else { Err(failure(call, &said)) }
             }
@@ -183,10 +188,12 @@ impl Plugins {
         }
     }
 
-    /// A plugin gets what the specification says and PATH, and nothing else of the daemon's environment.
+    /// A plugin gets the variables of the specification and PATH, and nothing else of the daemon's
+    /// environment.
     fn command(&self, path: &Path, call: Call<'_>) -> Command {
         let dirs = env::join_paths(self.dirs.iter()).unwrap_or_else(|_| {
-            // A directory with a colon in its name cannot be written down; the plugin's own one is the best guess.
+            // A directory with a colon in its name cannot be in CNI_PATH; the plugin's own directory is the
+            // best guess.
             path.parent().unwrap_or(Path::new("/")).as_os_str().to_owned()
         });
         let netns = call.attachment.netns.clone().map(PathBuf::into_os_string).unwrap_or_default();
@@ -210,7 +217,7 @@ impl Plugins {
     }
 }
 
-/// Starts it, waiting a moment if the file is just being replaced by an installer.
+/// Starts a plugin; retries for a moment if an installer is just writing the file.
 async fn spawn(command: &mut Command) -> io::Result<Child> {
     let mut pause = BUSY_PAUSE;
     for _ in 1..BUSY_TRIES {
@@ -223,7 +230,7 @@ async fn spawn(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Gives a plugin its configuration and listens until it has ended.
+/// Writes the configuration to a plugin, and reads its output until it has exited.
 async fn communicate(child: &mut Child, config: &[u8]) -> Result<PluginOutput, OutputError> {
     let missing = || OutputError::Io(io::Error::other("a pipe to the plugin is missing"));
     let stdin = child.stdin.take().ok_or_else(missing)?;
@@ -247,7 +254,8 @@ async fn communicate(child: &mut Child, config: &[u8]) -> Result<PluginOutput, O
                 child.wait().await.map_err(OutputError::Io)?
             }
             status = child.wait() => {
-                // What is in the pipes is there to read at once; only a child of the plugin can keep them open.
+                // The rest of the output can be read at once; only a child of the plugin can keep the pipes
+                // open.
                 if let Ok(done) = timeout(PIPE_GRACE, &mut pipes).await {
                     done?;
                 }
@@ -258,7 +266,7 @@ async fn communicate(child: &mut Child, config: &[u8]) -> Result<PluginOutput, O
     Ok(PluginOutput { status, stdout, stderr })
 }
 
-/// Writes the configuration. A plugin that does not read it all may have its reasons.
+/// Writes the configuration. It is not an error if the plugin does not read all of it.
 async fn write_config(mut stdin: ChildStdin, config: &[u8]) -> Result<(), OutputError> {
     match stdin.write_all(config).await {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(OutputError::Io(e)),
@@ -284,7 +292,7 @@ async fn read_tail(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Resu
     Ok(())
 }
 
-/// Makes an error of a plugin's failure: its own words if it used the specification's form.
+/// The error for a failed plugin: its own message if it used the specification's form.
 fn failure(call: Call<'_>, said: &PluginOutput) -> Error {
     let plugin = call.plugin.to_owned();
     let verb = call.verb;
@@ -325,7 +333,7 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // Only reached with a group when the plugin has not been reaped, so the number is still its own.
+        // The group is set only while the plugin has not been reaped, so the process id is still its own.
         self.kill();
     }
 }

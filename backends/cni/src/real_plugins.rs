@@ -1,4 +1,5 @@
-//! The plugins of the containernetworking project, with a network namespace of the test's own as the host.
+//! Tests with the plugins of the containernetworking project, in a network namespace that stands for the
+//! host.
 
 use std::fs;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -22,7 +23,8 @@ use crate::testing::attach_saved;
 /// Where Debian's package containernetworking-plugins puts them.
 const BIN: &str = "/usr/lib/cni";
 
-/// Runs `test` on a thread that is a host of its own: what plugins make in it vanishes with the thread.
+/// Runs `test` on a thread with namespaces of its own that stand for a host: what plugins create there ends
+/// with the thread.
 fn on_a_host(test: impl AsyncFnOnce(&Path) + Send) {
     for plugin in ["bridge", "host-local", "portmap", "bandwidth", "loopback"] {
         let path = Path::new(BIN).join(plugin);
@@ -189,7 +191,7 @@ fn addresses_are_freed_when_the_namespace_is_gone_and_the_result_unknown() {
         let (network, plugins) = network(&bridge(dir, "lost"));
         let journal = dir.join("journal.json");
         attach_saved(&network, &journal, &attachment("pod1", &netns)).await.unwrap();
-        // As after a kill just before the result was kept, and then a reboot.
+        // As after a kill just before the result was written, and a reboot.
         let text = fs::read_to_string(&journal).unwrap();
         let mut documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
         fs::write(&journal, documents.next().unwrap().unwrap().to_string()).unwrap();
@@ -216,7 +218,7 @@ fn a_port_that_cannot_be_mapped_frees_the_address_again() {
         assert!(line.contains("plugin portmap refused ADD"), "{line}");
         assert!(reserved(dir, "undo").is_empty());
         assert_eq!(inside(&netns, devices), ["lo"]);
-        // This portmap cannot read its own configuration on DEL either, so the journal stays and says so.
+        // This portmap cannot parse its configuration on DEL either, so the journal stays.
         assert_eq!(error.left_something(), journal.exists());
     });
 }

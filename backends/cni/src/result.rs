@@ -1,4 +1,5 @@
-//! What a chain of plugins reports: interfaces, addresses, routes, name servers (CNI specification, section 5).
+//! The result of a chain of plugins: interfaces, addresses, routes, name servers (CNI specification, section
+//! 5).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use crate::error::ResultError;
 use crate::version::SpecVersion;
 
-/// How much of an unreadable output goes into an error, in characters.
+/// How much of an unreadable output an error contains, in characters.
 const SHOWN: usize = 200;
 
 /// The result of an attachment.
@@ -54,7 +55,7 @@ pub struct IpConfig {
 /// An IP address and the length of its network prefix, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpNet {
-    /// The address, host bits and all.
+    /// The address, including its host bits.
     pub ip: IpAddr,
     /// Length of the prefix: at most 32 or 128.
     pub prefix: u8,
@@ -63,9 +64,9 @@ pub struct IpNet {
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where to.
+    /// The destination.
     pub dst: IpNet,
-    /// Through which next hop, if the plugin names one.
+    /// The next hop, if the plugin names one.
     pub gw: Option<IpAddr>,
 }
 
@@ -82,7 +83,7 @@ pub struct ResultDns {
     pub options: Vec<String>,
 }
 
-// What is on the wire. Lists may be null, because many plugins are written in Go.
+// The wire format. Lists may be null, because many plugins are written in Go.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireResult {
@@ -115,7 +116,7 @@ struct WireDns {
 }
 
 impl CniResult {
-    /// Reads what a plugin wrote when it was spoken to in version `wanted`.
+    /// Parses the output of a plugin that was called with version `wanted`.
     ///
     /// A result in another version from 0.3.0 on is converted; one without a version counts as `wanted`.
     ///
@@ -131,7 +132,7 @@ impl CniResult {
         Self::from_value(raw, wanted)
     }
 
-    /// The same for a result that is JSON already, such as a kept one.
+    /// As [`CniResult::parse`], for a result that is parsed JSON already, such as a stored one.
     ///
     /// # Errors
     /// [`ResultError`].
@@ -156,9 +157,11 @@ impl CniResult {
         Ok(Self { interfaces, ips, routes, dns, raw })
     }
 
-    /// The addresses of interface `ifname`, in the plugins' order: the first is the primary one, whichever its family.
+    /// The addresses of interface `ifname`, in the plugins' order: the first is the primary one, whichever
+    /// its family.
     ///
-    /// An address that names no interface counts for it, as for other runtimes. Empty if the network gave none.
+    /// An address that names no interface is counted too, as by other runtimes. Empty if the network gave
+    /// none.
     #[must_use]
     pub fn pod_ips(&self, ifname: &str) -> Vec<IpAddr> {
         let belongs = |ip: &&IpConfig| match ip.interface {
@@ -169,15 +172,16 @@ impl CniResult {
     }
 }
 
-/// Whether a result and each of its parts are objects. A derived reader takes a list for an object as well, field by field; plugins do not,
-/// and neither does [`convert`].
+/// Whether a result and each of its parts are objects. A derived deserializer also accepts a list for an
+/// object, field by field; plugins do not, and neither does [`convert`].
 fn has_objects_only(raw: &Value) -> bool {
     let parts = ["interfaces", "ips", "routes"].into_iter().filter_map(|key| raw.get(key)?.as_array());
     let dns = raw.get("dns").filter(|dns| !dns.is_null());
     raw.is_object() && parts.flatten().chain(dns).all(Value::is_object)
 }
 
-/// Makes `raw` say `wanted`. The versions differ in one key only: up to 0.4.0 an address carries its family.
+/// Converts `raw` to the version `wanted`. The versions differ in only one key: up to 0.4.0 an address has
+/// its family.
 fn convert(raw: &mut Value, found: SpecVersion, wanted: SpecVersion, ips: &[IpConfig]) {
     raw["cniVersion"] = json!(wanted.as_str());
     if found == wanted || !wanted.marks_ip_version() {
@@ -237,7 +241,7 @@ impl WireDns {
 }
 
 impl IpNet {
-    /// Reads `address/prefix`.
+    /// Parses `address/prefix`.
     ///
     /// # Errors
     /// [`ResultError::Address`].

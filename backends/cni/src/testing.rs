@@ -1,4 +1,4 @@
-//! What the tests share: stand-in plugins, shell scripts that note what they were given.
+//! Shared by the tests: stand-in plugins, shell scripts that record their input.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,10 +16,10 @@ use crate::network::Network;
 use crate::plugin::{Limits, Plugins};
 use crate::result::CniResult;
 
-/// Long enough for a shell script on a busy machine, short enough to wait for.
+/// A timeout long enough for a shell script on a busy machine, and short enough for a test to wait for.
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
 
-/// A directory with stand-in plugins and what they noted.
+/// A directory with stand-in plugins and what they recorded.
 #[derive(Debug)]
 pub(crate) struct Bench {
     temp: TempDir,
@@ -38,7 +38,7 @@ impl Bench {
         self.temp.path().join(name)
     }
 
-    /// Adds a plugin that notes its name, environment and configuration, then does what `body` says.
+    /// Adds a plugin that records its name, environment and configuration, and then runs `body`.
     pub(crate) fn plugin(&self, name: &str, body: &str) {
         let log = self.path("log");
         let log = log.display();
@@ -74,13 +74,13 @@ impl Bench {
         Network::new(Arc::new(list), self.plugins_within(limit))
     }
 
-    /// What was called, in order.
+    /// The recorded calls, in order.
     pub(crate) fn order(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("log/order")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What a plugin read on one command.
+    /// The input that a plugin read on one command.
     pub(crate) fn stdin(&self, plugin: &str, verb: &str) -> Value {
         serde_json::from_str(&fs::read_to_string(self.path(&format!("log/{plugin}.{verb}.stdin"))).unwrap())
             .unwrap()

@@ -1,4 +1,4 @@
-//! The versions of the CNI specification that this crate speaks.
+//! The versions of the CNI specification that this crate supports.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl SpecVersion {
         }
     }
 
-    /// Reads a version; `None` for those that this crate does not speak.
+    /// Parses a version; `None` for one that this crate does not support.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)

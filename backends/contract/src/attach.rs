@@ -1,4 +1,4 @@
-//! Facts of joining a task's own streams, and of reaching ports of a sandbox.
+//! Facts about attaching to a task's streams, and about connecting to ports of a sandbox.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::lab::{ContractTest, ENDLESS, MadeTask, refused};
 
 /// All streams.
 const ALL: AttachSpec = AttachSpec { stdin: true, stdout: true, stderr: true };
-/// How long something may take that must not happen.
+/// How long a test waits for something that must not happen.
 const MOMENT: Duration = Duration::from_millis(200);
 
 fn spec(fixture: &dyn Fixture, command: &[&str], stdin: Stdin) -> TaskSpec {
@@ -50,7 +50,7 @@ async fn rest(from: &mut Option<Source>) -> String {
     String::from_utf8(bytes).expect("the command writes UTF-8")
 }
 
-/// Clients come and go; none of them ends anything.
+/// Clients attach and disconnect; no disconnect ends the task.
 pub async fn what_one_client_says_is_heard_by_all_and_an_open_input_outlives_them(fixture: &dyn Fixture) {
     let (lab, task) = running(fixture, spec(fixture, &["cat"], Stdin::Open)).await;
     let mut one = join(&lab, task.id).await;
@@ -69,7 +69,7 @@ pub async fn what_one_client_says_is_heard_by_all_and_an_open_input_outlives_the
     expect_output(&mut late, "third\n").await;
 }
 
-/// Also for who is attached besides; later clients have no input any more.
+/// It also ends for the other attached clients; later clients have no input.
 pub async fn an_input_that_is_once_ends_with_its_client(fixture: &dyn Fixture) {
     let (lab, task) = running(fixture, spec(fixture, &["cat"], Stdin::Once)).await;
     let mut watcher = lab.backend.attach(task.id, AttachSpec { stdin: false, ..ALL }).await.expect("attach");
@@ -87,7 +87,7 @@ pub async fn an_input_that_is_once_ends_with_its_client(fixture: &dyn Fixture) {
     assert_eq!(rest(&mut watcher.stdout).await, "bye\n");
 }
 
-/// Whatever ends it.
+/// However the task ends.
 pub async fn output_ends_with_the_task(fixture: &dyn Fixture) {
     let (lab, task) = running(fixture, spec(fixture, ENDLESS, Stdin::Closed)).await;
     let mut client = join(&lab, task.id).await;
@@ -98,7 +98,7 @@ pub async fn output_ends_with_the_task(fixture: &dyn Fixture) {
     );
 }
 
-/// A task does not see the end of its input because nobody of us lives.
+/// A task does not see the end of its input because the daemon is dead.
 pub async fn an_open_input_outlives_the_daemon(fixture: &dyn Fixture) {
     let (mut lab, task) = running(fixture, spec(fixture, &["cat"], Stdin::Open)).await;
     let mut before = join(&lab, task.id).await;
@@ -111,14 +111,14 @@ pub async fn an_open_input_outlives_the_daemon(fixture: &dyn Fixture) {
     expect_output(&mut after, "after\n").await;
 }
 
-/// That is no error: its output is wanted.
+/// This is not an error: the client wants the output.
 pub async fn a_task_without_input_gives_none(fixture: &dyn Fixture) {
     let (lab, task) = running(fixture, spec(fixture, ENDLESS, Stdin::Closed)).await;
     assert!(join(&lab, task.id).await.stdin.is_none());
     lab.backend.resize_task(task.id, 80, 24).await.expect("a size without a terminal is done");
 }
 
-/// What is typed is shown; the terminal does not end with who looks at it.
+/// The terminal echoes the input; it does not end with an attached client.
 pub async fn a_terminal_gives_one_output_and_can_be_resized(fixture: &dyn Fixture) {
     let mut spec = spec(fixture, &["cat"], Stdin::Once);
     spec.stdio.tty = true;
@@ -151,7 +151,7 @@ pub async fn a_task_that_does_not_run_cannot_be_attached_to(fixture: &dyn Fixtur
     assert_eq!(refused(lab.backend.attach(TaskId::random(), ALL).await), ErrorKind::NotFound);
 }
 
-/// And a sandbox that does not exist is not found.
+/// A sandbox that does not exist is `NotFound`.
 pub async fn a_port_that_nobody_listens_on_is_unavailable(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     assert_eq!(refused(lab.backend.dial(sandbox.id, 1).await), ErrorKind::Unavailable);

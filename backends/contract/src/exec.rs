@@ -1,4 +1,4 @@
-//! Facts of further processes in tasks.
+//! Facts about execs in tasks.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::lab::{ContractTest, ENDLESS, MadeTask, refused};
 use crate::{Fixture, MISSING_EXECUTABLE, specs};
 
-/// A task that runs, to enter.
+/// A running task for execs.
 async fn host(fixture: &dyn Fixture) -> (ContractTest<'_>, MadeTask) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
@@ -28,7 +28,7 @@ async fn all(stream: Option<Source>) -> String {
     String::from_utf8(text).expect("the command writes UTF-8")
 }
 
-/// Standard output and error are apart.
+/// Standard output and standard error are separate.
 pub async fn a_process_writes_to_both_streams_and_ends_with_its_code(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let spec = specs::exec(&["sh", "-c", "echo out; echo err >&2; exit 4"]);
@@ -41,7 +41,7 @@ pub async fn a_process_writes_to_both_streams_and_ends_with_its_code(fixture: &d
     process.control.delete().await.expect("delete again");
 }
 
-/// `cat` gives back more than a pipe holds, then ends.
+/// `cat` echoes more than a pipe holds, then exits.
 pub async fn what_goes_in_comes_out_and_dropping_the_input_ends_it(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let spec = ExecSpec { stdin: true, ..specs::exec(&["cat"]) };
@@ -59,7 +59,7 @@ pub async fn what_goes_in_comes_out_and_dropping_the_input_ends_it(fixture: &dyn
     process.control.delete().await.expect("delete");
 }
 
-/// Also by several at once.
+/// Also by several callers concurrently.
 pub async fn the_end_can_be_asked_for_again(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let process = enter(&lab, &task, &specs::exec(&["sh", "-c", "exit 9"])).await;
@@ -69,7 +69,7 @@ pub async fn the_end_can_be_asked_for_again(fixture: &dyn Fixture) {
     process.control.signal(Signal::TERM).await.expect("a signal after the end is done");
 }
 
-/// 128 and the signal; the task goes on.
+/// The exit code is 128 plus the signal; the task continues to run.
 pub async fn a_signal_ends_a_process(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     for (signal, code) in [(Signal::TERM, 143), (Signal::KILL, 137)] {
@@ -82,7 +82,7 @@ pub async fn a_signal_ends_a_process(fixture: &dyn Fixture) {
     assert!(going_on.is_err(), "the task ended: {going_on:?}");
 }
 
-/// Its output ends, though somebody still reads it.
+/// Its output ends, although a reader still has it open.
 pub async fn a_dropped_process_is_killed(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let mut process = enter(&lab, &task, &specs::exec(ENDLESS)).await;
@@ -91,7 +91,7 @@ pub async fn a_dropped_process_is_killed(fixture: &dyn Fixture) {
     assert_eq!(all(stdout).await, "");
 }
 
-/// Their streams are not mixed up.
+/// Their streams are independent.
 pub async fn two_processes_run_at_the_same_time(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let spec = ExecSpec { stdin: true, ..specs::exec(&["cat"]) };
@@ -107,7 +107,7 @@ pub async fn two_processes_run_at_the_same_time(fixture: &dyn Fixture) {
     assert_eq!(other.control.wait().await.expect("wait"), 0);
 }
 
-/// No process outlives the task that it is in.
+/// No exec outlives its task.
 pub async fn a_process_ends_with_its_task(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let mut process = enter(&lab, &task, &specs::exec(ENDLESS)).await;
@@ -116,7 +116,7 @@ pub async fn a_process_ends_with_its_task(fixture: &dyn Fixture) {
     assert_eq!(all(process.stdout.take()).await, "");
 }
 
-/// `FailedPrecondition` before the start and after the end.
+/// `FailedPrecondition` before the start and after the exit.
 pub async fn a_task_that_does_not_run_cannot_be_entered(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let created = lab.task(task.sandbox, "created", ENDLESS).await;
@@ -127,7 +127,7 @@ pub async fn a_task_that_does_not_run_cannot_be_entered(fixture: &dyn Fixture) {
     }
 }
 
-/// `InvalidArgument`; the task goes on.
+/// `InvalidArgument`; the task continues to run.
 pub async fn a_command_that_does_not_exist_is_refused(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let entered = lab.backend.exec(task.id, &specs::exec(&[MISSING_EXECUTABLE])).await;
@@ -136,7 +136,7 @@ pub async fn a_command_that_does_not_exist_is_refused(fixture: &dyn Fixture) {
     assert_eq!(process.control.wait().await.expect("wait"), 0);
 }
 
-/// Everything comes by standard output.
+/// All output is on standard output.
 pub async fn a_terminal_merges_the_streams_and_can_be_resized(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let spec =
@@ -149,7 +149,7 @@ pub async fn a_terminal_merges_the_streams_and_can_be_resized(fixture: &dyn Fixt
     assert_eq!(code.expect("wait"), 2);
 }
 
-/// A child that goes on holds the output open, until it is cut.
+/// A child that continues to run holds the output open, until it is cut.
 pub async fn output_that_a_child_holds_can_be_cut(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let mut process = enter(&lab, &task, &specs::exec(&["sh", "-c", "echo said; sleep 1000 &"])).await;
@@ -160,7 +160,7 @@ pub async fn output_that_a_child_holds_can_be_cut(fixture: &dyn Fixture) {
     process.control.delete().await.expect("delete");
 }
 
-/// What a process says while the end of its input is typed, and its exit code.
+/// The output of a process while the end of its input is sent, and its exit code.
 async fn until_it_ends(process: &mut ExecProcess, mut stdin: Sink) -> (String, i32) {
     let output = all(process.stdout.take());
     let ended = async { tokio::join!(output, process.control.wait()) };
@@ -170,11 +170,11 @@ async fn until_it_ends(process: &mut ExecProcess, mut stdin: Sink) -> (String, i
     };
     tokio::select! {
         (stdout, code) = ended => (stdout, code.expect("wait")),
-        () = typed => unreachable!("it waits for ever at its end"),
+        () = typed => unreachable!("the future never completes"),
     }
 }
 
-/// What was typed before is read first, and the process ends by itself.
+/// Earlier input is read first, and then the process exits by itself.
 pub async fn the_end_of_what_is_typed_ends_a_process_with_a_terminal(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let spec = ExecSpec { tty: true, stdin: true, ..specs::exec(&["cat"]) };
@@ -186,7 +186,7 @@ pub async fn the_end_of_what_is_typed_ends_a_process_with_a_terminal(fixture: &d
     assert!(stdout.starts_with("typed"), "{stdout:?}");
 }
 
-/// Each that reads the terminal in turn is told the end of its input, as with a pipe.
+/// Each process that reads the terminal in turn gets the end of the input, as with a pipe.
 pub async fn the_end_of_what_is_typed_is_there_for_all_who_read(fixture: &dyn Fixture) {
     let (lab, task) = host(fixture).await;
     let spec = ExecSpec { tty: true, stdin: true, ..specs::exec(&["sh", "-c", "cat; cat; echo over"]) };

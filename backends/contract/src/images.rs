@@ -1,4 +1,4 @@
-//! Facts of images.
+//! Facts about images.
 
 use switchyard_core::ErrorKind;
 use switchyard_core::id::Owner;
@@ -7,7 +7,7 @@ use switchyard_core::image::{Credentials, Right};
 use crate::Fixture;
 use crate::lab::{ContractTest, refused};
 
-/// By tag, by tag again and by digest.
+/// By tag, by tag again, and by digest.
 pub async fn pulling_twice_gives_the_same_id(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     let id = lab.pull().await.expect("pull");
@@ -17,7 +17,7 @@ pub async fn pulling_twice_gives_the_same_id(fixture: &dyn Fixture) {
     assert_eq!(lab.backend.images().list().await.expect("list").len(), 1);
 }
 
-/// They share one download or do not hurt each other.
+/// They share one download, or do not affect each other.
 pub async fn pulls_at_the_same_time_give_the_same_id(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     let pulls = futures::future::join_all((0..8).map(|_| lab.pull())).await;
@@ -47,7 +47,7 @@ pub async fn an_image_is_found_by_each_of_its_names(fixture: &dyn Fixture) {
     assert!(config.starts_with('{') && config.contains("\"os\""), "{config}");
 }
 
-/// Nothing of the image can be found afterwards; it can be pulled again.
+/// The image cannot be found by any name afterwards; it can be pulled again.
 pub async fn removal_by_one_name_removes_all_names(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     let images = lab.backend.images();
@@ -64,7 +64,7 @@ pub async fn removal_by_one_name_removes_all_names(fixture: &dyn Fixture) {
     assert_eq!(images.list().await.expect("list"), []);
 }
 
-/// What one holds another does not remove; what others use keeps its names.
+/// An owner's removal does not affect other holders; an image in use by others keeps its names.
 pub async fn a_removal_takes_only_what_its_owner_holds(fixture: &dyn Fixture) {
     let mut lab = ContractTest::open(fixture).await;
     let id = lab.pull().await.expect("pull");
@@ -93,7 +93,7 @@ pub async fn a_removal_takes_only_what_its_owner_holds(fixture: &dyn Fixture) {
     assert_eq!(holders(&lab).await, None);
 }
 
-/// Though others use it, also after a restart, and until it is pulled again.
+/// Although others use it, also after a restart, and until it is pulled again.
 pub async fn what_its_last_holder_had_by_credentials_is_nobodys_afterwards(fixture: &dyn Fixture) {
     let mut lab = ContractTest::open(fixture).await;
     let secret = || Credentials::Basic { username: "user".into(), password: "secret".into() };
@@ -114,7 +114,7 @@ pub async fn what_its_last_holder_had_by_credentials_is_nobodys_afterwards(fixtu
     assert_eq!(open(&lab).await, []);
     lab.pull_with(Owner::Swarm, secret()).await.expect("pull again");
     assert_eq!(open(&lab).await, [Owner::Swarm]);
-    // What is open to all stays so.
+    // A public image stays visible to all.
     lab.pull_for(Owner::Host).await.expect("pull without credentials");
     for owner in [Owner::Swarm, Owner::Host] {
         lab.backend.images().remove(&name, owner, true).await.expect("remove what others use");
@@ -133,7 +133,7 @@ pub async fn removal_of_a_missing_image_is_done(fixture: &dyn Fixture) {
     }
 }
 
-/// `None`, whatever it is.
+/// `None`, whatever the text is.
 pub async fn a_text_that_names_nothing_is_no_error(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     lab.pull().await.expect("pull");
@@ -152,7 +152,7 @@ pub async fn a_malformed_reference_cannot_be_pulled(fixture: &dyn Fixture) {
     }
 }
 
-/// `NotFound`, and nothing half-made becomes visible.
+/// `NotFound`, and no incomplete image becomes visible.
 pub async fn an_image_that_the_registry_lacks_is_not_found(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     let image = fixture.image();
@@ -162,7 +162,7 @@ pub async fn an_image_that_the_registry_lacks_is_not_found(fixture: &dyn Fixture
     assert_eq!(lab.backend.images().list().await.expect("list"), []);
 }
 
-/// What a dropped pull left behind is no obstacle.
+/// The remains of a dropped pull do not prevent a new one.
 pub async fn an_abandoned_pull_can_be_taken_up_again(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     for _ in 0..3 {
@@ -182,7 +182,7 @@ pub async fn images_survive_the_daemon(fixture: &dyn Fixture) {
     assert_eq!(lab.backend.images().list().await.expect("list"), before);
 }
 
-/// There is always a file system to tell of.
+/// At least one file system is reported.
 pub async fn images_use_disk(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     lab.pull().await.expect("pull");

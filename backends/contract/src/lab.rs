@@ -1,4 +1,4 @@
-//! What every fact needs: an open backend, and short ways to make things in it.
+//! Shared by all facts: an open backend, and helpers to create objects in it.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,20 +16,20 @@ use crate::Fixture;
 /// A main process that runs until it is killed.
 pub(crate) const ENDLESS: &[&str] = &["sleep", "1000"];
 
-/// A fact's own view of its fixture.
+/// A fact's view of its fixture.
 pub(crate) struct ContractTest<'a> {
     pub(crate) fixture: &'a dyn Fixture,
     pub(crate) backend: Arc<dyn Backend>,
 }
 
-/// A sandbox that was made.
+/// A created sandbox.
 pub(crate) struct MadeSandbox {
     pub(crate) id: SandboxId,
     pub(crate) spec: SandboxSpec,
     pub(crate) details: SandboxDetails,
 }
 
-/// A task that was made.
+/// A created task.
 pub(crate) struct MadeTask {
     pub(crate) id: TaskId,
     pub(crate) sandbox: SandboxId,
@@ -38,14 +38,14 @@ pub(crate) struct MadeTask {
 }
 
 impl<'a> ContractTest<'a> {
-    /// Opens the backend and recovers what it has, as the gateway does first of all.
+    /// Opens the backend and recovers its state, as the gateway does first.
     pub(crate) async fn open(fixture: &'a dyn Fixture) -> Self {
         let backend = fixture.backend();
         backend.recover().await.expect("recover a fresh backend");
         Self { fixture, backend }
     }
 
-    /// Opens the backend, pulls the image and makes a sandbox.
+    /// Opens the backend, pulls the image and creates a sandbox.
     pub(crate) async fn with_sandbox(fixture: &'a dyn Fixture) -> (Self, MadeSandbox) {
         let lab = Self::open(fixture).await;
         lab.pull().await.expect("pull the image of the fixture");
@@ -53,7 +53,7 @@ impl<'a> ContractTest<'a> {
         (lab, sandbox)
     }
 
-    /// Kills the daemon and opens a new one.
+    /// Kills the daemon and starts a new one.
     pub(crate) async fn reopen(&mut self) -> Recovered {
         self.backend = self.fixture.reopen().await;
         self.backend.recover().await.expect("recover after a kill")
@@ -115,14 +115,14 @@ impl<'a> ContractTest<'a> {
         self.backend.wait_task(id).await.expect("wait for a task")
     }
 
-    /// Kills a task and waits for its end.
+    /// Kills a task and waits for its exit.
     pub(crate) async fn kill(&self, id: TaskId) -> Exit {
         self.backend.signal_task(id, Signal::KILL).await.expect("kill a task");
         self.wait(id).await
     }
 }
 
-/// The kind of the error that this must be.
+/// The kind of the error; panics on success.
 #[track_caller]
 pub(crate) fn refused<T>(result: Result<T>) -> ErrorKind {
     match result {
@@ -131,26 +131,26 @@ pub(crate) fn refused<T>(result: Result<T>) -> ErrorKind {
     }
 }
 
-/// The one sandbox of this id.
+/// The sandbox with this id.
 #[track_caller]
 pub(crate) fn sandbox_in(recovered: &Recovered, id: SandboxId) -> &Sandbox {
     recovered.sandboxes.iter().find(|sandbox| sandbox.id == id).expect("the sandbox is recovered")
 }
 
-/// The one task of this id.
+/// The task with this id.
 #[track_caller]
 pub(crate) fn task_in(recovered: &Recovered, id: TaskId) -> &Task {
     recovered.tasks.iter().find(|task| task.id == id).expect("the task is recovered")
 }
 
-/// That two times are the same to the millisecond.
+/// Checks that two times are equal to the millisecond.
 #[track_caller]
 pub(crate) fn same_time(left: SystemTime, right: SystemTime) {
     let apart = left.duration_since(right).unwrap_or_else(|error| error.duration());
     assert!(apart <= Duration::from_millis(1), "{left:?} and {right:?} are {apart:?} apart");
 }
 
-/// That a recovered sandbox is the one that was made, its state aside.
+/// Checks that a recovered sandbox equals the created one, apart from its state.
 #[track_caller]
 pub(crate) fn same_sandbox(found: &Sandbox, made: &MadeSandbox) {
     same_time(found.meta.created_at, made.spec.meta.created_at);
@@ -161,7 +161,7 @@ pub(crate) fn same_sandbox(found: &Sandbox, made: &MadeSandbox) {
     assert_eq!(found.details, made.details);
 }
 
-/// That a recovered task is the one that was made, its state aside.
+/// Checks that a recovered task equals the created one, apart from its state.
 #[track_caller]
 pub(crate) fn same_task(found: &Task, made: &MadeTask) {
     same_time(found.meta.created_at, made.spec.meta.created_at);
@@ -172,14 +172,14 @@ pub(crate) fn same_task(found: &Task, made: &MadeTask) {
     assert_eq!(found.details, made.details);
 }
 
-/// That two exits are the same, their times to the millisecond.
+/// Checks that two exits are equal, with times to the millisecond.
 #[track_caller]
 pub(crate) fn same_exit(left: &Exit, right: &Exit) {
     same_time(left.finished_at, right.finished_at);
     assert_eq!((left.code, &left.cause), (right.code, &right.cause));
 }
 
-/// The exit of a task that has ended.
+/// The exit of an exited task.
 #[track_caller]
 pub(crate) fn exit_of(task: &Task) -> &Exit {
     match &task.state {

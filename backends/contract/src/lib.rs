@@ -1,20 +1,19 @@
-//! The facts that every [`Backend`] must satisfy, each a function, to be run on all of them alike.
+//! The facts that every [`Backend`](switchyard_core::backend::Backend) must satisfy. Each fact is a function,
+//! and runs for every backend.
 //!
-//! A backend's tests give a [`Fixture`] and say [`contract_tests!`]; each fact becomes one test, with a fixture of its own.
-//! After each fact everything is removed, and nothing may be left.
+//! A backend's tests define a [`Fixture`] and invoke [`contract_tests!`]; each fact becomes one test with its
+//! own fixture. After each fact all objects are removed, and nothing may remain.
 //!
-//! Commands used: `sh`, `sleep`, `cat`, `echo`, `true`, as busybox has them; [`MISSING_EXECUTABLE`] must not exist.
+//! Commands that are used: `sh`, `sleep`, `cat`, `echo`, `true`, as in busybox; [`MISSING_EXECUTABLE`] must
+//! not exist.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use switchyard_core::backend::Backend;
-use switchyard_core::id::Owner;
-use switchyard_core::spec::{SandboxSpec, Signal, TaskSpec};
+use switchyard_core::spec::Signal;
 
 pub mod attach;
 pub mod exec;
+mod fixture;
 pub mod images;
 mod lab;
 pub mod recovery;
@@ -22,42 +21,15 @@ pub mod sandboxes;
 pub mod specs;
 pub mod tasks;
 
-/// A path at which no image has an executable.
-pub const MISSING_EXECUTABLE: &str = "/no/such/executable";
+pub use fixture::{Fixture, MISSING_EXECUTABLE};
 
-/// How long one fact may take: long enough for a busy machine, short enough to name the fact that hangs.
+/// Timeout of one fact: long enough for a busy machine, short enough to name a fact that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A backend under test and the world that it works on. Dropping it takes the world down, also after a failure.
-#[async_trait]
-pub trait Fixture: Send + Sync {
-    /// The backend; the same one at every call until [`Fixture::reopen`].
-    fn backend(&self) -> Arc<dyn Backend>;
-
-    /// A busybox-like image that can be pulled without credentials, by tag.
-    fn image(&self) -> String;
-
-    /// A sandbox to make.
-    fn sandbox_spec(&self, name: &str) -> SandboxSpec {
-        specs::sandbox(Owner::Host, name)
-    }
-
-    /// A task to make, with this command line, no input and no output.
-    fn task_spec(&self, name: &str, command: &[&str]) -> TaskSpec {
-        specs::task(Owner::Host, name, &self.image(), command)
-    }
-
-    /// A fresh backend over the same world, as after `kill -9` of the daemon that had the old one.
-    async fn reopen(&self) -> Arc<dyn Backend>;
-
-    /// What there is, in words, besides images and what the backend keeps for its own; empty once all is removed.
-    async fn remaining_objects(&self) -> Vec<String>;
-}
-
-/// Removes everything, and looks whether anything is left.
+/// Removes all objects, and checks that nothing remains.
 ///
 /// # Panics
-/// If something cannot be removed or is left.
+/// If an object cannot be removed, or something remains.
 pub async fn clear(fixture: &dyn Fixture) {
     let backend = fixture.reopen().await;
     let found = backend.recover().await.expect("recover before clearing");
@@ -79,10 +51,10 @@ pub async fn clear(fixture: &dyn Fixture) {
     assert!(left.sandboxes.is_empty() && left.tasks.is_empty(), "recovered after removal: {left:#?}");
 }
 
-/// Runs one fact within a deadline, then [`clear`]; used by [`contract_tests!`].
+/// Runs one fact with a timeout, then [`clear`]; used by [`contract_tests!`].
 ///
 /// # Panics
-/// If the fact does not hold or does not come to an end.
+/// If the fact does not hold, or does not end in time.
 pub async fn run(name: &str, fixture: &dyn Fixture, fact: impl Future<Output = ()> + Send) {
     let all = async {
         fact.await;
@@ -91,7 +63,8 @@ pub async fn run(name: &str, fixture: &dyn Fixture, fact: impl Future<Output = (
     assert!(tokio::time::timeout(PATIENCE, all).await.is_ok(), "{name} did not end within {PATIENCE:?}");
 }
 
-/// One test for each fact. The fixture is an expression of a type that implements [`Fixture`]; it may await.
+/// Defines one test for each fact. The fixture is an expression of a type that implements [`Fixture`]; it may
+/// await.
 ///
 /// ```text
 /// contract_tests!(|| MyFixture::start().await);

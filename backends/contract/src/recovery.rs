@@ -1,4 +1,4 @@
-//! Facts of what a daemon finds that takes over from a killed one.
+//! Facts about what a daemon recovers after its predecessor was killed.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::lab::{
     task_in,
 };
 
-/// A fresh world is empty.
+/// A new system is empty.
 pub async fn nothing_is_recovered_from_nothing(fixture: &dyn Fixture) {
     let mut lab = ContractTest::open(fixture).await;
     let found = lab.reopen().await;
     assert!(found.sandboxes.is_empty() && found.tasks.is_empty(), "{found:?}");
 }
 
-/// Id, labels, record, addresses, state; then it can be stopped and removed.
+/// Id, labels, record, addresses and state are recovered; then it can be stopped and removed.
 pub async fn a_ready_sandbox_is_recovered_as_it_was(fixture: &dyn Fixture) {
     let mut lab = ContractTest::open(fixture).await;
     let one = lab.sandbox("one").await;
@@ -40,7 +40,7 @@ pub async fn a_ready_sandbox_is_recovered_as_it_was(fixture: &dyn Fixture) {
     assert_eq!(lab.reopen().await.sandboxes.len(), 1);
 }
 
-/// It does not come back to life.
+/// It does not become ready again.
 pub async fn a_stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
     let mut lab = ContractTest::open(fixture).await;
     let made = lab.sandbox("pod").await;
@@ -52,7 +52,7 @@ pub async fn a_stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
     lab.backend.stop_sandbox(made.id).await.expect("stop again");
 }
 
-/// It is told of with all that is in it, until it is gone or made ready again.
+/// It is recovered with all its tasks until it is removed or started again.
 pub async fn a_removal_that_was_begun_is_recovered_as_one(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (running, _) = lab.running(sandbox.id, "running", ENDLESS).await;
@@ -77,7 +77,7 @@ pub async fn a_removal_that_was_begun_is_recovered_as_one(fixture: &dyn Fixture)
     assert!(lab.reopen().await.removals.is_empty());
 }
 
-/// Id, labels, record, image, limits, stop signal; then it can be started.
+/// Id, labels, record, image, limits and stop signal are recovered; then it can be started.
 pub async fn a_created_task_is_recovered_as_it_was_and_can_be_started(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", &["sh", "-c", "exit 5"]);
@@ -95,7 +95,7 @@ pub async fn a_created_task_is_recovered_as_it_was_and_can_be_started(fixture: &
     assert_eq!(lab.wait(made.id).await.code, 5);
 }
 
-/// The same pid and start; `wait` of the new daemon hears of the end.
+/// Pid and start time are the same; `wait` of the new daemon returns the exit.
 pub async fn a_running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (made, started) = lab.running(sandbox.id, "task", ENDLESS).await;
@@ -118,7 +118,7 @@ pub async fn a_running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fix
     assert_eq!(lab.kill(made.id).await.code, 137);
 }
 
-/// The same code, cause and times; `wait` answers from the record.
+/// Code, cause and times are the same; `wait` answers from the record.
 pub async fn an_exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (made, started) = lab.running(sandbox.id, "task", &["sh", "-c", "exit 3"]).await;
@@ -142,7 +142,7 @@ pub async fn an_exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
     }
 }
 
-/// The code is not lost, whether it ends before or after the new daemon looks.
+/// The exit code is not lost, whether the task exits before or after the new daemon recovers it.
 pub async fn an_end_that_nobody_waited_for_is_recovered(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (quick, _) = lab.running(sandbox.id, "quick", &["sh", "-c", "exit 5"]).await;
@@ -168,7 +168,8 @@ pub async fn recovering_twice_changes_nothing(fixture: &dyn Fixture) {
     assert_eq!(task_in(&found, running.id).state.pid(), Some(started.pid));
 }
 
-/// Limits set on a created task and on a running one are on record, and replace the old ones as a whole.
+/// Limits that are set on a created task and on a running one are recorded, and replace the old ones as a
+/// whole.
 pub async fn new_limits_are_recovered(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let created = lab.task(sandbox.id, "created", ENDLESS).await;
@@ -187,7 +188,7 @@ pub async fn new_limits_are_recovered(fixture: &dyn Fixture) {
     assert_eq!(task_in(&found, created.id).state, TaskState::Created);
 }
 
-/// What a frontend put down about a sandbox is there after a restart, and only the last of it.
+/// A frontend's note on a sandbox survives a restart; only the last one counts.
 pub async fn a_note_on_a_sandbox_is_recovered(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     for note in [&b"first"[..], b"last"] {
@@ -200,7 +201,7 @@ pub async fn a_note_on_a_sandbox_is_recovered(fixture: &dyn Fixture) {
     assert_eq!(refused(gone), ErrorKind::NotFound);
 }
 
-/// Whoever keeps account of the node's ports, devices, processors and memory finds them again.
+/// The ledgers of the node's ports, devices, CPUs and memory can be restored from it.
 pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dyn Fixture) {
     let mut lab = ContractTest::open(fixture).await;
     lab.pull().await.expect("pull the image of the fixture");
@@ -221,7 +222,7 @@ pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dy
     assert_eq!(sandbox_in(&found, id).details.host_ports, host_ports);
     let details = &task_in(&found, task.id).details;
     assert_eq!((details.leases.as_slice(), details.compute), ([claim].as_slice(), compute));
-    // A change that says nothing of it leaves it.
+    // An update without this field leaves it unchanged.
     let fewer = ComputeClaim { reserved: Reserved { cpu_milli: 500, ..reserved }, exclusive_cpus: false };
     for (said, expected) in [(Some(fewer), fewer), (None, fewer)] {
         let update = TaskUpdate { compute: said, ..TaskUpdate::default() };
@@ -233,7 +234,7 @@ pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dy
     lab.backend.wait_network_released(id).await;
 }
 
-/// A quota of 1 µs is less than any kernel takes.
+/// No kernel accepts a quota of 1 µs.
 pub async fn limits_that_cannot_be_set_leave_the_old_ones(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;

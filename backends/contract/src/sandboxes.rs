@@ -1,4 +1,4 @@
-//! Facts of sandboxes.
+//! Facts about sandboxes.
 
 use switchyard_core::ErrorKind;
 use switchyard_core::id::SandboxId;
@@ -8,7 +8,7 @@ use switchyard_core::state::SandboxState;
 use crate::Fixture;
 use crate::lab::{ContractTest, refused, sandbox_in};
 
-/// Stop and removal are idempotent, each after the other too.
+/// Stop and removal are idempotent, also after each other.
 pub async fn a_sandbox_can_be_stopped_and_removed_any_number_of_times(fixture: &dyn Fixture) {
     let mut lab = ContractTest::open(fixture).await;
     let sandbox = lab.sandbox("pod").await;
@@ -22,14 +22,14 @@ pub async fn a_sandbox_can_be_stopped_and_removed_any_number_of_times(fixture: &
     assert!(lab.reopen().await.sandboxes.is_empty());
 }
 
-/// What is not there is stopped and removed.
+/// Both succeed for a sandbox that does not exist.
 pub async fn stop_and_removal_of_an_unknown_sandbox_are_done(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     lab.backend.stop_sandbox(SandboxId::random()).await.expect("stop");
     lab.backend.remove_sandbox(SandboxId::random()).await.expect("remove");
 }
 
-/// Readers say `NotFound`.
+/// The readers return `NotFound`.
 pub async fn an_unknown_sandbox_has_no_stats_and_no_facts(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     assert_eq!(refused(lab.backend.sandbox_stats(SandboxId::random()).await), ErrorKind::NotFound);
@@ -57,7 +57,7 @@ pub async fn two_sandboxes_share_neither_address_nor_namespace(fixture: &dyn Fix
     assert!(one.netns.is_none() || one.netns != other.netns, "{one:?} and {other:?}");
 }
 
-/// Sandboxes do not get in each other's way.
+/// Sandboxes do not affect each other.
 pub async fn sandboxes_can_be_made_at_the_same_time(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     let names = ["a", "b", "c", "d"];
@@ -106,7 +106,7 @@ pub async fn a_stopped_sandbox_is_made_ready_again_with_the_addresses_it_had(fix
     assert_eq!((&found[0].state, &found[0].details.ips), (&SandboxState::Ready, &sandbox.details.ips));
 }
 
-/// One beside another, and the next daemon knows them.
+/// Addresses are distinct, and the next daemon knows them.
 pub async fn the_gateways_own_network_gives_addresses_that_are_recovered(fixture: &dyn Fixture) {
     let mut lab = ContractTest::open(fixture).await;
     let mut made = Vec::new();

@@ -1,4 +1,4 @@
-//! Plain specs to start from: no confinement beyond the default, no limits, no streams.
+//! Basic specs: default security settings, no limits, no streams.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use switchyard_core::spec::{
     UtsMode,
 };
 
-/// Labels and a record that are hard to keep: an empty value, a word in Greek, bytes that are not UTF-8.
+/// Labels and a record that are difficult to store: an empty value, a Greek word, bytes that are not UTF-8.
 #[must_use]
 pub fn meta(owner: Owner, name: &str) -> Meta {
     Meta {
@@ -85,7 +85,7 @@ pub fn task(owner: Owner, name: &str, image: &str, command: &[&str]) -> TaskSpec
     }
 }
 
-/// A further process with output but no input.
+/// An exec with output and without input.
 #[must_use]
 pub fn exec(command: &[&str]) -> ExecSpec {
     ExecSpec {

@@ -1,4 +1,4 @@
-//! Facts of tasks.
+//! Facts about tasks.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use switchyard_core::stream::AttachSpec;
 use crate::lab::{ContractTest, ENDLESS, exit_of, refused, same_exit, task_in};
 use crate::{Fixture, MISSING_EXECUTABLE, specs};
 
-/// A shell that ends with 7 when it hears SIGTERM, and not before.
+/// A shell that exits with 7 on SIGTERM, and not before.
 const LISTENING: &[&str] = &["sh", "-c", "trap 'exit 7' TERM; while true; do sleep 0.05; done"];
 
-/// How many starts it takes to see what comes of a signal at different moments after them.
+/// How many starts are needed to see the effect of a signal at different moments after them.
 const STARTS: u32 = 10;
 
-/// `NotFound`, each of them.
+/// All of them return `NotFound`.
 pub async fn an_unknown_task_cannot_be_started_waited_for_or_entered(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     let backend = &lab.backend;
@@ -30,13 +30,13 @@ pub async fn an_unknown_task_cannot_be_started_waited_for_or_entered(fixture: &d
     assert!(backend.task_stats(&[id]).await.expect("stats leave it out").is_empty());
 }
 
-/// What is not there is removed.
+/// Removing a task that does not exist succeeds.
 pub async fn removal_of_an_unknown_task_is_done(fixture: &dyn Fixture) {
     let lab = ContractTest::open(fixture).await;
     lab.backend.remove_task(TaskId::random()).await.expect("remove");
 }
 
-/// `NotFound`, and neither the task nor anything of it exists.
+/// `NotFound`, and neither the task nor any part of it exists.
 pub async fn a_task_with_a_missing_image_is_not_found_and_leaves_nothing(fixture: &dyn Fixture) {
     let mut lab = ContractTest::open(fixture).await;
     let sandbox = lab.sandbox("pod").await;
@@ -48,7 +48,7 @@ pub async fn a_task_with_a_missing_image_is_not_found_and_leaves_nothing(fixture
     assert_eq!((found.sandboxes.len(), found.tasks.len()), (1, 0));
 }
 
-/// Waiters before the end, at the end and after it hear the same.
+/// Waiters before, during and after the exit get the same result.
 pub async fn the_exit_code_is_told_to_every_waiter_and_again_after_the_end(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, started) = lab.running(sandbox.id, "task", &["sh", "-c", "sleep 0.3; exit 3"]).await;
@@ -61,7 +61,7 @@ pub async fn the_exit_code_is_told_to_every_waiter_and_again_after_the_end(fixtu
     assert_eq!(lab.wait(quick.id).await.code, 0);
 }
 
-/// A waiter that goes away takes nothing with it.
+/// Dropping a waiter does not lose the exit.
 pub async fn an_abandoned_wait_loses_nothing(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
@@ -72,7 +72,7 @@ pub async fn an_abandoned_wait_loses_nothing(fixture: &dyn Fixture) {
     assert_eq!(lab.kill(task.id).await.code, 137);
 }
 
-/// A pid that is somebody's, and a start that is not before the creation.
+/// The pid of an existing process, and a start time that is not before the creation.
 pub async fn a_started_task_has_a_pid_and_a_time(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (one, one_started) = lab.running(sandbox.id, "one", ENDLESS).await;
@@ -82,8 +82,8 @@ pub async fn a_started_task_has_a_pid_and_a_time(fixture: &dyn Fixture) {
     assert!(one_started.at >= one.spec.meta.created_at, "{one_started:?}");
 }
 
-/// The main process's own handler decides what comes of it, also of one that is sent right after the start: it is neither lost nor taken
-/// by the runtime.
+/// The main process's own handler handles it, also if it is sent right after the start: the signal is neither
+/// lost nor handled by the runtime.
 pub async fn a_signal_reaches_the_main_process(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     for number in 0..STARTS {
@@ -94,7 +94,7 @@ pub async fn a_signal_reaches_the_main_process(fixture: &dyn Fixture) {
     }
 }
 
-/// 128 and the signal.
+/// The exit code is 128 plus the signal.
 pub async fn sigkill_ends_a_task_with_137(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
@@ -102,7 +102,7 @@ pub async fn sigkill_ends_a_task_with_137(fixture: &dyn Fixture) {
     assert_eq!((exit.code, exit.cause), (137, ExitCause::Exited));
 }
 
-/// Neither before the start nor after the end is it an error.
+/// It is not an error, neither before the start nor after the exit.
 pub async fn a_signal_to_a_task_that_does_not_run_is_done(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = lab.task(sandbox.id, "task", &["true"]).await;
@@ -115,7 +115,7 @@ pub async fn a_signal_to_a_task_that_does_not_run_is_done(fixture: &dyn Fixture)
     assert_eq!(lab.wait(task.id).await.code, 0);
 }
 
-/// The start fails, `wait` and `recover` say why, also to the next daemon.
+/// The start fails, and `wait` and `recover` return the reason, also for the next daemon.
 pub async fn a_missing_executable_fails_the_start_and_is_recorded(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = lab.task(sandbox.id, "task", &[MISSING_EXECUTABLE]).await;
@@ -133,7 +133,7 @@ pub async fn a_missing_executable_fails_the_start_and_is_recorded(fixture: &dyn 
     lab.backend.remove_task(task.id).await.expect("remove");
 }
 
-/// Removal is idempotent, and what is removed is gone.
+/// Removal is idempotent, and a removed task no longer exists.
 pub async fn a_task_can_be_removed_any_number_of_times(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", &["true"]).await;
@@ -145,7 +145,7 @@ pub async fn a_task_can_be_removed_any_number_of_times(fixture: &dyn Fixture) {
     assert!(lab.reopen().await.tasks.is_empty());
 }
 
-/// It need not have run.
+/// It need not have been started.
 pub async fn a_created_task_can_be_removed(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let task = lab.task(sandbox.id, "task", ENDLESS).await;
@@ -153,7 +153,7 @@ pub async fn a_created_task_can_be_removed(fixture: &dyn Fixture) {
     assert!(lab.reopen().await.tasks.is_empty());
 }
 
-/// Tasks do not get in each other's way.
+/// Tasks do not affect each other.
 pub async fn tasks_of_one_sandbox_can_run_at_the_same_time(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let codes = futures::future::join_all(["11", "12", "13", "14"].map(|code| {
@@ -171,7 +171,7 @@ pub async fn tasks_of_one_sandbox_can_run_at_the_same_time(fixture: &dyn Fixture
     assert_eq!(codes, [11, 12, 13, 14]);
 }
 
-/// Processor time and memory while it runs; nothing before and after.
+/// CPU time and memory while it runs; nothing before and after.
 pub async fn only_a_running_task_has_usage(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
@@ -205,7 +205,7 @@ pub async fn a_task_without_a_log_has_none_to_reopen(fixture: &dyn Fixture) {
     assert_eq!(refused(lab.backend.reopen_log(task.id).await), ErrorKind::FailedPrecondition);
 }
 
-/// The pid while it runs; `NotFound` once it is gone.
+/// With its pid while it runs; `NotFound` once it is removed.
 pub async fn a_task_can_be_inspected_until_it_is_removed(fixture: &dyn Fixture) {
     let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, started) = lab.running(sandbox.id, "task", ENDLESS).await;
@@ -216,7 +216,7 @@ pub async fn a_task_can_be_inspected_until_it_is_removed(fixture: &dyn Fixture) 
     assert_eq!(refused(lab.backend.inspect_task(task.id).await), ErrorKind::NotFound);
 }
 
-/// Nor is it any longer there to be removed afterwards, which is no error.
+/// Afterwards it can be removed; removing it again is not an error.
 pub async fn a_volume_is_not_removed_while_a_task_has_it(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", ENDLESS);
@@ -242,7 +242,7 @@ pub async fn a_volume_is_not_removed_while_a_task_has_it(fixture: &dyn Fixture) 
     assert_eq!(refused(lab.backend.remove_volume(owner, "../data").await), ErrorKind::InvalidArgument);
 }
 
-/// `FailedPrecondition`, also after a restart; the task runs as any other.
+/// `FailedPrecondition`, also after a restart; otherwise the task is like any other.
 pub async fn output_that_is_somebody_elses_cannot_be_attached_to(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", ENDLESS);
@@ -257,7 +257,7 @@ pub async fn output_that_is_somebody_elses_cannot_be_attached_to(fixture: &dyn F
     assert_eq!(lab.kill(id).await.code, 137);
 }
 
-/// It would not be the first of any other. `InvalidArgument`, and nothing is left.
+/// It would not be the first process of any other namespace. `InvalidArgument`, and nothing is left behind.
 pub async fn an_init_process_needs_a_process_namespace_of_the_tasks_own(fixture: &dyn Fixture) {
     let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", &["sh", "-c", "exit 5"]);

@@ -1,4 +1,4 @@
-//! Puts an inventory together from what was found: which device a node belongs to, and what each device is called. Pure.
+//! Builds an inventory from the scan results: decides which device owns a node, and assigns device ids. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,24 +9,25 @@ use switchyard_core::spec::DeviceNode;
 use crate::identity;
 use crate::roots::Number;
 
-/// What was found for one device.
+/// A scan result for one device.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Candidate {
-    /// What makes its id.
+    /// The identity from which its id is derived.
     pub(crate) known_by: String,
-    /// What tells it from others that would have the same id, and stays as long as possible.
+    /// Distinguishes it from devices that would have the same id; as stable as possible.
     pub(crate) distinct_by: String,
-    /// Where it was found, if nothing else tells it from others.
+    /// Where it was found; used if nothing else distinguishes it.
     pub(crate) found_at: String,
-    /// The names of earlier versions.
+    /// Its ids in earlier versions.
     pub(crate) aliases: Vec<String>,
-    /// What a task gets.
+    /// The device nodes that a task gets.
     pub(crate) nodes: Vec<DeviceNode>,
-    /// What a task gets, by names in the Container Device Interface.
+    /// The CDI device names that a task gets.
     pub(crate) cdi: Vec<String>,
-    /// The numbers of the nodes that are its alone.
+    /// The device numbers of the nodes that it owns exclusively.
     pub(crate) numbers: BTreeSet<Number>,
-    /// Devices of one family may have some nodes in common, but not all. Those of a vendor's files are one.
+    /// Devices of one family may share some of their nodes, but not all. The devices in CDI spec files form
+    /// one family.
     pub(crate) family: Option<String>,
     /// Why it cannot be given to a task.
     pub(crate) fault: Option<String>,
@@ -35,11 +36,12 @@ pub(crate) struct Candidate {
     pub(crate) traffic: Option<Traffic>,
 }
 
-/// A device by its place: group and candidate.
+/// The indices of a group and of a candidate in it.
 type CandidateIndex = (usize, usize);
 
-/// The inventory of these groups, each with what was found for it. The order of what was found does not matter, that of the groups does: a
-/// node that several devices have belongs to the first, and the others are unhealthy.
+/// Builds the inventory of these groups, each with its candidates. The order of the candidates does not
+/// matter, that of the groups does: a node that several devices have belongs to the first one, and the others
+/// are unhealthy.
 pub(crate) fn assemble(mut groups: Vec<(DeviceGroup, Vec<Candidate>)>) -> Inventory {
     for (_, candidates) in &mut groups {
         candidates.sort_by(|a, b| a.order().cmp(&b.order()));
@@ -67,7 +69,7 @@ fn full_name(group: &DeviceGroup) -> String {
     format!("{}/{}/{}", group.vendor, group.kind, group.name)
 }
 
-/// The devices that have a node of another's, with that and the other.
+/// The devices that have a node of another device, with the node and that device.
 fn refused(groups: &[(DeviceGroup, Vec<Candidate>)]) -> BTreeMap<CandidateIndex, (Number, CandidateIndex)> {
     let mut owners: BTreeMap<Number, CandidateIndex> = BTreeMap::new();
     let mut refused = BTreeMap::new();
@@ -94,8 +96,8 @@ fn refused(groups: &[(DeviceGroup, Vec<Candidate>)]) -> BTreeMap<CandidateIndex,
     refused
 }
 
-/// The id of each device. Devices that would have the same one are all told apart by a hash; a device that is refused never takes an id
-/// from one that is not.
+/// The id of each device. Devices that would have the same id are all distinguished by a hash; a refused
+/// device never takes an id from one that is not refused.
 fn ids(
     groups: &[(DeviceGroup, Vec<Candidate>)],
     refused: &BTreeMap<CandidateIndex, (Number, CandidateIndex)>,
@@ -132,7 +134,8 @@ fn ids(
         let of_group = if is_refused { full_name(group) } else { String::new() };
         let plain = identity::id(known_by);
         let stays = format!("{known_by}\0{distinct_by}\0{of_group}");
-        // Those that are the same in all of this go on where the last one ended: very many of them cost no more than others.
+        // Devices that are equal in all of this continue from the last number, so that very many of them do
+        // not take quadratic time.
         let next: &mut usize = turns.entry(stays.clone()).or_default();
         let distinct = (*next..).map(|turn| {
             *next = turn + 1;
@@ -150,7 +153,8 @@ fn ids(
 // === impl Candidate ===
 
 impl Candidate {
-    /// Of a family the devices with few nodes come first: what consists of several devices is refused, and not they.
+    /// Within a family, devices with few nodes come first: a device that combines several others is refused,
+    /// and not these.
     fn order(&self) -> (usize, &str, &str, &str) {
         let nodes = if self.family.is_some() { self.numbers.len() } else { 0 };
         (nodes, &self.known_by, &self.distinct_by, &self.found_at)

@@ -1,20 +1,20 @@
-//! Several patterns whose matches are one device each time, as in generic-device-plugin.
+//! Combines several patterns whose matches form one device each, as in generic-device-plugin.
 
 use std::path::{Path, PathBuf};
 
-/// The matches of one pattern of several.
+/// The matches of one of the patterns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Matches {
     /// In ascending order.
     pub(crate) paths: Vec<PathBuf>,
-    /// How many devices may have the same one.
+    /// How many devices may have the same match.
     pub(crate) limit: usize,
-    /// Whether a device may go without.
+    /// Whether a device may lack a match.
     pub(crate) optional: bool,
 }
 
-/// The devices: for each what it has of each pattern. There are as many as the longest pattern has matches, but no more than each pattern
-/// that is not optional can serve.
+/// The devices, each with its match of every pattern. Their number is that of the matches of the longest
+/// pattern, but no more than every pattern that is not optional can serve.
 pub(crate) fn combine(patterns: &[Matches]) -> Vec<Vec<Option<&Path>>> {
     let longest = patterns.iter().map(|pattern| pattern.paths.len()).max().unwrap_or(0);
     let served = patterns.iter().filter(|pattern| !pattern.optional).map(Matches::uses).min();

@@ -1,4 +1,4 @@
-//! The configuration: which devices there are, in groups of like ones.
+//! Configuration: the device groups of the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,22 +19,22 @@ pub use selector::{PciMatch, UsbMatch};
 
 use check::{is_absolute, is_permissions, is_variable};
 
-/// How many tasks may share one device at most.
+/// The most tasks that may share one device.
 pub const SHARES_MAX: u16 = 1000;
 
-/// `[[devices.groups]]`: like devices.
+/// `[[devices.groups]]`: devices that are interchangeable.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// Who makes them.
+    /// The vendor.
     pub vendor: String,
-    /// What they are, as `gpu`.
+    /// The type, such as `gpu`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Their model.
+    /// The model.
     #[serde(default = "default_name")]
     pub name: String,
-    /// What pods request, as `acme.com/tpu`; empty if they are not offered to kubelets.
+    /// The resource name for pods, such as `acme.com/tpu`; empty if the group is not offered to kubelets.
     #[serde(default)]
     pub resource: String,
     /// Device nodes by their paths.
@@ -46,59 +46,59 @@ pub struct Group {
     /// PCI devices, each with all of its nodes.
     #[serde(default)]
     pub pci: Vec<PciMatch>,
-    /// Kinds of the Container Device Interface, as `nvidia.com/gpu`: all devices that vendors' files describe of them.
+    /// CDI kinds, such as `nvidia.com/gpu`: all devices of these kinds in vendors' CDI spec files.
     #[serde(default)]
     pub cdi: Vec<String>,
-    /// How many tasks may share one of them.
+    /// How many tasks may share one device.
     #[serde(default = "default_shares")]
     pub shares: u16,
-    /// How many slots an owner may hold at most; one that is not named may hold all.
+    /// How many slots each owner may hold at most; an owner that is not named may hold all.
     #[serde(default)]
     pub quota: BTreeMap<String, usize>,
-    /// Which slots kubelets are told to prefer.
+    /// Which slots kubelets should prefer.
     #[serde(default)]
     pub placement: Placement,
-    /// What a task may do with their nodes: any of `r`, `w`, `m`.
+    /// The access of a task to the nodes: any of `r`, `w`, `m`.
     #[serde(default = "default_permissions")]
     pub permissions: String,
-    /// Nodes that a task with any of them gets besides.
+    /// Further nodes for a task with any of the devices.
     #[serde(default)]
     pub shared: Vec<PathBuf>,
-    /// Mounts that a task with any of them gets.
+    /// Mounts for a task with any of the devices.
     #[serde(default)]
     pub mounts: Vec<GroupMount>,
-    /// The variable that tells a task which of them it has, their paths with commas between; empty for none.
+    /// The environment variable with the comma-separated paths of the task's devices; empty for none.
     #[serde(default)]
     pub env: String,
-    /// Variables that a task with any of them gets besides.
+    /// Further environment variables for a task with any of the devices.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Facts for jobs to choose by, as `memory = "16 GiB"`.
+    /// Attributes that jobs can use in constraints, such as `memory = "16 GiB"`.
     #[serde(default)]
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Which slots kubelets are told to prefer.
+/// Which slots kubelets should prefer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
-    /// Those of devices that are in use already.
+    /// Slots of devices that are in use already.
     #[default]
     Packed,
-    /// Those of the devices that are in use least.
+    /// Slots of the devices with the fewest slots in use.
     Spread,
 }
 
-/// A mount that a task with a device gets.
+/// A mount for a task with a device.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupMount {
-    /// What is mounted; it must be there when the task is made.
+    /// The source; it must exist when the task is created.
     pub host_path: PathBuf,
-    /// Where it is mounted; empty for the same path.
+    /// The destination; empty for the same path.
     #[serde(default)]
     pub container_path: PathBuf,
-    /// No writing through it.
+    /// Whether the mount is read-only.
     #[serde(default)]
     pub read_only: bool,
 }
@@ -118,10 +118,10 @@ fn default_shares() -> u16 {
 // === impl Group ===
 
 impl Group {
-    /// Checks what the types cannot say, of all groups together.
+    /// Checks the values of all groups together.
     ///
     /// # Errors
-    /// `InvalidArgument`, naming the key.
+    /// `InvalidArgument`, which names the key.
     pub fn check(groups: &[Self]) -> Result<()> {
         let mut names = BTreeSet::new();
         let mut resources = BTreeSet::new();
@@ -141,15 +141,15 @@ impl Group {
         Ok(())
     }
 
-    /// `vendor/type/name`, by which jobs of Nomad ask for it.
+    /// `vendor/type/name`, by which Nomad jobs request it.
     #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}/{}", self.vendor, self.kind, self.name)
     }
 
-    /// How many slots each owner may hold at most.
+    /// The quotas: how many slots each owner may hold at most.
     pub(crate) fn quotas(&self) -> BTreeMap<Owner, usize> {
-        // One that cannot be read was refused with the configuration.
+        // A quota that cannot be parsed was refused with the configuration.
         quota::parse(&self.quota).unwrap_or_default()
     }
 
@@ -195,7 +195,7 @@ impl Group {
         quota::parse(&self.quota).map(drop)
     }
 
-    /// Checks what a task gets besides the devices.
+    /// Checks what a task gets in addition to the devices.
     fn check_given(&self) -> Result<()> {
         if let Some(path) = self.shared.iter().find(|path| !is_absolute(path)) {
             return Err(Error::invalid("shared", not_absolute(&path.display().to_string())));
@@ -236,18 +236,18 @@ impl Group {
     }
 }
 
-/// What is wrong with a path that is not [`is_absolute`].
+/// The error for a path that is not [`is_absolute`].
 fn not_absolute(path: &str) -> String {
     format!("{path:?} is not an absolute path without `..`")
 }
 
-/// Checks a pattern of paths.
+/// Checks a path pattern.
 fn check_pattern(pattern: &str) -> Result<()> {
     Pattern::new(pattern).map_err(|fault| {
         Error::invalid("paths", format!("{pattern:?} is no pattern of paths")).with_source(fault)
     })?;
     if pattern.split('/').any(|part| part == "**") {
-        // It follows links, as those in /dev/fd, to every directory that there is.
+        // `**` follows links, such as those in /dev/fd, and would reach every directory of the node.
         return Err(Error::invalid(
             "paths",
             format!("{pattern:?} has `**`, which is not supported: name the directories"),
@@ -262,13 +262,13 @@ fn check_pattern(pattern: &str) -> Result<()> {
 // === impl GroupMount ===
 
 impl GroupMount {
-    /// Where it is mounted.
+    /// The destination of the mount.
     pub(crate) fn destination(&self) -> &PathBuf {
         if self.container_path.as_os_str().is_empty() { &self.host_path } else { &self.container_path }
     }
 }
 
-// === impl Placement ===
+// === impl SlotPlacement ===
 
 impl From<Placement> for SlotPlacement {
     fn from(placement: Placement) -> Self {

@@ -1,5 +1,5 @@
-//! What wakes the watch before its time: the kernel tells of devices by uevents, and of files in directories by inotify. Either may be
-//! missing; the watch looks every two seconds anyway.
+//! Events that trigger a scan early: the kernel's uevents for devices, and inotify events for files in
+//! directories. Both are optional, since the watch scans every two seconds anyway.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -16,21 +16,21 @@ use nix::sys::socket::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The group of uevents that the kernel sends itself.
+/// The netlink group of the uevents that the kernel itself sends.
 const KERNEL: u32 = 1;
-/// The largest uevent: the kernel has 2 KiB for variables, and a path before them.
+/// The largest uevent: the kernel allows 2 KiB for variables, preceded by a path.
 const UEVENT_MAX: usize = 8 << 10;
-/// How many events are read at a time: whatever comes after is seen by the next look.
+/// How many events are read at a time: the next scan sees whatever comes after.
 const READ_MAX: usize = 1024;
 
-/// What the kernel tells.
+/// The event sources.
 #[derive(Debug)]
 pub(crate) struct Events {
     files: Option<(Arc<Files>, AsyncFd<OwnedFd>)>,
     devices: Option<AsyncFd<OwnedFd>>,
 }
 
-/// New files in directories.
+/// Watches directories for new files.
 #[derive(Debug)]
 pub(crate) struct Files {
     inotify: Inotify,
@@ -43,7 +43,7 @@ impl Events {
     /// Must be called within a tokio runtime.
     pub(crate) fn open() -> Self {
         let missing = |what: &str, fault: io::Error| {
-            tracing::info!(error = %fault, "the kernel does not tell of {what}: the node is looked at every two seconds");
+            tracing::info!(error = %fault, "cannot watch for {what}: the node is only scanned every two seconds");
         };
         Self {
             files: Files::open().map_err(|fault| missing("new files", fault)).ok(),
@@ -51,7 +51,7 @@ impl Events {
         }
     }
 
-    /// Where the directories are named that are watched.
+    /// The inotify watches, to set the directories.
     pub(crate) fn files(&self) -> Option<Arc<Files>> {
         self.files.as_ref().map(|(files, _)| Arc::clone(files))
     }
@@ -76,7 +76,7 @@ impl Events {
         }
     }
 
-    /// Passes over what came until now. To be called before a look, which sees it.
+    /// Discards the pending events. To be called before a scan, which sees their effects.
     pub(crate) fn clear(&self) {
         if let Some((files, _)) = &self.files {
             files.read();
@@ -87,10 +87,10 @@ impl Events {
     }
 }
 
-/// Waits until `read`, which takes all that came, says that it matters.
+/// Waits until `read`, which consumes all pending events, returns that they matter.
 async fn readable(fd: &AsyncFd<OwnedFd>, read: impl Fn() -> bool) {
     loop {
-        // It fails only when the runtime ends, and the watch with it.
+        // It fails only when the runtime shuts down, and the watch with it.
         let Ok(mut ready) = fd.readable().await else { return pending().await };
         let matters = read();
         ready.clear_ready();
@@ -100,7 +100,7 @@ async fn readable(fd: &AsyncFd<OwnedFd>, read: impl Fn() -> bool) {
     }
 }
 
-/// A descriptor that is waited for with the others of the runtime.
+/// Registers a descriptor with the runtime.
 #[expect(
     deprecated,
     reason = "the other way is not safe code, and an OwnedFd is what this one needs to be sound"
@@ -117,7 +117,7 @@ fn uevents() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Reads what came; says whether any of it may be about a device of a group.
+/// Reads the pending uevents; returns whether any of them may concern a device of a group.
 fn read_uevents(socket: &OwnedFd) -> bool {
     let mut buffer = vec![0; UEVENT_MAX];
     let mut matters = false;
@@ -125,7 +125,7 @@ fn read_uevents(socket: &OwnedFd) -> bool {
         match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
             Ok(len) => matters |= concerns_devices(&buffer[..len]),
             Err(Errno::EINTR) => {}
-            // Some were lost.
+            // Some events were lost.
             Err(Errno::ENOBUFS) => matters = true,
             Err(_) => return matters,
         }
@@ -133,7 +133,8 @@ fn read_uevents(socket: &OwnedFd) -> bool {
     true
 }
 
-/// Whether a uevent is about something that has a node or may have some: a container's network interfaces have none.
+/// Whether a uevent concerns something that has, or may have, a device node; containers' network interfaces
+/// do not.
 fn concerns_devices(uevent: &[u8]) -> bool {
     let mut variables = uevent.split(|byte| *byte == 0);
     variables.any(|variable| {
@@ -150,8 +151,8 @@ impl Files {
         Ok((Arc::new(Self { inotify, watched: Mutex::default() }), fd))
     }
 
-    /// Watches these directories and no others; the flag says whether files that are written anew count as well. Blocks on the file
-    /// system.
+    /// Watches these directories and no others; the flag selects whether rewritten files count as well.
+    /// Blocks on the file system.
     pub(crate) fn watch(&self, dirs: &BTreeSet<(PathBuf, bool)>) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = BTreeMap::new();
@@ -165,26 +166,26 @@ impl Files {
             if *rewritten {
                 mask |= AddWatchFlags::IN_CLOSE_WRITE;
             }
-            // One that is watched already keeps its descriptor; one that was made anew under its name has another. A look sees what
-            // cannot be watched.
+            // An existing watch keeps its descriptor; a directory that was created again at the same path
+            // gets a new one. Scans cover directories that cannot be watched.
             if let Ok(descriptor) = self.inotify.add_watch(dir, mask) {
                 next.insert((dir.clone(), *rewritten), descriptor);
             }
         }
         let kept: BTreeSet<WatchDescriptor> = next.values().copied().collect();
         for descriptor in watched.values().filter(|descriptor| !kept.contains(descriptor)) {
-            // The kernel has forgotten it already if the directory is gone.
+            // This fails if the directory is gone, because the kernel has removed the watch then.
             let _ = self.inotify.rm_watch(*descriptor);
         }
         *watched = next;
     }
 
-    /// Reads what came; says whether there was anything.
+    /// Reads the pending events; returns whether there were any.
     fn read(&self) -> bool {
         let mut any = false;
         for _ in 0..READ_MAX {
             match self.inotify.read_events() {
-                // That a watch was taken away is no news.
+                // The removal of a watch does not count.
                 Ok(events) => {
                     any |= events.iter().any(|event| !event.mask.contains(AddWatchFlags::IN_IGNORED))
                 }
@@ -217,7 +218,7 @@ mod tests {
     #[tokio::test]
     async fn the_kernel_tells_of_a_device_that_changes() {
         let events = Events::open();
-        // A write to this file makes the kernel send the event of a device that is there.
+        // A write to this file makes the kernel send a uevent for an existing device.
         std::fs::write("/sys/devices/virtual/mem/null/uevent", "change")
             .expect("this test must run as root, with a /sys that can be written");
         let told = tokio::time::timeout(std::time::Duration::from_secs(20), events.changed()).await;

@@ -1,4 +1,4 @@
-//! What holds for any configuration of devices. Called by fuzz targets and tests alone.
+//! Properties that hold for any configuration of devices. Called only by fuzz targets and tests.
 
 use std::path::Path;
 
@@ -17,11 +17,11 @@ struct Document {
     groups: Vec<Group>,
 }
 
-/// Reads bytes as a configuration of devices. What is accepted is within its bounds, and devices that are called after it have valid ids, each
-/// once.
+/// Decodes bytes as a configuration of devices. Accepted values are within their limits, and devices that are
+/// named after them have valid, unique ids.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(Document { groups }) = toml::from_str(text) else { return };

@@ -1,21 +1,22 @@
-//! What a device is known by, and ids made of that.
+//! Identities of devices, and the ids that are derived from them.
 //!
-//! | found by | known by |
-//! |---|---|
-//! | `usb` | vendor, product and serial number; without a serial number the port |
-//! | `pci` | address on the bus |
-//! | `cdi` | name within its kind; a mere number with the class before it |
-//! | a pattern of `paths` | the same of the USB device that the node is a part of, with interface and subsystem; else a link of udev in a directory `by-id`; else the address of the PCI device, with the beginning of the node's name; else the path |
-//! | a path without a pattern | the path |
+//! The identity depends on how the device was found:
+//! - by `usb`: vendor, product and serial number; without a serial number the port.
+//! - by `pci`: the address on the bus.
+//! - by `cdi`: the name within its kind; if it is only a number, prefixed by the class.
+//! - by a pattern of `paths`: that of the USB device to which the node belongs, with interface and subsystem;
+//!   else a udev link in a `by-id` directory; else the address of the PCI device, with the beginning of the
+//!   node's name; else the path.
+//! - by a path without a pattern: the path.
 
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 use switchyard_core::device::DEVICE_ID_MAX;
 
-/// How many bytes of each end an id keeps of what is too long.
+/// How many bytes of the beginning and of the end of a long identity an id keeps.
 const KEPT: usize = (DEVICE_ID_MAX - HASH - 2) / 2;
-/// The digits of a hash in an id.
+/// The number of digits of a hash in an id.
 const HASH: usize = 8;
 
 /// A USB device, as the kernel describes it.
@@ -25,13 +26,13 @@ pub(crate) struct Usb {
     pub(crate) vendor: String,
     /// Four hexadecimal digits.
     pub(crate) product: String,
-    /// What the maker wrote; many write nothing.
+    /// As the vendor has set it; many set none.
     pub(crate) serial: Option<String>,
-    /// Bus and ports on the way to it, as `1-2.3`: the same as long as it is plugged in there.
+    /// Bus and ports on the way to the device, such as `1-2.3`: stable as long as it stays plugged in there.
     pub(crate) port: String,
 }
 
-/// By a USB device; `part` says which part of it, if it is not all.
+/// The identity of a USB device; `part` identifies a part of it.
 pub(crate) fn usb(usb: &Usb, part: Option<&str>) -> String {
     let Usb { vendor, product, serial, port } = usb;
     let which = serial.as_ref().map_or_else(|| format!("usb-{port}"), |serial| serial.replace(':', "_"));
@@ -39,31 +40,32 @@ pub(crate) fn usb(usb: &Usb, part: Option<&str>) -> String {
     format!("{vendor}:{product}:{which}{part}")
 }
 
-/// By an address on the PCI bus; `node` is the name of a node of the device, if it is not all.
+/// The identity of a PCI device by its address; `node` is the name of one of its nodes.
 pub(crate) fn pci(address: &str, node: Option<&str>) -> String {
     let node = node.map(|node| node.trim_end_matches(|c: char| !c.is_ascii_alphabetic())).unwrap_or_default();
     if node.is_empty() { address.to_owned() } else { format!("{address}-{node}") }
 }
 
-/// By a name of the Container Device Interface.
+/// The identity of a CDI device.
 pub(crate) fn cdi(kind: &str, device: &str) -> String {
     let class = kind.rsplit('/').next().unwrap_or_default();
     if is_number(device) { format!("{class}-{device}") } else { device.to_owned() }
 }
 
-/// Whether a name is a mere number, as `0`, or `0:1` for a part.
+/// Whether a name is only a number, such as `0`, or `0:1` for a part.
 pub(crate) fn is_number(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_digit() || byte == b':')
 }
 
-/// By a path; without the root that all have.
+/// The identity by a path, relative to the device root.
 pub(crate) fn path(path: &Path, dev: &Path) -> String {
     let rest = path.strip_prefix(dev).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
     rest.display().to_string()
 }
 
-/// The id that this makes: of the characters that ids may have, with a letter or digit at both ends, and without `::`, which begins the
-/// number of a slot. What is too long or has nothing of that has a hash in it.
+/// The id of an identity: with the characters that ids may have, a letter or digit at both ends, and without
+/// `::`, which separates the number of a slot. If the identity is too long, or has none of these characters,
+/// the id contains a hash.
 pub(crate) fn id(known_by: &str) -> String {
     let mut id = String::with_capacity(known_by.len());
     for c in known_by.chars() {
@@ -79,19 +81,19 @@ pub(crate) fn id(known_by: &str) -> String {
     }
 }
 
-/// An id that is told from others that would be the same by this.
+/// An id with a hash of `by`, which distinguishes it from equal ones.
 pub(crate) fn distinct_id(id: &str, by: &str) -> String {
     let kept = &id[..id.len().min(DEVICE_ID_MAX - HASH - 1)];
     format!("{kept}-{}", hash(by))
 }
 
-/// A short hash, the same in all versions.
+/// A short hash that must stay the same in all versions.
 fn hash(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(HASH / 2).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether this can be the id of a device.
+/// Whether this is a valid device id.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn is_id(id: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(one.len(), DEVICE_ID_MAX);
         assert_eq!(id(&"a".repeat(56)), "a".repeat(56));
         assert!(is_id(&id("")) && is_id(&id("///")) && id("") != id("///"));
-        // It is on record: another version must make the same.
+        // Ids are stored, so other versions must derive the same.
         assert_eq!(id("é"), "device-4a99557e");
     }
 

@@ -1,13 +1,14 @@
-//! The devices of a node that jobs and pods may ask for: groups that its operator names, looked at again and again.
+//! The devices of a node that jobs and pods can request: groups that the operator configures, scanned
+//! continuously.
 //!
 //! ```text
-//! [[devices.groups]] ─► look: paths, usb, pci, cdi ─► candidates ─► assemble: owners of nodes, ids ─► Inventory ─► whoever watches
+//! [[devices.groups]] ─► scan: paths, usb, pci, cdi ─► candidates ─► assemble: node owners, ids ─► Inventory
 //!                        ▲ /dev, /sys, /etc/cdi
 //! events (inotify, uevents) or two seconds
 //! ```
 //!
-//! Nothing is kept on disk: what a device is called follows from what it is known by, which is the
-//! same after a restart.
+//! Nothing is stored on disk: the id of a device is derived from its identity, which is the same after a
+//! restart.
 
 mod assemble;
 mod combine;

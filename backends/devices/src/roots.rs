@@ -1,21 +1,21 @@
-//! Where the kernel shows devices: `/dev` and `/sys`, or what a test has in their places.
+//! The directories in which the kernel shows devices: `/dev` and `/sys`, or a test's replacements.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where the kernel shows devices.
+/// The directories in which the kernel shows devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
     /// Device nodes.
     pub dev: PathBuf,
-    /// What the kernel says about them.
+    /// The kernel's description of the devices (sysfs).
     pub sys: PathBuf,
 }
 
-/// The number of a device node, by which the kernel knows the device.
+/// The number of a device node, which identifies the device in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Number {
-    /// Whether it is a block device; a character device if not.
+    /// Whether it is a block device; otherwise a character device.
     pub(crate) block: bool,
     pub(crate) major: u32,
     pub(crate) minor: u32,

@@ -1,4 +1,4 @@
-//! One look at what there is: the I/O of this crate, but for what wakes the watch.
+//! One scan of the node: all I/O of this crate, except for the events that trigger a scan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,55 +24,55 @@ mod tests;
 
 pub(crate) use files::watched;
 
-/// How many devices a group may have at most.
+/// The most devices of a group.
 const DEVICES_MAX: usize = 4096;
-/// How many slots a group may have at most: kubelets take no list of more than 4 MiB.
+/// The most slots of a group: kubelets accept no list of more than 4 MiB.
 const SLOTS_MAX: usize = 32_768;
 
-/// What is looked for, and where.
+/// What to scan for, and where.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     /// The groups, which were [checked](Group::check).
     pub groups: Vec<Group>,
-    /// Directories with vendors' files of the Container Device Interface; a later one wins.
+    /// Directories with CDI spec files; a later one takes precedence.
     pub cdi_spec_dirs: Vec<PathBuf>,
-    /// Where the kernel shows devices.
+    /// The directories in which the kernel shows devices.
     pub roots: Roots,
 }
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Found {
     /// The devices.
     pub inventory: Inventory,
-    /// What an operator ought to know besides: files that are malformed, and what was left out.
+    /// Messages for the operator: malformed files, and devices that were left out.
     pub notes: BTreeSet<String>,
 }
 
-/// Looks again and again, and keeps what need not be read each time.
+/// Scans repeatedly, and caches what need not be read each time.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     pub(crate) search: Search,
     specs: cdi::Specs,
 }
 
-/// What one look has seen so far.
+/// The state of one scan.
 struct Scan<'s> {
     search: &'s Search,
-    /// The paths that were devices already: each is one in the first group that has it.
+    /// The paths that are devices already: a path belongs to the first group that has it.
     taken: BTreeSet<PathBuf>,
-    /// Links of udev, read when the first device asks for them.
+    /// The udev links, read when they are first needed.
     links: Option<by_id::Links>,
     notes: BTreeSet<String>,
 }
 
-/// The devices that there are now. Blocks on the file system.
+/// Scans for the present devices. Blocks on the file system.
 #[must_use]
 pub fn scan(search: &Search) -> Found {
     Scanner::new(search.clone()).scan()
 }
 
-// === impl Looker ===
+// === impl Scanner ===
 
 impl Scanner {
     pub(crate) fn new(search: Search) -> Self {
@@ -91,7 +91,7 @@ impl Scanner {
     }
 }
 
-// === impl Look ===
+// === impl Scan ===
 
 impl Scan<'_> {
     fn group(&mut self, group: &Group, specs: &mut cdi::Specs) -> Vec<Candidate> {
@@ -110,7 +110,7 @@ impl Scan<'_> {
     }
 }
 
-/// What a group says about all of its devices.
+/// The group without its devices.
 pub(crate) fn without_devices(group: &Group) -> DeviceGroup {
     let Group {
         vendor,

@@ -1,4 +1,4 @@
-//! Looks again and again.
+//! Scans repeatedly.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,17 +12,18 @@ use tokio_util::sync::CancellationToken;
 use crate::events::Events;
 use crate::scan::{Found, Scanner, Search, watched};
 
-/// Between two looks if nothing happens.
+/// Pause between two scans without events.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Between two looks whatever happens.
+/// Minimum pause between two scans.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
-/// How many times as long as a look the pause after it is at least, so that looking never takes all of a processor.
+/// The pause after a scan is at least this many times as long as the scan, so that scanning never uses a
+/// whole CPU.
 const SCAN_SHARE: u32 = 4;
-/// How long that pause is at most, also after a look that a file system has held up.
+/// The upper limit of that pause, for scans that a file system has delayed.
 const MOST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Looks for the devices of these groups until `stop`, when something happens and every two seconds, and tells what there is when it is
-/// another than before. Where there are no groups nothing is looked for. Must be called within a tokio runtime.
+/// Scans for the devices of these groups until `stop`, on events and every two seconds, and publishes the
+/// inventory when it has changed. Without groups nothing is scanned. Must be called within a tokio runtime.
 #[must_use]
 pub fn watch(search: Search, stop: CancellationToken) -> Inventories {
     let none = search.groups.is_empty().then(Arc::<Inventory>::default);
@@ -42,9 +43,9 @@ async fn follow(search: Search, inventories: watch::Sender<Option<Arc<Inventory>
         events.clear();
         let files = events.files();
         let mut own = looker.take().unwrap_or_else(|| Scanner::new(search.clone()));
-        // A path may be on a file system that hangs: one look waits for it, and no other begins.
+        // A path may be on a file system that hangs: then one scan waits for it, and no other one starts.
         let look = tokio::task::spawn_blocking(move || {
-            // Watched first: what comes after it was looked for is an event.
+            // The watches are set first, so that every change after the scan's start is an event.
             if let Some(files) = files {
                 files.watch(&watched(&own.search));
             }
@@ -55,12 +56,14 @@ async fn follow(search: Search, inventories: watch::Sender<Option<Arc<Inventory>
                 looker = Some(own);
                 publish(found, &inventories, &mut notes);
             }
-            Err(fault) => tracing::error!(error = %fault, "a look at the node's devices broke off"),
+            Err(fault) => {
+                tracing::error!(error = %fault, "a scan of the node's devices panicked or was aborted")
+            }
         }
         let rest = begun.elapsed().saturating_mul(SCAN_SHARE).clamp(LEAST_PAUSE, MOST_PAUSE);
         let ended = Instant::now();
         let _ = tokio::time::timeout(pause.max(rest), events.changed()).await;
-        // The first event after a while is followed at once, others together.
+        // The first event after a quiet period triggers a scan at once; further events are batched.
         tokio::time::sleep_until(ended + rest).await;
     }
 }
@@ -93,7 +96,7 @@ mod tests {
     use super::*;
     use crate::config::tests::group;
 
-    /// Longer than any test: what is told before was told by an event.
+    /// Longer than any test: whatever is published was triggered by an event.
     const NEVER: Duration = Duration::from_secs(3600);
 
     fn make(path: &Path, minor: u64) {
@@ -106,7 +109,7 @@ mod tests {
         Search { groups, ..Search::default() }
     }
 
-    /// How many devices are told next.
+    /// The number of devices in the next published inventory.
     async fn next(seen: &mut Inventories) -> usize {
         seen.changed().await.unwrap();
         seen.borrow_and_update().as_ref().map_or(0, |inventory| inventory.groups[0].devices.len())
@@ -150,7 +153,7 @@ mod tests {
         let (tell, mut seen) = watch::channel(None);
         let following = tokio::spawn(follow(search(&dir.path().join("acme*")), tell, NEVER));
         assert_eq!(next(&mut seen).await, 0);
-        // Many changes of others, and then one that counts: it is the next that is told.
+        // Many irrelevant changes, and then a relevant one: the next published inventory has it.
         for number in 0..200 {
             std::fs::write(dir.path().join(format!("other{number}")), "").unwrap();
         }

@@ -1,7 +1,7 @@
-//! Clients that join the streams of a task, and that reach a port of a sandbox.
+//! Clients that attach to the streams of a task, or connect to a port of a sandbox.
 //!
-//! A main process that copies its input to its output does so for all who are attached; others write nothing. Whoever dials
-//! [`ECHO_PORT`] hears what it says; nobody listens on any other port.
+//! A main process that copies its input to its output does so for all attached clients; other processes write
+//! nothing. [`ECHO_PORT`] of a sandbox echoes its input; all other ports are closed.
 
 use std::sync::{Arc, Weak};
 
@@ -16,19 +16,19 @@ use tokio::sync::{broadcast, watch};
 use crate::program::Step;
 use crate::world::{FakeState, exited};
 
-/// The port on which every sandbox gives back what it gets.
+/// The port on which every sandbox echoes.
 pub const ECHO_PORT: u16 = 7;
 
-/// What a pipe holds before writing to it waits.
+/// The capacity of a pipe.
 const PIPE_BYTES: usize = 64 << 10;
 
 /// How many pieces of output a client may be behind before it misses some.
 const BEHIND: usize = 1024;
 
-/// What a task shares with those who are attached.
+/// The streams of a task that attached clients share.
 pub(crate) struct TaskStreams {
     pub(crate) output: broadcast::Sender<Vec<u8>>,
-    /// Whether its input ends with the first client that had it.
+    /// Whether its input ends with the first client that has attached to it.
     pub(crate) stdin_once: bool,
     pub(crate) tty: bool,
     /// Whether its output can be attached to.
@@ -43,7 +43,7 @@ impl TaskStreams {
     }
 }
 
-/// Joins the streams of a running task.
+/// Attaches to the streams of a running task.
 pub(crate) fn attach(world: &Arc<FakeState>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
     let state = world.lock();
     let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
@@ -62,7 +62,7 @@ pub(crate) fn attach(world: &Arc<FakeState>, id: TaskId, spec: AttachSpec) -> Re
     });
     let stderr = (spec.stderr && !live.tty).then(|| {
         let (near, far) = duplex(PIPE_BYTES);
-        // Nothing is written there, but its end is that of the task.
+        // Nothing is written to this stream, but it ends with the task.
         tokio::spawn(forward_output(broadcast::channel(1).1, far, task.end.subscribe()));
         Source::new(near)
     });
@@ -82,12 +82,12 @@ pub(crate) fn dial(world: &FakeState, id: SandboxId, port: u16) -> Result<Dialle
         return Err(no_sandbox(id));
     }
     if port != ECHO_PORT {
-        return Err(Error::unavailable(format!("nobody answers on port {port} inside sandbox {id}")));
+        return Err(Error::unavailable(format!("no process listens on port {port} inside sandbox {id}")));
     }
     let (near, far) = duplex(PIPE_BYTES);
     tokio::spawn(async move {
         let (mut from, mut to) = split(far);
-        // A client that goes ends it.
+        // An error means that the client has disconnected, which ends the connection.
         let _ = tokio::io::copy(&mut from, &mut to).await;
         let _ = to.shutdown().await;
     });
@@ -95,7 +95,7 @@ pub(crate) fn dial(world: &FakeState, id: SandboxId, port: u16) -> Result<Dialle
     Ok(Dialled { input: Box::new(input), output: Source::new(output) })
 }
 
-/// Shows a client what is written, up to the end of the task.
+/// Sends a client the output of the task until the task exits.
 async fn forward_output(
     mut output: broadcast::Receiver<Vec<u8>>,
     mut client: DuplexStream,
@@ -122,7 +122,7 @@ async fn forward_output(
     }
 }
 
-/// Hears what a client says, and ends the input with it where it should.
+/// Reads a client's input, and ends the task's input with it if it has `stdin_once`.
 async fn forward_input(
     world: Weak<FakeState>,
     id: TaskId,
@@ -144,7 +144,7 @@ async fn forward_input(
         match block.get(..read) {
             Some(said) if read > 0 => {
                 if copies && !task.streams.ended {
-                    // Nobody may be listening.
+                    // Sending fails if no client is attached.
                     let _ = task.streams.output.send(said.to_vec());
                 }
             }
@@ -152,7 +152,7 @@ async fn forward_input(
                 if task.streams.stdin_once && !task.streams.tty {
                     task.streams.ended = true;
                     if copies {
-                        // It may have ended just now.
+                        // The task may have exited just now.
                         let _ = state.end(id, exited(0));
                     }
                 }

@@ -1,4 +1,4 @@
-//! The backend itself: each method is a logged call with an effect on the world.
+//! The implementation of the backend: each method is a logged call with an effect on the state.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Backend for Fake {
 
     async fn drain(&self) {}
 
-    /// Nothing here is cut off in the middle, so that nothing is ever unsettled.
+    /// No call is ever interrupted half way, so that no start is ever pending.
     async fn resolve_start(&self, _id: TaskId) -> Result<Option<Started>> {
         Ok(None)
     }
@@ -56,13 +56,13 @@ impl Backend for Fake {
         self.session.act(Method::StartSandbox, id, || self.world.lock().start_sandbox(id)).await
     }
 
-    /// What fails here has left nothing, unless a test holds this call.
+    /// A failed call leaves nothing behind, so this returns at once, unless a test holds it.
     async fn wait_network_released(&self, id: SandboxId) {
-        // A backend that was killed says nothing any more.
+        // A backend that was killed does not answer.
         let _ = self.session.act(Method::NetworkReleased, id, || Ok(())).await;
     }
 
-    /// No sandbox of this backend has anything that could end by itself.
+    /// No sandbox of this backend has a process that could exit.
     async fn wait_sandbox(&self, _id: SandboxId) -> Result<String> {
         std::future::pending().await
     }
@@ -96,7 +96,7 @@ impl Backend for Fake {
 
     async fn start_task(&self, id: TaskId) -> Result<Started> {
         let entered = self.session.enter(Method::StartTask, id, None).await;
-        // Also a failure that a test injects is recorded.
+        // A failure that a test injects is recorded too.
         let started = self.world.start(id, entered.fault());
         entered.leave().await;
         started
@@ -125,7 +125,7 @@ impl Backend for Fake {
         let end = || Ok(self.world.lock().tasks.get(&id).ok_or_else(|| no_task(id))?.end.subscribe());
         let mut end = self.session.act(Method::WaitTask, id, end).await?;
         let exit = async { end.wait_for(Option::is_some).await.ok().and_then(|exit| exit.clone()) };
-        // The sender goes when the task is removed.
+        // The sender is dropped when the task is removed.
         self.session.unless_killed(exit).await.ok_or_else(|| no_task(id))
     }
 
@@ -153,7 +153,7 @@ impl Backend for Fake {
         let effect = || {
             let state = self.world.lock();
             let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
-            // There is nothing of its processes that could be kept.
+            // There are no processes that could be saved.
             Err(Error::unimplemented(format!("task {id} is {} and has no real process", task.state.as_str())))
         };
         self.session.act(Method::CheckpointTask, id, effect).await

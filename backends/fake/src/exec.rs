@@ -1,4 +1,4 @@
-//! Further processes in tasks, with real streams.
+//! Execs in tasks, with real streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use tokio::task::AbortHandle;
 
 use crate::program::{Program, Step};
 
-/// What a pipe holds before writing to it waits.
+/// The capacity of a pipe.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// How many signals may be on their way to one process.
+/// How many signals may be queued for one process.
 const SIGNALS: usize = 16;
 
 struct Control {
@@ -32,14 +32,14 @@ struct Control {
 struct Streams {
     stdin: Option<DuplexStream>,
     stdout: Option<DuplexStream>,
-    /// None with a terminal: then it is part of standard output.
+    /// `None` with a terminal: then it is part of standard output.
     stderr: Option<DuplexStream>,
 }
 
-/// Counts the processes that live.
+/// Counts the running processes.
 struct ProcessCount(Arc<AtomicUsize>);
 
-/// Starts a process; it is killed when the task's `end` comes.
+/// Starts a process; it is killed when the task's `end` is received.
 pub(crate) fn spawn(
     program: Program,
     spec: &ExecSpec,
@@ -89,7 +89,7 @@ async fn run_process(
         loop {
             tokio::select! {
                 biased;
-                // The sender goes with the task, which is removed only after its end.
+                // The sender is dropped with the task, which is removed only after its exit.
                 _ = &mut task_end => break (killed, false),
                 Some(signal) = signals.recv() => if let Some(code) = program.ends_by(signal) {
                     break (code, false);
@@ -100,7 +100,7 @@ async fn run_process(
     };
     if by_itself && program.leaves_child {
         report.send_replace(Some(code));
-        // The child holds the streams until the task ends; who drops the process aborts this.
+        // The child holds the streams until the task exits; dropping the process aborts this.
         let _ = task_end.await;
         return;
     }
@@ -114,7 +114,7 @@ impl Streams {
     async fn run(&mut self, program: &Program) -> i32 {
         let mut code = 0;
         for step in &program.steps {
-            // A reader that has gone is SIGPIPE for the writer.
+            // If the reader is gone, the writer gets SIGPIPE.
             let written = match step {
                 Step::Write { text, stderr } => self.write(text, *stderr).await,
                 Step::Zeros(count) => self.zeros(*count).await,
@@ -187,7 +187,7 @@ impl ExecControl for Control {
     }
 
     async fn signal(&self, signal: Signal) -> Result<()> {
-        // A process that does not listen any more has ended.
+        // Sending fails if the process has exited.
         let _ = self.signals.send(signal).await;
         Ok(())
     }

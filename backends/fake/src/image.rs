@@ -1,4 +1,4 @@
-//! Images: those a registry is said to have, and those that were pulled.
+//! Images: those in the simulated registry, and those that were pulled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,12 +18,13 @@ use crate::Fake;
 use crate::reference::{Reference, Version, digest_of};
 use crate::session::Method;
 
-/// An image that the registry is said to have.
+/// An image in the simulated registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FakeImage {
-    /// What distinguishes its content: images with the same content have the same id and digest. Empty: the reference.
+    /// Distinguishes the content: images with the same content have the same id and digest. If empty, the
+    /// reference is used.
     pub content: String,
-    /// What a pull must show.
+    /// The credentials that a pull requires.
     pub credentials: Credentials,
     /// Entrypoint.
     pub entrypoint: Vec<String>,
@@ -39,7 +40,7 @@ pub struct FakeImage {
     pub volumes: Vec<PathBuf>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Must not be removed to free space.
+    /// Whether it must not be removed to free space.
     pub pinned: bool,
 }
 
@@ -47,7 +48,7 @@ pub struct FakeImage {
 #[derive(Default)]
 pub(crate) struct Images {
     registry: BTreeMap<Reference, FakeImage>,
-    /// What was pulled, by the digest of its manifest.
+    /// The pulled images, by manifest digest.
     local: BTreeMap<String, LocalImage>,
     downloads: Vec<Download>,
     pub(crate) progress: Option<PullProgress>,
@@ -61,7 +62,7 @@ pub(crate) struct LocalImage {
     tags: BTreeSet<Reference>,
     repositories: BTreeSet<String>,
     pub(crate) holders: BTreeMap<Owner, Right>,
-    /// Its last holder had it by credentials and has let go of it.
+    /// Its last holder had pulled it with credentials, and has released it.
     unheld: bool,
 }
 
@@ -103,7 +104,7 @@ impl Images {
         Ok(())
     }
 
-    /// The daemon that downloaded is dead.
+    /// Drops the downloads of a killed daemon.
     pub(crate) fn forget_downloads(&mut self) {
         self.downloads.clear();
     }
@@ -124,7 +125,7 @@ impl Images {
             ));
         }
         let manifest = manifest_of(image);
-        // A tag names one image: it leaves the one that bore it before.
+        // A tag names one image: it is removed from the image that had it before.
         for local in self.local.values_mut() {
             local.tags.remove(wanted);
         }
@@ -166,7 +167,7 @@ impl Images {
         Ok(id)
     }
 
-    /// The image of this id, id prefix, or reference.
+    /// The image with this id, id prefix, or reference.
     pub(crate) fn find(&self, text: &str) -> Option<&LocalImage> {
         if let Ok(reference) = Reference::parse(text) {
             let named = self.local.values().find(|local| match &reference.version {
@@ -260,7 +261,7 @@ impl ImageStore for Fake {
         shared.await
     }
 
-    /// An archive here is a file with the reference of an image that the registry is said to have.
+    /// An archive is a file that contains the reference of an image in the simulated registry.
     async fn load(&self, request: LoadRequest) -> Result<ImageId> {
         let LoadRequest { archive, reference: _, handler: _, owner } = request;
         let text = std::io::read_to_string(archive)

@@ -1,18 +1,19 @@
-//! A backend that exists in memory only, for tests of the gateway and of frontends.
+//! An in-memory backend, for tests of the gateway and of frontends.
 //!
-//! It keeps the contract of [`Backend`](switchyard_core::backend::Backend) to the letter and the gateway to its own half of
-//! it: calls that the gateway must not make are noted as [breaches](Fake::breaches). It knows nothing of snapshots or
-//! namespaces. Pids, addresses and digests are the same in every run; times are those of the system clock.
+//! It fulfils the contract of [`Backend`](switchyard_core::backend::Backend), and checks that the gateway
+//! fulfils its own part: calls that the gateway must not make are recorded as [breaches](Fake::breaches). It
+//! has no snapshots or namespaces. Pids, addresses and digests are the same in every run; times are those of
+//! the system clock.
 //!
 //! # Commands
-//! A tiny shell runs them: `true`, `false`, `exit N`, `echo`, `cat`, `sleep N`, `head -c N /dev/zero`, and `sh -c` with these,
-//! `trap 'exit N' SIG`, `trap '' SIG`, `while` (never ends), `&`, `wait`. `ignore-term` runs until SIGKILL. What is below
-//! `/no/such` cannot be executed. As the main process of a task every other command runs until it is told to end, by a signal
-//! or by [`Fake::exit`]; as a further process it is refused.
+//! A minimal shell runs them: `true`, `false`, `exit N`, `echo`, `cat`, `sleep N`, `head -c N /dev/zero`, and
+//! `sh -c` with these, `trap 'exit N' SIG`, `trap '' SIG`, `while` (never ends), `&`, `wait`. `ignore-term`
+//! runs until SIGKILL. Executables below `/no/such` do not exist. As the main process of a task, any other
+//! command runs until it is killed by a signal or ended by [`Fake::exit`]; as an exec, it is refused.
 //!
 //! # Faults
-//! [`Fake::fail_next`] makes a method fail, [`Fake::hold`] and [`Fake::hold_answer`] keep its calls in flight,
-//! [`Fake::reopen`] gives the backend that a killed daemon's successor would find.
+//! [`Fake::fail_next`] makes a method fail, [`Fake::hold`] and [`Fake::hold_answer`] keep its calls in
+//! flight, and [`Fake::reopen`] returns the backend of the daemon that follows a killed one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,10 +45,11 @@ pub use session::{Call, Hold, Method};
 use session::{Point, Session};
 use world::{FakeState, exited};
 
-/// The reference of the image that [`Fake::with_busybox`] has.
+/// The reference of the image in the registry of [`Fake::with_busybox`].
 pub const BUSYBOX: &str = "docker.io/library/busybox:latest";
 
-/// A backend in memory. Clones are the same backend; [`Fake::reopen`] gives another one over the same world.
+/// An in-memory backend. Clones are the same backend; [`Fake::reopen`] returns another one with the same
+/// state.
 #[derive(Clone)]
 pub struct Fake {
     world: Arc<FakeState>,
@@ -73,7 +75,7 @@ impl fmt::Debug for Fake {
     }
 }
 
-// --- making one ---
+// --- construction ---
 
 impl Fake {
     /// A healthy backend with the handler `runc`, nothing running and an empty registry.
@@ -108,7 +110,7 @@ impl Fake {
         Self::new().with_image(BUSYBOX, FakeImage { command: vec!["sh".into()], ..FakeImage::default() })
     }
 
-    /// The same, which has pulled it.
+    /// As [`Fake::with_busybox`], with the image pulled.
     pub async fn with_local_busybox() -> Self {
         let fake = Self::with_busybox();
         let request = PullRequest {
@@ -121,7 +123,7 @@ impl Fake {
         fake
     }
 
-    /// Puts an image into the registry; it must be pulled before a task can use it.
+    /// Adds an image to the registry; it must be pulled before a task can use it.
     ///
     /// # Panics
     /// If the reference is malformed.
@@ -138,8 +140,9 @@ impl Fake {
         self
     }
 
-    /// The backend that a successor finds after `kill -9` of the daemon that used this one: the same world, with its own call
-    /// log, faults and holds. Calls of the old backend that are in flight take no effect any more and never return.
+    /// The backend of the daemon that follows after `kill -9` of the one with this backend: it has the same
+    /// state, and its own call log, faults and holds. Calls of the old backend that are in flight take no
+    /// effect any more and never return.
     #[must_use]
     pub fn reopen(&self) -> Self {
         self.session.kill();
@@ -147,7 +150,8 @@ impl Fake {
         self.another(self.session.latency())
     }
 
-    /// The same world, by calls that each take this long on the clock of the runtime before they do anything.
+    /// A backend with the same state, each of whose calls waits this long, by the runtime's clock, before it
+    /// takes effect.
     #[must_use]
     pub fn with_latency(self, latency: Duration) -> Self {
         self.another(latency)
@@ -166,38 +170,39 @@ impl Fake {
     }
 }
 
-// --- telling it what to do ---
+// --- control ---
 
 impl Fake {
-    /// Sets what [`Backend::status`](switchyard_core::backend::Backend::status) says.
+    /// Sets the answer of [`Backend::status`](switchyard_core::backend::Backend::status).
     pub fn set_status(&self, status: BackendStatus) {
         self.settings().status = status;
     }
 
-    /// Makes the next call of `method` fail so, without any effect but what the contract asks for (a failed start is recorded).
-    /// Several faults are used up one a call, in order.
+    /// Makes the next call of `method` fail with this error, without any effect other than what the contract
+    /// requires (a failed start is recorded). Several faults are used one per call, in order.
     pub fn fail_next(&self, method: Method, error: Error) {
         self.session.fail_next(method, error);
     }
 
-    /// Keeps calls of `method` waiting before they do anything, until the [`Hold`] is dropped.
+    /// Blocks calls of `method` before they take effect, until the [`Hold`] is dropped.
     #[must_use = "calls are held only as long as this lives"]
     pub fn hold(&self, method: Method) -> Hold {
         self.session.hold(method, Point::Entry)
     }
 
-    /// Keeps calls of `method` waiting when they have done all but answer, until the [`Hold`] is dropped.
+    /// Blocks calls of `method` after they have taken effect and before they return, until the [`Hold`] is
+    /// dropped.
     #[must_use = "calls are held only as long as this lives"]
     pub fn hold_answer(&self, method: Method) -> Hold {
         self.session.hold(method, Point::Answer)
     }
 
-    /// Sets what is told of every pull in flight.
+    /// Sets the reported progress of all pulls in flight.
     pub fn set_progress(&self, progress: PullProgress) {
         self.world.lock().images.progress = Some(progress);
     }
 
-    /// Ends a running task with this code.
+    /// Ends a running task with this exit code.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it does not run.
@@ -205,7 +210,7 @@ impl Fake {
         self.world.lock().end(task, exited(code))
     }
 
-    /// Ends a running task as the kernel does for want of memory.
+    /// Ends a running task as the kernel's OOM killer does.
     ///
     /// # Errors
     /// Those of [`Fake::exit`].
@@ -216,16 +221,16 @@ impl Fake {
     }
 }
 
-// --- asking it what happened ---
+// --- inspection ---
 
 impl Fake {
-    /// All calls so far, in the order of their beginning.
+    /// All calls so far, in the order of their start.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.session.calls()
     }
 
-    /// How many calls of `method` have begun.
+    /// How many calls of `method` were started.
     #[must_use]
     pub fn count(&self, method: Method) -> usize {
         self.session.calls().iter().filter(|call| call.method == method).count()
@@ -243,26 +248,26 @@ impl Fake {
             .collect()
     }
 
-    /// What the gateway did against its half of the contract: overlapping changes of one object, calls before `recover`,
-    /// changes dropped half way. Empty if all is well.
+    /// The gateway's violations of its part of the contract: concurrent changes of one object, calls before
+    /// `recover`, and changes that were dropped before completion. Empty if there are none.
     #[must_use]
     pub fn breaches(&self) -> Vec<String> {
         self.world.breaches.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The sandboxes there are.
+    /// All sandboxes.
     #[must_use]
     pub fn sandboxes(&self) -> Vec<SandboxId> {
         self.world.lock().sandboxes.keys().copied().collect()
     }
 
-    /// Those of them whose removal was begun.
+    /// The sandboxes whose removal has begun.
     #[must_use]
     pub fn pending_removals(&self) -> Vec<SandboxId> {
         self.world.lock().pending_removals()
     }
 
-    /// The tasks there are.
+    /// All tasks.
     #[must_use]
     pub fn tasks(&self) -> Vec<TaskId> {
         self.world.lock().tasks.keys().copied().collect()
@@ -274,37 +279,37 @@ impl Fake {
         self.world.lock().tasks.get(&task).is_some_and(|task| task.state.is_running())
     }
 
-    /// The annotations of a task, with those that were added since; none if it is gone.
+    /// The annotations of a task, including those that were added later; empty if it does not exist.
     #[must_use]
     pub fn annotations(&self, task: TaskId) -> BTreeMap<String, String> {
         self.world.lock().tasks.get(&task).map(|task| task.annotations.clone()).unwrap_or_default()
     }
 
-    /// The device nodes that a task was made with; none if it is gone.
+    /// The device nodes that a task was created with; empty if it does not exist.
     #[must_use]
     pub fn devices(&self, task: TaskId) -> Vec<DeviceNode> {
         self.spec(task).map(|spec| spec.devices).unwrap_or_default()
     }
 
-    /// What a task was made with; `None` if it is gone.
+    /// The spec that a task was created with; `None` if it does not exist.
     #[must_use]
     pub fn spec(&self, task: TaskId) -> Option<TaskSpec> {
         self.world.lock().tasks.get(&task).map(|task| task.spec.clone())
     }
 
-    /// The ranges that an owner named last.
+    /// The address ranges that an owner has set last.
     #[must_use]
     pub fn ranges(&self, owner: Owner) -> Vec<Subnet> {
         self.world.lock().ranges.get(&owner).cloned().unwrap_or_default()
     }
 
-    /// How many further processes run in all tasks.
+    /// How many execs run in all tasks.
     #[must_use]
     pub fn processes(&self) -> usize {
         self.world.lock().processes.load(Ordering::SeqCst)
     }
 
-    /// All that there is besides images, each in words.
+    /// Descriptions of all objects other than images.
     #[must_use]
     pub fn remaining_objects(&self) -> Vec<String> {
         let state = self.world.lock();

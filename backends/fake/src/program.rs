@@ -1,27 +1,27 @@
-//! What commands mean here: a tiny shell, enough to end, to fail, to write, to read and to listen to signals.
+//! The meaning of commands: a minimal shell that can exit, fail, write, read and handle signals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use switchyard_core::spec::Signal;
 
-/// What a command line turns out to be.
+/// A parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Command {
-    /// One that is understood.
+    /// A supported program.
     Program(Program),
-    /// One that stands for some long-running program.
+    /// An unknown command, which simulates a long-running program.
     Unknown,
-    /// An executable that does not exist: anything below `/no/such`.
+    /// A missing executable: anything below `/no/such`.
     Missing,
 }
 
-/// Steps to take, one after the other, and what signals do meanwhile.
+/// The steps of a program, and how it reacts to signals.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     traps: BTreeMap<u8, Trap>,
-    /// A child is left behind that holds the streams open.
+    /// Whether it leaves a child behind that holds the streams open.
     pub(crate) leaves_child: bool,
 }
 
@@ -38,9 +38,9 @@ pub(crate) enum Step {
     Sleep(Duration),
     /// Never ends by itself.
     Forever,
-    /// Sets the exit code of what came last.
+    /// Sets the exit code of the last command.
     Status(i32),
-    /// Ends.
+    /// Exits.
     Exit(i32),
 }
 
@@ -50,12 +50,12 @@ enum Trap {
     Exit(i32),
 }
 
-/// How a program without streams goes on.
+/// How a program without streams runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Run {
-    /// Until it is told to end.
+    /// Until it is killed.
     Forever,
-    /// To its end with this code, after this time.
+    /// Until it exits with this code, after this time.
     Ends { after: Duration, code: i32 },
 }
 
@@ -68,7 +68,7 @@ enum Token {
 }
 
 impl Command {
-    /// Reads a command line.
+    /// Parses a command line.
     pub(crate) fn parse(line: &[String]) -> Self {
         let Some((name, args)) = line.split_first() else {
             return Self::Missing;
@@ -94,12 +94,12 @@ impl Command {
 }
 
 impl Program {
-    /// A program that runs until it is told to end.
+    /// A program that runs until it is killed.
     pub(crate) fn endless() -> Self {
         Self { steps: vec![Step::Forever], ..Self::default() }
     }
 
-    /// How it goes on without streams; `stdin_open` says whether reading waits or ends at once.
+    /// How it runs without streams; `stdin_open` is whether a read blocks or returns the end of file.
     pub(crate) fn course(&self, stdin_open: bool) -> Run {
         let mut after = Duration::ZERO;
         let mut code = 0;
@@ -117,7 +117,7 @@ impl Program {
         Run::Ends { after, code }
     }
 
-    /// The exit code that this signal ends it with, if it does.
+    /// The exit code if this signal kills it.
     pub(crate) fn ends_by(&self, signal: Signal) -> Option<i32> {
         let number = signal.number();
         if signal == Signal::KILL {
@@ -175,7 +175,7 @@ impl Program {
         }
     }
 
-    /// Adds the steps of one simple command; false if it is not known.
+    /// Adds the steps of one simple command; returns false if the command is unknown.
     fn statement(&mut self, words: &[String], stderr: bool) -> bool {
         let Some((name, args)) = words.split_first() else {
             return true;
@@ -248,7 +248,7 @@ fn tokens(script: &str) -> Vec<Token> {
             '&' if chars.next_if_eq(&'&').is_some() => Token::Next,
             '&' => Token::Background,
             '>' if chars.next_if_eq(&'&').is_some() => {
-                // Only standard error can be meant.
+                // Only the redirection to standard error is supported.
                 chars.next();
                 Token::ToStderr
             }

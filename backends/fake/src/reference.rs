@@ -1,15 +1,15 @@
-//! Image references: completed as users expect, and told apart from ids.
+//! Image references: normalized as usual, and distinguished from ids.
 
 use switchyard_core::{Error, Result};
 
-/// A complete reference: a repository and either a tag or a digest.
+/// A normalized reference: a repository and either a tag or a digest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Reference {
     pub(crate) repository: String,
     pub(crate) version: Version,
 }
 
-/// What of a repository is meant.
+/// Selects an image of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Version {
     /// By name.
@@ -19,7 +19,7 @@ pub(crate) enum Version {
 }
 
 impl Reference {
-    /// Reads and completes a reference. One with both a tag and a digest means the digest.
+    /// Parses and normalizes a reference. If it has both a tag and a digest, the digest counts.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -74,9 +74,9 @@ impl std::fmt::Display for Reference {
     }
 }
 
-/// A digest made up from a text, the same for the same text.
+/// A deterministic digest that is derived from a text.
 pub(crate) fn digest_of(text: &str) -> String {
-    // FNV-1a with four starting points: nothing here needs more than to be different and repeatable.
+    // FNV-1a with four initial values: the digests only need to be distinct and reproducible.
     let block = |salt: u64| {
         let start = 0xcbf2_9ce4_8422_2325_u64 ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

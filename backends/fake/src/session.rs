@@ -1,4 +1,4 @@
-//! Control over the calls of one backend object: their log, faults to inject, and gates to hold them at.
+//! Controls the calls of one backend object: logs them, injects faults, and holds calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -17,7 +17,7 @@ pub enum Method {
     Recover,
     /// [`Backend::create_sandbox`](switchyard_core::backend::Backend::create_sandbox).
     CreateSandbox,
-    /// [`Backend::network_released`](switchyard_core::backend::Backend::network_released).
+    /// [`Backend::wait_network_released`](switchyard_core::backend::Backend::wait_network_released).
     NetworkReleased,
     /// [`Backend::stop_sandbox`](switchyard_core::backend::Backend::stop_sandbox).
     StopSandbox,
@@ -69,7 +69,8 @@ pub enum Method {
     InspectTask,
     /// [`Backend::inspect_sandbox`](switchyard_core::backend::Backend::inspect_sandbox).
     InspectSandbox,
-    /// [`ImageStore::pull`](switchyard_core::image::ImageStore::pull); one entry a download, however many callers share it.
+    /// [`ImageStore::pull`](switchyard_core::image::ImageStore::pull); one entry per download, however many
+    /// callers share it.
     Pull,
     /// [`ImageStore::load`](switchyard_core::image::ImageStore::load).
     Load,
@@ -83,29 +84,29 @@ pub enum Method {
     ImageUsage,
 }
 
-/// A call that was made.
+/// A call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Which method.
+    /// The method.
     pub method: Method,
-    /// The id or reference of its object; empty where there is none.
+    /// The id or reference of its object; empty if it has none.
     pub object: String,
     /// The signal that it sends.
     pub signal: Option<Signal>,
 }
 
-/// Keeps calls of one method waiting for as long as it lives.
+/// Blocks calls of one method until it is dropped.
 #[derive(Debug)]
 pub struct Hold {
     gate: Arc<Gate>,
 }
 
-/// Where a call is held.
+/// The point at which a call is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Point {
-    /// Before it does anything.
+    /// Before it takes effect.
     Entry,
-    /// When all is done but its answer has not been given.
+    /// After it has taken effect, and before it returns.
     Answer,
 }
 
@@ -117,7 +118,7 @@ struct Gate {
     open: watch::Sender<bool>,
 }
 
-/// The calls of one backend object, from its making to its being killed.
+/// The calls of one backend object, from its creation until it is killed.
 pub(crate) struct Session {
     alive: watch::Sender<bool>,
     recovered: AtomicBool,
@@ -134,7 +135,7 @@ struct CallLog {
     changing: HashMap<String, Method>,
 }
 
-/// A call under way.
+/// A call in progress.
 pub(crate) struct CallGuard<'a> {
     session: &'a Session,
     call: Call,
@@ -142,7 +143,8 @@ pub(crate) struct CallGuard<'a> {
 }
 
 impl Method {
-    /// Whether the gateway must call it alone on one object, and to its end.
+    /// Whether it changes an object, so that the gateway must not call it concurrently for one object, nor
+    /// drop it.
     const fn changes(self) -> bool {
         match self {
             Self::CreateSandbox
@@ -200,13 +202,14 @@ impl Method {
 // === impl Hold ===
 
 impl Hold {
-    /// Waits until this many calls in all have come here, those that have gone again included. Cancel-safe.
+    /// Waits until this many calls in total have been held, including those that were released again.
+    /// Cancel-safe.
     pub async fn arrived(&self, calls: usize) {
         let mut waiting = self.gate.waiting.subscribe();
         waiting.wait_for(|count| *count >= calls).await.expect("the gate holds the sender");
     }
 
-    /// Lets all calls go on, also those to come. Dropping does the same.
+    /// Releases all calls, including later ones. Dropping does the same.
     pub fn release(self) {
         drop(self);
     }
@@ -241,7 +244,7 @@ impl Session {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on no call returns any more, and none takes effect: the process that made them is dead.
+    /// From now on no call returns or takes effect any more: the process that made the calls is dead.
     pub(crate) fn kill(&self) {
         self.alive.send_replace(false);
     }
@@ -269,14 +272,14 @@ impl Session {
         self.breaches.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// Never returns once the session is killed.
+    /// Never returns if the session was killed.
     pub(crate) async fn hang_if_killed(&self) {
         if !*self.alive.borrow() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// What `work` gives, unless the session is killed first: then nothing, ever.
+    /// The result of `work`; never returns if the session is killed first.
     pub(crate) async fn unless_killed<T>(&self, work: impl Future<Output = T>) -> T {
         let mut alive = self.alive.subscribe();
         let dead = async { alive.wait_for(|alive| !alive).await.map(drop) };
@@ -287,7 +290,7 @@ impl Session {
         }
     }
 
-    /// Logs a call, and holds it for as long as the test wants.
+    /// Logs a call, and holds it as long as a test requires.
     pub(crate) async fn enter(
         &self,
         method: Method,
@@ -337,7 +340,7 @@ impl Session {
         self.hang_if_killed().await;
     }
 
-    /// A whole call whose effect takes no time: what the test wants of it, else `effect`.
+    /// A complete call with an immediate effect: fails with the injected error, if any, or runs `effect`.
     pub(crate) async fn act<T: Send>(
         &self,
         method: Method,
@@ -357,12 +360,12 @@ impl Session {
 // === impl CallGuard ===
 
 impl CallGuard<'_> {
-    /// The error that the test wants of this call.
+    /// The error that a test has injected into this call.
     pub(crate) fn fault(&self) -> Option<Error> {
         self.session.log().faults.get_mut(&self.call.method)?.pop_front()
     }
 
-    /// Ends the call, when the test lets it.
+    /// Completes the call, once the test releases it.
     pub(crate) async fn leave(mut self) {
         self.session.wait_gate(self.call.method, Point::Answer).await;
         self.done = true;

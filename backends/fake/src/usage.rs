@@ -1,4 +1,4 @@
-//! Usage that grows with each reading, and leaves out what some kernels leave out.
+//! Usage numbers that grow with each reading, without some of the values that not all kernels have.
 
 use std::time::SystemTime;
 
@@ -56,7 +56,7 @@ pub(crate) fn task_stats(reads: u64, runs: bool) -> TaskStats {
     }
 }
 
-/// Of a task that runs.
+/// The metrics of a running task.
 pub(crate) fn task_metrics(reads: u64) -> TaskMetrics {
     TaskMetrics {
         stats: task_stats(reads, true),
@@ -85,7 +85,7 @@ pub(crate) fn task_metrics(reads: u64) -> TaskMetrics {
     }
 }
 
-/// Of a sandbox that is connected.
+/// The traffic of a sandbox with a network.
 pub(crate) fn traffic(reads: u64) -> InterfaceStats {
     InterfaceStats {
         name: "eth0".into(),

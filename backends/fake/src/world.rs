@@ -1,4 +1,4 @@
-//! What there is: sandboxes, tasks and images. It outlives the backend objects that look at it.
+//! The state: sandboxes, tasks and images. It outlives the backend objects that use it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,7 +25,7 @@ use crate::attach::TaskStreams;
 use crate::image::{Images, LocalImage};
 use crate::program::{Command, Program, Run};
 
-/// The kernel refuses a quota below this.
+/// The kernel refuses a lower quota.
 const MIN_QUOTA_US: i64 = 1000;
 
 #[derive(Default)]
@@ -50,7 +50,7 @@ pub(crate) struct FakeSandbox {
     pub(crate) handler: String,
     pub(crate) details: SandboxDetails,
     stopped: bool,
-    /// Its removal was begun.
+    /// Whether its removal has begun.
     removal_begun: bool,
     pub(crate) reads: u64,
 }
@@ -68,7 +68,7 @@ pub(crate) struct FakeTask {
     pub(crate) end: watch::Sender<Option<Exit>>,
     timer: Option<AbortHandle>,
     pub(crate) annotations: BTreeMap<String, String>,
-    /// What it was made with.
+    /// The spec that it was created with.
     pub(crate) spec: TaskSpec,
     pub(crate) reads: u64,
 }
@@ -76,12 +76,12 @@ pub(crate) struct FakeTask {
 // === impl FakeSandbox ===
 
 impl FakeSandbox {
-    /// What `recover` says.
+    /// The state that `recover` returns.
     fn state(&self) -> SandboxState {
         if self.stopped {
             SandboxState::Stopped
         } else if self.removal_begun {
-            SandboxState::Unknown { reason: "its removal was cut off".to_owned() }
+            SandboxState::Unknown { reason: "its removal was interrupted".to_owned() }
         } else {
             SandboxState::Ready
         }
@@ -144,7 +144,7 @@ impl FakeState {
 async fn end_later(world: Weak<FakeState>, id: TaskId, after: std::time::Duration, code: i32) {
     tokio::time::sleep(after).await;
     if let Some(world) = world.upgrade() {
-        // A task that is gone or has ended otherwise needs no end.
+        // A task that is gone, or has exited otherwise, need not be ended.
         let _ = world.lock().end(id, exited(code));
     }
 }
@@ -232,7 +232,7 @@ impl State {
         Ok(())
     }
 
-    /// No address is given twice here, so that each is still there to be had.
+    /// Addresses are never reused here, so the old one is always available.
     pub(crate) fn start_sandbox(&mut self, id: SandboxId) -> Result<SandboxDetails> {
         let pid = self.next_pid();
         let sandbox = self.sandboxes.get_mut(&id).ok_or_else(|| no_sandbox(id))?;
@@ -327,19 +327,19 @@ impl State {
         Ok(details)
     }
 
-    /// What the directories of a new task are counted as.
+    /// The project of the directories of a new task.
     fn project(&self, spec: &TaskSpec, of_image: &[PathBuf]) -> Result<Option<ProjectId>> {
         let named = spec.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Volume { .. }));
         let places: Vec<_> = named.map(|mount| &mount.destination).chain(of_image).cloned().collect();
         let parts = disk_parts(&spec.disk_limits, &places)?;
         Ok(parts.first().and_then(|part| match part.project {
             Project::Given(id) => Some(id),
-            // No two tasks are alive with one, as far as tests of the fake go.
+            // No two existing tasks have the same number, at least in the tests of the fake.
             Project::New => ProjectId::new(ProjectId::FIRST.number() + u32::try_from(self.tasks.len()).ok()?),
         }))
     }
 
-    /// Ends a task that runs.
+    /// Ends a running task.
     pub(crate) fn end(&mut self, id: TaskId, exit: Exit) -> Result<()> {
         let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
         if !task.state.is_running() {
@@ -382,7 +382,7 @@ impl State {
         }
     }
 
-    /// No volume holds anything here, so that there is nothing to remove.
+    /// Volumes have no content here, so there is nothing to remove.
     pub(crate) fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
         if !is_volume_name(name) {
             return Err(Error::invalid("volume", format!("{name:?} is no name of a volume")));
@@ -430,13 +430,13 @@ impl State {
         }
     }
 
-    /// The sandboxes whose removal was begun.
+    /// The sandboxes whose removal has begun.
     pub(crate) fn pending_removals(&self) -> Vec<SandboxId> {
         self.sandboxes.iter().filter(|(_, sandbox)| sandbox.removal_begun).map(|(id, _)| *id).collect()
     }
 }
 
-/// The volume that a mount is of.
+/// The volume of a mount.
 fn volume(mount: &Mount) -> Option<String> {
     match &mount.source {
         MountSource::Volume { name } => Some(name.clone()),
@@ -466,7 +466,7 @@ fn resolve(wanted: &UserSpec, of_image: &str) -> Result<ResolvedUser> {
     Ok(ResolvedUser { uid, gid: wanted.gid.unwrap_or(gid), groups: wanted.supplemental.clone() })
 }
 
-/// What a `USER` line means to an image whose files know root and nobody.
+/// Resolves a `USER` line for an image whose user database contains root and nobody.
 fn user_line(line: &str) -> Result<(u32, u32)> {
     let number = |name: &str| match name {
         "" | "root" => Ok(0),

@@ -1,4 +1,4 @@
-//! The fake backend satisfies the contract that every backend satisfies.
+//! The fake backend fulfils the contract of backends.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

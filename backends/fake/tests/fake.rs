@@ -1,4 +1,5 @@
-//! What tests rely on in the fake itself: its scripting, and that it notices a gateway that breaks its half of the contract.
+//! The features of the fake that tests rely on: its control functions, and that it notices violations by the
+//! gateway.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -63,7 +64,7 @@ async fn pulls_share_a_download_as_long_as_one_of_them_stays() {
         assert!(poll!(&mut stays).is_pending() && poll!(&mut with_token).is_pending());
         assert_eq!(fake.count(Method::Pull), 2);
     }
-    // All have gone, and the downloads with them.
+    // All callers are gone, and the downloads with them.
     hold.release();
     assert_eq!(fake.list().await.unwrap(), []);
     fake.pull(&wanted).await.unwrap();

@@ -1,15 +1,16 @@
-//! What holds for any bytes that a disk gives us as the journal. Called by fuzz targets and tests alone.
+//! Properties that hold for any bytes that a disk returns as the journal. Called only by fuzz targets and
+//! tests.
 
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::ledger::{LEASE_SLOTS_MAX, StoredLease};
 
 use crate::record;
 
-/// Reads bytes as a journal: what is found is within bounds, is found again when it is written anew, and a lease that is appended to
-/// the bytes is found in addition.
+/// Decodes bytes as a journal: the leases are within their limits and survive a rewrite, and a lease that is
+/// appended to the bytes is found in addition.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn journal(data: &[u8]) {
     let Ok(contents) = record::read(data) else { return };
     let mut anew = Vec::new();

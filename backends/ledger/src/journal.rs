@@ -1,4 +1,4 @@
-//! The file: records are appended, and what has ended is left out when it is written anew.
+//! The journal file: records are appended, and ended leases are dropped when the file is rewritten.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -19,52 +19,53 @@ use tokio::time::timeout;
 
 use crate::record::{self, Contents};
 
-/// The file's place in the state directory.
+/// The file's path in the state directory.
 const FILE: &str = "ledger/leases.journal";
 
 /// The largest journal, in bytes: 16,384 leases of eight slots with the longest ids.
 const FILE_MAX: u64 = 16 << 20;
 
-/// A journal smaller than this is not written anew while it is in use, however much of it has ended, in bytes.
+/// A smaller journal is not rewritten while it is in use, however many of its leases have ended, in bytes.
 const REWRITE_MIN: u64 = 256 << 10;
 
-/// How long one operation may take, with those before it. A disk that does not answer for so long holds up nobody any longer.
+/// Timeout of one operation, including its wait for earlier ones. Callers do not wait longer for a disk that
+/// does not answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Leases in a file of the state directory. One daemon at a time may have it.
+/// Stores leases in a file of the state directory. Only one daemon at a time may use it.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    /// Held by the operation at work, which goes on to its end also when its caller has gone.
+    /// Held by the running operation, which completes even if its caller is gone.
     lock: Arc<Semaphore>,
     disk: Arc<Mutex<JournalFile>>,
-    /// Leases that have ended, and whose end is not written yet. That of a caller whose time was over comes with the next operation.
+    /// Ended leases whose end is not written yet. If a caller timed out, the next operation writes them.
     ended: Arc<Mutex<Vec<LeaseToken>>>,
 }
 
-/// The journal as the thread sees it that has its turn.
+/// The journal, for the thread that holds the lock.
 #[derive(Debug)]
 struct JournalFile {
     path: PathBuf,
-    /// `None` until it was read.
+    /// `None` until the file was read.
     state: Option<JournalState>,
 }
 
-/// What is known of the file.
+/// The state of the file.
 #[derive(Debug)]
 struct JournalState {
-    /// Open for appending; `None` if nothing may be appended before the file was written anew.
+    /// Open for appending; `None` if the file must be rewritten before anything is appended.
     file: Option<File>,
     /// Its length in bytes.
     length: u64,
-    /// The leases that have not ended, each with the size of its record.
+    /// The leases that have not ended, with the size of their records.
     leases: BTreeMap<LeaseToken, (StoredLease, u64)>,
 }
 
 // === impl Journal ===
 
 impl Journal {
-    /// The journal of a state directory. Nothing is looked at yet.
+    /// The journal in a state directory. The file is not accessed yet.
     #[must_use]
     pub fn new(state: &Path) -> Self {
         let path = state.join(FILE);
@@ -74,7 +75,7 @@ impl Journal {
         Self { path, lock: turn, disk: Arc::new(Mutex::new(disk)), ended }
     }
 
-    /// Runs one operation after the other on a thread that may block.
+    /// Runs one operation at a time, on a thread that may block.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut JournalFile) -> Result<T> + Send + 'static,
@@ -93,7 +94,8 @@ impl Journal {
                 work(&mut disk)
             });
             working.await.unwrap_or_else(|fault| {
-                Err(Error::internal("an operation on the journal of leases broke off").with_source(fault))
+                Err(Error::internal("an operation on the journal of leases panicked or was aborted")
+                    .with_source(fault))
             })
         };
         timeout(LIMIT, done).await.unwrap_or_else(|_| {
@@ -114,14 +116,14 @@ impl LeaseStore for Journal {
         self.run(move |disk| disk.put(lease)).await
     }
 
-    /// It is not on disk when this returns: what a power cut brings back, the next recovery sees to.
+    /// This does not sync to disk: leases that reappear after a power failure are ended by the next recovery.
     async fn remove(&self, tokens: &[LeaseToken]) -> Result<()> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(tokens);
         self.run(|_| Ok(())).await
     }
 }
 
-// === impl Disk ===
+// === impl JournalFile ===
 
 impl JournalFile {
     fn load(&mut self) -> Result<Vec<StoredLease>> {
@@ -134,7 +136,7 @@ impl JournalFile {
         if lease.slots.is_empty() || lease.slots.len() > LEASE_SLOTS_MAX {
             return Err(Error::invalid(
                 "slots",
-                format!("{} of them cannot be one lease", lease.slots.len()),
+                format!("a lease cannot have {} of them", lease.slots.len()),
             ));
         }
         let path = self.path.clone();
@@ -175,7 +177,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// The journal, read if that was not done yet.
+    /// The state of the journal, which is read on first use.
     fn state(&mut self) -> Result<&mut JournalState> {
         let known = match self.state.take() {
             Some(known) => known,
@@ -185,10 +187,11 @@ impl JournalFile {
     }
 }
 
-// === impl Known ===
+// === impl JournalState ===
 
 impl JournalState {
-    /// Reads the file, and writes it anew if that gains anything. A disk that is full is no reason not to know what there is.
+    /// Reads the file, and rewrites it if that saves space or repairs it. A full disk does not prevent
+    /// reading.
     fn read(path: &Path) -> Result<Self> {
         let unreadable =
             |fault| Error::internal(format!("cannot read {}", path.display())).with_source(fault);
@@ -197,19 +200,19 @@ impl JournalState {
             .map_err(|record::UnknownRecord { line, why }| {
                 let path = path.display();
                 Error::failed_precondition(format!(
-                    "line {line} of {path} is whole and not understood ({why}): is it of a later version?"
+                    "line {line} of {path} is intact but cannot be decoded ({why}): is it of a later version?"
                 ))
             })?;
         let path_shown = path.display();
         if !damaged.is_empty() {
-            tracing::error!(path = %path_shown, lines = ?damaged, "records of leases are damaged, and left out");
+            tracing::error!(path = %path_shown, lines = ?damaged, "records of leases are damaged and ignored");
         }
         if is_torn {
-            tracing::info!(path = %path_shown, "the last record of leases was cut short, and is left out");
+            tracing::info!(path = %path_shown, "the last record of leases is incomplete and ignored");
         }
         let mut known = Self { file: None, length: bytes.as_deref().map_or(0, length), leases };
         let is_as_written = bytes.is_some() && known.length == known.needed();
-        // Of a predecessor that was killed as it wrote the file anew.
+        // Left behind by a predecessor that was killed while it rewrote the file.
         let cleared = remove_if_there(&path.with_extension("new"));
         let opened = cleared.and_then(|()| {
             if !is_as_written {
@@ -219,18 +222,18 @@ impl JournalState {
             Ok(())
         });
         if let Err(error) = opened {
-            tracing::warn!(path = %path_shown, %error, "the journal of leases cannot be written for now");
+            tracing::warn!(path = %path_shown, %error, "cannot write the journal of leases; retrying before the next append");
         }
         Ok(known)
     }
 
-    /// The length of a file with the leases alone.
+    /// The length of a file that contains only the current leases.
     fn needed(&self) -> u64 {
         self.leases.values().map(|(_, size)| size).sum()
     }
 
-    /// Appends a record, and has it on disk if it is to be `durable`. After a failure the file is written anew before anything else is
-    /// appended: what the disk has of it then is not known.
+    /// Appends a record, and syncs it to disk if it is to be `durable`. After a failure the content of the
+    /// file is unknown, so it is rewritten before anything else is appended.
     fn append(&mut self, path: &Path, record: &[u8], durable: bool) -> io::Result<()> {
         if self.file.is_none() {
             self.rewrite(path)?;
@@ -240,7 +243,7 @@ impl JournalState {
         match appended {
             Ok(()) => self.length = self.length.saturating_add(length(record)),
             Err(_) => {
-                // What stays of it is no whole record, or a lease of which nobody was told.
+                // If this fails too, the file has an incomplete record, or a lease that was never given out.
                 let _ = file.set_len(self.length);
                 self.file = None;
             }
@@ -248,17 +251,19 @@ impl JournalState {
         appended
     }
 
-    /// Leaves out what has ended, if that is most of a large file. Its failure is none of the operation that was done before.
+    /// Rewrites a large file if most of it has ended. A failure is only logged, since the preceding operation
+    /// succeeded.
     fn compact(&mut self, path: &Path) {
         if self.length < REWRITE_MIN || self.needed() > self.length / 2 {
             return;
         }
         if let Err(error) = self.rewrite(path) {
-            tracing::warn!(path = %path.display(), %error, "the journal of leases keeps what has ended for now");
+            tracing::warn!(path = %path.display(), %error, "cannot rewrite the journal of leases; ended leases stay in it for now");
         }
     }
 
-    /// Writes the file anew, with the leases alone, and has it on disk. After a failure the file is as it was before, or as it should be.
+    /// Rewrites the file with only the current leases, and syncs it to disk. After a failure the file is
+    /// either the old or the new one.
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
         self.file = None;
         let dir = parent(path);
@@ -273,7 +278,7 @@ impl JournalState {
                 reach(Step::LeasesDrafted);
                 fs::rename(&new, path)?;
                 File::open(dir)?.sync_all()?;
-                // The directory may have been made just now.
+                // The directory may have been created just now.
                 File::open(parent(dir))?.sync_all()?;
                 reach(Step::LeasesRewritten);
                 Ok(file)
@@ -284,7 +289,7 @@ impl JournalState {
                 Ok(())
             }
             Err(fault) => {
-                // The fault is what counts; the next one to write the file takes this away first.
+                // The original error is returned; the next rewrite removes the temporary file first.
                 let _ = remove_if_there(&new);
                 Err(fault)
             }
@@ -292,7 +297,7 @@ impl JournalState {
     }
 }
 
-/// What the file holds; `None` if there is none.
+/// The content of the file; `None` if it does not exist.
 fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -302,7 +307,7 @@ fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
     if length(&bytes) > FILE_MAX {
-        return Err(io::Error::other(format!("it has more than {FILE_MAX} bytes, which no journal has")));
+        return Err(io::Error::other(format!("it has more than {FILE_MAX} bytes, the limit of a journal")));
     }
     Ok(Some(bytes))
 }

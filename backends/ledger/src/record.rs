@@ -1,4 +1,4 @@
-//! The bytes of the journal: one line for each record, with a line end before it and one after it.
+//! The format of the journal: one line for each record, with a newline before and after it.
 //!
 //! ```text
 //! 1 5f3a90c1 {"lease":{"token":"00…","owner":"nomad","slots":["acme-0"]}}
@@ -6,8 +6,9 @@
 //! 1 09be41d2 {"ended":["00…"]}
 //! ```
 //!
-//! First comes the version, then the CRC-32 of the rest of the line with the version before it. The line end before a record keeps it apart
-//! from whatever is there: damage to one line end costs one record, and a record is read that was appended to a torn one.
+//! The version is followed by the CRC-32 of the version and the rest of the line, then the document. The
+//! newline before a record separates it from anything before it: damage to one newline costs one record, and
+//! a record that was appended to an incomplete one can be read.
 
 use std::collections::BTreeMap;
 
@@ -18,18 +19,18 @@ use switchyard_core::ledger::{LEASE_SLOTS_MAX, StoredLease};
 /// The version of the records that are written and read.
 const VERSION: &str = "1";
 
-/// What a journal says.
+/// The content of a journal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// The leases that have not ended, each with the size of its record in bytes.
+    /// The leases that have not ended, with the size of their records in bytes.
     pub(crate) leases: BTreeMap<LeaseToken, (StoredLease, u64)>,
-    /// The numbers of the lines, counted from 1, that are no whole record.
+    /// The numbers, counted from 1, of the lines that are not intact records.
     pub(crate) damaged: Vec<usize>,
-    /// The last line is no whole record: the writing of it was cut short.
+    /// Whether the last line is not an intact record: writing it was interrupted.
     pub(crate) is_torn: bool,
 }
 
-/// A record that is whole, and that this build does not understand.
+/// An intact record that this build cannot decode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnknownRecord {
     /// The number of its line, counted from 1.
@@ -38,7 +39,7 @@ pub(crate) struct UnknownRecord {
     pub(crate) why: String,
 }
 
-/// What a record says, in the form in which it is written.
+/// The document of a record.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum Document {
@@ -54,7 +55,7 @@ struct Lease {
     slots: Vec<String>,
 }
 
-/// The record of a lease.
+/// Encodes the record of a lease.
 pub(crate) fn of_lease(lease: &StoredLease) -> Vec<u8> {
     let StoredLease { token, owner, slots } = lease;
     let token = token.to_string();
@@ -63,15 +64,16 @@ pub(crate) fn of_lease(lease: &StoredLease) -> Vec<u8> {
     encode(&Document::Lease(Lease { token, owner, slots }))
 }
 
-/// The record of the end of leases.
+/// Encodes the record of ended leases.
 pub(crate) fn of_end(tokens: &[LeaseToken]) -> Vec<u8> {
     encode(&Document::Ended(tokens.iter().map(ToString::to_string).collect()))
 }
 
-/// Reads a journal. What is no whole record is left out, and its lines are told.
+/// Reads a journal. Lines that are not intact records are skipped and reported.
 ///
 /// # Errors
-/// A record that is whole and is not understood: a later version wrote it, and what it says must not be given out again.
+/// An intact record that cannot be decoded: it was written by a later version, and the devices in it must not
+/// be given out again.
 pub(crate) fn read(bytes: &[u8]) -> Result<Contents, UnknownRecord> {
     let mut contents = Contents::default();
     for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
@@ -89,11 +91,11 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Contents, UnknownRecord> {
         }
         let document: Document =
             serde_json::from_str(document).map_err(|fault| unknown(fault.to_string()))?;
-        // With the line ends around it.
+        // Including the newlines around it.
         let size = u64::try_from(line.len() + 2).unwrap_or(u64::MAX);
         contents.apply(document, size).map_err(unknown)?;
     }
-    // A journal that was not cut short ends with a line end, after which `split` finds an empty line.
+    // A complete journal ends with a newline, after which `split` returns an empty line.
     let last = bytes.iter().filter(|byte| **byte == b'\n').count() + 1;
     if contents.damaged.last() == Some(&last) {
         contents.damaged.pop();
@@ -102,7 +104,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Contents, UnknownRecord> {
     Ok(contents)
 }
 
-/// The version and the document of a line, if it is as it was written.
+/// The version and the document of a line, if its checksum is correct.
 fn checked(line: &[u8]) -> Option<(&str, &str)> {
     let line = std::str::from_utf8(line).ok()?;
     let (version, rest) = line.split_once(' ')?;

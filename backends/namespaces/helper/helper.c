@@ -1,16 +1,17 @@
-/* What only a process with one thread can do, or what needs system calls that have no safe wrapper: one program, six jobs.
- * Linked statically, because it is run from memory and in root file systems that hold nothing else.
+/* Operations that only a single-threaded process can do, or that need system calls without a safe wrapper. Linked
+ * statically, because it is run from memory, and in root file systems that contain nothing else.
  *
- *   helper namespaces LETTERS         makes a user namespace and says "u"; when it is told that the maps are written, makes the
- *                                     namespaces of LETTERS (n, i, t: network, IPC, UTS) inside of it and says "n"; stays until its
- *                                     input ends
- *   helper idmap USERNS SOURCE TARGET shows SOURCE, with all that is mounted below it, at TARGET with ids mapped as in USERNS
- *   helper refused PATH               ends with 0 if PATH cannot be written because its mount is read-only
- *   helper unused ID DIR              says the first project from ID on that DIR's file system does not use
- *   helper join ID DIR                puts DIR, with all that is below it, into project ID
- *   helper limit ID KIB DIR           limits what project ID takes on DIR's file system; 0 is for no limit
+ *   helper namespaces LETTERS         creates a user namespace and writes "u"; when it reads that the maps are
+ *                                     written, creates the namespaces of LETTERS (n, i, t: network, IPC, UTS)
+ *                                     inside of it and writes "n"; exits when its input ends
+ *   helper idmap USERNS SOURCE TARGET mounts SOURCE, with everything mounted below it, at TARGET, idmapped as in
+ *                                     USERNS
+ *   helper refused PATH               exits with 0 if PATH cannot be written because its mount is read-only
+ *   helper unused ID DIR              prints the first project from ID on that is unused on DIR's file system
+ *   helper join ID DIR                sets the project of DIR and everything below it to ID
+ *   helper limit ID KIB DIR           limits the space of project ID on DIR's file system; 0 is for no limit
  *
- * The last three end with 3 where the file system does not hold projects to limits. */
+ * The last three exit with 3 if the file system does not enforce project quotas. */
 #define _GNU_SOURCE
 #include "helper.h"
 

@@ -1,4 +1,4 @@
-/* Projects: what a file system counts together, and may be told to hold to a limit. */
+/* Project quotas: the files of a project are accounted together, and their total size can be limited. */
 #define _GNU_SOURCE
 #include "helper.h"
 
@@ -21,10 +21,10 @@ static int quota(int fd, int job, uint32_t id, void *data) {
     return (int)syscall(SYS_quotactl_fd, fd, QCMD(job, PRJQUOTA), id, data);
 }
 
-/* The file system of a directory; below 0 where it cannot be opened. */
+/* Opens the directory whose file system is meant; negative if it cannot be opened. */
 static int open_dir(const char *path) { return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
 
-/* Whether limits of projects are in force. */
+/* Whether project quotas are enforced. */
 static int enforced(int fd) {
     struct fs_quota_statv state;
     memset(&state, 0, sizeof state);
@@ -32,7 +32,7 @@ static int enforced(int fd) {
     return quota(fd, Q_XGETQSTATV, 0, &state) == 0 && (state.qs_flags & FS_QUOTA_PDQ_ENFD) != 0;
 }
 
-/* Says the first project from FIRST on that nothing is counted for and that has no limit. */
+/* Prints the first project from FIRST on that has neither files nor a limit. */
 int unused_project(const char *first, const char *path) {
     int fd = open_dir(path);
     uint32_t id = (uint32_t)strtoul(first, NULL, 10);
@@ -42,7 +42,7 @@ int unused_project(const char *first, const char *path) {
         struct if_nextdqblk known;
         memset(&known, 0, sizeof known);
         if (quota(fd, Q_GETNEXTQUOTA, id, &known) != 0) {
-            if (errno == ENOENT || errno == ESRCH) break; /* No project from here on is known. */
+            if (errno == ENOENT || errno == ESRCH) break; /* There is no project from here on. */
             return failed("look a project up");
         }
         if (known.dqb_id != id) break;
@@ -54,7 +54,7 @@ int unused_project(const char *first, const char *path) {
     return 0;
 }
 
-/* Lets a project take so many KiB; with 0, as much as there is. */
+/* Limits a project to so many KiB; 0 lifts the limit. */
 int limit_project(const char *id, const char *kib, const char *path) {
     struct if_dqblk limit;
     int fd = open_dir(path);
@@ -66,7 +66,7 @@ int limit_project(const char *id, const char *kib, const char *path) {
     return errno == ESRCH || errno == ENOSYS || errno == EINVAL ? NO_QUOTA : failed("limit a project");
 }
 
-/* Puts what is open into a project; what is made in a directory from then on is in it as well. */
+/* Sets the project of an open file or directory; new files in a directory inherit it. */
 static int join_file(int fd, uint32_t id, int is_dir) {
     struct fsxattr attributes;
     if (ioctl(fd, FS_IOC_FSGETXATTR, &attributes) != 0) return failed("read the project of a file");
@@ -76,8 +76,8 @@ static int join_file(int fd, uint32_t id, int is_dir) {
     return 0;
 }
 
-/* Opens a directory or a regular file by its name, and nothing else: whoever uses the directory may put devices and links there
- * meanwhile. Below 0 where there is none. */
+/* Opens a directory or a regular file by its name, and nothing else: a container may put devices and symlinks there
+ * meanwhile. Negative if there is none. */
 static int open_entry(int parent, const char *name, struct stat *found) {
     char path[sizeof "/proc/self/fd/" + 3 * sizeof(int)];
     int file = -1, seen = openat(parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -90,25 +90,25 @@ static int open_entry(int parent, const char *name, struct stat *found) {
     return file;
 }
 
-/* A directory above the one that is gone through: which it is, and where its reading goes on. */
+/* An ancestor of the current directory: its identity, and the position at which reading it continues. */
 struct level {
     dev_t device;
     ino_t inode;
     long offset;
 };
 
-/* The way from the top of a tree to the directory that is gone through. Only that one is open: a container makes trees as deep as it
- * likes, and neither the stack nor the descriptors may grow with them. */
+/* The path from the top of a tree to the current directory. Only that one is open: a container can make trees of any
+ * depth, and neither the stack nor the number of descriptors may grow with them. */
 struct way {
     struct level *levels;
     size_t depth, room;
     DIR *dir;
 };
 
-/* What came of a step along the way: it is done, it ended the whole, or the tree was changed and is begun anew. */
+/* The result of a step of the walk: done, failed, or the tree was changed and the walk starts again. */
 enum outcome { DONE, FAULT, CHANGED };
 
-/* Reads another directory from OFFSET on, in the place of the one that is open. Takes FD over. */
+/* Replaces the open directory by another one, to be read from OFFSET on. Takes ownership of FD. */
 static int read_dir(struct way *way, int fd, long offset) {
     DIR *dir = fdopendir(fd);
     if (dir == NULL) {
@@ -121,7 +121,7 @@ static int read_dir(struct way *way, int fd, long offset) {
     return 0;
 }
 
-/* Goes on in a directory of the one that is open. Takes FD over. */
+/* Descends into a directory of the open one. Takes ownership of FD. */
 static enum outcome go_down(struct way *way, int fd) {
     struct stat own;
     struct level *level;
@@ -138,7 +138,7 @@ static enum outcome go_down(struct way *way, int fd) {
     }
     if (fstat(dirfd(way->dir), &own) != 0) {
         close(fd);
-        failed("look at a directory");
+        failed("stat a directory");
         return FAULT;
     }
     level = &way->levels[way->depth++];
@@ -148,7 +148,7 @@ static enum outcome go_down(struct way *way, int fd) {
     return read_dir(way, fd, 0) == 0 ? DONE : FAULT;
 }
 
-/* Goes on where the directory above was left. Whoever uses the tree may have moved this one meanwhile. */
+/* Returns to the parent and continues where it was left. A container may have moved this directory meanwhile. */
 static enum outcome go_up(struct way *way) {
     struct level *level = &way->levels[way->depth - 1];
     struct stat found;
@@ -166,7 +166,7 @@ static enum outcome go_up(struct way *way) {
     return read_dir(way, fd, level->offset) == 0 ? DONE : FAULT;
 }
 
-/* Puts an entry of the directory that is open into a project, and goes on in it if it is a directory. */
+/* Sets the project of an entry of the open directory, and descends into it if it is a directory. */
 static enum outcome join_entry(struct way *way, const char *name, uint32_t id, dev_t device) {
     struct stat found;
     int is_dir, file = open_entry(dirfd(way->dir), name, &found);
@@ -174,7 +174,7 @@ static enum outcome join_entry(struct way *way, const char *name, uint32_t id, d
         failed("open a file");
         return FAULT;
     }
-    /* Gone meanwhile, or of a kind that takes no space. */
+    /* Removed meanwhile, or of a kind that uses no space. */
     if (file < 0) return DONE;
     is_dir = S_ISDIR(found.st_mode);
     if (found.st_dev != device) {
@@ -190,7 +190,7 @@ static enum outcome join_entry(struct way *way, const char *name, uint32_t id, d
     return DONE;
 }
 
-/* Puts a directory, and all below it that is of the same file system, into a project. */
+/* Sets the project of a directory, and of everything below it on the same file system. */
 static enum outcome join_tree(const char *path, uint32_t id) {
     struct way way = {NULL, 0, 0, NULL};
     struct stat found;
@@ -226,17 +226,18 @@ static enum outcome join_tree(const char *path, uint32_t id) {
     return outcome;
 }
 
-/* How often a tree is begun anew in which directories are moved meanwhile, and how long all of it may take, in seconds. */
+/* How many times the walk starts again because directories were moved meanwhile, and how long all of it may take, in
+ * seconds. */
 enum { MOST_REPEATS = 100, LONGEST = 120 };
 
 int join_project(const char *id, const char *path) {
     int repeats;
-    /* Who waits for us waits no longer: the signal ends us. */
+    /* The caller does not wait longer than this: SIGALRM ends the process. */
     alarm(LONGEST);
     for (repeats = 0; repeats < MOST_REPEATS; repeats++) {
         enum outcome outcome = join_tree(path, (uint32_t)strtoul(id, NULL, 10));
         if (outcome != CHANGED) return outcome == DONE ? 0 : 1;
     }
     errno = EBUSY;
-    return failed("go through a tree whose directories are moved all the time");
+    return failed("walk a tree whose directories keep being moved");
 }

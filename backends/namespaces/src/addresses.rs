@@ -1,4 +1,4 @@
-//! The addresses that a network namespace has.
+//! The addresses of a network namespace.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -9,11 +9,11 @@ use nix::net::if_::InterfaceFlags;
 use crate::error::Error;
 use crate::within::run_in_netns;
 
-/// The addresses by which others reach a network namespace: of its interfaces that are up, but for the loopback device's and those that are
-/// good on one link alone. IPv4 before IPv6, else in the kernel's order.
+/// The addresses at which a network namespace can be reached: those of its interfaces that are up, except for
+/// loopback and link-local addresses. IPv4 before IPv6, else in the kernel's order.
 ///
 /// # Errors
-/// Those of [`run_in_netns`]; [`Error::Namespace`] if the kernel does not tell them.
+/// Those of [`run_in_netns`]; [`Error::Namespace`] if the kernel does not list them.
 pub fn addresses(netns: &Path) -> Result<Vec<IpAddr>, Error> {
     let found =
         run_in_netns(netns, || getifaddrs().map(|all| all.filter_map(reachable).collect::<Vec<_>>()))?;

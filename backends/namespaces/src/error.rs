@@ -1,4 +1,4 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::ns::Ns;
 
-/// Why a namespace, file or mount of a sandbox could not be made, read or removed.
+/// Why a namespace, file or mount of a sandbox could not be created, read or removed.
 #[derive(Debug, Error)]
 pub enum Error {
     /// A file operation failed.
@@ -18,7 +18,7 @@ pub enum Error {
         doing: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -29,16 +29,16 @@ pub enum Error {
         doing: &'static str,
         /// The mount point.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: Errno,
     },
-    /// A namespace could not be made, entered or set up.
+    /// A namespace could not be created, entered or set up.
     #[error("cannot {doing}; it needs CAP_SYS_ADMIN and a kernel with namespaces")]
     Namespace {
         /// What was tried, as a verb phrase.
         doing: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: Errno,
     },
@@ -49,28 +49,28 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The helper did not do what it was started for.
+    /// The helper failed.
     #[error("user namespace: {said}")]
     Helper {
-        /// What it said.
+        /// The helper's message.
         said: String,
     },
-    /// The helper could not see to a project.
+    /// The helper could not change a project.
     #[error("project quota of {}: {said}", path.display())]
     Project {
         /// The directory.
         path: PathBuf,
-        /// What it said.
+        /// The helper's message.
         said: String,
     },
-    /// A file system does not hold projects to limits.
+    /// A file system does not enforce project quotas.
     #[error(
         "{} is not mounted with project quotas: mount it with prjquota; ext4 must have its features quota and project for that, which \
-         tune2fs(8) adds, and both take Linux 5.14",
+         tune2fs(8) adds, and both need Linux 5.14",
         mount.display()
     )]
     NoProjectQuota {
-        /// Where it is mounted.
+        /// The mount point of the file system.
         mount: PathBuf,
     },
     /// A throw-away thread could not be started.
@@ -82,26 +82,26 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A throw-away thread ended without an answer: it panicked, or the runtime was shut down.
-    #[error("the thread that was to {doing} ended without an answer")]
+    /// A throw-away thread ended without a result: it panicked, or the runtime was shut down.
+    #[error("the thread that was to {doing} ended without a result")]
     ThreadLost {
         /// What the thread was for.
         doing: &'static str,
     },
-    /// A pin is there already; what it holds may be in use, so it is not replaced.
-    #[error("{} is there already; remove the pins of this sandbox first", path.display())]
+    /// A pin exists already; its namespace may be in use, so it is not replaced.
+    #[error("{} exists already; remove the pins of this sandbox first", path.display())]
     AlreadyPinned {
-        /// The file in the way.
+        /// The existing file.
         path: PathBuf,
     },
     /// No pins are in the directory.
     #[error("no pinned namespaces in {}", dir.display())]
     NotPinned {
-        /// The directory looked at.
+        /// The directory.
         dir: PathBuf,
     },
-    /// A file that should be a namespace is none, for instance because its creation was cut short.
-    #[error("{} is not a namespace file; remove the pins of this sandbox and make them again", path.display())]
+    /// A file that should be a namespace is not one, for instance because its creation was interrupted.
+    #[error("{} is not a namespace file; remove the pins of this sandbox and create them again", path.display())]
     NotNamespace {
         /// The file.
         path: PathBuf,
@@ -135,7 +135,7 @@ pub enum Error {
         name: String,
         /// The value as given.
         value: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -160,11 +160,11 @@ pub enum Error {
     StillMounted {
         /// The mount point.
         path: PathBuf,
-        /// How often it was tried.
+        /// The number of tries.
         tries: usize,
     },
-    /// A creation failed, and so did taking it back.
-    #[error("a creation failed and could not be taken back: {undo}")]
+    /// A creation failed, and so did its rollback.
+    #[error("a creation failed and could not be undone: {undo}")]
     Undo {
         /// Why the creation failed.
         #[source]

@@ -1,7 +1,7 @@
 //! The contents of a sandbox's `/etc/hostname`, `/etc/hosts` and `/etc/resolv.conf`, and writing them.
 //!
-//! The functions that make contents are pure. They refuse what would add a line or a word of its own to a file, because
-//! the values come from job files.
+//! The functions that produce contents are pure. They refuse values that would add a line or a word to a
+//! file, because the values come from job files.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -14,10 +14,10 @@ use switchyard_steps::{Step, reach};
 
 use crate::error::Error;
 
-/// The longest host name that Linux takes, in bytes.
+/// The longest host name that Linux allows, in bytes.
 const HOST_NAME_MAX: usize = 64;
 
-/// The lines that every hosts file starts with.
+/// The first lines of every hosts file.
 const HOSTS_HEAD: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
 /// Name resolution of a sandbox.
@@ -31,7 +31,7 @@ pub struct DnsConfig {
     pub options: Vec<String>,
 }
 
-/// An address with the names that lead to it.
+/// An address with the names that resolve to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostEntry {
     /// The address.
@@ -40,26 +40,27 @@ pub struct HostEntry {
     pub names: Vec<String>,
 }
 
-/// Content of `/etc/hostname`.
+/// The contents of `/etc/hostname`.
 ///
 /// # Errors
-/// [`Error::Invalid`] if it is no host name.
+/// [`Error::Invalid`] if `name` is not a host name.
 pub fn hostname(name: &str) -> Result<String, Error> {
     check_hostname(name)?;
     Ok(format!("{name}\n"))
 }
 
-/// Content of `/etc/hosts`: localhost, then `name` for each of the sandbox's addresses, then the extra entries.
+/// The contents of `/etc/hosts`: localhost, then `name` for each of the sandbox's addresses, then the extra
+/// entries.
 ///
 /// # Errors
-/// [`Error::Invalid`] if a name is none, or an entry has no names.
+/// [`Error::Invalid`] if a name is not valid, or an entry has no names.
 pub fn hosts(name: &str, ips: &[IpAddr], extra: &[HostEntry]) -> Result<String, Error> {
     check_hostname(name)?;
     let mut text = HOSTS_HEAD.to_owned();
     let mut line = |ip: &IpAddr, names: &str| {
         writeln!(text, "{ip}\t{names}").expect("writing to a string cannot fail");
     };
-    // A qualified name is followed by its short form, as hosts(5) wants it.
+    // A qualified name is followed by its short form, as hosts(5) recommends.
     let names = match name.split_once('.') {
         Some((short, _)) if !short.is_empty() => format!("{name} {short}"),
         _ => name.to_owned(),
@@ -74,7 +75,7 @@ pub fn hosts(name: &str, ips: &[IpAddr], extra: &[HostEntry]) -> Result<String, 
 /// The lines of a hosts file for these entries.
 ///
 /// # Errors
-/// [`Error::Invalid`] if a name is none, or an entry has no names.
+/// [`Error::Invalid`] if a name is not valid, or an entry has no names.
 pub fn host_lines(entries: &[HostEntry]) -> Result<String, Error> {
     let mut text = String::new();
     for entry in entries {
@@ -89,10 +90,11 @@ pub fn host_lines(entries: &[HostEntry]) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Content of `/etc/resolv.conf`: `search`, `nameserver` and `options` lines; kinds without values have no line.
+/// The contents of `/etc/resolv.conf`: `search`, `nameserver` and `options` lines; a key without values has
+/// no line.
 ///
 /// # Errors
-/// [`Error::Invalid`] if a server is no IP address, or a domain or option is not one word.
+/// [`Error::Invalid`] if a server is not an IP address, or a domain or option is not one word.
 pub fn resolv_conf(dns: &DnsConfig) -> Result<String, Error> {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
@@ -117,9 +119,9 @@ pub fn resolv_conf(dns: &DnsConfig) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The host's own resolver configuration, byte for byte, for a sandbox that asks for nothing; `path` is
-/// `/etc/resolv.conf` and may be a symlink. A host without one has an empty configuration, which the C library reads as
-/// "ask 127.0.0.1".
+/// The host's own resolver configuration, byte for byte, for a sandbox that requests none; `path` is
+/// `/etc/resolv.conf` and may be a symlink. A host without one has an empty configuration, with which the C
+/// library queries 127.0.0.1.
 ///
 /// # Errors
 /// [`Error::File`] if it exists but cannot be read.
@@ -131,7 +133,7 @@ pub fn host_resolv_conf(path: &Path) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Whether a resolver configuration names servers, and each is an address of the loopback device.
+/// Whether a resolver configuration names servers, and all of them have loopback addresses.
 #[must_use]
 pub fn is_local_alone(resolv_conf: &[u8]) -> bool {
     let text = String::from_utf8_lossy(resolv_conf);
@@ -141,7 +143,7 @@ pub fn is_local_alone(resolv_conf: &[u8]) -> bool {
     !locals.is_empty() && locals.into_iter().all(|local| local)
 }
 
-/// What is asked for, and where it says nothing what a resolver configuration of the host says.
+/// The requested configuration, with each empty part filled in from a resolver configuration of the host.
 #[must_use]
 pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
     let text = String::from_utf8_lossy(resolv_conf);
@@ -152,7 +154,7 @@ pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
         let words = words.take_while(|word| !word.starts_with(['#', ';'])).map(str::to_owned);
         match keyword {
             "nameserver" => host.servers.extend(words.take(1).filter(|server| check_server(server).is_ok())),
-            // Of several lines the last counts.
+            // The last of several lines applies.
             "search" | "domain" => host.searches = words.collect(),
             "options" => host.options.extend(words),
             _ => {}
@@ -166,19 +168,19 @@ pub fn with_host_parts(asked: DnsConfig, resolv_conf: &[u8]) -> DnsConfig {
     }
 }
 
-/// Puts `contents` into `path` with these permission bits, so that a reader sees the old file or the new one, never a
-/// part. Idempotent. Tasks that have the old file bind-mounted keep seeing the old one.
+/// Replaces the file `path` atomically by one with these contents and permission bits. Idempotent. Tasks that
+/// have the old file bind-mounted keep seeing the old one.
 ///
-/// It is not synced to disk: sandbox files do not have to outlive the machine's reboot.
+/// The file is not synced to disk: sandbox files do not have to outlive a reboot of the machine.
 ///
 /// # Errors
-/// [`Error::File`]; then `path` is as it was.
+/// [`Error::File`]; then `path` is unchanged.
 pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error> {
     use std::os::unix::fs::PermissionsExt;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let temporary = path.with_file_name(name);
-    // One fixed name, so that a kill leaves at most one file, and the next write takes it away first.
+    // A fixed name, so that a kill leaves at most one temporary file, which the next write removes.
     match fs::remove_file(&temporary) {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -191,7 +193,7 @@ pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error
         .open(&temporary)
         .and_then(|mut file| {
             file.write_all(contents)?;
-            // The umask may have taken bits away.
+            // The umask may have cleared bits.
             file.set_permissions(fs::Permissions::from_mode(mode))
         })
         .map_err(Error::file("write", &temporary))?;
@@ -207,7 +209,7 @@ pub(crate) fn check_hostname(name: &str) -> Result<(), Error> {
     if name.is_empty() {
         Err(invalid("host name", name, "is empty"))
     } else if name.len() > HOST_NAME_MAX {
-        Err(invalid("host name", name, "is longer than the 64 bytes that Linux takes"))
+        Err(invalid("host name", name, "is longer than the 64 bytes that Linux allows"))
     } else if !name.chars().all(sound) || name.starts_with(['-', '.']) {
         Err(invalid(
             "host name",

@@ -1,12 +1,13 @@
-//! What holds for any bytes that the mount table may have: containers choose the names of mount points. Called by fuzz targets and
-//! tests alone.
+//! Fuzz targets: properties that hold for any mount table, since containers choose the names of mount points.
+//! Called only by fuzzers and tests.
 
 use crate::mounts::{parse_mountinfo, unescape};
 
-/// Reads bytes as a mount table: every line is a mount or the whole is refused, and no escape makes a name longer.
+/// Reads bytes as a mount table: every line is a mount or the whole table is refused, and no escape makes a
+/// name longer.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn mountinfo(data: &[u8]) {
     assert!(unescape(data).len() <= data.len());
     if let Ok(mounts) = parse_mountinfo(data) {

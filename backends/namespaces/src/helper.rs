@@ -1,4 +1,4 @@
-//! The helper: a small program that does what only a process with one thread can do, run from memory.
+//! The helper: a small program, run from memory, for operations that only a single-threaded process can do.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,10 +12,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::error::Error;
 
-/// The program, linked statically; `helper/helper.c` says what it does.
+/// The statically linked program; see `helper/helper.c`.
 pub const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/helper"));
 
-/// A process that holds namespaces until this is dropped.
+/// A process that keeps namespaces alive until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Holder {
     child: Child,
@@ -24,7 +24,8 @@ pub(crate) struct Holder {
 // === impl Holder ===
 
 impl Holder {
-    /// Makes a user namespace with these maps, in the format of `/proc/<pid>/uid_map`, and inside of it those of `letters`.
+    /// Creates a user namespace with these maps, in the format of `/proc/<pid>/uid_map`, and inside of it the
+    /// namespaces that `letters` name.
     pub(crate) fn make(letters: &str, uids: &str, gids: &str) -> Result<Self, Error> {
         let mut command = command(["namespaces", letters])?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -33,35 +34,35 @@ impl Holder {
         holder.wait_for(b'u')?;
         for (file, map) in [("uid_map", uids), ("gid_map", gids)] {
             let path = format!("/proc/{}/{file}", holder.child.id());
-            // The kernel takes a map whole, in one write.
+            // The kernel accepts a map only as a single write.
             std::fs::write(&path, map).map_err(Error::file("write", path))?;
         }
-        let told = holder.child.stdin.as_mut().map(|input| input.write_all(b"m"));
-        if !matches!(told, Some(Ok(()))) {
+        let sent = holder.child.stdin.as_mut().map(|input| input.write_all(b"m"));
+        if !matches!(sent, Some(Ok(()))) {
             return Err(holder.fault());
         }
         holder.wait_for(b'n')?;
         Ok(holder)
     }
 
-    /// The directory of its namespaces.
+    /// The `/proc` directory of its namespaces.
     pub(crate) fn namespaces(&self) -> String {
         format!("/proc/{}/ns", self.child.id())
     }
 
-    /// Waits until the process says this letter.
+    /// Waits until the process writes this letter.
     fn wait_for(&mut self, letter: u8) -> Result<(), Error> {
         let mut heard = [0];
         let read = self.child.stdout.as_mut().map(|output| output.read_exact(&mut heard));
         if matches!(read, Some(Ok(()))) && heard == [letter] { Ok(()) } else { Err(self.fault()) }
     }
 
-    /// What the process said before it ended.
+    /// The error for what the process wrote before it exited.
     fn fault(&mut self) -> Error {
         drop(self.child.stdin.take());
         let mut said = String::new();
         if let Some(errors) = self.child.stderr.as_mut() {
-            // Without its words there is still the fact.
+            // If its message cannot be read, the failure is still reported.
             let _ = errors.take(4096).read_to_string(&mut said);
         }
         Error::Helper { said }
@@ -70,20 +71,23 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // It ends with its input. Should it have been stopped, it must not hold us up.
+        // It exits when its input is closed; the kill makes sure that a stopped process does not block the
+        // wait.
         drop(self.child.stdin.take());
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Shows `source` (a directory or a file), with all that is mounted below it, at `target` as well, with the ids of the host seen as
-/// those that the user namespace maps to them: files of the host's root belong to the root inside. `target` is there.
+/// Mounts `source` (a directory or a file), with everything mounted below it, at the existing `target`,
+/// idmapped: the ids of files are mapped as the user namespace maps ids, so that files of the host's root
+/// belong to root inside.
 ///
-/// Not idempotent: each call mounts once more. [`crate::mounts::unmount_tree`] takes it away.
+/// Not idempotent: each call mounts once more. [`crate::mounts::unmount_tree`] unmounts it.
 ///
 /// # Errors
-/// [`Error::Helper`] with the kernel's word, as for a file system whose ids it cannot map; [`Error::Program`].
+/// [`Error::Helper`] with the kernel's error, for example for a file system without support for idmapped
+/// mounts; [`Error::Program`].
 pub fn map_ids(users: &Path, source: &Path, target: &Path) -> Result<(), Error> {
     let words = [OsStr::new("idmap"), users.as_os_str(), source.as_os_str(), target.as_os_str()];
     let output = command(words)?
@@ -104,7 +108,8 @@ pub(crate) fn command(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Res
     Ok(command)
 }
 
-/// The program in a file that lives in memory alone; it is closed in every process that is started, and still there to start it.
+/// The program in an in-memory file. The descriptor is close-on-exec; the exec itself still opens the program
+/// through it.
 fn program() -> Result<&'static File, Error> {
     static FILE: OnceLock<File> = OnceLock::new();
     if let Some(file) = FILE.get() {

@@ -1,17 +1,18 @@
-//! Sandboxes without a process: their namespaces are pinned by bind mounts, their files and mounts live under one directory.
+//! Sandboxes without a process: their namespaces are pinned by bind mounts, their files and mounts live under
+//! one directory.
 //!
 //! ```text
-//! <sandbox dir>/ns/{user,net,ipc,uts} bind mounts of nsfs: what keeps the namespaces alive   (pin)
+//! <sandbox dir>/ns/{user,net,ipc,uts} bind mounts of nsfs, which keep the namespaces alive   (pin)
 //! <sandbox dir>/{hostname,hosts,resolv.conf}   bind-mounted into every task of the sandbox    (files)
 //! <sandbox dir>/shm                   tmpfs that becomes /dev/shm                             (shm)
 //! ```
 //!
-//! Everything here is synchronous and does system calls that may block: call it from a blocking thread, or through
-//! [`tasks`]. Whatever changes a namespace happens on a throw-away thread, because `unshare` and `setns` change the
-//! calling thread and a pooled thread would carry the change to its next job.
+//! Everything here is synchronous and does system calls that may block: call it from a blocking thread, or
+//! through [`tasks`]. Whatever changes a namespace happens on a throw-away thread, because `unshare` and
+//! `setns` change the calling thread and a pooled thread would carry the change to its next job.
 //!
-//! Invariants: creation either succeeds whole or leaves nothing; removal is idempotent and does not follow symlinks, so
-//! both can be replayed after a kill at any line.
+//! Invariants: creation either succeeds completely or leaves nothing; removal is idempotent and does not
+//! follow symlinks, so both can be repeated after a kill at any line.
 
 mod addresses;
 mod error;

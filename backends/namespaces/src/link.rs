@@ -1,4 +1,4 @@
-//! Bringing the loopback device of a new network namespace up, with one rtnetlink message.
+//! Brings the loopback device of a new network namespace up, with one rtnetlink message.
 
 use std::os::fd::AsRawFd;
 
@@ -34,7 +34,8 @@ fn set_up() -> nix::Result<()> {
     acknowledged(answer.get(..len).unwrap_or_default())
 }
 
-/// RTM_NEWLINK for the loopback device with IFF_UP both set and in the change mask, and an answer asked for.
+/// RTM_NEWLINK for the loopback device with IFF_UP set, in the flags and in the change mask, and with a
+/// request for an acknowledgement.
 fn request() -> nix::Result<Vec<u8>> {
     let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_ACK).map_err(|_| Errno::EINVAL)?;
     let up = u32::try_from(libc::IFF_UP).map_err(|_| Errno::EINVAL)?;

@@ -1,4 +1,4 @@
-//! Reading the mount table, and taking mounts away for good.
+//! Reads the mount table, and unmounts whole trees.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -18,17 +18,18 @@ mod path_handle;
 
 pub use path_handle::PathHandle;
 
-/// How many mounts on one spot, or passes over a tree, are taken away before giving up.
+/// How many mounts stacked on one mount point are unmounted, or how many passes over a tree are made, before
+/// giving up.
 const MAX_TRIES: usize = 64;
 
 /// One line of `/proc/<pid>/mountinfo` (proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Number of this mount, unique while it exists.
+    /// The id of this mount, unique while it exists.
     pub id: u32,
-    /// Number of the mount it sits on.
+    /// The id of the parent mount.
     pub parent: u32,
-    /// Which directory of the file system is mounted.
+    /// The directory of the file system that is mounted.
     pub root: PathBuf,
     /// Where it is mounted, relative to the root of the process.
     pub mount_point: PathBuf,
@@ -36,13 +37,14 @@ pub struct Mount {
     pub options: String,
     /// Type of the file system, such as `ext4` or `nsfs`.
     pub fs_type: String,
-    /// Device or other source, as the file system says it.
+    /// The device or other source, as the file system reports it.
     pub source: OsString,
 }
 
 // === Reading ===
 
-/// Undoes the escapes of mountinfo: `\` and three octal digits stand for one byte. Anything else stays as it is.
+/// Undoes the escapes of mountinfo: `\` and three octal digits stand for one byte. Anything else stays as it
+/// is.
 #[must_use]
 pub fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
@@ -111,7 +113,7 @@ fn string(field: &[u8]) -> String {
     String::from_utf8_lossy(field).into_owned()
 }
 
-/// The mounts that the calling thread sees, in the order in which they were made.
+/// The mounts in the mount namespace of the calling thread, in the order in which they were made.
 ///
 /// # Errors
 /// [`Error::File`], [`Error::MountInfo`].
@@ -121,9 +123,10 @@ pub fn mount_table() -> Result<Vec<Mount>, Error> {
     parse_mountinfo(&fs::read(file).map_err(Error::file("read", file))?)
 }
 
-/// Where something is mounted at or below `dir`, outermost and oldest first; stacked mounts are listed once each.
+/// The mount points at or below `dir`, outermost and oldest first; stacked mounts are listed once each.
 ///
-/// Symlinks above the last component of `dir` are resolved, the last one is not. A missing directory has no mounts.
+/// Symlinks above the last component of `dir` are resolved, the last one is not. A missing directory has no
+/// mounts.
 ///
 /// # Errors
 /// [`Error::File`], [`Error::MountInfo`].
@@ -136,14 +139,16 @@ pub fn mount_points_under(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 
 // === Removing ===
 
-/// Takes away everything that is mounted at or below `dir`, lazily, so that users of the mounts do not hold it up.
+/// Unmounts everything that is mounted at or below `dir`, lazily, so that users of the mounts do not prevent
+/// it.
 ///
-/// Idempotent: a missing directory, or one without mounts, is fine. A symlink at `dir` is not followed. Unmounting here
-/// does not unmount anything at the source of a shared bind mount. Files and directories stay.
+/// Idempotent: a missing directory, or one without mounts, is fine. A symlink at `dir` is not followed.
+/// Unmounting here does not unmount anything at the source of a shared bind mount. Files and directories
+/// stay.
 ///
 /// # Errors
-/// [`Error::Mount`] for the first mount that resists, after the others were tried; [`Error::StillMounted`] if somebody
-/// keeps mounting; [`Error::File`], [`Error::MountInfo`].
+/// [`Error::Mount`] for the first mount that cannot be unmounted, after the others were tried;
+/// [`Error::StillMounted`] if another program keeps mounting; [`Error::File`], [`Error::MountInfo`].
 pub fn unmount_tree(dir: &Path) -> Result<(), Error> {
     for _ in 0..MAX_TRIES {
         let points = mount_points_under(dir)?;
@@ -154,7 +159,7 @@ pub fn unmount_tree(dir: &Path) -> Result<(), Error> {
         for point in &points {
             first = first.and(stop_propagation(point));
         }
-        // The newest first: what is mounted below or above another goes before it.
+        // The newest first: mounts below a mount, or stacked on it, are unmounted before it.
         for point in points.iter().rev() {
             first = first.and(detach_once(point).map(drop));
         }
@@ -163,7 +168,7 @@ pub fn unmount_tree(dir: &Path) -> Result<(), Error> {
     Err(Error::StillMounted { path: dir.to_owned(), tries: MAX_TRIES })
 }
 
-/// Takes away every mount stacked on `path` itself. Idempotent; symlinks are not followed.
+/// Unmounts every mount stacked on `path` itself. Idempotent; symlinks are not followed.
 pub(crate) fn detach(path: &Path) -> Result<(), Error> {
     for _ in 0..MAX_TRIES {
         if !detach_once(path)? {
@@ -173,7 +178,7 @@ pub(crate) fn detach(path: &Path) -> Result<(), Error> {
     Err(Error::StillMounted { path: path.to_owned(), tries: MAX_TRIES })
 }
 
-/// Takes the topmost mount away; false if there was none.
+/// Unmounts the topmost mount; `false` if there was none.
 fn detach_once(path: &Path) -> Result<bool, Error> {
     match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) => Ok(true),
@@ -183,8 +188,8 @@ fn detach_once(path: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Makes a mount a slave of its peers. Else the unmount of something mounted below a shared bind mount would reach the
-/// place that it was bound from, and take away what the host has mounted there.
+/// Makes a mount a slave of its peers. Otherwise unmounting something below a shared bind mount would
+/// propagate to the source of the bind mount, and unmount what the host has mounted there.
 fn stop_propagation(point: &Path) -> Result<(), Error> {
     let opened = OpenOptions::new()
         .read(true)
@@ -198,13 +203,14 @@ fn stop_propagation(point: &Path) -> Result<(), Error> {
     // Through the descriptor, because mount(2) itself would follow a symlink put there meanwhile.
     let held = PathBuf::from(format!("/proc/thread-self/fd/{}", file.as_raw_fd()));
     match mount(None::<&Path>, &held, None::<&Path>, MsFlags::MS_SLAVE, None::<&Path>) {
-        // EINVAL: the mount is gone, or hidden below another one that a later pass will see.
+        // EINVAL: it is not mounted any more, or it is hidden below another mount, and a later pass finds it.
         Ok(()) | Err(Errno::EINVAL) => Ok(()),
         Err(errno) => Err(Error::mount("stop the propagation of", point)(errno)),
     }
 }
 
-/// `dir` as the mount table would write it: parents resolved, last component as it is. None if a parent is missing.
+/// `dir` as the mount table has it: symlinks in parents resolved, the last component as it is. `None` if a
+/// parent is missing.
 fn real_place(dir: &Path) -> Result<Option<PathBuf>, Error> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
         return dir.canonicalize().map(Some).map_err(Error::file("resolve", dir));

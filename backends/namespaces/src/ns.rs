@@ -12,10 +12,11 @@ use crate::error::Error;
 
 /// A namespace that can be pinned without a process in it.
 ///
-/// The pid namespace is not here: it dies with its first process, so nothing but a process can hold it.
+/// The pid namespace is not among these: it ends with its first process, so a bind mount does not keep it
+/// usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ns {
-    /// Ids of users and groups, and who is root over the namespaces that were made inside.
+    /// User and group ids, and the ownership of the namespaces that are created inside.
     User,
     /// Network devices, addresses, routes, ports.
     Net,
@@ -40,7 +41,7 @@ impl Ns {
         }
     }
 
-    /// The flag that `unshare` and `setns` know it by.
+    /// Its flag for `unshare` and `setns`.
     pub(crate) const fn flag(self) -> CloneFlags {
         match self {
             Self::User => CloneFlags::CLONE_NEWUSER,
@@ -57,14 +58,15 @@ impl fmt::Display for Ns {
     }
 }
 
-/// Whether `path` is a namespace file: a bind mount of one, or a `/proc/<pid>/ns/…` link. A missing file is none.
+/// Whether `path` is a namespace file: a bind mount of one, or a `/proc/<pid>/ns/…` link. `false` if it does
+/// not exist.
 ///
 /// # Errors
-/// [`Error::File`] if the file system cannot be asked.
+/// [`Error::File`] if the file system cannot be queried.
 pub fn is_namespace_file(path: &Path) -> Result<bool, Error> {
     match statfs(path) {
         Ok(fs) => Ok(fs.filesystem_type() == NSFS_MAGIC),
         Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
-        Err(errno) => Err(Error::file("look at", path)(io::Error::from(errno))),
+        Err(errno) => Err(Error::file("stat", path)(io::Error::from(errno))),
     }
 }

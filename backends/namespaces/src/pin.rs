@@ -1,4 +1,4 @@
-//! Namespaces that outlive the thread that made them, because a bind mount holds each.
+//! Namespaces that outlive the thread that created them, because a bind mount keeps each alive.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -21,7 +21,7 @@ use crate::ns::{Ns, is_namespace_file};
 use crate::sysctl::Checked;
 use crate::within::on_own_thread;
 
-/// Which namespaces a sandbox owns, and how they are set up before anybody enters them.
+/// Which namespaces a sandbox owns, and how they are set up before a process enters them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PinSpec {
     /// A network namespace of its own, with the loopback device up.
@@ -32,13 +32,13 @@ pub struct PinSpec {
     pub uts: bool,
     /// A user namespace of its own, which owns the others.
     pub users: Option<Users>,
-    /// The host name inside; needs `uts`.
+    /// The host name to set inside; needs `uts`.
     pub hostname: Option<String>,
-    /// Sysctls to set inside, in either spelling. Defaults are the caller's matter.
+    /// Sysctls to set inside, with dots or slashes. The caller adds defaults.
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// What the ids of a user namespace are on the host: ranges of the first id inside, the first on the host, and how many.
+/// The id maps of a user namespace: ranges of the first id inside, the first id on the host, and the length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users {
     /// User ids.
@@ -70,8 +70,8 @@ impl PinSpec {
         Ns::ALL.into_iter().filter(|ns| self.owns(*ns)).collect()
     }
 
-    /// Checks host name and sysctls against the wanted namespaces, without touching anything, so that a frontend can
-    /// refuse a request early.
+    /// Checks host name and sysctls against the wanted namespaces, without touching anything, so that a
+    /// frontend can refuse a request early.
     ///
     /// # Errors
     /// [`Error::SysctlName`], [`Error::SysctlHost`], [`Error::SysctlShared`] or [`Error::Invalid`].
@@ -95,15 +95,17 @@ impl PinSpec {
 }
 
 impl Pins {
-    /// Makes the wanted namespaces, sets them up and pins them as `dir/user`, `dir/net`, `dir/ipc` and `dir/uts`.
+    /// Creates the wanted namespaces, sets them up and pins them as `dir/user`, `dir/net`, `dir/ipc` and
+    /// `dir/uts`.
     ///
-    /// `dir` is made if it is missing (mode 0700). The call succeeds whole or leaves nothing. It is not idempotent: pins
-    /// that are there already may be in use, so they are an error; after a kill half-way call [`Pins::remove`] first.
+    /// `dir` is created if it is missing (mode 0700). The call succeeds completely or leaves nothing. It is
+    /// not idempotent: existing pins may be in use, so they are an error; after a kill half-way call
+    /// [`Pins::remove`] first.
     ///
     /// # Errors
-    /// [`Error::AlreadyPinned`]; the errors of [`Want::check`]; [`Error::SysctlWrite`] if the kernel refuses a value;
-    /// [`Error::Namespace`], [`Error::Mount`], [`Error::File`], [`Error::Thread`]; [`Error::Undo`] if the failed
-    /// creation could not be taken back.
+    /// [`Error::AlreadyPinned`]; the errors of [`PinSpec::check`]; [`Error::SysctlWrite`] if the kernel
+    /// refuses a value; [`Error::Namespace`], [`Error::Mount`], [`Error::File`], [`Error::Thread`];
+    /// [`Error::Undo`] if the failed creation could not be undone.
     pub fn create(dir: &Path, want: &PinSpec) -> Result<Self, Error> {
         let sysctls = want.checked_sysctls()?;
         let made_dir = make_dir(dir)?;
@@ -120,11 +122,11 @@ impl Pins {
         }
     }
 
-    /// Finds the pins that an earlier process made.
+    /// Finds the pins that an earlier process created.
     ///
     /// # Errors
-    /// [`Error::NotPinned`] if there are none, [`Error::NotNamespace`] if one is only a plain file: then its creation
-    /// was cut short, and [`Pins::remove`] clears it away.
+    /// [`Error::NotPinned`] if there are none, [`Error::NotNamespace`] if one is only a plain file: then its
+    /// creation was interrupted, and [`Pins::remove`] removes it.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let mut held = Vec::new();
         for ns in Ns::ALL {
@@ -147,7 +149,8 @@ impl Pins {
         &self.dir
     }
 
-    /// The file that holds the namespace of this kind, if the sandbox owns one. `setns` and runtimes take it as a path.
+    /// The file that pins the namespace of this kind, if the sandbox owns one. Processes and runtimes join it
+    /// by this path.
     #[must_use]
     pub fn path(&self, ns: Ns) -> Option<PathBuf> {
         self.pinned.contains(&ns).then(|| self.dir.join(ns.file_name()))
@@ -159,10 +162,10 @@ impl Pins {
         self.pinned.iter().map(|ns| (*ns, self.dir.join(ns.file_name()))).collect()
     }
 
-    /// Releases the pins in `dir` and removes it if nothing else is in it.
+    /// Removes the pins in `dir`, and `dir` itself if nothing else is in it.
     ///
-    /// Idempotent: what is missing already is fine, also a half-made set. The namespaces end when the last process in
-    /// them does. Every pin is tried, also after one failed.
+    /// Idempotent: missing pins are fine, also a set that was created only in part. A namespace ends when its
+    /// last process exits. After a failure the other pins are tried too.
     ///
     /// # Errors
     /// The first of [`Error::Mount`], [`Error::StillMounted`], [`Error::File`].
@@ -171,7 +174,7 @@ impl Pins {
     }
 }
 
-/// Makes `dir` and says whether it was missing.
+/// Creates `dir` if needed; `true` if it was missing.
 fn make_dir(dir: &Path) -> Result<bool, Error> {
     use std::os::unix::fs::DirBuilderExt;
     let missing = !dir.exists();
@@ -183,7 +186,7 @@ fn make_dir(dir: &Path) -> Result<bool, Error> {
     Ok(missing)
 }
 
-/// Makes the empty files that the namespaces are mounted on, noting each in `placed`.
+/// Creates the empty files that the namespaces are mounted on, and adds each to `placed`.
 fn create_mount_files(dir: &Path, want: &PinSpec, placed: &mut Vec<Ns>) -> Result<(), Error> {
     for ns in want.namespaces() {
         let path = dir.join(ns.file_name());
@@ -198,10 +201,11 @@ fn create_mount_files(dir: &Path, want: &PinSpec, placed: &mut Vec<Ns>) -> Resul
     Ok(())
 }
 
-/// The part that runs on the throw-away thread, which keeps the host's mount namespace: only there do mounts stay.
+/// The part that runs on the throw-away thread, which stays in the host's mount namespace, so that the mounts
+/// outlive it.
 fn set_up_and_pin(dir: &Path, want: &PinSpec, sysctls: &[Checked]) -> Result<(), Error> {
     let namespaces = want.namespaces();
-    // What it holds is ours by the pins when it ends.
+    // The process that holds the new namespaces; once they are pinned it is not needed any more.
     let holder = match &want.users {
         Some(users) => Some(enter_new(users, &namespaces)?),
         None => {
@@ -223,7 +227,7 @@ fn set_up_and_pin(dir: &Path, want: &PinSpec, sysctls: &[Checked]) -> Result<(),
     }
     for ns in namespaces {
         let target = dir.join(ns.file_name());
-        // /proc/self would be the process's first thread, which has the host's namespaces.
+        // /proc/self would be the main thread of the process, which is in the host's namespaces.
         let source = match (&holder, ns) {
             (Some(holder), Ns::User) => Path::new(&holder.namespaces()).join(ns.file_name()),
             (Some(_) | None, Ns::User | Ns::Net | Ns::Ipc | Ns::Uts) => {
@@ -237,8 +241,8 @@ fn set_up_and_pin(dir: &Path, want: &PinSpec, sysctls: &[Checked]) -> Result<(),
     Ok(())
 }
 
-/// Has a user namespace made, and the others inside of it, and enters those others. The calling thread keeps its own users: it is
-/// root over them all.
+/// Has the helper create a user namespace, and the other namespaces owned by it, and enters those others. The
+/// calling thread stays in its own user namespace, in which it has privileges over all of them.
 fn enter_new(users: &Users, namespaces: &[Ns]) -> Result<Holder, Error> {
     let inner = || namespaces.iter().filter(|ns| **ns != Ns::User);
     let letters: String = inner()
@@ -260,7 +264,8 @@ fn enter_new(users: &Users, namespaces: &[Ns]) -> Result<Holder, Error> {
     Ok(holder)
 }
 
-/// Unmounts and unlinks these pins, then the directory if asked and if it is empty. Goes on after a failure.
+/// Unmounts and unlinks these pins, then removes the directory if requested and empty. Continues after a
+/// failure.
 fn undo(dir: &Path, pins: &[Ns], with_dir: bool) -> Result<(), Error> {
     let mut first = Ok(());
     for ns in pins {

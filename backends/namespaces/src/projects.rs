@@ -1,6 +1,8 @@
-//! Projects: what a file system counts together, whoever owns it, and holds to a limit.
+//! Project quotas: a file system accounts the files of a project together, whoever owns them, and limits
+//! their total size.
 //!
-//! ext4 and xfs have them, when they are mounted with `prjquota`. A file is in the project of the directory that it was made in.
+//! ext4 and xfs have them when they are mounted with `prjquota`. A new file inherits the project of its
+//! directory.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -13,31 +15,36 @@ use nix::sys::signal::Signal;
 use crate::error::Error;
 use crate::helper::command;
 
-/// What the helper ends with where projects are not held to limits.
+/// The helper's exit code if the file system does not enforce project quotas.
 const NO_QUOTA: i32 = 3;
 
-/// The first project from `first` on that the file system of `dir` knows nothing of: no file is in it, and it has no limit.
+/// The first project from `first` on that is unused on the file system of `dir`: it has no files and no
+/// limit.
 ///
 /// # Errors
-/// [`Error::NoProjectQuota`]; [`Error::Project`] with the kernel's word; [`Error::Program`].
+/// [`Error::NoProjectQuota`]; [`Error::Project`] with the kernel's error; [`Error::Program`].
 pub fn unused(dir: &Path, first: u32) -> Result<u32, Error> {
     let said = run(dir, &["unused".as_ref(), first.to_string().as_ref(), dir.as_os_str()])?;
-    said.parse().map_err(|_| Error::Project { path: dir.to_owned(), said: format!("no project: {said:?}") })
+    said.parse()
+        .map_err(|_| Error::Project { path: dir.to_owned(), said: format!("not a project id: {said:?}") })
 }
 
-/// Puts `dir`, with all files and directories below it that are of its file system, into a project; what is made there later will be in
-/// it. Symbolic links, devices and the like stay out: they take no space. Idempotent.
+/// Sets the project of `dir` and of all files and directories below it on the same file system; files that
+/// are created there later inherit it. Symlinks, devices and the like are skipped: they use no space.
+/// Idempotent.
 ///
 /// # Errors
-/// [`Error::Project`] with the kernel's word: a part of them may be in it then. [`Error::Program`].
+/// [`Error::Project`] with the kernel's error: a part of the files may be in the project then.
+/// [`Error::Program`].
 pub fn join(dir: &Path, project: u32) -> Result<(), Error> {
     run(dir, &["join".as_ref(), project.to_string().as_ref(), dir.as_os_str()]).map(drop)
 }
 
-/// Limits what a project takes on the file system of `dir`, rounded up to whole KiB; `None` lifts the limit. Idempotent.
+/// Limits the space of a project on the file system of `dir`, rounded up to whole KiB; `None` lifts the
+/// limit. Idempotent.
 ///
 /// # Errors
-/// [`Error::NoProjectQuota`]; [`Error::Project`] with the kernel's word; [`Error::Program`].
+/// [`Error::NoProjectQuota`]; [`Error::Project`] with the kernel's error; [`Error::Program`].
 pub fn limit(dir: &Path, project: u32, bytes: Option<u64>) -> Result<(), Error> {
     let kib = bytes.map_or(0, |bytes| bytes.div_ceil(1024).max(1));
     let project = project.to_string();
@@ -45,13 +52,13 @@ pub fn limit(dir: &Path, project: u32, bytes: Option<u64>) -> Result<(), Error> 
     run(dir, &["limit".as_ref(), project.as_ref(), kib.as_ref(), dir.as_os_str()]).map(drop)
 }
 
-/// Where the file system of `path` is mounted, as far as its own path tells.
+/// The mount point of the file system of `path`: its uppermost ancestor on the same device.
 ///
 /// # Errors
-/// [`Error::File`] if it cannot be looked at.
+/// [`Error::File`] if an ancestor cannot be read.
 pub fn mount_point(path: &Path) -> Result<PathBuf, Error> {
     let device =
-        |path: &Path| path.metadata().map(|data| data.dev()).map_err(Error::file("look at", path.to_owned()));
+        |path: &Path| path.metadata().map(|data| data.dev()).map_err(Error::file("stat", path.to_owned()));
     let own = device(path)?;
     let mut point = path;
     while let Some(parent) = point.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -63,7 +70,7 @@ pub fn mount_point(path: &Path) -> Result<PathBuf, Error> {
     Ok(point.to_owned())
 }
 
-/// What the helper says.
+/// Runs the helper and returns its output.
 fn run(dir: &Path, words: &[&OsStr]) -> Result<String, Error> {
     let output = command(words)?.stdin(Stdio::null()).output().map_err(|source| Error::Program { source })?;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -72,7 +79,7 @@ fn run(dir: &Path, words: &[&OsStr]) -> Result<String, Error> {
     } else if output.status.code() == Some(NO_QUOTA) {
         Err(Error::NoProjectQuota { mount: mount_point(dir)? })
     } else if output.status.signal() == Some(Signal::SIGALRM as i32) {
-        Err(Error::Project { path: dir.to_owned(), said: "it takes longer than two minutes".to_owned() })
+        Err(Error::Project { path: dir.to_owned(), said: "not finished within two minutes".to_owned() })
     } else {
         Err(Error::Project { path: dir.to_owned(), said: text(&output.stderr) })
     }
@@ -84,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_file_system_without_quotas_is_named_by_its_mount() {
-        // No kernel counts what is in proc.
+        // procfs has no project quotas.
         let dir = Path::new("/proc/self/task");
         for refused in
             [unused(dir, 1 << 24).map(drop), limit(dir, 1 << 24, Some(1)), limit(dir, 1 << 24, None)]
@@ -97,7 +104,7 @@ mod tests {
         assert!(matches!(join(dir, 1 << 24), Err(Error::Project { .. })));
     }
 
-    /// Deeper than the descriptors that a process may have, and than what a recursion may have of its stack.
+    /// Deeper than the limit of open descriptors, and than a recursion within the stack could go.
     #[test]
     fn a_tree_of_any_depth_joins_a_project() {
         let dir = tempfile::tempdir().unwrap();
@@ -108,7 +115,7 @@ mod tests {
             nix::sys::stat::mkdirat(&below, "d", mode).unwrap();
             below = nix::fcntl::openat(&below, "d", flags, mode).unwrap();
         }
-        // All files are in it, wherever nothing is counted: so any file system takes that.
+        // Project 0 is that of all files without a project, so every file system accepts it.
         join(dir.path(), 0).unwrap();
         std::fs::create_dir_all(dir.path().join("wide/1/2")).unwrap();
         for number in 0..2_000 {
@@ -116,7 +123,7 @@ mod tests {
         }
         join(&dir.path().join("wide"), 0).unwrap();
         let path = dir.keep();
-        // The standard library would not do it.
+        // The standard library cannot remove a tree this deep.
         let removed = std::process::Command::new("rm").arg("-rf").arg(&path).status().unwrap();
         assert!(removed.success());
     }

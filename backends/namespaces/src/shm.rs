@@ -13,13 +13,13 @@ use switchyard_steps::{Step, reach};
 use crate::error::Error;
 use crate::mounts;
 
-/// Mounts a tmpfs of at most `size_bytes` on `dir` (made if missing): mode 1777, nosuid, nodev, noexec.
+/// Mounts a tmpfs of at most `size_bytes` on `dir` (created if missing): mode 1777, nosuid, nodev, noexec.
 ///
 /// Idempotent: a tmpfs that is mounted there already is kept, with its contents and size.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a size of 0, which the kernel would read as "no limit"; [`Error::File`], [`Error::Mount`].
-/// A directory made by a call that failed is left for [`unmount`].
+/// [`Error::Invalid`] for a size of 0, which the kernel would take as "no limit"; [`Error::File`],
+/// [`Error::Mount`]. A directory that a failed call created remains until [`unmount`].
 pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
     if size_bytes == 0 {
         return Err(Error::Invalid {
@@ -28,7 +28,7 @@ pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
             why: "means no limit; give bytes",
         });
     }
-    // What is mounted has a mode of its own; nobody but root gets at it by this way.
+    // The tmpfs has a mode of its own; through this directory only root can reach it.
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(Error::file("make the directory", dir))?;
     reach(Step::ShmPlaced);
@@ -41,10 +41,10 @@ pub fn mount(dir: &Path, size_bytes: u64) -> Result<(), Error> {
         .map_err(Error::mount("mount shared memory on", dir))
 }
 
-/// Unmounts it and removes `dir`. Idempotent; tasks that still have it mounted keep their copy.
+/// Unmounts the tmpfs and removes `dir`. Idempotent; tasks that still have it mounted keep it.
 ///
 /// # Errors
-/// [`Error::Mount`], [`Error::StillMounted`], or [`Error::File`] if `dir` holds files of somebody else.
+/// [`Error::Mount`], [`Error::StillMounted`], or [`Error::File`] if `dir` contains other files.
 pub fn unmount(dir: &Path) -> Result<(), Error> {
     mounts::detach(dir)?;
     match fs::remove_dir(dir) {
@@ -57,7 +57,7 @@ pub fn unmount(dir: &Path) -> Result<(), Error> {
 /// Whether `dir` is itself the mount point of a tmpfs.
 fn is_mounted(dir: &Path) -> Result<bool, Error> {
     let real = dir.canonicalize().map_err(Error::file("resolve", dir))?;
-    let is_tmpfs = statfs(&real).map_err(Error::mount("look at", &real))?.filesystem_type() == TMPFS_MAGIC;
+    let is_tmpfs = statfs(&real).map_err(Error::mount("stat", &real))?.filesystem_type() == TMPFS_MAGIC;
     Ok(is_tmpfs && mounts::mount_points_under(&real)?.contains(&real))
 }
 

@@ -17,7 +17,7 @@ use crate::within::run_in_netns;
 pub(crate) struct Checked {
     name: String,
     value: String,
-    /// Which namespace the file speaks of depends on the thread that opens it.
+    /// The file below `/proc/sys`; it refers to the namespaces of the thread that opens it.
     file: PathBuf,
 }
 
@@ -41,7 +41,7 @@ impl Checked {
 
     /// Writes it from the calling thread, whose namespaces are the ones that change.
     pub(crate) fn apply(&self) -> Result<(), Error> {
-        // No O_CREAT and no O_TRUNC, and one write: procfs takes a value only at offset 0.
+        // No O_CREAT and no O_TRUNC, and one write: procfs accepts a value only at offset 0.
         OpenOptions::new()
             .write(true)
             .open(&self.file)
@@ -54,13 +54,14 @@ impl Checked {
     }
 }
 
-/// Sets kernel parameters of a network namespace that somebody else made. Blocks.
+/// Sets kernel parameters of a network namespace that another program created. Blocks.
 ///
 /// # Errors
-/// [`Error::SysctlName`], [`Error::SysctlHost`] and [`Error::SysctlShared`] before anything is set, the last also if `netns` is the
-/// namespace of this process; [`Error::SysctlWrite`] if the kernel refuses a value; those of [`run_in_netns`].
+/// [`Error::SysctlName`], [`Error::SysctlHost`] and [`Error::SysctlShared`] before anything is set, the last
+/// also if `netns` is the namespace of this process; [`Error::SysctlWrite`] if the kernel refuses a value;
+/// those of [`run_in_netns`].
 pub fn set_in_netns(netns: &Path, sysctls: &BTreeMap<String, String>) -> Result<(), Error> {
-    let own = |path: &Path| std::fs::metadata(path).map_err(Error::file("look at the namespace", path));
+    let own = |path: &Path| std::fs::metadata(path).map_err(Error::file("stat the namespace", path));
     let ours = Path::new("/proc/self/ns/net");
     let shared = own(netns)?.ino() == own(ours)?.ino();
     let checked =

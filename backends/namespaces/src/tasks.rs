@@ -1,7 +1,8 @@
-//! The same operations for async callers, each on a blocking thread of the tokio runtime.
+//! The operations of this crate for async callers, each on a blocking thread of the tokio runtime.
 //!
-//! Cancel-safety, for all of them: a started operation runs to its end even if the future is dropped, so a caller that
-//! may be cancelled has to know the directory beforehand and call the matching removal, which is idempotent.
+//! Cancel safety of all of them: an operation that has begun runs to its end even if the future is dropped.
+//! So a caller that may be cancelled has to know the directory beforehand and call the matching removal,
+//! which is idempotent.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What the tests share: a thread whose mounts vanish with it.
+//! Shared by the tests: a thread with a mount namespace of its own.
 
 use std::path::Path;
 use std::thread;
@@ -8,7 +8,8 @@ use nix::sched::{CloneFlags, unshare};
 
 /// Runs `test` with a temporary directory on a thread with its own mount, network, UTS and IPC namespaces.
 ///
-/// Threads it starts inherit them, and everything mounted ends with the last of them, also after a panic.
+/// Threads that `test` starts inherit the namespaces, and all mounts end with the last of the threads, also
+/// after a panic.
 pub(crate) fn in_private_mounts(test: impl FnOnce(&Path) + Send) {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().canonicalize().unwrap();

@@ -1,4 +1,4 @@
-//! Running a piece of work on a thread of its own, inside another network namespace.
+//! Runs functions on threads of their own, inside other network and mount namespaces.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::ns::{Ns, is_namespace_file};
 
 /// Runs `work` on a throw-away thread and waits for it.
 ///
-/// The thread starts with the caller's namespaces and takes whatever it changes with it when it ends.
+/// The thread starts in the caller's namespaces; changes of its namespaces end with it.
 pub(crate) fn on_own_thread<T: Send>(
     doing: &'static str,
     work: impl FnOnce() -> T + Send,
@@ -29,28 +29,28 @@ pub(crate) fn on_own_thread<T: Send>(
 
 /// Runs `work` on a thread with a mount namespace of its own, and returns what it returned.
 ///
-/// What it mounts nobody else sees, and it is gone when `work` returns, or this process ends; programs that it starts see it too. It
-/// blocks the caller until `work` returns.
+/// Its mounts are visible only to it and the programs that it starts, and end when `work` returns or this
+/// process ends. Blocks the caller until `work` returns.
 ///
 /// # Errors
 /// [`Error::Namespace`], [`Error::Mount`], [`Error::Thread`]; [`Error::ThreadLost`] if `work` panicked.
 pub fn with_own_mounts<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
-    on_own_thread("work with mounts of its own", move || {
+    on_own_thread("work in a mount namespace of its own", move || {
         unshare(CloneFlags::CLONE_NEWNS).map_err(Error::namespace("make a mount namespace"))?;
         let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
         mount(None::<&Path>, "/", None::<&Path>, flags, None::<&Path>)
-            .map_err(Error::mount("keep apart the mounts below", "/"))?;
+            .map_err(Error::mount("stop the propagation of the mounts below", "/"))?;
         Ok(work())
     })?
 }
 
 /// Runs `work` inside the network namespace that `netns` names, and returns what it returned.
 ///
-/// `work` runs on a thread of its own; sockets it opens stay in that namespace wherever they are used later. It blocks
-/// the caller until `work` returns.
+/// `work` runs on a thread of its own; sockets it opens stay in that namespace wherever they are used later.
+/// It blocks the caller until `work` returns.
 ///
 /// # Errors
-/// [`Error::NotNamespace`] if `netns` is no namespace file, [`Error::File`] if it cannot be opened,
+/// [`Error::NotNamespace`] if `netns` is not a namespace file, [`Error::File`] if it cannot be opened,
 /// [`Error::Namespace`] if it cannot be entered, [`Error::ThreadLost`] if `work` panicked.
 pub fn run_in_netns<T: Send>(netns: &Path, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
     let doing = "work in a network namespace";
@@ -64,12 +64,14 @@ pub fn run_in_netns<T: Send>(netns: &Path, work: impl FnOnce() -> T + Send) -> R
     })?
 }
 
-/// Runs `work` inside each of these network namespaces, one after the other on one thread, and returns what it returned, in order.
+/// Runs `work` inside each of these network namespaces, one after the other on one thread, and returns what
+/// it returned, in order.
 ///
 /// As [`run_in_netns`], but for many: a thread for each would cost more than most work does.
 ///
 /// # Errors
-/// Of each as [`run_in_netns`]; of all [`Error::Thread`] if there is no thread, [`Error::ThreadLost`] if `work` panicked.
+/// For each namespace those of [`run_in_netns`]; for all [`Error::Thread`] if no thread can be started,
+/// [`Error::ThreadLost`] if `work` panicked.
 pub fn run_in_each_netns<T: Send>(
     all: &[PathBuf],
     work: impl Fn() -> T + Send,

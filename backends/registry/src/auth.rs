@@ -1,7 +1,8 @@
-//! Credentials, and how a registry's challenge is answered: Basic, or Bearer with a token from a token service.
+//! Credentials, and how a registry's challenge is answered: Basic, or Bearer with a token from a token
+//! service.
 //!
-//! Follows RFC 7235 for challenges, the distribution project's token specification, and its OAuth 2 variant for
-//! identity tokens.
+//! Follows RFC 7235 for challenges, the distribution project's token specification, and its OAuth 2 variant
+//! for identity tokens.
 
 mod challenge;
 mod token;
@@ -16,10 +17,10 @@ use sha2::{Digest as _, Sha256};
 pub use challenge::AuthChallenge;
 pub(crate) use token::{Authorizer, Request};
 
-/// Who pulls. Secrets are never shown.
+/// The credentials of a pull. Their `Debug` output contains no secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
-    /// Nobody in particular.
+    /// No credentials.
     Anonymous,
     /// A user name with a password or an access token in its place.
     Basic {
@@ -35,7 +36,7 @@ pub enum Credentials {
 }
 
 impl Credentials {
-    /// What stands for these credentials in the keys of caches, so that caches hold no secrets.
+    /// A hash that represents these credentials in the keys of caches, so that caches contain no secrets.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         let parts: [&str; 3] = match self {

@@ -21,23 +21,23 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// How a [`Client`] behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The `certs.d` directories, in the order they are looked into.
+    /// The `certs.d` directories, in search order.
     pub hosts_dirs: Vec<PathBuf>,
     /// How long a connection may take, unless `dial_timeout` of a host says otherwise.
     pub connect_timeout: Duration,
-    /// How long a server may be silent, both before its answer and within a body.
+    /// How long a server may send nothing, both before its response and within a body.
     pub idle_timeout: Duration,
-    /// How often a request to the last host, or a broken body, is tried again. A body that has made at least 1 MiB
-    /// of progress since its last failure starts counting anew.
+    /// How many times a request to the last host, or an interrupted body, is retried. The count of a body
+    /// starts again after at least 1 MiB of progress since its last failure.
     pub retries: u32,
     /// The pause before the first retry; it doubles each time, up to ten seconds.
     pub retry_pause: Duration,
     /// The longest pause that a server may ask for (`Retry-After`).
     pub max_retry_after: Duration,
-    /// Whether a host that is asked with TLS may redirect to plain HTTP what has a known digest. Hosts that may be asked
-    /// without TLS always may.
+    /// Whether a host that is accessed with TLS may redirect requests for content with a known digest to
+    /// plain HTTP. Hosts that may be accessed without TLS always may.
     pub http_redirects: bool,
-    /// What an image may have at most.
+    /// The limits of an image.
     pub limits: Limits,
 }
 
@@ -72,7 +72,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How long to wait before the attempt that follows `failures` (1 or more) failures, the last being `error`.
+    /// The pause before the attempt that follows `failures` (1 or more) failures, of which `error` is the
+    /// last.
     fn pause(&self, failures: u32, error: &Error) -> Duration {
         let doubled = self.retry_pause.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
         let backoff = doubled.min(MAX_BACKOFF.max(self.retry_pause));
@@ -95,17 +96,18 @@ impl Client {
     #[must_use]
     pub fn new(config: Config) -> Self {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Losing the race against another installer is as good as winning it: there is a provider then.
+            // An error means that another thread has installed a provider meanwhile, which is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let transport = Transport::new(config.connect_timeout, config.idle_timeout, config.http_redirects);
         Self { shared: Arc::new(Shared { config, transport, authorizer: Authorizer::default() }) }
     }
 
-    /// Opens a pull: reads the configuration of the hosts that may serve `reference`. Nothing is connected yet.
+    /// Opens a pull: reads the configuration of the hosts that may serve `reference`. Nothing is connected
+    /// yet.
     ///
-    /// The credentials are for the registry that the reference names. Mirrors under another name are asked
-    /// anonymously, and so are the targets of redirects.
+    /// The credentials are for the registry that the reference names. Mirrors under another name get
+    /// anonymous requests, and so do the targets of redirects.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`]. Cancel-safe.

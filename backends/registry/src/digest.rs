@@ -1,4 +1,5 @@
-//! Content digests (`sha256:…`, `sha512:…`) and the hashers that check them, after the OCI image specification.
+//! Content digests (`sha256:…`, `sha512:…`) and the hashers that check them, after the OCI image
+//! specification.
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,7 +34,7 @@ enum State {
     Sha512(Sha512),
 }
 
-/// A text that is no digest.
+/// Why a text is not a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDigest {
     /// There is no colon between algorithm and hash.
@@ -45,8 +46,8 @@ pub enum InvalidDigest {
     /// The hash has the wrong length.
     #[error("digest has the wrong number of hex digits for its algorithm")]
     WrongLength,
-    /// The hash holds something else than lower-case hex digits.
-    #[error("digest holds characters other than 0-9 and a-f")]
+    /// The hash contains something else than lower-case hex digits.
+    #[error("digest contains characters other than 0-9 and a-f")]
     NotHex,
 }
 
@@ -141,7 +142,7 @@ impl<'de> Deserialize<'de> for Digest {
 // === impl Hasher ===
 
 impl Hasher {
-    /// A hasher that has seen nothing yet.
+    /// A hasher without any input yet.
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
         Self(match algorithm {
@@ -159,7 +160,7 @@ impl Hasher {
         }
     }
 
-    /// Takes in the next piece.
+    /// Adds the next piece of the content.
     pub fn update(&mut self, piece: &[u8]) {
         match &mut self.0 {
             State::Sha256(state) => state.update(piece),
@@ -167,7 +168,7 @@ impl Hasher {
         }
     }
 
-    /// The digest of everything that was taken in.
+    /// The digest of all pieces.
     #[must_use]
     pub fn finish(self) -> Digest {
         let algorithm = self.algorithm();

@@ -1,4 +1,4 @@
-//! Everything that can go wrong in a pull, sorted by what a caller can do about it.
+//! The errors of a pull, distinguished by what a caller can do about them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -49,11 +49,11 @@ pub enum Error {
         key: Option<String>,
         /// What is wrong and what is accepted.
         reason: String,
-        /// What the parser or the file system said.
+        /// The error of the parser or the file system.
         #[source]
         source: Option<BoxError>,
     },
-    /// The registry answered that it does not have it.
+    /// The registry does not have it.
     #[error("{what} was not found on {host}")]
     NotFound {
         /// What was asked for.
@@ -61,7 +61,7 @@ pub enum Error {
         /// Who was asked.
         host: String,
     },
-    /// The registry wants credentials, or other ones than it was given.
+    /// The registry requires credentials, or refused those that were sent.
     #[error("{host} refused the credentials for {what}: {reason}; check user name, password or token")]
     Unauthorized {
         /// What was asked for.
@@ -71,7 +71,7 @@ pub enum Error {
         /// What the server said.
         reason: String,
     },
-    /// The registry knows who asks and says no.
+    /// The registry denies access to an authenticated user.
     #[error("{host} denied access to {what}: {reason}")]
     Denied {
         /// What was asked for.
@@ -81,7 +81,8 @@ pub enum Error {
         /// What the server said.
         reason: String,
     },
-    /// The host cannot be reached or is failing: DNS, connection, TLS, time-out or a 5xx answer. May work later.
+    /// The host cannot be reached or is failing: DNS, connection, TLS, time-out or a 5xx answer. May work
+    /// later.
     #[error("{host} is unavailable for {what}")]
     Unavailable {
         /// What was asked for.
@@ -92,7 +93,7 @@ pub enum Error {
         #[source]
         source: BoxError,
     },
-    /// The host asked to be left alone for a while (429).
+    /// The host limits the rate of requests (429).
     #[error("{host} limits the rate of requests; {what} has to wait")]
     RateLimited {
         /// What was asked for.
@@ -113,7 +114,7 @@ pub enum Error {
         #[source]
         source: Option<BoxError>,
     },
-    /// The bytes that arrived are not the ones that were asked for.
+    /// The received bytes do not have the requested digest.
     #[error("{what} has digest {actual} instead of {expected}")]
     DigestMismatch {
         /// What was asked for.
@@ -133,7 +134,7 @@ pub enum Error {
         /// Bytes that the server announced or sent; reading stops at the first one too many.
         actual: u64,
     },
-    /// A document or an image is larger than this client is allowed to take in.
+    /// A document or an image exceeds a limit of this client.
     #[error("{what} has {size}, more than the limit of {limit}{}", KeyInBrackets(*key))]
     TooLarge {
         /// What was asked for.
@@ -167,17 +168,17 @@ pub enum Error {
     },
 }
 
-/// The answer of a server that stands for "not now", as the source of [`Error::Unavailable`].
+/// A response that means a temporary failure, as the source of [`Error::Unavailable`].
 #[derive(Debug, thiserror::Error)]
 #[error("the server answered {status}: {detail}")]
 pub(crate) struct UnexpectedStatus {
     pub(crate) status: u16,
     pub(crate) detail: String,
-    /// How long it asked to wait.
+    /// How long the server asked to wait.
     pub(crate) retry_after: Option<Duration>,
 }
 
-/// Silence of a server, as the source of [`Error::Unavailable`].
+/// A server that sends nothing for too long, as the source of [`Error::Unavailable`].
 #[derive(Debug, thiserror::Error)]
 #[error("nothing was received for {} ms", waited.as_millis())]
 pub(crate) struct Idle {
@@ -191,16 +192,16 @@ pub(crate) struct Slow {
     pub(crate) limit: Duration,
 }
 
-/// What a parser says of a document, as the source of an error. Parsers quote what they find.
+/// The message of a parser, as the source of an error. Parsers quote the document, so it is escaped.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Malformed(String);
 
-/// The longest text of a stranger that is shown, in characters.
+/// The longest untrusted text in an error, in characters.
 pub(crate) const SHOWN_LIMIT: usize = 300;
 
-/// A stranger's text as logs and terminals can take it: cut, and with control characters, and those that reverse or break lines,
-/// escaped.
+/// An untrusted text, made safe for logs and terminals: truncated, and with control characters and those that
+/// reverse or break lines escaped.
 pub(crate) fn shown(text: &str) -> String {
     let invisible = |c: char| {
         c.is_control()
@@ -219,16 +220,16 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// Shows a key, where there is one, after a limit.
+/// Formats the key of a limit, if there is one.
 struct KeyInBrackets(Option<&'static str>);
 
-/// Shows a key, where there is one, after the name of its file.
+/// Formats a key after the name of its file, if there is one.
 struct KeySuffix<'a>(&'a Option<String>);
 
 // === impl Error ===
 
 impl Error {
-    /// Whether the same request may succeed on the same host a little later.
+    /// Whether the same request to the same host may succeed later.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! What the fuzz targets call: each function takes a stranger's bytes and asserts what must hold whatever they are.
+//! Fuzz targets: each function takes untrusted bytes and asserts properties that hold for any input.
 
 use std::path::Path;
 
@@ -88,7 +88,8 @@ fn write_challenge(challenge: &AuthChallenge) -> String {
     format!("{} {}", challenge.scheme, parameters.join(", "))
 }
 
-/// A `hosts.toml`: every host has a URL that can be asked, the last one is the server, and no key of it is the registry's by mistake.
+/// A `hosts.toml`: every host has a URL that can be asked, the last one is the server, and no key of it is
+/// the registry's by mistake.
 ///
 /// # Panics
 /// If an invariant does not hold.
@@ -105,7 +106,7 @@ pub fn hosts_toml(data: &[u8]) {
     }
 }
 
-/// Errors end up in logs and on terminals.
+/// Checks that an error is safe for logs and terminals.
 fn check_text(error: &crate::Error) {
     let mut text = error.to_string();
     if let Some(cause) = std::error::Error::source(error) {

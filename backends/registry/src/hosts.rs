@@ -1,9 +1,10 @@
-//! Where an image may be pulled from: containerd's `certs.d` directories, read anew for each pull.
+//! The hosts that an image may be pulled from: containerd's `certs.d` directories, read again for each pull.
 //!
-//! Below each configured root there may be a directory per registry (`host_port_`, `host:port` or `host`) or one
-//! named `_default` for all others. The first root that has one of them decides. In it, `hosts.toml` lists mirrors
-//! in the order they are asked; the registry itself (or `server`) comes last. Without a `hosts.toml`, certificates in
-//! Docker's layout (`*.crt`, `*.cert` with `*.key`) are used for the registry itself.
+//! Below each configured root there may be a directory per registry (`host_port_`, `host:port` or `host`) or
+//! one named `_default` for all others. The first root that has one of them is used. In it, `hosts.toml`
+//! lists mirrors in the order they are tried; the registry itself (or `server`) comes last. Without a
+//! `hosts.toml`, certificates in Docker's layout (`*.crt`, `*.cert` with `*.key`) are used for the registry
+//! itself.
 
 pub(crate) mod file;
 
@@ -20,17 +21,18 @@ use url::Url;
 
 use crate::{Error, Reference, Result};
 
-/// Bytes a `hosts.toml` may have.
+/// The largest `hosts.toml`, in bytes.
 const MAX_HOSTS_TOML: u64 = 1 << 20;
-/// Bytes a file with certificates or a key may have: bundles of all public authorities have a quarter of a MiB.
+/// The largest file with certificates or a key, in bytes: bundles of all public authorities have a quarter of
+/// a MiB.
 const MAX_PEM: u64 = 4 << 20;
 
-/// What a host may be asked for.
+/// The operations that a host may be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// Content by digest.
     pub pull: bool,
-    /// What a tag stands for.
+    /// Resolving tags.
     pub resolve: bool,
     /// Storing content; kept for completeness, this client never pushes.
     pub push: bool,
@@ -43,7 +45,7 @@ pub struct Host {
     pub(crate) base: Url,
     /// What to do if the server does not speak TLS.
     pub(crate) plain_http: PlainHttp,
-    /// What it may be asked for.
+    /// The operations that it may be used for.
     pub(crate) capabilities: Capabilities,
     /// Certificates, and how to check the server's.
     pub(crate) tls: Tls,
@@ -59,18 +61,18 @@ pub struct Host {
     pub(crate) is_registry: bool,
 }
 
-/// When `http` may be spoken although the base URL says `https`.
+/// When plain HTTP may be used although the base URL has the scheme `https`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlainHttp {
     /// Never.
     Never,
     /// If the server answers the TLS handshake in plain text (an `http://` host that has TLS settings).
     IfServerIsPlain,
-    /// If the TLS connection fails in any way (loopback, where nobody listens in).
+    /// If the TLS connection fails in any way (loopback, which cannot be eavesdropped on from the network).
     IfTlsFails,
 }
 
-/// A PEM file and its content, so that a changed file makes new connections.
+/// A PEM file and its contents, so that a changed file leads to new connections.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pem {
     pub(crate) file: PathBuf,
@@ -89,11 +91,11 @@ pub(crate) struct ClientPair {
 pub(crate) struct Tls {
     pub(crate) authorities: Vec<Pem>,
     pub(crate) client: Option<ClientPair>,
-    /// None when the configuration says nothing.
+    /// `None` if the configuration does not set it.
     pub(crate) skip_verify: Option<bool>,
 }
 
-/// The hosts to ask for `reference`, in order. Reads files, so it blocks.
+/// The hosts for `reference`, in the order they are tried. Reads files, so it blocks.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] that names the file and the key.
@@ -105,7 +107,7 @@ pub(crate) fn load(roots: &[PathBuf], reference: &Reference) -> Result<Vec<Host>
     for host in &mut hosts {
         let authority = host.authority();
         host.is_registry |= reference.is_served_by(&authority)
-            // A URL drops the port that its scheme implies.
+            // A URL omits the default port of its scheme.
             || reference.is_served_by(&format!("{authority}:{}", host.base.port_or_known_default().unwrap_or(0)));
         host.namespace = (!host.is_registry).then(|| reference.registry().to_owned());
     }
@@ -180,14 +182,14 @@ fn load_certificates(directory: &Path, reference: &Reference) -> Result<Vec<Host
     Ok(vec![host])
 }
 
-/// Whether a URL is of this machine.
+/// Whether a URL's host is a loopback address or name.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     let name = url.host_str().unwrap_or_default();
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Reads a regular file of at most `limit` bytes. Anything else that has its name is neither waited for nor read.
+/// Reads a regular file of at most `limit` bytes. Files of other types are refused without blocking.
 fn read_regular(file: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let opened = File::options().read(true).custom_flags(nonblocking).open(file)?;
@@ -226,8 +228,9 @@ impl Capabilities {
 // === impl Host ===
 
 impl Host {
-    /// The registry of `reference` itself, with nothing configured. On loopback a port that says nothing about the
-    /// protocol gets TLS first and plain HTTP if that fails, and certificates are not checked: what containerd does.
+    /// The registry of `reference` itself, without configuration. On loopback, with a port that is not a
+    /// default one, TLS is tried first and plain HTTP if that fails, and certificates are not verified, as in
+    /// containerd.
     pub(crate) fn registry(reference: &Reference) -> Result<Self> {
         let authority = reference.resolve_host();
         let parse = |scheme: &str| {
@@ -268,7 +271,7 @@ impl Host {
         self.base.authority().to_owned()
     }
 
-    /// What this host may be asked for.
+    /// The operations that this host may be used for.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
@@ -279,7 +282,7 @@ impl Host {
         is_loopback(&self.base)
     }
 
-    /// The address of something below the API's root: `url("library/busybox/manifests/latest")`.
+    /// The URL of a path below the API's root: `url("library/busybox/manifests/latest")`.
     pub(crate) fn url(&self, path: &str) -> Url {
         let mut url = self.base.clone();
         url.set_path(&format!("{}/{path}", self.base.path().trim_end_matches('/')));

@@ -16,14 +16,16 @@
 //!
 //! # Invariants
 //! - Bytes that do not have the digest and size that were asked for are never reported as complete.
-//! - Credentials reach the registry named in the reference and the token service it names, nobody else:
-//!   neither a mirror under another name nor the target of a redirect.
-//! - Nobody is led to a link-local address, where clouds keep their metadata, but by the operator's own configuration; and nothing of
-//!   what the target of a redirect sends is in an error.
-//! - How a host's certificate is checked is not how another host's is: `skip_verify` is of one host.
+//! - Credentials are sent only to the registry named in the reference and the token service it names: neither
+//!   to a mirror under another name nor to the target of a redirect.
+//! - A registry cannot make this client connect to a link-local address, where clouds have their metadata
+//!   services; only the operator's own configuration can. Errors contain nothing that the target of a
+//!   redirect has sent.
+//! - TLS settings apply to a single host: `skip_verify` of one host does not affect another.
 //! - What a registry sends is bounded in bytes, in number and in time ([`Limits`]).
 //! - Nothing is retried without a bound, and every wait on the network has a deadline.
-//! - Every future and stream may be dropped at any time; that closes its connection and leaves nothing behind.
+//! - Every future and stream may be dropped at any time; that closes its connection and leaves nothing
+//!   behind.
 
 mod auth;
 mod client;

@@ -1,4 +1,5 @@
-//! What an image may have at most. Registries are strangers: each number here bounds what one of them can make this process hold.
+//! The limits of an image. Registries are not trusted: each limit bounds the resources that one of them can
+//! make this process use.
 
 use crate::{Descriptor, Error, Result};
 
@@ -26,8 +27,8 @@ pub(crate) struct Bound {
 // === impl Limits ===
 
 impl Default for Limits {
-    /// As wide as the widest of the peers: containerd's limit of a manifest, the one of containers/image (CRI-O, Podman) of a
-    /// configuration, and as many layers as the kernel's overlayfs stacks.
+    /// The largest limits of comparable programs: containerd's for a manifest, that of containers/image
+    /// (CRI-O, Podman) for a configuration, and as many layers as the kernel's overlayfs supports.
     fn default() -> Self {
         Self { manifest_bytes: 4 * 1048 * 1048, config_bytes: 4 << 20, layers: 500, image_bytes: None }
     }
@@ -59,7 +60,8 @@ impl Limits {
         }
     }
 
-    /// Checks the number of an image's layers alone, before anything is known of them. `what` names the image in errors.
+    /// Checks only the number of an image's layers, before their sizes are known. `what` names the image in
+    /// errors.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
@@ -86,7 +88,7 @@ impl Limits {
     }
 }
 
-/// The bytes of these blobs; the largest number there is if there are more.
+/// The total size of these blobs, in bytes; saturates.
 #[must_use]
 pub fn total_bytes(blobs: &[Descriptor]) -> u64 {
     blobs.iter().fold(0, |sum, blob| sum.saturating_add(blob.size))
@@ -95,7 +97,7 @@ pub fn total_bytes(blobs: &[Descriptor]) -> u64 {
 // === impl Bound ===
 
 impl Bound {
-    /// The refusal of something that has `size`, a number with its unit.
+    /// The error for something whose size exceeds the limit; `size` is a number with its unit.
     pub(crate) fn exceeded(self, what: &str, size: String) -> Error {
         Error::TooLarge { what: what.to_owned(), size, limit: self.most, key: self.key }
     }

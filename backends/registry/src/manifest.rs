@@ -1,7 +1,7 @@
 //! Indexes, manifests and image configurations: OCI image specification 1.1 and Docker's schema 2.
 //!
-//! The structs hold what this gateway uses. Unknown fields are ignored, and the bytes that were received stay the
-//! truth: nothing is ever serialized back.
+//! The structs contain what this gateway uses. Unknown fields are ignored; the received bytes are stored as
+//! they are, and nothing is serialized again.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// What some content is, and how to recognise it.
+/// A descriptor: the media type, digest and size of some content.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
@@ -101,7 +101,7 @@ pub struct ProcessConfig {
     /// Labels of the image.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Paths that are meant to be volumes; the values carry nothing.
+    /// Paths that are meant to be volumes; the values are empty.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub volumes: BTreeMap<String, IgnoredAny>,
     /// The signal that asks the process to end, by name or number.
@@ -131,8 +131,8 @@ pub struct ImageConfig {
     pub created: Option<String>,
 }
 
-/// An image's configuration as it is written. The platform's fields are listed: to flatten a struct into this one would keep every field
-/// that nobody knows in memory, at ten times its size.
+/// The format of an image's configuration. The platform's fields are listed here: flattening a struct into
+/// this one would keep all unknown fields in memory, at ten times their size.
 #[derive(Deserialize)]
 struct ConfigDocument {
     #[serde(default)]
@@ -149,7 +149,7 @@ struct ConfigDocument {
     created: Option<String>,
 }
 
-/// The union of all documents, to see which one it is before it is believed.
+/// The union of all documents, to determine which kind one is.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -164,11 +164,11 @@ struct Document {
 // === impl MediaType ===
 
 impl MediaType {
-    /// Everything this client understands, for the `Accept` header.
+    /// All supported media types, for the `Accept` header.
     pub(crate) const ALL: [Self; 4] =
         [Self::OciIndex, Self::DockerList, Self::OciManifest, Self::DockerManifest];
 
-    /// The name on the wire.
+    /// The media type as text.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -209,7 +209,8 @@ impl Descriptor {
     /// How this layer is compressed.
     ///
     /// # Errors
-    /// [`Error::UnsupportedMediaType`] for foreign layers, which no registry may hand out, and for what is no layer.
+    /// [`Error::UnsupportedMediaType`] for foreign layers, which registries may not distribute, and for
+    /// anything that is not a layer.
     pub fn layer_compression(&self) -> Result<Compression> {
         match self.media_type.as_str() {
             "application/vnd.oci.image.layer.v1.tar" | "application/vnd.docker.image.rootfs.diff.tar" => {
@@ -235,13 +236,13 @@ impl Descriptor {
 // === impl Manifest ===
 
 impl Manifest {
-    /// Parses a manifest request's answer. `what` names it in errors, `content_type` is the header or the media type
-    /// of the descriptor that led here. A document that could be read as two different kinds is refused, so that
-    /// nobody can make two programs see two images under one digest.
+    /// Parses the response to a manifest request. `what` names it in errors, `content_type` is the header or
+    /// the media type of the descriptor that led here. A document that could be read as two different kinds
+    /// is refused, so that two programs cannot see different images under one digest.
     ///
     /// # Errors
-    /// [`Error::Protocol`] if it is malformed or ambiguous, [`Error::UnsupportedMediaType`] for schema 1 and for
-    /// anything that is no runnable image.
+    /// [`Error::Protocol`] if it is malformed or ambiguous, [`Error::UnsupportedMediaType`] for schema 1 and
+    /// for anything that is not a runnable image.
     pub fn parse(what: &str, content_type: Option<&str>, bytes: &[u8]) -> Result<(MediaType, Self)> {
         let document: Document = serde_json::from_slice(bytes).map_err(|error| Error::Protocol {
             what: what.to_owned(),
@@ -280,7 +281,7 @@ impl ImageManifest {
         match self.config.media_type.as_str() {
             "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json" => {
             }
-            // What the first schema 2 clients pushed.
+            // The first clients of schema 2 pushed this.
             "application/octet-stream" => {}
             other => {
                 return Err(Error::UnsupportedMediaType {
@@ -297,11 +298,11 @@ impl ImageManifest {
 // === impl Index ===
 
 impl Index {
-    /// The best entry for `platforms`: the best-ranked platform, the first entry among equals. Entries that name no
-    /// platform are taken only if none that names one fits.
+    /// The best entry for `platforms`: the best-ranked platform, the first entry among equals. Entries that
+    /// name no platform are taken only if none that names one fits.
     ///
     /// # Errors
-    /// [`Error::NoMatchingPlatform`], which lists what there is.
+    /// [`Error::NoMatchingPlatform`], which lists the platforms of the index.
     pub fn select(&self, what: &str, platforms: &Platforms) -> Result<&Descriptor> {
         let rank = |entry: &Descriptor| match &entry.platform {
             Some(platform) => platforms.rank(platform),
@@ -352,8 +353,8 @@ impl From<ConfigDocument> for ImageConfig {
     }
 }
 
-/// Decides what a document is. What it says of itself must agree with what the server says of it; a server that does
-/// not know (no header, or a generic one) is not believed.
+/// Decides which kind a document is. Its own media type must agree with the server's header; a missing or
+/// generic header is ignored.
 fn media_type(what: &str, content_type: Option<&str>, document: &Document) -> Result<MediaType> {
     let own = document.media_type.as_deref().filter(|own| !own.is_empty());
     let header = content_type.map(|header| header.split(';').next().unwrap_or_default().trim());
@@ -382,14 +383,15 @@ fn media_type(what: &str, content_type: Option<&str>, document: &Document) -> Re
             }
         }
         (None, Some(header)) => Ok(header),
-        // OCI documents need not name themselves; Docker's always do.
+        // The media type is optional in OCI documents, and always present in Docker's.
         (None, None) if document.manifests.is_some() => Ok(MediaType::OciIndex),
         (None, None) if document.config.is_some() => Ok(MediaType::OciManifest),
         (None, None) => Err(unsupported(content_type.unwrap_or_default())),
     }
 }
 
-/// Sizes are signed in the specification and nowhere negative; a larger one is read differently by every client.
+/// Parses a size of at most 63 bits: the specification has signed sizes, and clients read larger ones
+/// differently.
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let size = u64::deserialize(deserializer)?;
     i64::try_from(size).map_err(|_| D::Error::custom("a size is larger than 63 bits hold"))?;

@@ -66,7 +66,7 @@ impl Platform {
 
 impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Images say this of themselves.
+        // The image's own texts, which are not trusted.
         write!(f, "{}/{}", shown(&self.os), shown(&self.architecture))?;
         match &self.variant {
             Some(variant) => write!(f, "/{}", shown(variant)),
@@ -114,7 +114,7 @@ impl Platforms {
         Self(vec![platform.normalized()])
     }
 
-    /// How good a platform is for this machine: 0 is best, None means it cannot be used.
+    /// The rank of a platform for this machine: 0 is the best, `None` means that it cannot be used.
     #[must_use]
     pub fn rank(&self, platform: &Platform) -> Option<usize> {
         let platform = platform.normalized();

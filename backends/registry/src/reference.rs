@@ -1,8 +1,8 @@
 //! Image references, normalised the way Docker and the kubelet do it.
 //!
-//! The grammar is the one of the distribution project: `[registry/]repository[:tag][@digest]`. What has no registry
-//! is on `docker.io`, what has one path component there is below `library/`, and what has neither tag nor digest
-//! has the tag `latest`.
+//! The grammar is that of the distribution project: `[registry/]repository[:tag][@digest]`. Without a
+//! registry it is `docker.io`, a repository with a single component there is below `library/`, and without
+//! tag and digest the tag is `latest`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,10 +19,11 @@ const OFFICIAL: &str = "library/";
 const DEFAULT_TAG: &str = "latest";
 const MAX_NAME: usize = 255;
 const MAX_TAG: usize = 128;
-/// More than any valid reference has; longer texts are cut in error messages.
+/// The most characters of a text in error messages: more than any valid reference has.
 const MAX_SHOWN: usize = 512;
 
-/// The normalised name of an image. It always has a tag or a digest, and may have both; then the digest decides.
+/// The normalised name of an image. It always has a tag or a digest, and may have both; then the digest
+/// decides.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
     registry: String,
@@ -32,8 +33,8 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The registry's name with its port, if the name has one: `docker.io`, `localhost:5000`. This is also the name
-    /// of the directory below `certs.d`.
+    /// The registry's name with its port, if the name has one: `docker.io`, `localhost:5000`. This is also
+    /// the name of the directory below `certs.d`.
     #[must_use]
     pub fn registry(&self) -> &str {
         &self.registry
@@ -83,7 +84,8 @@ impl Reference {
         self.tag.as_ref().map(|tag| format!("{}:{tag}", self.name()))
     }
 
-    /// `name@digest`, the form of an entry of CRI's `repo_digests`, for the digest that the name was resolved to.
+    /// `name@digest`, the form of an entry of CRI's `repo_digests`, for the digest that the name was resolved
+    /// to.
     #[must_use]
     pub fn repo_digest(&self, digest: &Digest) -> String {
         format!("{}@{digest}", self.name())

@@ -1,8 +1,9 @@
 //! HTTP with the rules of this crate: one connection pool per kind of TLS settings, redirects that lose the
 //! credentials, deadlines on silence, and errors without URLs (which may hold signatures).
 //!
-//! A request goes to the host that the operator has configured, or to where that host leads: by a redirect, or as its token service.
-//! Only the first has the host's headers, its client certificate and its `skip_verify`; only the second must not be link-local.
+//! A request goes to the host that the operator has configured, or to a URL that this host names: by a
+//! redirect, or as its token service. Only the former uses the host's headers, its client certificate and its
+//! `skip_verify`; only the latter must not be link-local.
 
 mod body;
 mod connect;
@@ -26,18 +27,19 @@ use crate::hosts::{PlainHttp, Tls, is_loopback};
 use crate::{BoxError, Error, Host, Result};
 
 const MAX_REDIRECTS: usize = 10;
-/// Bytes a URL may have that a registry leads to. Signed ones have up to four thousand.
+/// The longest URL, in bytes, that a registry may name. Signed ones have up to four thousand.
 const MAX_URL: usize = 16 << 10;
-/// Different TLS settings kept at once; certificates that rotate leave old ones behind.
+/// How many connection pools with different TLS settings are kept at once; rotated certificates leave old
+/// ones behind.
 const MAX_CLIENTS: usize = 64;
-/// How long a host that spoke plain HTTP is asked that way first.
+/// How long a host that answered with plain HTTP is tried with plain HTTP first.
 const PLAIN_MEMORY: Duration = Duration::from_secs(300);
 
 /// Sends requests.
 #[derive(Debug)]
 pub(crate) struct Transport {
     clients: Mutex<HashMap<ClientKey, reqwest::Client>>,
-    /// Hosts that turned out to speak plain HTTP, and until when that is believed.
+    /// Hosts that answered with plain HTTP, and until when they are tried that way first.
     plain: Mutex<HashMap<String, Instant>>,
     connect_timeout: Duration,
     idle_timeout: Duration,
@@ -49,15 +51,15 @@ pub(crate) struct Transport {
 #[derive(Debug, Clone)]
 pub(crate) struct Call<'a> {
     pub(crate) url: Url,
-    /// What it is for, in errors.
+    /// The target of the request, for errors.
     pub(crate) what: &'a str,
     pub(crate) accept: Option<&'a str>,
     pub(crate) authorization: Option<HeaderValue>,
-    /// The first byte that is wanted.
+    /// The first byte to request.
     pub(crate) range_from: u64,
     /// Makes it a POST of this form.
     pub(crate) form: Option<String>,
-    /// Whether what is asked for has a known digest, so that an answer without TLS cannot be forged.
+    /// Whether the requested content has a known digest, so that a response without TLS cannot be forged.
     pub(crate) has_digest: bool,
 }
 
@@ -65,9 +67,9 @@ pub(crate) struct Call<'a> {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) response: Response,
-    /// Who sent it.
+    /// The host that sent it.
     pub(crate) host: String,
-    /// Whether another host than the one that was asked sent it. Its challenges must not be answered.
+    /// Whether it was sent by another host, after a redirect. Its challenges must not be answered.
     pub(crate) redirected_away: bool,
 }
 
@@ -96,13 +98,13 @@ impl Transport {
         self.idle_timeout
     }
 
-    /// Sends a request with the settings of `host` and follows redirects. The host's headers and the authorization
-    /// go to the origin of the first URL only; its own headers only if that is `host` itself.
+    /// Sends a request with the settings of `host` and follows redirects. The host's headers and the
+    /// authorization go to the origin of the first URL only; its own headers only if that is `host` itself.
     pub(crate) async fn send(&self, host: &Host, call: Call<'_>) -> Result<Reply> {
         let own_headers = origin(&call.url) == origin(&host.base);
         let may_downgrade = call.has_digest && (self.http_redirects || host.plain_http != PlainHttp::Never);
         let mut url = call.url.clone();
-        // Where the first answer came from; the scheme may turn out to be another one.
+        // The URL of the first response, whose scheme may differ from that of the request.
         let mut asked: Option<Url> = None;
         let mut at_origin = true;
         let mut method = if call.form.is_some() { Method::POST } else { Method::GET };
@@ -145,7 +147,7 @@ impl Transport {
             if call.form.is_some() && !matches!(status.as_u16(), 307 | 308) {
                 method = Method::GET;
             }
-            // A form holds a secret, so it does not travel.
+            // A form contains a secret, so it is not sent to another origin.
             if origin(&next) != origin(asked) {
                 if method == Method::POST {
                     return Err(Error::protocol(
@@ -213,7 +215,7 @@ impl Transport {
                 self.remember_plain(key, !known_plain);
                 Ok(response)
             }
-            // The first failure is about the scheme that was expected to work.
+            // The first failure is that of the preferred scheme.
             Err(_) => Err(wrap(failure)),
         }
     }
@@ -232,7 +234,7 @@ impl Transport {
         }
     }
 
-    /// The connections for `host`, or for where it leads.
+    /// The connection pool for `host`, or for a URL that it names.
     async fn client(&self, host: &Host, led_to: Option<&Url>) -> Result<reqwest::Client> {
         let key = ClientKey {
             tls: led_to.map_or_else(|| host.tls.clone(), |url| tls_elsewhere(host, url)),
@@ -267,7 +269,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Whether the same server may be asked without TLS after this.
+    /// Whether the request may be repeated without TLS after this failure.
     fn may_be_plain(&self, plain_http: PlainHttp) -> bool {
         match (self, plain_http) {
             (Self::Request(error), PlainHttp::IfTlsFails) => error.is_connect() || is_plain_answer(error),
@@ -297,7 +299,7 @@ fn is_plain_answer(error: &reqwest::Error) -> bool {
 fn plain_copy(request: &reqwest::Request) -> Option<reqwest::Request> {
     let mut copy = request.try_clone()?;
     let mut url = request.url().clone();
-    // `http` on the port that was asked with TLS.
+    // The same port, with the scheme `http`.
     let port = url.port_or_known_default();
     url.set_scheme("http").ok()?;
     url.set_port(port).ok()?;
@@ -313,8 +315,8 @@ fn refused(what: &str, refusal: &guard::LinkLocal) -> Error {
     Error::protocol(what, shown(&refusal.to_string()))
 }
 
-/// The TLS settings for a URL that `host` has led to. Another machine must prove who it is, by the same authorities, and is not shown
-/// the client certificate.
+/// The TLS settings for a URL that `host` names. For another host the certificate is verified, with the same
+/// authorities, and the client certificate is not used.
 fn tls_elsewhere(host: &Host, url: &Url) -> Tls {
     let same_machine = url.host_str() == host.base.host_str() || (is_loopback(url) && host.is_loopback());
     if same_machine {

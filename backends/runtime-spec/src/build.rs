@@ -1,4 +1,4 @@
-//! Puts the spec of a task together.
+//! Builds the spec of a task.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,8 @@ use crate::{
     seccomp, text, throttles,
 };
 
-/// Paths of `/proc` and `/sys` that tell about the host, hidden by frontends whose protocol does not name any.
+/// Paths of `/proc` and `/sys` that reveal information about the host; frontends whose protocol does not name
+/// masked paths use these.
 pub const DEFAULT_MASKED_PATHS: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
@@ -28,31 +29,32 @@ pub const DEFAULT_MASKED_PATHS: [&str; 12] = [
     "/sys/devices/virtual/powercap",
 ];
 
-/// Paths of `/proc` that steer the host, made read-only by frontends whose protocol does not name any.
+/// Paths of `/proc` that control the host; frontends whose protocol does not name read-only paths use these.
 pub const DEFAULT_READONLY_PATHS: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// A spec that was made.
+/// The result of building a spec.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Built {
     /// The spec, `config.json`.
     pub spec: Value,
-    /// The limits that the spec has: those asked for, as far as this node can set them.
+    /// The limits in the spec: the requested ones, as far as this node can set them.
     pub limits: Resources,
-    /// What was left out or changed because this node cannot do it; for the log and the task's events.
+    /// What was left out or changed because this node does not support it; for the log and the task's events.
     pub warnings: Vec<String>,
-    /// Of the task's mounts that are id-mapped paths of the host: the number of each, and the path, symbolic links followed.
+    /// The task's mounts that are id-mapped paths of the host: the number of each, and the path with symlinks
+    /// resolved.
     pub id_mapped: Vec<(usize, PathBuf)>,
 }
 
 /// The spec of a task.
 ///
-/// Pure but for what it asks of [`crate::HostFs`], which may block on the file system and makes missing sources of bind
-/// mounts where the request says so.
+/// Pure except for calls of [`crate::HostFs`], which may block on the file system and creates missing sources
+/// of bind mounts if the request says so.
 ///
 /// # Errors
-/// `InvalidArgument` with the name of the field; `FailedPrecondition` and `Unimplemented` for what this node or the
-/// sandbox cannot give.
+/// `InvalidArgument` with the name of the field; `FailedPrecondition` and `Unimplemented` for what this node
+/// or the sandbox cannot give.
 pub fn build(input: &Input<'_>) -> Result<Built> {
     let mut warnings = Vec::new();
     let task = input.task;
@@ -99,7 +101,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         hooks: oci::Hooks::new(),
         linux,
     };
-    // Last, as vendors expect it.
+    // Applied last, as vendors expect.
     if !task.cdi_devices.is_empty() {
         let edits = cdi::resolve(&task.cdi_devices, input.cdi_dirs, input.fs)?;
         let oci::Spec { process, mounts, linux, hooks, .. } = &mut spec;
@@ -108,7 +110,8 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
     Ok(Built { spec: to_value(&spec)?, limits, warnings, id_mapped: made.id_mapped })
 }
 
-/// Refuses ids that the sandbox's user namespace does not have: the runtime's own words for that are hard to read.
+/// Refuses ids that the sandbox's user namespace does not have: the runtime's own error for that is hard to
+/// understand.
 fn check_user(input: &Input<'_>) -> Result<()> {
     let Some(users) = &input.sandbox.users else { return Ok(()) };
     let absent = |what: &str, id: u32| {
@@ -127,7 +130,7 @@ fn check_user(input: &Input<'_>) -> Result<()> {
 /// The JSON of a part of a spec.
 ///
 /// # Errors
-/// `Internal`; it would be a fault of ours.
+/// `Internal`; that would be a bug.
 pub(crate) fn to_value(part: &impl serde::Serialize) -> Result<Value> {
     serde_json::to_value(part)
         .map_err(|error| Error::internal("the runtime spec cannot be written").with_source(error))

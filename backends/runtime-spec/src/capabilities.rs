@@ -1,4 +1,4 @@
-//! Capability sets of a process: the default set, the changes asked for, and what the node can give.
+//! Capability sets of a process: the default set, the requested changes, and what the node can give.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use switchyard_core::spec::CapabilityChanges;
 
 use crate::oci;
 
-/// What a task gets that asks for nothing: the set that Docker and containerd have always given.
+/// The capabilities of a task that requests no changes: the default set of Docker and containerd.
 pub const DEFAULT: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -25,7 +25,7 @@ pub const DEFAULT: [&str; 14] = [
     "SETFCAP",
 ];
 
-/// The capabilities, by number, that a mask as in `/proc/<pid>/status` stands for, with `CAP_`.
+/// The names, with `CAP_`, of the capabilities in a mask as in `/proc/<pid>/status`.
 #[must_use]
 pub fn from_mask(mask: u64) -> Vec<String> {
     NAMES
@@ -36,10 +36,11 @@ pub fn from_mask(mask: u64) -> Vec<String> {
         .collect()
 }
 
-/// The sets of a task. `available` is what the node can give, with `CAP_`.
+/// The sets of a task. `available` has the names, with `CAP_`, of what the node can give.
 ///
-/// `ALL` in either list counts before any single name, and drops win over adds. A name nobody knows, and one the node
-/// cannot give, is left out with a warning: a runtime would refuse the whole task for the second.
+/// `ALL` in either list is applied before single names, and drops override adds. An unknown name, and one
+/// that the node cannot give, is left out with a warning: a runtime would refuse the whole task for the
+/// second.
 #[must_use]
 pub fn sets(
     changes: &CapabilityChanges,
@@ -90,7 +91,7 @@ pub fn sets(
     set.retain(|name| available.contains(name));
     raised.retain(|name| set.contains(name));
 
-    // By number, so that the order says nothing about the request.
+    // Sorted by number, so that the result does not depend on the order of the request.
     let list = |set: &BTreeSet<&str>| {
         NAMES.iter().copied().filter(|name| set.contains(name)).map(full).collect::<Vec<_>>()
     };
@@ -98,7 +99,7 @@ pub fn sets(
         bounding: list(&set),
         effective: list(&set),
         permitted: list(&set),
-        // The kernel only raises to ambient what is inheritable.
+        // The kernel allows only inheritable capabilities in the ambient set.
         inheritable: list(&raised),
         ambient: list(&raised),
     }

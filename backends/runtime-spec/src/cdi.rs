@@ -1,7 +1,8 @@
-//! Devices of the Container Device Interface: found by name in the specs of vendors, and put into a runtime spec.
+//! Devices of the Container Device Interface (CDI): looked up by name in vendors' spec files, and applied to
+//! a runtime spec.
 //!
-//! Every directory is read anew for every task that asks for a device: vendors write their files whenever they like. A file that
-//! is malformed only takes its own devices away.
+//! All directories are read again for every task that requests a device, since vendors may change their files
+//! at any time. A malformed file makes only its own devices unavailable.
 
 mod apply;
 mod file;
@@ -19,7 +20,7 @@ pub use listing::{Listed, ListedNode, Listing, is_kind, list};
 use crate::input::HostFs;
 use file::SpecFile;
 
-/// The largest file of a vendor that is read, in bytes.
+/// The largest spec file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// A device by its full name, `vendor/class=device`.
@@ -29,20 +30,21 @@ struct DeviceName<'a> {
     device: &'a str,
 }
 
-/// What was found in one directory.
+/// The files of one directory.
 #[derive(Debug, Default)]
 struct Directory {
     files: Vec<(PathBuf, SpecFile)>,
-    /// Files that cannot be read or understood, and why.
+    /// Files that cannot be read or parsed, with the reason.
     bad: Vec<String>,
 }
 
-/// What has to be done to a container for these devices: for each in turn the edits of its file, the first time that the file is met,
-/// and its own. A later directory wins over an earlier one.
+/// The edits of a container for these devices: for each in turn the common edits of its file, for the first
+/// device of the file, and its own. A later directory takes precedence over an earlier one.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `cdi_devices`, for a malformed name, and for a device that no file has or that two files of one
-/// directory have; the text names the files that could not be read. `Unimplemented` for a device with network devices.
+/// `InvalidArgument`, naming `cdi_devices`, for a malformed name, and for a device that is in no file or in
+/// two files of one directory; the text names the files that could not be read. `Unimplemented` for a device
+/// with network devices.
 pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Result<Edits> {
     let wanted: Vec<DeviceName<'_>> =
         names.iter().map(|name| DeviceName::parse(name)).collect::<Result<_>>()?;
@@ -66,7 +68,8 @@ pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Re
     Ok(edits)
 }
 
-/// Refuses a device with interfaces of the host that would have to be moved: without them it is not what was asked for.
+/// Refuses a device with interfaces of the host that would have to be moved, which is not supported: without
+/// them it would be incomplete.
 fn check_interfaces(name: &str, edits: &Edits) -> Result<()> {
     match edits.net_devices.first() {
         None => Ok(()),
@@ -78,7 +81,7 @@ fn check_interfaces(name: &str, edits: &Edits) -> Result<()> {
     }
 }
 
-/// The file that has a device. `directories` come with the one that wins first.
+/// The file that has a device. `directories` are in order of precedence.
 fn find<'d>(
     name: &str,
     wanted: DeviceName<'_>,
@@ -110,7 +113,8 @@ fn find<'d>(
 // === impl Directory ===
 
 impl Directory {
-    /// Reads the files of a directory, not those below it; if `kinds` are given, those of them alone. One that is missing is empty.
+    /// Reads the files directly in a directory; if `kinds` are given, only files of these kinds. A missing
+    /// directory counts as empty.
     fn read(dir: &Path, fs: &dyn HostFs, kinds: Option<&[&str]>) -> Self {
         let mut found = Self::default();
         let mut paths = match fs.list(dir) {
@@ -158,7 +162,8 @@ impl<'a> DeviceName<'a> {
     }
 }
 
-/// Whether this begins with a letter, ends with a letter or digit, and has nothing strange in between.
+/// Whether this begins with a letter, ends with a letter or digit, and has only allowed characters in
+/// between.
 fn is_word(word: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     word.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -166,7 +171,7 @@ fn is_word(word: &str) -> bool {
         && word.chars().all(inner)
 }
 
-/// Whether this can be the name of a device within its kind.
+/// Whether this is a valid name of a device within its kind.
 fn is_device(name: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
     name.starts_with(|c: char| c.is_ascii_alphanumeric())

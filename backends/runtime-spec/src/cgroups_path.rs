@@ -1,4 +1,4 @@
-//! Where a task's cgroup goes, in the form that runtimes take for the two cgroup drivers.
+//! The location of a task's cgroup, in the form that runtimes take with each of the two cgroup drivers.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use switchyard_core::{Error, Result};
 use crate::input::CgroupDriver;
 use crate::text;
 
-/// A place for a cgroup.
+/// The location of a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupLocation {
     /// `linux.cgroupsPath`: an absolute path, or `slice:prefix:id`.
@@ -17,18 +17,19 @@ pub struct CgroupLocation {
     pub systemd: bool,
 }
 
-/// The place of the object `id`.
+/// The location of the cgroup of the object `id`.
 ///
-/// - [`CgroupDriver::Fs`]: `<parent>/<id>`; a parent that is a slice of systemd is a plain directory here.
-/// - [`CgroupDriver::Systemd`]: the scope `<prefix>-<id>.scope` in the slice that the parent's last name is.
-/// - [`CgroupPlacement::Leaf`]: exactly that group, made in the file system with either driver, since somebody else
-///   already did.
+/// - [`CgroupDriver::Fs`]: `<parent>/<id>`; a parent named like a systemd slice is a plain directory here.
+/// - [`CgroupDriver::Systemd`]: the scope `<prefix>-<id>.scope` in the slice that the last component of the
+///   parent names.
+/// - [`CgroupPlacement::Leaf`]: exactly that group, in the file system with either driver, since the client
+///   has created it there.
 ///
 /// An empty parent is `prefix` itself: `/<prefix>` or `<prefix>.slice`.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `cgroup_parent` or `cgroup`, for a path that goes up, is not UTF-8, or is no slice where
-/// one is needed.
+/// `InvalidArgument`, naming `cgroup_parent` or `cgroup`, for a path that contains `..`, is not UTF-8, or is
+/// not a slice where one is needed.
 pub fn cgroups_path(
     placement: &CgroupPlacement,
     id: &str,
@@ -39,7 +40,7 @@ pub fn cgroups_path(
         CgroupPlacement::Leaf { path, cpuset: _ } => {
             let path = text::absolute("cgroup", path)?;
             if path == "/" {
-                return Err(Error::invalid("cgroup", "the root is nobody's cgroup"));
+                return Err(Error::invalid("cgroup", "it is the root cgroup"));
             }
             return Ok(CgroupLocation { path, systemd: false });
         }
@@ -48,7 +49,7 @@ pub fn cgroups_path(
     match driver {
         CgroupDriver::Fs => {
             let parent = if parent.as_os_str().is_empty() { Path::new(prefix) } else { parent };
-            // A runtime takes a relative path as one below its own group, which nobody can find again.
+            // A runtime takes a relative path as one below its own cgroup, whose path is not known here.
             let parent = text::absolute("cgroup_parent", &Path::new("/").join(parent))?;
             Ok(CgroupLocation { path: format!("{}/{id}", parent.trim_end_matches('/')), systemd: false })
         }
@@ -72,7 +73,7 @@ pub fn cgroups_path(
     }
 }
 
-/// Whether systemd would take this name for a slice below the root one.
+/// Whether systemd accepts this name as a slice below the root slice.
 fn is_slice(name: &str) -> bool {
     name.strip_suffix(".slice").is_some_and(|stem| {
         !stem.is_empty() && !stem.contains([':', '/']) && !stem.split('-').any(str::is_empty)

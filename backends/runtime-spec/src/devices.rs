@@ -12,14 +12,14 @@ use crate::text;
 /// Device nodes and rules of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Devices {
-    /// Nodes to make.
+    /// The device nodes to create.
     pub nodes: Vec<LinuxDevice>,
     /// Rules, in order.
     pub rules: Vec<DeviceRule>,
 }
 
-/// Character devices that every task may use: null, zero, full, random, urandom, tty, console, ptmx, and all of pts.
-/// The runtime makes their nodes itself.
+/// Character devices that every task may use: null, zero, full, random, urandom, tty, console, ptmx, and all
+/// of pts. The runtime makes their nodes itself.
 const DEFAULT_RULES: [(i64, Option<i64>); 9] = [
     (1, Some(3)),
     (1, Some(5)),
@@ -32,7 +32,7 @@ const DEFAULT_RULES: [(i64, Option<i64>); 9] = [
     (136, None),
 ];
 
-/// Rules of a process that is given no device but the default ones.
+/// The rules of a task that has only the default devices.
 #[must_use]
 pub fn default_rules() -> Vec<DeviceRule> {
     let all = DeviceRule { allow: false, kind: None, major: None, minor: None, access: "rwm".to_owned() };
@@ -49,7 +49,8 @@ pub fn default_rules() -> Vec<DeviceRule> {
 /// Devices of a task. A privileged one gets all devices of the host and may use any.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `devices`, for permissions that are none, or a host path that is missing or no device.
+/// `InvalidArgument`, naming `devices`, for invalid permissions, or a host path that does not exist or is not
+/// a device.
 pub fn of_task(task: &TaskSpec, fs: &dyn HostFs) -> Result<Devices> {
     let mut devices = Devices { nodes: Vec::new(), rules: default_rules() };
     if task.security.privileged {
@@ -57,7 +58,8 @@ pub fn of_task(task: &TaskSpec, fs: &dyn HostFs) -> Result<Devices> {
             Error::internal("the devices of the host cannot be listed").with_source(error)
         })?;
         for (path, info) in all {
-            // A name that JSON cannot hold is left out: no program could have asked for it through us either.
+            // A name that JSON cannot express is left out: no client could request the device through this
+            // API either.
             if let Some(path) = path.to_str() {
                 insert_node(&mut devices.nodes, node(path.to_owned(), &info));
             }
@@ -107,7 +109,7 @@ fn add(devices: &mut Devices, asked: &DeviceNode, fs: &dyn HostFs) -> Result<()>
     Ok(())
 }
 
-/// Puts a node in the place of one with the same path.
+/// Adds a node, or replaces the one with the same path.
 fn insert_node(nodes: &mut Vec<LinuxDevice>, node: LinuxDevice) {
     match nodes.iter_mut().find(|other| other.path == node.path) {
         Some(other) => *other = node,

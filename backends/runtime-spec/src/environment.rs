@@ -11,7 +11,7 @@ use crate::text;
 /// The `PATH` of a task whose image and request have none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where the init process of a task that asks for one is found inside: not in the image's own files.
+/// The path inside of the init process of a task that requests one; it is not among the image's own files.
 pub const INIT_PATH: &str = "/dev/init";
 
 /// An environment in which a later assignment replaces an earlier one in its place.
@@ -21,7 +21,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The environment that a spec's `NAME=value` lines stand for. A line without `=` is a name without a value.
+    /// Parses a spec's `NAME=value` lines. A line without `=` is a name without a value.
     pub fn from_lines<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
         let mut environment = Self::default();
         for line in lines {
@@ -52,13 +52,14 @@ impl Environment {
         self.entries.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Assigns what a request asks for, in its order.
+    /// Assigns the variables of a request, in its order.
     ///
-    /// A value that is not UTF-8 is changed to fit and named in `warnings`, since a spec is JSON.
+    /// A value that is not UTF-8 is converted with replacement characters and named in `warnings`, since a
+    /// spec is JSON.
     ///
     /// # Errors
-    /// `InvalidArgument`, naming `env`, for a name that is empty or holds `=` or NUL, or a value that holds NUL.
-    /// The message never has the value.
+    /// `InvalidArgument`, naming `env`, for a name that is empty or contains `=` or NUL, or a value that
+    /// contains NUL. The message never contains the value.
     pub fn assign(&mut self, vars: &[EnvVar], warnings: &mut Vec<String>) -> Result<()> {
         for EnvVar { name, value } in vars {
             if name.is_empty() || name.contains(['=', '\0']) {
@@ -114,12 +115,12 @@ pub fn of_task(
     Ok(environment)
 }
 
-/// The command line of a task, as Kubernetes composes it: `command` replaces the image's entrypoint and drops its
-/// command, `args` replaces the image's command. The init process, if asked for, goes before.
+/// The command line of a task, as Kubernetes composes it: `command` replaces the image's entrypoint and drops
+/// its command, `args` replaces the image's command. The init process, if requested, is put before them.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `command`, if there is nothing to run, or for a word with a NUL byte; naming `init`, where an init process
-/// has no process namespace of its own.
+/// `InvalidArgument`, naming `command`, if there is nothing to run, or for a word with a NUL byte; naming
+/// `init`, where an init process has no process namespace of its own.
 pub fn command_line(task: &TaskSpec, image: &ImageConfig) -> Result<Vec<String>> {
     let (head, tail) = match (task.command.is_empty(), task.args.is_empty()) {
         (false, _) => (&task.command, &task.args),
@@ -137,7 +138,7 @@ pub fn command_line(task: &TaskSpec, image: &ImageConfig) -> Result<Vec<String>>
     Ok(words)
 }
 
-/// `words` if they can be run.
+/// Returns `words` if they can be run.
 ///
 /// # Errors
 /// `InvalidArgument`, naming `field`.
@@ -160,10 +161,12 @@ pub fn checked_command(field: &str, words: Vec<String>) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// The working directory: the request's, or the image's (where a relative one starts at the root), or the root.
+/// The working directory: the request's, or the image's (a relative one is taken below the root), or the
+/// root.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `cwd`, for a request's path that is not absolute, or for one that leads to an open descriptor.
+/// `InvalidArgument`, naming `cwd`, for a request's path that is not absolute, or for a path through an open
+/// descriptor.
 pub fn working_directory(cwd: Option<&Path>, image: &ImageConfig) -> Result<String> {
     match cwd {
         Some(path) => checked_directory(path),
@@ -174,10 +177,11 @@ pub fn working_directory(cwd: Option<&Path>, image: &ImageConfig) -> Result<Stri
     }
 }
 
-/// The path as a working directory. `..` is kept: the kernel resolves it inside the root file system.
+/// A path as a working directory. `..` is kept: the kernel resolves it inside the root file system.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `cwd`, for a path that is not absolute or not UTF-8, or leads to an open descriptor.
+/// `InvalidArgument`, naming `cwd`, for a path that is not absolute or not UTF-8, or leads to an open
+/// descriptor.
 pub fn checked_directory(path: &Path) -> Result<String> {
     let text = text::utf8("cwd", path)?;
     if !path.is_absolute() {
@@ -186,8 +190,9 @@ pub fn checked_directory(path: &Path) -> Result<String> {
     no_descriptor("cwd", text.to_owned())
 }
 
-/// Refuses a directory that is an open descriptor of a process. What a runtime has open while it makes a container is of the host
-/// (the class of CVE-2024-21626). Links of the image may still lead there: that is for the runtime to see.
+/// Refuses a path through an open descriptor of a process: the files that a runtime has open while it creates
+/// a container are of the host (the class of CVE-2024-21626). Symlinks of the image may still lead there: the
+/// runtime has to check those.
 fn no_descriptor(field: &str, text: String) -> Result<String> {
     let mut names: Vec<&str> = Vec::new();
     for name in text.split('/') {
@@ -196,7 +201,7 @@ fn no_descriptor(field: &str, text: String) -> Result<String> {
             ".." => drop(names.pop()),
             name => names.push(name),
         }
-        // Also on the way: what follows is resolved where the descriptor is.
+        // Also in the middle of the path: the rest is resolved from the descriptor.
         if let ["proc", _, "fd", _] | ["proc", _, "task", _, "fd", _] | ["dev", "fd", _] = names[..] {
             let why =
                 format!("{text:?} leads to an open descriptor of a process, which is no place to start in");

@@ -1,4 +1,5 @@
-//! What holds for any bytes in the files of images, vendors and profiles. Called by fuzz targets and tests alone.
+//! Fuzz targets: properties that hold for any bytes in the files of images and vendors, and in profiles.
+//! Called only by fuzzers and tests.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -46,11 +47,11 @@ impl HostFs for OneFile<'_> {
     }
 }
 
-/// Resolves a user: a text, `/etc/passwd` and `/etc/group` of an image, with NUL bytes between. Numbers are those that Linux has, and
-/// each group is there once.
+/// Resolves a user: a text, `/etc/passwd` and `/etc/group` of an image, with NUL bytes between. The resulting
+/// ids are valid on Linux, and each group appears once.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn accounts(data: &[u8]) {
     let mut parts = data.splitn(3, |byte| *byte == 0);
     let mut part = || parts.next().unwrap_or_default().to_vec();
@@ -77,11 +78,11 @@ pub fn accounts(data: &[u8]) {
     }
 }
 
-/// Looks for devices in a file of a vendor, read as JSON and as YAML. A file that cannot be used takes away its own devices and is named;
-/// what is listed without a fault can be had.
+/// Looks up devices in a CDI spec file, parsed as JSON and as YAML. A file that cannot be used makes only its
+/// own devices unavailable and is named; a device that is listed without a fault can be resolved.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn cdi(data: &[u8]) {
     for name in ["vendor.json", "vendor.yaml"] {
         let file = OneFile { name, data };
@@ -107,10 +108,10 @@ pub fn cdi(data: &[u8]) {
     }
 }
 
-/// Reads bytes as a profile of system calls: what comes of it is in the words of the runtime spec.
+/// Reads bytes as a seccomp profile: the resulting filter has only names of the runtime spec.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn seccomp(data: &[u8]) {
     let security = Security {
         seccomp: SeccompProfile::Localhost(PathBuf::from("/profile.json")),
@@ -135,10 +136,11 @@ pub fn seccomp(data: &[u8]) {
     }
 }
 
-/// Reads bytes as a mount table: no path is longer than its line, and what the host's root tells others is that of a mount in it.
+/// Reads bytes as a mount table: no path is longer than its line, and the propagation of the root is that of
+/// a mount in it.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn propagation(data: &[u8]) {
     let mounts = mountinfo::parse(data);
     assert!(mounts.len() <= data.split(|byte| *byte == b'\n').count());

@@ -1,4 +1,4 @@
-//! Looks at the node itself: what it can do, and its files, mounts and devices. All the I/O of this crate is here.
+//! Inspects the node: its features, files, mounts and devices. All I/O of this crate is here.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -13,10 +13,10 @@ use crate::input::{
 };
 use crate::{capabilities, limits, mountinfo};
 
-/// Names in `/dev` that belong to the host alone or are made anew for every task.
+/// Names in `/dev` that belong to the host only, or are created for every task.
 const SKIPPED_DEVICES: [&str; 8] = ["pts", "shm", "fd", "mqueue", "console", ".lxc", ".lxd-mounts", ".udev"];
 
-/// How deep directories of devices are followed; the kernel's own go down three.
+/// How many levels of directories are searched for devices; the kernel's own have three.
 const DEVICE_DEPTH: usize = 8;
 
 /// The file system of this node.
@@ -61,7 +61,7 @@ impl HostFs for RealHost {
     }
 
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        // Without O_NONBLOCK a FIFO would hold us for ever.
+        // Without O_NONBLOCK, opening a FIFO would block for ever.
         let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         read_regular(file, limit)
@@ -72,10 +72,10 @@ impl HostFs for RealHost {
     }
 }
 
-/// The content of a regular file of at most `limit` bytes.
+/// The contents of a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// What the file system says, `InvalidInput` for what is no regular file, `FileTooLarge` for one that is larger.
+/// Those of the file system, `InvalidInput` if it is not a regular file, `FileTooLarge` if it is larger.
 pub(crate) fn read_regular(file: File, limit: u64) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
@@ -103,8 +103,8 @@ fn device_info(metadata: &Metadata) -> Option<DeviceInfo> {
     })
 }
 
-/// Collects the devices below `dir` in the order of their names. Symbolic links are not followed: what they lead to is
-/// met on its own. A device that vanishes meanwhile is passed over.
+/// Collects the devices below `dir` in the order of their names. Symlinks are not followed: their targets are
+/// found by themselves. A device that disappears meanwhile is skipped.
 fn walk(
     dir: &Path,
     skipped: &[&str],
@@ -132,12 +132,13 @@ fn walk(
 }
 
 impl Host {
-    /// What this node can do, as this process sees it.
+    /// The features of this node, as this process sees them.
     ///
-    /// `cgroup_driver` is configuration; `default_apparmor` names the profile that the caller sees to.
+    /// `cgroup_driver` is configuration; `default_apparmor` names the default profile, which the caller
+    /// loads.
     ///
     /// # Errors
-    /// What the file system says about `/proc/self`.
+    /// Those of reading `/proc/self`.
     pub fn detect(cgroup_driver: CgroupDriver, default_apparmor: &str) -> io::Result<Self> {
         let status = fs::read_to_string("/proc/self/status")?;
         let cgroup_root = Path::new("/sys/fs/cgroup");
@@ -164,14 +165,14 @@ impl Host {
             hugepage_sizes: hugepage_sizes(cgroup_root, cgroup),
             swap_accounting: swap_accounting(cgroup_root, cgroup),
             io_weights: io_weights(cgroup_root, cgroup),
-            // Of cgroup v1 alone; a mount beside cgroup v2 is none that runtimes look at.
+            // Only with cgroup v1: runtimes do not use a v1 hierarchy that is mounted besides cgroup v2.
             net_priorities: cgroup == CgroupVersion::V1
                 && cgroup_root.join("net_prio/net_prio.ifpriomap").exists(),
         })
     }
 }
 
-/// Major and minor number of a kernel release as `6.1.0-18-amd64`.
+/// Major and minor number of a kernel release, for example `6.1.0-18-amd64`.
 fn kernel_version(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -191,7 +192,8 @@ fn own_oom_score_adj() -> io::Result<i32> {
     text.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Whether the kernel weighs the use of block devices. The root of a hierarchy has no weight, but what goes with it.
+/// Whether the kernel supports I/O weights. The root group has no weight file itself, but other files that
+/// come with weights.
 fn io_weights(root: &Path, version: CgroupVersion) -> bool {
     let (dir, marks) = match version {
         CgroupVersion::V1 => (root.join("blkio"), ["blkio.weight", "blkio.bfq."]),
@@ -203,9 +205,10 @@ fn io_weights(root: &Path, version: CgroupVersion) -> bool {
         .any(|name| name.to_str().is_some_and(|name| marks.iter().any(|mark| name.starts_with(mark))))
 }
 
-/// The page sizes that the controller has files for, as `2MB`.
+/// The page sizes that the controller has files for, for example `2MB`.
 fn hugepage_sizes(root: &Path, version: CgroupVersion) -> Vec<String> {
-    // The root of a v2 hierarchy has no limits: its controllers say whether the kernel's sizes can be limited.
+    // The root of a v2 hierarchy has no limits: its controllers say whether the kernel's sizes can be
+    // limited.
     let (dir, prefix) = match version {
         CgroupVersion::V1 => (root.join("hugetlb"), "hugetlb."),
         CgroupVersion::V2 => {
@@ -251,7 +254,7 @@ fn swap_accounting(root: &Path, version: CgroupVersion) -> bool {
     match version {
         CgroupVersion::V1 => root.join("memory/memory.memsw.limit_in_bytes").exists(),
         CgroupVersion::V2 => {
-            // Only groups below the root have the file; the one we are in is such a group on every node but a bare one.
+            // Only groups below the root have the file; this process is in such a group on almost every node.
             let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
             let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
             let file = root.join(path).join("memory.swap.max");
@@ -263,7 +266,7 @@ fn swap_accounting(root: &Path, version: CgroupVersion) -> bool {
     }
 }
 
-/// A node that can do everything but huge pages and labels.
+/// A node with all features except for huge pages and SELinux labels.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn bare_host() -> Host {
     Host {

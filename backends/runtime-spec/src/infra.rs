@@ -1,4 +1,5 @@
-//! The spec of a sandbox's own process, which holds a process namespace that tasks share and reaps in it.
+//! The spec of a sandbox's infra process, which holds a process namespace that tasks share, and reaps
+//! processes in it.
 
 use std::collections::BTreeMap;
 
@@ -12,31 +13,32 @@ use crate::input::{CgroupVersion, Host, SandboxFacts};
 use crate::user::ResolvedUser;
 use crate::{devices, labels, limits, mounts, namespaces, oci, seccomp};
 
-/// The last process of a pod that the kernel should kill: tasks would lose their namespace with it.
+/// The OOM score adjustment: the kernel should kill this process of a pod last, since tasks would lose their
+/// namespace with it.
 const OOM_SCORE_ADJ: i32 = -998;
 
-/// The least weight there is.
+/// The lowest CPU weight.
 const CPU_SHARES: u64 = 2;
 
-/// What the process of a sandbox depends on.
+/// The inputs of the spec of an infra process.
 #[derive(Debug, Clone)]
 pub struct InfraInput<'a> {
-    /// Command line inside its root file system, as `/pause`.
+    /// The command line inside its root file system, for example `/pause`.
     pub command: Vec<String>,
-    /// Who it runs as.
+    /// The user that it runs as.
     pub user: &'a ResolvedUser,
-    /// Namespaces that it joins; `pid` is not looked at, since it has its own.
+    /// The namespaces that it joins; `pid` is ignored, since it has its own.
     pub sandbox: &'a SandboxFacts,
     /// What the node can do.
     pub host: &'a Host,
-    /// Where its cgroup goes.
+    /// The location of its cgroup.
     pub cgroups_path: &'a str,
     /// Annotations for the runtime.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The spec of a sandbox's own process: a process namespace of its own, everything else joined, no capability, no
-/// writing, the default filter of system calls.
+/// The spec of a sandbox's infra process: a process namespace of its own, all other namespaces joined, no
+/// capabilities, a read-only root file system, the default seccomp filter.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the field.
@@ -100,9 +102,9 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
     Ok(Built { spec: to_value(&spec)?, warnings, ..Built::default() })
 }
 
-/// The spec of a sandbox that has no process. Nobody is to start anything by it: it is there for readers of container objects, who take it for
-/// granted that a spec has a process and a root file system (containerd's restart monitor, for one). What it names is nowhere, and would
-/// get nothing.
+/// The spec of a sandbox without an infra process. It is never started: it exists for readers of container
+/// objects that expect every spec to have a process and a root file system (for example containerd's restart
+/// monitor). The files that it names do not exist, and it grants no privileges.
 #[must_use]
 pub fn without_process() -> Value {
     let namespaces = ["pid", "ipc", "uts", "mount", "network"].map(|kind| json!({ "type": kind }));

@@ -1,4 +1,5 @@
-//! What a spec is made of: the image's wishes, the sandbox's and the node's facts, and a view of the node's files.
+//! The inputs of a spec: the image's configuration, facts of the sandbox and the node, and access to the
+//! node's files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,9 +15,9 @@ use crate::user::ResolvedUser;
 pub struct Input<'a> {
     /// Id of the task.
     pub id: &'a str,
-    /// What was asked for.
+    /// The requested task.
     pub task: &'a TaskSpec,
-    /// What the image says.
+    /// The image's configuration.
     pub image: &'a ImageConfig,
     /// What the sandbox provides.
     pub sandbox: &'a SandboxFacts,
@@ -26,20 +27,22 @@ pub struct Input<'a> {
     pub fs: &'a dyn HostFs,
     /// The user, looked up in the image.
     pub user: &'a ResolvedUser,
-    /// Directories for the volumes that the image asks for; a mount of the task at the same place wins.
+    /// Directories for the volumes that the image declares; a mount of the task at the same destination takes
+    /// precedence.
     pub volumes: &'a [ImageVolume],
-    /// Where the cgroup goes, as [`crate::cgroups_path::cgroups_path`] says it.
+    /// The location of the cgroup, from [`crate::cgroups_path::cgroups_path`].
     pub cgroups_path: &'a str,
     /// The process namespace of the task that `PidMode::Target` names.
     pub target_pid: Option<&'a Path>,
     /// Whether the runtime handler knows the mount option `rro`.
     pub recursive_readonly: bool,
-    /// Where the files of those of the task's mounts are put that no path of the host has as the task is to see them, by the number of
-    /// the mount: of images, and id-mapped ones.
+    /// The staged sources of the task's mounts of images and of id-mapped mounts, by the number of the mount:
+    /// no path of the host has their files as the task is to see them.
     pub staged: &'a BTreeMap<usize, PathBuf>,
-    /// The program on the host that goes before the command of a task that asks for an init process; it is linked statically.
+    /// The statically linked program on the host that runs before the command of a task that requests an init
+    /// process.
     pub init: &'a Path,
-    /// Where vendors' files about devices are; a later directory wins.
+    /// The directories of CDI specs; a later directory takes precedence.
     pub cdi_dirs: &'a [PathBuf],
 }
 
@@ -63,15 +66,15 @@ pub struct ImageConfig {
     pub env: Vec<String>,
     /// Working directory; empty for the root.
     pub cwd: String,
-    /// User, as `USER` spells it.
+    /// User, in the syntax of `USER`.
     pub user: String,
-    /// Paths that want a directory of their own.
+    /// Paths of the declared volumes.
     pub volumes: Vec<PathBuf>,
-    /// Sent first to stop it.
+    /// The signal that is sent first to stop a task.
     pub stop_signal: Option<Signal>,
 }
 
-/// A directory made for a volume of the image.
+/// A directory that was created for a volume of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageVolume {
     /// Absolute path inside.
@@ -85,7 +88,7 @@ pub struct ImageVolume {
 pub enum Namespace {
     /// The host's own.
     Host,
-    /// The one that is found at this path.
+    /// The one at this path.
     Path(PathBuf),
 }
 
@@ -121,22 +124,23 @@ pub struct SandboxFacts {
 /// The user namespace of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxUsers {
-    /// Where it is found.
+    /// The path of the namespace file.
     pub path: PathBuf,
-    /// What its ids are on the host.
+    /// Its id maps.
     pub map: UserNamespace,
 }
 
 /// Version of the cgroup hierarchy that has the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupVersion {
-    /// One hierarchy per controller, also where a version 2 tree without controllers stands beside them.
+    /// One hierarchy per controller; also the hybrid layout, with a version 2 tree without controllers
+    /// besides.
     V1,
     /// The unified hierarchy.
     V2,
 }
 
-/// Who makes cgroups for the runtime.
+/// How the runtime creates cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
     /// The runtime itself, in the file system.
@@ -145,19 +149,19 @@ pub enum CgroupDriver {
     Systemd,
 }
 
-/// Architecture of the processor, as far as filters of system calls differ by it.
+/// Architecture of the processor, as far as seccomp filters depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arch {
     /// x86 with 64 bits, which also runs x86 and x32 programs.
     X86_64,
     /// ARM with 64 bits, which may also run 32-bit programs.
     Aarch64,
-    /// Another one, filtered by its native calls alone.
+    /// Another one, for which only native system calls are filtered.
     Other,
 }
 
 impl Arch {
-    /// The one that this program was built for.
+    /// The architecture that this program was built for.
     #[must_use]
     pub const fn native() -> Self {
         if cfg!(target_arch = "x86_64") {
@@ -188,37 +192,37 @@ impl Default for SelinuxDefaults {
     }
 }
 
-/// What a node can do, and what the process that starts runtimes may give away.
+/// The features of a node, and the privileges that the process that starts runtimes can pass on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// Architecture.
     pub arch: Arch,
     /// Kernel version, major and minor.
     pub kernel: (u32, u32),
-    /// Which cgroups it has.
+    /// Its cgroup version.
     pub cgroup: CgroupVersion,
-    /// Who makes them.
+    /// How cgroups are created.
     pub cgroup_driver: CgroupDriver,
     /// Bounding set of this process, by name with `CAP_`.
     pub capabilities: Vec<String>,
-    /// Score adjustment of this process; without `CAP_SYS_RESOURCE` nobody goes below.
+    /// The OOM score adjustment of this process; without `CAP_SYS_RESOURCE` tasks cannot have a lower one.
     pub oom_score_adj: i32,
-    /// Hard limits of this process by name (`RLIMIT_NOFILE`); without `CAP_SYS_RESOURCE` nobody goes above.
-    /// One that is missing here has no limit.
+    /// Hard limits of this process by name (`RLIMIT_NOFILE`); without `CAP_SYS_RESOURCE` tasks cannot have
+    /// higher ones. A missing name has no limit.
     pub hard_rlimits: BTreeMap<String, u64>,
-    /// The AppArmor profile that stands for the default; `None` where the kernel has no AppArmor.
+    /// The name of the default AppArmor profile; `None` where the kernel has no AppArmor.
     pub apparmor: Option<String>,
     /// Labels of the policy; `None` where SELinux is off.
     pub selinux: Option<SelinuxDefaults>,
-    /// Whether the kernel filters system calls.
+    /// Whether the kernel supports seccomp filters.
     pub seccomp: bool,
     /// Sizes of huge pages that a controller can limit, as `2MB`; empty without the controller.
     pub hugepage_sizes: Vec<String>,
     /// Whether swap is accounted to cgroups.
     pub swap_accounting: bool,
-    /// Whether the kernel weighs the use of block devices by cgroup.
+    /// Whether the kernel supports I/O weights of cgroups.
     pub io_weights: bool,
-    /// Whether control groups have priorities for the interfaces of the host.
+    /// Whether cgroups have network priorities for the interfaces of the host.
     pub net_priorities: bool,
 }
 
@@ -230,14 +234,14 @@ impl Host {
     }
 }
 
-/// What a mount of the host tells others.
+/// The propagation of a mount of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostPropagation {
-    /// Nothing comes or goes.
+    /// Mount events are neither received nor sent.
     Private,
-    /// It receives.
+    /// Mount events are received.
     Slave,
-    /// It sends and receives.
+    /// Mount events are received and sent.
     Shared,
 }
 
@@ -258,7 +262,7 @@ pub struct DeviceInfo {
     pub gid: u32,
 }
 
-/// What a path of the host is, seen as a device.
+/// The kind of file at a path of the host, as far as devices are concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostNode {
     /// A device.
@@ -271,39 +275,40 @@ pub enum HostNode {
 
 /// Files, mounts and devices of the node. Each call is short and may block on the file system.
 pub trait HostFs: Send + Sync {
-    /// The source of a bind mount with its symbolic links followed; made first if it is missing and `missing` says so.
+    /// The source of a bind mount with symlinks resolved; created first if it is missing and `missing`
+    /// requests that.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn source(&self, path: &Path, missing: MissingSource) -> io::Result<PathBuf>;
 
-    /// Propagation of the mount that `path` is on. `path` has no symbolic links.
+    /// The propagation of the mount that `path` is on. `path` has no symlinks.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn propagation(&self, path: &Path) -> io::Result<HostPropagation>;
 
-    /// What is at `path`, symbolic links followed.
+    /// The kind of file at `path`, with symlinks followed.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn node(&self, path: &Path) -> io::Result<HostNode>;
 
     /// All devices of the host that a privileged task gets, by path.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn all_devices(&self) -> io::Result<Vec<(PathBuf, DeviceInfo)>>;
 
     /// The text of a file of at most `limit` bytes.
     ///
     /// # Errors
-    /// What the file system says; also for a file that is larger or not regular.
+    /// Those of the file system; also for a file that is larger or not regular.
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
 
     /// The files in a directory, by path, in any order.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Those of the file system.
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
 }

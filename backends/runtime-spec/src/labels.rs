@@ -5,13 +5,14 @@ use switchyard_core::{Error, Result};
 
 use crate::input::{Host, SelinuxDefaults};
 
-/// The type of a privileged task, which the policy leaves alone.
+/// The SELinux type of a privileged task, which the policy does not confine.
 const PRIVILEGED_TYPE: &str = "spc_t";
 
 /// The AppArmor profile of a task. A privileged one has none.
 ///
 /// # Errors
-/// `FailedPrecondition` for a profile of the host on a node without AppArmor, `InvalidArgument` for an empty name.
+/// `FailedPrecondition` for a profile of the host on a node without AppArmor, `InvalidArgument` for an empty
+/// name.
 pub fn apparmor(security: &Security, host: &Host) -> Result<Option<String>> {
     if security.privileged {
         return Ok(None);
@@ -38,27 +39,27 @@ pub struct Labels {
     pub mount: String,
 }
 
-/// The labels of a task: its own wish, else the sandbox's, with the policy's defaults for empty parts; `None` where
-/// SELinux is off. A level alone keeps the default types.
+/// The labels of a task: the requested ones, else the sandbox's, with the policy's defaults for empty parts;
+/// `None` where SELinux is off. If only a level is given, the default types are used.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `security.selinux`, for a part that cannot be in a label.
+/// `InvalidArgument`, naming `security.selinux`, for a part that is not valid in a label.
 pub fn selinux(security: &Security, sandbox: Option<&SelinuxLabel>, host: &Host) -> Result<Option<Labels>> {
     let Some(defaults) = &host.selinux else { return Ok(None) };
     let wish = security.selinux.as_ref().or(sandbox).cloned().unwrap_or_default();
-    // Frontends have checked it as well, and some sandboxes were made before they did.
+    // Frontends check this too, but sandboxes of earlier versions were recorded without that check.
     wish.check("security.selinux")?;
     let SelinuxLabel { user, role, type_, level } = &wish;
     let SelinuxDefaults { process, file } = defaults;
     let own_type = if type_.is_empty() && security.privileged { PRIVILEGED_TYPE } else { type_ };
     Ok(Some(Labels {
         process: filled(process, [user, role, own_type, level]),
-        // Files take the user and the level alone: role and type belong to processes.
+        // Files get only the user and the level: role and type are those of processes.
         mount: filled(file, [user, "", "", level]),
     }))
 }
 
-/// `default` with those of its four parts replaced that are given. The level may itself hold `:`.
+/// `default` with its four parts replaced by those that are not empty. The level itself may contain `:`.
 fn filled(default: &str, parts: [&str; 4]) -> String {
     let mut defaults = default.splitn(4, ':');
     let label = parts.map(|part| {

@@ -1,4 +1,5 @@
-//! Turns a task of Switchyard's model into an OCI runtime spec, and into the processes and limits that follow it.
+//! Turns a task of Switchyard's model into an OCI runtime spec, and into the processes and limits that follow
+//! it.
 //!
 //! ```text
 //! TaskSpec + ImageConfig + SandboxFacts + Host + ResolvedUser ──► build ──► Built { spec, limits, warnings }
@@ -10,11 +11,12 @@
 //! - [`process::exec_process`] makes a further process from the stored spec of a task.
 //! - [`resources::linux_resources`] makes the limits; an update of a running task uses it too.
 //! - [`cdi::list`] lists the devices that vendors' files describe.
-//! - [`user::resolve`] looks the user up in the account files of the image, which are read without leaving its root file system.
+//! - [`user::resolve`] looks the user up in the account files of the image, which are read without leaving
+//!   its root file system.
 //!
-//! Every spec says `ociVersion` 1.0.2: what it uses is understood by all runtimes from runc 1.0 and crun 1.0 on.
-//! A request that can never work is refused with the name of its field; what a node cannot do but the task can live
-//! without is left out and named in the warnings.
+//! Every spec has the `ociVersion` 1.0.2: all runtimes from runc 1.0 and crun 1.0 on understand what it uses.
+//! A request that can never work is refused with the name of its field; what the node does not support but
+//! the task can run without is left out and named in the warnings.
 
 pub mod build;
 pub mod capabilities;

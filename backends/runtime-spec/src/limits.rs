@@ -1,4 +1,4 @@
-//! Limits of the process itself: rlimits and the score for the out-of-memory killer, cut to what may be given.
+//! Limits of the process itself: rlimits and the OOM score adjustment, reduced to what the node can give.
 
 use switchyard_core::spec::Rlimit;
 use switchyard_core::{Error, Result};
@@ -26,12 +26,13 @@ pub const NAMES: [(&str, &str); 16] = [
     ("RLIMIT_STACK", "Max stack size"),
 ];
 
-/// The rlimits of a spec. Of two for one name the later counts.
+/// The rlimits of a spec. Of two with the same name the later applies.
 ///
-/// Without `CAP_SYS_RESOURCE` a runtime cannot raise a hard limit: it is cut to the node's, with a warning.
+/// Without `CAP_SYS_RESOURCE` a runtime cannot raise a hard limit: it is reduced to the node's, with a
+/// warning.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `rlimits`, for a name nobody knows or a soft limit over the hard one.
+/// `InvalidArgument`, naming `rlimits`, for an unknown name or a soft limit above the hard one.
 pub fn rlimits(asked: &[Rlimit], host: &Host, warnings: &mut Vec<String>) -> Result<Vec<oci::Rlimit>> {
     let mut limits: Vec<oci::Rlimit> = Vec::new();
     for Rlimit { name, soft, hard } in asked {
@@ -63,7 +64,8 @@ pub fn rlimits(asked: &[Rlimit], host: &Host, warnings: &mut Vec<String>) -> Res
     Ok(limits)
 }
 
-/// The score that can be set: without `CAP_SYS_RESOURCE` none below this process's own, with a warning.
+/// The OOM score adjustment that can be set: without `CAP_SYS_RESOURCE` none below this process's own, with a
+/// warning.
 ///
 /// # Errors
 /// `InvalidArgument`, naming `resources.oom_score_adj`, outside -1000 to 1000.
@@ -81,7 +83,7 @@ pub fn oom_score_adj(asked: i32, host: &Host, warnings: &mut Vec<String>) -> Res
     Ok(asked)
 }
 
-/// The hard limits in the text of `/proc/<pid>/limits`; one without limit is left out.
+/// The hard limits in the text of `/proc/<pid>/limits`; unlimited ones are left out.
 #[must_use]
 pub fn parse_hard_limits(text: &str) -> std::collections::BTreeMap<String, u64> {
     let mut limits = std::collections::BTreeMap::new();

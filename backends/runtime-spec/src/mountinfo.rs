@@ -1,4 +1,4 @@
-//! Reads the propagation of the host's mounts out of `/proc/<pid>/mountinfo`, as proc(5) describes it.
+//! Parses the propagation of the host's mounts from `/proc/<pid>/mountinfo` (see proc(5)).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,13 +9,13 @@ use crate::input::HostPropagation;
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountPoint {
-    /// Where it is.
+    /// The mount point.
     pub path: PathBuf,
-    /// What it tells others.
+    /// Its propagation.
     pub propagation: HostPropagation,
 }
 
-/// The mounts in the text of a mountinfo file, in its order. Lines that are none are passed over.
+/// The mounts in the text of a mountinfo file, in its order. Malformed lines are skipped.
 #[must_use]
 pub fn parse(text: &[u8]) -> Vec<MountPoint> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
@@ -37,7 +37,7 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
     Some(MountPoint { path, propagation })
 }
 
-/// The path that `\ooo` stands for, as the kernel writes blanks and backslashes.
+/// Undoes the escapes `\ooo` in a path, with which the kernel writes blanks and backslashes.
 fn unescaped(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -58,8 +58,8 @@ fn unescaped(word: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// The propagation of the mount that `path` is on: of the longest mount point above it, and of the last one where
-/// several lie over each other. `path` has no symbolic links.
+/// The propagation of the mount that `path` is on: that with the longest mount point above it, and the last
+/// one of several stacked mounts. `path` has no symlinks.
 #[must_use]
 pub fn propagation_of(mounts: &[MountPoint], path: &Path) -> Option<HostPropagation> {
     mounts

@@ -1,4 +1,5 @@
-//! Mounts of a task: those every task has, the sandbox's files, and those asked for, in the order they are made.
+//! Mounts of a task: those that every task has, the sandbox's files, and the requested ones, in the order
+//! they are made.
 
 use std::path::{Path, PathBuf};
 
@@ -15,15 +16,15 @@ use crate::text;
 pub struct Mounts {
     /// In the order they are made.
     pub mounts: Vec<Mount>,
-    /// Propagation of the root mount, where one of the mounts needs it.
+    /// Propagation of the root mount, if one of the mounts needs it.
     pub rootfs_propagation: Option<&'static str>,
     /// Sources on the host that must be given the task's mount label.
     pub relabel: Vec<PathBuf>,
-    /// The numbers and sources of those that are id-mapped.
+    /// The numbers and sources of the id-mapped mounts.
     pub id_mapped: Vec<(usize, PathBuf)>,
 }
 
-/// Options that a bind mount may have besides those that other fields stand for.
+/// Options that a bind mount may have besides those that other fields express.
 const BIND_OPTIONS: [&str; 16] = [
     "nosuid",
     "suid",
@@ -43,7 +44,7 @@ const BIND_OPTIONS: [&str; 16] = [
     "dirsync",
 ];
 
-/// Options that other fields stand for.
+/// Options that other fields express.
 const FIELD_OPTIONS: [&str; 13] = [
     "ro",
     "rw",
@@ -62,13 +63,13 @@ const FIELD_OPTIONS: [&str; 13] = [
 
 /// The mounts of a task.
 ///
-/// A mount of the task replaces the default one at the same place, and one at `/dev` also those below it. The rest are
-/// sorted by the depth of their destination, so that none hides another.
+/// A mount of the task replaces the default one at the same destination, and one at `/dev` also those below
+/// it. The rest are sorted by the depth of their destination, so that none hides another.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `mounts`, for a destination, source, option or propagation that cannot be;
-/// `Unimplemented`, with a text that starts with `RROUnsupported`, where the runtime handler cannot mount recursively
-/// read-only.
+/// `InvalidArgument`, naming `mounts`, for an invalid destination, source, option or propagation;
+/// `Unimplemented`, with a text that starts with `RROUnsupported`, where the runtime handler cannot mount
+/// recursively read-only.
 pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     let mut made = Mounts::default();
     let mut asked: Vec<Mount> = Vec::with_capacity(input.task.mounts.len());
@@ -104,7 +105,7 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     Ok(made)
 }
 
-/// The file systems of the kernel that every process is given.
+/// The kernel file systems that every task gets.
 #[must_use]
 pub fn kernel_mounts(privileged: bool) -> Vec<Mount> {
     let access = if privileged { "rw" } else { "ro" };
@@ -154,7 +155,8 @@ fn sandbox_files(input: &Input<'_>) -> Result<Vec<Mount>> {
             mounts.push(bind(destination.to_owned(), source, options(&["rbind", "rprivate", access])));
         }
     }
-    // Shared memory goes with the IPC namespace: without a directory of the sandbox it is the host's, or the task's own.
+    // Shared memory belongs to the IPC namespace: without a directory of the sandbox it is the host's, or the
+    // task's own.
     let shm = match (&sandbox.shm, &sandbox.ipc) {
         (Some(path), _) => Some(path.as_path()),
         (None, Namespace::Host) => Some(Path::new("/dev/shm")),
@@ -189,9 +191,9 @@ fn options(list: &[&str]) -> Vec<String> {
     list.iter().map(|option| (*option).to_owned()).collect()
 }
 
-/// Where the files of a mount are put that is no path of the host.
+/// The staged source of a mount that is not a path of the host.
 fn staged<'i>(number: usize, destination: &str, input: &Input<'i>) -> Result<&'i PathBuf> {
-    let missing = || Error::internal(format!("nothing is put in place for the mount at {destination}"));
+    let missing = || Error::internal(format!("the mount at {destination} is not staged"));
     input.staged.get(&number).ok_or_else(missing)
 }
 
@@ -264,7 +266,7 @@ fn of_request(number: usize, mount: &spec::Mount, input: &Input<'_>, made: &mut 
     }
 }
 
-/// Refuses a mount that is to be shared where there is nothing of the host to share.
+/// Refuses shared propagation for a mount whose source is not a path of the host.
 fn check_propagation(mount: &spec::Mount, destination: &str) -> Result<()> {
     let what = match &mount.source {
         MountSource::Host { .. } | MountSource::Beneath { .. } => return Ok(()),
@@ -331,7 +333,8 @@ fn readonly_option(
     }
 }
 
-/// The propagation flag; whether the host's mount allows it is checked, and the root mount's propagation noted.
+/// The propagation flag; whether the host's mount allows it is checked, and the root mount's propagation
+/// noted.
 fn propagated(
     destination: &str,
     source: &Path,

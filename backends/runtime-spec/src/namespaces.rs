@@ -11,12 +11,12 @@ use crate::text;
 
 /// The namespaces of a task.
 ///
-/// UTS, IPC and network follow the sandbox. Where nothing is asked for, a cgroup namespace of its own comes with cgroup v2 unless the
-/// task is privileged, as Kubernetes and Docker have it.
+/// UTS, IPC and network are the sandbox's. By default a task gets a cgroup namespace of its own on cgroup v2
+/// unless it is privileged, as in Kubernetes and Docker.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `pid`, for a shared namespace that the sandbox does not have; `FailedPrecondition` if the
-/// namespace of the target is not known.
+/// `InvalidArgument`, naming `pid`, for a shared namespace that the sandbox does not have;
+/// `FailedPrecondition` if the namespace of the target is not known.
 pub fn of_task(input: &Input<'_>) -> Result<Vec<LinuxNamespace>> {
     let mut namespaces = Vec::with_capacity(7);
     users(&mut namespaces, input.sandbox)?;
@@ -56,7 +56,8 @@ pub fn of_task(input: &Input<'_>) -> Result<Vec<LinuxNamespace>> {
     Ok(namespaces)
 }
 
-/// Adds the user namespace of a sandbox, if it has one. Runtimes enter it before the others, which belong to it.
+/// Adds the user namespace of a sandbox, if it has one. Runtimes enter it before the others, which belong to
+/// it.
 pub(crate) fn users(list: &mut Vec<LinuxNamespace>, sandbox: &SandboxFacts) -> Result<()> {
     if let Some(users) = &sandbox.users {
         list.push(at("user", &users.path)?);
@@ -82,7 +83,7 @@ pub(crate) const fn new(kind: &'static str) -> LinuxNamespace {
     LinuxNamespace { kind, path: None }
 }
 
-/// Adds `namespace`; the host's own is joined by naming none.
+/// Adds `namespace`; for the host's own nothing is added.
 pub(crate) fn joined(
     list: &mut Vec<LinuxNamespace>,
     kind: &'static str,

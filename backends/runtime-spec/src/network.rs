@@ -1,4 +1,4 @@
-//! Priorities of what a task sends, by the interfaces of the host.
+//! Network priorities of a task's traffic, by interface of the host.
 
 use std::io;
 use std::path::Path;
@@ -9,19 +9,20 @@ use switchyard_core::{Error, Result};
 use crate::input::{Host, HostFs, Namespace, SandboxFacts};
 use crate::oci::{InterfacePriority, LinuxNetwork};
 
-/// Where the kernel shows the interfaces of the network that its reader is in.
+/// The kernel's directory of the interfaces in the reader's network namespace.
 const INTERFACES: &str = "/sys/class/net";
-/// How many interfaces may lie on one another.
+/// How many levels of stacked interfaces are followed.
 const LAYERS: usize = 8;
 
-/// The priorities of a task; `None` if it asks for none.
+/// The network priorities of a task; `None` if it requests none.
 ///
-/// The kernel keeps them for interfaces of the host alone. They are given to those that hardware is behind, as they are now: the others come and
-/// go with pods, and one that has gone would fail the start.
+/// The kernel has them only for interfaces of the host. They are set for the current interfaces with hardware
+/// behind them: the others are created and removed with pods, and a removed interface would make the start
+/// fail.
 ///
 /// # Errors
-/// `Unimplemented`, naming `net_priority`, for a sandbox with a network of its own and where the node lacks the controller `net_prio`;
-/// `Internal` if the interfaces cannot be listed.
+/// `Unimplemented`, naming `net_priority`, for a sandbox with a network of its own and where the node lacks
+/// the controller `net_prio`; `Internal` if the interfaces cannot be listed.
 pub fn priorities(
     task: &TaskSpec,
     sandbox: &SandboxFacts,
@@ -38,7 +39,7 @@ pub fn priorities(
     }
     if !host.net_priorities {
         return Err(unsupported(
-            "this node has no controller net_prio, which is of cgroup v1 and mounted at /sys/fs/cgroup/net_prio",
+            "this node has no controller net_prio, which needs cgroup v1 and is mounted at /sys/fs/cgroup/net_prio",
         ));
     }
     let names = interfaces(fs).map_err(|fault| {
@@ -48,7 +49,7 @@ pub fn priorities(
     Ok(Some(LinuxNetwork { priorities }))
 }
 
-/// The interfaces that hardware is behind, by name.
+/// The names of the interfaces with hardware behind them.
 fn interfaces(fs: &dyn HostFs) -> io::Result<Vec<String>> {
     let mut names: Vec<String> =
         fs.list(Path::new(INTERFACES))?.iter().filter_map(|path| name(path)).collect();
@@ -57,7 +58,8 @@ fn interfaces(fs: &dyn HostFs) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether an interface has a device of the machine, or lies on one that has. One that has just gone has none.
+/// Whether an interface has a hardware device, or is stacked on one that has. `false` for one that was just
+/// removed.
 fn has_hardware(interface: &str, fs: &dyn HostFs, layers: usize) -> bool {
     let Ok(parts) = fs.list(&Path::new(INTERFACES).join(interface)) else { return false };
     let mut parts = parts.iter().filter_map(|path| name(path));

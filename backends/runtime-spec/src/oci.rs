@@ -1,12 +1,12 @@
-//! The part of the OCI runtime spec that Switchyard writes, field for field as JSON names it.
+//! The part of the OCI runtime spec 1.0.2 that Switchyard writes, with the field names of the JSON format.
 //!
-//! Following the OCI runtime spec 1.0.2. A field that is absent here is left to the runtime's default on purpose.
+//! Fields that are absent here are left to the runtime's default on purpose.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The version that every spec of ours claims.
+/// The `ociVersion` of every spec.
 pub const VERSION: &str = "1.0.2";
 
 /// A whole spec, `config.json`.
@@ -24,7 +24,7 @@ pub struct Spec {
     /// Annotations for the runtime.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Programs of the host that the runtime runs at points of the container's life.
+    /// Programs of the host that the runtime runs at points of the container's lifecycle.
     #[serde(skip_serializing_if = "Hooks::is_empty")]
     pub hooks: Hooks,
     /// All that belongs to Linux alone.
@@ -39,7 +39,7 @@ pub type Hooks = BTreeMap<String, Vec<Hook>>;
 pub struct Hook {
     /// The program.
     pub path: String,
-    /// Its words, the name first.
+    /// Its arguments, the name first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Its environment, `NAME=value`.
@@ -159,10 +159,10 @@ pub struct Linux {
     pub cgroups_path: String,
     /// Namespaces that are made or joined; the rest are the host's.
     pub namespaces: Vec<LinuxNamespace>,
-    /// What users inside are on the host, where they have a namespace of their own.
+    /// The mapping of user ids, for a user namespace of its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uid_mappings: Vec<LinuxIdMapping>,
-    /// The same of groups.
+    /// The mapping of group ids.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gid_mappings: Vec<LinuxIdMapping>,
     /// Device nodes.
@@ -188,13 +188,13 @@ pub struct Linux {
     pub intel_rdt: Option<serde_json::Value>,
 }
 
-/// A range of ids and what it is on the host.
+/// A range of ids and the range on the host that it is mapped to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct LinuxIdMapping {
     /// The first one inside.
     #[serde(rename = "containerID")]
     pub container_id: u32,
-    /// What that is on the host.
+    /// The first one on the host.
     #[serde(rename = "hostID")]
     pub host_id: u32,
     /// How many there are.
@@ -298,14 +298,14 @@ pub struct LinuxMemory {
     pub swappiness: Option<u64>,
 }
 
-/// What is sent.
+/// Settings of network traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LinuxNetwork {
     /// Priorities by interface.
     pub priorities: Vec<InterfacePriority>,
 }
 
-/// The priority of what is sent over one interface of the host.
+/// The priority of traffic over one interface of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct InterfacePriority {
     /// The interface.
@@ -318,10 +318,10 @@ pub struct InterfacePriority {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinuxBlockIo {
-    /// Share in all devices.
+    /// The weight for all devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// Shares in single devices.
+    /// The weights for single devices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub weight_device: Vec<LinuxWeight>,
     /// Bytes read per second.
@@ -338,14 +338,14 @@ pub struct LinuxBlockIo {
     pub throttle_write_iops_device: Vec<LinuxThrottle>,
 }
 
-/// The share in one block device.
+/// The weight for one block device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LinuxWeight {
     /// Major number.
     pub major: i64,
     /// Minor number.
     pub minor: i64,
-    /// The share.
+    /// The weight.
     pub weight: u16,
 }
 
@@ -401,7 +401,7 @@ pub struct LinuxHugepageLimit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinuxSeccomp {
-    /// For every call without a rule.
+    /// The action for system calls without a rule.
     pub default_action: String,
     /// The error number of the default action, EPERM if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -420,9 +420,9 @@ pub struct LinuxSeccomp {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinuxSyscall {
-    /// System calls; a runtime passes over those that it does not know.
+    /// Names of system calls; a runtime skips those that it does not know.
     pub names: Vec<String>,
-    /// What is done.
+    /// The action.
     pub action: String,
     /// The error number, where the action gives one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -436,13 +436,13 @@ pub struct LinuxSyscall {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinuxSeccompArg {
-    /// Which argument, from 0.
+    /// The index of the argument, from 0.
     pub index: u32,
-    /// What it is compared with; for a masked comparison the mask.
+    /// The value that it is compared with; for a masked comparison the mask.
     pub value: u64,
-    /// For a masked comparison, what it is compared with.
+    /// For a masked comparison, the value that it is compared with.
     #[serde(default)]
     pub value_two: u64,
-    /// How.
+    /// The comparison operator.
     pub op: String,
 }

@@ -1,4 +1,4 @@
-//! A further process inside a running task: the main process of its stored spec with another command line.
+//! The process of an exec: the main process of the task's stored spec with another command line.
 
 use serde_json::{Map, Value, json};
 use switchyard_core::spec::ExecSpec;
@@ -6,14 +6,14 @@ use switchyard_core::{Error, Result};
 
 use crate::environment::{Environment, checked_command, checked_directory};
 
-/// The process of `exec`, for containerd's `Tasks.Exec` or `runc exec --process`, from `main`, the `process` of the
-/// task's spec.
+/// The process of `exec`, for containerd's `Tasks.Exec` or `runc exec --process`, from `main`, the `process`
+/// of the task's spec.
 ///
-/// User, capabilities, limits, profiles and labels stay those of the main process, also the fields that this crate does
-/// not know: a runtime takes such a process as it is and fills in nothing.
+/// User, capabilities, limits, profiles and labels stay those of the main process, as do fields that this
+/// crate does not know: a runtime uses such a process as it is and adds no defaults.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `command`, `cwd` or `env`; `Internal` if `main` is no process.
+/// `InvalidArgument`, naming `command`, `cwd` or `env`; `Internal` if `main` is not a process.
 pub fn exec_process(main: &Value, exec: &ExecSpec, warnings: &mut Vec<String>) -> Result<Value> {
     let ExecSpec { command, tty, size, stdin: _, env, cwd, drain: _ } = exec;
     let mut process: Map<String, Value> = main
@@ -29,7 +29,7 @@ pub fn exec_process(main: &Value, exec: &ExecSpec, warnings: &mut Vec<String>) -
     process.insert("args".to_owned(), checked_command("command", command.clone())?.into());
     process.insert("env".to_owned(), environment.into_lines().into());
     process.insert("terminal".to_owned(), (*tty).into());
-    // It is the size of the main process's terminal.
+    // This is the size of the main process's terminal.
     process.remove("consoleSize");
     if let Some((width, height)) = size.filter(|_| *tty) {
         process.insert("consoleSize".to_owned(), json!({ "height": height, "width": width }));

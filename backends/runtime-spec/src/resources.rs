@@ -1,4 +1,4 @@
-//! Limits of a cgroup, checked and put into the words of the OCI runtime spec.
+//! Limits of a cgroup, checked and converted to the OCI runtime spec.
 
 use switchyard_core::spec::{HugepageLimit, Resources};
 use switchyard_core::{Error, Result};
@@ -7,10 +7,10 @@ use crate::input::{CgroupDriver, CgroupVersion, Host};
 use crate::limits::oom_score_adj;
 use crate::oci::{LinuxCpu, LinuxHugepageLimit, LinuxMemory, LinuxPids, LinuxResources};
 
-/// The limits of a new task, or of an update of a running one; what was not asked for is absent.
+/// The limits of a new task, or of an update of a running one; limits that were not requested are absent.
 ///
-/// A limit that this node has no controller for is left out with a warning, as containerd does it. The device rules are
-/// not part of it, nor are limits on block devices: an update must not touch them.
+/// A limit for which this node has no controller is left out with a warning, as by containerd. Device rules
+/// and limits on block devices are not part of this: an update must not change them.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the field below `resources`; `Unimplemented` for swappiness on cgroup v2.
@@ -32,8 +32,9 @@ pub fn linux_resources(asked: &Resources, host: &Host, warnings: &mut Vec<String
     })
 }
 
-/// What says that there is no swap, where the group is a unit of systemd: runc writes a limit of none into the group without telling
-/// systemd, which puts its own back, no limit, when units are loaded anew. What is asked for by its file it does tell.
+/// The `unified` entry for a swap limit of 0 with the systemd driver. runc writes such a limit to the cgroup
+/// without setting the unit's property, so systemd resets it to no limit when units are reloaded; entries of
+/// `unified` runc does pass to systemd.
 fn no_swap_for_systemd(memory: Option<&LinuxMemory>, host: &Host) -> Option<(String, String)> {
     let none =
         memory.is_some_and(|memory| memory.swap.is_some_and(|swap| swap > 0) && memory.swap == memory.limit);
@@ -41,12 +42,14 @@ fn no_swap_for_systemd(memory: Option<&LinuxMemory>, host: &Host) -> Option<(Str
     (none && unit).then(|| ("memory.swap.max".to_owned(), "0".to_owned()))
 }
 
-/// Limits as this node puts them in force: those of [`linux_resources`], and the score that can be set.
+/// The limits that this node will enforce: those of [`linux_resources`], and the OOM score adjustment that
+/// can be set.
 ///
-/// What is left out or cut is told by a warning and is not among them, so that asking for them gives the same without one.
+/// What is left out or reduced is reported by a warning and is not in the result, so that a request for the
+/// result gives the same without warnings.
 ///
 /// # Errors
-/// Those of [`linux_resources`]; `InvalidArgument` for a score that nobody can have.
+/// Those of [`linux_resources`]; `InvalidArgument` for a score adjustment that is out of range.
 pub fn granted(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Result<Resources> {
     let made = linux_resources(asked, host, warnings)?;
     let score = asked.oom_score_adj.map(|score| oom_score_adj(score, host, warnings)).transpose()?;
@@ -89,7 +92,7 @@ fn cpu(asked: &Resources) -> Result<Option<LinuxCpu>> {
     Ok((cpu != LinuxCpu::default()).then_some(cpu))
 }
 
-/// A list of numbers and ranges, as `0-2,7`; an empty one asks for nothing.
+/// A list of numbers and ranges, for example `0-2,7`; an empty one requests nothing.
 fn cpu_list(field: &str, list: Option<&str>) -> Result<Option<String>> {
     let Some(list) = list.map(str::trim).filter(|list| !list.is_empty()) else { return Ok(None) };
     let number = |text: &str| {
@@ -142,7 +145,7 @@ fn memory(asked: &Resources, host: &Host, warnings: &mut Vec<String>) -> Result<
                 .push(format!("the swap limit of {swap} bytes is left out: this node does not account swap"));
             None
         }
-        // Memory and no word about swap means no swap: the sum is the memory alone.
+        // A memory limit without a swap limit means no swap: the sum equals the memory limit.
         (None, limit) if host.swap_accounting => limit,
         (swap, _) => swap,
     };
@@ -366,7 +369,7 @@ mod tests {
         assert_eq!(told(&unit, &own).as_deref(), Some("7"), "who names the file has it");
         assert_eq!(told(&Host { swap_accounting: false, ..unit.clone() }, &asked(100, None)), None);
         assert_eq!(told(&Host { cgroup_driver: CgroupDriver::Fs, ..unit.clone() }, &asked(100, None)), None);
-        // What a client hears of is what it has asked for.
+        // A client is told only what it has requested.
         assert!(granted(&asked(100, None), &unit, &mut Vec::new()).unwrap().unified.is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! The filter of system calls: the default one, or a profile file of the host.
+//! The seccomp filter of a task: the default one, or a profile file of the host.
 
 mod default;
 mod profile;
@@ -12,14 +12,14 @@ use crate::input::{Host, HostFs};
 use crate::oci::{Capabilities, LinuxSeccomp};
 use profile::{Profile, Setting};
 
-/// The largest profile file that is read, in bytes; real ones have some ten thousand.
+/// The largest profile file that is read, in bytes; usual ones have some ten thousand.
 pub const MAX_PROFILE_BYTES: u64 = 4 << 20;
 
 /// The filter of a task; a privileged one has none.
 ///
 /// # Errors
-/// `FailedPrecondition` for a profile file on a node that cannot filter; `InvalidArgument`, naming `security.seccomp`
-/// and the file, for one that cannot be read or says what nobody understands.
+/// `FailedPrecondition` for a profile file on a node that cannot filter; `InvalidArgument`, naming
+/// `security.seccomp` and the file, for one that cannot be read or is not valid.
 pub fn of_task(
     security: &Security,
     host: &Host,

@@ -1,10 +1,10 @@
-//! Checks of texts and paths that end up in a spec, which is JSON and goes to programs written in C.
+//! Checks texts and paths that become part of a spec, which is JSON and is read by programs written in C.
 
 use std::path::{Component, Path, PathBuf};
 
 use switchyard_core::{Error, Result};
 
-/// `text` if no NUL is in it, since the kernel would cut it there.
+/// Returns `text` if it contains no NUL, at which the kernel would cut it off.
 ///
 /// # Errors
 /// `InvalidArgument`, naming `field`.
@@ -15,7 +15,7 @@ pub fn without_nul<'a>(field: &str, text: &'a str) -> Result<&'a str> {
     Ok(text)
 }
 
-/// The path as text: a spec is JSON and can hold UTF-8 alone.
+/// The path as text: a spec is JSON and can only contain UTF-8.
 ///
 /// # Errors
 /// `InvalidArgument`, naming `field`.
@@ -26,16 +26,16 @@ pub fn utf8<'a>(field: &str, path: &'a Path) -> Result<&'a str> {
     without_nul(field, text)
 }
 
-/// The longest path that the kernel takes, in bytes, with room for what is put below it.
+/// The longest accepted path, in bytes: the kernel's limit, less room for names below it.
 const MAX_PATH: usize = 3800;
 
-/// The longest name of a file.
+/// The longest name of a file, in bytes.
 const MAX_NAME: usize = 255;
 
 /// An absolute path without `.`, doubled or trailing slashes.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `field`, for a path that is relative, not UTF-8 or goes up by `..`.
+/// `InvalidArgument`, naming `field`, for a path that is relative, too long, not UTF-8 or contains `..`.
 pub fn absolute(field: &str, path: &Path) -> Result<String> {
     let text = utf8(field, path)?;
     if !path.is_absolute() {
@@ -61,7 +61,7 @@ pub fn absolute(field: &str, path: &Path) -> Result<String> {
     utf8(field, &clean).map(str::to_owned)
 }
 
-/// How many names a clean absolute path has; the root has none.
+/// The number of components of a clean absolute path; 0 for the root.
 #[must_use]
 pub fn depth(path: &str) -> usize {
     path.split('/').filter(|part| !part.is_empty()).count()

@@ -1,4 +1,4 @@
-//! Limits on block devices and shares in them, by the numbers of devices.
+//! Limits and weights of block devices, by device number.
 
 use std::path::Path;
 
@@ -9,19 +9,20 @@ use crate::input::{DeviceInfo, Host, HostFs, HostNode};
 use crate::oci::{LinuxBlockIo, LinuxThrottle, LinuxWeight};
 use crate::text;
 
-/// Shares that every kernel with shares takes.
+/// The weights that every kernel with I/O weights accepts.
 const WEIGHTS: std::ops::RangeInclusive<u16> = 10..=1000;
 
-/// The limits and shares of a spec; `None` without any. Of two for one device and use the later counts.
+/// The limits and weights of a spec; `None` if there are none. Of two limits for the same device and
+/// operation the later applies.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `throttles` or `blkio_weight`, for a path that is missing or no block device, and for a number that cannot
-/// be; `Unimplemented` for shares where the kernel has none.
+/// `InvalidArgument`, naming `throttles` or `blkio_weight`, for a path that does not exist or is not a block
+/// device, and for a number out of range; `Unimplemented` for weights if the kernel has none.
 pub fn block_io(task: &TaskSpec, host: &Host, fs: &dyn HostFs) -> Result<Option<LinuxBlockIo>> {
     let mut limits = throttles(&task.throttles, fs)?;
     if !task.io_weights.is_empty() && !host.io_weights {
         return Err(Error::unimplemented(
-            "blkio_weight: is not supported: this kernel weighs the use of block devices neither by bfq nor by io.cost",
+            "blkio_weight: is not supported: this kernel has I/O weights neither by bfq nor by io.cost",
         ));
     }
     for IoWeight { device, weight } in &task.io_weights {
@@ -40,10 +41,11 @@ pub fn block_io(task: &TaskSpec, host: &Host, fs: &dyn HostFs) -> Result<Option<
     Ok((limits != LinuxBlockIo::default()).then_some(limits))
 }
 
-/// The limits alone, of a new task or of one that is there.
+/// Only the limits, of a new task or for an update.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `throttles`, for a path that is missing or no block device, and for a rate of 0.
+/// `InvalidArgument`, naming `throttles`, for a path that does not exist or is not a block device, and for a
+/// rate of 0.
 pub fn throttles(asked: &[Throttle], fs: &dyn HostFs) -> Result<LinuxBlockIo> {
     let mut limits = LinuxBlockIo::default();
     for Throttle { device, what, rate } in asked {

@@ -17,16 +17,16 @@ mod accounts;
 
 use accounts::{GroupQuery, find_account, find_groups};
 
-/// The largest `/etc/passwd` or `/etc/group` that is read if nobody says otherwise, in bytes.
+/// The largest `/etc/passwd` or `/etc/group` that is read by default, in bytes.
 pub const MAX_FILE_BYTES: u64 = 10 << 20;
 
-/// As many groups as Linux lets a process have.
+/// The most groups that Linux allows for a process.
 const MAX_GROUPS: usize = 65_536;
 
-/// How often a lookup is tried again that met a rename meanwhile.
+/// How many times a lookup is retried that was disturbed by a rename.
 const OPEN_ATTEMPTS: u32 = 16;
 
-/// Who a task runs as, in numbers.
+/// The numeric ids that a task runs as.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResolvedUser {
     /// User.
@@ -38,18 +38,19 @@ pub struct ResolvedUser {
 }
 
 impl ResolvedUser {
-    /// The user in the words of the runtime spec.
+    /// The user in the form of the runtime spec.
     #[must_use]
     pub fn to_oci(&self) -> oci::User {
         oci::User { uid: self.uid, gid: self.gid, additional_gids: self.additional_gids.clone() }
     }
 }
 
-/// Whether the image's files have a say, so that its root file system must be there to resolve the user.
+/// Whether the image's account files are needed, so that its root file system must be mounted to resolve the
+/// user.
 #[must_use]
 pub fn needs_rootfs(spec: &UserSpec, image_user: &str) -> bool {
     match (&parse_user(spec, image_user), spec.policy) {
-        // The files may hold groups of the user.
+        // The files may have groups of the user.
         (_, GroupPolicy::Merge) => true,
         (_, GroupPolicy::Strict) if !spec.named.is_empty() => true,
         (Ok(wanted), GroupPolicy::Strict) => {
@@ -60,16 +61,16 @@ pub fn needs_rootfs(spec: &UserSpec, image_user: &str) -> bool {
     }
 }
 
-/// What is in the files of an image that say who its users are; for files that are small.
+/// The contents of an image's account files, for small files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Accounts {
-    /// What is in `/etc/passwd`.
+    /// The contents of `/etc/passwd`.
     pub passwd: Vec<u8>,
-    /// What is in `/etc/group`.
+    /// The contents of `/etc/group`.
     pub group: Vec<u8>,
 }
 
-/// The same files, open and of any length that is allowed.
+/// The open account files of an image, of any allowed size.
 #[derive(Debug)]
 pub struct AccountFiles {
     passwd: Option<File>,
@@ -78,8 +79,8 @@ pub struct AccountFiles {
 }
 
 impl AccountFiles {
-    /// Opens them in an image whose root file system is at `rootfs`. No link in it leads out; a file that is missing counts as empty.
-    /// Blocks on the file system.
+    /// Opens the account files of the image whose root file system is at `rootfs`. Symlinks cannot lead out
+    /// of it; a missing file counts as empty. Blocks on the file system.
     ///
     /// # Errors
     /// `FailedPrecondition` for a file of the image that cannot be read, or is larger than `limit` bytes.
@@ -104,20 +105,20 @@ impl AccountFiles {
         Ok(Self { passwd, group, bytes })
     }
 
-    /// How large they are together, in bytes.
+    /// Their total size, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reads them whole. Blocks on the file system.
+    /// Reads both files completely. Blocks on the file system.
     ///
     /// # Errors
     /// `FailedPrecondition` for a file that cannot be read.
     pub fn read(self) -> Result<Accounts> {
         let read = |name: &str, file: Option<File>| {
             let mut bytes = Vec::new();
-            // No more than it was opened for.
+            // No more than the limit when it was opened, even if the file has grown.
             let mut file = file.map(|file| file.take(self.bytes));
             match file.as_mut().map(|file| file.read_to_end(&mut bytes)).transpose() {
                 Ok(_) => Ok(bytes),
@@ -127,7 +128,7 @@ impl AccountFiles {
         Ok(Accounts { passwd: read(PASSWD, self.passwd)?, group: read(GROUP, self.group)? })
     }
 
-    /// As [`resolve`], with no more of them in memory than a field. Blocks on the file system.
+    /// As [`resolve`], but streams the files, with at most one field in memory. Blocks on the file system.
     ///
     /// # Errors
     /// Those of [`resolve`]; `FailedPrecondition` for a file that cannot be read.
@@ -145,7 +146,7 @@ impl AccountFiles {
 const PASSWD: &str = "etc/passwd";
 const GROUP: &str = "etc/group";
 
-/// Read at once, in bytes.
+/// The size of the read buffer, in bytes.
 const BUFFER: usize = 64 << 10;
 
 /// Resolves the user with the account files of its image; they may be empty where [`needs_rootfs`] says so.
@@ -153,7 +154,7 @@ const BUFFER: usize = 64 << 10;
 /// - A number that `/etc/passwd` does not have keeps group 0; a name that it does not have is an error.
 /// - With [`GroupPolicy::Merge`] the user gets the groups in which `/etc/group` names it, with
 ///   [`GroupPolicy::Strict`] only those of the request.
-/// - Lines that are malformed are passed over.
+/// - Malformed lines are skipped.
 ///
 /// # Errors
 /// `InvalidArgument`, naming `user`.
@@ -226,7 +227,7 @@ fn unreadable(name: &str, fault: io::Error) -> Error {
     Error::failed_precondition(format!("/{name} of the image cannot be read")).with_source(fault)
 }
 
-/// A user or group as it is written.
+/// A user or group as it is written: a number or a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Id {
     Number(u32),
@@ -238,7 +239,7 @@ struct UserQuery {
     group: Option<Id>,
 }
 
-/// What the request, or else the image, says; without a word it is root.
+/// The user of the request, or else of the image, or else root.
 fn parse_user(spec: &UserSpec, image_user: &str) -> Result<UserQuery> {
     let text = match &spec.user {
         Some(UserRef::Uid(u32::MAX)) => {
@@ -254,7 +255,7 @@ fn parse_user(spec: &UserSpec, image_user: &str) -> Result<UserQuery> {
     Ok(UserQuery { user, group })
 }
 
-/// A text of digits is a number, which must be one that Linux can have; all else is a name.
+/// A text of digits is a number, which must be valid on Linux; anything else is a name.
 fn id(text: &str) -> Result<Id> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(Id::Name(text.to_owned()));
@@ -266,11 +267,12 @@ fn id(text: &str) -> Result<Id> {
     }
 }
 
-/// A regular file below `rootfs`, every link taken as inside it, and its size in bytes; `None` if there is none.
+/// Opens a regular file below `rootfs`, with all symlinks resolved inside `rootfs`; also returns its size in
+/// bytes. `None` if there is none.
 fn open_in_root(rootfs: &Path, path: &Path) -> io::Result<Option<(File, u64)>> {
     let root = open(rootfs, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     let Some(place) = place_in_root(&root, path)? else { return Ok(None) };
-    // The image may have put a device or a FIFO there: look before it is opened for reading.
+    // The image may have a device or a FIFO there: its type is checked before it is opened for reading.
     let link = format!("/proc/self/fd/{}", place.as_raw_fd());
     let found = std::fs::metadata(&link)?;
     if !found.is_file() {
@@ -279,11 +281,11 @@ fn open_in_root(rootfs: &Path, path: &Path) -> io::Result<Option<(File, u64)>> {
     Ok(Some((File::open(link)?, found.len())))
 }
 
-/// The directory that `path` leads to below `rootfs`, every link taken as inside it, relative to `rootfs`; `None` if there is none.
-/// Blocks on the file system.
+/// The directory that `path` names below `rootfs`, with all symlinks resolved inside `rootfs`, relative to
+/// `rootfs`; `None` if there is none. Blocks on the file system.
 ///
 /// # Errors
-/// What the file system says.
+/// Those of the file system.
 pub fn directory_in_root(rootfs: &Path, path: &Path) -> io::Result<Option<PathBuf>> {
     let root = open(rootfs, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     let Some(place) = place_in_root(&root, path)? else { return Ok(None) };
@@ -291,7 +293,7 @@ pub fn directory_in_root(rootfs: &Path, path: &Path) -> io::Result<Option<PathBu
     if !std::fs::metadata(format!("/proc/self/fd/{}", place.as_raw_fd()))?.is_dir() {
         return Ok(None);
     }
-    // The kernel has kept the way inside; both names are as it sees them now.
+    // The kernel resolved the path inside the root; both links give current names.
     Ok(link(&place)?.strip_prefix(link(&root)?).ok().map(Path::to_path_buf))
 }
 
@@ -303,7 +305,8 @@ fn place_in_root(root: &OwnedFd, path: &Path) -> io::Result<Option<OwnedFd>> {
         match openat2(root, path, how) {
             Ok(place) => return Ok(Some(place)),
             Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
-            // Somebody renamed a directory on the way, and the kernel cannot tell whether it went out of the root.
+            // A directory of the path was renamed meanwhile, and the kernel cannot tell whether it is still
+            // inside the root.
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }

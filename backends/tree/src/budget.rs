@@ -1,4 +1,4 @@
-//! How much a copy may take.
+//! How much space a copy may use.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,10 +7,10 @@ use rustix::fs::fstatvfs;
 
 use crate::error::Error;
 
-/// What is counted for a file or directory besides its content, and the unit in which content takes space.
+/// The unit in which contents and directories are accounted, in bytes.
 const BLOCK: u64 = 4096;
 
-/// The bytes and inodes that copies may still take. Several copies can have one in common.
+/// The bytes and inodes that copies may still use. Several copies can share one budget.
 #[derive(Debug, Clone)]
 pub struct Budget {
     bytes: Share,
@@ -30,7 +30,7 @@ impl Share {
         Self { most, left: most }
     }
 
-    /// Takes so many; `None` if there are not as many.
+    /// Takes `number`; `None` if fewer are left.
     fn take(&mut self, number: u64) -> Option<()> {
         self.left = self.left.checked_sub(number)?;
         Some(())
@@ -40,31 +40,31 @@ impl Share {
 // === impl Budget ===
 
 impl Budget {
-    /// So many bytes, in whole blocks, and inodes.
+    /// A budget of so many bytes, accounted in whole blocks, and inodes.
     #[must_use]
     pub const fn new(bytes: u64, inodes: u64) -> Self {
         Self { bytes: Share::new(bytes), inodes: Share::new(inodes) }
     }
 
-    /// So many percent of the bytes and inodes that are free on the disk of `dir` now.
+    /// A budget of so many percent of the bytes and inodes that are free now on the disk of `dir`.
     ///
     /// # Errors
-    /// The disk cannot be asked.
+    /// If the free space cannot be read.
     pub fn of_free(dir: impl AsFd, percent: u64) -> io::Result<Self> {
         let disk = fstatvfs(dir)?;
         let part = |free: u64| free / 100 * percent;
-        // A file system that counts no inodes has as many as it needs.
+        // A file system that allocates inodes dynamically reports 0.
         let inodes = if disk.f_files == 0 { u64::MAX } else { part(disk.f_ffree) };
         Ok(Self::new(part(disk.f_bfree.saturating_mul(disk.f_frsize)), inodes))
     }
 
-    /// Counts a new file, directory or link.
+    /// Takes an inode, for a new file, directory or link.
     pub(crate) fn take_inode(&mut self) -> Result<(), Error> {
         let too_large = Error::TooLarge { unit: "inodes", most: self.inodes.most };
         self.inodes.take(1).ok_or(too_large)
     }
 
-    /// Counts content.
+    /// Takes bytes, for contents, rounded up to whole blocks.
     pub(crate) fn take_bytes(&mut self, bytes: u64) -> Result<(), Error> {
         let too_large = Error::TooLarge { unit: "bytes", most: self.bytes.most };
         self.bytes.take(bytes.div_ceil(BLOCK).saturating_mul(BLOCK)).ok_or(too_large)

@@ -1,34 +1,36 @@
-//! The flag that stops a walk.
+//! The flag that cancels a walk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::error::Error;
 
-/// Stops a walk that runs on another thread. Clones are the same flag.
+/// Cancels a walk that runs on another thread. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel {
     is_cancelled: Arc<AtomicBool>,
-    /// How many entries are left until the walk ends; `None` for any number.
+    /// How many entries may still be visited; `None` for any number.
     left: Option<Arc<AtomicU32>>,
 }
 
 // === impl Cancel ===
 
 impl Cancel {
-    /// Has the walk end with [`Error::Cancelled`] before its next entry. What it did so far stays done.
+    /// Makes the walk end with [`Error::Cancelled`] before its next entry. What it has done so far stays.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// The same flag, for a walk that ends with [`Error::Cancelled`] after about this many entries as well.
+    /// The same flag, for a walk that also ends with [`Error::Cancelled`] after about this many entries.
     #[must_use]
     pub fn after(&self, entries: u32) -> Self {
         Self { is_cancelled: Arc::clone(&self.is_cancelled), left: Some(Arc::new(AtomicU32::new(entries))) }
     }
 
+    /// Counts an entry.
+    ///
     /// # Errors
-    /// [`Error::Cancelled`] if it is, or if there is no entry left.
+    /// [`Error::Cancelled`] if the flag is set, or no more entries may be visited.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let next = |left: u32| left.checked_sub(1);
         let is_used_up = self

@@ -1,4 +1,4 @@
-//! Copying a tree.
+//! Copies a tree.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -19,22 +19,26 @@ use crate::dir::{self, Id};
 use crate::error::{Error, Place};
 use crate::xattrs::Xattrs;
 
-/// What a copy came to.
+/// The result of a copy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CopyReport {
-    /// Extended attributes that the file system of the copy does not hold. They are left out.
+    /// The number of extended attributes that were left out because the file system of the copy does not
+    /// support them.
     pub refused_attributes: u64,
 }
 
-/// Copies all that is in the directory `from` into `to`, which is empty, and gives `to` the attributes of `from`.
+/// Copies the contents of the directory `from` into the empty directory `to`, and gives `to` the attributes
+/// of `from`.
 ///
-/// As containerd and Docker fill their volumes: owners, permissions, times and extended attributes (`user.`, `trusted.` and `security.`,
-/// so capabilities, too) are copied, several names of one file stay that, links are copied as links, and devices, FIFOs and sockets are made
-/// anew. Holes in files stay holes. `from` must not be changed meanwhile, and `to` must be seen by nobody else.
+/// As containerd and Docker fill their volumes: owners, permissions, times and extended attributes (`user.`,
+/// `trusted.` and `security.`, so capabilities, too) are copied, hard links stay hard links, symlinks are
+/// copied as symlinks, and devices, FIFOs and sockets are created anew. Holes in files stay holes. `from`
+/// must not be changed meanwhile, and no other process may use `to`.
 ///
 /// # Errors
-/// [`Error::TooLarge`] when `budget` is used up, [`Error::Cancelled`], [`Error::Mounted`], [`Error::Changing`] when `from` is changed,
-/// [`Error::Io`]. What is in `to` then is a part of the copy, to be removed.
+/// [`Error::TooLarge`] when `budget` is used up, [`Error::Cancelled`], [`Error::Mounted`],
+/// [`Error::Changing`] when `from` is changed, [`Error::Io`]. `to` contains a part of the copy then, which
+/// the caller is to remove.
 pub fn copy(
     from: impl AsFd,
     to: impl AsFd,
@@ -47,7 +51,7 @@ pub fn copy(
         levels: Vec::new(),
         open: VecDeque::new(),
         root: reopened(to)?,
-        links_name: free_name(from).map_err(Error::io("look for", c".links", 0))?,
+        links_name: free_name(from).map_err(Error::io("stat", c".links", 0))?,
         links: None,
         contents: Contents::new(),
         xattrs: Xattrs::new(),
@@ -59,12 +63,12 @@ pub fn copy(
     Ok(CopyReport { refused_attributes: copying.xattrs.refused })
 }
 
-/// The same directory with a position of its own.
+/// The same directory, opened again, with a read position of its own.
 fn reopened(dir: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
     dir::enter(dir, c".").map_err(Error::io("open", c".", 0))
 }
 
-/// A name that nothing in this directory has, for the one that holds files with several names until the copy is done.
+/// An unused name in this directory, for the directory that has hard links to files until the copy is done.
 fn free_name(dir: impl AsFd) -> Result<CString, Errno> {
     let mut name = b".links".to_vec();
     loop {
@@ -77,15 +81,15 @@ fn free_name(dir: impl AsFd) -> Result<CString, Errno> {
     }
 }
 
-/// Two directories that are open: the one that is copied, and its copy.
+/// An open directory and its open copy.
 struct OpenPair {
     from: Dir,
     to: OwnedFd,
-    /// Where the reading of `from` goes on.
+    /// The position at which reading `from` continues.
     offset: i64,
 }
 
-/// What is kept of two directories while they are closed.
+/// What is remembered of a directory and its copy, so that they can be closed meanwhile.
 struct ClosedPair {
     from: Id,
     to: Id,
@@ -93,14 +97,15 @@ struct ClosedPair {
 }
 
 struct Copying<'c> {
-    /// The directories from the top of the tree to where it is.
+    /// The directories from the top of the tree to the current one.
     levels: Vec<ClosedPair>,
-    /// The deepest of them.
+    /// The deepest of them, at most [`OPEN_LEVELS`].
     open: VecDeque<OpenPair>,
     root: OwnedFd,
     links_name: CString,
-    /// The directory, in the copy, in which each file with several names has one after its number: the copy of its other names are links to
-    /// that. So nothing of them is kept in memory.
+    /// A temporary directory in the copy, in which each file with several hard links has a link named after
+    /// its inode. The further names of such a file are linked to that, so that no table of them is kept in
+    /// memory.
     links: Option<OwnedFd>,
     contents: Contents,
     xattrs: Xattrs,
@@ -130,8 +135,7 @@ impl Copying<'_> {
     fn entry(&mut self, name: &CStr, depth: usize) -> Result<(), Error> {
         let Some(level) = self.open.back() else { return Ok(()) };
         let from = level.from.fd().map_err(Error::io("read", name, depth))?;
-        let seen =
-            statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(Error::io("look at", name, depth))?;
+        let seen = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(Error::io("stat", name, depth))?;
         self.budget.take_inode()?;
         if FileType::from_raw_mode(seen.st_mode) == FileType::Directory {
             return self.go_down(name, depth);
@@ -150,7 +154,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Copies what is no directory, with its attributes.
+    /// Copies an entry that is not a directory, with its attributes.
     fn file(&mut self, name: &CStr, seen: &Stat) -> Result<(), Fault> {
         let Some(OpenPair { from, to, .. }) = self.open.back() else { return Ok(()) };
         let from = from.fd()?;
@@ -181,25 +185,26 @@ impl Copying<'_> {
         let (uid, gid) = owner(seen);
         chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         if kind != FileType::Symlink {
-            // What is there is no link: it was just made.
+            // The target was just created and is not a symlink, so following symlinks is harmless.
             chmodat(to, name, mode(seen), AtFlags::empty())?;
         }
         self.xattrs.copy_named(from, to, name)?;
         Ok(utimensat(to, name, &times(seen), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Makes a further name of a file that was copied already; `false` if it was not.
+    /// Links a further name to a file that was copied already; `false` if it was not.
     fn link(&self, name: &CStr, seen: &Stat) -> Result<bool, Errno> {
         let (Some(links), Some(level)) = (&self.links, self.open.back()) else { return Ok(false) };
         match linkat(links, key(seen), &level.to, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
-            // Some file systems have more names for a file than others: those that are too many are of one more copy.
+            // The file system of the copy may allow fewer hard links: the names beyond that are linked to one
+            // more copy.
             Err(Errno::NOENT | Errno::MLINK) => Ok(false),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Has the next names of this file link to what was just copied.
+    /// Registers the file that was just copied, so that its further names are linked to it.
     fn register_hard_link(&mut self, name: &CStr, seen: &Stat) -> Result<(), Errno> {
         let Some(level) = self.open.back() else { return Ok(()) };
         let links = match &mut self.links {
@@ -232,7 +237,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    /// Makes a directory and goes on in it.
+    /// Creates the copy of a directory and continues in it.
     fn go_down(&mut self, name: &CStr, depth: usize) -> Result<(), Error> {
         let Some(OpenPair { from, to, .. }) = self.open.back() else { return Ok(()) };
         self.budget.take_bytes(1)?;
@@ -248,7 +253,7 @@ impl Copying<'_> {
         }
     }
 
-    /// Leaves the deepest directory: all that is in it is copied, and so are its attributes now.
+    /// Leaves the deepest directory, whose entries are all copied, and copies its attributes.
     fn go_up(&mut self) -> Result<(), Error> {
         let (Some(_), Some(level)) = (self.levels.pop(), self.open.pop_back()) else { return Ok(()) };
         let depth = self.levels.len();
@@ -260,7 +265,7 @@ impl Copying<'_> {
         }
         let failed = |doing| Error::io(doing, c"a directory", depth);
         let from = level.from.fd().map_err(failed("read"))?;
-        let seen = fstat(from).map_err(failed("look at"))?;
+        let seen = fstat(from).map_err(failed("stat"))?;
         copy_attributes(from, &level.to, &seen, &mut self.xattrs)
             .map_err(failed("copy the attributes of"))?;
         let (Some(above), None) = (self.levels.last(), self.open.back()) else { return Ok(()) };
@@ -271,13 +276,13 @@ impl Copying<'_> {
             return Err(Error::Changing);
         }
         let mut from = Dir::new(source).map_err(failed("go up from"))?;
-        from.seek(above.offset).map_err(failed("go on above"))?;
+        from.seek(above.offset).map_err(failed("continue in the parent of"))?;
         self.open.push_back(OpenPair { from, to: target, offset: above.offset });
         Ok(())
     }
 }
 
-/// The name under which a file with several names is kept.
+/// The name of a file's link in the temporary directory.
 fn key(seen: &Stat) -> String {
     format!("{:x}-{:x}", seen.st_dev, seen.st_ino)
 }
@@ -301,7 +306,8 @@ fn times(seen: &Stat) -> Timestamps {
     }
 }
 
-/// Gives an open file or directory the attributes of another. A change of the owner takes others away: it is the first.
+/// Gives an open file or directory the attributes of another. The owner is changed first, since that clears
+/// other attributes.
 fn copy_attributes(from: impl AsFd, to: impl AsFd, seen: &Stat, xattrs: &mut Xattrs) -> Result<(), Errno> {
     let (uid, gid) = owner(seen);
     fchown(&to, Some(uid), Some(gid))?;

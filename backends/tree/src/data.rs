@@ -1,4 +1,4 @@
-//! The content of files that are copied: what is there, and not the holes in it.
+//! Copies the contents of files, without their holes.
 
 use std::os::fd::AsFd;
 
@@ -9,19 +9,19 @@ use crate::budget::Budget;
 use crate::cancel::Cancel;
 use crate::error::Error;
 
-/// How much is copied between two looks at whether the copy is cancelled.
+/// How much is copied between two checks for cancellation, in bytes.
 const PIECE: u64 = 1 << 20;
-/// What is read at once where the kernel does not copy.
+/// The buffer size for copying by read and write, in bytes.
 const BUFFER: usize = 128 << 10;
 
-/// Copies content, in the kernel as long as that works.
+/// Copies contents, with `copy_file_range` as long as that works.
 #[derive(Debug)]
 pub(crate) struct Contents {
-    /// For reading and writing, once the kernel has refused to copy.
+    /// The buffer for reading and writing, once `copy_file_range` has failed.
     buffer: Option<Vec<u8>>,
 }
 
-/// Why content is not copied.
+/// Why contents could not be copied.
 pub(crate) enum Fault {
     Kernel(Errno),
     Other(Error),
@@ -44,7 +44,7 @@ impl Contents {
         Self { buffer: None }
     }
 
-    /// Copies the first `size` bytes of a file to one that is empty. Its holes stay holes.
+    /// Copies the first `size` bytes of a file to an empty one. Holes stay holes.
     pub(crate) fn copy(
         &mut self,
         from: impl AsFd,
@@ -59,9 +59,9 @@ impl Contents {
         while at < size {
             let data = match seek(from, SeekFrom::Data(at)) {
                 Ok(data) => data,
-                // Nothing but a hole up to the end.
+                // There is only a hole up to the end.
                 Err(Errno::NXIO) => break,
-                // A file system that does not know of holes.
+                // The file system does not support holes.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
                 Err(errno) => return Err(errno.into()),
             };
@@ -80,7 +80,7 @@ impl Contents {
                 cancel.check()?;
                 let copied = self.piece(from, to, at, PIECE.min(end - at))?;
                 if copied == 0 {
-                    // It has become shorter.
+                    // The file has become shorter.
                     break;
                 }
                 at += copied;
@@ -90,7 +90,7 @@ impl Contents {
         Ok(ftruncate(to, size)?)
     }
 
-    /// Copies a part of what is at an offset, and says how much.
+    /// Copies up to `length` bytes at an offset, and returns how many.
     fn piece(&mut self, from: impl AsFd, to: impl AsFd, at: u64, length: u64) -> Result<u64, Errno> {
         if self.buffer.is_none() {
             let mut read = at;

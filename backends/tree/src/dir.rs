@@ -1,4 +1,4 @@
-//! Directories by descriptor, and the ways from one to the next.
+//! Opens directories by descriptor, one from another.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,10 +8,10 @@ use std::path::{Component, Path};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 
-/// A directory is opened to be read, and only if it is one.
+/// The flags for opening a directory for reading; other files and symlinks are refused.
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Which directory it is, whatever its name.
+/// The identity of a directory, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Id {
     device: u64,
@@ -25,7 +25,8 @@ impl Id {
     }
 }
 
-/// Opens a directory by a path that nobody else can change: only its last name may be no symbolic link.
+/// Opens a directory by a path that only trusted processes can change: symlinks are followed, except for the
+/// last component.
 ///
 /// # Errors
 /// The kernel's.
@@ -33,10 +34,11 @@ pub fn open(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, FLAGS, Mode::empty())?)
 }
 
-/// The directory at `path` below `dir`, with no symbolic link on the way there; `None` if there is none.
+/// Opens the directory at `path` below `dir` without following symlinks; `None` if it does not exist, or a
+/// component is a symlink or not a directory.
 ///
 /// # Errors
-/// `InvalidInput` for a path that goes up by `..`; the kernel's.
+/// `InvalidInput` for a path that contains `..`; the kernel's.
 pub fn open_below(dir: impl AsFd, path: &Path) -> io::Result<Option<OwnedFd>> {
     let mut found = openat(dir, c".", FLAGS, Mode::empty())?;
     for part in path.components() {
@@ -44,7 +46,7 @@ pub fn open_below(dir: impl AsFd, path: &Path) -> io::Result<Option<OwnedFd>> {
             Component::RootDir | Component::CurDir => continue,
             Component::Normal(name) => name,
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path goes up"));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path contains `..`"));
             }
         };
         found = match openat(&found, name, FLAGS, Mode::empty()) {
@@ -56,13 +58,13 @@ pub fn open_below(dir: impl AsFd, path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(Some(found))
 }
 
-/// Opens the directory `name` in `dir`, or with `..` the one above.
+/// Opens the directory `name` in `dir`, or the parent for `..`.
 ///
 /// # Errors
 /// `EXDEV` if something is mounted there.
 pub(crate) fn enter(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     match openat2(&dir, name, FLAGS, Mode::empty(), ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS) {
-        // A kernel before 5.6, or a filter that does not know the call.
+        // A kernel before 5.6, or a seccomp filter that does not know `openat2`.
         Err(Errno::NOSYS | Errno::PERM) => {
             let device = fstat(&dir)?.st_dev;
             let found = openat(dir, name, FLAGS, Mode::empty())?;

@@ -1,4 +1,4 @@
-//! What can go wrong with a tree.
+//! The errors of walks over trees.
 
 use std::ffi::{CStr, OsStr};
 use std::fmt;
@@ -10,41 +10,43 @@ use rustix::io::Errno;
 /// Why a walk ended early. What was removed or copied until then stays so.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// [`crate::Cancel::cancel`] was called, or as many entries as [`crate::Cancel::after`] says were seen.
+    /// [`crate::Cancel::cancel`] was called, or as many entries as [`crate::Cancel::after`] allows were
+    /// visited.
     #[error("cancelled")]
     Cancelled,
     /// A file system or a directory is mounted in the tree. It is not entered.
     #[error("something is mounted at {0}: unmount it first")]
     Mounted(Place),
-    /// Others move directories, or make new entries, faster than these can be removed.
-    #[error("it is changed by others all the time: end what writes there first")]
+    /// Other processes move directories, or create entries faster than they can be removed.
+    #[error("other processes keep changing it: end the processes that write there first")]
     Changing,
-    /// The copy would take more than it may.
+    /// The copy would exceed its budget.
     #[error("it takes more than {most} {unit}")]
     TooLarge {
         /// Bytes or inodes.
         unit: &'static str,
-        /// How many of them the copy may take.
+        /// The budget.
         most: u64,
     },
     /// The kernel refused an operation.
     #[error("{doing} {place}")]
     Io {
-        /// What was done, as a verb.
+        /// The operation, as a verb.
         doing: &'static str,
-        /// With what.
+        /// The entry.
         place: Place,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// An entry of a tree, for people: a path may be megabytes long, so it is the last name of it, and how deep that is.
+/// An entry of a tree, for messages. A path may be megabytes long, so this is only its last name and its
+/// depth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Its name.
     pub name: Vec<u8>,
-    /// How many directories it is below the top of the tree.
+    /// The number of directories between it and the top of the tree.
     pub depth: usize,
 }
 
@@ -74,7 +76,7 @@ impl Error {
         move |errno| Self::Io { doing, place: Place::new(name, depth), source: errno.into() }
     }
 
-    /// Whether there is no space left, or a quota is used up, or the copy is too large.
+    /// Whether the disk is full, a quota is exhausted, or the copy is too large.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {

@@ -1,13 +1,15 @@
 //! Removes and copies directory trees that were written by containers, or that come from images.
 //!
-//! Whoever writes such a tree chooses its depth, its names and its size, and may change it meanwhile. So every walk here
+//! Containers choose the depth, names and size of such a tree, and may change it during the walk. So every
+//! walk here
 //!
 //! - is a loop, not a recursion: its stack does not grow with the depth of the tree,
-//! - holds a bounded number of descriptors, whatever the depth, and for each further level a device and an inode number,
-//! - goes from one directory to the next by a single name, beneath an open descriptor, and follows no symbolic link. It goes up by `..`,
-//!   and checks that this is the directory it came from. No path is put together, so none is too long,
-//! - does not enter what is mounted in the tree,
-//! - asks before each entry whether it is cancelled.
+//! - keeps a bounded number of descriptors open, whatever the depth, and for each further level remembers a
+//!   device and an inode number,
+//! - opens each directory by a single name relative to an open descriptor, and follows no symlink. It goes up
+//!   by `..`, and checks that this is the directory it came from. It builds no paths, so none is too long,
+//! - does not enter file systems that are mounted in the tree,
+//! - checks before each entry whether it is cancelled.
 //!
 //! All functions block.
 

@@ -1,4 +1,4 @@
-//! Removing a tree.
+//! Removes a tree.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -14,16 +14,17 @@ use crate::dir::{self, Id};
 use crate::error::{Error, Place};
 use crate::{OPEN_LEVELS, open};
 
-/// How often it is begun anew, with a directory that was filled or moved by others after all in it had been removed.
+/// How many times a removal starts again because others filled or moved a directory after its entries had
+/// been removed.
 const MOST_REPEATS: u32 = 1000;
 
-/// Removes what is at `path`: a directory with all that is in it, or a file. Idempotent: what is not there is removed.
+/// Removes a directory with everything in it, or a file. Idempotent: succeeds if `path` does not exist.
 ///
-/// `path` itself must be one that nobody else can change: only what is below is somebody else's.
+/// Only trusted processes may be able to change `path` itself; what is below it may be changed by containers.
 ///
 /// # Errors
-/// [`Error::Cancelled`], [`Error::Mounted`], [`Error::Changing`], [`Error::Io`]; the rest of the tree is still there then, and the next
-/// call goes on with it.
+/// [`Error::Cancelled`], [`Error::Mounted`], [`Error::Changing`], [`Error::Io`]; a part of the tree remains
+/// then, and the next call continues with it.
 pub fn remove(path: &Path, cancel: &Cancel) -> Result<(), Error> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::io("remove", c"/", 0)(Errno::INVAL));
@@ -40,7 +41,7 @@ pub fn remove(path: &Path, cancel: &Cancel) -> Result<(), Error> {
     remove_at(&above, &name, cancel)
 }
 
-/// Removes all that is in a directory, and leaves it. Idempotent.
+/// Removes everything in a directory, but not the directory itself. Idempotent.
 ///
 /// # Errors
 /// As [`remove`].
@@ -57,7 +58,7 @@ pub fn empty(dir: impl AsFd, cancel: &Cancel) -> Result<(), Error> {
     }
 }
 
-/// As [`remove`], of what has this name in a directory.
+/// As [`remove`], for the entry with this name in a directory.
 pub(crate) fn remove_at(above: impl AsFd, name: &CStr, cancel: &Cancel) -> Result<(), Error> {
     let mut repeats = 0;
     loop {
@@ -78,15 +79,15 @@ pub(crate) fn remove_at(above: impl AsFd, name: &CStr, cancel: &Cancel) -> Resul
     }
 }
 
-/// What came of trying to remove an entry at once.
+/// The result of trying to remove an entry with a single call.
 enum UnlinkOutcome {
-    /// It is not there any more.
+    /// It does not exist any more.
     Gone,
-    /// It is a directory with something in it.
+    /// It is a directory that is not empty.
     NotEmpty,
 }
 
-/// Removes an entry, unless it is a directory with something in it.
+/// Removes an entry, unless it is a directory that is not empty.
 fn unlink(dir: impl AsFd, name: &CStr, depth: usize) -> Result<UnlinkOutcome, Error> {
     match unlinkat(&dir, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(UnlinkOutcome::Gone),
@@ -97,7 +98,7 @@ fn unlink(dir: impl AsFd, name: &CStr, depth: usize) -> Result<UnlinkOutcome, Er
     }
 }
 
-/// As [`unlink`], of what is no directory as far as is known.
+/// As [`unlink`], for an entry that is not a directory as far as is known.
 fn unlink_file(dir: impl AsFd, name: &CStr, depth: usize) -> Result<UnlinkOutcome, Error> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(UnlinkOutcome::Gone),
@@ -116,12 +117,12 @@ struct OpenDir {
     last: Option<Id>,
 }
 
-/// A removal under way.
+/// A removal in progress.
 struct Removal<'c> {
-    /// The directories from the top of the tree to where it is.
+    /// The directories from the top of the tree to the current one.
     levels: Vec<Id>,
-    /// The deepest of them, open. One that was closed is opened again by `..`, and read from its beginning: what was removed of it does not
-    /// come again.
+    /// The deepest of them, open, at most [`OPEN_LEVELS`]. A directory that was closed is opened again by
+    /// `..`, and read from its beginning: the entries that were removed do not appear again.
     open: VecDeque<OpenDir>,
     is_lost: bool,
     repeats: u32,
@@ -133,7 +134,8 @@ impl<'c> Removal<'c> {
         Self { levels: Vec::new(), open: VecDeque::new(), is_lost: false, repeats, cancel }
     }
 
-    /// Removes all that is in a directory; `false` if it has lost its way and is to be begun anew.
+    /// Removes everything in a directory; `false` if a directory was moved during the walk and the removal
+    /// has to start again.
     fn empty(&mut self, root: OwnedFd, name: &CStr) -> Result<bool, Error> {
         self.push(root, name)?;
         while let Some(level) = self.open.back_mut() {
@@ -186,14 +188,14 @@ impl<'c> Removal<'c> {
         let dir = level.entries.fd().map_err(Error::io("read", name, depth))?;
         match dir::enter(dir, name) {
             Ok(below) => self.push(below, name),
-            // It is another thing by now: found again, or gone.
+            // It was replaced or removed meanwhile: the next pass finds what is there now.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(Errno::XDEV) => Err(Error::Mounted(Place::new(name, depth))),
             Err(errno) => Err(Error::io("open", name, depth)(errno)),
         }
     }
 
-    /// Leaves the deepest level, which was empty when it was read to its end, and removes it.
+    /// Leaves the deepest level, whose entries are all removed, and removes it.
     fn go_up(&mut self) -> Result<(), Error> {
         let (Some(id), Some(level)) = (self.levels.pop(), self.open.pop_back()) else { return Ok(()) };
         let depth = self.levels.len();
@@ -208,13 +210,15 @@ impl<'c> Removal<'c> {
         let dir = level.entries.fd().map_err(Error::io("read", &level.name, depth))?;
         let above = dir::enter(dir, c"..").map_err(Error::io("go up from", &level.name, depth))?;
         if Id::of(&above).map_err(Error::io("go up from", &level.name, depth))? != above_id {
-            // Somebody has moved a directory of the tree: the way back is not known. The caller begins at the top again.
+            // Another process has moved a directory of the tree, so its parent is not known. The caller
+            // starts at the top again.
             self.levels.clear();
             self.is_lost = true;
             return Ok(());
         }
         let entries = Dir::new(above).map_err(Error::io("go up from", &level.name, depth))?;
-        // Its own name is not known any more: it is found by reading the level above it, which was closed before it.
+        // The name of this directory is not known any more: it is found by reading its parent, which was
+        // closed before it.
         self.open.push_back(OpenDir { entries, name: CString::default(), last: Some(id) });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Extended attributes of files that are copied.
+//! Copies extended attributes.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr, lgetxattr, llistxattr, lsetxattr};
 use rustix::io::Errno;
 
-/// The kernel's own limit of a list of attributes, and of one of them.
+/// The kernel's limit on the size of a list of attributes, and of a value, in bytes.
 const MOST: usize = 64 << 10;
 
-/// Attributes that are not copied: those in which an overlay keeps what it needs for its layers, and the SELinux label, which a new file
-/// gets from the policy of the node.
+/// Attributes that are not copied: those in which overlayfs keeps its own state, and the SELinux label, which
+/// a new file gets from the node's policy.
 const LEFT_OUT: [&[u8]; 2] = [b"trusted.overlay.", b"security.selinux"];
 
 /// Copies attributes, with buffers of its own.
@@ -18,7 +18,7 @@ const LEFT_OUT: [&[u8]; 2] = [b"trusted.overlay.", b"security.selinux"];
 pub(crate) struct Xattrs {
     names: Vec<u8>,
     value: Vec<u8>,
-    /// How many attributes the target's file system does not hold.
+    /// How many attributes the target's file system does not support.
     pub(crate) refused: u64,
 }
 
@@ -27,7 +27,7 @@ impl Xattrs {
         Self { names: vec![0; MOST], value: vec![0; MOST], refused: 0 }
     }
 
-    /// Copies those of an open file or directory.
+    /// Copies the attributes of an open file or directory.
     pub(crate) fn copy_open(&mut self, from: impl AsFd, to: impl AsFd) -> Result<(), Errno> {
         let length = flistxattr(&from, &mut self.names[..]);
         self.copy_each(
@@ -37,9 +37,10 @@ impl Xattrs {
         )
     }
 
-    /// Copies those of what is not opened (links, devices), by its name in two directories.
+    /// Copies the attributes of an entry that is not opened (symlink, device), by its name in both
+    /// directories.
     pub(crate) fn copy_named(&mut self, from: impl AsFd, to: impl AsFd, name: &CStr) -> Result<(), Errno> {
-        // There is no such call with a descriptor and a name.
+        // There is no such system call that takes a descriptor and a name.
         let path = |dir: &dyn AsRawFd| {
             let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
             path.extend_from_slice(name.to_bytes());
@@ -64,7 +65,7 @@ impl Xattrs {
         let Self { names, value, refused } = self;
         let length = match length {
             Ok(length) => length,
-            // Its file system has none.
+            // The file system of the source has no extended attributes.
             Err(Errno::OPNOTSUPP) => 0,
             Err(errno) => return Err(errno),
         };

@@ -1,8 +1,8 @@
-//! What a connection costs behind the filter: `cargo bench -p switchyard-authority`. The same bytes are read from memory with and without it:
-//! a ratio, and what it adds to each call.
+//! The overhead of the filter: `cargo bench -p switchyard-authority`. The same bytes are read from memory
+//! with and without the filter; the results are a ratio, and the additional time for each call.
 //!
-//! A client whose `:authority` is a host name pays for its first request only. One that sends a path has its blocks parsed and its bytes
-//! copied once more.
+//! A client whose `:authority` is a host name has overhead for its first request only. For a client that
+//! sends a path, blocks are parsed and its bytes are copied once more.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at what fails, and prints")]
 
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use switchyard_authority::AuthorityFilter;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How often each connection is read; the quickest counts.
+/// How often each connection is read; the fastest run counts.
 const ROUNDS: usize = 30;
 
-/// A client that calls 10,000 times with a small request, as a kubelet does, or sends one of 64 MiB.
+/// A client that makes 10,000 calls with a small request, as a kubelet does, or one call of 64 MiB.
 fn connection(authority: &str, calls: usize, data: usize) -> Vec<u8> {
     let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
     let len = u8::try_from(authority.len()).unwrap();

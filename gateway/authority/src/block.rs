@@ -1,40 +1,40 @@
-//! One header block: finds `:authority` in it, and gives it a value that `h2` takes (RFC 7541, section 6).
+//! Finds `:authority` in a header block, and replaces it by a value that `h2` accepts (RFC 7541, section 6).
 
 use http::uri::Authority;
 
 use crate::huffman;
 use crate::table::{Name, Table};
 
-/// The name that is looked for.
+/// The name of the header that is rewritten.
 const AUTHORITY: &[u8] = b":authority";
 
-/// The length of a string is at least its lower seven bits; the eighth says that it is Huffman-coded.
+/// The bit of a string's first byte that marks Huffman coding; the other seven bits begin its length.
 const HUFFMAN: u8 = 0x80;
 
-/// The block is not HPACK, or more than is allowed: `h2` ends the connection that it came by.
+/// The block is not valid HPACK, or exceeds a limit: `h2` will close its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// What is known of one client: its table, and how it names us.
+/// The state of one client: its dynamic table, and the kind of its `:authority` values.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     table: Table,
     sends: Sends,
 }
 
-/// What a client sends as `:authority`.
+/// The kind of a client's `:authority` values.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Sends {
-    /// None yet.
+    /// No request yet.
     #[default]
     Nothing,
-    /// In its first request, what `h2` takes.
+    /// The first request has a value that `h2` accepts.
     HostNames,
-    /// Something else: all its requests are looked at.
+    /// Any other value: all requests of the client are checked.
     Others,
 }
 
-/// A string of a block, by the place of its bytes.
+/// A string in a block, by the position of its bytes.
 struct Text<'a> {
     bytes: &'a [u8],
     coded: bool,
@@ -44,14 +44,15 @@ struct Text<'a> {
 // === impl Client ===
 
 impl Client {
-    /// Whether all that it sends is taken as it is.
+    /// Whether the client's blocks can be passed on unchanged.
     pub(crate) fn sends_host_names(&self) -> bool {
         self.sends == Sends::HostNames
     }
 
-    /// Follows a whole block; the block to pass on in its place, if it must be another.
+    /// Parses a whole block, and updates the state; returns the block to pass on in its place if it must be
+    /// changed.
     ///
-    /// # Errors
+    /// [`Malformed`]; the client's state is unknown from then on.
     /// [`Malformed`]; the client cannot be followed any further.
     pub(crate) fn follow(&mut self, block: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
         let mut rewritten: Option<Vec<u8>> = None;
@@ -103,7 +104,7 @@ impl Client {
         Ok(end)
     }
 
-    /// The name of a literal, and where its value begins.
+    /// The name of a literal, and the position of its value.
     fn name(&self, block: &[u8], at: usize, prefix: u32) -> Result<(Name, usize), Malformed> {
         let (index, end) = integer(block, at, prefix)?;
         if index > 0 {
@@ -114,8 +115,8 @@ impl Client {
         Ok((Name { len: decoded.len(), is_authority: decoded == AUTHORITY }, name.end))
     }
 
-    /// What is passed on in the place of an `:authority`, if it must be something else. One without a byte is left to `h2`: no other value
-    /// has its length.
+    /// The replacement for an `:authority`, if it must be changed. An empty one is left to `h2`: no other
+    /// value has its length.
     fn rewrite(&mut self, value: &Text<'_>) -> Result<Option<Vec<u8>>, Malformed> {
         let mut name = value.decoded()?;
         if name.is_empty() {
@@ -157,12 +158,12 @@ impl Text<'_> {
     }
 }
 
-/// Whether `h2` takes it: it asks the same.
+/// Whether `h2` accepts the value: it applies the same check.
 pub(crate) fn is_accepted(authority: &[u8]) -> bool {
     Authority::try_from(authority).is_ok()
 }
 
-/// What a byte of a value becomes that is not taken.
+/// The replacement for a byte in a value that is not accepted.
 pub(crate) const fn rewritten(byte: u8) -> u8 {
     match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' => byte,
@@ -170,7 +171,8 @@ pub(crate) const fn rewritten(byte: u8) -> u8 {
     }
 }
 
-/// The integer whose lower bits, so many, are those of the byte at `at`; and where it ends. Of five bytes at most, as `h2` has it.
+/// Decodes the integer whose prefix of `prefix` bits is in the byte at `at`; returns it with the position
+/// after it. It has at most five bytes, as in `h2`.
 fn integer(block: &[u8], at: usize, prefix: u32) -> Result<(usize, usize), Malformed> {
     let mask = (1_usize << prefix) - 1;
     let byte = |at: usize| block.get(at).map(|byte| usize::from(*byte)).ok_or(Malformed);
@@ -188,7 +190,7 @@ fn integer(block: &[u8], at: usize, prefix: u32) -> Result<(usize, usize), Malfo
     Err(Malformed)
 }
 
-/// The string at `at`.
+/// Parses the string at `at`.
 fn text(block: &[u8], at: usize) -> Result<Text<'_>, Malformed> {
     let coded = block.get(at).ok_or(Malformed)? & HUFFMAN != 0;
     let (len, begin) = integer(block, at, 7)?;
@@ -196,7 +198,7 @@ fn text(block: &[u8], at: usize) -> Result<Text<'_>, Malformed> {
     Ok(Text { bytes: block.get(begin..end).ok_or(Malformed)?, coded, end })
 }
 
-/// Adds a string that is not Huffman-coded.
+/// Appends a string without Huffman coding.
 fn push_string(bytes: &[u8], out: &mut Vec<u8>) {
     const FULL: usize = 0x7f;
     let low = |number: usize| u8::try_from(number & FULL).unwrap_or_default();

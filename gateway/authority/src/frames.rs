@@ -1,16 +1,16 @@
-//! The frames of a client: holds header blocks until they are whole, passes everything else on.
+//! Parses a client's frames: buffers header blocks until they are complete, and passes all other frames on.
 
 use std::ops::Range;
 
 use crate::block::{Client, Malformed};
 
-/// What a client of HTTP/2 says first.
+/// The connection preface of an HTTP/2 client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The head of a frame: length (3 bytes), type, flags, stream (4 bytes).
+/// The length of a frame header: length (3 bytes), type, flags, stream (4 bytes).
 pub(crate) const HEAD: usize = 9;
 
-/// The types of frames that carry header blocks.
+/// The types of the frames that carry header blocks.
 pub(crate) const HEADERS: u8 = 0x1;
 pub(crate) const CONTINUATION: u8 = 0x9;
 
@@ -18,43 +18,43 @@ pub(crate) const END_HEADERS: u8 = 0x4;
 pub(crate) const PADDED: u8 = 0x8;
 pub(crate) const PRIORITY: u8 = 0x20;
 
-/// What a dependency and a weight take.
+/// The length of a stream dependency and weight, in bytes.
 const PRIORITY_LEN: usize = 5;
 
-/// The largest frame that every server takes.
+/// The largest frame that every server accepts.
 const MAX_FRAME: usize = 16 << 10;
 
-/// The most that is held of one block, with the heads of its frames: four times the header list that tonic's servers take, at which `h2`
-/// ends the connection.
+/// The most bytes of one block that are buffered, including frame headers: four times the header list limit
+/// of tonic's servers, at which `h2` closes the connection.
 const MAX_BUFFERED: usize = 64 << 10;
 
-/// The most frames of one block. `h2` ends the connection of a client that sends more than a few.
+/// The most frames of one block. `h2` closes the connection of a client that sends more than a few.
 const MAX_FRAMES: usize = 16;
 
-/// Takes what a client sends, in any portions, and gives what `h2` is to read.
+/// Accepts a client's bytes in any portions, and returns the bytes that `h2` is to read.
 #[derive(Debug, Default)]
 pub(crate) struct Rewriter {
     state: State,
-    /// The frames of a block that is not whole yet, as they came, and then what there is of a frame's head.
+    /// The unchanged frames of an incomplete block, followed by the available part of a frame header.
     buffered: Vec<u8>,
-    /// Where the last frame in `held` begins.
+    /// The position of the last frame in `buffered`.
     last: usize,
-    /// The frames of the block that is held.
+    /// The number of frames of the buffered block.
     frames: usize,
     client: Client,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// So much of the preface has come.
+    /// This many bytes of the preface have been read.
     Preface(usize),
-    /// The head of a frame comes.
+    /// A frame header is read.
     Head,
     /// The rest of a frame is passed on.
     Pass(usize),
-    /// The rest of a frame is held.
+    /// The rest of a frame is buffered.
     Buffer(usize),
-    /// Everything is passed on, for good.
+    /// Everything is passed on from now on.
     PassThrough,
 }
 
@@ -64,7 +64,7 @@ impl Default for State {
     }
 }
 
-/// The head of a frame.
+/// A frame header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) len: usize,
@@ -76,12 +76,12 @@ pub(crate) struct Head {
 // === impl Rewriter ===
 
 impl Rewriter {
-    /// Whether everything is passed on from here on, with nothing held.
+    /// Whether everything is passed on from now on, and nothing is buffered.
     pub(crate) fn is_pass_through(&self) -> bool {
         self.state == State::PassThrough
     }
 
-    /// Takes all of `input`, and adds to `out` what goes on.
+    /// Processes all of `input`, and appends the bytes to pass on to `out`.
     pub(crate) fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
         while !input.is_empty() {
             let taken = match self.state {
@@ -114,7 +114,7 @@ impl Rewriter {
         }
     }
 
-    /// Takes the end of the connection: what is held goes on as it came.
+    /// The connection has ended: passes the buffered bytes on unchanged.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
         self.enter_pass_through(out);
     }
@@ -131,7 +131,8 @@ impl Rewriter {
         taken
     }
 
-    /// Decides what becomes of the frame whose head is the last that is held, once the head is whole.
+    /// Decides what to do with the frame whose header is at the end of the buffer, once the header is
+    /// complete.
     fn begin(&mut self, out: &mut Vec<u8>) {
         let Some(head) = Head::parse(&self.buffered[self.last..]) else { return };
         let of_block = match Head::parse(&self.buffered).filter(|_| self.last > 0) {
@@ -141,7 +142,7 @@ impl Rewriter {
                 return;
             }
             None => true,
-            // Nothing but more of the block may come before its end.
+            // Only a CONTINUATION of the same stream is valid before the end of a block.
             Some(first) => head.kind == CONTINUATION && head.stream == first.stream,
         };
         self.frames += 1;
@@ -153,7 +154,7 @@ impl Rewriter {
         }
     }
 
-    /// Goes on after the last frame that is held, and passes the block on if it ends with that frame.
+    /// Continues after the last buffered frame, and passes the block on if it ends with that frame.
     fn end_if_whole(&mut self, out: &mut Vec<u8>) {
         if self.state != State::Buffer(0) {
             return;
@@ -183,7 +184,7 @@ impl Rewriter {
     }
 }
 
-/// Follows the block of whole frames; the frames to pass on in their place, if they must be others.
+/// Parses the block in complete frames; returns the frames to pass on in their place if they must be changed.
 fn follow(client: &mut Client, held: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
     let first = Head::parse(held).ok_or(Malformed)?;
     let fragment = first.fragment(&held[HEAD..HEAD + first.len])?;
@@ -200,7 +201,8 @@ fn follow(client: &mut Client, held: &[u8]) -> Result<Option<Vec<u8>>, Malformed
     Ok(rewritten.map(|block| frames(first, priority, &block)))
 }
 
-/// The frames of a block: those that it came in, without padding, with as many CONTINUATIONs as it needs.
+/// Encodes a block as frames: like the original ones, but without padding, and with as many CONTINUATIONs as
+/// it needs.
 fn frames(first: Head, priority: &[u8], block: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(block.len() + 2 * HEAD + priority.len());
     let (mut part, mut rest) = block.split_at(block.len().min(MAX_FRAME - priority.len()));
@@ -223,7 +225,7 @@ fn frames(first: Head, priority: &[u8], block: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Gives the whole frames to `each`; what is left over behind them.
+/// Calls `each` for every complete frame; returns the incomplete rest.
 pub(crate) fn for_each_frame(mut bytes: &[u8], mut each: impl FnMut(Head, &[u8])) -> &[u8] {
     while let Some(head) = Head::parse(bytes)
         && let Some(payload) = bytes.get(HEAD..HEAD + head.len)
@@ -237,23 +239,23 @@ pub(crate) fn for_each_frame(mut bytes: &[u8], mut each: impl FnMut(Head, &[u8])
 // === impl Head ===
 
 impl Head {
-    /// The head that the bytes begin with, if they are enough.
+    /// Parses a frame header at the beginning of `bytes`, if there are enough of them.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (head, _) = bytes.split_first_chunk::<HEAD>()?;
         let [a, b, c, kind, flags, s, t, u, v] = *head;
         let len = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-        // The first bit of a stream's number means nothing.
+        // The first bit of a stream id is reserved.
         Some(Self { len, kind, flags, stream: [s & 0x7f, t, u, v] })
     }
 
-    /// Adds it to `out`. Its length is below 16 MiB.
+    /// Appends it to `out`. Its length must be below 16 MiB.
     pub(crate) fn encode(self, out: &mut Vec<u8>) {
         let [.., a, b, c] = self.len.to_be_bytes();
         out.extend_from_slice(&[a, b, c, self.kind, self.flags]);
         out.extend_from_slice(&self.stream);
     }
 
-    /// Where the part of the block is in the payload of HEADERS.
+    /// The position of the block's fragment in the payload of HEADERS.
     pub(crate) fn fragment(self, payload: &[u8]) -> Result<Range<usize>, Malformed> {
         let padded = self.flags & PADDED != 0;
         let padding = if padded { usize::from(*payload.first().ok_or(Malformed)?) } else { 0 };

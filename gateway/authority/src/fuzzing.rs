@@ -1,4 +1,5 @@
-//! What must hold of any bytes: before and behind the filter a decoder that is not ours reads the same, but for `:authority`.
+//! Properties that hold for any bytes: an independent decoder reads the same before and after the filter,
+//! except for `:authority`.
 
 use httlib_hpack::Decoder;
 
@@ -7,19 +8,19 @@ use crate::frames::{
     CONTINUATION, END_HEADERS, HEADERS, Head, PADDED, PREFACE, PRIORITY, Rewriter, for_each_frame,
 };
 
-/// A header: name, value, and whether it is for the table or never for it.
+/// A header: name, value, and its indexing flags.
 type Field = (Vec<u8>, Vec<u8>, u8);
 
-/// What the other decoder reads.
+/// What the independent decoder reads.
 #[derive(Debug, PartialEq, Eq)]
 enum Read {
-    /// A frame without headers, with its head.
+    /// A frame without a header block, with its frame header.
     Frame(Vec<u8>),
-    /// A whole block: its stream, the flags that are not of its framing, its priority, and its headers.
+    /// A complete block: its stream, the flags other than those for framing, its priority, and its headers.
     Block { stream: [u8; 4], flags: u8, priority: Vec<u8>, fields: Vec<Field> },
 }
 
-/// Any bytes as a connection; the first of them says how large the portions are that they come in.
+/// Checks any bytes as a connection; the first byte is the size of the portions in which they are sent.
 ///
 /// # Panics
 /// As [`check_any_bytes`].
@@ -29,19 +30,19 @@ pub fn connection(data: &[u8]) {
     }
 }
 
-/// Takes any bytes for what a client sends after the preface, and then for header blocks; `cut` is the size of the portions that
-/// they come in.
+/// Checks any bytes as a client's frames after the preface, and then as header blocks; `cut` is the size of
+/// the portions in which they are sent.
 ///
 /// # Panics
-/// When something else than `:authority` is changed, when that is changed without need or to something that `h2` refuses, or when it
-/// matters how the bytes are cut.
+/// If anything but `:authority` is changed, if a value is changed without need or to one that `h2` refuses,
+/// or if the result depends on the portions.
 pub fn check_any_bytes(bytes: &[u8], cut: usize) {
     check(&[PREFACE, bytes].concat(), cut);
-    // Without a preface it is no client of HTTP/2: nothing may change.
+    // Without a preface it is not an HTTP/2 client: nothing may change.
     if !bytes.starts_with(&PREFACE[..1]) {
         assert_eq!(filtered(bytes, cut), bytes);
     }
-    // Portions of a length that they begin with, each a block: so the parser of blocks is reached at once.
+    // Each portion is sent as a block, prefixed by its length: this reaches the block parser directly.
     let mut stream = PREFACE.to_vec();
     let mut rest = bytes;
     while let Some((len, behind)) = rest.split_first() {
@@ -54,7 +55,7 @@ pub fn check_any_bytes(bytes: &[u8], cut: usize) {
     check(&stream, cut);
 }
 
-/// What a server reads of these bytes, when they come in portions of `cut` bytes, and then the connection ends.
+/// The bytes that a server reads if these are sent in portions of `cut` bytes, and the connection then ends.
 ///
 /// # Panics
 /// As [`check_any_bytes`].
@@ -69,13 +70,13 @@ pub fn filtered(bytes: &[u8], cut: usize) -> Vec<u8> {
     out
 }
 
-/// Checks one connection, preface and all.
+/// Checks one connection, including its preface.
 ///
 /// # Panics
 /// As [`check_any_bytes`].
 pub fn check(bytes: &[u8], cut: usize) {
     let behind = filtered(bytes, bytes.len());
-    assert_eq!(filtered(bytes, cut), behind, "it matters how the bytes are cut");
+    assert_eq!(filtered(bytes, cut), behind, "the result depends on the portions");
     let before = read(bytes);
     let behind = read(&behind);
     assert!(behind.len() >= before.len(), "{before:?} became {behind:?}");
@@ -101,16 +102,16 @@ fn check_field(before: &Field, behind: &Field) {
     assert_eq!((&before.0, before.2), (&behind.0, behind.2));
     assert_eq!(before.0, b":authority", "only that may change");
     assert!(!is_accepted(&before.1), "{before:?} became {behind:?} without need");
-    assert!(is_accepted(&behind.1), "{behind:?} is not taken either");
+    assert!(is_accepted(&behind.1), "{behind:?} is not accepted either");
     assert_eq!(before.1.iter().copied().map(rewritten).collect::<Vec<_>>(), behind.1);
 }
 
-/// Reads a connection up to its end, or to what is no HTTP/2.
+/// Reads a connection until its end, or until invalid HTTP/2.
 fn read(bytes: &[u8]) -> Vec<Read> {
     let mut seen = Vec::new();
     let Some(frames) = bytes.strip_prefix(PREFACE) else { return seen };
     let mut decoder = Decoder::with_dynamic_size(4096);
-    // The other decoder is not made for blocks that end amid a header: those are not shown to it.
+    // The independent decoder does not support blocks that end within a header: those are not passed to it.
     let mut client = Client::default();
     let mut open: Option<(Head, Vec<u8>, Vec<u8>)> = None;
     let mut broken = false;

@@ -1,12 +1,12 @@
-//! The Huffman code of HPACK (RFC 7541, appendix B), decoding only: what is rewritten is written plainly.
+//! The Huffman code of HPACK (RFC 7541, appendix B). Decoding only: rewritten values are not coded.
 
 use crate::block::Malformed;
 
-/// The longest code, in bits.
+/// The length of the longest code, in bits.
 const LONGEST: usize = 30;
 
-/// The lengths of the codes in bits, by symbol. The code is canonical: those of one length are consecutive numbers, in the order of their
-/// symbols, and follow those that are shorter.
+/// The lengths of the codes in bits, by symbol. The code is canonical: codes of one length are consecutive
+/// numbers in the order of their symbols, and follow the shorter ones.
 #[rustfmt::skip]
 const LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -19,7 +19,7 @@ const LENGTHS: [u8; 256] = [
     20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 ];
 
-/// The symbols in the order of their codes, and how many codes there are of each length.
+/// The symbols in the order of their codes, and the number of codes of each length.
 const CODE: ([u8; 256], [u32; LONGEST + 1]) = in_order();
 
 const fn in_order() -> ([u8; 256], [u32; LONGEST + 1]) {
@@ -45,13 +45,15 @@ const fn in_order() -> ([u8; 256], [u32; LONGEST + 1]) {
     (symbols, counts)
 }
 
-/// Gives each symbol of a string to `each`.
+/// Calls `each` for every symbol of a string.
 ///
 /// # Errors
-/// [`Malformed`] after the symbols before it: a code that does not exist, the end-of-string code, or padding that is not its beginning.
+/// [`Malformed`], after the symbols before the error: a code that does not exist, the end-of-string code, or
+/// padding that is not a prefix of that code.
 pub(crate) fn decode(coded: &[u8], mut each: impl FnMut(u8)) -> Result<(), Malformed> {
     let (symbols, counts) = &CODE;
-    // Of the code so far: its bits, its length, the first code of that length, and the place of that one's symbol.
+    // The state of the current code: its bits, its length, the first code of that length, and the index of
+    // that code's symbol.
     let mut code = 0_u32;
     let mut length = 0;
     let mut first = 0_u32;
@@ -73,7 +75,7 @@ pub(crate) fn decode(coded: &[u8], mut each: impl FnMut(u8)) -> Result<(), Malfo
     if length < 8 && code == padding { Ok(()) } else { Err(Malformed) }
 }
 
-/// A number below 256 as an index.
+/// Converts a number below 256 to an index.
 fn at(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -1,23 +1,27 @@
-//! Server-side connections that let every gRPC client in.
+//! Server-side connections that accept every gRPC client.
 //!
-//! A client of a unix socket has no host name to send as `:authority`. Clients on gRPC's C core (Python, C++, Ruby, PHP, C#), grpc-java
-//! and old versions of grpc-go send the path of the socket instead, bare or percent-encoded. HTTP/2 forbids such a value, and `h2`
-//! answers it with `PROTOCOL_ERROR`; Go's servers take it. Nothing in Switchyard reads the value.
+//! A client of a unix socket has no host name to send as `:authority`. Clients based on gRPC's C core
+//! (Python, C++, Ruby, PHP, C#), grpc-java and old versions of grpc-go send the path of the socket instead,
+//! plain or percent-encoded. HTTP/2 forbids such a value, and `h2` answers it with `PROTOCOL_ERROR`; Go's
+//! servers accept it. Nothing in Switchyard uses the value.
 //!
-//! [`AuthorityFilter`] sits between the socket and `h2`. It rewrites a value that `h2` would refuse to one of the same length:
+//! [`AuthorityFilter`] sits between the socket and `h2`. It replaces a value that `h2` would refuse by one of
+//! the same length:
 //!
 //! ```text
-//!                    ┌ everything but header blocks: passed on at once
+//!                    ┌ all frames without header blocks: passed on at once
 //! client ─► frames ──┤
-//!                    └ HEADERS, CONTINUATION: held until the block is whole (at most 64 KiB)
-//!                        :authority is taken ─► passed on as it came; if it was the first, everything is from here on
-//!                        :authority is not   ─► its bytes outside [A-Za-z0-9.-] become '-', in new frames
+//!                    └ HEADERS, CONTINUATION: buffered until the block is complete (at most 64 KiB)
+//!                      :authority is valid   ─► passed on unchanged; after a first valid one, all is
+//!                      :authority is invalid ─► its bytes outside [A-Za-z0-9.-] become '-', in new frames
 //! ```
 //!
-//! The length stays, so an entry of the client's dynamic table has the same size in the table of `h2`: what is evicted is the same on both
-//! sides, and an index means the same entry. The filter follows the table by the sizes of its entries and stores no header.
+//! Since the length is kept, an entry of the client's dynamic table has the same size in the table of `h2`:
+//! both sides evict the same entries, and an index refers to the same entry. The filter tracks the table by
+//! the sizes of its entries, and stores no headers.
 //!
-//! It is no check: what it cannot parse or hold goes on as it came, with all that follows, and `h2` says what is wrong with it.
+//! The filter does not validate: bytes that it cannot parse or buffer are passed on unchanged, with all that
+//! follow, and `h2` reports the error.
 
 use std::io;
 use std::pin::Pin;
@@ -35,25 +39,25 @@ mod table;
 
 use frames::Rewriter;
 
-/// What a connection keeps allocated for its output between two reads, in bytes.
+/// How many bytes of the output buffer stay allocated between two reads.
 const KEPT_OUTPUT: usize = 16 << 10;
 
-/// A server-side connection whose `:authority` is one that `h2` takes. What is written passes unchanged.
+/// A server-side connection with `:authority` values that `h2` accepts. Writes are passed through unchanged.
 ///
-/// `G` is dropped with the connection, for example its place within a limit.
+/// `G` is dropped with the connection, for example a permit of a connection limit.
 #[derive(Debug)]
 pub struct AuthorityFilter<S, G = ()> {
     stream: S,
-    /// `None` once nothing can need rewriting any more.
+    /// `None` once nothing needs to be rewritten any more.
     watch: Option<Box<Watch>>,
     _guard: G,
 }
 
-/// What reading needs while header blocks are looked into.
+/// The state for reading while header blocks are checked.
 #[derive(Debug, Default)]
 struct Watch {
     rewriter: Rewriter,
-    /// What may be read, of which the first `given` bytes have been.
+    /// The output, of which the first `given` bytes have been read.
     out: Vec<u8>,
     delivered: usize,
 }
@@ -61,19 +65,19 @@ struct Watch {
 // === impl AuthorityFilter ===
 
 impl<S> AuthorityFilter<S> {
-    /// Around a connection that has just been accepted.
+    /// Wraps a newly accepted connection.
     pub fn new(stream: S) -> Self {
         Self::with_guard(stream, ())
     }
 }
 
 impl<S, G> AuthorityFilter<S, G> {
-    /// Around a connection that has just been accepted; `guard` lives as long as the connection.
+    /// Wraps a newly accepted connection; `guard` is dropped with it.
     pub fn with_guard(stream: S, guard: G) -> Self {
         Self { stream, watch: Some(Box::default()), _guard: guard }
     }
 
-    /// Whether header blocks are still looked into.
+    /// Whether header blocks are still checked.
     #[must_use]
     pub const fn is_watching(&self) -> bool {
         self.watch.is_some()
@@ -129,7 +133,7 @@ impl<S: AsyncWrite + Unpin, G: Unpin> AsyncWrite for AuthorityFilter<S, G> {
     }
 }
 
-/// Handlers see the peer as without the filter, for example a unix socket's credentials.
+/// Handlers see the peer's information of the wrapped connection, for example a unix socket's credentials.
 impl<S: Connected, G> Connected for AuthorityFilter<S, G> {
     type ConnectInfo = S::ConnectInfo;
 
@@ -141,7 +145,8 @@ impl<S: Connected, G> Connected for AuthorityFilter<S, G> {
 // === impl Watch ===
 
 impl Watch {
-    /// Takes what was read; nothing is the end of the connection. Returns whether there may be anything to give after it.
+    /// Processes bytes that were read; an empty slice is the end of the connection. Returns whether there may
+    /// be output afterwards.
     fn push(&mut self, read: &[u8]) -> bool {
         if read.is_empty() {
             self.rewriter.finish(&mut self.out);
@@ -151,7 +156,7 @@ impl Watch {
         true
     }
 
-    /// Gives as much as fits; whether that was anything.
+    /// Copies output into `buf`, as much as fits; returns whether there was any.
     fn deliver(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         let left = &self.out[self.delivered..];
         let fits = left.len().min(buf.remaining());

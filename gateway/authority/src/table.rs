@@ -1,26 +1,27 @@
-//! The dynamic table of a client's HPACK encoder, by the sizes of its entries (RFC 7541, sections 2.3 and 4).
+//! The dynamic table of a client's HPACK encoder, tracked by the sizes of its entries (RFC 7541, sections 2.3
+//! and 4).
 
 use std::collections::VecDeque;
 
 use crate::block::Malformed;
 
-/// The largest table that a server allows: what holds unless it says otherwise, and tonic's cannot.
+/// The largest table that a server allows by default; tonic has no setting for it.
 const MAX_SIZE: usize = 4096;
 
-/// What an entry takes beside its name and its value.
+/// The size of an entry in addition to its name and value.
 const OVERHEAD: usize = 32;
 
-/// The lengths of the names in the static table, whose first one is `:authority`.
+/// The lengths of the names in the static table; the first is `:authority`.
 #[rustfmt::skip]
 const STATIC_NAMES: [usize; 61] = [
     10, 7, 7, 5, 5, 7, 7, 7, 7, 7, 7, 7, 7, 7, 14, 15, 15, 13, 6, 27, 3, 5, 13, 13, 19, 16, 16, 14, 16, 13, 12,
     6, 4, 4, 6, 7, 4, 4, 8, 17, 13, 8, 19, 13, 4, 8, 12, 18, 19, 5, 7, 7, 11, 6, 10, 25, 17, 10, 4, 3, 16,
 ];
 
-/// The entries, without what is in them.
+/// The sizes of the entries.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// The newest one first.
+    /// The newest entry is first.
     entries: VecDeque<Entry>,
     size: usize,
     max: usize,
@@ -32,7 +33,7 @@ struct Entry {
     size: usize,
 }
 
-/// What counts of a header's name.
+/// The properties of a header's name that are tracked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) len: usize,
@@ -48,7 +49,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// The name of the header at an index of the static or the dynamic table.
+    /// The name of the header at an index into the static or the dynamic table.
     pub(crate) fn name(&self, index: usize) -> Result<Name, Malformed> {
         let place = index.checked_sub(1).ok_or(Malformed)?;
         match STATIC_NAMES.get(place) {
@@ -57,7 +58,8 @@ impl Table {
         }
     }
 
-    /// Adds a header. What no longer fits beside it goes, and it as well if it is larger than the table.
+    /// Inserts a header. Entries that no longer fit are evicted, and the header itself if it is larger than
+    /// the table.
     pub(crate) fn insert(&mut self, name: Name, value_len: usize) {
         let size = name.len + value_len + OVERHEAD;
         self.evict(self.max.saturating_sub(size));
@@ -67,7 +69,7 @@ impl Table {
         }
     }
 
-    /// Takes a new size, as the client says it.
+    /// Applies a table size update of the client.
     pub(crate) fn resize(&mut self, max: usize) -> Result<(), Malformed> {
         if max > MAX_SIZE {
             return Err(Malformed);

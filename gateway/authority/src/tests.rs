@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::frames::PREFACE;
 
-/// HEADERS on stream 1, whose whole block is `:authority`, by the static index of its name.
+/// HEADERS on stream 1, whose block is only `:authority`, with the static index of its name.
 fn headers(authority: &[u8]) -> Vec<u8> {
     let len = u8::try_from(authority.len()).unwrap();
     [&[0, 0, len + 2, 1, 4, 0, 0, 0, 1, 0x41, len], authority].concat()
@@ -36,7 +36,7 @@ async fn everything_but_a_block_is_there_as_soon_as_it_was_sent() {
     let (mut client, server) = tokio::io::duplex(1024);
     let mut filter = AuthorityFilter::new(server);
     let mut read = [0; 64];
-    // The preface, the first half of it; settings; and the beginning of DATA.
+    // The first half of the preface, its second half, settings, and the beginning of DATA.
     for part in
         [&PREFACE[..10], &PREFACE[10..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 1, 0, 0, 0, 0, 0, 0, 1, 5]]
     {
@@ -55,7 +55,7 @@ async fn a_block_that_the_client_does_not_end_is_read_when_the_connection_ends()
 
 #[tokio::test]
 async fn after_a_good_first_request_it_steps_aside() {
-    // The second request would need it: that is the price.
+    // The second request would have to be rewritten: this is the price of passing everything on.
     let sent = [PREFACE, &headers(b"localhost"), &headers(b"a/b")].concat();
     let mut filter = AuthorityFilter::new(&*sent);
     let mut read = vec![0; PREFACE.len()];
@@ -100,7 +100,7 @@ fn an_endless_block_is_held_up_to_a_bound_and_passes_then() {
     }
     assert_eq!(out.len(), sent);
 
-    // Nor in small pieces.
+    // Small pieces give the same result.
     let mut rewriter = Rewriter::default();
     let mut out = Vec::new();
     rewriter.push(PREFACE, &mut out);

@@ -1,24 +1,26 @@
-//! The contract between the gateway and whatever runs containers.
+//! The contract between the gateway and the runtime that runs sandboxes and tasks.
 //!
 //! # Call order
-//! [`Backend::recover`] is called once, before anything else. The gateway then calls the methods on one sandbox or task one at a
-//! time, except [`Backend::signal_task`], [`Backend::wait_end`], [`Backend::wait_task`], [`Backend::wait_sandbox`], [`Backend::exec`],
-//! [`Backend::attach`], [`Backend::resize_task`], [`Backend::dial`], [`Backend::reopen_log`] and the readers, which may overlap with anything. A sandbox outlives its tasks: it is stopped when none of
-//! their processes runs any more, and removed after they are.
+//! [`Backend::recover`] is called once, before anything else. After that the gateway calls the methods for
+//! one sandbox or one task strictly one at a time, except [`Backend::signal_task`], [`Backend::wait_end`],
+//! [`Backend::wait_task`], [`Backend::wait_sandbox`], [`Backend::exec`], [`Backend::attach`],
+//! [`Backend::resize_task`], [`Backend::dial`], [`Backend::reopen_log`] and the read-only methods, which may
+//! overlap with any other call. A sandbox outlives its tasks: it is stopped only after no process of its
+//! tasks runs, and removed after its tasks are removed.
 //!
 //! # Failure
-//! A method that fails has undone what it did, or has left behind only what a later `remove` or `recover` cleans up. A process
-//! killed at any point leaves only what `recover` finds. Stop, remove and recover are idempotent: what is not there is done.
+//! A method that fails has undone its work, or leaves behind only what a later `remove` or `recover` cleans
+//! up. If the process is killed at any point, `recover` finds everything it left behind. Stop, remove and
+//! recover are idempotent: they succeed for an object that does not exist.
 //!
 //! # Cancellation
-//! The gateway runs the changing methods to their end; it never drops their futures while it lives. Readers, the waits and
-//! [`ImageStore::pull`] are cancel-safe.
+//! The gateway runs every method that changes state to completion and never drops its future while the
+//! gateway lives. Read-only methods, the `wait_*` methods and [`ImageStore::pull`] are cancel-safe.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 
@@ -31,282 +33,303 @@ use crate::spec::{
 };
 use crate::state::Exit;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats, Usage};
-use crate::stream::{AttachSpec, Attachment, Dialled, Sink, Source};
+use crate::stream::{AttachSpec, Attachment, Dialled};
 use crate::table::{Sandbox, Task};
+
+mod exec;
+
+pub use exec::{ExecControl, ExecProcess};
 
 /// Runs sandboxes and tasks.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
-    /// How the backend is, from what it knows already; never blocks on what it watches.
+    /// The health of the backend, from state it already holds; never blocks on the runtime it watches.
     fn status(&self) -> BackendStatus;
 
-    /// The runtime handlers that specs may name, the default one first.
+    /// The runtime handlers that specs may name; the default one comes first.
     fn handlers(&self) -> Vec<Handler>;
 
-    /// Cleans up what a predecessor left half-made and gives back all that exists, of every owner.
+    /// Cleans up the incomplete objects of a predecessor and returns everything that exists, of every owner.
     ///
     /// # Errors
-    /// `Unavailable` if the runtime cannot be reached; the gateway then tries again.
+    /// `Unavailable` if the runtime cannot be reached; the gateway then calls it again.
     async fn recover(&self) -> Result<Recovered>;
 
-    /// Waits until the start that a predecessor was at has come to something: the process that runs, or none, and then nothing is left
-    /// of it. Called once, after recovery, for each task that is among [`Recovered::unsettled`]. Cancel-safe.
+    /// Waits for the outcome of a start that a predecessor began: `Some` if the process runs, `None` if it
+    /// does not, in which case nothing of the start is left. Called once, after recovery, for each task in
+    /// [`Recovered::pending_starts`]. Cancel-safe.
     ///
     /// # Errors
-    /// `Unavailable` if the runtime is away: call it again. `NotFound` if there is no such task.
+    /// `Unavailable` if the runtime cannot be reached: call it again. `NotFound` if the task does not exist.
     async fn resolve_start(&self, id: TaskId) -> Result<Option<Started>>;
 
-    /// Makes a sandbox ready, its network up.
+    /// Creates a sandbox and makes it ready, with its network set up.
     ///
     /// # Errors
-    /// `InvalidArgument` for what can never work; `Unavailable` if the runtime or the network is away. Nothing is left behind.
+    /// `InvalidArgument` for a spec that can never work; `Unavailable` if the runtime or the network cannot
+    /// be reached. Nothing is left behind.
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails>;
 
-    /// Waits until a sandbox that could not be made, or not be made ready again, has nothing of the node's network any more, as rules for
-    /// ports of the host; at once if it has nothing. One that cannot be read keeps its caller waiting. Cancel-safe.
+    /// Waits until a sandbox whose creation or restart failed holds no network resource of the node any more,
+    /// such as host port rules. Returns at once if it holds none. Does not return while the sandbox's record
+    /// cannot be read. Cancel-safe.
     async fn wait_network_released(&self, id: SandboxId);
 
-    /// Ends a sandbox's own process and releases its network and namespaces. No process of its tasks runs any more; clearing up
-    /// after them may go on meanwhile. Idempotent.
+    /// Stops the sandbox's own process and releases its network and namespaces. Precondition: no process of
+    /// its tasks runs. The cleanup of its tasks may still be in progress. Idempotent.
     ///
     /// # Errors
     /// The sandbox can be stopped again.
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()>;
 
-    /// Makes a stopped sandbox ready again, with the addresses it had; `spec` is what it was made from.
+    /// Makes a stopped sandbox ready again, with the addresses it had before; `spec` is the spec it was
+    /// created from.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if one of its addresses cannot be had, as when another sandbox has it by now; those of
-    /// [`Backend::create_sandbox`]. The sandbox is stopped as before.
+    /// `NotFound`; `FailedPrecondition` if one of its addresses is not available, for example because another
+    /// sandbox has it now; those of [`Backend::create_sandbox`]. The sandbox stays stopped.
     async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails>;
 
-    /// Waits until a ready sandbox breaks by itself, as when its own process has ended, and says why. A sandbox that has nothing
-    /// that could end keeps its caller waiting. Cancel-safe.
+    /// Waits until a ready sandbox fails on its own, for example because its own process exits, and returns
+    /// the reason. Does not return for a sandbox without anything that can exit. Cancel-safe.
     ///
     /// # Errors
-    /// `Unavailable` if contact is lost: call it again. `NotFound` if there is no such sandbox.
+    /// `Unavailable` if the runtime cannot be reached: call it again. `NotFound` if the sandbox does not
+    /// exist.
     async fn wait_sandbox(&self, id: SandboxId) -> Result<String>;
 
-    /// Puts on record that a sandbox is to go with all that is in it, before its removal begins: from now on a recovery gives it among
-    /// [`Recovered::removals`], unless it is started again. Idempotent; what does not exist has gone.
+    /// Records, before its removal begins, that a sandbox is to be removed with all its tasks. From then on a
+    /// recovery lists it in [`Recovered::removals`], unless it is started again. Idempotent; succeeds for a
+    /// sandbox that does not exist.
     ///
     /// # Errors
-    /// It is not on record; the removal can go on all the same.
+    /// The intent is not recorded; the removal itself can still proceed.
     async fn begin_removal(&self, id: SandboxId) -> Result<()>;
 
-    /// Removes what is left of a stopped sandbox whose tasks are gone. Idempotent.
+    /// Removes a stopped sandbox whose tasks have been removed. Idempotent.
     ///
     /// # Errors
     /// The sandbox can be removed again.
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()>;
 
-    /// Keeps what the frontend puts down about a ready sandbox, in place of what it put down before.
+    /// Stores the frontend's note about a ready sandbox; it replaces the previous note.
     ///
     /// # Errors
-    /// `NotFound`; what was put down before is kept.
+    /// `NotFound`; the previous note is kept.
     async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()>;
 
-    /// Keeps the ranges that an owner wants the addresses of its sandboxes from, in place of those it named before. Networks that take
-    /// their ranges from outside use them for sandboxes that are made from now on, also after a restart. Idempotent.
+    /// Stores the address ranges that an owner's sandboxes get their addresses from; they replace the owner's
+    /// previous ranges. Networks that take their ranges from outside use them for sandboxes created from now
+    /// on, also after a restart. Idempotent.
     ///
     /// # Errors
-    /// Those named before are kept.
+    /// The previous ranges are kept.
     async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()>;
 
-    /// Makes a task, ready to be started.
+    /// Creates a task that can then be started.
     ///
     /// # Errors
-    /// `NotFound` if the image is not here, `InvalidArgument` for what can never work. Nothing is left behind.
+    /// `NotFound` if the node does not have the image; `InvalidArgument` for a spec that can never work.
+    /// Nothing is left behind.
     async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails>;
 
     /// Starts a created task; its main process runs when this returns.
     ///
     /// # Errors
-    /// The task has not run and will not; the failure is recorded, so that `recover` gives it as [`TaskState::Exited`](crate::state::TaskState::Exited).
+    /// The task has not run and will not run; the failure is recorded, so that `recover` returns the task as
+    /// [`TaskState::Exited`](crate::state::TaskState::Exited).
     async fn start_task(&self, id: TaskId) -> Result<Started>;
 
-    /// Sends a signal to the main process, or to all processes of the task with [`Signal::KILL`]. A task that does not run: done.
-    /// Other signals than [`Signal::KILL`] may be held back for a moment from a process that was just started and would lose them.
+    /// Sends a signal to the main process; [`Signal::KILL`] goes to all processes of the task. Succeeds if
+    /// the task does not run. Signals other than [`Signal::KILL`] may be delayed for a moment if the process
+    /// was just started and would lose them.
     ///
     /// # Errors
-    /// `Unavailable` if the runtime is away.
+    /// `Unavailable` if the runtime cannot be reached.
     async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()>;
 
-    /// Waits until no process of a started task runs any more and its end is on record, or kept for that. [`Backend::wait_task`] tells
-    /// that end when it has been cleared up after as well. May be called many times.
+    /// Waits until no process of a started task runs any more and its exit is recorded, or persisted to be
+    /// recorded later. [`Backend::wait_task`] returns the exit only after cleanup. May be called many times.
     ///
     /// # Errors
     /// Those of [`Backend::wait_task`].
     async fn wait_end(&self, id: TaskId) -> Result<()>;
 
-    /// Waits for the end of a started task, records it and clears up after it: what the task wrote is in its log then, as far as that
-    /// can be had. An end that cannot be recorded is told all the same, and recorded later. May be called many times; answers at once
-    /// after the end.
+    /// Waits for the exit of a started task, records it and cleans up: when this returns, the output of the
+    /// task is in its log, as far as it could be read. An exit that cannot be recorded is returned
+    /// nevertheless and recorded later. May be called many times; returns at once after the exit.
     ///
     /// # Errors
-    /// `Unavailable` if contact is lost: call it again. `NotFound` if there is no such task.
+    /// `Unavailable` if the runtime cannot be reached: call it again. `NotFound` if the task does not exist.
     async fn wait_task(&self, id: TaskId) -> Result<Exit>;
 
-    /// Removes a task that does not run (any more). Idempotent.
+    /// Removes a task that does not run. Idempotent.
     ///
     /// # Errors
     /// The task can be removed again.
     async fn remove_task(&self, id: TaskId) -> Result<()>;
 
-    /// Sets a task's limits to exactly these, now (if it runs) and for its next start, and adds these annotations. Gives the details
-    /// with the limits that are in force then: what the node cannot do is not among them.
+    /// Sets exactly these limits on a task, now (if it runs) and for its next start, and adds these
+    /// annotations. Returns the details with the limits in force afterwards: a limit that the node does not
+    /// support is not among them.
     ///
     /// # Errors
-    /// The old limits are still in force and on record.
+    /// The old limits are still in force and recorded.
     async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails>;
 
-    /// Removes an owner's volume of this name, with all that is in it. Idempotent: one that is not there is removed.
+    /// Removes an owner's volume with all its content. Idempotent: succeeds if the volume does not exist.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no name of a volume; `FailedPrecondition` while a task has it.
+    /// `InvalidArgument` if `name` cannot be the name of a volume; `FailedPrecondition` while a task has the
+    /// volume.
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()>;
 
-    /// Puts a running task's processes and what it has changed of its files into an archive. It stands still meanwhile, and goes on
-    /// afterwards, whatever came of it.
+    /// Writes the processes of a running task and the changes to its root file system into an archive. The
+    /// task is frozen meanwhile, and thawed afterwards whether the checkpoint succeeded or not.
     ///
     /// # Errors
-    /// `Unimplemented` if this node or the task's runtime cannot; `AlreadyExists` if something has the archive's name;
-    /// `DeadlineExceeded`. There is no archive then, and the task goes on.
+    /// `Unimplemented` if this node or the task's runtime does not support it; `AlreadyExists` if the
+    /// archive's path exists; `DeadlineExceeded`. After an error there is no archive, and the task continues.
     async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()>;
 
-    /// Starts a further process in a running task. In one that stands still it waits a while.
+    /// Starts a further process in a running task. Waits for a limited time if the task is frozen.
     ///
     /// # Errors
-    /// `FailedPrecondition` if the task does not run; `InvalidArgument` if the command cannot be run; `Unavailable` if the task stands
-    /// still for too long. Nothing is left behind.
+    /// `FailedPrecondition` if the task does not run; `InvalidArgument` if the command cannot be run;
+    /// `Unavailable` if the task stays frozen for too long. Nothing is left behind.
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess>;
 
-    /// Why no process can be started in a task at this moment, if it stands still.
+    /// The reason why no process can be started in a task now, if the task is frozen; else `None`.
     fn exec_blocked(&self, id: TaskId) -> Option<Error>;
 
-    /// Joins the streams of a running task's main process. Any number of clients may; one that is slow holds up neither the task nor
-    /// its log nor another client: it misses output.
+    /// Attaches to the streams of a running task's main process, for any number of clients. A slow client
+    /// blocks neither the task, nor its log, nor another client: it misses output.
     ///
     /// # Errors
-    /// `FailedPrecondition` if the task does not run, or its output goes to somebody else alone; `Unavailable` if the logkeeper is away.
+    /// `FailedPrecondition` if the task does not run, or its output goes exclusively to another reader;
+    /// `Unavailable` if the logkeeper cannot be reached.
     async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment>;
 
-    /// Sets the size of a running task's terminal, in characters; without a terminal: done.
+    /// Sets the size of a running task's terminal, in characters. Succeeds without effect if it has no
+    /// terminal.
     ///
     /// # Errors
-    /// `NotFound`; `Unavailable` if the runtime is away.
+    /// `NotFound`; `Unavailable` if the runtime cannot be reached.
     async fn resize_task(&self, id: TaskId, width: u16, height: u16) -> Result<()>;
 
-    /// Connects to whoever listens on a TCP port at the loopback address of a ready sandbox. Cancel-safe.
+    /// Connects to a TCP port on the loopback address of a ready sandbox. Cancel-safe.
     ///
     /// # Errors
-    /// `NotFound` if there is no such sandbox; `Unavailable` if nobody listens.
+    /// `NotFound` if the sandbox does not exist; `Unavailable` if no process listens on the port.
     async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled>;
 
-    /// Makes the task's output go on in a new file under the same path.
+    /// Reopens the task's log file: its output continues in a new file under the same path.
     ///
     /// # Errors
-    /// `FailedPrecondition` if the task has no log; `Unavailable` if the logkeeper is away.
+    /// `FailedPrecondition` if the task has no log; `Unavailable` if the logkeeper cannot be reached.
     async fn reopen_log(&self, id: TaskId) -> Result<()>;
 
-    /// Usage of these tasks, in one pass; a task that is gone is left out.
+    /// Usage of these tasks, in one pass; tasks that do not exist any more are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read at all.
     async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>>;
 
-    /// All that can be told of these tasks, in one pass; one that does not run is left out.
+    /// All metrics of these tasks, in one pass; tasks that do not run are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read at all.
     async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>>;
 
-    /// Traffic of the interfaces of these sandboxes, in one pass; one that is gone or has the host's network is left out.
+    /// Traffic of the interfaces of these sandboxes, in one pass; sandboxes that do not exist any more or use
+    /// the host's network are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read at all.
     async fn sandbox_traffic(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>>;
 
-    /// Usage of a sandbox: of its cgroup parent, and its interfaces.
+    /// Usage of a sandbox: of its parent cgroup, and its interfaces.
     ///
     /// # Errors
     /// `NotFound` if it is gone.
     async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats>;
 
-    /// What an operator may want to see of a task beyond the model.
+    /// Information about a task for operators that is not part of the task model.
     ///
     /// # Errors
     /// `NotFound` if it is gone.
     async fn inspect_task(&self, id: TaskId) -> Result<Inspection>;
 
-    /// What an operator may want to see of a sandbox beyond the model.
+    /// Information about a sandbox for operators that is not part of the task model.
     ///
     /// # Errors
     /// `NotFound` if it is gone.
     async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection>;
 
-    /// Returns when what the backend does of itself and should not be cut off amid is done, as the clearing up after an end. Called when
-    /// nothing is asked of it any more. Cancel-safe: it goes on.
+    /// Waits until the backend's own background work that should not be interrupted, such as cleanup after an
+    /// exit, is done. Called when no further request arrives. Cancel-safe: the work continues.
     async fn drain(&self);
 
     /// The images.
     fn images(&self) -> &dyn ImageStore;
 }
 
-/// How a backend is.
+/// The health and identity of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendStatus {
-    /// The runtime can be reached and serves.
+    /// Whether the runtime can be reached and serves requests.
     pub runtime: Condition,
-    /// Sandboxes can be connected.
+    /// Whether sandboxes can be connected to a network.
     pub network: Condition,
-    /// There is space for what has to be put down. Without it things are still ended and removed.
+    /// Whether there is space for records. Without it, tasks and sandboxes can still be stopped and removed.
     pub disk: Condition,
-    /// Name and version of what is behind, for people.
+    /// Name and version of the runtime, for people.
     pub version: String,
-    /// How cgroups are made.
+    /// How cgroups are created.
     pub cgroup_driver: CgroupDriver,
-    /// The configuration of the network as JSON, as its file has it; empty if there is none.
+    /// The network configuration as JSON, exactly as in its file; empty if there is none.
     pub network_config: String,
-    /// The node's address on the gateway's own bridge, whether the bridge is there yet or not; `None` if there is no such network.
+    /// The node's address on the gateway's own bridge, even if the bridge does not exist yet; `None` if there
+    /// is no such network.
     pub bridge_address: Option<IpAddr>,
     /// Facts for people, by name.
     pub facts: BTreeMap<String, String>,
-    /// Programs behind the backend whose versions have known vulnerabilities. Nothing is decided by them.
+    /// Runtime programs whose versions have known vulnerabilities. For information: nothing depends on them.
     pub advisories: Vec<Advisory>,
 }
 
-/// Known vulnerabilities of a program, judged by its version alone: whoever packaged it may have fixed them under the same number.
+/// Known vulnerabilities of a program, derived from its version alone: a distribution may have fixed them
+/// without a change of the version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advisory {
     /// The program, as it names itself.
     pub program: String,
-    /// Its version, as it tells it.
+    /// Its version, as it reports it.
     pub version: String,
     /// The names of the vulnerabilities, as in `CVE-2019-5736`.
     pub ids: Vec<String>,
 }
 
-/// Whether something holds, and why not.
+/// Whether a condition holds, and if not, why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
     /// It holds.
     True,
     /// It does not.
     False {
-        /// One word in camel case.
+        /// One word in CamelCase.
         reason: String,
         /// For people: what is wrong and what to do.
         message: String,
     },
 }
 
-/// Who makes cgroups.
+/// Who creates cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
-    /// systemd, by its bus.
+    /// systemd, over D-Bus.
     Systemd,
-    /// The runtime, by making directories.
+    /// The runtime, by creating directories.
     Cgroupfs,
 }
 
@@ -315,117 +338,120 @@ pub enum CgroupDriver {
 pub struct Handler {
     /// Name by which specs ask for it.
     pub name: String,
-    /// Whether mounts can be read-only all the way down.
+    /// Whether mounts can be recursively read-only.
     pub recursive_readonly_mounts: bool,
-    /// Whether user namespaces can be made.
+    /// Whether user namespaces are supported.
     pub user_namespaces: bool,
 }
 
-/// What a sandbox got.
+/// The result of creating a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SandboxDetails {
     /// Its addresses, the primary one first; none with the host's network.
     pub ips: Vec<IpAddr>,
     /// Its network namespace, unless it is the host's.
     pub netns: Option<PathBuf>,
-    /// Its own process, where it has one.
+    /// Process id of the sandbox's own process, if it has one.
     pub pid: Option<u32>,
-    /// What its frontend put down after it was made; the frontend's own, as [`Meta::record`](crate::spec::Meta::record) is.
+    /// What the frontend stored after creation with [`Backend::amend_sandbox`]; opaque bytes, as
+    /// [`Meta::record`](crate::spec::Meta::record).
     pub note: Vec<u8>,
-    /// The ports of the host that it was made with.
+    /// The host ports that it was created with.
     pub host_ports: HostPorts,
 }
 
-/// What a task got.
+/// The result of creating a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskDetails {
-    /// The image it was made from.
+    /// The image it was created from.
     pub image_id: ImageId,
     /// The image's name by digest, or its id if it has none.
     pub image_ref: String,
     /// The directories that its image declares as volumes.
     pub image_volumes: Vec<PathBuf>,
-    /// The images that it has as volumes.
+    /// The images mounted into it as volumes.
     pub volume_images: Vec<ImageId>,
-    /// Who its main process runs as.
+    /// The user that its main process runs as.
     pub user: ResolvedUser,
-    /// What is sent first to stop it.
+    /// The first signal sent to stop it.
     pub stop_signal: Signal,
-    /// Its limits, as they are in force.
+    /// The limits in force.
     pub resources: Resources,
-    /// Its limits on block devices, as they are in force.
+    /// The block device limits in force.
     pub throttles: Vec<Throttle>,
     /// Its log file.
     pub log_path: Option<PathBuf>,
-    /// What its root file system is counted as on disk, or else the first of its volumes that is limited; `None` if nothing is.
+    /// The quota project of its root file system, or of its first limited volume if that has none; `None` if
+    /// nothing is limited.
     pub project: Option<ProjectId>,
-    /// The leases of devices that it was made with.
+    /// The device leases that it was created with.
     pub leases: Vec<LeaseClaim>,
-    /// What of the node's processors and memory is kept for it.
+    /// The share of the node's processors and memory that is reserved for it.
     pub compute: ComputeClaim,
 }
 
-/// A user, by numbers.
+/// A user, by numeric ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResolvedUser {
     /// User.
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
-    /// All groups besides.
+    /// All supplementary groups.
     pub groups: Vec<u32>,
 }
 
-/// A task that runs.
+/// The result of starting a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Started {
     /// Process id on the host.
     pub pid: u32,
-    /// Since when.
+    /// When it was started.
     pub at: SystemTime,
 }
 
-/// All that a backend holds.
+/// Everything that a backend recovered.
 #[derive(Debug, Clone, Default)]
 pub struct Recovered {
     /// Sandboxes.
     pub sandboxes: Vec<Sandbox>,
     /// Tasks of these sandboxes.
     pub tasks: Vec<Task>,
-    /// Those of them that a predecessor was starting, and the runtime may still be at; they count as created until that is known.
+    /// Tasks among `tasks` that a predecessor was starting and that the runtime may still start; their state
+    /// is `Created` until [`Backend::resolve_start`] returns.
     pub pending_starts: Vec<TaskId>,
-    /// Those sandboxes whose removal a predecessor had begun; they are to be removed.
+    /// Sandboxes whose removal a predecessor had begun; they are to be removed.
     pub removals: Vec<SandboxId>,
-    /// Sandboxes that are not among these, and hold something: those that were never finished, until they are cleared away, and those that
-    /// cannot be read, for as long as they are there.
+    /// Sandboxes that are not in `sandboxes` but hold resources: those whose creation never finished, until
+    /// they are cleaned up, and those whose record cannot be read, for as long as they exist.
     pub remnants: Vec<Remnant>,
 }
 
-/// A sandbox that is there and cannot be used.
+/// A sandbox that exists but cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remnant {
     /// Its id.
     pub id: SandboxId,
     /// Whose it is.
     pub owner: Owner,
-    /// Its name; its id again if that is not known.
+    /// Its name; its id if the name is not known.
     pub name: String,
-    /// The ports of the host that it may have.
+    /// The host ports that it may hold.
     pub host_ports: HostPorts,
 }
 
 /// Usage of a sandbox.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SandboxStats {
-    /// Of its cgroup parent; empty if it has none of its own.
+    /// Usage of its parent cgroup; empty if it has none of its own.
     pub usage: Usage,
-    /// Processes in that group and those inside; [`Usage::pids`] counts their threads.
+    /// Number of processes in that cgroup and its descendants; [`Usage::pids`] counts their threads.
     pub processes: Option<u64>,
     /// Traffic of its interfaces; empty with the host's network.
     pub interfaces: Vec<InterfaceStats>,
 }
 
-/// Facts for people about one object, each a name and a JSON text or plain text.
+/// Information about one object for people; each a name and a JSON text or plain text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Inspection {
     /// Process id of the main process.
@@ -434,65 +460,12 @@ pub struct Inspection {
     pub runtime_type: String,
     /// Snapshotter of the root file system.
     pub snapshotter: String,
-    /// Key of its snapshot.
+    /// Key of that snapshot.
     pub snapshot_key: String,
-    /// What the runtime is told besides, as JSON; empty if nothing.
+    /// Further options passed to the runtime, as JSON; empty if there are none.
     pub runtime_options: String,
     /// The OCI runtime spec as JSON; empty if there is none.
     pub runtime_spec: String,
-    /// The result of CNI as JSON; empty if there is none.
+    /// The CNI result as JSON; empty if there is none.
     pub cni_result: String,
-}
-
-/// A further process in a task, with its streams.
-///
-/// Dropping it kills the process and frees what it holds.
-pub struct ExecProcess {
-    /// Its standard input, if asked for; shutting it down or dropping it ends the input. With a terminal only shutting it down does, as
-    /// if Ctrl-D were typed again and again, until the process is deleted.
-    pub stdin: Option<Sink>,
-    /// Its standard output, or its terminal.
-    pub stdout: Option<Source>,
-    /// Its standard error; none with a terminal.
-    pub stderr: Option<Source>,
-    /// Control over it.
-    pub control: Box<dyn ExecControl>,
-}
-
-impl fmt::Debug for ExecProcess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExecProcess").finish_non_exhaustive()
-    }
-}
-
-/// Control over a further process in a task. Dropping it kills the process.
-#[async_trait]
-pub trait ExecControl: Send + Sync {
-    /// Waits for its end: its exit code. May be called again; cancel-safe.
-    ///
-    /// # Errors
-    /// `Unavailable` if contact is lost.
-    async fn wait(&self) -> Result<i32>;
-
-    /// Sends a signal; a process that has ended: done.
-    ///
-    /// # Errors
-    /// `Unavailable` if the runtime is away.
-    async fn signal(&self, signal: Signal) -> Result<()>;
-
-    /// Sets the size of its terminal, in characters; without a terminal: done.
-    ///
-    /// # Errors
-    /// `Unavailable` if the runtime is away.
-    async fn resize(&self, width: u16, height: u16) -> Result<()>;
-
-    /// Ends the output of a process that has ended, should children of it keep it open for this long while nothing waits to be read.
-    /// Returns when that is done, and never if the output ends by itself. Cancel-safe.
-    async fn cut_output(&self, after: Duration);
-
-    /// Frees what the runtime holds of it; it has ended before. Idempotent.
-    ///
-    /// # Errors
-    /// `Unavailable` if the runtime is away.
-    async fn delete(&self) -> Result<()>;
 }

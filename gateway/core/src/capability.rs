@@ -1,6 +1,6 @@
-//! The capabilities of Linux.
+//! Linux capabilities.
 
-/// Every capability of Linux by its number, without `CAP_`.
+/// The names of all Linux capabilities, indexed by number, without `CAP_`.
 pub const NAMES: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",

@@ -1,4 +1,5 @@
-//! Devices of the node that tasks may be given: what there is, in groups of like ones, and what a task gets that is given some.
+//! Devices of the node that tasks can be given: the inventory, in groups of identical devices, and what a
+//! task with devices gets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,81 +17,84 @@ pub mod resource;
 
 pub use provider::DeviceProvider;
 
-/// The devices there are.
+/// The devices of the node.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Inventory {
-    /// In groups of like ones. An id is in one group alone. A group that is as it was before is shared with the inventory of before: what was
-    /// made from it need not be made anew.
+    /// The groups of identical devices. A device id is in one group only. An unchanged group is shared with
+    /// the previous inventory, so that data derived from it can be reused.
     pub groups: Vec<Arc<DeviceGroup>>,
 }
 
-/// What there is, as somebody keeps it up to date; `None` until it was looked for once. The newest counts.
+/// The inventory, kept up to date by its sender; `None` before the first scan. Only the newest value matters.
 pub type Inventories = watch::Receiver<Option<Arc<Inventory>>>;
 
-/// Like devices.
+/// Identical devices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceGroup {
-    /// Who makes them.
+    /// Their vendor.
     pub vendor: String,
-    /// What they are, as `gpu`.
+    /// Their type, for example `gpu`.
     pub kind: String,
     /// Their model.
     pub name: String,
-    /// What kubelets call them, as `acme.com/tpu`; empty if they are not offered to kubelets.
+    /// Their resource name for kubelets, for example `acme.com/tpu`; empty if they are not offered to
+    /// kubelets.
     pub resource: String,
-    /// Facts about all of them, by name.
+    /// Attributes common to all of them, by name.
     pub attributes: BTreeMap<String, Fact>,
-    /// How many tasks may share one of them, at least 1.
+    /// How many tasks may share one device, at least 1.
     pub shares: u16,
-    /// How many slots each owner may hold at most; an owner that is not named may hold all.
+    /// The maximum number of slots of each owner; an owner without an entry may hold all.
     pub quota: BTreeMap<Owner, usize>,
-    /// Which slots a kubelet is told to prefer.
+    /// Which slots are recommended to a kubelet.
     pub placement: SlotPlacement,
     /// The devices, by id in ascending order.
     pub devices: Vec<Device>,
-    /// The variable that tells a task which of them it has; empty for none.
+    /// The environment variable that lists a task's devices; empty for none.
     pub variable: String,
-    /// Variables that a task with any of them gets besides.
+    /// Further environment variables for a task with any of them.
     pub env: BTreeMap<String, String>,
-    /// Nodes that a task with any of them gets besides.
+    /// Further nodes for a task with any of them.
     pub shared: Vec<DeviceNode>,
-    /// Mounts that a task with any of them gets.
+    /// Mounts for a task with any of them.
     pub mounts: Vec<Mount>,
 }
 
-/// Which slots are preferred where several would do.
+/// Which slots are preferred if several are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SlotPlacement {
-    /// Those of devices that are in use already.
+    /// Those of devices that are already in use.
     #[default]
     Packed,
-    /// Those of the devices that are in use least.
+    /// Those of the least used devices.
     Spread,
 }
 
-/// A device: what is given to tasks as one thing, although it may consist of several nodes.
+/// A device: assigned to tasks as a unit, although it may have several nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
-    /// Its name among all of the node's, the same after a reboot and when it is plugged in elsewhere, as far as it has something to be
-    /// known by: at most [`DEVICE_ID_MAX`] of the characters `A-Z a-z 0-9 . _ : -`.
+    /// Its id, unique on the node. It is the same after a reboot and in another slot or port, as far as the
+    /// device has something to identify it by. At most [`DEVICE_ID_MAX`] of the characters `A-Z a-z 0-9 . _ :
+    /// -`.
     pub id: String,
-    /// Names under which earlier versions offered it. They are accepted of what runs, and offered to nobody.
+    /// Ids under which earlier versions offered it. They are accepted from running tasks and no longer
+    /// offered.
     pub aliases: Vec<String>,
-    /// The nodes that a task gets that has it, each once.
+    /// The nodes that a task with it gets, each once.
     pub nodes: Vec<DeviceNode>,
-    /// What a task gets that has it, by names in the Container Device Interface.
+    /// What a task with it gets, by CDI names.
     pub cdi: Vec<String>,
     /// Whether it can be given to a task.
     pub health: Health,
-    /// Its address on the PCI bus, as `0000:3b:00.0`, if it has one.
+    /// Its PCI address, for example `0000:3b:00.0`, if it has one.
     pub pci_bus_id: Option<String>,
-    /// The memory node that it is next to, if the kernel says so.
+    /// Its NUMA node, if the kernel reports one.
     pub numa_node: Option<u32>,
-    /// What it has carried since the node has started, if the kernel counts that.
+    /// Its traffic since the node booted, if the kernel counts it.
     pub traffic: Option<Traffic>,
 }
 
-/// The longest id of a device, in bytes: that of a slot, of which kubelets take 63, has up to 7 more.
+/// The longest device id, in bytes: a slot id has up to 7 more, and kubelets accept 63.
 pub const DEVICE_ID_MAX: usize = 56;
 
 /// Whether a device can be given to a task.
@@ -100,11 +104,11 @@ pub enum Health {
     Healthy,
     /// It cannot, for this reason.
     Unhealthy(String),
-    /// It was there once and is not any more.
+    /// It was present before and is not any more.
     Gone,
 }
 
-/// What a block device has carried.
+/// The traffic of a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Bytes read.
@@ -113,12 +117,12 @@ pub struct Traffic {
     pub written_bytes: u64,
 }
 
-/// A fact about devices.
+/// An attribute of devices.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fact {
-    /// A whole number, of this unit; empty for none.
+    /// A whole number with a unit; the unit may be empty.
     Whole(i64, String),
-    /// Another number, of this unit; empty for none.
+    /// Another number with a unit; the unit may be empty.
     Number(f64, String),
     /// Yes or no.
     Flag(bool),
@@ -126,20 +130,20 @@ pub enum Fact {
     Text(String),
 }
 
-/// What a task gets that is given devices.
+/// What a task with devices gets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reservation {
-    /// Variables.
+    /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// Nodes, each once.
     pub nodes: Vec<DeviceNode>,
     /// Mounts, each destination once.
     pub mounts: Vec<Mount>,
-    /// Devices by their names in the Container Device Interface, each once.
+    /// CDI names, each once.
     pub cdi: Vec<String>,
 }
 
-/// Units that a fact may have.
+/// The units of an attribute.
 const UNITS: [&str; 20] = [
     "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "kB", "KB", "MB", "GB", "TB", "PB", "EB", "MHz", "GHz", "mW",
     "W", "kW", "MW", "GW",
@@ -154,7 +158,7 @@ impl Inventory {
         Self { groups: groups.into_iter().map(Arc::new).collect() }
     }
 
-    /// The same, which shares with an earlier one the groups that are equal to those at the same place there.
+    /// The same inventory, but sharing with `before` the groups that are equal at the same index.
     #[must_use]
     pub fn reusing_groups(self, before: &Self) -> Self {
         let groups = self.groups.into_iter().enumerate();
@@ -162,21 +166,23 @@ impl Inventory {
         Self { groups }
     }
 
-    /// Whether all groups are shared with another one: it is the same then, and nothing of it was compared.
+    /// Whether all groups are the same `Arc`s as in `other`. Without a comparison of contents: false does not
+    /// mean different.
     #[must_use]
     pub fn is_shared_with(&self, other: &Self) -> bool {
         self.groups.len() == other.groups.len()
             && self.groups.iter().zip(&other.groups).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
-    /// What a task gets that is given these devices or slots of devices. Nothing is kept of it: the same question has the same answer.
+    /// What a task with these devices or slots gets. Reserves nothing: the same arguments give the same
+    /// result.
     ///
     /// # Errors
-    /// `InvalidArgument` if none is named; `NotFound` for one that is not there (any more); `FailedPrecondition` for one that cannot be
-    /// given now.
+    /// `InvalidArgument` if `ids` is empty; `NotFound` for a device that is not (or no longer) known;
+    /// `FailedPrecondition` for one that cannot be given to a task now.
     pub fn reserve(&self, ids: &[String]) -> Result<Reservation> {
         if ids.is_empty() {
-            return Err(Error::invalid("device_ids", "none is named"));
+            return Err(Error::invalid("device_ids", "it is empty"));
         }
         let wanted: BTreeSet<&str> = ids.iter().map(|id| device_of(id)).collect();
         let mut given = Reservation::default();
@@ -203,7 +209,7 @@ impl Inventory {
 // === impl DeviceGroup ===
 
 impl DeviceGroup {
-    /// A group without devices. One task at a time has one of them, and nothing else; kubelets are not offered them.
+    /// A group without devices, without shares, and not offered to kubelets.
     #[must_use]
     pub fn new(vendor: &str, kind: &str, name: &str) -> Self {
         Self {
@@ -241,13 +247,13 @@ impl Health {
 // === impl Device ===
 
 impl Device {
-    /// A healthy device of one node.
+    /// A healthy device with one node.
     #[must_use]
     pub fn new(id: &str, node: DeviceNode) -> Self {
         Self { nodes: vec![node], ..Self::without_nodes(id.to_owned()) }
     }
 
-    /// A healthy device of which somebody else knows what a task gets that has it.
+    /// A healthy device without nodes, for which a provider supplies what a task gets.
     #[must_use]
     pub const fn without_nodes(id: String) -> Self {
         Self {
@@ -262,7 +268,7 @@ impl Device {
         }
     }
 
-    /// The ids of its slots, of which it has as many as it has `shares`.
+    /// The ids of its slots; it has `shares` slots.
     pub fn slots(&self, shares: u16) -> impl Iterator<Item = String> + '_ {
         (0..shares.max(1))
             .map(move |slot| if shares <= 1 { self.id.clone() } else { format!("{}::{slot}", self.id) })
@@ -273,7 +279,7 @@ impl Device {
     }
 }
 
-/// The id of the device that a slot is of.
+/// The id of the device of a slot.
 #[must_use]
 pub fn device_of(slot: &str) -> &str {
     match slot.rsplit_once("::") {
@@ -287,10 +293,10 @@ pub fn device_of(slot: &str) -> &str {
 // === impl Reservation ===
 
 impl Reservation {
-    /// Adds what a task gets that has these devices of a group; nothing for none.
+    /// Adds what a task with these devices of a group gets; nothing if `devices` is empty.
     ///
     /// # Errors
-    /// `FailedPrecondition` for one that cannot be given now.
+    /// `FailedPrecondition` for a device that cannot be given to a task now.
     pub(crate) fn extend(&mut self, group: &DeviceGroup, devices: &[&Device]) -> Result<()> {
         for device in devices {
             if let Some(why) = device.health.fault() {
@@ -304,7 +310,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives it to a task. What the task has at the same place by itself stays. Idempotent.
+    /// Adds this to a task. Entries of the task itself take precedence. Idempotent.
     pub fn add_to(self, task: &mut TaskSpec) {
         let Self { env, nodes, mounts, cdi } = self;
         for (name, value) in env {
@@ -329,7 +335,7 @@ impl Reservation {
         }
     }
 
-    /// Adds what a task gets that has these devices of a group.
+    /// Adds what a task with these devices of a group gets.
     fn add(&mut self, group: &DeviceGroup, devices: &[&Device]) {
         let paths = |device: &&Device| {
             let nodes = device.nodes.iter().take(1).map(|node| node.container_path.display().to_string());
@@ -361,7 +367,7 @@ impl Reservation {
 // === impl Fact ===
 
 impl Fact {
-    /// What a text says: a number with or without a unit, `true` or `false`, or else itself.
+    /// Parses a text: a number with or without a unit, `true` or `false`, or else a text.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let text = text.trim();
@@ -379,7 +385,7 @@ impl Fact {
     }
 }
 
-/// A group, or that of before if it is equal.
+/// `group`, or `before` if both are equal.
 pub(crate) fn shared(group: Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>) -> Arc<DeviceGroup> {
     match before {
         Some(before) if Arc::ptr_eq(before, &group) || **before == *group => Arc::clone(before),
@@ -387,7 +393,7 @@ pub(crate) fn shared(group: Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>)
     }
 }
 
-/// A device node that is inside as it is outside.
+/// A device node with the same path inside and outside.
 #[must_use]
 pub fn node(path: PathBuf, permissions: &str) -> DeviceNode {
     DeviceNode { container_path: path.clone(), host_path: path, permissions: permissions.to_owned() }

@@ -1,10 +1,10 @@
-//! The only error that crosses a seam between a frontend, the gateway and a backend.
+//! The only error type between frontends, the gateway and a backend.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-/// What went wrong, in the classes that every protocol can tell apart.
+/// The class of an error; every protocol can express these classes.
 ///
 /// The set is closed on purpose: each frontend's `status.rs` matches it exhaustively.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,24 +17,24 @@ pub enum ErrorKind {
     InvalidArgument,
     /// The object is in the wrong state for this request.
     FailedPrecondition,
-    /// A part that is needed is away; a retry may succeed.
+    /// A required component cannot be reached; a retry may succeed.
     Unavailable,
     /// A limit of the node is reached: space, ports, memory, devices.
     ResourceExhausted,
     /// Credentials are missing or refused.
     Unauthenticated,
-    /// The work did not end in time.
+    /// The operation did not finish in time.
     DeadlineExceeded,
-    /// The caller has gone or has called the work off.
+    /// The caller went away or cancelled the operation.
     Cancelled,
-    /// This node cannot do what was asked for.
+    /// This node does not support the request.
     Unimplemented,
-    /// Anything else; always a fault worth a look.
+    /// Anything else; always a bug or a fault of the node that needs attention.
     Internal,
 }
 
 impl ErrorKind {
-    /// The word used in metrics and logs.
+    /// The name of the class in metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,8 +53,9 @@ impl ErrorKind {
     }
 }
 
-/// The longest text of a status, in bytes. It goes out as a header, each byte as three at the most, and once more where a protocol has
-/// details; and clients take a connection for broken whose headers are longer than 16 KiB (8 KiB by default in gRPC's C core).
+/// The longest status text, in bytes. It is sent as a header, where one byte takes up to three, and a second
+/// time where the protocol has details. Clients treat a connection with headers above 16 KiB as broken (8 KiB
+/// by default in gRPC's C core).
 pub const STATUS_TEXT_MAX: usize = 2048;
 
 /// The result of every operation of the gateway.
@@ -62,7 +63,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error with its class, a message that names the object, and its cause.
 ///
-/// It is `Clone` because callers that joined one operation all get its result.
+/// It is `Clone` because all callers that share one operation get its result.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -121,7 +122,7 @@ impl Error {
         self
     }
 
-    /// Says what was being done when `self` happened; keeps the kind, and `self` becomes the cause.
+    /// Adds what was being done when `self` happened; keeps the kind, and `self` becomes the cause.
     #[must_use]
     pub fn context(self, doing: impl Into<String>) -> Self {
         Self { kind: self.kind, message: doing.into(), source: Some(Arc::new(self)) }
@@ -133,7 +134,7 @@ impl Error {
         self.kind
     }
 
-    /// The message and those of all causes, joined by `: `, for an answer over the wire or a log line.
+    /// The message and those of all causes, joined by `: `, for a response or a log line.
     #[must_use]
     pub fn report(&self) -> String {
         let mut text = self.message.clone();
@@ -146,8 +147,8 @@ impl Error {
         text
     }
 
-    /// [`Error::report`] for a status: at most [`STATUS_TEXT_MAX`] bytes. Of a longer one the beginning, which names the object, and the
-    /// end, which says why, are kept.
+    /// [`Error::report`] for a status: at most [`STATUS_TEXT_MAX`] bytes. A longer report is cut in the
+    /// middle: its beginning names the object and its end gives the reason.
     #[must_use]
     pub fn status_text(&self) -> String {
         let text = self.report();

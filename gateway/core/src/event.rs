@@ -1,7 +1,7 @@
-//! Events: what happened to sandboxes and tasks, for whoever subscribes.
+//! Events: changes of sandboxes and tasks, for subscribers.
 //!
-//! Each subscriber has a bounded queue. One that is too slow loses the oldest events and is told how many ([`Lagged`]); it must
-//! then read the table again. Publishing never waits for a subscriber.
+//! Each subscriber has a bounded queue. One that is too slow loses the oldest events and gets their number
+//! ([`Lagged`]); it must then read the table again. Publishing never waits for a subscriber.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,19 +14,20 @@ use crate::ledger::Refusal;
 use crate::state::Exit;
 use crate::table::Sandbox;
 
-/// How many events a subscriber may be behind.
+/// How many events a subscriber may lag behind.
 pub const CAPACITY: usize = 1024;
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When: later than every event before it, whatever is done to the clock.
+    /// When it happened; strictly later than every earlier event, even if the clock is set back.
     pub at: SystemTime,
-    /// Whose object.
+    /// The owner of the object.
     pub owner: Owner,
-    /// What.
+    /// What happened.
     pub kind: EventKind,
-    /// The sandbox that it is about, or that the task is in, as it was then: also where it is gone by now.
+    /// The sandbox that the event is about, or that contains the task, as it was at that moment; present even
+    /// if it has been removed since.
     pub sandbox: Option<Arc<Sandbox>>,
 }
 
@@ -47,7 +48,7 @@ pub enum EventKind {
     TaskExited(TaskId, Exit),
     /// A task is gone.
     TaskRemoved(TaskId),
-    /// Something of the node was asked for and not given.
+    /// A request for a resource of the node was refused.
     Refused(Arc<Refusal>),
 }
 
@@ -59,25 +60,25 @@ pub struct Lagged {
     pub missed: u64,
 }
 
-/// Hands events to all subscribers.
+/// Publishes events to all subscribers.
 #[derive(Debug, Clone)]
 pub struct EventBus {
     sender: broadcast::Sender<Event>,
 }
 
-/// One subscriber's queue, limited to what one owner may see.
+/// One subscriber's queue, filtered to one owner if requested.
 #[derive(Debug)]
 pub struct Subscription {
     receiver: broadcast::Receiver<Event>,
     owner: Option<Owner>,
 }
 
-/// What there is at one moment, and what happens from then on.
+/// The sandboxes that exist at one moment, and the events after it.
 #[derive(Debug)]
 pub struct ListAndWatch {
-    /// The moment: every event comes after it.
+    /// That moment: every event is later.
     pub since: SystemTime,
-    /// The sandboxes there were, by id.
+    /// The sandboxes that existed, by id.
     pub sandboxes: Vec<SandboxId>,
     pub(crate) events: Subscription,
     pub(crate) ended: CancellationToken,
@@ -92,13 +93,13 @@ impl Default for EventBus {
 }
 
 impl EventBus {
-    /// Hands an event to every subscriber; never waits.
+    /// Sends an event to every subscriber; never waits.
     pub fn publish(&self, event: Event) {
-        // No subscriber is no fault.
+        // It is not an error to have no subscriber.
         let _ = self.sender.send(event);
     }
 
-    /// A queue of the events from now on; of one owner, or of all.
+    /// A queue of the events from now on, of one owner or (`None`) of all.
     #[must_use]
     pub fn subscribe(&self, owner: Option<Owner>) -> Subscription {
         Subscription { receiver: self.sender.subscribe(), owner }
@@ -108,10 +109,10 @@ impl EventBus {
 // === impl Subscription ===
 
 impl Subscription {
-    /// The next event; `None` once the gateway is gone. Cancel-safe.
+    /// The next event; `None` once the gateway has ended. Cancel-safe.
     ///
     /// # Errors
-    /// [`Lagged`] if events were lost; the next call goes on with the oldest event still held.
+    /// [`Lagged`] if events were lost; the next call continues with the oldest event still in the queue.
     pub async fn next(&mut self) -> Result<Option<Event>, Lagged> {
         loop {
             match self.receiver.recv().await {
@@ -124,13 +125,13 @@ impl Subscription {
     }
 }
 
-// === impl Following ===
+// === impl ListAndWatch ===
 
 impl ListAndWatch {
-    /// The next event; `None` once the gateway is gone or about to go. Cancel-safe.
+    /// The next event; `None` once the gateway shuts down. Cancel-safe.
     ///
     /// # Errors
-    /// [`Lagged`] if events were lost: follow anew, from what there is then.
+    /// [`Lagged`] if events were lost: subscribe again and read the current state.
     pub async fn next(&mut self) -> Result<Option<Event>, Lagged> {
         tokio::select! {
             biased;
@@ -176,11 +177,11 @@ mod tests {
         let mut listening = bus.subscribe(None);
         let events = 10 * CAPACITY;
         for _ in 0..events {
-            // It is no future: there is nothing in it that could wait.
+            // `publish` is not async, so it cannot wait.
             bus.publish(event(Owner::Host));
             assert_eq!(listening.next().await, Ok(Some(event(Owner::Host))));
         }
-        // All share one queue, which holds no more than it may.
+        // All subscribers share one queue, which never exceeds its capacity.
         assert_eq!(bus.sender.len(), CAPACITY);
         let missed = u64::try_from(events - CAPACITY).unwrap();
         for slow in &mut stalled {

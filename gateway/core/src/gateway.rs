@@ -1,8 +1,8 @@
-//! The gateway: decides what each request means and has the backend do it.
+//! The gateway: decides what each request means and has the backend carry it out.
 //!
-//! Changing operations run as tasks of the gateway itself, so that a caller who goes away leaves nothing half done; callers who
-//! ask for the same thing at the same time share one run ([`crate::flight`]). A creation whose caller has gone is *parked* in the
-//! table: the retry finds it under its name.
+//! Operations that change state run as spawned tasks of the gateway, so that a caller that goes away leaves
+//! nothing half done; concurrent callers of the same operation share one run ([`crate::singleflight`]). An
+//! object whose creation outlived its caller stays in the table: the retry finds it under its name.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -31,21 +31,25 @@ mod exec;
 mod image;
 mod lease;
 mod ledger;
+mod ledger_report;
 mod limits;
 mod lost_tasks;
 mod outage;
 mod provider;
 mod queries;
+mod resource_use;
 mod sandbox;
 mod start_limiter;
 mod stream;
 mod task;
+mod task_watch;
 mod volume;
 
 pub use exec::ExecOutput;
-pub use lease::{Leased, ResourceUse};
-pub use ledger::LedgerReport;
+pub use lease::Leased;
+pub use ledger_report::LedgerReport;
 pub use limits::{Limits, NamedDevices};
+pub use resource_use::ResourceUse;
 
 /// One node's sandboxes, tasks and images.
 #[derive(Clone)]
@@ -57,21 +61,24 @@ struct Shared {
     backend: Arc<dyn Backend>,
     table: Table,
     ledger: Mutex<Ledger>,
-    /// Leases that nothing has been made with, on disk.
+    /// Persistent store of the leases that no sandbox uses yet.
     leases: Arc<dyn LeaseStore>,
     views: lease::DeviceViews,
     provider: provider::CachedProvider,
-    /// Leases of one owner come one after the other: the same question has an answer only when the first is on disk.
+    /// Serialises the lease requests of one owner: a repeated request is answered only after the first lease
+    /// is on disk.
     lease_locks: KeyedLock<Owner>,
     limits: Limits,
     recovered: watch::Sender<bool>,
-    /// What was asked for.
+    /// Operations in flight.
     operations: TaskTracker,
-    /// Who watches tasks and sandboxes. Operations wait for what these see, so they go last.
+    /// Watchers of tasks and sandboxes. Operations wait for what the watchers report, so watchers are stopped
+    /// last.
     watchers: TaskTracker,
-    /// The gateway shuts down: nobody is told of anything more, and what fails is not tried again.
+    /// Cancelled when the gateway begins to shut down: from then on nothing is reported and no failed
+    /// operation is retried.
     shutdown: CancellationToken,
-    /// No operation waits for the watchers any more.
+    /// Cancelled when no operation waits for the watchers any more.
     unwatched: CancellationToken,
     new_sandboxes: Singleflight<String, Arc<Sandbox>>,
     new_tasks: Singleflight<NewTask, Arc<Task>>,
@@ -80,15 +87,15 @@ struct Shared {
     lost_tasks: lost_tasks::LostTasks,
     start_limiter: start_limiter::StartLimiter,
     exec_counts: exec::CommandCounts,
-    /// What commands have written that is being collected for their callers.
+    /// Output of commands that is being collected for `exec_sync` callers.
     exec_output: exec::OutputBudget,
-    /// Starts, updates and removals of one task come one after the other.
+    /// Serialises starts, updates and removals of one task.
     task_locks: KeyedLock<TaskId>,
-    /// A note, a start, a stop and the word that it is to be removed come one after the other for one sandbox.
+    /// Serialises notes, starts, stops and recording the removal of one sandbox.
     sandbox_locks: KeyedLock<SandboxId>,
 }
 
-/// The name of a task being made, and the sandbox it is made in.
+/// The name of a task being created, and the sandbox it is created in.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct NewTask {
     name: String,
@@ -119,7 +126,8 @@ impl<I: std::fmt::Display> std::fmt::Display for Op<I> {
     }
 }
 
-/// One owner's view of the gateway: the only thing a frontend gets. It can neither see nor touch what another owner made.
+/// One owner's view of the gateway, and the only access that a frontend has. It can neither see nor change
+/// another owner's objects.
 #[derive(Clone)]
 pub struct Scope {
     gateway: Gateway,
@@ -141,14 +149,15 @@ impl std::fmt::Debug for Scope {
 // === impl Gateway ===
 
 impl Gateway {
-    /// A gateway over `backend` that has not yet recovered: it refuses every request with `Unavailable` until
-    /// [`Gateway::recover`] has succeeded. It forgets the leases of devices that nothing has been made with when it ends.
+    /// A gateway over `backend` that has not recovered yet: it refuses every request with `Unavailable` until
+    /// [`Gateway::recover`] has succeeded. Device leases that no sandbox uses yet are kept in memory only and
+    /// are lost when it ends.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, limits: Limits) -> Self {
         Self::with_leases(backend, limits, Arc::new(MemoryStore::default()))
     }
 
-    /// As [`Gateway::new`]; what is leased and not made use of is kept in `leases`.
+    /// As [`Gateway::new`]; leases that no sandbox uses yet are kept in `leases`.
     #[must_use]
     pub fn with_leases(backend: Arc<dyn Backend>, limits: Limits, leases: Arc<dyn LeaseStore>) -> Self {
         let operations = TaskTracker::new();
@@ -180,21 +189,22 @@ impl Gateway {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Lets the backend clean up, fills the table and watches every task that runs. Call it once, before anything else.
+    /// Runs the backend's recovery, fills the table and watches every task that runs. Call it once, before
+    /// any other call.
     ///
     /// # Errors
-    /// Those of [`Backend::recover`]; it may then be called again.
+    /// Those of [`Backend::recover`]; it may be called again after an error.
     pub async fn recover(&self) -> Result<()> {
         let recovered = self.shared.backend.recover().await?;
         let watched: Vec<_> =
             recovered.tasks.iter().filter(|task| task.state.may_run()).map(|task| task.id).collect();
         let sandboxes = recovered.sandboxes.clone();
-        let unsettled = recovered.pending_starts.clone();
+        let pending_starts = recovered.pending_starts.clone();
         let removals = recovered.removals.clone();
         self.recover_ledger(&recovered).await;
         self.shared.table.load(recovered);
-        for id in unsettled {
-            // Nobody else can have a turn yet: requests for this task wait from the first on.
+        for id in pending_starts {
+            // This cannot wait: no request is served yet. Requests for this task will wait for this lock.
             self.resume_start(id, self.shared.task_locks.lock(id).await);
         }
         for sandbox in &sandboxes {
@@ -210,7 +220,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Returns once requests are served. Cancel-safe.
+    /// Waits until requests are served. Cancel-safe.
     pub async fn recovered(&self) {
         // The sender lives as long as the gateway.
         let _ = self.shared.recovered.subscribe().wait_for(|recovered| *recovered).await;
@@ -222,11 +232,11 @@ impl Gateway {
         *self.shared.recovered.borrow()
     }
 
-    /// Waits for the operations in flight, stops watching tasks, and waits for what the backend is at: at most this long in all. Tasks go
-    /// on running.
+    /// Waits for the operations in flight, stops watching tasks, and then waits for the backend's background
+    /// work; `patience` limits all of it together. Tasks continue to run.
     ///
     /// # Errors
-    /// `DeadlineExceeded` if something is still in flight; it is cut off when the process ends.
+    /// `DeadlineExceeded` if something is still in flight; it is cut off when the process exits.
     pub async fn shut_down(&self, patience: Duration) -> Result<()> {
         let Shared { operations, watchers, shutdown, unwatched, backend, .. } = &*self.shared;
         let deadline = Instant::now() + patience;
@@ -235,13 +245,13 @@ impl Gateway {
         let done = timeout_at(deadline, operations.wait()).await;
         unwatched.cancel();
         watchers.close();
-        let wound_up = timeout_at(deadline, async {
+        let drained = timeout_at(deadline, async {
             watchers.wait().await;
             backend.drain().await;
         });
-        let wound_up = wound_up.await;
+        let drained = drained.await;
         done.map_err(|_| Error::deadline(format!("{} operations are still in flight", operations.len())))?;
-        wound_up.map_err(|_| Error::deadline("the backend still clears up after what has ended"))
+        drained.map_err(|_| Error::deadline("the backend is still cleaning up"))
     }
 
     /// The view of one owner.
@@ -250,31 +260,31 @@ impl Gateway {
         Scope { gateway: self.clone(), owner }
     }
 
-    /// How the backend is.
+    /// The health of the backend.
     #[must_use]
     pub fn status(&self) -> BackendStatus {
         self.shared.backend.status()
     }
 
-    /// Sandboxes by owner and state.
+    /// The number of sandboxes by owner and state.
     #[must_use]
     pub fn count_sandboxes(&self) -> Counts {
         self.shared.table.count_sandboxes()
     }
 
-    /// Tasks by owner and state.
+    /// The number of tasks by owner and state.
     #[must_use]
     pub fn count_tasks(&self) -> Counts {
         self.shared.table.count_tasks()
     }
 
-    /// The images; they have no owner.
+    /// The images; they are not scoped to an owner.
     #[must_use]
     pub fn images(&self) -> &dyn ImageStore {
         self.shared.backend.images()
     }
 
-    /// Events of all owners from now on.
+    /// The events of all owners from now on.
     #[must_use]
     pub fn subscribe(&self) -> Subscription {
         self.shared.table.events().subscribe(None)
@@ -292,19 +302,19 @@ impl Gateway {
 // === impl Scope ===
 
 impl Scope {
-    /// The owner whose view this is.
+    /// The owner of this view.
     #[must_use]
     pub const fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// How the backend is; answers also before recovery.
+    /// The health of the backend; also available before recovery.
     #[must_use]
     pub fn status(&self) -> BackendStatus {
         self.gateway.status()
     }
 
-    /// Whether requests are served: what a predecessor left has been recovered.
+    /// Whether requests are served, that is, whether recovery has finished.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
         self.gateway.is_recovered()
@@ -316,7 +326,7 @@ impl Scope {
         self.gateway.shared.backend.handlers()
     }
 
-    /// All processors and memory of the node; `None` if that is not known.
+    /// All processors and memory of the node; `None` if not known.
     #[must_use]
     pub fn capacity(&self) -> Option<Reserved> {
         self.gateway.shared.limits.capacity
@@ -344,10 +354,11 @@ impl Scope {
         Ok(self.gateway.ready()?.table.tasks(self.owner))
     }
 
-    /// The sandbox of this id, or the only one whose id begins so.
+    /// The sandbox with this id, or the only one whose id has this prefix.
     ///
     /// # Errors
-    /// `NotFound` if there is none; an id that matches nothing is never malformed. `InvalidArgument` if it is ambiguous.
+    /// `NotFound` if there is none, also for a text that cannot be an id; `InvalidArgument` if the prefix is
+    /// ambiguous.
     pub fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
         let table = &self.gateway.ready()?.table;
         if let Ok(id) = id.parse::<SandboxId>() {
@@ -359,7 +370,7 @@ impl Scope {
         only_match("sandbox", id, table.sandboxes(self.owner), |sandbox| sandbox.id.to_string())
     }
 
-    /// The task of this id, or the only one whose id begins so.
+    /// The task with this id, or the only one whose id has this prefix.
     ///
     /// # Errors
     /// As for [`Scope::sandbox`].
@@ -374,7 +385,7 @@ impl Scope {
         only_match("task", id, table.tasks(self.owner), |task| task.id.to_string())
     }
 
-    /// The sandbox that bears this name, if there is one.
+    /// The sandbox with this name, if it exists.
     ///
     /// # Errors
     /// `Unavailable` before recovery.
@@ -382,7 +393,8 @@ impl Scope {
         Ok(self.gateway.ready()?.table.sandbox_named(self.owner, name))
     }
 
-    /// This owner's sandboxes whose names begin so. What this costs does not grow with the number of the others.
+    /// This owner's sandboxes whose names have this prefix. The cost does not depend on the number of other
+    /// sandboxes.
     ///
     /// # Errors
     /// `Unavailable` before recovery.
@@ -390,7 +402,7 @@ impl Scope {
         Ok(self.gateway.ready()?.table.sandboxes_with_prefix(self.owner, beginning))
     }
 
-    /// The task that bears this name, if there is one.
+    /// The task with this name, if it exists.
     ///
     /// # Errors
     /// `Unavailable` before recovery.
@@ -398,20 +410,22 @@ impl Scope {
         Ok(self.gateway.ready()?.table.task_named(self.owner, name))
     }
 
-    /// Returns once requests are served. Cancel-safe.
+    /// Waits until requests are served. Cancel-safe.
     pub async fn recovered(&self) {
         self.gateway.recovered().await;
     }
 
-    /// Ends when the gateway shuts down. What it is awaited for may then be left half done, tasks go on.
+    /// Completes when the gateway shuts down. Whatever waits for it may then stop half way; tasks continue to
+    /// run.
     pub fn ended(&self) -> WaitForCancellationFutureOwned {
         self.gateway.shared.shutdown.clone().cancelled_owned()
     }
 
-    /// Runs work that goes on when its caller has gone; `what` names it. A gateway that shuts down waits for it. Cancel-safe.
+    /// Runs work that continues if the caller goes away; `what` names it in errors. A shutdown waits for it.
+    /// Cancel-safe.
     ///
     /// # Errors
-    /// Those of the work; `Internal` if it breaks off.
+    /// Those of the work; `Internal` if it panics or is aborted.
     pub async fn run_detached<T: Send + 'static>(
         &self,
         what: String,
@@ -436,7 +450,7 @@ impl Scope {
     }
 }
 
-/// Turns "it does not exist" into success, for stops and removals.
+/// Maps `NotFound` to success, for idempotent stops and removals.
 fn ignore_not_found(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() == crate::ErrorKind::NotFound => Ok(()),
@@ -453,8 +467,9 @@ fn only_match<T>(what: &str, prefix: &str, all: Vec<Arc<T>>, id: impl Fn(&T) -> 
     let first = found.next().ok_or_else(missing)?;
     match found.next() {
         None => Ok(first),
-        Some(_) => {
-            Err(Error::invalid(format!("{what} id {prefix:?}"), "begins more than one id: give more digits"))
-        }
+        Some(_) => Err(Error::invalid(
+            format!("{what} id {prefix:?}"),
+            "is the prefix of several ids: give more digits",
+        )),
     }
 }

@@ -9,7 +9,7 @@ pub const ID_LEN: usize = 64;
 /// Number of hexadecimal digits in the token of a lease.
 pub const TOKEN_LEN: usize = 32;
 
-/// A text that is not an id: ids are lower-case hexadecimal digits, 64 of a sandbox or task, 32 of a lease.
+/// A text that is not an id: ids are lower-case hexadecimal digits, 64 for a sandbox or task, 32 for a lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not an id: expected {digits} lower-case hexadecimal digits")]
 pub struct ParseIdError {
@@ -28,11 +28,11 @@ macro_rules! hex_id {
             #[must_use]
             pub fn random() -> Self {
                 let mut bytes = [0; $len / 2];
-                getrandom::fill(&mut bytes).expect("the kernel's random source is always there");
+                getrandom::fill(&mut bytes).expect("the kernel's random source is always available");
                 Self(bytes)
             }
 
-            /// The id made of these bytes; for tests and for deriving ids.
+            /// The id with these bytes; for tests and for derived ids.
             #[must_use]
             pub const fn from_bytes(bytes: [u8; $len / 2]) -> Self {
                 Self(bytes)
@@ -68,24 +68,25 @@ macro_rules! hex_id {
 }
 
 hex_id! {
-    /// Names a sandbox on this node, for its whole life.
+    /// Identifies a sandbox on this node for its whole life.
     SandboxId, ID_LEN
 }
 
 hex_id! {
-    /// Names a task on this node, for its whole life.
+    /// Identifies a task on this node for its whole life.
     TaskId, ID_LEN
 }
 
 hex_id! {
-    /// Names a lease of devices. Whoever has it can make a task with them, so that it is random.
+    /// Identifies a lease of devices. Random, since a caller that knows it can create a task with the
+    /// devices.
     LeaseToken, TOKEN_LEN
 }
 
-/// Who asked for an object. No frontend lists or touches what belongs to another owner.
+/// The orchestrator that created an object. No frontend lists or changes objects of another owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
-    /// The kubelet, or whoever else speaks CRI.
+    /// The kubelet, or any other CRI client.
     Kubernetes,
     /// A Nomad agent.
     Nomad,
@@ -96,10 +97,10 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Every owner there is.
+    /// All owners.
     pub const ALL: [Self; 4] = [Self::Kubernetes, Self::Nomad, Self::Swarm, Self::Host];
 
-    /// The word used in labels, metrics and messages.
+    /// The name used in labels, metrics and messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -110,7 +111,7 @@ impl Owner {
         }
     }
 
-    /// The owner that [`Owner::as_str`] gives this word for.
+    /// The owner with this [`Owner::as_str`] name.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|owner| owner.as_str() == word)

@@ -1,7 +1,8 @@
-//! Images: what the node has, and how it gets more. Images have no owner, only holders.
+//! Images: those on the node, and how further ones are pulled or loaded. Images have no owner, only holders.
 //!
-//! An owner that has pulled an image holds it. Its right to use the image is the right to its manifest, as its own credentials have
-//! proved it: what one owner pulled with credentials another may not use until it has pulled it as well.
+//! An owner that has pulled an image holds it. It may use the image because its own credentials have proved
+//! access to the manifest: an image that one owner pulled with credentials is not usable by another owner
+//! until that one has pulled it as well.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,7 +39,7 @@ impl fmt::Display for ImageId {
     }
 }
 
-/// An image that the node has.
+/// An image on the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     /// Digest of the configuration.
@@ -47,9 +48,9 @@ pub struct Image {
     pub repo_tags: Vec<String>,
     /// Names with a digest, `docker.io/library/busybox@sha256:…`.
     pub repo_digests: Vec<String>,
-    /// Size of what was downloaded, in bytes.
+    /// Size of the download, in bytes.
     pub size_bytes: u64,
-    /// The `USER` line of its configuration; empty for root.
+    /// The `USER` of its configuration; empty for root.
     pub user: String,
     /// Directories that its configuration declares as volumes.
     pub volumes: Vec<PathBuf>,
@@ -57,18 +58,19 @@ pub struct Image {
     pub labels: BTreeMap<String, String>,
     /// Must not be removed to free space.
     pub pinned: bool,
-    /// Who has pulled it, and by what right.
+    /// The owners that have pulled it, and their rights.
     pub holders: BTreeMap<Owner, Right>,
-    /// Some name of it is open to all and has no holder, as after an import. One whose last holder had it by credentials is not.
+    /// Some name of it is open to all owners and has no holder, as after an import. False for an image whose
+    /// last holder pulled it with credentials.
     pub imported: bool,
 }
 
-/// By what right an owner has pulled an image.
+/// The right by which an owner holds an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
-    /// The registry gave it for credentials: it is this owner's alone.
+    /// The registry required credentials: only this owner may use the image.
     Private,
-    /// The registry gives it to everybody.
+    /// The registry serves it without credentials.
     Open,
 }
 
@@ -82,7 +84,7 @@ impl Image {
     }
 }
 
-/// Proof of the right to pull. Its `Debug` never shows a secret.
+/// Credentials for a registry. `Debug` never shows a secret.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum Credentials {
     /// None.
@@ -95,7 +97,7 @@ pub enum Credentials {
         /// Password.
         password: String,
     },
-    /// A refresh token, to be traded for a bearer token.
+    /// A refresh token, to be exchanged for a bearer token.
     IdentityToken(String),
     /// A bearer token.
     RegistryToken(String),
@@ -115,47 +117,49 @@ impl fmt::Debug for Credentials {
 /// An image to pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullRequest {
-    /// Reference as the user wrote it; the backend completes it (`busybox` is `docker.io/library/busybox:latest`).
+    /// Reference as the user wrote it; the backend normalises it (`busybox` is
+    /// `docker.io/library/busybox:latest`).
     pub reference: String,
-    /// What to show the registry.
+    /// The credentials for the registry.
     pub credentials: Credentials,
     /// Runtime handler whose snapshotter the image is unpacked for; empty for the default.
     pub handler: String,
-    /// Who asks, and holds the image from then on.
+    /// The owner that requests it, and holds the image afterwards.
     pub owner: Owner,
 }
 
 impl PullRequest {
-    /// The right that a pull that succeeds gives.
+    /// The right that a successful pull of this request gives.
     #[must_use]
     pub fn right(&self) -> Right {
         if self.credentials == Credentials::Anonymous { Right::Open } else { Right::Private }
     }
 }
 
-/// An image to take out of an archive.
+/// An image to load from an archive.
 #[derive(Debug)]
 pub struct LoadRequest {
-    /// A tar archive as `docker save` writes it.
+    /// A tar archive in the format of `docker save`.
     pub archive: File,
-    /// Which of its images, where it has several.
+    /// Selects the image, if the archive has several.
     pub reference: String,
     /// Runtime handler whose snapshotter the image is unpacked for; empty for the default.
     pub handler: String,
-    /// Who asks, and alone may use the image: what an archive says of itself proves nothing.
+    /// The owner that requests it; it alone may use the image, since the content of an archive proves no
+    /// access right.
     pub owner: Owner,
 }
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PullProgress {
     /// Layers of the image.
     pub layers: usize,
-    /// Those of them that are here.
+    /// Layers already on the node.
     pub layers_done: usize,
-    /// Bytes of its layers, compressed.
+    /// Total size of the compressed layers, in bytes.
     pub bytes: u64,
-    /// Those of them that are here.
+    /// Bytes of them already on the node.
     pub bytes_done: u64,
 }
 
@@ -164,51 +168,55 @@ pub struct PullProgress {
 /// Every method takes effect before it returns, and may be called at any time by any number of callers.
 #[async_trait]
 pub trait ImageStore: Send + Sync {
-    /// Pulls and unpacks an image, and gives its id. Callers that ask for the same image with the same credentials share one
-    /// download; it stops when the last of them has gone. Dropping the future is safe: nothing half-made becomes visible.
+    /// Pulls and unpacks an image, and returns its id. Concurrent requests for the same image with the same
+    /// credentials share one download; it stops when the last caller goes away. Cancel-safe: no incomplete
+    /// image becomes visible.
     ///
     /// # Errors
-    /// `InvalidArgument` for a malformed reference, `NotFound`, `Unauthenticated`, `Unavailable` if the registry cannot be
-    /// reached, `ResourceExhausted` if the disk is full.
+    /// `InvalidArgument` for a malformed reference, `NotFound`, `Unauthenticated`, `Unavailable` if the
+    /// registry cannot be reached, `ResourceExhausted` if the disk is full.
     async fn pull(&self, request: &PullRequest) -> Result<ImageId>;
 
-    /// How far a pull of this request is that is in flight; `None` if there is none, or if it does not know yet what there is to do.
+    /// The progress of a pull of this request that is in flight; `None` if there is none, or if its size is
+    /// not known yet.
     fn progress(&self, request: &PullRequest) -> Option<PullProgress>;
 
-    /// Takes an image out of an archive and unpacks it, and gives its id. It gets none of the names that the archive has for it: others
-    /// trust those. Dropping the future is safe.
+    /// Loads and unpacks an image from an archive, and returns its id. The image gets none of the names in
+    /// the archive, because other owners trust those names. Cancel-safe.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no such archive; `NotFound` if the image is not in it; `ResourceExhausted` if the disk is full.
+    /// `InvalidArgument` if the file is not such an archive; `NotFound` if the image is not in it;
+    /// `ResourceExhausted` if the disk is full.
     async fn load(&self, request: LoadRequest) -> Result<ImageId>;
 
-    /// The image of this id, id prefix, or reference; `None` if the node does not have it.
+    /// The image with this id, id prefix, or reference; `None` if the node does not have it.
     ///
     /// # Errors
-    /// `Unavailable` if the store cannot be read. A text that cannot be a reference names no image: it is no error.
+    /// `Unavailable` if the store cannot be read. A malformed reference is no error: it names no image.
     async fn get(&self, reference: &str) -> Result<Option<Image>>;
 
     /// The configuration of an image as its author wrote it: JSON, for people.
     ///
     /// # Errors
-    /// `NotFound` if the node does not have it (any more); `Unavailable` if the store cannot be read.
+    /// `NotFound` if the node does not have it; `Unavailable` if the store cannot be read.
     async fn config(&self, id: &ImageId) -> Result<String>;
 
-    /// All images, one entry an id.
+    /// All images, one entry per id.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be read.
     async fn list(&self) -> Result<Vec<Image>>;
 
-    /// Has this owner let go of the image that this reference names, and removes it under all names that nobody else holds; `in_use`
-    /// says that others use it: then no name goes, and what its last holder had by credentials is nobody's until it is pulled again.
-    /// Idempotent: what is not there is removed.
+    /// Releases this owner's hold on the image that the reference names, and removes it under all names that
+    /// have no other holder. `in_use` says that other owners use the image: then no name is removed, and if
+    /// the last holder had it by credentials, no owner may use it until it is pulled again. Idempotent:
+    /// succeeds if the image does not exist.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be written.
     async fn remove(&self, reference: &str, owner: Owner, in_use: bool) -> Result<()>;
 
-    /// What images use on disk, by file system; never empty.
+    /// Disk usage of images, by file system; never empty.
     ///
     /// # Errors
     /// `Unavailable` if it cannot be read.

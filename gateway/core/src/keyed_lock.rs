@@ -1,4 +1,5 @@
-//! Turns: changing operations on one object come one after the other, those on different objects at the same time.
+//! Locks by key: operations that change one object run one after the other, those on different objects
+//! concurrently.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Gives out turns by key. A key that nobody waits for takes no memory for long.
+/// A lock per key, granted in the order of the calls. An entry is freed soon after no caller uses its key.
 #[derive(Debug)]
 pub struct KeyedLock<K> {
     locks: Mutex<HashMap<K, Weak<Semaphore>>>,
@@ -18,14 +19,14 @@ impl<K> Default for KeyedLock<K> {
     }
 }
 
-/// A turn; the next one begins when it is dropped.
+/// Holds the lock of one key until it is dropped.
 #[derive(Debug)]
 pub struct KeyedLockGuard {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<K: Eq + Hash> KeyedLock<K> {
-    /// Waits for a turn, in the order of asking. Cancel-safe.
+    /// Waits for the lock of `key`, in the order of the calls. Cancel-safe.
     pub async fn lock(&self, key: K) -> KeyedLockGuard {
         let queue = {
             let mut queues = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +38,7 @@ impl<K: Eq + Hash> KeyedLock<K> {
                 queue
             })
         };
-        // The permit keeps the queue alive. Nobody closes it.
+        // The permit keeps the semaphore alive. The semaphore is never closed.
         KeyedLockGuard { _permit: queue.acquire_owned().await.ok() }
     }
 }
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_second_turn_on_one_key_waits_and_one_on_another_does_not() {
+    async fn a_second_lock_of_one_key_waits_and_one_of_another_key_does_not() {
         let turns = KeyedLock::default();
         let first = turns.lock(1).await;
         let mut second = Box::pin(turns.lock(1));

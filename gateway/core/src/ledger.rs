@@ -1,13 +1,15 @@
-//! The ledger: what of the node is given to whom, so that nothing is given out twice.
+//! The ledger: which resources of the node are allocated to whom, so that nothing is allocated twice.
 //!
-//! | what | who holds it | taken | given back |
+//! | resource | holder | claimed | released |
 //! |---|---|---|---|
-//! | port of the host | a sandbox | before it is made, and when it is made ready again | when its network is released |
-//! | cores, processors and memory | a task | before it is made, and when it is started | when its sandbox has stopped; amounts when it has ended |
-//! | slot of a device | a lease, and the sandbox that it is bound in | when an orchestrator asks for it | when that sandbox has stopped |
+//! | host port | a sandbox | before its creation and before its restart | when its network is released |
+//! | exclusive cores | a task | before its creation and before its start | when its sandbox has stopped |
+//! | processor time and memory | a task | before its creation and before its start | when it has exited |
+//! | device slot | a lease, and its sandbox | at an orchestrator's request | when that sandbox has stopped |
 //!
-//! It is pure: it knows no clock and does no I/O. The gateway asks it before the backend makes anything. What sandboxes and tasks hold is
-//! on record with them, and comes back with their recovery; a [`LeaseStore`] keeps the leases that nothing has been made with.
+//! The ledger is pure: it has no clock and does no I/O. The gateway consults it before the backend creates
+//! anything. The claims of sandboxes and tasks are recorded with them and come back with their recovery; a
+//! [`LeaseStore`] keeps the leases that no sandbox uses yet.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +30,10 @@ pub use ports::{PortHolder, Ports};
 pub use refusal::{Holder, Reason, Refusal, Resource};
 pub use store::{LeaseStore, MemoryStore, StoredLease};
 
-/// How often something was refused: by who asked, by the kind of what was asked for, and by reason.
+/// Number of refusals, by requesting owner, kind of resource, and reason.
 pub type Refusals = BTreeMap<(Owner, &'static str, &'static str), u64>;
 
-/// What of the node is given to whom.
+/// The allocations of the node's resources.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// Ports of the host.
@@ -46,7 +48,7 @@ pub struct Ledger {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Nothing is given out yet.
+    /// Without allocations.
     #[must_use]
     pub fn new(compute: Compute) -> Self {
         Self { compute, ..Self::default() }
@@ -57,7 +59,7 @@ impl Ledger {
         *self.refusals.entry((refusal.owner, refusal.resource(), refusal.reason.as_str())).or_default() += 1;
     }
 
-    /// How often something was refused, by who asked, what for and why.
+    /// Number of refusals, by requesting owner, kind of resource, and reason.
     #[must_use]
     pub const fn refusals(&self) -> &Refusals {
         &self.refusals

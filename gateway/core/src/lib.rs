@@ -1,4 +1,4 @@
-//! The task model of Switchyard: what every frontend asks for and every backend runs.
+//! The task model of Switchyard: what every frontend requests and every backend runs.
 //!
 //! ```text
 //! frontend (CRI, Nomad, Swarm) ──► Scope ──► Gateway ──► Backend (containerd, fake)
@@ -6,13 +6,16 @@
 //!                                            Table ──► EventBus
 //! ```
 //!
-//! - A [`Sandbox`](table::Sandbox) is what tasks share: network, IPC and UTS namespaces, DNS files, a cgroup parent.
+//! - A [`Sandbox`](table::Sandbox) is what tasks share: network, IPC and UTS namespaces, DNS files, a parent
+//!   cgroup.
 //! - A [`Task`](table::Task) is one container with one main process.
-//! - A frontend holds a [`Scope`](gateway::Scope): the view of one [`Owner`](id::Owner). It can neither see nor touch what another owner made.
-//! - The [`Gateway`](gateway::Gateway) decides; the [`Backend`](backend::Backend) does. States change in one pure function
-//!   ([`TaskState::apply`](state::TaskState::apply)), and only inside the [`Table`](table::Table).
+//! - A frontend holds a [`Scope`](gateway::Scope): the view of one [`Owner`](id::Owner). It can neither see
+//!   nor change another owner's objects.
+//! - The [`Gateway`](gateway::Gateway) decides; the [`Backend`](backend::Backend) carries it out. States
+//!   change in one pure function ([`TaskState::apply`](state::TaskState::apply)), and only inside the
+//!   [`Table`](table::Table).
 //!
-//! This crate names no protocol and no runtime: it depends on neither tonic, prost, axum nor containerd.
+//! This crate contains no protocol and no runtime: it depends on neither tonic, prost, axum nor containerd.
 
 pub mod backend;
 pub mod blocking_pool;

@@ -1,8 +1,8 @@
-//! Operations that callers join instead of repeating.
+//! Concurrent callers of one operation share a single run of it.
 //!
-//! The first caller under a key starts the work as a task of its own: it goes on when that caller has gone. Everybody who comes
-//! while it runs waits for the same result. Once it is done the key is free; for creations the object that was made stands in
-//! the table under its name, and that is where a late retry finds it.
+//! The first caller under a key starts the work as a spawned task, which continues if that caller goes away.
+//! Callers that arrive while it runs wait for the same result. When it is done the key is free again; a
+//! created object is then in the table under its name, where a late retry finds it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,12 +28,12 @@ struct InFlight<T> {
     result: SharedResult<T>,
 }
 
-/// What to do for a caller, decided while no operation can begin or end under the same key.
+/// What to do for a caller; evaluated while no operation can begin or end under the same key.
 #[derive(Debug)]
 pub enum Decision<T> {
-    /// Give this result; nothing is to be done.
+    /// Return this result; start nothing.
     Answer(Result<T>),
-    /// Begin the operation.
+    /// Start the operation.
     Begin,
 }
 
@@ -44,7 +44,7 @@ impl<K, T> fmt::Debug for Singleflight<K, T> {
 }
 
 impl<K, T> Singleflight<K, T> {
-    /// No flights; the work will be owned by `tracker`.
+    /// Without operations; the work is spawned on `tracker`.
     #[must_use]
     pub fn new(tracker: TaskTracker) -> Self {
         Self { in_flight: Arc::default(), tracker }
@@ -60,12 +60,14 @@ where
     K: Eq + Hash + Clone + Send + fmt::Display + 'static,
     T: Clone + Send + Sync + 'static,
 {
-    /// Joins the operation under `key` if one is in flight; else asks `decide`, and starts `work` if it says so.
+    /// Joins the operation under `key` if one is in flight; otherwise calls `decide`, and starts `work` if it
+    /// returns [`Decision::Begin`].
     ///
-    /// `request` are the bytes by which two requests under one key are told apart. Cancel-safe: the work goes on.
+    /// Two requests under one key are the same request if their `request` bytes are equal. Cancel-safe: the
+    /// work continues.
     ///
     /// # Errors
-    /// `AlreadyExists` if another request is in flight under this key; else what the work gives.
+    /// `AlreadyExists` if a different request is in flight under this key; otherwise the result of the work.
     pub async fn run<F>(
         &self,
         key: K,
@@ -77,8 +79,8 @@ where
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let result = {
-            let mut flying = self.lock();
-            if let Some(flight) = flying.get(&key) {
+            let mut in_flight = self.lock();
+            if let Some(flight) = in_flight.get(&key) {
                 if flight.request != request {
                     return Err(Error::already_exists(format!(
                         "{key} is being made with another configuration"
@@ -91,7 +93,7 @@ where
                     Decision::Begin => {}
                 }
                 let result = self.spawn(key.clone(), work());
-                flying.insert(key, InFlight { request: request.to_vec(), result: result.clone() });
+                in_flight.insert(key, InFlight { request: request.to_vec(), result: result.clone() });
                 result
             }
         };
@@ -102,36 +104,37 @@ where
     pub async fn wait_finished(&self, key: &K) {
         let flight = self.lock().get(key).map(|flight| flight.result.clone());
         if let Some(result) = flight {
-            // Whoever started it hears of its failure.
+            // The caller that started the operation gets the error.
             let _ = result.await;
         }
     }
 
     /// Waits for all operations that are in flight now and whose key `matches`. Cancel-safe.
     pub async fn wait_matching(&self, matches: impl Fn(&K) -> bool) {
-        let flights: Vec<_> = self
+        let results: Vec<_> = self
             .lock()
             .iter()
             .filter(|(key, _)| matches(key))
             .map(|(_, flight)| flight.result.clone())
             .collect();
-        futures::future::join_all(flights).await;
+        futures::future::join_all(results).await;
     }
 
     fn spawn<F>(&self, key: K, work: F) -> SharedResult<T>
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let flying = Arc::clone(&self.in_flight);
+        let in_flight = Arc::clone(&self.in_flight);
         let name = key.to_string();
         let handle = self.tracker.spawn(async move {
             // The guard frees the key also if the work panics.
-            let _landing = InFlightGuard { in_flight: flying, key };
+            let _guard = InFlightGuard { in_flight, key };
             work.await
         });
         async move {
             handle.await.unwrap_or_else(|fault| {
-                Err(Error::internal(format!("{name}: the operation broke off")).with_source(fault))
+                Err(Error::internal(format!("{name}: the operation panicked or was aborted"))
+                    .with_source(fault))
             })
         }
         .boxed()

@@ -1,7 +1,7 @@
-//! What a frontend asks for: sandboxes, tasks and processes, in words that belong to no protocol.
+//! Requests of a frontend: sandboxes, tasks and processes, independent of any protocol.
 //!
-//! None of these types is serialisable on purpose: what goes to disk is a versioned type of the backend.
-//! An `Option` that is `None` means "not asked for: use the default".
+//! These types are deliberately not serialisable: records on disk have their own versioned types in the
+//! backend. An `Option` that is `None` means "not requested: use the default".
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -40,72 +40,73 @@ pub use throttle::{IoWeight, Throttle, Throttled};
 pub use update::TaskUpdate;
 pub use users::{IdMap, IdRange, UserNamespace};
 
-/// What a sandbox and a task have in common: who made it, under which name, and what its frontend keeps with it.
+/// Common data of sandboxes and tasks: owner, name, and the frontend's own data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
-    /// Who asked for it.
+    /// The owner that requested it.
     pub owner: Owner,
-    /// The name under which creation is idempotent: unique per owner and kind while the object exists.
+    /// The name, under which creation is idempotent: unique per owner and kind while the object exists.
     pub name: String,
-    /// Labels by which the frontend finds it again.
+    /// Labels by which the frontend selects it.
     pub labels: BTreeMap<String, String>,
-    /// When its creation was asked for.
+    /// When its creation was requested.
     pub created_at: SystemTime,
-    /// Bytes that belong to the frontend (its own encoding of the request); kept verbatim and given back after a restart.
-    /// Two requests under one name are the same request if these bytes are equal.
+    /// Opaque bytes of the frontend (its own encoding of the request); stored verbatim and returned after a
+    /// restart. Two requests under one name are the same request if these bytes are equal.
     pub record: Vec<u8>,
 }
 
 // === sandboxes ===
 
-/// A sandbox to make.
+/// A sandbox to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxSpec {
     /// Name, owner, labels, record.
     pub meta: Meta,
     /// Runtime handler by name; empty for the default.
     pub handler: String,
-    /// Host name inside; empty with the host's network, where the host's own is kept.
+    /// Host name inside; empty with the host's network, where the host's name is kept.
     pub hostname: String,
     /// Network namespace.
     pub network: SandboxNetwork,
-    /// The ports of the host that it claims, whoever makes them lead to it.
+    /// The host ports that it claims, whether the gateway maps them or something else does.
     pub host_ports: HostPorts,
-    /// Namespace of the host name.
+    /// UTS namespace.
     pub uts: UtsMode,
     /// IPC namespace.
     pub ipc: IpcMode,
-    /// Process namespace that tasks get unless they ask for another.
+    /// PID namespace that tasks get by default.
     pub pid: SandboxPid,
-    /// `resolv.conf` of the tasks; `None` copies the host's.
+    /// Content of the tasks' `resolv.conf`; `None` copies the host's.
     pub dns: Option<Dns>,
-    /// Lines for `/etc/hosts` besides localhost and the sandbox's own.
+    /// Further lines for `/etc/hosts`, after those of localhost and the sandbox itself.
     pub extra_hosts: Vec<HostEntry>,
-    /// Kernel parameters of the sandbox's own namespaces.
+    /// Kernel parameters of the sandbox's namespaces.
     pub sysctls: BTreeMap<String, String>,
     /// Size of `/dev/shm` in bytes.
     pub shm_size_bytes: u64,
-    /// Directory below which tasks' logs go; empty if there is none.
+    /// Directory for the tasks' logs; empty if there is none.
     pub log_dir: PathBuf,
-    /// Parent of the tasks' cgroups.
+    /// Parent cgroup of the tasks.
     pub cgroup: CgroupPlacement,
-    /// Whether privileged tasks may run here.
+    /// Whether privileged tasks are allowed.
     pub privileged: bool,
-    /// Annotations for the runtime (and for a process of the sandbox, where there is one).
+    /// Annotations for the runtime, also applied to the sandbox's own process if it has one.
     pub annotations: BTreeMap<String, String>,
     /// SELinux label that tasks inherit.
     pub selinux: Option<SelinuxLabel>,
-    /// The user namespace of its own that all its tasks and namespaces are in; `None` is the host's.
+    /// The user namespace of all its tasks and namespaces; `None` is the host's.
     pub users: Option<UserNamespace>,
 }
 
-/// Stands for the sandbox's id in values that a frontend fixes before there is one; the backend puts the id in its place.
+/// Placeholder for the sandbox's id in values that a frontend sets before the id exists; the backend replaces
+/// it.
 pub const ID_PLACEHOLDER: &str = "{id}";
 
-/// How the text of an error begins that is about the image of a volume: kubelets know it by that.
+/// Prefix of error texts about the image of a volume; kubelets recognise it.
 pub const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
 
-/// The size of `/dev/shm` where nobody asks for another: 64 MiB.
+/// The default size of `/dev/shm`: 64 MiB.
 pub const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 
 /// IPC namespace of a sandbox.
@@ -117,12 +118,12 @@ pub enum IpcMode {
     Host,
 }
 
-/// Process namespace of a sandbox.
+/// PID namespace of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxPid {
-    /// Each task has its own: no process of the sandbox is needed.
+    /// Each task has its own; the sandbox needs no process of its own.
     PerTask,
-    /// One that tasks share; an infra process holds it.
+    /// One that all tasks share; an infra process holds it.
     Shared,
     /// The host's.
     Host,
@@ -130,12 +131,12 @@ pub enum SandboxPid {
 
 // === tasks ===
 
-/// A task to make, inside a sandbox.
+/// A task to create in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSpec {
     /// Name, owner, labels, record.
     pub meta: Meta,
-    /// Image, by any reference or id under which the node has it.
+    /// Image, by any reference or id known to the node.
     pub image: String,
     /// Replaces the image's entrypoint (and drops its command); empty keeps it.
     pub command: Vec<String>,
@@ -143,52 +144,53 @@ pub struct TaskSpec {
     pub args: Vec<String>,
     /// Working directory; `None` keeps the image's.
     pub cwd: Option<PathBuf>,
-    /// Environment over the image's; a later entry wins.
+    /// Environment variables, applied over the image's; a later entry wins.
     pub env: Vec<EnvVar>,
     /// User and groups.
     pub user: UserSpec,
-    /// Mounts in the order asked for.
+    /// Mounts, in the requested order.
     pub mounts: Vec<Mount>,
-    /// Devices of the host.
+    /// Host devices.
     pub devices: Vec<DeviceNode>,
-    /// Devices by their names in the Container Device Interface, `vendor/class=name`, in the order asked for.
+    /// Devices by CDI name, `vendor/class=name`, in the requested order.
     pub cdi_devices: Vec<String>,
-    /// The leases of devices that it is made with.
+    /// The device leases that it is created with.
     pub leases: Vec<LeaseClaim>,
     /// Confinement.
     pub security: Security,
-    /// Limits of the process; those not named are the runtime's.
+    /// Rlimits of the process; others are left to the runtime.
     pub rlimits: Vec<Rlimit>,
-    /// Limits on block devices; of two for one device and use the later counts.
+    /// Limits on block devices; a later entry for the same device and kind replaces an earlier one.
     pub throttles: Vec<Throttle>,
-    /// Shares in the use of block devices; of two for one device the later counts.
+    /// I/O weights on block devices; a later entry for the same device replaces an earlier one.
     pub io_weights: Vec<IoWeight>,
-    /// Priority of what it sends over the interfaces of the host, in a sandbox that has the host's network; `None` leaves it.
+    /// Priority of its outgoing traffic on host interfaces, for a sandbox with the host's network; `None`
+    /// leaves it unset.
     pub net_priority: Option<u32>,
-    /// Limits on what its directories take on disk; see [`disk_parts`].
+    /// Limits on the disk usage of its directories; see [`disk_parts`].
     pub disk_limits: Vec<DiskLimit>,
-    /// Limits of the cgroup.
+    /// Cgroup limits.
     pub resources: Resources,
-    /// What of the node's processors and memory is kept for it.
+    /// The reservation of the node's processors and memory.
     pub compute: ComputeClaim,
-    /// Where the cgroup goes; `None` follows the sandbox.
+    /// Placement of its cgroup; `None` follows the sandbox.
     pub cgroup: Option<CgroupPlacement>,
-    /// Process namespace.
+    /// PID namespace.
     pub pid: PidMode,
-    /// Cgroup namespace; `None`: its own with cgroup v2 unless it is privileged, else the host's.
+    /// Cgroup namespace; `None`: its own with cgroup v2 unless privileged, otherwise the host's.
     pub cgroup_namespace: Option<CgroupNamespace>,
-    /// Has a small process of the gateway's own before the command, which passes signals on and reaps what nobody else does. Needs a
-    /// process namespace of its own.
+    /// Runs the command under a small init process of the gateway, which forwards signals and reaps orphaned
+    /// processes. Requires a PID namespace of its own.
     pub init: bool,
     /// Standard streams.
     pub stdio: Stdio,
-    /// Sent first to stop it; `None` keeps the image's, or SIGTERM.
+    /// The first signal sent to stop it; `None` takes the image's, or SIGTERM.
     pub stop_signal: Option<Signal>,
     /// Annotations of the runtime spec.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A variable of the environment. The value need not be UTF-8.
+/// An environment variable. The value need not be UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvVar {
     /// Name, without `=`.
@@ -197,60 +199,60 @@ pub struct EnvVar {
     pub value: Vec<u8>,
 }
 
-/// Who the main process runs as.
+/// The user that the main process runs as.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UserSpec {
     /// User; `None` keeps the image's.
     pub user: Option<UserRef>,
     /// Primary group; `None` takes the user's.
     pub gid: Option<u32>,
-    /// Groups besides.
+    /// Supplementary groups.
     pub supplemental: Vec<u32>,
-    /// Groups besides, by name or number, looked up in the image's files.
+    /// Supplementary groups by name or number, resolved with the image's files.
     pub named: Vec<String>,
-    /// Whether the groups that the image's files name are kept.
+    /// Whether the user's groups in the image's files are added.
     pub policy: GroupPolicy,
 }
 
-/// A user, by number or as the image's own `USER` line would say it.
+/// A user, by number or in the syntax of an image's `USER`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserRef {
     /// By number.
     Uid(u32),
-    /// `user`, `uid`, `user:group`, `uid:gid`, looked up in the image's files.
+    /// `user`, `uid`, `user:group` or `uid:gid`, resolved with the image's files.
     Name(String),
 }
 
-/// What becomes of the groups that the image's `/etc/group` gives the user.
+/// What happens to the groups that the image's `/etc/group` gives the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GroupPolicy {
-    /// Kept, beside those asked for.
+    /// Added to the requested ones.
     #[default]
     Merge,
     /// Dropped.
     Strict,
 }
 
-/// Confinement of a task.
+/// Security settings of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Security {
-    /// All capabilities, all devices, no masks, no profiles.
+    /// All capabilities, all devices, no masked or read-only paths, no profiles.
     pub privileged: bool,
     /// Changes to the default set.
     pub capabilities: CapabilityChanges,
-    /// The root file system cannot be written.
+    /// Whether the root file system is read-only.
     pub readonly_rootfs: bool,
-    /// No privileges may be gained by exec.
+    /// Whether exec can gain no privileges.
     pub no_new_privileges: bool,
     /// System call filter.
     pub seccomp: SeccompProfile,
-    /// AppArmor profile; `None` is the default where the kernel has AppArmor.
+    /// AppArmor profile; `None` is the default profile if the kernel has AppArmor.
     pub apparmor: Option<AppArmorProfile>,
     /// SELinux label; `None` follows the sandbox.
     pub selinux: Option<SelinuxLabel>,
-    /// Paths hidden, exactly as given.
+    /// Masked paths, exactly these.
     pub masked_paths: Vec<PathBuf>,
-    /// Paths that cannot be written, exactly as given.
+    /// Read-only paths, exactly these.
     pub readonly_paths: Vec<PathBuf>,
 }
 
@@ -261,7 +263,7 @@ pub struct CapabilityChanges {
     pub add: Vec<String>,
     /// Dropped.
     pub drop: Vec<String>,
-    /// Added, also to the ambient set.
+    /// Added, and also to the ambient set.
     pub add_ambient: Vec<String>,
 }
 
@@ -284,14 +286,14 @@ pub enum AppArmorProfile {
     RuntimeDefault,
     /// None.
     Unconfined,
-    /// A profile that the host has loaded.
+    /// A profile loaded on the host.
     Localhost(String),
 }
 
 /// A resource limit of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rlimit {
-    /// Name, as `RLIMIT_NOFILE`.
+    /// Name, for example `RLIMIT_NOFILE`.
     pub name: String,
     /// Soft limit.
     pub soft: u64,
@@ -299,7 +301,7 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// Process namespace of a task.
+/// PID namespace of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PidMode {
     /// Its own.
@@ -315,7 +317,7 @@ pub enum PidMode {
 /// Cgroup namespace of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupNamespace {
-    /// Its own: it sees its own group as the root.
+    /// Its own, with its own cgroup as the root.
     Private,
     /// The host's.
     Host,
@@ -326,7 +328,7 @@ pub enum CgroupNamespace {
 pub struct Stdio {
     /// Standard input.
     pub stdin: Stdin,
-    /// A terminal instead of pipes; standard error is then part of standard output.
+    /// A terminal instead of pipes; standard error is then merged into standard output.
     pub tty: bool,
     /// Where output goes.
     pub output: Output,
@@ -338,23 +340,23 @@ pub enum Stdin {
     /// `/dev/null`.
     #[default]
     Closed,
-    /// Held open for whoever attaches.
+    /// Held open for clients that attach.
     Open,
-    /// Closed when the first who attached leaves.
+    /// Closed when the first client that attached disconnects.
     Once,
 }
 
 /// Where a task's output goes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Output {
-    /// Nowhere.
+    /// Discarded.
     #[default]
     Discard,
-    /// To whoever attaches, and nowhere else.
+    /// Only to clients that attach.
     Live,
-    /// To a log file in the CRI format, kept by the logkeeper.
+    /// To a log file in the CRI format, written by the logkeeper.
     Log(PathBuf),
-    /// Into FIFOs that somebody else reads; they are handed to the runtime as they are.
+    /// Into FIFOs of another reader; passed to the runtime as they are.
     Fifos {
         /// For standard output.
         stdout: PathBuf,
@@ -372,15 +374,15 @@ pub struct ExecSpec {
     pub command: Vec<String>,
     /// A terminal instead of pipes.
     pub tty: bool,
-    /// Width and height of the terminal from the beginning, in characters; `None` leaves it without a size until it gets one.
+    /// Initial width and height of the terminal, in characters; `None` leaves the size unset.
     pub size: Option<(u16, u16)>,
     /// Whether standard input is connected.
     pub stdin: bool,
-    /// Environment over the main process's.
+    /// Environment variables, applied over the main process's.
     pub env: Vec<EnvVar>,
     /// Working directory; `None` keeps the main process's.
     pub cwd: Option<PathBuf>,
-    /// How long output may still come after the process itself has ended, while a child holds the pipe.
+    /// How long to wait for output after the process has exited, while a child keeps the pipe open.
     pub drain: Duration,
 }
 

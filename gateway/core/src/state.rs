@@ -12,32 +12,32 @@
 //!           Ready ◄──started── Starting ──failed────┘ └──start──► Starting ──stop──► Stopping
 //! ```
 //!
-//! Both functions are pure: no clock, no I/O. What is being done right now is a state (`Starting`, `Stopping`, `Removing`), never
-//! a flag beside it.
+//! Both functions are pure: no clock, no I/O. An operation in progress is a state (`Starting`, `Stopping`,
+//! `Removing`), never a separate flag.
 
 use std::time::SystemTime;
 
-/// How a task ended.
+/// The exit of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
     /// Exit code of the main process; 128 plus the signal if a signal ended it.
     pub code: i32,
-    /// When it ended.
+    /// When the process exited.
     pub finished_at: SystemTime,
-    /// Why, as far as is known.
+    /// The cause, as far as it is known.
     pub cause: ExitCause,
 }
 
-/// Why a task ended.
+/// The cause of an exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitCause {
-    /// By itself or by a signal.
+    /// The process exited or was killed by a signal.
     Exited,
-    /// The kernel ended it for want of memory.
+    /// The kernel killed it because it ran out of memory.
     OomKilled,
-    /// It never ran; the text says why.
+    /// The task never ran; the text gives the reason.
     StartFailed(String),
-    /// It ended while nobody looked and its exit code is not known.
+    /// The exit was not observed, and its exit code is not known.
     Lost,
 }
 
@@ -48,13 +48,13 @@ pub const START_FAILED_CODE: i32 = 128;
 pub const LOST_CODE: i32 = 255;
 
 impl Exit {
-    /// The end of a task whose start failed.
+    /// The exit of a task whose start failed.
     #[must_use]
     pub fn start_failed(at: SystemTime, why: impl Into<String>) -> Self {
         Self { code: START_FAILED_CODE, finished_at: at, cause: ExitCause::StartFailed(why.into()) }
     }
 
-    /// The end of a task that nobody saw.
+    /// The exit of a task that was not observed.
     #[must_use]
     pub const fn lost(at: SystemTime) -> Self {
         Self { code: LOST_CODE, finished_at: at, cause: ExitCause::Lost }
@@ -64,7 +64,7 @@ impl Exit {
 /// The state of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskState {
-    /// Made, never started.
+    /// Created, never started.
     Created,
     /// Being started.
     Starting,
@@ -75,89 +75,89 @@ pub enum TaskState {
         /// Since when.
         started_at: SystemTime,
     },
-    /// It runs and has been asked to stop.
+    /// Its main process runs and a stop was requested.
     Stopping {
         /// Process id on the host.
         pid: u32,
-        /// Since when it runs.
+        /// When it was started.
         started_at: SystemTime,
     },
-    /// It has ended, or could not be started.
+    /// It has exited, or could not be started.
     Exited {
-        /// When it had started; `None` if it never did.
+        /// When it was started; `None` if it never ran.
         started_at: Option<SystemTime>,
-        /// How it ended.
+        /// How it exited.
         exit: Exit,
     },
     /// Being removed.
     Removing {
-        /// When it had started.
+        /// When it was started; `None` if it never ran.
         started_at: Option<SystemTime>,
-        /// How it had ended, if it ever ran.
+        /// How it exited; `None` if it was never started.
         exit: Option<Exit>,
     },
 }
 
-/// What may happen to a task.
+/// An event in the life of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskEvent {
-    /// A start was asked for.
+    /// A start was requested.
     StartRequested,
     /// The main process runs.
     Started {
         /// Process id on the host.
         pid: u32,
-        /// Since when.
+        /// When it was started.
         at: SystemTime,
     },
     /// The start failed.
     StartFailed(Exit),
-    /// A stop was asked for.
+    /// A stop was requested.
     StopRequested,
-    /// The main process has ended.
+    /// The main process has exited.
     Exited(Exit),
-    /// Removal was asked for.
+    /// Removal was requested.
     RemoveRequested,
-    /// Removal failed and may be tried again.
+    /// Removal failed and may be retried.
     RemoveFailed,
 }
 
 /// The state of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SandboxState {
-    /// Tasks can be made in it.
+    /// Tasks can be created in it.
     Ready,
     /// Being stopped.
     Stopping,
-    /// Its tasks have ended and its network is released.
+    /// Its tasks have exited and its network is released.
     Stopped,
     /// Being made ready again.
     Starting,
     /// Being removed.
     Removing,
-    /// It does not work as it should: stop and remove it.
+    /// It does not work any more: stop and remove it.
     Unknown {
         /// Why.
         reason: String,
     },
 }
 
-/// What may happen to a sandbox.
+/// An event in the life of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SandboxEvent {
-    /// A stop was asked for.
+    /// A stop was requested.
     StopRequested,
     /// It is stopped.
     Stopped,
-    /// A start was asked for.
+    /// A start was requested.
     StartRequested,
     /// It is ready again.
     Started,
-    /// It is not, and nothing is left of the start.
+    /// The start failed and was undone.
     StartFailed,
-    /// Removal was asked for.
+    /// Removal was requested.
     RemoveRequested,
-    /// A stop or removal failed and may be tried again, or contact is lost.
+    /// A stop or removal failed and may be retried, or the sandbox has failed.
     Lost {
         /// Why.
         reason: String,
@@ -168,9 +168,9 @@ pub enum SandboxEvent {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it is {state}: cannot {wanted}")]
 pub struct IllegalTransition {
-    /// The state, as a word.
+    /// The name of the state.
     pub state: &'static str,
-    /// What was wanted, as a verb.
+    /// The refused event, as a verb.
     pub wanted: &'static str,
 }
 
@@ -194,7 +194,7 @@ impl TaskState {
             (Self::Running { started_at, .. } | Self::Stopping { started_at, .. }, E::Exited(exit)) => {
                 Self::Exited { started_at: Some(started_at), exit }
             }
-            // The first word on how it ended stands; a stop after the end has nothing to do.
+            // The first recorded exit stands; a stop after the exit has no effect.
             (state @ Self::Exited { .. }, E::Exited(_) | E::StopRequested) => state,
             (Self::Created, E::RemoveRequested) => Self::Removing { started_at: None, exit: None },
             (Self::Exited { started_at, exit }, E::RemoveRequested) => {
@@ -209,7 +209,7 @@ impl TaskState {
         })
     }
 
-    /// The state as a word, for messages and metrics.
+    /// The name of the state, for messages and metrics.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -222,7 +222,7 @@ impl TaskState {
         }
     }
 
-    /// Whether its main process runs or did.
+    /// Whether its main process runs, or has run and exited.
     #[must_use]
     pub const fn was_started(&self) -> bool {
         match self {
@@ -234,7 +234,7 @@ impl TaskState {
         }
     }
 
-    /// The process id while the main process runs.
+    /// The process id, while the main process runs.
     #[must_use]
     pub const fn pid(&self) -> Option<u32> {
         match self {
@@ -243,7 +243,7 @@ impl TaskState {
         }
     }
 
-    /// When the main process had started, as far as is known.
+    /// When the main process was started, if it was.
     #[must_use]
     pub const fn started_at(&self) -> Option<SystemTime> {
         match self {
@@ -253,13 +253,13 @@ impl TaskState {
         }
     }
 
-    /// Whether the main process runs, as far as is known.
+    /// Whether the main process runs, according to the state.
     #[must_use]
     pub const fn is_running(&self) -> bool {
         self.pid().is_some()
     }
 
-    /// Whether the main process runs or may run.
+    /// Whether the main process runs or may be about to run.
     #[must_use]
     pub const fn may_run(&self) -> bool {
         match self {
@@ -301,14 +301,14 @@ impl SandboxState {
             (Self::Stopped, E::StartRequested) => Self::Starting,
             (Self::Starting, E::Started) => Self::Ready,
             (Self::Starting, E::StartFailed) => Self::Stopped,
-            // A stop that came meanwhile has the last word.
+            // A stop requested during the start takes precedence.
             (Self::Stopping, E::Started | E::StartFailed) => Self::Stopping,
             (Self::Stopped, E::StopRequested | E::Stopped) => Self::Stopped,
-            // What is being removed has been stopped.
+            // A sandbox in removal is stopped already.
             (Self::Stopped | Self::Removing, E::RemoveRequested) | (Self::Removing, E::StopRequested) => {
                 Self::Removing
             }
-            // A failed removal may be tried again from the stopped state; there is nothing left to stop.
+            // A failed removal is retried from the stopped state.
             (Self::Removing, E::Lost { .. }) => Self::Stopped,
             (Self::Ready | Self::Stopping | Self::Starting | Self::Unknown { .. }, E::Lost { reason }) => {
                 Self::Unknown { reason }
@@ -317,7 +317,7 @@ impl SandboxState {
         })
     }
 
-    /// The state as a word, for messages and metrics.
+    /// The name of the state, for messages and metrics.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
@@ -330,7 +330,7 @@ impl SandboxState {
         }
     }
 
-    /// Whether tasks can be made in it.
+    /// Whether tasks can be created in it.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         matches!(self, Self::Ready)

@@ -1,4 +1,4 @@
-//! Resource usage, as read from the kernel. A value that the kernel has no source for is `None`, never 0.
+//! Resource usage, as read from the kernel. A value that the kernel does not provide is `None`, never 0.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ pub struct Usage {
     pub swap: Option<SwapUsage>,
     /// Block I/O pressure.
     pub io: Option<IoUsage>,
-    /// Processes.
+    /// Number of processes and threads.
     pub pids: Option<u64>,
 }
 
@@ -23,19 +23,19 @@ pub struct Usage {
 pub struct CpuUsage {
     /// When it was read.
     pub at: SystemTime,
-    /// Time used since the cgroup was made, ns.
+    /// Time used since the cgroup was created, ns.
     pub total_ns: u64,
-    /// Of that in user mode, ns.
+    /// Time in user mode, ns.
     pub user_ns: Option<u64>,
-    /// Of that in the kernel, ns.
+    /// Time in the kernel, ns.
     pub system_ns: Option<u64>,
-    /// Periods in which a quota was counted.
+    /// Periods in which the quota was enforced.
     pub periods: Option<u64>,
-    /// Of those, the ones in which it ran out.
+    /// Periods in which the quota was exhausted.
     pub throttled_periods: Option<u64>,
-    /// Time spent waiting for quota, ns.
+    /// Time throttled, ns.
     pub throttled_ns: Option<u64>,
-    /// Stall time.
+    /// Pressure stall information.
     pub pressure: Option<Pressure>,
 }
 
@@ -44,33 +44,33 @@ pub struct CpuUsage {
 pub struct MemoryUsage {
     /// When it was read.
     pub at: SystemTime,
-    /// All that is charged, page cache included.
+    /// All charged memory, including the page cache.
     pub usage_bytes: u64,
-    /// Usage less the inactive page cache.
+    /// Usage minus the inactive page cache.
     pub working_set_bytes: u64,
-    /// Limit less the working set; `None` without a limit.
+    /// Limit minus the working set; `None` without a limit.
     pub available_bytes: Option<u64>,
     /// Anonymous memory.
     pub rss_bytes: Option<u64>,
     /// Page cache.
     pub cache_bytes: Option<u64>,
-    /// Files mapped into the memory of processes.
+    /// Mapped files.
     pub mapped_bytes: Option<u64>,
-    /// Memory of the kernel's own.
+    /// Kernel memory.
     pub kernel_bytes: Option<u64>,
-    /// Highest usage seen.
+    /// Peak usage.
     pub peak_bytes: Option<u64>,
-    /// How often it came up against the limit.
+    /// How often usage reached the limit.
     pub limit_hits: Option<u64>,
-    /// Page faults, those of cgroups inside included.
+    /// Page faults, including those of child cgroups.
     pub page_faults: Option<u64>,
-    /// Page faults that needed I/O, those of cgroups inside included.
+    /// Page faults that needed I/O, including those of child cgroups.
     pub major_page_faults: Option<u64>,
-    /// Page faults without those of cgroups inside, where the kernel counts them apart.
+    /// Page faults without those of child cgroups, where the kernel counts them separately.
     pub own_page_faults: Option<u64>,
-    /// The same of those that needed I/O.
+    /// Page faults that needed I/O, without those of child cgroups.
     pub own_major_page_faults: Option<u64>,
-    /// Stall time.
+    /// Pressure stall information.
     pub pressure: Option<Pressure>,
 }
 
@@ -81,7 +81,7 @@ pub struct SwapUsage {
     pub at: SystemTime,
     /// Used.
     pub usage_bytes: u64,
-    /// Still allowed; `None` without a limit.
+    /// Swap that may still be used; `None` without a limit.
     pub available_bytes: Option<u64>,
 }
 
@@ -106,13 +106,13 @@ pub struct Pressure {
 /// One line of a pressure file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PressureLine {
-    /// Stall time in all, µs.
+    /// Total stall time, µs.
     pub total_us: u64,
-    /// Share of the last 10 s, per cent.
+    /// Share of the last 10 s, in percent.
     pub avg10: f64,
-    /// Share of the last 60 s, per cent.
+    /// Share of the last 60 s, in percent.
     pub avg60: f64,
-    /// Share of the last 300 s, per cent.
+    /// Share of the last 300 s, in percent.
     pub avg300: f64,
 }
 
@@ -121,7 +121,7 @@ pub struct PressureLine {
 pub struct DiskUsage {
     /// When it was read.
     pub at: SystemTime,
-    /// Where the file system is mounted, or the directory measured.
+    /// Mount point of the file system, or the measured directory.
     pub mountpoint: PathBuf,
     /// Bytes used.
     pub used_bytes: u64,
@@ -132,9 +132,9 @@ pub struct DiskUsage {
 /// Usage of one task.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TaskStats {
-    /// Of its cgroup; empty while it does not run.
+    /// Usage of its cgroup; empty while it does not run.
     pub usage: Usage,
-    /// Of its writable layer.
+    /// Usage of its writable layer.
     pub writable_layer: Option<DiskUsage>,
 }
 
@@ -149,7 +149,7 @@ pub struct InterfaceStats {
     pub rx_packets: u64,
     /// Receive errors.
     pub rx_errors: u64,
-    /// Packets dropped as they came.
+    /// Received packets dropped.
     pub rx_dropped: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
@@ -157,46 +157,46 @@ pub struct InterfaceStats {
     pub tx_packets: u64,
     /// Send errors.
     pub tx_errors: u64,
-    /// Packets dropped on their way out.
+    /// Outgoing packets dropped.
     pub tx_dropped: u64,
 }
 
-/// All that can be told of one task that runs, for whoever keeps metrics; dearer to read than [`TaskStats`].
+/// All metrics of one running task; more expensive to read than [`TaskStats`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TaskMetrics {
-    /// Of its cgroup, and of its writable layer.
+    /// Usage of its cgroup and its writable layer.
     pub stats: TaskStats,
-    /// What is in its cgroup.
+    /// Further counters of its cgroup.
     pub detail: Detail,
-    /// The file system that its writable layer is on.
+    /// The file system of its writable layer.
     pub file_system: Option<FileSystem>,
 }
 
-/// What is in a cgroup, beyond its usage.
+/// Counters of a cgroup beyond its usage.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Detail {
-    /// Processes that the kernel killed for want of memory.
+    /// Processes that the kernel killed because memory ran out.
     pub oom_kills: Option<u64>,
-    /// Block I/O; empty where the kernel counts none.
+    /// Block I/O; empty if the kernel does not count it.
     pub devices: Vec<DeviceIo>,
-    /// Huge pages; empty where the kernel counts none.
+    /// Huge pages; empty if the kernel does not count them.
     pub hugepages: Vec<HugepageUsage>,
-    /// Processes; [`Usage::pids`] counts their threads.
+    /// Number of processes; [`Usage::pids`] counts their threads.
     pub processes: Option<u64>,
-    /// How many threads there may be: the least of its own limit, those above it and the node's.
+    /// Maximum number of threads: the lowest of its own limit, those of its parents, and that of the node.
     pub threads_limit: Option<u64>,
     /// Open files of all its processes.
     pub open_files: Option<u64>,
-    /// Sockets among them.
+    /// Open sockets.
     pub sockets: Option<u64>,
-    /// How many files its main process may have open; `None` if as many as it likes.
+    /// Limit on open files of its main process; `None` if unlimited.
     pub open_files_limit: Option<u64>,
 }
 
-/// Block I/O of one device, by what was done (`Read`, `Write`, …), as the kernel calls it.
+/// Block I/O of one device, by kind of operation (`Read`, `Write`, …) as the kernel names it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceIo {
-    /// Its path, `/dev/sda`; its numbers where it has none.
+    /// Its path, `/dev/sda`; its device numbers if it has no path.
     pub device: String,
     /// Major number.
     pub major: u64,
@@ -213,21 +213,21 @@ pub struct DeviceIo {
 pub struct HugepageUsage {
     /// Size as the kernel names it, `2MB`.
     pub page_size: String,
-    /// In use, in bytes.
+    /// Current usage in bytes.
     pub usage_bytes: u64,
-    /// Most that was in use, in bytes.
+    /// Peak usage in bytes.
     pub peak_bytes: Option<u64>,
 }
 
 /// A file system.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileSystem {
-    /// What it is on, `/dev/sda1`; its numbers where that has no path.
+    /// Its device, `/dev/sda1`; the device numbers if that has no path.
     pub device: String,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// How many inodes it has; `None` if it makes them as it goes.
+    /// Total number of inodes; `None` if the file system allocates them dynamically.
     pub inodes: Option<u64>,
-    /// How many of them are free.
+    /// Number of free inodes.
     pub inodes_free: Option<u64>,
 }

@@ -1,4 +1,5 @@
-//! Streams between a client and what runs: of a further process, of a task's own process, of a port inside a sandbox.
+//! Streams between a client and a process: an exec process, a task's main process, or a port inside a
+//! sandbox.
 
 use std::fmt;
 use std::io;
@@ -8,7 +9,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::pipe;
 
-/// Where bytes come from. A pipe is told apart: they can go on to a socket without being copied.
+/// A source of bytes. Pipes are distinguished: their content can be spliced to a socket without copying.
 pub enum Source {
     /// A pipe or FIFO.
     Pipe(pipe::Receiver),
@@ -16,10 +17,10 @@ pub enum Source {
     Reader(Box<dyn AsyncRead + Send + Unpin>),
 }
 
-/// Where bytes go. Shutting it down, or dropping it, is their end.
+/// A destination for bytes. Shutting it down or dropping it ends the stream.
 pub type Sink = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// Which streams of a task a client wants.
+/// The streams of a task that a client requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AttachSpec {
     /// Standard input.
@@ -30,29 +31,30 @@ pub struct AttachSpec {
     pub stderr: bool,
 }
 
-/// One client's part in the streams of a task's main process. Dropping it leaves the task as it is, but for what is said of `stdin`.
+/// One client's connection to the streams of a task's main process. Dropping it does not affect the task,
+/// except as described at `stdin`.
 pub struct Attachment {
-    /// Standard input, if it was asked for and the task has one. The end of what this client says is the end of the task's input only
-    /// if it was made with [`Stdin::Once`](crate::spec::Stdin::Once) and has no terminal.
+    /// Standard input, if requested and the task has one. The end of this client's input ends the task's
+    /// input only if the task was created with [`Stdin::Once`](crate::spec::Stdin::Once) and has no terminal.
     pub stdin: Option<Sink>,
-    /// What the task writes from now on, or its terminal shows. It ends with the task.
+    /// Standard output, or the terminal's output, from now on. Ends when the task exits.
     pub stdout: Option<Source>,
-    /// The same for standard error; none with a terminal.
+    /// Standard error from now on; none with a terminal.
     pub stderr: Option<Source>,
 }
 
-/// A connection to a port inside a sandbox; each direction ends by itself.
+/// A connection to a port inside a sandbox; each direction ends independently.
 pub struct Dialled {
-    /// To the one who listens.
+    /// To the listening process.
     pub input: Sink,
-    /// From the one who listens.
+    /// From the listening process.
     pub output: Source,
 }
 
 // === impl Source ===
 
 impl Source {
-    /// Takes any reader.
+    /// Wraps any reader.
     pub fn new(reader: impl AsyncRead + Send + Unpin + 'static) -> Self {
         Self::Reader(Box::new(reader))
     }

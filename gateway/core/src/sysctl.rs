@@ -1,25 +1,27 @@
-//! Names of kernel parameters, and which namespace each belongs to: frontends refuse what a sandbox may not set, backends set it.
+//! Names of kernel parameters and the namespaces they belong to: frontends refuse those that a sandbox may
+//! not set, backends set the others.
 
-/// The name of a kernel parameter, taken apart: the directories below `/proc/sys`, and the file.
+/// The parsed name of a kernel parameter: the directories below `/proc/sys`, and the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysctlName {
     parts: Vec<String>,
 }
 
-/// A namespace that has kernel parameters of its own.
+/// A namespace with kernel parameters of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SysctlNamespace {
-    /// The network's.
+    /// The network namespace.
     Network,
-    /// That of System V IPC and message queues.
+    /// The namespace of System V IPC and message queues.
     Ipc,
-    /// That of host and domain name.
+    /// The namespace of host and domain name.
     Uts,
 }
 
 impl SysctlName {
-    /// Reads a name in either spelling of sysctl(8): the first separator decides, so `net.ipv4.conf.eth0/1.forwarding` and
-    /// `net/ipv4/conf/eth0.1/forwarding` are the same. `None` if it is no name, or would lead out of `/proc/sys`.
+    /// Parses a name in either spelling of sysctl(8): the first separator decides, so
+    /// `net.ipv4.conf.eth0/1.forwarding` and `net/ipv4/conf/eth0.1/forwarding` are the same. `None` if it is
+    /// malformed, or would lead out of `/proc/sys`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         if name.chars().any(|c| c.is_control() || c.is_whitespace()) {
@@ -31,13 +33,13 @@ impl SysctlName {
         } else {
             name.split('/').map(str::to_owned).collect()
         };
-        // One component alone is a directory of /proc/sys, not a parameter.
+        // A single component is a directory of /proc/sys, not a parameter.
         let sound = parts.len() > 1 && parts.iter().all(|part| !matches!(part.as_str(), "" | "." | ".."));
         sound.then_some(Self { parts })
     }
 
-    /// The namespace it belongs to; `None` if it belongs to the node as a whole, or is the host name, which a sandbox has been given
-    /// otherwise.
+    /// The namespace it belongs to; `None` if it belongs to the whole node, or is the host name, which is set
+    /// by other means.
     #[must_use]
     pub fn namespace(&self) -> Option<SysctlNamespace> {
         let mut parts = self.parts.iter().map(String::as_str);
@@ -53,7 +55,7 @@ impl SysctlName {
         }
     }
 
-    /// The directories below `/proc/sys`, and the file; each is a name.
+    /// The directories below `/proc/sys`, and the file; each is a valid file name.
     #[must_use]
     pub fn parts(&self) -> &[String] {
         &self.parts

@@ -1,8 +1,8 @@
 //! The table of sandboxes and tasks: the one place where their state changes.
 //!
-//! Every change is one short critical section: check, apply the pure transition, publish the event. So events come in the order
-//! of the changes, readers never see half a change, and no caller waits while holding the lock. Readers get `Arc`s: a list of
-//! a thousand objects copies a thousand pointers.
+//! Every change is one short critical section: check, apply the pure transition, publish the event. So events
+//! are in the order of the changes, readers never see a partial change, and no caller waits while it holds
+//! the lock. Readers get `Arc`s: listing a thousand objects copies a thousand pointers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,31 +19,31 @@ use crate::id::{Owner, SandboxId, TaskId};
 use crate::spec::Meta;
 use crate::state::{SandboxEvent, SandboxState, TaskEvent, TaskState};
 
-/// A sandbox, as it was at one moment.
+/// A snapshot of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
     /// Its id.
     pub id: SandboxId,
-    /// Who made it, and under which name.
+    /// Owner, name, and the frontend's data.
     pub meta: Arc<Meta>,
     /// Its runtime handler; empty for the default.
     pub handler: String,
-    /// What it got.
+    /// The result of its creation.
     pub details: SandboxDetails,
     /// Its state.
     pub state: SandboxState,
 }
 
-/// A task, as it was at one moment.
+/// A snapshot of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
     /// Its id.
     pub id: TaskId,
     /// The sandbox it belongs to.
     pub sandbox: SandboxId,
-    /// Who made it, and under which name.
+    /// Owner, name, and the frontend's data.
     pub meta: Arc<Meta>,
-    /// What it got.
+    /// The result of its creation.
     pub details: TaskDetails,
     /// Its state.
     pub state: TaskState,
@@ -54,14 +54,14 @@ pub struct Task {
 pub struct Table {
     objects: Mutex<Objects>,
     events: EventBus,
-    /// The latest time that was told, ns since the epoch.
+    /// The latest event time handed out, ns since the epoch.
     last_event_ns: AtomicU64,
 }
 
-/// A sandbox with its tasks, all at one moment.
+/// A snapshot of a sandbox with its tasks.
 #[derive(Debug, Clone)]
 pub struct SandboxWithTasks {
-    /// The moment: later than every event that is in it, earlier than every one that is not.
+    /// The time of the snapshot: later than every event that it includes, earlier than every other event.
     pub at: SystemTime,
     /// The sandbox.
     pub sandbox: Arc<Sandbox>,
@@ -89,7 +89,7 @@ impl Objects {
     }
 }
 
-/// How many objects there are of each owner and state; for metrics.
+/// The number of objects by owner and state; for metrics.
 pub type Counts = BTreeMap<(Owner, &'static str), u64>;
 
 // === impl Table ===
@@ -101,7 +101,7 @@ impl Table {
         Self { objects: Mutex::default(), events, last_event_ns: AtomicU64::new(0) }
     }
 
-    /// Where changes are published.
+    /// The bus on which changes are published.
     #[must_use]
     pub const fn events(&self) -> &EventBus {
         &self.events
@@ -112,28 +112,30 @@ impl Table {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells everybody; who changes the table holds its lock, so that events come in the order of the changes.
+    /// Publishes an event. The caller that changes the table holds its lock, so events are in the order of
+    /// the changes.
     fn publish(&self, owner: Owner, kind: EventKind, sandbox: Option<Arc<Sandbox>>) {
         self.events.publish(Event { at: self.next_event_time(), owner, kind, sandbox });
     }
 
-    /// The time, later than any that was told before: a clock that is set back must not change the order of events.
+    /// The current time, but later than any time handed out before: setting the clock back must not reorder
+    /// events.
     fn next_event_time(&self) -> SystemTime {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        let later = |told: u64| Some(now.max(told.saturating_add(1)));
-        let told = self.last_event_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
-        let told = told.ok().and_then(later).unwrap_or(now);
-        SystemTime::UNIX_EPOCH + Duration::from_nanos(told)
+        let next = |last: u64| Some(now.max(last.saturating_add(1)));
+        let last = self.last_event_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let time = last.ok().and_then(next).unwrap_or(now);
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(time)
     }
 
-    /// Tells everybody of something that no object of the table is about.
+    /// Publishes an event that concerns no object of the table.
     pub fn announce(&self, owner: Owner, kind: EventKind) {
         let _order = self.lock();
         self.publish(owner, kind, None);
     }
 
-    /// Fills an empty table with what a backend recovered. Publishes nothing: nothing happened.
+    /// Fills an empty table with recovered objects. Publishes no events, since nothing changed.
     pub fn load(&self, recovered: Recovered) {
         let mut objects = self.lock();
         for sandbox in recovered.sandboxes {
@@ -181,17 +183,17 @@ impl Table {
             .collect()
     }
 
-    /// A sandbox with its tasks.
+    /// A sandbox with its tasks, as of one moment.
     #[must_use]
     pub fn sandbox_with_tasks(&self, sandbox: SandboxId) -> Option<SandboxWithTasks> {
         let objects = self.lock();
-        let home = objects.sandbox(sandbox)?;
+        let found = objects.sandbox(sandbox)?;
         let tasks = objects.tasks.values().map(|cell| cell.borrow().clone());
         let tasks = tasks.filter(|task| task.sandbox == sandbox).collect();
-        Some(SandboxWithTasks { at: self.next_event_time(), sandbox: home, tasks })
+        Some(SandboxWithTasks { at: self.next_event_time(), sandbox: found, tasks })
     }
 
-    /// The sandboxes of an owner now, by id, and its events from now on.
+    /// An owner's sandboxes as of one moment, by id, and its events from then on.
     #[must_use]
     pub fn list_and_watch(&self, owner: Owner) -> (SystemTime, Vec<SandboxId>, Subscription) {
         let objects = self.lock();
@@ -212,7 +214,7 @@ impl Table {
         self.lock().tasks.get(&id).map(|cell| cell.borrow().clone())
     }
 
-    /// The sandbox that bears this name.
+    /// The sandbox with this name.
     #[must_use]
     pub fn sandbox_named(&self, owner: Owner, name: &str) -> Option<Arc<Sandbox>> {
         let objects = self.lock();
@@ -220,7 +222,8 @@ impl Table {
         objects.sandboxes.get(id).map(|cell| cell.borrow().clone())
     }
 
-    /// The sandboxes of an owner whose names begin so, by name. It looks at these alone, however many others there are.
+    /// An owner's sandboxes whose names have this prefix, by name. The cost does not depend on the number of
+    /// other sandboxes.
     #[must_use]
     pub fn sandboxes_with_prefix(&self, owner: Owner, beginning: &str) -> Vec<Arc<Sandbox>> {
         let objects = self.lock();
@@ -232,7 +235,7 @@ impl Table {
             .collect()
     }
 
-    /// The task that bears this name.
+    /// The task with this name.
     #[must_use]
     pub fn task_named(&self, owner: Owner, name: &str) -> Option<Arc<Task>> {
         let objects = self.lock();
@@ -240,13 +243,13 @@ impl Table {
         objects.tasks.get(id).map(|cell| cell.borrow().clone())
     }
 
-    /// A view of one task that follows its changes and ends when the task is gone.
+    /// A receiver that follows the changes of one task and closes when the task is removed.
     #[must_use]
     pub fn watch_task(&self, id: TaskId) -> Option<watch::Receiver<Arc<Task>>> {
         self.lock().tasks.get(&id).map(watch::Sender::subscribe)
     }
 
-    /// How many sandboxes there are.
+    /// The number of sandboxes by owner and state.
     #[must_use]
     pub fn count_sandboxes(&self) -> Counts {
         let mut counts = Counts::new();
@@ -257,7 +260,7 @@ impl Table {
         counts
     }
 
-    /// How many tasks there are.
+    /// The number of tasks by owner and state.
     #[must_use]
     pub fn count_tasks(&self) -> Counts {
         let mut counts = Counts::new();
@@ -290,7 +293,8 @@ impl Table {
     /// Adds a new task to a ready sandbox.
     ///
     /// # Errors
-    /// `AlreadyExists` if its name is taken; `NotFound` or `FailedPrecondition` if its sandbox is not ready (any more).
+    /// `AlreadyExists` if its name is taken; `NotFound` or `FailedPrecondition` if its sandbox does not exist
+    /// or is not ready.
     pub fn insert_task(&self, task: Task) -> Result<Arc<Task>> {
         let mut objects = self.lock();
         let sandbox = objects.sandboxes.get(&task.sandbox).map(|cell| cell.borrow().state.clone());
@@ -306,12 +310,12 @@ impl Table {
         let task = Arc::new(task);
         objects.task_names.insert(key, task.id);
         objects.tasks.insert(task.id, watch::Sender::new(Arc::clone(&task)));
-        let home = objects.sandbox(task.sandbox);
-        self.publish(task.meta.owner, EventKind::TaskCreated(task.id), home);
+        let sandbox = objects.sandbox(task.sandbox);
+        self.publish(task.meta.owner, EventKind::TaskCreated(task.id), sandbox);
         Ok(task)
     }
 
-    /// Applies an event to a task and gives the task before and after.
+    /// Applies an event to a task and returns the task before and after.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the state does not allow it.
@@ -329,7 +333,7 @@ impl Table {
         }
         let after = Arc::new(Task { state, ..(*before).clone() });
         cell.send_replace(Arc::clone(&after));
-        let told = match &after.state {
+        let published = match &after.state {
             TaskState::Running { .. } if !before.state.is_running() => Some(EventKind::TaskStarted(id)),
             TaskState::Exited { exit, .. } if !matches!(before.state, TaskState::Removing { .. }) => {
                 Some(EventKind::TaskExited(id, exit.clone()))
@@ -341,13 +345,13 @@ impl Table {
             | TaskState::Exited { .. }
             | TaskState::Removing { .. } => None,
         };
-        if let Some(kind) = told {
+        if let Some(kind) = published {
             self.publish(after.meta.owner, kind, objects.sandbox(after.sandbox));
         }
         Ok((before, after))
     }
 
-    /// Records what a task has got by a change.
+    /// Replaces a task's details after a change.
     ///
     /// # Errors
     /// `NotFound`.
@@ -360,7 +364,7 @@ impl Table {
         Ok(())
     }
 
-    /// Records what the frontend put down about a sandbox.
+    /// Replaces the frontend's note about a sandbox.
     ///
     /// # Errors
     /// `NotFound`.
@@ -371,7 +375,7 @@ impl Table {
         Ok(())
     }
 
-    /// Applies an event to a sandbox and gives the sandbox after it.
+    /// Applies an event to a sandbox and returns the sandbox after it.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the state does not allow it.
@@ -379,7 +383,8 @@ impl Table {
         self.change_sandbox(id, event, None)
     }
 
-    /// Records that a sandbox is ready again, and what it got. One that is being stopped meanwhile stays so.
+    /// Records that a sandbox was started again, with its new details. If a stop was requested meanwhile, it
+    /// stays in that state.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it was not being started.
@@ -407,29 +412,29 @@ impl Table {
         let details = details.unwrap_or_else(|| before.details.clone());
         let after = Arc::new(Sandbox { state, details, ..(*before).clone() });
         cell.send_replace(Arc::clone(&after));
-        let told = match (was_ready, after.state.is_ready()) {
+        let published = match (was_ready, after.state.is_ready()) {
             (true, false) => Some(EventKind::SandboxStopped(id)),
             (false, true) => Some(EventKind::SandboxReady(id)),
             (true, true) | (false, false) => None,
         };
-        if let Some(kind) = told {
+        if let Some(kind) = published {
             self.publish(after.meta.owner, kind, Some(Arc::clone(&after)));
         }
         Ok(after)
     }
 
-    /// Forgets a task that the backend has removed. Idempotent.
+    /// Removes a task from the table after the backend has removed it. Idempotent.
     pub fn remove_task(&self, id: TaskId) {
         let mut objects = self.lock();
         if let Some(cell) = objects.tasks.remove(&id) {
             let task = cell.borrow().clone();
             objects.task_names.remove(&(task.meta.owner, task.meta.name.clone()));
-            let home = objects.sandbox(task.sandbox);
-            self.publish(task.meta.owner, EventKind::TaskRemoved(id), home);
+            let sandbox = objects.sandbox(task.sandbox);
+            self.publish(task.meta.owner, EventKind::TaskRemoved(id), sandbox);
         }
     }
 
-    /// Forgets a sandbox that the backend has removed. Idempotent.
+    /// Removes a sandbox from the table after the backend has removed it. Idempotent.
     pub fn remove_sandbox(&self, id: SandboxId) {
         let mut objects = self.lock();
         if let Some(cell) = objects.sandboxes.remove(&id) {
@@ -440,19 +445,19 @@ impl Table {
     }
 }
 
-/// The error for a task id that names nothing.
+/// The error for a task id without a task.
 #[must_use]
 pub fn no_task(id: TaskId) -> Error {
     Error::not_found(format!("task {id} does not exist"))
 }
 
-/// The error for a sandbox id that names nothing.
+/// The error for a sandbox id without a sandbox.
 #[must_use]
 pub fn no_sandbox(id: SandboxId) -> Error {
     Error::not_found(format!("sandbox {id} does not exist"))
 }
 
-/// The error for a sandbox in which nothing can be made.
+/// The error for a sandbox in which no task can be created.
 #[must_use]
 pub fn sandbox_not_ready(id: SandboxId, state: &SandboxState) -> Error {
     Error::failed_precondition(format!("sandbox {id} is {}: tasks need a ready one", state.as_str()))

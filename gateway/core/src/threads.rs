@@ -1,45 +1,47 @@
-//! How the threads for calls that block are shared out, so that what takes long never has all of them.
+//! How the process divides its threads for blocking calls, so that slow calls never occupy all of them.
 //!
-//! The runtime has [`TOTAL`] of them for the whole process. Bulk work (reading archives, filling volumes, looking into images, writing
-//! checkpoints, removing trees) and [looks](crate::looks) at paths of the host, which a file system may hold up for ever, have
-//! bounded parts of them. What is left belongs to short calls: records, mounts, cgroups, status and clean-up.
+//! The runtime has [`TOTAL`] such threads for the whole process. Bulk work (reading archives, filling
+//! volumes, reading files of images, writing checkpoints, removing directory trees) and the
+//! [pools](crate::blocking_pool) for host paths, whose file systems may hang for ever, have bounded shares.
+//! The rest is left for short calls: records, mounts, cgroups, status and cleanup.
 
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, Result};
 
-/// Threads for calls that block, in the whole process.
+/// Threads for blocking calls in the whole process.
 pub const TOTAL: usize = 64;
 
-/// Of these, as many as do bulk work at a time.
+/// The maximum that do bulk work at a time.
 pub const BULK: usize = 16;
 
-/// Of these, as many as a backend's [`Looks`](crate::looks::Looks) may have.
+/// The maximum of a backend's [`BlockingPool`](crate::blocking_pool::BlockingPool).
 pub const BACKEND_POOL: usize = 24;
 
-/// Of these, as many as the looks of a frontend may have.
+/// The maximum of a frontend's [`BlockingPool`](crate::blocking_pool::BlockingPool).
 pub const FRONTEND_POOL: usize = 8;
 
-/// Of these, as many as are left for short calls at least.
+/// The minimum that is always left for short calls.
 pub const SHORT: usize = TOTAL - BULK - BACKEND_POOL - FRONTEND_POOL;
 
 static BULK_PERMITS: Semaphore = Semaphore::const_new(BULK);
 
-/// Runs bulk work on a thread that may block, as soon as fewer than [`BULK`] others do. Dropping the future before it has begun is as
-/// if nothing had been asked; work that has begun goes on to its end, and its place is taken until then.
+/// Runs bulk work on a blocking thread, as soon as fewer than [`BULK`] other jobs run. If the future is
+/// dropped before the work has begun, nothing runs; work that has begun continues to its end and holds its
+/// permit until then.
 ///
 /// # Errors
-/// What `work` gives; `Internal` if it panics.
+/// Those of `work`; `Internal` if it panics.
 pub async fn bulk<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let turn = BULK_PERMITS.acquire().await;
-    let turn = turn.map_err(|closed| Error::internal("wait for a thread").with_source(closed))?;
+    let permit = BULK_PERMITS.acquire().await;
+    let permit = permit.map_err(|closed| Error::internal("wait for a thread").with_source(closed))?;
     let working = tokio::task::spawn_blocking(move || {
-        let _until_it_ends = turn;
+        let _until_it_ends = permit;
         work()
     });
-    working
-        .await
-        .unwrap_or_else(|fault| Err(Error::internal("a thread for bulk work broke off").with_source(fault)))
+    working.await.unwrap_or_else(|fault| {
+        Err(Error::internal("a thread for bulk work panicked or was aborted").with_source(fault))
+    })
 }
 
 #[cfg(test)]

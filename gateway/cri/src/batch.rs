@@ -1,19 +1,19 @@
-//! Cuts lists into the messages of the `Stream*` calls, so that none grows too large.
+//! Splits lists into the messages of the `Stream*` calls, so that no message grows too large.
 
 use futures::stream::{self, BoxStream, StreamExt};
 use prost::Message;
 use tonic::Status;
 
-/// The stream a `Stream*` call answers with.
+/// The stream that answers a `Stream*` call.
 pub(crate) type Stream<T> = BoxStream<'static, Result<T, Status>>;
 
-/// No message holds more items than this.
+/// The most items in a message.
 const ITEMS: usize = 1000;
 
-/// No message grows beyond this many bytes, unless one item alone does.
+/// The most bytes in a message, unless a single item is larger.
 const BYTES: usize = 2 << 20;
 
-/// `items` in messages that `wrap` makes; each item comes once, in order, and no message is empty.
+/// Sends `items` in messages that `wrap` builds; each item is sent once, in order, and no message is empty.
 pub(crate) fn stream<I, T>(items: Vec<I>, wrap: impl Fn(Vec<I>) -> T) -> Stream<T>
 where
     I: Message,

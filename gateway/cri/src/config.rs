@@ -1,32 +1,32 @@
-//! Settings of the CRI frontend.
+//! Configuration of the CRI frontend.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Settings of the CRI frontend, the section `[cri]` of the configuration.
+/// Configuration of the CRI frontend, the section `[cri]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Lets every process of a pod with a network of its own bind ports below 1024, by
-    /// `net.ipv4.ip_unprivileged_port_start=0`. A sysctl that the pod names itself wins.
+    /// Lets every process of a pod with its own network namespace bind ports below 1024, by
+    /// `net.ipv4.ip_unprivileged_port_start=0`. A sysctl that the pod sets itself takes precedence.
     pub unprivileged_ports: bool,
     /// Lets every process of such a pod send pings, by `net.ipv4.ping_group_range="0 2147483647"`.
     pub unprivileged_icmp: bool,
-    /// The system call filter of containers that ask for none.
+    /// The seccomp profile of containers that do not specify one.
     pub unset_seccomp: UnsetSeccomp,
-    /// How long ExecSync waits for output that a child of the command still holds open after the command itself has ended,
-    /// in seconds; 0 waits for ever.
+    /// How long ExecSync waits for output after the command has exited, while a child of the command still
+    /// holds the output open, in seconds; 0 waits without limit.
     pub exec_drain_seconds: u64,
-    /// The largest message that is accepted, in bytes. Clients accept 16 MiB themselves.
+    /// The largest message that is accepted, in bytes. Clients themselves accept 16 MiB.
     pub max_message_bytes: usize,
 }
 
-/// What a container gets that names no seccomp profile.
+/// The seccomp profile of a container that does not specify one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnsetSeccomp {
-    /// No filter, as CRI says.
+    /// No filter, as CRI specifies.
     Unconfined,
     /// The gateway's default profile.
     RuntimeDefault,
@@ -45,7 +45,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// `exec_drain_seconds` as the core wants it.
+    /// `exec_drain_seconds` as a duration.
     pub(crate) const fn exec_drain(&self) -> Duration {
         match self.exec_drain_seconds {
             0 => Duration::MAX,

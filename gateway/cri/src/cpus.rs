@@ -1,7 +1,7 @@
-//! Which of the processors that containers are bound to are a container's own.
+//! Determines which of the CPUs that containers are bound to are exclusive to a container.
 //!
-//! CRI has one field for both: a kubelet with a static CPU manager binds every container to processors, most of them to a pool that they
-//! have in common. Only its PodResources API says which it has given to single containers.
+//! CRI has one field for both cases: a kubelet with a static CPU manager binds every container to CPUs, most
+//! of them to a shared pool. Only its PodResources API says which CPUs it has assigned exclusively.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use switchyard_core::Result;
 use switchyard_core::spec::CpuSet;
 
-/// Says which processors the kubelet has given to single containers.
+/// Reports the CPUs that the kubelet has assigned exclusively to containers.
 #[tonic::async_trait]
 pub trait ExclusiveCpus: Send + Sync + fmt::Debug {
-    /// All of them together.
+    /// The union of all of them.
     ///
     /// # Errors
-    /// Any, if the kubelet does not say.
+    /// Any error, if they cannot be read from the kubelet.
     async fn exclusive(&self) -> Result<CpuSet>;
 }
 
-/// Asks for it, and tells once when there is no answer.
+/// Reads the exclusive CPUs, and logs a warning once while they cannot be read.
 #[derive(Debug, Default)]
 pub(crate) struct CpuOwnership {
     source: Option<Arc<dyn ExclusiveCpus>>,
@@ -34,8 +34,8 @@ impl CpuOwnership {
         Self { source, warned: AtomicBool::default() }
     }
 
-    /// Whether these processors are one container's own; `None` if the kubelet does not say. A pool that containers share has processors
-    /// that are no container's own, so that the list alone tells.
+    /// Whether these CPUs are exclusive to one container; `None` if they cannot be read from the kubelet. A
+    /// shared pool contains CPUs that are exclusive to no container, so comparing the list is enough.
     pub(crate) async fn are_exclusive(&self, list: Option<&str>) -> Option<bool> {
         let list: CpuSet = list.unwrap_or_default().parse().ok()?;
         if list.is_empty() {
@@ -50,7 +50,7 @@ impl CpuOwnership {
                 if !self.warned.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         error = error.report(),
-                        "the kubelet does not say which processors it has given to single containers: those that others have for themselves are not kept from them"
+                        "cannot read from the kubelet which CPUs it has assigned exclusively: they are not protected from use by other containers"
                     );
                 }
                 None

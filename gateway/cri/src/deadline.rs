@@ -1,7 +1,7 @@
 //! Answers a call before its client stops waiting for it.
 //!
-//! tonic drops a handler when the time in `grpc-timeout` is over, and answers `Cancelled`. CRI clients want `DeadlineExceeded`, so
-//! the same time is kept here, a moment shorter.
+//! tonic drops a handler when the time in `grpc-timeout` is over, and answers `Cancelled`. CRI clients expect
+//! `DeadlineExceeded`, so the same timeout is applied here, slightly shorter.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,13 +12,14 @@ use tonic::{Request, Response, Status};
 
 use crate::status::status;
 
-/// What a handler of tonic's gives.
+/// The result of a tonic handler.
 pub(crate) type RpcResult<T> = Result<Response<T>, Status>;
 
-/// How much earlier than tonic the time is up: more than the coarseness of tokio's timers.
+/// How much earlier than tonic's the timeout is: more than the granularity of tokio's timers.
 const HEAD_START: Duration = Duration::from_millis(2);
 
-/// Runs `work` on the message of `request` for as long as its client waits, and says how it ended. Work that is cut off is dropped.
+/// Runs `work` on the message of `request` for as long as its client waits. Work that exceeds the timeout is
+/// dropped, and the answer is `DeadlineExceeded`.
 pub(crate) async fn with_deadline<Q, T, F>(request: Request<Q>, work: impl FnOnce(Q) -> F) -> RpcResult<T>
 where
     F: Future<Output = Result<T>>,
@@ -29,15 +30,15 @@ where
         None => work.await,
         Some(limit) => {
             tokio::time::timeout(limit.saturating_sub(HEAD_START), work).await.unwrap_or_else(|_| {
-                Err(Error::deadline(format!("the call did not end within the {limit:?} its client gave it")))
+                Err(Error::deadline(format!("the call did not end within its client's timeout of {limit:?}")))
             })
         }
     };
     result.map(Response::new).map_err(|error| status(&error))
 }
 
-/// The time a client gives a call: at most eight digits and a unit (gRPC over HTTP/2). One that is malformed counts as none, as
-/// tonic has it.
+/// The client's timeout of a call: at most eight digits and a unit (gRPC over HTTP/2). A malformed one counts
+/// as none, as in tonic.
 fn client_timeout(metadata: &MetadataMap) -> Option<Duration> {
     let text = metadata.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -1,8 +1,8 @@
-//! The wire bytes of what lists show, made once for each state of an object.
+//! Caches the encoded items of list answers, one encoding for each state of an object.
 //!
-//! The table puts a new `Arc` in place whenever an object changes, and a record never changes: so the same pointer means the same
-//! bytes. What is kept is what the last full list held, and the `Arc`s with it, so that no address is used anew meanwhile. An
-//! object that is gone goes with the next list.
+//! The table stores a new `Arc` whenever an object changes, and a record never changes, so the same pointer
+//! means the same bytes. The cache holds the items of the last full list together with their `Arc`s, so that
+//! no address is reused meanwhile. An object that is gone is dropped from the cache by the next full list.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,23 +10,23 @@ use prost::Message;
 use prost::bytes::Bytes;
 use switchyard_core::table::{Sandbox, Task};
 
-/// An answer of ListContainers or ListPodSandbox: both are one repeated message with the number 1, and on the wire a message
-/// inside of another one is its bytes.
+/// An answer to ListContainers or ListPodSandbox: both have one repeated message field with the number 1, and
+/// an embedded message is encoded as its bytes.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct EncodedList {
-    /// Each item, encoded.
+    /// The encoding of each item.
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub(crate) items: Vec<Bytes>,
 }
 
-/// The bytes of all objects that lists have shown.
+/// The encodings of all listed objects.
 #[derive(Debug, Default)]
 pub(crate) struct EncodedCache {
     sandboxes: EncodedPageCache<Sandbox>,
     tasks: EncodedPageCache<Task>,
 }
 
-/// Objects, in the order of a list, each with its bytes.
+/// Objects in the order of a list, each with its encoding.
 #[derive(Debug)]
 pub(crate) struct Page<T>(Vec<(Arc<T>, Bytes)>);
 
@@ -35,10 +35,10 @@ struct EncodedPageCache<T> {
     last: Mutex<Arc<Page<T>>>,
 }
 
-// === impl Encoded ===
+// === impl EncodedCache ===
 
 impl EncodedCache {
-    /// This full list of all sandboxes, with the bytes of what `message` makes of each.
+    /// The page of a full list of sandboxes, each encoded as the message that `message` builds of it.
     pub(crate) fn sandboxes<M: Message>(
         &self,
         all: &[Arc<Sandbox>],
@@ -47,7 +47,7 @@ impl EncodedCache {
         self.sandboxes.refresh(all, |sandbox| sandbox.id, message)
     }
 
-    /// This full list of all tasks, with the bytes of what `message` makes of each.
+    /// The page of a full list of tasks, each encoded as the message that `message` builds of it.
     pub(crate) fn tasks<M: Message>(
         &self,
         all: &[Arc<Task>],
@@ -60,7 +60,7 @@ impl EncodedCache {
 // === impl Page ===
 
 impl<T> Page<T> {
-    /// An answer with these of the page's objects, which are in the same order.
+    /// An answer with those of the page's objects that are in `chosen`, which has the same order.
     pub(crate) fn of(&self, chosen: &[Arc<T>]) -> EncodedList {
         let mut page = self.0.iter();
         let bytes =
@@ -69,7 +69,7 @@ impl<T> Page<T> {
     }
 }
 
-// === impl Kept ===
+// === impl EncodedPageCache ===
 
 impl<T> Default for EncodedPageCache<T> {
     fn default() -> Self {
@@ -79,11 +79,12 @@ impl<T> Default for EncodedPageCache<T> {
 
 impl<T> EncodedPageCache<T> {
     fn lock(&self) -> MutexGuard<'_, Arc<Page<T>>> {
-        // Only whole pages are put in.
+        // A panic cannot leave the page inconsistent: pages are replaced as a whole.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The page of this list, which is in the order of `id`. Two callers at once make the same bytes twice at worst.
+    /// The page of this list, which is sorted by `id`. Two concurrent callers may encode the same objects
+    /// twice.
     fn refresh<I: Ord, M: Message>(
         &self,
         all: &[Arc<T>],
@@ -118,14 +119,14 @@ mod tests {
 
     use super::*;
 
-    /// An object of the test: its id, and what changes.
+    /// A test object: its id, and its state.
     type Object = (u8, u8);
 
     fn text(object: &Object) -> String {
         format!("{object:?}")
     }
 
-    /// What the wire must show of these objects.
+    /// The expected answer with these objects.
     fn wire(objects: &[Arc<Object>]) -> EncodedList {
         EncodedList { items: objects.iter().map(|object| text(object).encode_to_vec().into()).collect() }
     }

@@ -1,5 +1,5 @@
-//! The filters of list calls. All parts must match; ids may be given by a prefix that is unique, and one that is not, or that
-//! matches nothing, gives an empty list.
+//! The filters of list calls. All conditions must match. Ids may be abbreviated to a unique prefix; a prefix
+//! that is ambiguous or matches nothing gives an empty list.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,7 +11,8 @@ use switchyard_core::table::{Sandbox, Task};
 /// Labels, by name.
 type Labels = BTreeMap<String, String>;
 
-/// Sandboxes of `all` with this id (or the only one whose id begins so; empty for any) and all these labels.
+/// The sandboxes of `all` with this id (or with the only id that has this prefix; empty for any) and all
+/// these labels.
 pub(crate) fn sandboxes(all: Vec<Arc<Sandbox>>, id: &str, labels: &Labels) -> Vec<Arc<Sandbox>> {
     narrow(all, id, |sandbox| sandbox.id)
         .into_iter()
@@ -19,7 +20,7 @@ pub(crate) fn sandboxes(all: Vec<Arc<Sandbox>>, id: &str, labels: &Labels) -> Ve
         .collect()
 }
 
-/// Tasks of `all` with this id, in this one of `sandboxes`, and with all these labels.
+/// The tasks of `all` with this id, in the one of `sandboxes` with the given id, and with all these labels.
 pub(crate) fn tasks(
     all: Vec<Arc<Task>>,
     sandboxes: impl FnOnce() -> Result<Vec<Arc<Sandbox>>>,
@@ -29,8 +30,8 @@ pub(crate) fn tasks(
 ) -> Result<Vec<Arc<Task>>> {
     let mut found = narrow(all, id, |task| task.id);
     if !sandbox.is_empty() {
-        let homes = narrow(sandboxes()?, sandbox, |sandbox| sandbox.id);
-        found.retain(|task| homes.iter().any(|home| home.id == task.sandbox));
+        let matching = narrow(sandboxes()?, sandbox, |sandbox| sandbox.id);
+        found.retain(|task| matching.iter().any(|sandbox| sandbox.id == task.sandbox));
     }
     found.retain(|task| carries(&task.meta.labels, labels));
     Ok(found)

@@ -1,4 +1,4 @@
-//! What holds for any bytes that clients of CRI send. Called by fuzz targets and tests alone.
+//! Properties that hold for any bytes that CRI clients send. Called only by fuzz targets and tests.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,10 +13,11 @@ use crate::from_proto::{self, Parent};
 use crate::record::SandboxRecord;
 use crate::v1alpha2;
 
-/// Reads bytes as a request for a pod: it is made as it was asked for, or refused as one that is malformed or not served.
+/// Decodes the bytes as a request for a pod: it is converted as requested, or refused as malformed or
+/// unsupported.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn pod(data: &[u8]) {
     let Ok(request) = cri::RunPodSandboxRequest::decode(data) else { return };
     let cri::RunPodSandboxRequest { config, runtime_handler } = request;
@@ -42,10 +43,10 @@ pub fn pod(data: &[u8]) {
     }
 }
 
-/// Reads bytes as a request for a container, likewise.
+/// Decodes the bytes as a request for a container, likewise.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn container(data: &[u8]) {
     let Ok(request) = cri::CreateContainerRequest::decode(data) else { return };
     let pod = request.sandbox_config.unwrap_or_default();
@@ -72,15 +73,16 @@ pub fn container(data: &[u8]) {
     }
 }
 
-/// Reads bytes as requests of `v1alpha2`: what is one there is one of v1, and additions are done or refused.
+/// Decodes the bytes as requests of `v1alpha2`: each is a valid request of v1 too, and additions are
+/// converted or refused.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn old_version(data: &[u8]) {
     v1alpha2::any_bytes(data).into_iter().for_each(|error| is_refusal(&error));
 }
 
-/// A client's request that cannot be done is the client's fault, and is told so.
+/// An invalid request must be reported as the client's error.
 fn is_refusal(error: &Error) {
     let known = matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! `runtime.v1.ImageService`: decode, call the core, encode.
+//! `runtime.v1.ImageService`: decodes, calls the core, encodes.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ impl Images {
         Self { scope }
     }
 
-    /// CRI v1 PullImage. Many pulls of one image are one download; it stops when the last client has gone.
+    /// CRI v1 PullImage. Concurrent pulls of one image share a download, which is cancelled when its last
+    /// client is gone.
     pub(crate) async fn pull(&self, request: cri::PullImageRequest) -> Result<cri::PullImageResponse> {
         let request = from_proto::pull_request(request)?;
         let handlers = self.scope.handlers();
@@ -37,7 +38,8 @@ impl Images {
         }
         match self.scope.pull_image(&request).await {
             Ok(id) => Ok(cri::PullImageResponse { image_ref: id.to_string() }),
-            // The kubelet knows a registry that is away by how the text begins. A runtime that is away is not that.
+            // The kubelet recognizes an unavailable registry by the beginning of the text. An unavailable
+            // runtime must not be reported so.
             Err(error)
                 if error.kind() == ErrorKind::Unavailable
                     && self.scope.status().runtime == Condition::True =>
@@ -53,7 +55,7 @@ impl Images {
         Ok(self.chosen(filter).await?.iter().map(to_proto::image).collect())
     }
 
-    /// The images that a filter lets through: it names one image by any reference, or none for all.
+    /// The images that match a filter, which names one image by any reference, or is empty for all.
     pub(crate) async fn chosen(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<Image>> {
         let reference = filter.and_then(|filter| filter.image).map(|image| image.image).unwrap_or_default();
         if reference.is_empty() {
@@ -63,14 +65,14 @@ impl Images {
         }
     }
 
-    /// CRI v1 ImageStatus. An image that is not here is an answer without an image, and so is one that others have pulled with
-    /// credentials of their own: the kubelet then pulls it with its own.
+    /// CRI v1 ImageStatus. A missing image is an answer without an image. So is an image that only other
+    /// owners have pulled, with their own credentials: the kubelet then pulls it with its own.
     async fn find(&self, request: cri::ImageStatusRequest) -> Result<cri::ImageStatusResponse> {
         let (image, info) = self.found(request).await?;
         Ok(cri::ImageStatusResponse { image: image.as_ref().map(to_proto::image), info })
     }
 
-    /// The image of a request, if this owner has it, and what there is to say of it.
+    /// The image of a request, if this owner has it, and its verbose information.
     pub(crate) async fn found(
         &self,
         request: cri::ImageStatusRequest,
@@ -84,7 +86,7 @@ impl Images {
         Ok((image, info))
     }
 
-    /// CRI v1 RemoveImage: under all its names that no other owner holds. Idempotent.
+    /// CRI v1 RemoveImage: removes all names of the image that no other owner holds. Idempotent.
     async fn remove(&self, request: cri::RemoveImageRequest) -> Result<cri::RemoveImageResponse> {
         let cri::RemoveImageRequest { image } = request;
         self.scope.remove_image(&reference(image)?).await?;
@@ -97,7 +99,7 @@ impl Images {
     }
 }
 
-/// The reference of an image that a request is about.
+/// The reference in a request.
 fn reference(image: Option<cri::ImageSpec>) -> Result<String> {
     match image {
         Some(image) if !image.image.is_empty() => Ok(image.image),

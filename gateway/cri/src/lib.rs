@@ -1,22 +1,26 @@
-//! CRI v1 and v1alpha2: the frontend that the kubelet, crictl, critest and older clients speak to.
+//! CRI v1 and v1alpha2: the frontend for the kubelet, crictl, critest and older clients.
 //!
 //! ```text
-//! cri::RunPodSandboxRequest ──from_proto──► SandboxSpec ──► Scope ──► Sandbox ──to_proto──► cri::PodSandboxStatus
-//! cri::ContainerConfig      ──from_proto──► TaskSpec    ──►       ──► Task    ──to_proto──► cri::ContainerStatus
+//! cri::RunPodSandboxRequest ─from_proto─► SandboxSpec ─► Scope ─► Sandbox ─to_proto─► cri::PodSandboxStatus
+//! cri::ContainerConfig      ─from_proto─► TaskSpec    ─►       ─► Task    ─to_proto─► cri::ContainerStatus
 //! ```
 //!
-//! - Wire types go no further than `from_proto` and `to_proto`; status codes are chosen in `status.rs` alone.
-//! - The handlers in [`Runtime`] and [`Images`] decode, call the [`Scope`](switchyard_core::gateway::Scope) and encode. They decide
-//!   nothing about states, and record neither metrics nor spans: a layer around the services does.
-//! - What CRI wants echoed (metadata, labels, annotations, mounts, the image as the user wrote it) is the request itself, kept by the
-//!   core as an opaque record. The core and the backend stay free of Kubernetes.
+//! - Wire types are used only in the handlers, `from_proto` and `to_proto`; status codes are chosen in
+//!   `status.rs` alone.
+//! - The handlers in [`Runtime`] and [`Images`] decode, call the [`Scope`](switchyard_core::gateway::Scope)
+//!   and encode. They make no decisions about states, and record neither metrics nor spans: a layer around
+//!   the services does.
+//! - What CRI requires to be echoed (metadata, labels, annotations, mounts, the image as the user wrote it)
+//!   is the request itself, which the core stores as an opaque record. The core and the backend have no
+//!   knowledge of Kubernetes.
 //!
-//! Names under which creation is idempotent: a sandbox is `name_namespace_uid_attempt`, a container `name_attempt_<sandbox id>`.
+//! Creation is idempotent by name: a sandbox is `name_namespace_uid_attempt`, a container
+//! `name_attempt_<sandbox id>`.
 //!
 //! `runtime.v1alpha2` is served by the same handlers: see [`v1alpha2`].
 //!
-//! The backend replaces the text `{id}` in CNI arguments and annotations of a sandbox by the sandbox's id, which is not known when
-//! the request is translated.
+//! The backend replaces the text `{id}` in CNI arguments and annotations of a sandbox by the sandbox's id,
+//! which is unknown when the request is converted.
 
 mod batch;
 mod config;

@@ -1,8 +1,8 @@
-//! What the frontend keeps with each object: the request that made it, so that status and lists can echo it exactly, also after a
-//! restart.
+//! What the frontend stores with each object: the request that created it, so that status and lists can echo
+//! it exactly, also after a restart.
 //!
-//! A record is one byte that says the version, and a protobuf message. A version that this program does not know is no error: the
-//! object is then described by what the core knows of it.
+//! A record is one byte with the version, followed by a protobuf message. A record of an unknown version is
+//! not an error: the object is then described by what the core knows of it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
@@ -17,24 +17,24 @@ use switchyard_proto::cri::v1alpha2 as old;
 /// The version that is written.
 const VERSION: u8 = 1;
 
-/// How many decoded records of objects that are gone may linger.
+/// How many decoded records of removed objects may stay in the cache.
 const STALE_MAX: usize = 64;
 
-/// The request that made a sandbox.
+/// The request that created a sandbox.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct SandboxRecord {
-    /// As it was asked for.
+    /// As requested.
     #[prost(message, optional, tag = "1")]
     pub(crate) config: Option<cri::PodSandboxConfig>,
-    /// As it was asked for; empty for the default.
+    /// As requested; empty for the default.
     #[prost(string, tag = "2")]
     pub(crate) runtime_handler: String,
 }
 
-/// What a client said of a sandbox after it was made.
+/// The updates of a sandbox after its creation.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct SandboxNote {
-    /// What the pod takes beside its containers.
+    /// The overhead of the pod beyond its containers.
     #[prost(message, optional, tag = "1")]
     pub(crate) overhead: Option<cri::LinuxContainerResources>,
     /// The limits of the pod as a whole.
@@ -42,27 +42,27 @@ pub(crate) struct SandboxNote {
     pub(crate) resources: Option<cri::LinuxContainerResources>,
 }
 
-/// The request that made a container.
+/// The request that created a container.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ContainerRecord {
-    /// As it was asked for.
+    /// As requested.
     #[prost(message, optional, tag = "1")]
     pub(crate) config: Option<cri::ContainerConfig>,
-    /// What was asked for beyond v1, and nothing else.
+    /// What was requested beyond v1, and nothing else.
     #[prost(message, optional, tag = "2")]
     pub(crate) additions: Option<old::LinuxContainerResources>,
-    /// The names of mounts by their numbers. One without a host path is a volume.
+    /// The names of mounts, by their index. A mount without a host path is a volume.
     #[prost(btree_map = "uint32, string", tag = "3")]
     pub(crate) names: BTreeMap<u32, String>,
-    /// Priority of what it sends over the host's interfaces; 0 for none.
+    /// The priority of its traffic on the host's interfaces; 0 for none.
     #[prost(uint32, tag = "4")]
     pub(crate) net_priority: u32,
-    /// What its disk quota was to be counted as.
+    /// The project id of its disk quota, as requested.
     #[prost(string, tag = "5")]
     pub(crate) quota_id: String,
 }
 
-/// Decoded records by id. An id is never used twice and a record never changes, so an entry is true for as long as it stands.
+/// Decoded records by id. Ids are never reused and records never change, so an entry never becomes stale.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     sandboxes: Cache<SandboxId, SandboxRecord>,
@@ -76,7 +76,7 @@ struct Cache<I, R> {
 
 // === records ===
 
-/// A record, as the core keeps it.
+/// Encodes a record for the core.
 pub(crate) fn encode(record: &impl Message) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + record.encoded_len());
     bytes.push(VERSION);
@@ -84,17 +84,17 @@ pub(crate) fn encode(record: &impl Message) -> Vec<u8> {
     bytes
 }
 
-/// Adds what is set in `more` to an encoded record of its kind: messages one after the other are one.
+/// Appends `more` to an encoded record of the same type: concatenated protobuf messages are merged.
 pub(crate) fn append(record: &mut Vec<u8>, more: &impl Message) {
     more.encode(record).expect("a vector grows as it must");
 }
 
-/// What a client said of a sandbox after it was made; nothing if that cannot be read.
+/// The updates of a sandbox after its creation; empty if they cannot be decoded.
 pub(crate) fn note(sandbox: &Sandbox) -> SandboxNote {
     decode(&sandbox.details.note).unwrap_or_default()
 }
 
-/// The record in `bytes`; `None` if it is of another version.
+/// Decodes a record; `None` if it has another version.
 fn decode<R: Message + Default>(bytes: &[u8]) -> Option<R> {
     let (version, message) = bytes.split_first()?;
     if *version != VERSION {
@@ -106,22 +106,22 @@ fn decode<R: Message + Default>(bytes: &[u8]) -> Option<R> {
 // === impl Records ===
 
 impl Records {
-    /// The request that made this sandbox, if it can be read.
+    /// The request that created this sandbox, if it can be decoded.
     pub(crate) fn sandbox(&self, sandbox: &Sandbox) -> Option<Arc<SandboxRecord>> {
         self.sandboxes.get(sandbox.id, &sandbox.meta.record)
     }
 
-    /// The request that made this container, if it can be read.
+    /// The request that created this container, if it can be decoded.
     pub(crate) fn task(&self, task: &Task) -> Option<Arc<ContainerRecord>> {
         self.tasks.get(task.id, &task.meta.record)
     }
 
-    /// Forgets sandboxes that are not in this full list.
+    /// Drops sandboxes that are not in this full list from the cache.
     pub(crate) fn retain_sandboxes(&self, all: &[Arc<Sandbox>]) {
         self.sandboxes.retain(all.len(), || all.iter().map(|sandbox| sandbox.id).collect());
     }
 
-    /// Forgets containers that are not in this full list.
+    /// Drops containers that are not in this full list from the cache.
     pub(crate) fn retain_tasks(&self, all: &[Arc<Task>]) {
         self.tasks.retain(all.len(), || all.iter().map(|task| task.id).collect());
     }
@@ -137,7 +137,7 @@ impl<I, R> Default for Cache<I, R> {
 
 impl<I: Eq + Hash + Copy, R: Message + Default> Cache<I, R> {
     fn lock(&self) -> MutexGuard<'_, HashMap<I, Option<Arc<R>>>> {
-        // A cache is right after every single step.
+        // The cache is consistent after every single operation.
         self.decoded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,7 +145,7 @@ impl<I: Eq + Hash + Copy, R: Message + Default> Cache<I, R> {
         if let Some(known) = self.lock().get(&id) {
             return known.clone();
         }
-        // Decoding happens outside the lock; if two do it at once the results are equal.
+        // Decoding happens without the lock; if two callers decode at once, the results are equal.
         let record = decode(bytes).map(Arc::new);
         self.lock().insert(id, record.clone());
         record

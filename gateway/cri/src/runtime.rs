@@ -1,7 +1,7 @@
-//! `runtime.v1.RuntimeService`: decode, call the core, encode.
+//! `runtime.v1.RuntimeService`: decodes, calls the core, encodes.
 //!
-//! The calls themselves are in the modules below and in [`streaming`](crate::streaming), by what they are about; here they meet the
-//! trait that tonic serves. Checkpoints of whole pods answer `Unimplemented`.
+//! The calls themselves are in the modules below and in [`streaming`](crate::streaming), by topic; this
+//! module implements tonic's trait with them. Checkpoints of whole pods answer `Unimplemented`.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub struct Runtime {
     pub(crate) scope: Scope,
     pub(crate) config: Config,
     pub(crate) records: Arc<Records>,
-    /// Where streaming sessions wait for their clients.
+    /// The streaming sessions that wait for their clients.
     pub(crate) sessions: Option<Sessions>,
     pub(crate) cpus: CpuOwnership,
     encoded: EncodedCache,
@@ -64,13 +64,13 @@ impl Runtime {
     }
 }
 
-/// The error for a handler that this node does not have.
+/// The error for a runtime handler that this node does not have.
 pub(crate) fn unknown_handler(field: &str, name: &str, handlers: &[Handler]) -> Error {
     let known: Vec<_> = handlers.iter().map(|handler| handler.name.as_str()).collect();
     Error::invalid(field, format!("there is no handler {name:?}: this node has {}", known.join(", ")))
 }
 
-/// The answer to a call that this runtime does not serve.
+/// The answer to an unsupported call.
 fn unimplemented<T>(call: &str, why: &str) -> Result<T> {
     Err(Error::unimplemented(format!("{call} is not served by this runtime: {why}")))
 }
@@ -172,7 +172,7 @@ impl cri::runtime_service_server::RuntimeService for Runtime {
         &self,
         request: Request<cri::CreateContainerRequest>,
     ) -> RpcResult<cri::CreateContainerResponse> {
-        // It is large.
+        // Boxed because the future is large.
         with_deadline(request, |request| Box::pin(self.create(request))).await
     }
 

@@ -1,17 +1,17 @@
-//! Processor rates from two readings: CRI wants `usage_nano_cores`, the kernel counts nanoseconds.
+//! Computes CPU usage rates from two readings: CRI wants `usage_nano_cores`, the kernel counts nanoseconds.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Readings that are closer together than this tell more about the clock than about the processor.
+/// The shortest interval from which a rate is computed; shorter ones are dominated by clock granularity.
 const SHORTEST: Duration = Duration::from_millis(500);
 
-/// How many objects are remembered at most.
+/// The most objects whose readings are stored.
 const CAPACITY: usize = 16_384;
 
-/// The last reading of each object, and the rate it gave.
+/// The last reading of each object, and its rate.
 #[derive(Debug)]
 pub(crate) struct Samples<I> {
     last: Mutex<HashMap<I, Sample>>,
@@ -32,29 +32,29 @@ impl<I> Default for Samples<I> {
 
 impl<I: Eq + Hash + Copy> Samples<I> {
     fn lock(&self) -> MutexGuard<'_, HashMap<I, Sample>> {
-        // A sample is written whole or not at all.
+        // A sample is replaced as a whole.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a reading in and gives nanoseconds of processor a second since the reading before; `None` if there is none before it,
-    /// or the counter began anew.
+    /// Stores a reading, and returns the CPU time in nanoseconds per second since the previous one; `None` if
+    /// there is no previous one, or if the counter was reset.
     pub(crate) fn rate(&self, id: I, at: SystemTime, total_ns: u64) -> Option<u64> {
         let mut last = self.lock();
         let rate = match last.get(&id) {
             None => None,
             Some(before) => match (at.duration_since(before.at), total_ns.checked_sub(before.total_ns)) {
-                // Too close: the rate of a moment ago is the better answer.
+                // The interval is too short: the previous rate is more accurate.
                 (Ok(passed), Some(_)) if passed < SHORTEST => return before.rate,
                 (Ok(passed), Some(used)) => {
                     let rate = u128::from(used) * 1_000_000_000 / passed.as_nanos();
                     Some(u64::try_from(rate).unwrap_or(u64::MAX))
                 }
-                // The clock was set back, or the counter began anew.
+                // The clock was set back, or the counter was reset.
                 (Err(_), _) | (_, None) => None,
             },
         };
         if last.len() >= CAPACITY && !last.contains_key(&id) {
-            // Nobody asks for half of them any more: they are the older half.
+            // The older half of the entries is dropped: these are not polled any more.
             let mut times: Vec<_> = last.values().map(|sample| sample.at).collect();
             times.sort_unstable();
             let middle = times[times.len() / 2];

@@ -1,4 +1,4 @@
-//! Puts the services together over one scope, with the lists that clients poll in front of the generated code.
+//! Combines the services over one scope. The lists that clients poll bypass the generated code.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -21,7 +21,8 @@ use crate::image::Images;
 use crate::runtime::Runtime;
 use crate::v1alpha2;
 
-/// The services of `runtime.v1` and `runtime.v1alpha2`, ready for a tonic server. All may be served on one socket.
+/// The services of `runtime.v1` and `runtime.v1alpha2`, ready for a tonic server. All can be served on one
+/// socket.
 #[derive(Debug, Clone)]
 pub struct Services {
     /// `runtime.v1.RuntimeService`.
@@ -36,18 +37,19 @@ pub struct Services {
     pub volume_v1alpha2: MethodRouter<v1alpha2::VolumeServiceV1alpha2>,
 }
 
-/// `runtime.v1.RuntimeService`. ListContainers and ListPodSandbox are answered from bytes that are kept; everything else by the
-/// generated server.
+/// `runtime.v1.RuntimeService`. ListContainers and ListPodSandbox are answered from cached encodings; all
+/// other calls by the generated server.
 #[derive(Debug, Clone)]
 pub struct RuntimeService {
     runtime: Arc<Runtime>,
     generated: RuntimeServiceServer<Runtime>,
-    /// The most bytes of a request.
+    /// The largest request, in bytes.
     limit: usize,
 }
 
-/// The CRI services over `scope`, which ought to be that of [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes). Without
-/// `sessions`, Exec, Attach and PortForward are refused; without `cpus` no processors are a container's own.
+/// The CRI services over `scope`, which ought to be that of
+/// [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes). Without `sessions`, Exec, Attach and
+/// PortForward are refused; without `cpus`, no CPUs count as exclusive to a container.
 #[must_use]
 pub fn services(
     scope: Scope,
@@ -94,22 +96,22 @@ impl RoutedService for RuntimeService {
 
 // === calls by name ===
 
-/// A request as the server hands it on.
+/// A request, as the server passes it on.
 pub(crate) type Request = http::Request<tonic::body::Body>;
 
 /// The answer to a call.
 pub(crate) type ResponseFuture = BoxFuture<http::Response<tonic::body::Body>, Infallible>;
 
-/// A gRPC service that looks at the name of a call before anything else.
+/// A gRPC service that dispatches by the name of the call.
 pub trait RoutedService: Clone + Send + Sync + 'static {
-    /// Its name in full.
+    /// The full name of the service.
     const NAME: &'static str;
 
-    /// Answers the call that the last part of the request's path names.
+    /// Answers the call that is named by the last segment of the request's path.
     fn call(&self, request: Request) -> ResponseFuture;
 }
 
-/// Serves [`Calls`].
+/// Serves a [`RoutedService`].
 #[derive(Debug, Clone)]
 pub struct MethodRouter<C>(pub(crate) C);
 
@@ -131,12 +133,12 @@ impl<C: RoutedService> Service<Request> for MethodRouter<C> {
     }
 }
 
-/// The name of the call that a request is for.
+/// The name of the requested call.
 pub(crate) fn method_of<B>(request: &http::Request<B>) -> &str {
     request.uri().path().rsplit('/').next().unwrap_or_default()
 }
 
-/// Answers a call as the generated server does, with what `work` gives.
+/// Answers a unary call as the generated server does, with the result of `work`.
 pub(crate) fn unary<S, Q, T, F>(
     limit: usize,
     state: &S,

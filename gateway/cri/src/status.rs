@@ -1,12 +1,13 @@
-//! The one place that chooses gRPC status codes: the kind of an error becomes a code, its report the message.
+//! The one place that chooses gRPC status codes: the kind of an error becomes the code, its report the
+//! message.
 //!
-//! Kubelets act on NotFound, DeadlineExceeded, Unimplemented and Unavailable; the rest is for people. A fault of our own is
-//! `Unknown`, as Go servers answer where they have no better word.
+//! Kubelets act on NotFound, DeadlineExceeded, Unimplemented and Unavailable; the other codes are for people.
+//! An internal error is `Unknown`, as Go servers answer by default.
 
 use switchyard_core::{Error, ErrorKind};
 use tonic::{Code, Status};
 
-/// The status that tells a CRI client of `error`.
+/// Converts an error to the status that is sent to a CRI client.
 pub(crate) fn status(error: &Error) -> Status {
     Status::new(code(error.kind()), error.status_text())
 }

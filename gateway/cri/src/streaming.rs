@@ -1,6 +1,8 @@
-//! Exec, Attach and PortForward: each is answered with a URL, at which a session of the streaming server waits for its client.
+//! Exec, Attach and PortForward: each is answered with a URL at which a session of the streaming server waits
+//! for its client.
 //!
-//! What is asked for is checked before the answer, and again when the client comes: a container may have ended meanwhile.
+//! The request is checked before the answer, and again when the client connects: a container may have exited
+//! meanwhile.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -42,7 +44,8 @@ impl Runtime {
         let task = self.scope.require_running_task(&container_id)?;
         let record = self.records.task(&task);
         let config = record.as_ref().and_then(|record| record.config.as_ref());
-        // An input that is for one client ends with it, and what the container says to that is still for the client.
+        // Input with `stdin_once` ends with this client, and the container's output after that is still sent
+        // to it.
         let until_the_end = config.is_some_and(|config| config.stdin_once && !config.tty);
         let join = attach::PendingAttach {
             scope: self.scope.clone(),
@@ -54,7 +57,7 @@ impl Runtime {
         Ok(cri::AttachResponse { url: url.into() })
     }
 
-    /// CRI v1 PortForward. The ports are for clients that cannot name theirs later.
+    /// CRI v1 PortForward. The ports are for clients that cannot specify theirs when they connect.
     pub(crate) fn port_forward(&self, request: cri::PortForwardRequest) -> Result<cri::PortForwardResponse> {
         let cri::PortForwardRequest { pod_sandbox_id, port } = request;
         require_id("pod_sandbox_id", &pod_sandbox_id)?;
@@ -74,7 +77,7 @@ impl Runtime {
     }
 }
 
-/// Refuses what no client can want.
+/// Refuses combinations of streams that make no sense.
 fn checked(streams: Streams) -> Result<Streams> {
     let Streams { stdin, stdout, stderr, tty } = streams;
     if tty && stderr {
@@ -94,7 +97,7 @@ fn too_many(error: TooMany) -> Error {
     Error::new(ErrorKind::ResourceExhausted, "no streaming session").with_source(error)
 }
 
-/// What a client is told whose session cannot be opened.
+/// The error that a client gets when its session cannot be opened.
 fn to_refusal(error: &Error) -> Refusal {
     Refusal(error.report())
 }

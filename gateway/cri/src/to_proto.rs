@@ -1,9 +1,7 @@
-//! From the task model to the wire.
+//! Converts the task model to wire messages.
 //!
-//! What CRI wants echoed comes from the record of the request; where a record cannot be read (another version of this program wrote
-//! it) the labels that the core keeps say most of it.
-
-use std::time::{SystemTime, UNIX_EPOCH};
+//! What CRI requires to be echoed comes from the record of the request. Where a record cannot be decoded
+//! (another version of this program wrote it), most of it is filled in from the labels that the core stores.
 
 mod checkpoint;
 mod container;
@@ -15,6 +13,7 @@ mod resources;
 mod sandbox;
 mod signal;
 mod stats;
+mod time;
 
 pub(crate) use checkpoint::checkpoint_notes;
 pub(crate) use container::{container, container_state, container_status};
@@ -24,14 +23,7 @@ pub(crate) use metrics::{CommonLabels, container_metrics, descriptors, sandbox_m
 pub(crate) use node::{runtime_config, status};
 pub(crate) use sandbox::{pod_sandbox, sandbox_state, sandbox_status};
 pub(crate) use stats::{container_stats, sandbox_stats};
-
-/// Nanoseconds since 1970; a time before it or beyond the year 2262 is the nearest that can be said.
-pub(crate) fn nanoseconds(time: SystemTime) -> i64 {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
-        Err(_) => 0,
-    }
-}
+pub(crate) use time::nanoseconds;
 
 #[cfg(test)]
 mod tests;

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! runtime.v1alpha2.X/Y ──same messages──► runtime.v1.X/Y
-//!                      ──additions──────► additions.rs, then the handler of v1 with the same bytes ──► status.rs
+//!                      ──additions──────► additions.rs, then v1's handler with the same bytes ──► status.rs
 //! ```
 //!
-//! - A call whose messages got no additions is the call of v1 under another name: it is passed on, not translated.
-//! - A message with additions is read for them; then the same bytes are v1's. An addition that this runtime does not do is
-//!   refused by its name, never ignored.
-//! - Where a client of this version expects more than one of v1, it gets it: a host path that is missing is an error.
+//! - A call whose messages have no additions is the call of v1 under another name: it is forwarded without
+//!   conversion.
+//! - A message with additions is decoded for these; then the same bytes are decoded as v1's message. An
+//!   addition that this runtime does not support is refused by name, never ignored.
+//! - Where clients of this version expect other behaviour than that of v1, they get it: a missing host path
+//!   is an error.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -29,10 +31,10 @@ mod additions;
 mod quota;
 mod status;
 
-/// What a client of Version is told to speak.
+/// The API version in the answer to Version.
 const API: &str = "v1alpha2";
 
-/// The calls of the RuntimeService that v1 answers.
+/// The calls of the RuntimeService that are forwarded to v1.
 const RUNTIME_CALLS: [&str; 19] = [
     "Status",
     "UpdateRuntimeConfig",
@@ -55,7 +57,7 @@ const RUNTIME_CALLS: [&str; 19] = [
     "ListPodSandboxStats",
 ];
 
-/// The calls of the ImageService that v1 answers.
+/// The calls of the ImageService that are forwarded to v1.
 const IMAGE_CALLS: [&str; 2] = ["RemoveImage", "ImageFsInfo"];
 
 /// `runtime.v1alpha2.RuntimeService`.
@@ -63,7 +65,7 @@ const IMAGE_CALLS: [&str; 2] = ["RemoveImage", "ImageFsInfo"];
 pub struct RuntimeServiceV1alpha2 {
     v1: service::RuntimeService,
     runtime: Arc<Runtime>,
-    /// The most bytes of a request.
+    /// The largest request, in bytes.
     limit: usize,
 }
 
@@ -72,7 +74,7 @@ pub struct RuntimeServiceV1alpha2 {
 pub struct ImageServiceV1alpha2 {
     v1: ImageServiceServer<Images>,
     images: Images,
-    /// The most bytes of a request.
+    /// The largest request, in bytes.
     limit: usize,
 }
 
@@ -80,11 +82,11 @@ pub struct ImageServiceV1alpha2 {
 #[derive(Debug, Clone)]
 pub struct VolumeServiceV1alpha2 {
     runtime: Arc<Runtime>,
-    /// The most bytes of a request.
+    /// The largest request, in bytes.
     limit: usize,
 }
 
-// === impl RuntimeService ===
+// === impl RuntimeServiceV1alpha2 ===
 
 impl RuntimeServiceV1alpha2 {
     pub(crate) const fn new(v1: service::RuntimeService, runtime: Arc<Runtime>, limit: usize) -> Self {
@@ -102,7 +104,7 @@ impl RoutedService for RuntimeServiceV1alpha2 {
             "Version" => unary(limit, &(), request, |(), request| ready(Ok(node::version(request, API)))),
             "RunPodSandbox" => unary(limit, runtime, request, run_sandbox),
             "StartPodSandbox" => unary(limit, runtime, request, start_sandbox),
-            // It is large.
+            // Boxed because the future is large.
             "CreateContainer" => {
                 unary(limit, runtime, request, |runtime, request| Box::pin(create(runtime, request)))
             }
@@ -114,7 +116,7 @@ impl RoutedService for RuntimeServiceV1alpha2 {
     }
 }
 
-// === impl ImageService ===
+// === impl ImageServiceV1alpha2 ===
 
 impl ImageServiceV1alpha2 {
     pub(crate) const fn new(v1: ImageServiceServer<Images>, images: Images, limit: usize) -> Self {
@@ -138,7 +140,7 @@ impl RoutedService for ImageServiceV1alpha2 {
     }
 }
 
-// === impl VolumeService ===
+// === impl VolumeServiceV1alpha2 ===
 
 impl VolumeServiceV1alpha2 {
     pub(crate) const fn new(runtime: Arc<Runtime>, limit: usize) -> Self {
@@ -159,7 +161,7 @@ impl RoutedService for VolumeServiceV1alpha2 {
 
 // === calls ===
 
-/// The same request, to v1.
+/// The same request, addressed to v1.
 fn renamed<B>(mut request: http::Request<B>) -> http::Request<B> {
     let path = request.uri().path().replacen("/runtime.v1alpha2.", "/runtime.v1.", 1);
     *request.uri_mut() = path.parse().expect("a part of a path was replaced by another one");
@@ -172,7 +174,7 @@ fn unknown(call: &str) -> ResponseFuture {
     Box::pin(async move { Ok(answer) })
 }
 
-/// The message of the other version that has the same bytes. Fields that it lacks are lost.
+/// Converts a message to the other version through its bytes. Fields that the other version lacks are lost.
 fn recoded<T: Message + Default>(message: &impl Message) -> Result<T> {
     T::decode(message.encode_to_vec().as_slice())
         .map_err(|error| Error::internal(format!("the versions of CRI differ in a message: {error}")))
@@ -242,7 +244,7 @@ async fn pull_image(images: Images, request: old::PullImageRequest) -> Result<cr
     images.pull(recoded(&request)?).await
 }
 
-/// Idempotent. A volume that a container has is not removed.
+/// Idempotent. A volume that a container uses is not removed.
 async fn remove_volume(
     runtime: Arc<Runtime>,
     request: old::RemoveVolumeRequest,
@@ -253,10 +255,10 @@ async fn remove_volume(
     Ok(old::RemoveVolumeResponse {})
 }
 
-/// Reads bytes as the requests that have additions, and as those of v1 with the same bytes; gives the refusals.
+/// Decodes the bytes as the requests that have additions, and as those of v1; returns the refusals.
 ///
 /// # Panics
-/// When a request of this version is none of v1.
+/// If a request of this version is not a request of v1.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn any_bytes(data: &[u8]) -> Vec<Error> {
     let mut refusals = Vec::new();

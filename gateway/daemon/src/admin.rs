@@ -1,4 +1,4 @@
-//! Admin HTTP: what operators, probes and the command line ask the daemon.
+//! Admin HTTP: status pages, probes and metrics for operators, monitoring and the command line.
 //!
 //! | path | answers |
 //! | --- | --- |
@@ -9,11 +9,12 @@
 //! | `/metrics` | Prometheus' text form |
 //! | `/statusz` | [`StatusReport`] as JSON |
 //! | `/v1/objects` | [`Objects`](crate::status::Objects) as JSON; on the unix socket only |
-//! | `/v1/devices` | [`Devices`](crate::status::Devices) as JSON; on the unix socket only |
-//! | `DELETE /v1/devices/leases/{token}` | 204 when a lease that no sandbox has is ended; on the unix socket only |
+//! | `/v1/devices` | [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
+//! | `DELETE /v1/devices/leases/{token}` | ends a lease that no sandbox uses, 204; on the unix socket only |
 //!
-//! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`. Why a part fails, and which processes there are, is
-//! told on the socket alone: reasons hold lines of logs, paths and process ids.
+//! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`. The reason why a part
+//! fails, and process ids, are shown on the unix socket only, because reasons contain lines of logs, paths
+//! and process ids.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -40,27 +41,28 @@ use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc
 pub use host::Hosts;
 pub use server::{Limits, serve};
 
-/// How long counting images, or asking the logkeeper, may take before a page leaves that out.
+/// The timeout for counting images and for a query to the logkeeper; after it the page omits the value.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long the end of a lease may take.
+/// The timeout for ending a lease.
 const RELEASE_LIMIT: Duration = Duration::from_secs(15);
 
-/// In place of why a part fails.
-const WITHHELD: &str = "reason withheld, `switchyard status` tells it";
+/// Replaces the reason why a part fails, for clients on the network.
+const WITHHELD: &str = "reason withheld: run `switchyard status` as root";
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Who can reach a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Every user of the node, and maybe others: nothing that names objects, and no text from logs.
+    /// Every user of the node, and possibly remote clients: they get no names of objects and no text from
+    /// logs.
     Network,
-    /// Root, by the unix socket.
+    /// Only root, by the unix socket.
     Local,
 }
 
-/// What the pages are made from.
+/// The sources of the pages.
 #[derive(Clone)]
 pub struct AdminPages {
     source: Arc<dyn StatusSource>,
@@ -82,7 +84,7 @@ impl std::fmt::Debug for AdminPages {
 }
 
 impl AdminPages {
-    /// Pages about this source; the daemon counts as started now.
+    /// Pages about this source; the start time of the daemon is now.
     #[must_use]
     pub fn new(source: Arc<dyn StatusSource>, metrics: Arc<Metrics>) -> Self {
         Self { source, metrics, started: SystemTime::now() }
@@ -108,7 +110,7 @@ impl AdminPages {
         router.with_state(ListenerPages { admin: self.clone(), reach })
     }
 
-    /// What `/statusz` says.
+    /// The content of `/statusz`.
     pub async fn report(&self, reach: Reach) -> StatusReport {
         let parts = self.source.parts();
         StatusReport {
@@ -147,7 +149,7 @@ async fn readyz_part(
 ) -> Response {
     let part = pages.admin.source.parts().into_iter().find(|part| part.name == name);
     match part {
-        // Asked for by name, a part is needed.
+        // A part that is requested by name counts as needed.
         Some(part) => {
             probe(&name, &[Part { needed: true, ..part }], query.contains_key("verbose"), pages.reach)
         }
@@ -157,7 +159,7 @@ async fn readyz_part(
     }
 }
 
-/// The answer of a probe, in the form Kubernetes' own components give.
+/// The answer of a probe, in the format of Kubernetes' own components.
 fn probe(name: &str, parts: &[Part], verbose: bool, reach: Reach) -> Response {
     let ready = !parts.iter().any(Part::blocks_readiness);
     if ready && !verbose {
@@ -221,7 +223,9 @@ async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<Str
     match tokio::time::timeout(RELEASE_LIMIT, pages.admin.source.release_lease(token)).await {
         Ok(Ok(())) => text(StatusCode::NO_CONTENT, String::new()),
         Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
-        Err(_) => text(StatusCode::GATEWAY_TIMEOUT, format!("it was not done within {RELEASE_LIMIT:?}\n")),
+        Err(_) => {
+            text(StatusCode::GATEWAY_TIMEOUT, format!("the lease was not ended within {RELEASE_LIMIT:?}\n"))
+        }
     }
 }
 
@@ -252,7 +256,7 @@ fn part_view(part: &Part, reach: Reach) -> PartView {
     PartView { name: part.name.into(), up: part.is_up(), needed: part.needed, detail }
 }
 
-/// What a listener's clients may know of how a part is.
+/// The detail of a part's condition that a listener's clients may see.
 fn detail(part: &Part, reach: Reach) -> &str {
     match (reach, part.is_up()) {
         (Reach::Local, _) => part.detail(),

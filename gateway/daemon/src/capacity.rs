@@ -1,26 +1,28 @@
-//! How many processors and how much memory the node has.
+//! The processors and the memory of the node.
 
 use std::fs;
 
 use switchyard_core::spec::{CpuSet, Reserved};
 
-/// The processors that the kernel uses.
+/// The kernel's list of online processors.
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 const MEMORY: &str = "/proc/meminfo";
 
-/// All processors and memory of the node; `None`, and a line in the log, if the kernel does not say.
+/// All processors and memory of the node; `None`, and a warning in the log, if they cannot be read.
 pub(crate) fn of_node() -> Option<Reserved> {
     let read = |path: &str| {
         fs::read_to_string(path)
-            .inspect_err(|error| tracing::warn!(path, %error, "what the node has is not known: over-commit is not told"))
+            .inspect_err(|error| tracing::warn!(path, %error, "the node's processors and memory are unknown: overcommit is not detected"))
             .ok()
     };
     let online = read(ONLINE)?;
     let memory = read(MEMORY)?;
     let found = parse(&online, &memory);
     if found.is_none() {
-        tracing::warn!("{ONLINE} and {MEMORY} do not say what the node has: over-commit is not told");
+        tracing::warn!(
+            "{ONLINE} and {MEMORY} do not have the node's processors and memory: overcommit is not detected"
+        );
     }
     found
 }

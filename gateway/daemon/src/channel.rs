@@ -1,4 +1,4 @@
-//! Clients over unix sockets: gRPC, and one HTTP request.
+//! Clients over unix sockets: a gRPC channel, and single HTTP requests.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 /// Why a request over a unix socket got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// Nobody listens.
+    /// The socket cannot be connected.
     #[error("cannot connect to {}: is the daemon running, and are you root?", socket.display())]
     Connect {
         /// The socket.
@@ -33,13 +33,13 @@ pub enum RequestError {
     },
 }
 
-/// A gRPC channel over a unix socket; it connects again after the server was restarted.
+/// A gRPC channel over a unix socket; it reconnects after a restart of the server.
 ///
 /// # Errors
 /// The socket cannot be connected.
 pub async fn grpc(socket: &Path) -> Result<Channel, tonic::transport::Error> {
     let socket = socket.to_owned();
-    // The address is never looked up: the connector has the socket.
+    // The address is never resolved: the connector has the socket.
     let connector = tower::service_fn(move |_: Uri| {
         let socket = socket.clone();
         async move { UnixStream::connect(socket).await.map(TokioIo::new) }
@@ -50,7 +50,7 @@ pub async fn grpc(socket: &Path) -> Result<Channel, tonic::transport::Error> {
 /// GETs one page.
 ///
 /// # Errors
-/// [`RequestError`]; an answer of any status is none.
+/// [`RequestError`]; an answer with any status is not an error.
 pub async fn get(socket: &Path, path: &str) -> Result<(StatusCode, Bytes), RequestError> {
     request(socket, Method::GET, path).await
 }
@@ -78,7 +78,7 @@ pub async fn request(socket: &Path, method: Method, path: &str) -> Result<(Statu
         let body = response.into_body().collect().await?.to_bytes();
         Ok((status, body))
     };
-    // The connection does the work, and has nothing to do once the answer is here.
+    // The connection must be polled for the answer, and not afterwards.
     tokio::select! {
         answer = exchange => answer.map_err(fail),
         Err(error) = connection => Err(fail(error)),

@@ -21,10 +21,11 @@ mod daemon;
 mod devices;
 mod nomad;
 
-/// The exit status that says that the usage was wrong.
+/// The exit status for wrong usage.
 const USAGE: u8 = 2;
 
-/// Threads that run the daemon's tasks: they wait more than they work, and each has memory of its own.
+/// Worker threads of the daemon's runtime. Two suffice, because tasks mostly wait, and each thread costs
+/// memory (its own malloc arena).
 const WORKERS: usize = 2;
 
 /// Switchyard runs containers for Nomad, Kubernetes and Docker Swarm on one node.
@@ -39,32 +40,32 @@ struct Cli {
 enum CliCommand {
     /// Run the daemon in the foreground.
     Serve(ServeArgs),
-    /// Run the process that writes container logs; the daemon starts it by itself unless logkeeper.mode is "external".
+    /// Run the process that writes container logs; the daemon starts it unless logkeeper.mode is "external".
     Logkeeper {
         #[command(flatten)]
         sources: SourceArgs,
-        /// The control socket, in place of the one of the configuration.
+        /// The control socket, instead of the configured one.
         #[arg(long, value_name = "PATH", requires = "state_dir")]
         socket: Option<PathBuf>,
-        /// Where output waits between container and log, in place of the one of the configuration; on tmpfs.
+        /// The directory of the spools, instead of the configured one; it must be on tmpfs.
         #[arg(long, value_name = "DIR", requires = "socket")]
         state_dir: Option<PathBuf>,
-        /// Do not confine the process, whatever the configuration says.
+        /// Do not confine the process, whatever logkeeper.sandbox says.
         #[arg(long)]
         no_sandbox: bool,
     },
     /// Show or check the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Show whether the daemon is ready, part by part, and how many objects it has.
+    /// Show the health of the daemon, part by part, and how many objects it has.
     Status(daemon::Target),
     /// List sandboxes and tasks of all owners.
     Ps(daemon::Target),
-    /// List devices and ports of the host, and who has them, or end a lease.
+    /// List devices and host ports with their holders, or end a lease.
     Devices(devices::DevicesArgs),
-    /// Speak CRI to a runtime, for a look or a try.
+    /// Call a CRI runtime: a small client for inspection and tests.
     Cri(cri::CriArgs),
-    /// Be what Nomad agents start as their plugins, or install that.
+    /// Run as a plugin of a Nomad agent, or install the plugins.
     #[command(subcommand)]
     NomadPlugin(nomad::NomadPlugin),
     /// Show the version of this build.
@@ -73,13 +74,13 @@ enum CliCommand {
         #[arg(long, short, value_enum, default_value_t)]
         output: Format,
     },
-    /// Become a program that outlives its starter.
+    /// Execute a program that outlives the process that started it.
     #[command(hide = true)]
     Detach {
-        /// Where its process is noted.
+        /// The pid file.
         #[arg(long)]
         pid_file: PathBuf,
-        /// Where its output goes.
+        /// The log file for its output.
         #[arg(long)]
         log: PathBuf,
         /// The program and its arguments.
@@ -92,17 +93,17 @@ enum CliCommand {
 struct ServeArgs {
     #[command(flatten)]
     sources: SourceArgs,
-    /// As log.level: a level, or filters such as "info,switchyard_cri=debug".
+    /// Overrides log.level: a level, or filters such as "info,switchyard_cri=debug".
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct SourceArgs {
-    /// The configuration file; /etc/switchyard/config.toml if it is there.
+    /// The configuration file; /etc/switchyard/config.toml if that exists.
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Set a key above all other sources, as in `--set paths.run=/run/other`.
+    /// Set a key, overriding all other sources, as in `--set paths.run=/run/other`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -111,20 +112,21 @@ struct SourceArgs {
 enum ConfigCommand {
     /// Print the documented defaults: a complete configuration file.
     Default,
-    /// Print the configuration that is in force with these files, this environment and these flags.
+    /// Print the effective configuration, from the files, the environment and the flags.
     Dump {
         #[command(flatten)]
         sources: SourceArgs,
-        /// Say where each value comes from.
+        /// Print the source of each value.
         #[arg(long)]
         origin: bool,
     },
-    /// Check a configuration file and its drop-ins: exit status 0 if they can be used, with warnings or without, 1 if not.
+    /// Check a configuration file and its drop-ins: exit status 0 if they are valid, even with warnings, 1 if
+    /// not.
     Check {
-        /// The file; /etc/switchyard/config.toml if it is there.
+        /// The file; /etc/switchyard/config.toml if that exists.
         #[arg(conflicts_with = "config")]
         file: Option<PathBuf>,
-        /// The same, as `serve` takes it.
+        /// The file, given as for `serve`.
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
     },
@@ -135,7 +137,7 @@ enum ConfigCommand {
 enum CliError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("`--set {0}` sets no key: write it as --set section.key=value")]
+    #[error("`--set {0}` is malformed: write it as --set section.key=value")]
     Set(String),
     #[error(transparent)]
     Telemetry(#[from] telemetry::TelemetryError),
@@ -174,7 +176,7 @@ pub fn main() -> ExitCode {
         Err(CliError::Nomad(error)) if nomad::report_error(&error) => ExitCode::FAILURE,
         Err(error) => {
             let already = matches!(error, CliError::Detach(DetachError::AlreadyRunning { .. }));
-            // There is nobody left to tell if standard error is gone too.
+            // An error is ignored: if standard error cannot be written, nothing can be reported.
             let _ = print_error(format!("switchyard: {}\n", report(&error)));
             if already { ExitCode::from(ALREADY_RUNNING) } else { ExitCode::FAILURE }
         }
@@ -231,20 +233,22 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
         .map_err(CliError::Runtime)?;
     let daemon = serve::run(loaded, crate::wiring::Wiring::real(), &exe, Shutdown::default());
     let ended = runtime.block_on(Box::pin(daemon));
-    // A call that blocks must not hold up the end.
+    // A blocking call that does not return must not delay the end of the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     Ok(ended?)
 }
 
-/// Leaves no core dump of this process, whose memory holds credentials and what containers write, and lets none read it that cannot read
-/// everyone's. What it executes is not affected: execve(2) takes the mark off.
+/// Makes this process not dumpable: its memory holds credentials and output of containers. So it leaves no
+/// core dump, and only a process with CAP_SYS_PTRACE can read its memory. Programs that it executes are not
+/// affected: execve(2) resets the attribute.
 fn hide_memory() {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%error, "the memory of this process may be in core dumps");
     }
 }
 
-/// Told both places, it reads no configuration: it then starts also where that is wrong.
+/// Runs the logkeeper. With both paths given, it does not read the configuration, so that it starts even if
+/// that is invalid.
 fn logkeeper(
     args: &SourceArgs,
     places: Option<(PathBuf, PathBuf)>,
@@ -277,7 +281,7 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
                 print_error(format!("switchyard: warning: {warning}\n"))?;
             }
             match read.as_slice() {
-                [] => print(format!("{DEFAULT_FILE} is not there: the defaults are in force\n"))?,
+                [] => print(format!("{DEFAULT_FILE} does not exist: the defaults are in effect\n"))?,
                 read => print(format!("{}: ok\n", read.join(", ")))?,
             }
         }

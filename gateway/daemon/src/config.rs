@@ -1,7 +1,8 @@
-//! Configuration: what each section holds, and its defaults. The only user of figment is [`load`].
+//! Configuration: the sections with their keys and defaults. The only user of figment is [`load`].
 //!
-//! Order, later wins: the documented defaults (`config.toml` of the repository) < the file < `config.d/*.toml` beside it <
-//! `SWITCHYARD_SECTION__KEY` < flags. A key that no section knows is an error, wherever it comes from.
+//! Order, later wins: the documented defaults (`config.toml` of the repository) < the file <
+//! `config.d/*.toml` beside it < `SWITCHYARD_SECTION__KEY` < flags. A key that no section knows is an error,
+//! wherever it comes from.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -37,14 +38,14 @@ use crate::admin::Limits;
 /// The documented defaults, as `switchyard config default` prints them.
 pub const DOCUMENTED: &str = include_str!("../../../config.toml");
 
-/// The version of the configuration's form that this build reads.
+/// The version of the configuration format that this build reads.
 pub const VERSION: u32 = 1;
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Version of the form of the file; every file states it.
+    /// The version of the file format; every file states it.
     pub version: u32,
     /// Where things are kept.
     pub paths: PathsConfig,
@@ -54,17 +55,17 @@ pub struct Config {
     pub admin: AdminConfig,
     /// The CRI server.
     pub cri: CriConfig,
-    /// What the launchers of Nomad agents call.
+    /// The server for the launchers of Nomad agents.
     pub nomad: NomadConfig,
     /// The containerd that runs containers.
     pub containerd: Containerd,
     /// Container networks.
     pub network: NetworkConfig,
-    /// Which devices there are, and where they are described.
+    /// The devices of the node.
     pub devices: DevicesConfig,
-    /// How processors and memory are given out.
+    /// The accounting of processors and memory.
     pub ledger: LedgerConfig,
-    /// Images that stay, and what is read of images.
+    /// Pinned images, and limits of images.
     pub images: ImagesConfig,
     /// Commands in containers.
     pub exec: ExecConfig,
@@ -72,7 +73,7 @@ pub struct Config {
     pub registry: RegistryConfig,
     /// Cgroups.
     pub cgroup: CgroupConfig,
-    /// What a start after a kill waits for.
+    /// Timeouts of recovery.
     pub recovery: RecoveryConfig,
     /// The process that writes container logs.
     pub logkeeper: LogkeeperConfig,
@@ -86,9 +87,9 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PathsConfig {
-    /// What outlives a reboot; mode 0700.
+    /// Persistent data; mode 0700.
     pub state: PathBuf,
-    /// Sockets and what belongs to this boot; mode 0711. It should be on tmpfs.
+    /// Sockets and data of the current boot; mode 0711. It should be on tmpfs.
     pub run: PathBuf,
 }
 
@@ -96,7 +97,7 @@ pub struct PathsConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// A level, or directives as `info,switchyard_cri=debug`.
+    /// A level, or directives such as `info,switchyard_cri=debug`.
     pub level: String,
     /// The form of a line.
     pub format: LogFormat,
@@ -118,15 +119,16 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdminConfig {
-    /// Address of the TCP listener; port 0 takes a free one. The address in use is in `<run>/admin.addr`.
+    /// The address of the TCP listener; port 0 selects a free port. The address in use is in
+    /// `<run>/admin.addr`.
     pub listen: SocketAddr,
     /// How many connections each listener serves at once.
     pub max_connections: usize,
     /// How long a new connection may take for the head of its first request, in seconds.
     pub header_timeout_seconds: u64,
-    /// How long a connection may go without a new request, in seconds.
+    /// How long a connection may be idle, in seconds.
     pub idle_timeout_seconds: u64,
-    /// The longest head of a request, in bytes.
+    /// The maximum size of a request's head, in bytes.
     pub max_header_bytes: usize,
 }
 
@@ -144,59 +146,59 @@ pub struct CriConfig {
     pub unprivileged_ports: bool,
     /// Lets every process of such a pod send pings.
     pub unprivileged_icmp: bool,
-    /// The system call filter of containers that ask for none.
+    /// The seccomp profile of containers that request none.
     pub unset_seccomp: UnsetSeccomp,
-    /// How long ExecSync waits for output after its command has ended, in seconds; 0 waits for ever.
+    /// How long ExecSync waits for the end of output after its command has exited, in seconds; 0: no limit.
     pub exec_drain_seconds: u64,
     /// The largest request that is accepted, in bytes.
     pub max_message_bytes: usize,
     /// Connections that are served at once, half of them for one process. More are closed.
     pub max_connections: usize,
-    /// Calls at once on one connection. A client waits with more.
+    /// Concurrent calls on one connection. A client queues further calls.
     pub max_streams: u32,
     /// The server of exec, attach and port-forward.
     pub streaming: StreamingConfig,
 }
 
-/// Commands in containers, whoever asks for them.
+/// Commands in containers, of all clients.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExecConfig {
-    /// How much output is collected at a time for answers, of all commands together, in bytes.
+    /// How much output is buffered for answers, by all commands together, in bytes.
     pub max_output_bytes: usize,
-    /// How many run in one container at a time.
+    /// Concurrent commands in one container.
     pub max_per_container: usize,
 }
 
-/// The server that clients of exec, attach and port-forward are sent to.
+/// The server for exec, attach and port-forward.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamingConfig {
-    /// Where it listens; port 0 takes a free one.
+    /// The address; port 0 selects a free port.
     pub listen: SocketAddr,
-    /// What the URLs begin with; `None` follows from `listen`.
+    /// The beginning of the URLs; `None` derives it from `listen`.
     pub url: Option<String>,
     /// Certificate chain in PEM, for HTTPS; with `tls_key`.
     pub tls_certificate: Option<PathBuf>,
     /// The private key of the certificate in PEM.
     pub tls_key: Option<PathBuf>,
-    /// How long a session may carry nothing before it is ended, in seconds.
+    /// A session without data for this long is ended, in seconds.
     pub idle_timeout_seconds: u64,
 }
 
-/// What the launchers call that Nomad agents start as their plugins.
+/// The server for the launchers, which Nomad agents start as their plugins.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NomadConfig {
-    /// Whether they are served.
+    /// Whether Nomad is served.
     pub enabled: bool,
     /// The socket; `None` is `<run>/nomad.sock`.
     pub socket: Option<PathBuf>,
-    /// A group, by name or number, whose agents may use the socket besides root's.
+    /// A group, by name or number, that may use the socket besides root.
     pub socket_group: Option<String>,
     /// Connections that are served at once, half of them for one process. More are closed.
     pub max_connections: usize,
-    /// Calls at once on one connection. A launcher waits with more.
+    /// Concurrent calls on one connection. A launcher queues further calls.
     pub max_streams: u32,
 }
 
@@ -204,11 +206,12 @@ pub struct NomadConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ManagedConfig {
-    /// Score of the managed containerd for the kernel's OOM killer; kept at what the daemon may set.
+    /// The OOM score adjustment of the managed containerd, as far as the daemon may set it.
     pub oom_score: i32,
-    /// How long a process may take to answer after its start, in seconds.
+    /// How long a process may take to answer after its start before it is started again, in seconds.
     pub start_timeout_seconds: u64,
-    /// How long a process that runs may not answer before it is killed and started anew, in seconds; 0: for ever.
+    /// A running process that does not answer for this long is killed and started again, in seconds; 0:
+    /// never.
     pub hang_timeout_seconds: u64,
 }
 
@@ -216,7 +219,7 @@ pub struct ManagedConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogkeeperConfig {
-    /// Who starts it.
+    /// Whether the daemon starts it.
     pub mode: ContainerdMode,
     /// Its socket; `None` is `<run>/logkeeper/logkeeper.sock`.
     pub socket: Option<PathBuf>,
@@ -384,7 +387,7 @@ impl PathsConfig {
 }
 
 impl AdminConfig {
-    /// What the clients of a listener may take.
+    /// The limits for the clients of an admin listener.
     #[must_use]
     pub const fn limits(&self) -> Limits {
         Limits {
@@ -403,7 +406,7 @@ impl ManagedConfig {
         Duration::from_secs(self.start_timeout_seconds)
     }
 
-    /// How long a process that runs may not answer; `None` for ever.
+    /// How long a running process may fail to answer; `None` for no limit.
     #[must_use]
     pub const fn hang_timeout(&self) -> Option<Duration> {
         if self.hang_timeout_seconds == 0 {

@@ -1,4 +1,4 @@
-//! A backend whose image pulls are counted, whichever frontend asks for them.
+//! A backend that counts image pulls, of all frontends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use switchyard_core::{Error, ErrorKind, Result};
 
 use crate::metrics::Metrics;
 
-/// Passes everything on to the backend, and counts the pulls that end.
+/// Forwards all calls to the backend, and counts completed pulls.
 pub struct CountingBackend {
     inner: Arc<dyn Backend>,
     images: CountingImageStore,
@@ -30,14 +30,14 @@ struct CountingImageStore {
     metrics: Arc<Metrics>,
 }
 
-/// Counts one pull when dropped.
+/// Counts one pull when it is dropped.
 struct PullCount<'a> {
     metrics: &'a Metrics,
     result: std::result::Result<(), ErrorKind>,
 }
 
 impl CountingBackend {
-    /// This backend, counted into these metrics.
+    /// A wrapper of this backend that counts into these metrics.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, metrics: Arc<Metrics>) -> Self {
         Self { images: CountingImageStore { inner: Arc::clone(&inner), metrics }, inner }
@@ -59,7 +59,7 @@ impl Drop for PullCount<'_> {
 #[async_trait]
 impl ImageStore for CountingImageStore {
     async fn pull(&self, request: &PullRequest) -> Result<ImageId> {
-        // Dropped before its end, the pull was called off.
+        // If the future was dropped before its end, the pull was cancelled.
         let mut pull = PullCount { metrics: &self.metrics, result: Err(ErrorKind::Cancelled) };
         let pulled = self.inner.images().pull(request).await;
         pull.result = pulled.as_ref().map(|_| ()).map_err(Error::kind);

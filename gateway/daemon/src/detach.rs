@@ -1,8 +1,9 @@
-//! `switchyard detach`: becomes a program that outlives the daemon.
+//! `switchyard detach`: executes a program that outlives the daemon.
 //!
-//! It begins a session of its own, writes its process into a file and then executes the program, so that the file names the
-//! program from before its first instruction: a daemon that is killed between starting it and noting it loses nothing.
-//! The file is written under a lock and not over a live process, so that two daemons after one another start one program.
+//! The process starts a new session, writes its pid file and then executes the program. So the pid file names
+//! the program before its first instruction, and a daemon that is killed right after the start does not lose
+//! track of it. The pid file is written under a lock, and not if it names a live process, so that two
+//! successive daemons start one program.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,19 +16,19 @@ use nix::errno::Errno;
 use switchyard_process::ProcessId;
 use switchyard_steps::{Step, reach};
 
-/// The exit status that says: the file names another process that runs. The program was not started.
+/// The exit status if the pid file names another process that runs. The program was not started.
 pub const ALREADY_RUNNING: u8 = 3;
 
-/// What the service manager tells the daemon is not for its children.
+/// Environment variables of the service manager for the daemon, which children must not inherit.
 const NOT_INHERITED: [&str; 6] =
     ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
-/// What to become.
+/// The program to execute.
 #[derive(Debug, Clone)]
 pub struct Detach {
-    /// Where the process is noted.
+    /// The pid file.
     pub pid_file: PathBuf,
-    /// Where its output goes.
+    /// The log file for its output.
     pub log: PathBuf,
     /// The program and its arguments; not empty.
     pub command: Vec<String>,
@@ -53,8 +54,8 @@ pub enum DetachError {
         #[source]
         source: io::Error,
     },
-    /// This process cannot begin a session.
-    #[error("cannot begin a session")]
+    /// This process cannot start a new session.
+    #[error("cannot start a new session")]
     Session(#[source] io::Error),
     /// The program cannot be executed.
     #[error("cannot execute {program:?}: is it installed?")]
@@ -67,7 +68,7 @@ pub enum DetachError {
     },
 }
 
-/// Becomes the program; returns only if that fails.
+/// Executes the program; returns only if that fails.
 #[must_use]
 pub fn run(detach: &Detach) -> DetachError {
     match prepare(detach) {
@@ -80,7 +81,7 @@ pub fn run(detach: &Detach) -> DetachError {
 }
 
 fn prepare(detach: &Detach) -> Result<Command, DetachError> {
-    // A process group leader already is what setsid would make of it, as far as its parent's signals go.
+    // setsid fails for a process group leader, which is already separated from its parent's signals.
     match nix::unistd::setsid() {
         Ok(_) | Err(Errno::EPERM) => {}
         Err(errno) => return Err(DetachError::Session(errno.into())),
@@ -106,7 +107,7 @@ fn prepare(detach: &Detach) -> Result<Command, DetachError> {
     Ok(command)
 }
 
-/// Notes this process in the file, unless it names another one that runs.
+/// Writes this process into the pid file, unless the file names another process that runs.
 fn claim(path: &Path) -> Result<(), DetachError> {
     let fail = |source| DetachError::File { path: path.to_owned(), source };
     let lock = File::create(path.with_extension("lock")).map_err(fail)?;
@@ -126,7 +127,7 @@ fn claim(path: &Path) -> Result<(), DetachError> {
     Ok(())
 }
 
-/// The process that a file names, whether or not it runs; `None` if there is no such file, or it names none.
+/// The process in a pid file, whether or not it runs; `None` if the file does not exist or names no process.
 #[must_use]
 pub fn read_pid_file(path: &Path) -> Option<ProcessId> {
     fs::read_to_string(path).ok()?.parse().ok()

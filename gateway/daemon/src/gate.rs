@@ -1,6 +1,8 @@
-//! Nobody is refused because the daemon is starting: a tower layer in which requests wait until recovery is done.
+//! A tower layer in which requests wait until recovery is done, so that none is refused because the daemon is
+//! starting.
 //!
-//! Who asks how the daemon is gets an answer at once. A recovery that takes too long is told of by the gateway, which refuses then.
+//! Queries of the daemon's own status do not wait. If recovery takes longer than requests may wait, the
+//! gateway refuses them.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -13,7 +15,7 @@ use http::{Request, Response};
 use switchyard_core::gateway::Gateway;
 use tower::{Layer, Service};
 
-/// Lets requests wait until a gateway has recovered.
+/// Makes requests wait until a gateway has recovered.
 #[derive(Clone)]
 pub struct GateLayer {
     gateway: Gateway,
@@ -28,8 +30,8 @@ impl fmt::Debug for GateLayer {
 }
 
 impl GateLayer {
-    /// A layer whose requests wait for `gateway`, each at most this long; those for the methods `at_once`, which ask how the daemon is,
-    /// do not wait.
+    /// A layer whose requests wait for `gateway`, each for at most `patience`; requests for the methods in
+    /// `at_once`, which query the status of the daemon, do not wait.
     #[must_use]
     pub const fn new(gateway: Gateway, patience: Duration, at_once: &'static [&'static str]) -> Self {
         Self { gateway, patience, at_once }
@@ -44,7 +46,7 @@ impl<S> Layer<S> for GateLayer {
     }
 }
 
-/// A service whose requests wait at the gate.
+/// A service whose requests wait for recovery.
 #[derive(Debug, Clone)]
 pub struct GateService<S> {
     inner: S,
@@ -69,19 +71,20 @@ where
         if self.gate.gateway.is_recovered() || is_one_of(self.gate.at_once, request.uri().path()) {
             return Box::pin(self.inner.call(request));
         }
-        // The one that is ready is used; its clone takes its place.
+        // The service that was polled ready must be called; its clone replaces it.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let GateLayer { gateway, patience, at_once: _ } = self.gate.clone();
         Box::pin(async move {
-            // In time or not, what comes next is the same: the gateway says whether it serves.
+            // A timeout is ignored: the gateway itself refuses the request if it has not recovered.
             let _ = tokio::time::timeout(patience, gateway.recovered()).await;
             inner.call(request).await
         })
     }
 }
 
-/// Whether a request is for one of these methods, by its path `/package.Service/Method`, whatever the version of the protocol.
+/// Whether a request's path `/package.Service/Method` names one of these methods, in any version of the
+/// protocol.
 fn is_one_of(methods: &[&str], path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|method| methods.contains(&method))
 }

@@ -1,8 +1,10 @@
-//! Log lines as Nomad agents read them from the standard error of their plugins: hclog's JSON, one object a line.
+//! Log lines in the format that Nomad agents read from the standard error of their plugins: hclog's JSON, one
+//! object per line.
 //!
-//! An agent panics over a line whose message is no text, and takes a line whose time has other than six digits for plain words. So each
-//! line is made here, whole. It is written only if that cannot block: an agent that does not read must not hold up its tasks, and an
-//! agent that has died reads nothing any more. What is left out then the daemon's own log has too.
+//! An agent panics if a line's message is not a string, and treats a line as plain text if its time does not
+//! have six fractional digits. So each line is formatted here completely. It is written only if that cannot
+//! block: an agent that does not read must not block its tasks, and an agent that has died never reads again.
+//! Lines that are dropped are also in the daemon's own log.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +20,10 @@ use tracing_subscriber::{EnvFilter, Layer};
 use crate::output::print_error_if_room;
 use crate::telemetry::{TelemetryError, log_panic};
 
-/// The longest line: what a pipe that has room takes at once.
+/// The maximum length of a line: what a pipe with free space accepts in one write.
 const LINE_MAX: usize = 4096;
 
-/// How much of a message is kept if its line is longer.
+/// How much of a message is kept if its line is too long.
 const MESSAGE_MAX: usize = 2048;
 
 /// Writes events to standard error.
@@ -37,7 +39,7 @@ struct Fields {
     others: Map<String, Value>,
 }
 
-/// Sends logs to the agent that started this process, and panics too. `level` is a level or filters.
+/// Sends logs and panics to the agent that started this process. `level` is a level or filters.
 ///
 /// # Errors
 /// [`TelemetryError`]; nothing is changed then.
@@ -51,9 +53,9 @@ pub fn init(level: &str) -> Result<(), TelemetryError> {
     Ok(())
 }
 
-/// Tells the agent of an error before logs are set up, or why they cannot be.
+/// Reports an error to the agent if logs are not set up, or cannot be.
 pub fn log_error(message: &str) {
-    // Nobody is left to tell if this fails.
+    // A failure is ignored: it cannot be reported anywhere.
     let _ = print_error_if_room(&line(Level::ERROR, "switchyard", message, Map::new(), Timestamp::now()));
 }
 
@@ -75,7 +77,8 @@ impl<S: Subscriber> Layer<S> for Hclog {
     }
 }
 
-/// One line. Text fields that would make it too long are left out, and a message that would is cut.
+/// Formats one line. Text fields that would make it too long are omitted, and a message that is too long is
+/// truncated.
 fn line(level: Level, module: &str, message: &str, fields: Map<String, Value>, at: Timestamp) -> String {
     let whole = object(level, module, message, fields, at);
     if whole.len() <= LINE_MAX {
@@ -85,7 +88,7 @@ fn line(level: Level, module: &str, message: &str, fields: Map<String, Value>, a
     while !message.is_char_boundary(end) {
         end -= 1;
     }
-    // Escapes may make it six times as long.
+    // JSON escapes may make it six times as long.
     let cut = object(level, module, &message[..end], Map::new(), at);
     if cut.len() <= LINE_MAX {
         cut
@@ -119,7 +122,7 @@ fn object(
 
 impl Fields {
     fn insert(&mut self, field: &Field, value: Value) {
-        // The names that begin so are the form's own.
+        // Names with this prefix are reserved by hclog's format.
         let name = field.name().trim_start_matches('@');
         self.others.insert(name.to_owned(), value);
     }

@@ -1,8 +1,8 @@
-//! The one tower layer of every gRPC server: opens the span of an RPC and records its metrics.
+//! The tower layer of every gRPC server: opens the span of an RPC and records its metrics.
 //!
-//! The status of an RPC is in the headers of its response if it failed before it answered, else in the trailers of the body; so
-//! the body is watched to its end. A body that is dropped before its trailers, or a request that is dropped before its
-//! response, was cancelled by the caller.
+//! The status of an RPC is in the headers of its response if it failed before it sent data, else in the
+//! trailers of the body; so the body is observed to its end. If a body is dropped before its trailers, or a
+//! request before its response, the caller has cancelled the RPC.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -21,10 +21,10 @@ use tracing::{Instrument, Span};
 
 use crate::metrics::{Metrics, RpcMetrics};
 
-/// The most method names that get a series of their own; callers choose names, so there must be an end.
+/// The maximum number of method names with a time series; it is bounded because callers choose the names.
 const MAX_METHODS: usize = 256;
 
-/// The method label of calls to names that nobody serves, or beyond [`MAX_METHODS`].
+/// The method label of calls to unknown methods, and to methods beyond [`MAX_METHODS`].
 const OTHER: &str = "other";
 
 /// Adds spans and metrics to a gRPC server.
@@ -62,7 +62,7 @@ impl<S> Layer<S> for RpcLayer {
     }
 }
 
-/// A gRPC service that is watched.
+/// A gRPC service with spans and metrics.
 #[derive(Clone)]
 pub struct RpcService<S> {
     inner: S,
@@ -105,7 +105,7 @@ where
     }
 }
 
-/// The body of a response, watched for its trailers.
+/// The body of a response, observed for its trailers.
 #[derive(Debug)]
 pub struct RpcBody<R> {
     inner: R,
@@ -129,7 +129,7 @@ impl<R: Body + Unpin> Body for RpcBody<R> {
                     self.call.end(code_in(trailers).unwrap_or(Code::Unknown));
                 }
             }
-            // gRPC over HTTP/2: a response without a status is of unknown status.
+            // gRPC over HTTP/2: the status of a response without one is Unknown.
             Some(Err(_)) | None => self.call.end(Code::Unknown),
         }
         Poll::Ready(frame)
@@ -144,7 +144,7 @@ impl<R: Body + Unpin> Body for RpcBody<R> {
     }
 }
 
-/// One RPC, from its beginning to its end. Dropped before its end, it was cancelled.
+/// One RPC, from its beginning to its end. If it is dropped before its end, the RPC was cancelled.
 struct Call {
     shared: Arc<Shared>,
     path: String,
@@ -188,8 +188,8 @@ impl Drop for Call {
 }
 
 impl Shared {
-    /// The label for a path. A name that nobody serves gets a series only if it was once served, so that a caller who makes
-    /// names up makes no series.
+    /// The method label for a path. An unimplemented method has a label only if it had one before, so that a
+    /// caller who invents names creates no series.
     fn method(&self, path: &str, code: Code) -> Arc<str> {
         let known = self.methods.read().unwrap_or_else(PoisonError::into_inner).get(path).cloned();
         if let Some(method) = known {

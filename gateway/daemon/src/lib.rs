@@ -5,14 +5,16 @@
 //!                    │
 //!                    ├── config        defaults < file < drop-ins < environment < flags
 //!                    ├── managed       containerd and logkeeper: started, adopted, restarted, left running
-//!                    ├── node, admin   /metrics, /readyz, /statusz and what the command line asks
+//!                    ├── node, admin   /metrics, /readyz, /statusz and pages for the command line
 //!                    └── layer         one tower layer: spans and metrics of every RPC
 //! ```
 //!
 //! # Invariants
-//! - One daemon per state directory and run directory ([`lock`]): only its holder touches sockets and processes in them.
+//! - One daemon per state directory and run directory ([`lock`]): only the holder of the lock uses the
+//!   sockets and processes in them.
 //! - Containers, containerd and the logkeeper outlive the daemon, however it ends.
-//! - A part that ends or panics by itself ends the daemon with an error ([`shutdown`]); nothing dies in silence.
+//! - A part that ends or panics by itself ends the daemon with an error ([`shutdown`]), so that no failure
+//!   goes unnoticed.
 //! - [`config`] alone uses figment, [`wiring`] alone names backends and frontends, [`output`] alone prints.
 
 pub mod admin;

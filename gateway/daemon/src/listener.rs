@@ -1,7 +1,7 @@
 //! Unix sockets that only root and one group can use.
 //!
-//! The file's mode already keeps others out; the peer's credentials are checked besides, for a socket's directory may be shared
-//! by mistake and its mode changed by hand.
+//! The file's mode already excludes others. The peer's credentials are checked as well, because a socket's
+//! directory may be shared by mistake and the mode changed by hand.
 
 use std::fs;
 use std::io;
@@ -22,13 +22,13 @@ pub use connection_limit::ConnectionPermit;
 
 use connection_limit::ConnectionLimiter;
 
-/// A connection of a gRPC client: any is let in, however it names the server, and it has one of the socket's places.
+/// A connection of a gRPC client, with any `:authority`; it holds a permit of the socket's connection limit.
 pub type GrpcConnection = AuthorityFilter<UnixStream, Option<ConnectionPermit>>;
 
 /// Why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot listen on {}", path.display())]
     Bind {
         /// The socket.
@@ -37,11 +37,11 @@ pub enum ListenError {
         #[source]
         source: io::Error,
     },
-    /// Something that is no socket is in the way.
-    #[error("cannot listen on {}: a file that is no socket is there; remove it or choose another path", .0.display())]
+    /// The path exists and is not a socket.
+    #[error("cannot listen on {}: the path exists and is not a socket; remove it or choose another path", .0.display())]
     InTheWay(PathBuf),
-    /// The group is not known to this node.
-    #[error("group {0:?} does not exist: make it with groupadd, or name another as socket_group")]
+    /// The group does not exist on this node.
+    #[error("group {0:?} does not exist: create it with groupadd, or set socket_group to another one")]
     NoGroup(String),
 }
 
@@ -54,7 +54,7 @@ pub struct GuardedListener {
     file: Arc<SocketFile>,
 }
 
-/// Removes a socket's file when dropped, if it is still the one that was made: a successor's is left alone.
+/// Removes a socket's file when dropped, if it is still the file that was created and not a successor's.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -62,7 +62,8 @@ pub struct SocketFile {
 }
 
 impl GuardedListener {
-    /// Listens on `path`, mode 0660, and takes over what a predecessor left there: the caller holds the lock of the directory.
+    /// Listens on `path`, mode 0660, and replaces a predecessor's socket: the caller holds the lock of the
+    /// directory.
     ///
     /// # Errors
     /// [`ListenError`]; the old file may be gone then.
@@ -86,8 +87,8 @@ impl GuardedListener {
         Ok(Self { listener, group, limiter: None, file })
     }
 
-    /// Serves at most so many gRPC connections at once, and half of them for one process; `key` is the key of the configuration that
-    /// says so. More are closed as they come.
+    /// Limits the concurrent gRPC connections, and those of one process to half of the limit; `key` is the
+    /// configuration key of the limit, for messages. Further connections are closed when they arrive.
     #[must_use]
     pub fn with_limit(self, connections: usize, key: &'static str) -> Self {
         Self { limiter: Some(ConnectionLimiter::new(connections, key)), ..self }
@@ -99,38 +100,38 @@ impl GuardedListener {
         &self.file.path
     }
 
-    /// The socket's file, to remove it while the listener is still held by who serves it.
+    /// The socket's file, to remove it while a server still holds the listener.
     #[must_use]
     pub fn file(&self) -> Arc<SocketFile> {
         Arc::clone(&self.file)
     }
 
-    /// The next caller that may call. Cancel-safe.
+    /// Accepts the next connection of a permitted peer. Cancel-safe.
     pub async fn accept(&mut self) -> UnixStream {
-        let mut told = false;
+        let mut has_warned = false;
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => match stream.peer_cred() {
                     Ok(peer) if self.allows(&peer) => return stream,
                     Ok(peer) => {
-                        tracing::warn!(socket = %self.path().display(), uid = peer.uid(), pid = peer.pid(), "caller refused");
+                        tracing::warn!(socket = %self.path().display(), uid = peer.uid(), pid = peer.pid(), "refused a connection of a peer that may not use this socket");
                     }
                     Err(error) => {
-                        tracing::warn!(socket = %self.path().display(), %error, "caller without credentials refused");
+                        tracing::warn!(socket = %self.path().display(), %error, "refused a connection without peer credentials");
                     }
                 },
                 Err(error) => {
-                    if !std::mem::replace(&mut told, true) {
-                        tracing::warn!(socket = %self.path().display(), %error, "cannot accept a connection, and tries until it can");
+                    if !std::mem::replace(&mut has_warned, true) {
+                        tracing::warn!(socket = %self.path().display(), %error, "cannot accept a connection; trying again");
                     }
-                    // The reason is most likely a limit on files, which does not go away at once.
+                    // The reason is most likely the limit on open files, which does not go away at once.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
     }
 
-    /// All callers, for a gRPC server.
+    /// The stream of connections for a gRPC server.
     pub fn into_stream(self) -> impl Stream<Item = io::Result<GrpcConnection>> {
         futures::stream::unfold(self, |mut listener| async move {
             let connection = listener.accept_grpc().await;
@@ -138,7 +139,7 @@ impl GuardedListener {
         })
     }
 
-    /// The next caller that may call and has a place. Cancel-safe.
+    /// Accepts the next connection of a permitted peer within the connection limit. Cancel-safe.
     async fn accept_grpc(&mut self) -> GrpcConnection {
         loop {
             let stream = self.accept().await;
@@ -174,7 +175,7 @@ impl axum::serve::Listener for GuardedListener {
 }
 
 impl SocketFile {
-    /// Removes it, if it is still the one that was made. Idempotent.
+    /// Removes the file, if it is still the one that was created. Idempotent.
     pub fn remove(&self) {
         let ours = self.identity.is_some() && identity(&self.path) == self.identity;
         if ours && let Err(error) = fs::remove_file(&self.path) {
@@ -205,15 +206,16 @@ fn find_group(name: &str) -> Result<Gid, ListenError> {
         .ok_or_else(|| ListenError::NoGroup(name.into()))
 }
 
-/// The groups of a user's process besides its primary one; none if it has gone.
+/// The supplementary groups of a user's process; empty if it has exited.
 ///
-/// The kernel knows those of the caller as it connected (SO_PEERGROUPS), but no crate reads a list of any length by getsockopt without
-/// `unsafe` on our side. A later process with the caller's number is told by its user: one of the same user has no more rights.
+/// The kernel knows those of the peer at the time of connect (SO_PEERGROUPS), but no crate reads a list of
+/// any length by getsockopt without `unsafe` on our side. A later process that reuses the pid is detected by
+/// its user, unless it has the same user and so the same rights.
 fn groups_of(pid: i32, uid: u32) -> Vec<u32> {
     groups_in(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(), uid)
 }
 
-/// The groups in a `/proc/<pid>/status`, if the process has this effective user. Pure.
+/// The groups in the text of a `/proc/<pid>/status`, if the process has this effective user. Pure.
 fn groups_in(status: &str, uid: u32) -> Vec<u32> {
     let numbers = |key: &str| -> Vec<u32> {
         let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! One daemon per directory: an exclusive lock on a file in it, which ends with the process however that ends.
+//! One daemon per directory: an exclusive lock on a file in it, which the kernel releases when the process
+//! ends.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -7,23 +8,24 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a lock may outlive its holder: a program that a killed daemon was just starting shares its files until it runs.
+/// How long a lock may outlive its holder: a child that a killed daemon was starting shares the lock's
+/// descriptor until its exec.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Between two looks at a lock that is held.
+/// The pause between two attempts to take a lock that is held.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A directory that no other daemon uses, until this is dropped.
 #[derive(Debug)]
 pub struct DirLock {
-    // The kernel holds the lock for as long as this is open.
+    // The kernel keeps the lock as long as this file is open.
     _file: File,
 }
 
-/// Why a directory cannot be had.
+/// Why a directory cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another daemon has it.
+    /// Another daemon holds the lock.
     #[error(
         "{} is in use by {holder}: stop that daemon, or give this one directories of its own (paths.state, paths.run)",
         dir.display()
@@ -31,7 +33,7 @@ pub enum LockError {
     Held {
         /// The directory.
         dir: PathBuf,
-        /// The holder, as far as is known.
+        /// The holder, as far as it is known.
         holder: String,
     },
     /// The lock file cannot be used.
@@ -46,10 +48,11 @@ pub enum LockError {
 }
 
 impl DirLock {
-    /// Takes the directory, which exists, by its file `lock`. Blocks for a second if it is held.
+    /// Locks the directory, which must exist, by its file `lock`. Blocks for up to a second if another
+    /// process holds the lock.
     ///
     /// # Errors
-    /// [`LockError::Held`] if another process has it and keeps it.
+    /// [`LockError::Held`] if another process still holds it after that.
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let fail = |source| LockError::File { path: path.clone(), source };

@@ -1,5 +1,5 @@
-//! Processes that the daemon needs and that outlive it: started when absent, adopted when a predecessor left them running,
-//! started again when they die, and left running when the daemon ends.
+//! Processes that the daemon needs and that outlive it: started when absent, adopted when a predecessor has
+//! started them, restarted when they die, and left running when the daemon ends.
 //!
 //! ```text
 //!            ┌─ pid file names a live process ─► adopted ─┐
@@ -34,37 +34,38 @@ pub mod logkeeper;
 
 use log::last_line;
 
-/// A process that ran this long has not failed at its start: whatever it died of, it is needed back at once.
+/// The death of a process that ran this long is not a failed start: it is restarted at once, without a
+/// growing pause.
 const STEADY: Duration = Duration::from_secs(1);
 
-/// Times that are waited; shorter in tests.
+/// Timeouts and pauses; shorter in tests.
 #[derive(Debug, Clone)]
 pub struct Timeouts {
-    /// For the process to answer after its start, or after it was found.
+    /// For the process to answer after its start or adoption.
     pub answer: Duration,
-    /// For it to end after SIGTERM, before SIGKILL.
+    /// Between SIGTERM and SIGKILL.
     pub end: Duration,
-    /// Between two looks at it, while it does not answer yet.
+    /// Between two probes, while it does not answer yet.
     pub poll: Duration,
-    /// Between two looks at a process that is not our child: whether it lives.
+    /// Between two checks whether a process that is not our child is alive.
     pub watch: Duration,
-    /// Between two looks at how long its log is.
+    /// Between two checks of its log's size.
     pub log: Duration,
-    /// Before the second start; each further wait is twice as long.
+    /// Before the second start; each further pause is twice as long.
     pub retry_min: Duration,
-    /// The longest wait before a start.
+    /// The longest pause before a start.
     pub retry_max: Duration,
-    /// Between two looks at a process that serves: whether it still answers. One look may take as long.
+    /// Between two probes of a process that serves, and the timeout of each probe.
     pub probe_interval: Duration,
-    /// For a process that serves to answer again before it is killed; `None` for ever.
+    /// After which a process that serves and does not answer is killed; `None` for never.
     pub hang: Option<Duration>,
 }
 
-/// Between two looks at a process that serves, unless it may hang for so short a time that they must come sooner.
+/// The pause between two probes of a process that serves, unless a short hang timeout requires a shorter one.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Timeouts {
-    /// What the configuration says.
+    /// The timeouts of the configuration.
     #[must_use]
     pub fn of(config: &crate::config::ManagedConfig) -> Self {
         let hang = config.hang_timeout();
@@ -89,30 +90,30 @@ impl Default for Timeouts {
     }
 }
 
-/// Asks a process whether it serves; gives a word about it.
+/// Probes whether a process serves; returns its description.
 pub type Probe = Arc<dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
-/// Writes what the program reads at its start.
+/// Writes the files that the program reads at its start.
 pub type Prepare = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// A program to keep running.
 #[derive(Clone)]
 pub struct Program {
-    /// One word, for messages.
+    /// Its name, one word, for messages.
     pub name: &'static str,
     /// Our own binary, which has the `detach` command.
     pub exe: PathBuf,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Where its process is noted.
+    /// Its pid file.
     pub pid_file: PathBuf,
-    /// Where its output goes.
+    /// The log file for its output.
     pub log: PathBuf,
-    /// Makes its files; called before each start.
+    /// Writes its files; called before each start.
     pub prepare: Prepare,
-    /// Whether it serves.
+    /// Probes whether it serves.
     pub probe: Probe,
-    /// Times that are waited.
+    /// Timeouts and pauses.
     pub timeouts: Timeouts,
 }
 
@@ -125,28 +126,28 @@ impl std::fmt::Debug for Program {
     }
 }
 
-/// How a managed process is.
+/// The state of a managed process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It is being started, or looked at.
+    /// It is being started, or probed for the first time.
     Starting,
     /// It serves.
     Up {
         /// The process.
         process: ProcessId,
-        /// Whether somebody started it before this daemon did.
+        /// Whether a predecessor started it.
         adopted: bool,
-        /// What it says of itself.
+        /// Its description of itself, such as a version.
         version: String,
     },
-    /// It runs and does not answer any more.
+    /// It runs, but does not answer any more.
     Hanging {
         /// The process.
         process: ProcessId,
-        /// What was heard instead of an answer.
+        /// The error of the last probe.
         why: String,
     },
-    /// It does not run, and will be started again.
+    /// It does not run, and will be restarted.
     Down(String),
 }
 
@@ -165,14 +166,14 @@ impl State {
     }
 }
 
-/// A process that serves, as the supervisor holds it.
+/// A running process, as the supervisor holds it.
 struct Running {
     process: ProcessId,
-    /// Our child has to be reaped; an adopted process is somebody else's.
+    /// The handle of our child, which must be reaped; `None` for an adopted process, which is not our child.
     child: Option<Child>,
 }
 
-/// Keeps the program running until `stop`, and leaves it running then.
+/// Keeps the program running until `stop`, which leaves it running.
 pub async fn supervise(program: Program, state: watch::Sender<State>, stop: CancellationToken) {
     let mut wait = Duration::ZERO;
     loop {
@@ -195,7 +196,7 @@ pub async fn supervise(program: Program, state: watch::Sender<State>, stop: Canc
     }
 }
 
-/// One life of the process: found or started, served, ended. Gives the reason of its end.
+/// Adopts or starts the process and supervises it until it ends. Returns the reason of its end.
 async fn run_once(program: &Program, state: &watch::Sender<State>) -> String {
     let (mut running, adopted) = match adopt_or_start(program).await {
         Ok(found) => found,
@@ -224,13 +225,14 @@ async fn run_once(program: &Program, state: &watch::Sender<State>) -> String {
         why = wait_hang(program, process, &up, state) => why,
         never = log::rotate_periodically(&program.log, program.timeouts.log) => match never {},
     };
-    // What does not answer does not listen to a polite signal either.
+    // A process that hangs does not react to SIGTERM either.
     terminate(program, &mut running, &[Signal::SIGKILL]).await;
     why
 }
 
-/// Looks at a process that serves, shows what it sees, and returns once it has not answered for as long as it may. The time is
-/// counted in looks, so that a pause of this daemon or of the whole node is not held against the process. Cancel-safe.
+/// Probes a process that serves and publishes its state; returns when it has not answered for the hang
+/// timeout. The time is counted in probes, so that a pause of this daemon or of the whole node does not
+/// count. Cancel-safe.
 async fn wait_hang(
     program: &Program,
     process: ProcessId,
@@ -269,7 +271,7 @@ async fn wait_hang(
     }
 }
 
-/// The live process that the pid file names, or a new one.
+/// The live process in the pid file, or else a new one.
 async fn adopt_or_start(program: &Program) -> Result<(Running, bool), String> {
     if let Some(process) = read_pid_file(&program.pid_file).filter(ProcessId::is_alive) {
         return Ok((Running { process, child: None }, true));
@@ -293,7 +295,7 @@ async fn adopt_or_start(program: &Program) -> Result<(Running, bool), String> {
     let process = pid.and_then(ProcessId::of);
     match process {
         Some(process) => Ok((Running { process, child: Some(child) }, false)),
-        // It has ended already.
+        // The child has exited already.
         None => Err(match child.wait().await {
             Ok(status) => exit_reason(program, status),
             Err(error) => format!("cannot be waited for: {error}"),
@@ -301,7 +303,7 @@ async fn adopt_or_start(program: &Program) -> Result<(Running, bool), String> {
     }
 }
 
-/// Makes the program's files; gives its log, where a failure to start it is told too.
+/// Writes the program's files; returns its log, which also gets the error if the start fails.
 fn prepare(program: &Program) -> io::Result<fs::File> {
     for path in [&program.pid_file, &program.log] {
         if let Some(dir) = path.parent() {
@@ -313,7 +315,7 @@ fn prepare(program: &Program) -> io::Result<fs::File> {
     fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&program.log)
 }
 
-/// Makes a directory and those above it; the mode is set on it even if it was there.
+/// Creates a directory with its parents; sets the mode even if it existed.
 pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
@@ -350,7 +352,7 @@ async fn try_exit(program: &Program, running: &mut Running) -> Option<String> {
     }
 }
 
-/// Waits for the end of a process that serves. Cancel-safe: it goes on running.
+/// Waits for the exit of a process that serves. Cancel-safe: the process keeps running.
 async fn wait_exit(program: &Program, running: &mut Running) -> String {
     match &mut running.child {
         Some(child) => match child.wait().await {
@@ -373,7 +375,7 @@ fn exit_reason(program: &Program, status: std::process::ExitStatus) -> String {
     format!("ended with {status}: {}", last_line(&program.log))
 }
 
-/// Ends a process that does not answer: only so can a new one take its place.
+/// Ends a process that does not answer, so that a new one can be started.
 async fn terminate(program: &Program, running: &mut Running, signals: &[Signal]) {
     for &signal in signals {
         if !running.process.is_alive() {
@@ -383,7 +385,7 @@ async fn terminate(program: &Program, running: &mut Running, signals: &[Signal])
         if let Err(error) = running.process.signal(signal) {
             tracing::warn!(program = program.name, pid = running.process.pid, %error, "cannot send the signal");
         }
-        // Its end shows in the next look too, so running out of time here is no fault.
+        // The next check also detects the exit, so a timeout here is not an error.
         let _ = tokio::time::timeout(program.timeouts.end, wait_exit(program, running)).await;
     }
 }

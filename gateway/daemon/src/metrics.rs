@@ -46,7 +46,7 @@ use process::ProcessMetrics;
 /// The version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The source revision of this build, where the builder gave it in `SWITCHYARD_REVISION`.
+/// The source revision of this build, if `SWITCHYARD_REVISION` was set for it.
 pub const REVISION: &str = match option_env!("SWITCHYARD_REVISION") {
     Some(revision) => revision,
     None => "unknown",
@@ -61,7 +61,7 @@ pub struct Metrics {
     registry: Registry,
     pub(crate) rpc: RpcMetrics,
     pulls: IntCounterVec,
-    // Gauges that are set anew for each scrape; the lock keeps two scrapes from mixing theirs.
+    // Gauges that are reset for each scrape; the lock serialises concurrent scrapes.
     node: Mutex<NodeMetrics>,
 }
 
@@ -87,26 +87,26 @@ struct NodeMetrics {
     process: ProcessMetrics,
 }
 
-/// What a scrape shows of the node.
+/// The values of the node in one scrape.
 #[derive(Debug, Default)]
 pub struct NodeCounts {
     /// Sandboxes by owner and state.
     pub sandboxes: Counts,
     /// Tasks by owner and state.
     pub tasks: Counts,
-    /// Images; `None` if they cannot be counted now.
+    /// The number of images; `None` if they cannot be counted now.
     pub images: Option<u64>,
-    /// Sessions of exec, attach and port-forward that clients have open, by what they are.
+    /// Open sessions of exec, attach and port-forward, by kind.
     pub streaming: Vec<(&'static str, u64)>,
-    /// Launchers of Nomad agents that have a session; `None` if none are served.
+    /// Launchers of Nomad agents that have a session; `None` if Nomad is not served.
     pub launchers: Option<u64>,
-    /// Device plugins of vendors, and what has failed of them; `None` if they are not hosted.
+    /// Vendors' device plugins and their failures; `None` if they are not hosted.
     pub plugins: Option<switchyard_device_host::Report>,
-    /// Devices and ports of the host, and who has them.
+    /// Devices and host ports, with their holders.
     pub devices: DevicesView,
     /// The parts, each up or down.
     pub parts: Vec<Part>,
-    /// What the logkeeper counts; `None` if it does not answer now.
+    /// The logkeeper's counters; `None` if it does not answer now.
     pub logs: Option<Stats>,
 }
 
@@ -116,7 +116,7 @@ impl Metrics {
     /// A fresh registry with all metrics in it.
     ///
     /// # Errors
-    /// A name or label that Prometheus does not allow, which is a fault of this file.
+    /// A name or label that Prometheus does not allow, which is a bug in this file.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let build = IntGaugeVec::new(
@@ -136,7 +136,7 @@ impl Metrics {
         Ok(Self { registry, rpc, pulls, node })
     }
 
-    /// Counts an image pull that ended: well, or with this kind of error.
+    /// Counts a completed image pull: successful, or with this kind of error.
     pub fn count_pull(&self, result: Result<(), ErrorKind>) {
         let word = match result {
             Ok(()) => "ok",
@@ -145,10 +145,10 @@ impl Metrics {
         self.pulls.with_label_values(&[word]).inc();
     }
 
-    /// All metrics in Prometheus' text form, those of the node as `counts` says.
+    /// All metrics in Prometheus' text format, with the values of the node from `counts`.
     ///
     /// # Errors
-    /// A family that cannot be encoded, which is a fault of this crate.
+    /// A family that cannot be encoded, which is a bug in this crate.
     pub fn render(&self, counts: &NodeCounts) -> Result<Vec<u8>, prometheus::Error> {
         let families = {
             let mut node = self.node.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The daemon's parts as the admin pages show them.
+//! The daemon's parts and their conditions, as the admin pages show them.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::managed::State;
 use crate::status::{Condition, DevicesView, Objects, Part, StatusSource};
 
-/// The parts of a running daemon, from before they are there.
+/// The parts of a running daemon. It exists before the parts, which are set as they come up.
 #[derive(Debug)]
 pub struct Node {
     containerd: Option<watch::Receiver<State>>,
@@ -34,7 +34,7 @@ pub struct Node {
     hosted: OnceLock<Hosted>,
 }
 
-/// Where exec, attach and port-forward are served, and what is.
+/// The streaming server: its address and its sessions.
 #[derive(Debug)]
 struct StreamingEndpoint {
     address: SocketAddr,
@@ -42,8 +42,8 @@ struct StreamingEndpoint {
 }
 
 impl Node {
-    /// A daemon that has nothing yet. `containerd` is the managed one; `logs` is how the logkeeper is asked; `frontends` are the
-    /// names of those that will be served.
+    /// A daemon without any part yet. `containerd` is the managed one; `logs` is the client of the logkeeper;
+    /// `frontends` are the names of the frontends that will be served.
     #[must_use]
     pub fn new(
         containerd: Option<watch::Receiver<State>>,
@@ -64,37 +64,37 @@ impl Node {
         }
     }
 
-    /// Tells of the gateway, once.
+    /// Sets the gateway, once.
     pub fn set_gateway(&self, gateway: Gateway) {
-        // There is one gateway in the life of a daemon.
+        // A daemon has one gateway.
         let _ = self.gateway.set(gateway);
     }
 
-    /// Tells where exec, attach and port-forward are served, and which sessions, once.
+    /// Sets the address and the sessions of the streaming server, once.
     pub fn set_streaming(&self, address: SocketAddr, sessions: Sessions) {
-        // There is one server in the life of a daemon.
+        // A daemon has one streaming server.
         let _ = self.streaming.set(StreamingEndpoint { address, sessions });
     }
 
-    /// Tells how launchers of Nomad agents are counted, once.
+    /// Sets the counter of launchers of Nomad agents, once.
     pub fn set_launchers(&self, launchers: Launchers) {
-        // There is one such frontend in the life of a daemon.
+        // A daemon has one such frontend.
         let _ = self.launchers.set(launchers);
     }
 
-    /// Tells how resources are counted that are offered to a kubelet, once.
+    /// Sets the counter of resources that are offered to a kubelet, once.
     pub fn set_kubelet_devices(&self, registrations: Registrations) {
-        // There is one such frontend in the life of a daemon.
+        // A daemon has one such frontend.
         let _ = self.kubelet_devices.set(registrations);
     }
 
-    /// Tells what vendors' device plugins offer, once.
+    /// Sets the registration host of vendors' device plugins, once.
     pub fn set_hosted(&self, hosted: Hosted) {
-        // There is one host in the life of a daemon.
+        // A daemon has one registration host.
         let _ = self.hosted.set(hosted);
     }
 
-    /// Tells whether a frontend is served.
+    /// Sets whether a frontend is served.
     pub fn set_serving(&self, frontend: &str, serving: bool) {
         for (_, served) in self.frontends.iter().filter(|(name, _)| *name == frontend) {
             served.store(serving, Ordering::Release);
@@ -131,12 +131,14 @@ impl Node {
         };
         [
             needed("runtime", condition(status.runtime, status.version)),
-            // Pods with the host's network come first: they install the others' network.
+            // Not needed: pods with the host's network must be able to start without it, since they install
+            // the network.
             optional("network", condition(status.network, "configured".into())),
-            // A kubelet whose runtime is not ready ends nothing any more, which is what makes space.
+            // Not needed: a kubelet whose runtime is not ready stops and removes no containers, which would
+            // free space.
             optional("disk", condition(status.disk, "has space".into())),
             needed("recovery", recovery),
-            // Containers without devices are made all the same.
+            // Not needed: containers without devices can be created without it.
             optional("devices", devices(gateway)),
         ]
     }
@@ -207,7 +209,7 @@ impl StatusSource for Node {
             match self.logs.stats().await {
                 Ok(stats) => Some(stats),
                 Err(error) => {
-                    tracing::debug!(%error, "the logkeeper does not say what it counts");
+                    tracing::debug!(%error, "cannot query the logkeeper's counters");
                     None
                 }
             }
@@ -219,7 +221,7 @@ impl StatusSource for Node {
         let mut sandboxes = Vec::new();
         let mut tasks = Vec::new();
         for scope in Owner::ALL.map(|owner| gateway.scope(owner)) {
-            // Before recovery nothing is known, which is what is shown.
+            // Before recovery nothing is known, so nothing is shown.
             sandboxes.extend(scope.sandboxes().unwrap_or_default());
             tasks.extend(scope.tasks().unwrap_or_default());
         }
@@ -241,7 +243,7 @@ impl StatusSource for Node {
     }
 }
 
-/// Whether devices can be given out.
+/// Whether devices can be allocated.
 fn devices(gateway: &Gateway) -> Condition {
     match (gateway.is_ledger_recovered(), gateway.is_recovered()) {
         (true, _) => Condition::Up("can be given out".into()),
@@ -252,7 +254,7 @@ fn devices(gateway: &Gateway) -> Condition {
     }
 }
 
-/// Whether a kubelet follows what is offered to it; `None` if nothing is.
+/// Whether a kubelet has registered the offered resources; `None` if none is offered.
 fn kubelet_devices(registrations: &Registrations) -> Option<Part> {
     let offered = registrations.resources();
     let followed = registrations.followed();
@@ -264,11 +266,11 @@ fn kubelet_devices(registrations: &Registrations) -> Option<Part> {
         }
         (_, _) => Condition::Up(format!("a kubelet follows {offered} resources")),
     };
-    // A node may well have no kubelet now.
+    // Not needed: the node may have no kubelet at the moment.
     Some(optional("kubelet devices", condition))
 }
 
-/// Whether vendors' device plugins can register, and those that have are there.
+/// Whether vendors' device plugins can register, and the registered ones are connected.
 fn device_plugins(report: &Report) -> Part {
     let away = report.plugins.iter().filter(|plugin| plugin.state != PluginState::Connected);
     let away: Vec<_> =
@@ -283,7 +285,7 @@ fn device_plugins(report: &Report) -> Part {
             away.join(", ")
         )),
     };
-    // What needs none of their devices is made all the same.
+    // Not needed: tasks without their devices can be created without it.
     optional("device plugins", condition)
 }
 

@@ -1,4 +1,4 @@
-//! What the command line prints: the one place that writes to standard output and standard error.
+//! Output of the command line: the only module that writes to standard output and standard error.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use clap::ValueEnum;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// The form of what is printed.
+/// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
     /// Aligned text, for people.
@@ -19,7 +19,7 @@ pub enum Format {
 /// Prints to standard output.
 ///
 /// # Errors
-/// Standard output cannot be written; that nobody reads it any more is none.
+/// Standard output cannot be written; a closed pipe is not an error.
 pub fn print(bytes: impl AsRef<[u8]>) -> io::Result<()> {
     ignore_broken_pipe(write_all(&mut io::stdout().lock(), bytes.as_ref()))
 }
@@ -32,7 +32,7 @@ pub fn print_error(bytes: impl AsRef<[u8]>) -> io::Result<()> {
     ignore_broken_pipe(write_all(&mut io::stderr().lock(), bytes.as_ref()))
 }
 
-/// Prints JSON, indented, and a line end.
+/// Prints indented JSON and a newline.
 ///
 /// # Errors
 /// As for [`print()`].
@@ -42,22 +42,23 @@ pub fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     print(text)
 }
 
-/// Prints to standard output, where somebody has to read it.
+/// Prints to standard output, where a closed pipe is an error.
 ///
 /// # Errors
-/// Standard output cannot be written, or nobody reads it any more.
+/// Standard output cannot be written, or is a closed pipe.
 pub fn announce(text: &str) -> io::Result<()> {
     write_all(&mut io::stdout().lock(), text.as_bytes())
 }
 
-/// Prints one line of at most 4096 bytes to standard error, if that does not block; says whether it did.
+/// Prints one line of at most 4096 bytes to standard error, if that does not block; returns whether it was
+/// printed.
 ///
 /// # Errors
-/// Standard error cannot be written, as when nobody reads it any more.
+/// Standard error cannot be written, for example because it is a closed pipe.
 pub fn print_error_if_room(line: &str) -> io::Result<bool> {
     let mut stderr = io::stderr().lock();
     let mut room = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
-    // A pipe says that there is room only if it takes this much at once.
+    // A pipe polls as writable only if it accepts this much at once.
     if poll(&mut room, PollTimeout::ZERO)? == 0 {
         return Ok(false);
     }
@@ -69,7 +70,7 @@ fn write_all(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// `switchyard ps | head -1` is no failure of ours.
+/// Ignores a closed pipe, as in `switchyard ps | head -1`.
 fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -77,7 +78,7 @@ fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Rows under headings, in columns as wide as they need to be.
+/// A table with headings, in columns as wide as their cells.
 #[must_use]
 pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = headings.map(str::len);
@@ -99,7 +100,7 @@ pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> Strin
     out
 }
 
-/// The first digits of an id: enough to tell it from its neighbours, and taken wherever an id is.
+/// The first digits of an id, enough to be unique on a node; commands accept them as an id.
 #[must_use]
 pub fn short(id: &str) -> String {
     id.chars().take(13).collect()

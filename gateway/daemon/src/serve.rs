@@ -1,9 +1,9 @@
-//! `switchyard serve`: brings the parts up in order, and down again.
+//! `switchyard serve`: starts the parts of the daemon in order, and stops them.
 //!
-//! Up: directories → locks → sockets (calls queue) → admin HTTP (alive, not ready) → backend → managed containerd and logkeeper →
-//! frontends (requests wait, questions about the daemon are answered) → recovery → ready. Down: no new requests → operations in flight end,
-//! then the watches, then what the backend clears up, all to one deadline → sockets are removed. Containers, containerd and the logkeeper
-//! go on running.
+//! Start: directories → locks → sockets (calls queue) → admin HTTP (alive, not ready) → backend → managed
+//! containerd and logkeeper → frontends (requests wait, queries of the daemon's status are answered) →
+//! recovery → ready. Stop: no new requests → running operations end, then the watches, then the backend's
+//! cleanup, all by one deadline → sockets are removed. Containers, containerd and the logkeeper keep running.
 
 use std::fs;
 use std::future::Future;
@@ -42,7 +42,7 @@ mod frontends;
 
 use frontends::{FrontendSockets, enabled_frontends};
 
-/// How long operations in flight may take at the end.
+/// How long running operations may take when the daemon stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// How long servers may take to close their connections after that.
@@ -51,19 +51,19 @@ const CLOSE: Duration = Duration::from_secs(2);
 /// How many connections to the admin address may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Between two looks at a logkeeper that somebody else runs.
+/// The pause between two probes of an external logkeeper.
 const POLL: Duration = Duration::from_secs(2);
 
-/// How long recovery waits for the logkeeper before it goes on without it.
+/// How long recovery waits for the logkeeper before it continues without it.
 const LOGKEEPER_LIMIT: Duration = Duration::from_secs(10);
 
-/// Waits between attempts to recover: the first, and the longest.
+/// The first and the longest pause between attempts to recover.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Why the daemon did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A directory or file of its own cannot be made.
+    /// A directory or file of the daemon cannot be created.
     #[error("cannot make {}", path.display())]
     File {
         /// The file or directory.
@@ -72,14 +72,14 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
-    /// Another daemon has the directories.
+    /// Another daemon uses the directories.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// A socket cannot be served.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The admin address cannot be served.
-    #[error("cannot listen on {address}: choose another one in admin.listen")]
+    #[error("cannot listen on {address}: choose another address in admin.listen")]
     Admin {
         /// The address.
         address: SocketAddr,
@@ -94,17 +94,17 @@ pub enum ServeError {
     #[error("cannot set up metrics")]
     Metrics(#[source] prometheus::Error),
     /// Signals cannot be received.
-    #[error("cannot listen to signals")]
+    #[error("cannot receive signals")]
     Signals(#[source] io::Error),
-    /// The backend's settings cannot work.
+    /// The backend's settings are invalid.
     #[error("cannot set up the backend")]
     Backend(#[source] switchyard_core::Error),
-    /// A part could not go on.
+    /// A part failed.
     #[error("{0}")]
     Part(String),
 }
 
-/// When the daemon began, and how long it took to get its directories.
+/// When the daemon started, and how long it waited for the locks of its directories.
 #[derive(Debug, Clone, Copy)]
 struct StartTimes {
     at: Instant,
@@ -120,20 +120,20 @@ struct Daemon {
     node: Arc<Node>,
 }
 
-/// Lets the daemon have as many files open as it may: each running container with a log takes a few.
+/// Raises the soft limit on open files to the hard limit: each running container with a log needs a few.
 fn raise_file_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     if let Err(fault) = raised {
-        tracing::warn!(error = %fault, "the limit on open files stays as it is");
+        tracing::warn!(error = %fault, "cannot raise the limit on open files");
     }
 }
 
 /// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `exe` is our own binary.
 ///
 /// # Errors
-/// [`ServeError`]; what it started stays running all the same.
+/// [`ServeError`]; processes that it started keep running.
 pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown) -> Result<(), ServeError> {
     let begin = Instant::now();
     let files = loaded.files;
@@ -162,12 +162,13 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
         node: Arc::new(node),
     };
 
-    // First of all, so that nobody finds the door of a daemon that is starting shut.
-    let doors = FrontendSockets::bind(&config)?;
+    // The sockets come first, so that no client is refused while the daemon starts.
+    let frontend_sockets = FrontendSockets::bind(&config)?;
     let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
     let (address_file, admin_socket) = daemon.serve_admin().await?;
-    let sockets = doors.files().chain([admin_socket]).collect::<Vec<_>>();
-    // Before a containerd of our own is started, which ends shims that wait for what the backend holds open.
+    let sockets = frontend_sockets.files().chain([admin_socket]).collect::<Vec<_>>();
+    // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
+    // FIFOs that the backend opens.
     let backend = (wiring.backend)(&config).map_err(ServeError::Backend)?;
     if managed {
         daemon.supervise(managed::containerd::program(&config, exe), containerd);
@@ -183,7 +184,7 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     daemon.watch_devices(&gateway);
     daemon.node.set_gateway(gateway.clone());
     let sessions = streaming.map(|streaming| daemon.serve_streaming(streaming));
-    daemon.serve_frontends(doors, &wiring, &gateway, sessions);
+    daemon.serve_frontends(frontend_sockets, &wiring, &gateway, sessions);
     service_manager::ready("Recovering");
     daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
     let processes = (managed.then_some(containerd_state), logkeeper_state);
@@ -191,10 +192,10 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
 
     daemon.shutdown.ended().await;
     daemon.drain(&gateway).await;
-    // What is cut off may hold its listener for a while yet.
+    // Servers that were aborted may hold their listeners a little longer.
     sockets.iter().for_each(|socket| socket.remove());
     remove(&address_file);
-    tracing::info!("switchyard has ended; containers go on running");
+    tracing::info!("switchyard has ended; containers keep running");
     daemon.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
 }
 
@@ -207,7 +208,8 @@ fn lock_directories(config: &Config) -> Result<[DirLock; 2], ServeError> {
 }
 
 impl Daemon {
-    /// Runs a part until it ends, at the latest with the daemon; if it panics, the daemon ends with it.
+    /// Runs a part until it ends, at the latest when the daemon ends; if it panics, the daemon ends with an
+    /// error.
     fn spawn(&self, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
         let shutdown = self.shutdown.clone();
         self.tasks.spawn(async move {
@@ -229,7 +231,7 @@ impl Daemon {
         self.spawn(program.name, managed::supervise(program, state, stop));
     }
 
-    /// Serves the admin pages; gives the file that names the address, and the socket's.
+    /// Serves the admin pages; returns the paths of the file with the address and of the socket.
     async fn serve_admin(&self) -> Result<(PathBuf, Arc<SocketFile>), ServeError> {
         let pages = AdminPages::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics));
         let address = self.config.admin.listen;
@@ -237,33 +239,34 @@ impl Daemon {
         let tcp = listen(address).map_err(fail)?;
         let bound = tcp.local_addr().map_err(fail)?;
         if !bound.ip().is_loopback() {
-            tracing::warn!(%bound, "admin pages are served beyond loopback, and ask for no password");
+            tracing::warn!(%bound, "admin pages are served on a non-loopback address, without authentication");
         }
         let unix = GuardedListener::bind(&self.config.paths.admin_socket(), None)?;
         let socket = unix.file();
         let limits = self.config.admin.limits();
-        // Pages are short: what is in flight at the end is cut off, so that probes see the end at once.
+        // Pages are short: open requests are aborted at the end, so that probes notice it at once.
         let network = admin::serve(tcp, pages.router(Reach::Network), Hosts::of(bound), limits);
         let local = admin::serve(unix, pages.router(Reach::Local), Hosts::Any, limits);
         self.spawn("admin http", network);
         self.spawn("admin socket", local);
         let file = self.config.paths.run.join("admin.addr");
         if let Err(error) = write_whole(&file, &format!("{bound}\n")) {
-            // Whoever looks for the daemon finds the socket, and a full disk is a reason to serve rather than not to.
-            tracing::error!(path = %file.display(), %error, "the admin address cannot be written down");
+            // Not fatal: clients can use the unix socket, and the daemon must also serve while the disk is
+            // full.
+            tracing::error!(path = %file.display(), %error, "cannot write the file with the admin address");
         }
         tracing::info!(%bound, "admin pages are served");
         Ok((file, socket))
     }
 
-    /// Serves streaming sessions; they end with the daemon, after a moment.
+    /// Serves streaming sessions; when the daemon ends, they get a short time to end.
     fn serve_streaming(&self, server: switchyard_streaming::Server) -> Sessions {
         let sessions = server.sessions();
         let address = server.address();
         let shutdown = self.shutdown.clone();
         tracing::info!(%address, "exec, attach and port-forward are served");
         if !address.ip().is_loopback() {
-            tracing::warn!(%address, "streams are served beyond loopback: whoever sees a URL can use it once");
+            tracing::warn!(%address, "streams are served on a non-loopback address: anyone who sees a URL can use it once");
         }
         self.node.set_streaming(address, sessions.clone());
         let stop = shutdown.token().clone();
@@ -280,17 +283,18 @@ impl Daemon {
         service_manager::stopping();
         tracing::info!(limit = ?DRAIN, "draining");
         if let Err(error) = gateway.shut_down(DRAIN).await {
-            tracing::warn!(error = error.report(), "not everything ended in time");
+            tracing::warn!(error = error.report(), "not all operations ended within the deadline");
         }
         self.tasks.close();
-        // Streams of events have no end of their own, so that this often runs into its limit.
+        // Streams of events never end by themselves, so this often runs into its timeout.
         if tokio::time::timeout(CLOSE, self.tasks.wait()).await.is_err() {
             tracing::debug!(left = self.tasks.len(), "connections are cut off");
         }
     }
 }
 
-/// Listens on an address. Connections wait for their turn rather than being lost, which costs their clients a second.
+/// Listens on an address, with a large backlog: a connection that is dropped for a full backlog costs its
+/// client a second.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -323,7 +327,7 @@ const fn is_up(state: &State) -> bool {
     matches!(state, State::Up { .. })
 }
 
-/// Recovers what a predecessor left, for as long as it takes. Cancel-safe.
+/// Runs the recovery of the predecessor's objects, and repeats it until it succeeds. Cancel-safe.
 async fn recover(
     gateway: Gateway,
     (containerd, logkeeper): (Option<watch::Receiver<State>>, watch::Receiver<State>),
@@ -331,7 +335,7 @@ async fn recover(
 ) {
     let processes = async {
         if let Some(mut containerd) = containerd {
-            // The sender lives as long as the daemon.
+            // The sender exists as long as the daemon.
             let _ = containerd.wait_for(is_up).await;
         }
         let mut logkeeper = logkeeper;
@@ -343,13 +347,13 @@ async fn recover(
     processes.await;
     let processes = begin.at.elapsed();
     let (mut wait, longest) = RETRY;
-    let mut told = String::new();
+    let mut last_logged = String::new();
     while let Err(error) = gateway.recover().await {
         let report = error.report();
-        if told != report {
-            tracing::warn!(error = report, "recovery failed, and is tried until it succeeds");
+        if last_logged != report {
+            tracing::warn!(error = report, "recovery failed; trying again until it succeeds");
             service_manager::status(&format!("Recovery failed: {error}"));
-            told = report;
+            last_logged = report;
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(longest);
@@ -368,7 +372,7 @@ async fn recover(
     service_manager::status("Serving");
 }
 
-/// Looks at a logkeeper that somebody else runs. Cancel-safe.
+/// Probes an external logkeeper periodically. Cancel-safe.
 async fn watch_logkeeper(config: Arc<Config>, state: watch::Sender<State>) {
     let socket = config.logkeeper_socket();
     loop {

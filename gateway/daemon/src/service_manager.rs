@@ -1,4 +1,4 @@
-//! What systemd is told (sd_notify(3)). Without systemd nothing is told.
+//! Notifications to systemd (sd_notify(3)). Without systemd they do nothing.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use sd_notify::NotifyState;
 
 use crate::shutdown::Shutdown;
 
-/// Tells that the daemon serves.
+/// Notifies that the daemon serves.
 pub fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Tells what the daemon is doing, in one line.
+/// Sets the status text, one line.
 pub fn status(status: &str) {
     notify(&[NotifyState::Status(status)]);
 }
 
-/// Tells that the daemon is ending.
+/// Notifies that the daemon is stopping.
 pub fn stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status("Draining")]);
 }
 
-/// Tells the watchdog, where there is one, that the daemon's scheduler runs, until the daemon ends.
+/// Until the daemon ends, notifies systemd's watchdog, if it is enabled, that the daemon's scheduler runs.
 pub async fn feed_watchdog(shutdown: Shutdown) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     let mut ticks = tokio::time::interval((limit / 2).max(Duration::from_millis(100)));
@@ -35,6 +35,6 @@ pub async fn feed_watchdog(shutdown: Shutdown) {
 
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "cannot tell the service manager");
+        tracing::warn!(%error, "cannot notify the service manager");
     }
 }

@@ -1,4 +1,4 @@
-//! One token ends everything: it is cancelled by SIGTERM, SIGINT, or a part that cannot go on.
+//! The shutdown token of the daemon: it is cancelled by SIGTERM, SIGINT, or the failure of a part.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The daemon's end, as all its parts see it. Clones are the same.
+/// The shutdown of the daemon, shared by all its parts. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     token: CancellationToken,
@@ -14,20 +14,20 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// A token of which each part keeps a clone.
+    /// The token; each part keeps a clone.
     #[must_use]
     pub const fn token(&self) -> &CancellationToken {
         &self.token
     }
 
-    /// Ends the daemon because a part cannot go on; the first reason counts.
+    /// Ends the daemon because a part has failed; the first reason is kept.
     pub fn fail(&self, why: impl Into<String>) {
-        // Later faults follow from the first.
+        // Later failures are mostly consequences of the first.
         let _ = self.fault.set(why.into());
         self.token.cancel();
     }
 
-    /// Why the daemon ends, if not because it was asked to.
+    /// Why the daemon ends; `None` if it was asked to.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         self.fault.get().map(String::as_str)
@@ -38,10 +38,11 @@ impl Shutdown {
         self.token.cancelled().await;
     }
 
-    /// Ends the daemon at the first SIGTERM or SIGINT from now on. A second one while it drains ends the process at once.
+    /// Ends the daemon at the first SIGTERM or SIGINT from now on. A second signal while it drains ends the
+    /// process at once.
     ///
     /// # Errors
-    /// The process cannot listen to signals.
+    /// The process cannot receive signals.
     pub fn on_signals(&self) -> io::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -53,10 +54,10 @@ impl Shutdown {
                     _ = interrupt.recv() => "SIGINT",
                 };
                 if token.is_cancelled() {
-                    tracing::warn!(signal = name, "asked again: ending at once");
+                    tracing::warn!(signal = name, "second signal while shutting down: exiting at once");
                     std::process::exit(1);
                 }
-                tracing::info!(signal = name, "asked to end");
+                tracing::info!(signal = name, "received a signal: shutting down");
                 token.cancel();
             }
         });

@@ -1,4 +1,4 @@
-//! What the daemon says about itself: its parts, and all objects of the node.
+//! The status of the daemon: its parts, and all objects of the node.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,20 +25,20 @@ pub use plugins::{ErrorView, HostView, PluginView};
 /// A part of the daemon, or a process it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// One word.
+    /// Its name, one word.
     pub name: &'static str,
     /// Whether the node is not ready without it.
     pub needed: bool,
-    /// How it is.
+    /// Its condition.
     pub condition: Condition,
 }
 
-/// How a part is.
+/// The condition of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// It works; the text says what it is.
+    /// It works; with a description.
     Up(String),
-    /// It does not; the text says why.
+    /// It does not work; with the reason.
     Down(String),
 }
 
@@ -49,13 +49,13 @@ impl Part {
         matches!(self.condition, Condition::Up(_))
     }
 
-    /// Whether it keeps the node from being ready.
+    /// Whether the node is not ready because of it.
     #[must_use]
     pub const fn blocks_readiness(&self) -> bool {
         self.needed && !self.is_up()
     }
 
-    /// What it is, or why it does not work.
+    /// The description, or the reason why it does not work.
     #[must_use]
     pub fn detail(&self) -> &str {
         match &self.condition {
@@ -64,7 +64,7 @@ impl Part {
     }
 }
 
-/// Where the admin server gets what it shows. Nothing of it blocks on what it describes.
+/// The data source of the admin server. No method blocks on the component that it describes.
 pub trait StatusSource: Send + Sync + 'static {
     /// The parts, in the order in which they come up.
     fn parts(&self) -> Vec<Part>;
@@ -78,32 +78,33 @@ pub trait StatusSource: Send + Sync + 'static {
     /// Tasks by owner and state.
     fn count_tasks(&self) -> Counts;
 
-    /// How many images there are; `None` if that cannot be said now.
+    /// How many images there are; `None` if they cannot be counted now.
     fn count_images(&self) -> BoxFuture<'_, Option<u64>>;
 
-    /// How many sessions of exec, attach and port-forward clients have open, by what they are; none while they are not served.
+    /// The number of open sessions of exec, attach and port-forward, by kind; empty while they are not
+    /// served.
     fn count_streaming(&self) -> Vec<(&'static str, u64)>;
 
-    /// How many launchers of Nomad agents have a session; `None` while none are served.
+    /// How many launchers of Nomad agents have a session; `None` while Nomad is not served.
     fn count_launchers(&self) -> Option<u64>;
 
-    /// Device plugins of vendors, and what has failed of them; `None` while they are not hosted.
+    /// Vendors' device plugins and their failures; `None` while they are not hosted.
     fn plugins(&self) -> Option<switchyard_device_host::Report>;
 
-    /// What the logkeeper counts; `None` if it does not answer.
+    /// The logkeeper's counters; `None` if it does not answer.
     fn logs(&self) -> BoxFuture<'_, Option<Stats>>;
 
     /// All sandboxes and tasks, of all owners.
     fn objects(&self) -> Objects;
 
-    /// Devices and ports of the host, and who has them.
+    /// Devices and host ports, with their holders.
     fn devices(&self) -> DevicesView;
 
-    /// Ends a lease of devices that no sandbox has.
+    /// Ends a lease of devices that no sandbox uses.
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>>;
 }
 
-/// All sandboxes and tasks of the node, as `/v1/objects` gives them.
+/// All sandboxes and tasks of the node, the content of `/v1/objects`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objects {
     /// Sandboxes.
@@ -112,7 +113,7 @@ pub struct Objects {
     pub tasks: Vec<TaskView>,
 }
 
-/// A sandbox, for people.
+/// A sandbox, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxView {
     /// Its id.
@@ -131,7 +132,7 @@ pub struct SandboxView {
     pub created_at: String,
 }
 
-/// A task, for people.
+/// A task, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskView {
     /// Its id.
@@ -144,27 +145,27 @@ pub struct TaskView {
     pub name: String,
     /// Its state, in one word.
     pub state: String,
-    /// The image it was made from.
+    /// Its image.
     pub image: String,
-    /// Its main process, while it runs.
+    /// The pid of its main process, while it runs.
     pub pid: Option<u32>,
-    /// The code it ended with, if it has.
+    /// Its exit code, if it has exited.
     pub exit_code: Option<i32>,
     /// When it was asked for, as RFC 3339.
     pub created_at: String,
 }
 
-/// What `/statusz` and `switchyard status` say.
+/// The content of `/statusz` and `switchyard status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReport {
     /// The build's version.
     pub version: String,
     /// The build's source revision.
     pub revision: String,
-    /// The daemon's process; told on the unix socket alone.
+    /// The daemon's process id; on the unix socket only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// When it began, as RFC 3339.
+    /// When the daemon started, as RFC 3339.
     pub started_at: String,
     /// Whether all needed parts work.
     pub ready: bool,
@@ -174,19 +175,20 @@ pub struct StatusReport {
     pub sandboxes: Vec<CountView>,
     /// Tasks by owner and state.
     pub tasks: Vec<CountView>,
-    /// Images; nothing if they cannot be counted now.
+    /// The number of images; `None` if they cannot be counted now.
     pub images: Option<u64>,
-    /// Programs whose versions have known vulnerabilities: information, by the version alone.
+    /// Programs whose versions have known vulnerabilities, for information; only version numbers are
+    /// compared.
     #[serde(default)]
     pub advisories: Vec<AdvisoryView>,
 }
 
-/// Known vulnerabilities of a program, for people.
+/// Known vulnerabilities of a program, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdvisoryView {
-    /// The program, as it names itself.
+    /// The name of the program.
     pub program: String,
-    /// Its version, as it tells it.
+    /// Its version, as the program reports it.
     pub version: String,
     /// The names of the vulnerabilities.
     pub ids: Vec<String>,
@@ -198,16 +200,16 @@ impl From<Advisory> for AdvisoryView {
     }
 }
 
-/// A part, for people.
+/// A part, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartView {
-    /// One word.
+    /// Its name, one word.
     pub name: String,
     /// Whether it works.
     pub up: bool,
     /// Whether the node is not ready without it.
     pub needed: bool,
-    /// What it is, or why it does not work; told on the unix socket alone.
+    /// Its description, or why it does not work; on the unix socket only.
     pub detail: String,
 }
 
@@ -267,7 +269,7 @@ fn task_view(task: &Task) -> TaskView {
     }
 }
 
-/// The counts as a list, in the order of owner and state.
+/// The counts as a list, ordered by owner and state.
 #[must_use]
 pub fn count_views(counts: &Counts) -> Vec<CountView> {
     counts
@@ -280,7 +282,7 @@ pub fn count_views(counts: &Counts) -> Vec<CountView> {
         .collect()
 }
 
-/// A moment as RFC 3339; empty for one that no calendar has.
+/// A time as RFC 3339; empty if it is out of range.
 #[must_use]
 pub fn rfc3339(at: SystemTime) -> String {
     Timestamp::try_from(at).map(|at| format!("{at:.3}")).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The settings of the streaming server, out of the configuration.
+//! The settings of the streaming server, from the configuration.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::config::validate::streaming_url;
 use crate::config::{Config, StreamingConfig};
 use crate::serve::ServeError;
 
-/// Listens for clients of exec, attach and port-forward. They are served once the server runs.
+/// Listens for clients of exec, attach and port-forward. Connections queue until the server runs.
 pub(crate) async fn bind(config: &Config) -> Result<Server, ServeError> {
     Server::bind(settings(&config.cri.streaming)).await.map_err(ServeError::Streaming)
 }

@@ -1,4 +1,4 @@
-//! Log output, and what becomes of panics.
+//! Log output, and the logging of panics.
 
 use std::backtrace::Backtrace;
 use std::io::{self, IsTerminal};
@@ -14,15 +14,15 @@ use crate::config::{LogConfig, LogFormat};
 /// Why logs cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The level is no level.
-    #[error("log.level cannot be used")]
+    /// The level is invalid.
+    #[error("log.level is invalid")]
     Level(#[source] ParseError),
-    /// The process logs already.
+    /// Logging is set up already.
     #[error("logs are set up already")]
     Twice(#[source] TryInitError),
 }
 
-/// Sends logs to standard error as `config` says, and panics to the log.
+/// Sends logs to standard error as configured, and panics to the log.
 ///
 /// # Errors
 /// [`TelemetryError`]; nothing is changed then.
@@ -58,7 +58,7 @@ fn form(format: LogFormat, terminal: bool) -> Form {
     }
 }
 
-/// A panic ends one task, not the daemon, so the log is the only place where anybody would notice.
+/// A panic ends one task, not the daemon, so that only the log shows it.
 pub(crate) fn log_panic(info: &PanicHookInfo<'_>) {
     let payload = info.payload();
     let message = payload

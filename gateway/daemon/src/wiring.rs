@@ -1,4 +1,4 @@
-//! Which backend and which frontends the daemon is made of: the only place that knows them.
+//! Chooses the backend and the frontends: the only module that names them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,14 +21,15 @@ use tonic::service::Routes;
 
 use crate::config::{Config, CriConfig};
 
-/// Makes the backend. It returns at once: a runtime that is away shows in [`Backend::status`].
+/// Creates the backend. It returns at once: if containerd does not answer, [`Backend::status`] says so.
 pub type ConnectBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<Arc<dyn Backend>> + Send + Sync>;
 
-/// Makes the services of a frontend over its view of the gateway. Its clients' streams wait in the sessions.
+/// Creates the services of a frontend over its scope. Streams that its clients request are registered in the
+/// sessions.
 pub type Frontend = Box<dyn Fn(Scope, &Config, Sessions) -> Routes + Send + Sync>;
 
-/// Makes the services that launchers of Nomad agents call, over a view of the gateway. They end what they hold open when the token is
-/// cancelled.
+/// Creates the services that launchers of Nomad agents call, over a scope. They close their open streams when
+/// the token is cancelled.
 pub type NomadFrontend = Box<dyn Fn(Scope, CancellationToken) -> switchyard_nomad::Services + Send + Sync>;
 
 /// The exchangeable parts.
@@ -48,7 +49,7 @@ impl fmt::Debug for Wiring {
 }
 
 impl Wiring {
-    /// The parts of the real daemon: containerd behind, CRI and Nomad in front.
+    /// The parts of the production daemon: containerd as backend, CRI and Nomad as frontends.
     #[must_use]
     pub fn real() -> Self {
         Self { backend: Box::new(containerd), cri: Box::new(cri), nomad: Box::new(nomad) }
@@ -73,13 +74,13 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
     Ok(Arc::new(Containerd::connect(settings)?))
 }
 
-/// Where leases of devices are kept that nothing has been made with.
+/// The store of leases that are in no container's record yet.
 #[must_use]
 pub fn leases(config: &Config) -> Arc<dyn LeaseStore> {
     Arc::new(Journal::new(&config.paths.state))
 }
 
-/// The devices of the node, looked at for as long as `stop` is not cancelled.
+/// The devices of the node, kept up to date until `stop` is cancelled.
 #[must_use]
 pub fn hardware(config: &Config, stop: CancellationToken) -> Inventories {
     let search = Search {
@@ -90,25 +91,25 @@ pub fn hardware(config: &Config, stop: CancellationToken) -> Inventories {
     switchyard_devices::watch(search, stop)
 }
 
-/// What vendors' device plugins offer, once some have registered.
+/// The devices of vendors' device plugins, once plugins have registered.
 #[must_use]
 pub fn hosted(config: &Config) -> Hosted {
     Hosted::new(config.devices.reserved_names(), &config.devices.host)
 }
 
-/// What vendors' device plugins register with, with these layers around its service.
+/// The registration host for vendors' device plugins, with these layers around its service.
 #[must_use]
 pub fn device_host(hosted: Hosted, config: &Config, observe: Observe) -> Host {
     Host::new(hosted, config.devices.host.clone()).observed(observe)
 }
 
-/// The services for launchers of Nomad agents over this view of the gateway.
+/// The services for launchers of Nomad agents over this scope.
 #[must_use]
 pub fn nomad(scope: Scope, stop: CancellationToken) -> switchyard_nomad::Services {
     switchyard_nomad::services(scope, stop)
 }
 
-/// What offers the devices of this view of the gateway to a kubelet, with these layers around its services.
+/// The frontend that offers the devices of this scope to a kubelet, with these layers around its services.
 #[must_use]
 pub fn kubelet_devices(
     scope: Scope,
@@ -118,7 +119,7 @@ pub fn kubelet_devices(
     switchyard_device_plugin::Frontend::new(scope, config.devices.kubelet.clone()).observed(observe)
 }
 
-/// The socket by which the kubelet says what its pods have.
+/// The kubelet's PodResources socket.
 #[derive(Debug)]
 struct PodResources(PathBuf);
 
@@ -129,9 +130,9 @@ impl ExclusiveCpus for PodResources {
     }
 }
 
-/// The CRI services over this view of the gateway.
+/// The CRI services over this scope.
 pub fn cri(scope: Scope, config: &Config, sessions: Sessions) -> Routes {
-    // The socket's own keys are the daemon's business.
+    // The keys of the socket itself are used by the daemon, not by the frontend.
     let CriConfig {
         enabled: _,
         socket: _,

@@ -1,4 +1,4 @@
-//! What plugins are asked for the sake of a task: each call with a deadline, each answer checked.
+//! The calls to plugins on behalf of a container: each with a timeout, and each answer checked.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -16,19 +16,20 @@ use tonic::{Response, Status};
 use crate::from_proto;
 use crate::hosted::{Failure, Hosted, by_vendors};
 
-/// How long Allocate may take. Kubelets have no limit; those who wait here are one container's, and ask again.
+/// Timeout of Allocate. Kubelets have none. Only the create of one container waits here, and its caller
+/// retries.
 const ALLOCATE: Duration = Duration::from_secs(20);
 
-/// How long PreStartContainer may take. Kubelets wait 30 s.
+/// Timeout of PreStartContainer. Kubelets wait 30 s.
 const PRE_START: Duration = Duration::from_secs(25);
 
-/// How long GetPreferredAllocation may take. A kubelet does nothing else meanwhile.
+/// Timeout of GetPreferredAllocation. A kubelet handles no other pod meanwhile.
 const PREFER: Duration = Duration::from_secs(2);
 
 /// The largest answer that is read, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
 
-/// The most characters of a plugin's text that are passed on.
+/// The most characters of a plugin's error message that are passed on.
 const TEXT_MAX: usize = 500;
 
 #[async_trait]
@@ -46,21 +47,22 @@ impl DeviceProvider for Hosted {
         let answer = self.call(resource, "Allocate", ALLOCATE, client.allocate(request)).await;
         let given = answer.and_then(|answer| {
             from_proto::allocated(answer).map_err(|error| {
-                let error = error.context("the answer of its plugin to Allocate cannot be taken");
+                let error = error.context("invalid answer of its plugin to Allocate");
                 self.record_failure(resource, Failure::Malformed, &error.report());
                 error
             })
         });
         given.map_err(|error| {
             let error = error.context(doing());
-            tracing::warn!(error = error.report(), "no task can be made with a vendor's devices");
+            tracing::warn!(error = error.report(), "cannot allocate a vendor's devices for a task");
             error
         })
     }
 
     async fn prepare(&self, resource: &str, devices: &[String]) -> Result<()> {
         let doing = || format!("prepare {devices:?} of {resource} for a start");
-        // What was allocated is used on, as by a kubelet's pods, also while a plugin is away that does not want to be told.
+        // A plugin that does not ask for PreStartContainer may be away: what it has allocated stays valid, as
+        // it does for a kubelet's pods.
         if !self.wants_pre_start(resource) {
             return Ok(());
         }
@@ -95,7 +97,7 @@ impl DeviceProvider for Hosted {
         let answer = answer.map_err(|error| {
             tracing::warn!(
                 error = error.report(),
-                "a plugin's preference is not known: devices are chosen without it"
+                "cannot get a plugin's preferred allocation: devices are chosen without it"
             );
         });
         let preferred = from_proto::preferred(answer.ok()?, &by_vendors(&ids, &vendors), must, size);
@@ -104,7 +106,7 @@ impl DeviceProvider for Hosted {
             self.record_failure(resource, Failure::Malformed, why);
             tracing::warn!(
                 resource,
-                "a plugin prefers other devices than it was asked about: they are chosen without it"
+                "a plugin prefers other devices than it was asked about: devices are chosen without it"
             );
         }
         preferred
@@ -112,7 +114,7 @@ impl DeviceProvider for Hosted {
 }
 
 impl Hosted {
-    /// The answer to a call, if it comes in time.
+    /// The answer to a call, if it arrives within `limit`; a failure is recorded for the report.
     async fn call<T>(
         &self,
         resource: &str,
@@ -129,7 +131,7 @@ impl Hosted {
             }
             Err(_) => {
                 let text = format!(
-                    "the plugin of {resource} has not answered {method} within {limit:?}: if it hangs, start it anew"
+                    "the plugin of {resource} has not answered {method} within {limit:?}: if it hangs, restart it"
                 );
                 (Failure::Late, Error::deadline(text))
             }

@@ -1,4 +1,4 @@
-//! Where plugins register, and what is said of their resources.
+//! Configuration: where plugins register, and the quotas of their resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,21 +7,23 @@ use serde::Deserialize;
 use switchyard_core::device::{quota, resource};
 use switchyard_core::id::Owner;
 
-/// The longest path of a unix socket that the kernel takes, without its final NUL.
+/// The longest path of a unix socket that the kernel accepts, without the final NUL.
 pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
-/// The room for the names of sockets that a directory must leave, in bytes: those of generic-device-plugin are this long.
+/// How many bytes the directory must leave for the names of plugins' sockets: generic-device-plugin's names
+/// are this long.
 const SOCKET_NAME_ROOM: usize = 64;
 
 /// `[devices.host]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Whether vendors' plugins are hosted.
+    /// Whether vendors' device plugins can register.
     pub enabled: bool,
-    /// The directory that is to them what a kubelet's directory for device plugins is, with our kubelet.sock.
+    /// The directory that replaces a kubelet's directory for device plugins; the daemon serves its
+    /// kubelet.sock.
     pub directory: PathBuf,
-    /// What is said of resources, whether a plugin has registered them or not.
+    /// Settings of resources, whether a plugin has registered them or not.
     pub resources: Vec<ResourceConfig>,
 }
 
@@ -29,9 +31,9 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceConfig {
-    /// Its name, as `nvidia.com/gpu`.
+    /// The resource name, such as `nvidia.com/gpu`.
     pub name: String,
-    /// How many of its devices an owner may hold at most; one that is not named may hold all.
+    /// How many of its devices each owner may hold at most; an owner that is not named may hold all.
     pub quota: BTreeMap<String, usize>,
 }
 
@@ -44,16 +46,16 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks what the types cannot say. `kubelets` are directories in which a kubelet's own plugins are.
+    /// Checks the values. `kubelets` are the directories in which a kubelet's own plugins register.
     ///
     /// # Errors
-    /// The key that is wrong, and why.
+    /// The wrong key, and why it is wrong.
     pub fn check(&self, kubelets: &[&Path]) -> Result<(), (&'static str, String)> {
         let most = SOCKET_PATH_MAX - SOCKET_NAME_ROOM - 1;
         let length = self.directory.as_os_str().len();
         if length > most {
             let why = format!(
-                "the directory has {length} bytes, but with {most} at most the kernel takes the sockets of plugins there: use a shorter one"
+                "the directory has {length} bytes, but {most} at most leave room for the paths of plugins' sockets: use a shorter one"
             );
             return Err(("directory", why));
         }
@@ -67,9 +69,9 @@ impl Config {
         self.check_resources().map_err(|why| ("resources", why))
     }
 
-    /// How many devices of each resource each owner may hold at most.
+    /// The quotas of each resource: how many devices each owner may hold at most.
     pub(crate) fn quotas(&self) -> BTreeMap<String, BTreeMap<Owner, usize>> {
-        // One that cannot be read was refused with the configuration.
+        // A quota that cannot be parsed was refused with the configuration.
         let quota = |resource: &ResourceConfig| quota::parse(&resource.quota).unwrap_or_default();
         self.resources.iter().map(|resource| (resource.name.clone(), quota(resource))).collect()
     }
@@ -122,8 +124,8 @@ mod tests {
             (&[("acme.com/gpu", "nomad"), ("acme.com/gpu", "kubernetes")], "two of them are acme.com/gpu"),
             (&[("acme.com/gpu", "docker")], "acme.com/gpu: quota: \"docker\" is no owner: kubernetes"),
         ] {
-            let (key, told) = check(resources).unwrap_err();
-            assert!(key == "resources" && told.contains(why), "{told}");
+            let (key, text) = check(resources).unwrap_err();
+            assert!(key == "resources" && text.contains(why), "{text}");
         }
     }
 }

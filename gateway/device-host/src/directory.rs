@@ -1,4 +1,4 @@
-//! The directory in which plugins find our kubelet.sock, and we their sockets.
+//! The directory that contains our kubelet.sock and the plugins' own sockets.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -11,35 +11,37 @@ use switchyard_core::{Error, Result};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep_until};
 
-/// The socket of the registry; plugins have its name compiled in.
+/// The name of the registry's socket; it is compiled into plugins.
 pub(crate) const REGISTRY: &str = "kubelet.sock";
 
-/// Between two attempts to connect to a plugin that does not listen yet.
+/// Pause between two attempts to connect to a plugin that does not listen yet.
 const ATTEMPT: Duration = Duration::from_millis(50);
 
-/// Makes the directory, clears it, and listens in it, as a kubelet does that starts: plugins see by that that they have to register, those
-/// that look at their own sockets as well as those that look at ours. Other files stay.
+/// Creates the directory, removes the sockets in it, and listens in it, as a kubelet does when it starts.
+/// Plugins notice by this that they have to register, both those that watch their own socket and those that
+/// watch kubelet.sock. Other files are kept.
 ///
 /// # Errors
-/// `FailedPrecondition` if others can write there, or somebody serves plugins there; `Unavailable` if it cannot be made.
+/// `FailedPrecondition` if other users can write to the directory, or if a process serves its kubelet.sock;
+/// `Unavailable` if it cannot be created.
 pub(crate) async fn open(directory: &Path) -> Result<UnixListener> {
     let fail = |what: &str| {
         let text =
             format!("cannot {what} {}, the directory for vendors' device plugins", directory.display());
         move |source: io::Error| Error::unavailable(text).with_source(source)
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fail("make"))?;
-    let found = fs::symlink_metadata(directory).map_err(fail("look at"))?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fail("create"))?;
+    let found = fs::symlink_metadata(directory).map_err(fail("stat"))?;
     if !found.is_dir() || !is_trusted(found.uid()) || found.mode() & 0o022 != 0 {
         return Err(Error::failed_precondition(format!(
-            "{} is no directory of root's that root alone can write in: give devices.host.directory another, or chmod it",
+            "{} is not a directory that belongs to root and is writable by root alone: set devices.host.directory to another one, or chmod it",
             directory.display()
         )));
     }
     let registry = directory.join(REGISTRY);
     if UnixStream::connect(&registry).await.is_ok() {
         return Err(Error::failed_precondition(format!(
-            "somebody serves {} already, a kubelet or another daemon: give devices.host.directory another",
+            "a kubelet or another daemon serves {} already: set devices.host.directory to another directory",
             registry.display()
         )));
     }
@@ -56,17 +58,19 @@ pub(crate) async fn open(directory: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to a plugin's socket in the directory, which until `deadline` may not be there yet. `name` is one that was checked. Cancel-safe.
+/// Connects to a plugin's socket in the directory; until `deadline`, the socket need not exist yet. `name`
+/// must have been checked. Cancel-safe.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no socket; `Unavailable` if nobody listens, or somebody who is not to be trusted.
+/// `InvalidArgument` if the file is not a socket; `Unavailable` if no process listens on it, or one of
+/// another user than root.
 pub(crate) async fn connect(directory: &Path, name: &str, deadline: Instant) -> Result<UnixStream> {
     let path = directory.join(name);
     loop {
         let failed = match fs::symlink_metadata(&path) {
-            // A link may lead out of the directory.
+            // A symbolic link could lead out of the directory.
             Ok(found) if !found.file_type().is_socket() => {
-                return Err(Error::invalid("endpoint", format!("{} is no socket", path.display())));
+                return Err(Error::invalid("endpoint", format!("{} is not a socket", path.display())));
             }
             Ok(_) => match UnixStream::connect(&path).await {
                 Ok(stream) if is_allowed(&stream) => return Ok(stream),
@@ -82,14 +86,14 @@ pub(crate) async fn connect(directory: &Path, name: &str, deadline: Instant) -> 
         };
         if Instant::now() + ATTEMPT >= deadline {
             let text =
-                format!("nobody listens on {}: a plugin must serve before it registers", path.display());
+                format!("no process listens on {}: a plugin must serve before it registers", path.display());
             return Err(Error::unavailable(text).with_source(failed));
         }
         sleep_until(Instant::now() + ATTEMPT).await;
     }
 }
 
-/// Whether the process at the other end is root's, or runs as we do.
+/// Whether the peer is root, or the user that the daemon runs as.
 pub(crate) fn is_allowed(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| is_trusted(peer.uid()))
 }

@@ -1,4 +1,5 @@
-//! From a plugin's words to ours: pure. A plugin is somebody else's program: what it says is taken if it is bounded and means something.
+//! Converts and checks what plugins send. Pure. Plugins are other vendors' programs: every field is bounded
+//! and validated before it is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -11,62 +12,64 @@ use switchyard_proto::kubelet::device_plugin::v1beta1;
 use crate::directory::REGISTRY;
 use crate::ids;
 
-/// The version of the protocol that is spoken.
+/// The version of the device plugin API that is spoken.
 const VERSION: &str = "v1beta1";
 
 /// The most devices of a resource.
 pub(crate) const DEVICES_MAX: usize = 4096;
 
-/// The longest id of a vendor's, in bytes. Kubelets have no limit; the protocol says 63.
+/// The longest id that a vendor may give a device, in bytes. Kubelets have no limit; the protocol says 63.
 const ID_MAX: usize = 512;
 
-/// The most variables, mounts, nodes, annotations, or names of devices in an answer, of each.
+/// The most environment variables, mounts, device nodes, annotations, and CDI device names in an answer, of
+/// each.
 const ENTRIES_MAX: usize = 256;
 
-/// The longest path, in bytes; the kernel takes no longer one.
+/// The longest path, in bytes; the kernel accepts no longer one.
 const PATH_MAX: usize = 4095;
 
-/// The longest name of a variable or of a device, in bytes.
+/// The longest name of an environment variable or of a CDI device, in bytes.
 const NAME_MAX: usize = 256;
 
-/// All variables of an answer together, in bytes: a command line has no more room than some times of this.
+/// The most bytes of all environment variables of an answer: the kernel's limit for an exec is only a few
+/// times this.
 const ENV_MAX: usize = 128 << 10;
 
-/// The most characters of a plugin's text that are quoted.
+/// The most characters of a plugin's text that are quoted in a message.
 const QUOTED_MAX: usize = 64;
 
-/// What the keys of annotations begin with that name devices of the Container Device Interface.
+/// Prefix of the annotation keys that name devices of the Container Device Interface (CDI).
 const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
 
-/// What a plugin tells of a device that is well.
+/// How a plugin marks a healthy device.
 const HEALTHY: &str = "Healthy";
 
-/// What a plugin registers.
+/// A validated registration of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PluginRegistration {
-    /// A resource as kubelets take it.
+    /// A resource name that kubelets accept.
     pub(crate) resource: String,
-    /// The name of the plugin's socket: a file of the directory itself, and not ours.
+    /// The name of the plugin's socket: a file in the directory itself, and not kubelet.sock.
     pub(crate) endpoint: String,
 }
 
-/// The devices that a plugin has listed.
+/// The devices in a plugin's list.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct ListedDevices {
-    /// By id in ascending order.
+    /// In ascending order of their ids.
     pub(crate) devices: Vec<Device>,
-    /// The vendor's id of each, by ours.
+    /// The vendor's id of each device, by our id.
     pub(crate) vendors: BTreeMap<String, String>,
-    /// How many entries of the list are no devices, and why the first of them is not.
+    /// How many entries of the list were left out, and why the first of them was.
     pub(crate) left_out: Option<(usize, String)>,
 }
 
-/// What a plugin registers.
+/// Validates a registration.
 ///
 /// # Errors
 /// `InvalidArgument`.
 pub(crate) fn registration(request: v1beta1::RegisterRequest) -> Result<PluginRegistration> {
-    // What it wants is asked for when it is called back, as kubelets do.
+    // The options are read from GetDevicePluginOptions when the plugin is called back, as kubelets do.
     let v1beta1::RegisterRequest { version, endpoint, resource_name, options: _ } = request;
     if version != VERSION {
         let why = format!("{} is not supported: {VERSION:?} is", quoted(&version));
@@ -86,7 +89,7 @@ pub(crate) fn registration(request: v1beta1::RegisterRequest) -> Result<PluginRe
     Ok(PluginRegistration { resource: resource_name, endpoint })
 }
 
-/// The devices of a list, each id once. One that is listed twice is well if it is so both times.
+/// The devices of a list, each id once. A device that is listed twice is healthy only if both entries are.
 pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> ListedDevices {
     let mut devices: BTreeMap<String, (String, Device)> = BTreeMap::new();
     let mut wrong: Option<(usize, String)> = None;
@@ -136,10 +139,10 @@ pub(crate) fn listed(resource: &str, list: v1beta1::ListAndWatchResponse) -> Lis
     }
 }
 
-/// What a container gets, as an answer to the question for one container says.
+/// Converts an answer to Allocate for one container to what the container gets.
 ///
 /// # Errors
-/// `FailedPrecondition` with the part that cannot be taken.
+/// `FailedPrecondition`, which names the invalid field.
 pub(crate) fn allocated(answer: v1beta1::AllocateResponse) -> Result<Reservation> {
     let v1beta1::AllocateResponse { container_responses } = answer;
     let [answer] = <[_; 1]>::try_from(container_responses).map_err(|all: Vec<_>| {
@@ -157,7 +160,7 @@ pub(crate) fn allocated(answer: v1beta1::AllocateResponse) -> Result<Reservation
         return Err(fault(field, format!("{count} entries, but at most {ENTRIES_MAX}")));
     }
     let named = cdi_devices.into_iter().map(|v1beta1::CdiDevice { name }| name);
-    // Annotations that are not of the Container Device Interface are for runtimes that are configured to pass them on, which ours are not.
+    // Annotations other than those of CDI are for runtimes that are configured to pass them on; ours is not.
     let annotated = annotations
         .into_iter()
         .filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS))
@@ -170,7 +173,8 @@ pub(crate) fn allocated(answer: v1beta1::AllocateResponse) -> Result<Reservation
     })
 }
 
-/// The ids of ours that an answer to GetPreferredAllocation names; `None` if it is no answer to this question.
+/// Our ids of the devices that an answer to GetPreferredAllocation names; `None` if the answer does not match
+/// the request.
 pub(crate) fn preferred(
     answer: v1beta1::PreferredAllocationResponse,
     ours: &BTreeMap<&str, &str>,
@@ -222,7 +226,7 @@ fn mount(mount: v1beta1::Mount) -> Result<Mount> {
     let path = absolute("mounts.host_path", &host_path)?;
     Ok(Mount {
         destination: inside("mounts.container_path", &container_path)?,
-        // A plugin names what it has made or found.
+        // The source must exist: a plugin names only paths that it has created or found.
         source: MountSource::Host { path, missing: MissingSource::Fail },
         readonly: read_only,
         recursive_readonly: false,
@@ -233,7 +237,7 @@ fn mount(mount: v1beta1::Mount) -> Result<Mount> {
     })
 }
 
-/// Names of devices, each once.
+/// Valid CDI device names, without duplicates.
 fn cdi(names: impl Iterator<Item = String>) -> Result<Vec<String>> {
     let mut known: Vec<String> = Vec::new();
     for name in names {
@@ -255,11 +259,11 @@ fn cdi(names: impl Iterator<Item = String>) -> Result<Vec<String>> {
     Ok(known)
 }
 
-/// A path inside a container, at which something can be put.
+/// A path inside a container, other than its root.
 fn inside(field: &str, text: &str) -> Result<PathBuf> {
     let path = absolute(field, text)?;
     if path == Path::new("/") {
-        return Err(fault(field, "nothing can be put at \"/\"".to_owned()));
+        return Err(fault(field, "cannot mount over \"/\"".to_owned()));
     }
     Ok(path)
 }
@@ -270,7 +274,7 @@ fn absolute(field: &str, text: &str) -> Result<PathBuf> {
     if !text.starts_with('/') || !plain || text.contains('\0') || text.len() > PATH_MAX {
         return Err(fault(field, format!("{} is not an absolute path without `..`", quoted(text))));
     }
-    // Without what means nothing, as a slash at the end.
+    // Normalizes the path, e.g. without a slash at the end.
     Ok(path.components().collect())
 }
 
@@ -278,7 +282,7 @@ fn fault(field: &str, why: String) -> Error {
     Error::failed_precondition(format!("{field}: {why}"))
 }
 
-/// A text of a stranger, for people; a long one is cut.
+/// An untrusted text, quoted for a message and truncated when long.
 pub(crate) fn quoted(text: &str) -> String {
     match text.char_indices().nth(QUOTED_MAX) {
         Some((end, _)) => format!("{:?}…", &text[..end]),

@@ -1,4 +1,4 @@
-//! What holds for any bytes that plugins send. Called by fuzz targets and tests alone.
+//! Properties that hold for any bytes that a plugin sends. Called only by fuzz targets and tests.
 
 use std::path::Component;
 
@@ -12,10 +12,11 @@ use crate::from_proto::{self, DEVICES_MAX};
 
 const RESOURCE: &str = "acme.com/tpu";
 
-/// Reads bytes as each of the messages: what is taken has ids of ours, and no path that leads elsewhere.
+/// Decodes the bytes as each of the messages: accepted messages have our ids, and no path that leads out of
+/// its place.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn messages(data: &[u8]) {
     if let Ok(request) = v1beta1::RegisterRequest::decode(data) {
         match from_proto::registration(request) {

@@ -1,4 +1,4 @@
-//! Which plugins there are, and what they have listed.
+//! The state of the hosted plugins: which ones are connected, and the devices that they have listed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,14 @@ use crate::from_proto::{ListedDevices, quoted};
 use crate::inventory::Groups;
 use crate::report::LastError;
 
-/// The most resources that plugins may register while the daemon lives.
+/// The most resources that plugins may register in the lifetime of the daemon.
 const RESOURCES_MAX: usize = 64;
 
-/// The name of the groups of resources: vendor and type are the parts of the resource, so that a job asks for `device "acme.com/tpu"`.
+/// The name of a plugin's device group. Vendor and type are the two parts of the resource name, so that a
+/// Nomad job asks for `device "acme.com/tpu"`.
 const GROUP_NAME: &str = "default";
 
-/// What vendors' plugins have listed, and how they are called. Clones are the same.
+/// The devices that vendors' plugins have listed, and the connections to the plugins. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Hosted {
     shared: Arc<Shared>,
@@ -39,21 +40,21 @@ struct Shared {
     failures: [AtomicU64; Failure::ALL.len()],
 }
 
-/// What the configuration's own groups are called, which no plugin can have.
+/// The names of the groups in the configuration; a plugin cannot have them.
 #[derive(Debug, Clone, Default)]
 pub struct ReservedNames {
-    /// Their resources.
+    /// Their resource names.
     pub resources: Vec<String>,
     /// Their vendors, types and names.
     pub names: Vec<[String; 3]>,
 }
 
-/// What fails of a plugin.
+/// The kinds of failures of a plugin, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// Its registration was refused.
     Refused,
-    /// It did not answer when it was called back.
+    /// It did not answer when it was called back during its registration.
     Unreachable,
     /// Its connection or its stream ended.
     Ended,
@@ -61,87 +62,88 @@ pub enum Failure {
     Failed,
     /// It did not answer a call in time.
     Late,
-    /// Its answer or its list cannot be taken as it is.
+    /// Its answer or its list was invalid, wholly or in parts.
     Malformed,
 }
 
-/// Why devices of a plugin cannot be given to anybody, whatever it has listed.
+/// Why no device of a plugin can be allocated, whatever it has listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The plugin has ended.
+    /// The plugin's connection or stream has ended.
     Ended,
-    /// The plugin hangs from the beginning.
+    /// The plugin has not sent its first list in time.
     Silent,
 }
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// In the order in which they were registered first.
+    /// In the order of their first registration.
     pub(crate) resources: Vec<RegisteredResource>,
-    /// Why no plugin can register now.
+    /// Why no plugin can register at present; `None` if they can.
     pub(crate) fault: Option<String>,
-    /// The registration that failed last.
+    /// The last registration that failed.
     pub(crate) refused: Option<LastError>,
-    /// The number of the newest connection.
+    /// The number of the newest connection; numbers increase.
     newest: u64,
 }
 
-/// A resource that was registered once.
+/// A resource that a plugin has registered since the daemon started.
 #[derive(Debug)]
 pub(crate) struct RegisteredResource {
     pub(crate) name: String,
-    /// The socket of its newest plugin.
+    /// The name of its newest plugin's socket.
     pub(crate) endpoint: String,
     /// The number of its newest connection.
     connection: u64,
-    /// `None` after that has ended.
+    /// `None` after the newest connection has ended.
     pub(crate) plugin: Option<ConnectedPlugin>,
-    /// Since when its plugin is connected, is silent, or has ended.
+    /// Since when the plugin is in its present state: connected, silent, or ended.
     pub(crate) since: SystemTime,
-    /// Its newest plugin wants to be told before a container is made.
+    /// Whether its newest plugin requires PreStartContainer.
     pre_start: bool,
-    /// What was listed last; `None` before that.
+    /// The last list; `None` before the first one.
     pub(crate) listed: Option<ListedDevices>,
-    /// Why its devices cannot be given to anybody now.
+    /// Why its devices cannot be allocated at present.
     pub(crate) fault: Option<Fault>,
-    /// What failed last.
+    /// The last failure.
     pub(crate) last_error: Option<LastError>,
 }
 
 #[derive(Debug)]
 pub(crate) struct ConnectedPlugin {
     plugin: Plugin,
-    /// Ends the connection's stream.
+    /// Dropping it ends the connection's stream.
     _stream: DropGuard,
 }
 
-/// A plugin that is connected.
+/// A connected plugin and its options.
 #[derive(Debug, Clone)]
 pub(crate) struct Plugin {
     pub(crate) channel: Channel,
-    /// It wants to be told before a container is made.
+    /// Whether it requires PreStartContainer.
     pub(crate) pre_start: bool,
-    /// It says which devices it prefers.
+    /// Whether it answers GetPreferredAllocation.
     pub(crate) preferred: bool,
 }
 
-/// The connection that a plugin was given.
+/// Identifies one connection of a plugin.
 #[derive(Debug, Clone)]
 pub(crate) struct PluginConnection {
     pub(crate) resource: String,
     number: u64,
-    /// Ends its stream, when it is over or another one has come for the resource.
+    /// Cancelled when the connection is over, or when another plugin has registered the resource: it ends the
+    /// stream.
     pub(crate) over: CancellationToken,
 }
 
 // === impl Failure ===
 
 impl Failure {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::Refused, Self::Unreachable, Self::Ended, Self::Failed, Self::Late, Self::Malformed];
 
-    /// It in one word, for metrics.
+    /// The kind in one word, for metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -155,10 +157,11 @@ impl Failure {
     }
 }
 
-// === impl Taken ===
+// === impl ReservedNames ===
 
 impl ReservedNames {
-    /// Whether this resource, or the group that would be made of it, is one of the configuration's own.
+    /// Whether the configuration has this resource, or a group of the same name as the group of this
+    /// resource.
     #[must_use]
     pub fn has(&self, resource: &str) -> bool {
         let own = group(resource);
@@ -170,7 +173,8 @@ impl ReservedNames {
 // === impl Fault ===
 
 impl Fault {
-    /// What is told of the devices. The same each time: an agent registers its node again for each other text.
+    /// The reason given for unhealthy devices. It is constant: a Nomad agent registers its node again
+    /// whenever the text changes.
     const fn text(self) -> &'static str {
         match self {
             Self::Ended => "the plugin of its vendor has ended",
@@ -182,11 +186,11 @@ impl Fault {
 // === impl Hosted ===
 
 impl Hosted {
-    /// No plugin has registered yet, and none can.
+    /// Initially no plugin is registered, and none can register until the directory is opened.
     #[must_use]
-    pub fn new(taken: ReservedNames, config: &Config) -> Self {
+    pub fn new(reserved: ReservedNames, config: &Config) -> Self {
         let shared = Shared {
-            reserved: taken,
+            reserved,
             quotas: config.quotas(),
             state: Mutex::new(State {
                 resources: Vec::new(),
@@ -200,18 +204,18 @@ impl Hosted {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The groups of what plugins have listed, kept up to date.
+    /// The device groups of the plugins, kept up to date.
     #[must_use]
     pub fn groups(&self) -> Groups {
         self.shared.groups.subscribe()
     }
 
-    /// Says why no plugin can register now; `None` if they can.
+    /// Sets why no plugin can register at present; `None` if they can.
     pub(crate) fn set_fault(&self, fault: Option<String>) {
         self.state().fault = fault;
     }
 
-    /// Something of a plugin has failed.
+    /// Counts a failure of a plugin, and keeps it as the resource's last error.
     pub(crate) fn record_failure(&self, resource: &str, failure: Failure, why: &str) {
         self.count(failure);
         if let Some(known) = self.state().resources.iter_mut().find(|known| known.name == resource) {
@@ -219,7 +223,7 @@ impl Hosted {
         }
     }
 
-    /// A registration has failed.
+    /// Counts a failed registration, and keeps it as the last one.
     pub(crate) fn record_registration_failure(&self, failure: Failure, error: &Error) {
         self.count(failure);
         self.state().refused = Some(LastError::now(&error.report()));
@@ -229,33 +233,34 @@ impl Hosted {
         self.shared.failures[failure as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often something has failed so far.
+    /// How many failures of a kind were counted.
     pub(crate) fn count_of(&self, failure: Failure) -> u64 {
         self.shared.failures[failure as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether a plugin may register this resource.
+    /// Checks that a plugin may register this resource.
     ///
     /// # Errors
-    /// `AlreadyExists` if the configuration has it; `ResourceExhausted` if there are too many.
+    /// `AlreadyExists` if the configuration has it; `ResourceExhausted` if too many resources were
+    /// registered.
     pub(crate) fn check(&self, resource: &str) -> Result<()> {
         if self.shared.reserved.has(resource) {
             return Err(Error::already_exists(format!(
-                "a group of devices.groups in the gateway's configuration is {resource} already: give it another resource, or take it out"
+                "a group of devices.groups in the gateway's configuration has the resource {resource} already: change its resource, or remove it"
             )));
         }
         let state = self.state();
         let known = state.resources.iter().any(|known| known.name == resource);
         if !known && state.resources.len() >= RESOURCES_MAX {
             return Err(Error::exhausted(format!(
-                "{RESOURCES_MAX} resources were registered since the gateway has started, and no more can be"
+                "{RESOURCES_MAX} resources were registered since the gateway was started, which is the most"
             )));
         }
         Ok(())
     }
 
-    /// A plugin is connected. One that had the resource before is not asked any more; its devices stay as they are until the new one lists
-    /// its own.
+    /// Makes a plugin the newest one of its resource. An earlier plugin of the resource is no longer called;
+    /// its devices stay as they are until the new plugin lists its own.
     ///
     /// # Errors
     /// Those of [`Hosted::check`].
@@ -293,18 +298,17 @@ impl Hosted {
         Ok(PluginConnection { resource: resource.to_owned(), number, over })
     }
 
-    /// A plugin has listed its devices.
+    /// Stores the devices that a plugin has listed.
     pub(crate) fn list(&self, connection: &PluginConnection, listed: ListedDevices) {
         if let Some((count, why)) = &listed.left_out {
-            let text = format!(
-                "its list is not taken as it is: {count} entries are left out, the first since {why}"
-            );
+            let text =
+                format!("its list is invalid in parts: {count} entries are left out, the first since {why}");
             self.record_failure(&connection.resource, Failure::Malformed, &text);
             tracing::warn!(
                 resource = connection.resource,
                 entries = count,
                 first = why,
-                "a plugin's list is not taken as it is"
+                "entries of a plugin's list of devices are invalid and left out"
             );
         }
         self.change(connection, |resource| {
@@ -315,7 +319,7 @@ impl Hosted {
         });
     }
 
-    /// A plugin has not listed anything for a while.
+    /// Marks the devices of a plugin as unhealthy because its first list is late.
     pub(crate) fn set_silent(&self, connection: &PluginConnection) {
         self.count(Failure::Late);
         tracing::warn!(
@@ -328,7 +332,7 @@ impl Hosted {
         });
     }
 
-    /// A connection has ended: its devices are unhealthy until the plugin registers again.
+    /// Ends a connection: its devices are unhealthy until the plugin registers again.
     pub(crate) fn end(&self, connection: &PluginConnection, why: &str) {
         let is_newest = self.change(connection, |resource| {
             (resource.plugin, resource.fault) = (None, Some(Fault::Ended));
@@ -344,26 +348,27 @@ impl Hosted {
         }
     }
 
-    /// Whether a plugin has ever registered this resource.
+    /// Whether a plugin has registered this resource since the daemon started.
     pub(crate) fn has_registered(&self, resource: &str) -> bool {
         self.state().resources.iter().any(|known| known.name == resource)
     }
 
-    /// Whether the plugin of a resource, or the one that it had, wants to be told before a container is made.
+    /// Whether the newest plugin of a resource, connected or not, requires PreStartContainer.
     pub(crate) fn wants_pre_start(&self, resource: &str) -> bool {
         self.state().resources.iter().any(|known| known.name == resource && known.pre_start)
     }
 
-    /// The plugin of a resource, with the vendor's ids of these devices.
+    /// The connected plugin of a resource, with the vendor's ids of these devices.
     ///
     /// # Errors
-    /// `Unavailable` without a plugin; `FailedPrecondition` for a device that it does not list (any more).
+    /// `Unavailable` without a connected plugin; `FailedPrecondition` for a device that it does not list, or
+    /// no longer lists.
     pub(crate) fn plugin(&self, resource: &str, devices: &[String]) -> Result<(Plugin, Vec<String>)> {
         let state = self.state();
         let known = state.resources.iter().find(|known| known.name == resource);
         let away = || {
             Error::unavailable(format!(
-                "the plugin of {resource} is not connected: see whether it runs, and that it registers here"
+                "the plugin of {resource} is not connected: check that it runs, and that it registers here"
             ))
         };
         let plugin = known.and_then(|known| known.plugin.as_ref()).ok_or_else(away)?.plugin.clone();
@@ -380,7 +385,8 @@ impl Hosted {
         Ok((plugin, ids))
     }
 
-    /// Changes what is known by a connection, and tells of it; not if there is a newer one. Says whether it is the newest.
+    /// Applies `change` to the resource of a connection and publishes the groups, unless there is a newer
+    /// connection. Returns whether the connection is the newest.
     fn change(&self, connection: &PluginConnection, change: impl FnOnce(&mut RegisteredResource)) -> bool {
         let mut state = self.state();
         let newest = |known: &&mut RegisteredResource| {
@@ -390,17 +396,17 @@ impl Hosted {
         change(resource);
         let groups: Vec<DeviceGroup> =
             state.resources.iter().filter_map(|resource| self.group(resource)).collect();
-        self.shared.groups.send_if_modified(|told| {
-            let is_new = **told != groups;
+        self.shared.groups.send_if_modified(|current| {
+            let is_new = **current != groups;
             if is_new {
-                *told = Arc::new(groups);
+                *current = Arc::new(groups);
             }
             is_new
         });
         true
     }
 
-    /// The group of a resource's devices, if they were ever listed.
+    /// The group of a resource's devices; `None` if they were never listed.
     fn group(&self, resource: &RegisteredResource) -> Option<DeviceGroup> {
         let mut devices = resource.listed.as_ref()?.devices.clone();
         if let Some(fault) = resource.fault {
@@ -415,13 +421,13 @@ impl Hosted {
     }
 }
 
-/// The group of a resource, without its devices.
+/// The group of a resource, without devices.
 fn group(resource: &str) -> DeviceGroup {
     let (vendor, kind) = resource.split_once('/').unwrap_or((resource, ""));
     DeviceGroup { resource: resource.to_owned(), ..DeviceGroup::new(vendor, kind, GROUP_NAME) }
 }
 
-/// The vendors' ids and ours.
+/// Maps vendors' ids to ours.
 pub(crate) fn by_vendors<'a>(ids: &'a [String], vendors: &'a [String]) -> BTreeMap<&'a str, &'a str> {
     vendors.iter().map(String::as_str).zip(ids.iter().map(String::as_str)).collect()
 }

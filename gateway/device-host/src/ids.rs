@@ -1,20 +1,22 @@
-//! What a vendor's device is called here.
+//! Derives our device ids from vendors' ids.
 //!
-//! An id of ours is in one group alone, has at most 56 of the characters `A-Z a-z 0-9 . _ : -`, and no `::`, behind which the number of a
-//! slot is. A vendor's id that is so, and long enough to be nobody else's, stays as it is: tools that read which devices pods have, as
-//! exporters of metrics, know devices by the ids of vendors. Any other one has a hash of itself and its resource behind it. The same id
-//! of the same resource always makes the same id of ours, whatever else there is.
+//! Each of our ids is in one group only, has at most 56 of the characters `A-Z a-z 0-9 . _ : -`, and contains
+//! no `::`, which separates a device id from the number of a slot. A vendor's id that meets this, and that is
+//! long enough to be globally unique, is kept: tools that read which devices pods have, such as metrics
+//! exporters, know devices by their vendors' ids. To any other id a hash of the id and its resource is
+//! appended. The same id of the same resource always gives the same id of ours, independent of other devices.
 
 use sha2::{Digest as _, Sha256};
 use switchyard_core::device::DEVICE_ID_MAX;
 
-/// An id that is shorter, as `0` or `card1`, may well be that of another vendor's device too. An address on the PCI bus is this long.
+/// A shorter id, such as `0` or `card1`, may be that of another vendor's device too. An address on the PCI
+/// bus has this length.
 const ALONE: usize = 12;
 
-/// The digits of a hash in an id.
+/// The number of digits of the hash in an id.
 const HASH: usize = 12;
 
-/// The id of ours of a device that its vendor's plugin calls so.
+/// Our id of the device that its vendor's plugin calls `vendors`.
 pub(crate) fn id(resource: &str, vendors: &str) -> String {
     if (ALONE..=DEVICE_ID_MAX).contains(&vendors.len()) && vendors == cleaned(vendors) {
         return vendors.to_owned();
@@ -26,7 +28,8 @@ pub(crate) fn id(resource: &str, vendors: &str) -> String {
     format!("{word}-{}", &hash[..HASH])
 }
 
-/// The beginning of a text with nothing in it that an id cannot have, and with a letter or digit at both ends; it may be empty.
+/// The longest prefix of a text without characters that are invalid in an id, and with a letter or digit at
+/// both ends; it may be empty.
 fn cleaned(text: &str) -> String {
     let mut id = String::with_capacity(DEVICE_ID_MAX);
     for c in text.chars().take(DEVICE_ID_MAX) {

@@ -1,4 +1,4 @@
-//! The devices of the node: those that the configuration names, and those of vendors' plugins.
+//! The devices of the node: those of the configured groups, and those of vendors' plugins.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use switchyard_core::device::{DeviceGroup, Inventories, Inventory};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// The groups of vendors' plugins, in the order in which they were first registered. The newest counts.
+/// The groups of vendors' plugins, in the order of their first registration. Only the latest value counts.
 pub type Groups = watch::Receiver<Arc<Vec<DeviceGroup>>>;
 
-/// One inventory of both, and the ids of devices that are left out. An id is in one group alone: of two devices with the same id, which are
-/// the same device by all that is known, the configuration's is there, or that of the resource that was registered first.
+/// Merges both into one inventory, and returns the ids of the devices that are left out. An id is in one
+/// group only: two devices with the same id are assumed to be the same device. The configured one is kept, or
+/// the one of the resource that was registered first.
 #[must_use]
 pub fn merge(hardware: &Inventory, hosted: &[DeviceGroup]) -> (Inventory, Vec<String>) {
     let mut groups = hardware.groups.clone();
@@ -33,10 +34,11 @@ pub fn merge(hardware: &Inventory, hosted: &[DeviceGroup]) -> (Inventory, Vec<St
     (Inventory { groups }, left_out)
 }
 
-/// Keeps one inventory of both up to date until `stop`; `None` until the hardware was looked at. Must be called within a tokio runtime.
+/// Keeps the merged inventory up to date until `stop`; it is `None` until the hardware was scanned. Must be
+/// called within a tokio runtime.
 #[must_use]
 pub fn merged(mut hardware: Inventories, mut hosted: Groups, stop: CancellationToken) -> Inventories {
-    let (told, inventories) = watch::channel::<Option<Arc<Inventory>>>(None);
+    let (sender, inventories) = watch::channel::<Option<Arc<Inventory>>>(None);
     tokio::spawn(stop.run_until_cancelled_owned(async move {
         let mut known = Vec::new();
         loop {
@@ -48,11 +50,11 @@ pub fn merged(mut hardware: Inventories, mut hosted: Groups, stop: CancellationT
                     tracing::warn!(
                         devices = left_out.len(),
                         first = left_out[0],
-                        "devices of vendors' plugins are left out, since another group has devices with the same ids: offer them once"
+                        "devices of vendors' plugins are left out, since another group has devices with the same ids: offer each device in one group only"
                     );
                 }
                 known = left_out;
-                told.send_if_modified(|last| {
+                sender.send_if_modified(|last| {
                     let before = last.clone().unwrap_or_default();
                     let now = inventory.reusing_groups(&before);
                     let is_new = last.is_none() || !now.is_shared_with(&before);
@@ -65,7 +67,7 @@ pub fn merged(mut hardware: Inventories, mut hosted: Groups, stop: CancellationT
             tokio::select! {
                 Ok(()) = hardware.changed() => {}
                 Ok(()) = hosted.changed() => {}
-                // Neither of them changes any more: it stays as it is.
+                // Both senders are gone: the inventory stays as it is.
                 else => return,
             }
         }

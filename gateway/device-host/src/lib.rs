@@ -1,21 +1,25 @@
-//! Hosts device plugins of vendors: it serves them what a kubelet serves, and makes groups of the inventory of what they list.
+//! Hosts vendors' device plugins: it serves them the kubelet's registration API, and adds the devices that
+//! they list to the inventory.
 //!
 //! ```text
 //! plugin ─ Register ─► registration ─ dials back ─► GetDevicePluginOptions, ListAndWatch ─ plugin
 //!                                                          │
-//! hardware ─► inventory::merged ◄─ groups ─ Hosted ◄── from_proto (what was listed)
-//!                    │                         │
-//!                    ▼                         └── Allocate, PreStartContainer, GetPreferredAllocation ─► plugin
+//! hardware ─► inventory::merged ◄─ groups ─ Hosted ◄── from_proto (the listed devices)
+//!                    │                       │
+//!                    ▼                       └─ Allocate, PreStartContainer, GetPreferredAllocation ► plugin
 //!          Gateway::watch_devices          Gateway::provide_devices
 //! ```
 //!
-//! - A *resource* is what a plugin registers, as `nvidia.com/gpu`. It is a group of that vendor, type and resource here.
-//! - A device has an *id* of the vendor's and one of ours, which are the same where the vendor's fits.
+//! - A *resource* is the name that a plugin registers, such as `nvidia.com/gpu`. Its devices form one group
+//!   with that vendor, type and resource.
+//! - A device has its vendor's *id* and our id. They are the same if the vendor's id meets our rules (see
+//!   `ids`).
 //!
 //! Invariants:
-//! - A plugin is known by its connection. What an earlier one of the same resource does, its end included, changes nothing of a later one.
-//! - A plugin that has ended leaves its devices behind as unhealthy ones, for as long as the daemon lives.
-//! - Nothing that a plugin sends is taken that is not bounded and checked, and no call of it is waited for without a deadline.
+//! - A plugin is identified by its connection. Nothing that an earlier plugin of the same resource does, not
+//!   even its end, affects a later one.
+//! - The devices of a plugin that has ended stay, as unhealthy ones, for as long as the daemon lives.
+//! - Everything that a plugin sends is bounded and validated, and every call to it has a timeout.
 
 mod calls;
 mod config;

@@ -1,4 +1,5 @@
-//! Register: a plugin is called back within the call, and its devices are followed from then on.
+//! The Register call: the plugin is called back within the call, and its list of devices is followed from
+//! then on.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,19 +23,21 @@ use crate::from_proto::{self, PluginRegistration};
 use crate::hosted::{Failure, Hosted, Plugin, PluginConnection};
 use crate::status::status;
 
-/// How long a plugin may take until it has told its options, from the beginning of the call; kubelets wait as long.
+/// How long a plugin may take until it has answered GetDevicePluginOptions, from the beginning of the
+/// Register call; kubelets wait as long.
 const DIAL: Duration = Duration::from_secs(10);
 
-/// How long a plugin may take for its first list before its devices are unhealthy.
+/// How long a plugin may take for its first list before its devices are marked unhealthy.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// Between two lists of a plugin. One that sends more waits: each of them goes to all orchestrators.
+/// Minimum pause between two lists of a plugin. Further lists wait in the stream: each list is sent on to all
+/// orchestrators.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The largest list that is read, in bytes; kubelets read as much.
+/// The largest list that is read, in bytes; kubelets have the same limit.
 const LIST_MAX: usize = 4 << 20;
 
-/// How many plugins are called back at a time.
+/// How many plugins are called back at a time; further registrations are refused.
 const DIALS: usize = 16;
 
 /// Serves `v1beta1.Registration`.
@@ -42,9 +45,9 @@ pub(crate) struct Registrar {
     hosted: Hosted,
     directory: PathBuf,
     dials: Semaphore,
-    /// Those who follow plugins.
+    /// The tasks that follow plugins.
     tasks: TaskTracker,
-    /// Ends them.
+    /// Cancelled to end these tasks.
     stop: CancellationToken,
 }
 
@@ -60,7 +63,7 @@ impl Registrar {
         Arc::new(Self { hosted, directory, dials: Semaphore::new(DIALS), tasks, stop })
     }
 
-    /// Registers a plugin. Cancel-safe: the plugin is connected at the very end.
+    /// Registers a plugin. Cancel-safe: the state changes only in the last step, which does not wait.
     async fn admit(&self, request: v1beta1::RegisterRequest) -> Result<String> {
         let deadline = Instant::now() + DIAL;
         let refused = |error: Error| {
@@ -90,15 +93,16 @@ impl Registrar {
         Ok(resource)
     }
 
-    /// Connects to a plugin and asks it what it wants.
+    /// Connects to a plugin and reads its options.
     async fn call_back(&self, endpoint: &str, deadline: Instant) -> Result<Plugin> {
         let stream = directory::connect(&self.directory, endpoint, deadline).await?;
         let asked = async {
             let channel = channel(stream).await?;
             let mut client = DevicePluginClient::new(channel.clone());
-            let options = client.get_device_plugin_options(v1beta1::Empty {}).await.map_err(|status| {
-                Error::unavailable("it fails GetDevicePluginOptions").with_source(status)
-            })?;
+            let options = client
+                .get_device_plugin_options(v1beta1::Empty {})
+                .await
+                .map_err(|status| Error::unavailable("GetDevicePluginOptions failed").with_source(status))?;
             let v1beta1::DevicePluginOptions { pre_start_required, get_preferred_allocation_available } =
                 options.into_inner();
             Ok(Plugin {
@@ -131,7 +135,8 @@ impl Registration for Registrar {
     }
 }
 
-/// A channel over this one connection: a plugin whose connection has ended has to register again.
+/// A channel over this one connection, which does not reconnect: a plugin whose connection has ended has to
+/// register again.
 async fn channel(stream: UnixStream) -> Result<Channel> {
     let mut stream = Some(stream);
     let connect = tower::service_fn(move |_| {
@@ -139,10 +144,10 @@ async fn channel(stream: UnixStream) -> Result<Channel> {
         std::future::ready(stream.ok_or_else(|| std::io::Error::other("the plugin has ended its connection")))
     });
     let channel = Endpoint::from_static("http://localhost").connect_with_connector(connect).await;
-    channel.map_err(|error| Error::unavailable("it does not speak gRPC").with_source(error))
+    channel.map_err(|error| Error::unavailable("the plugin does not speak gRPC").with_source(error))
 }
 
-/// Hands on what a plugin lists, until it ends: says why it has.
+/// Stores each list that a plugin sends until its stream ends; returns why it ended.
 async fn follow(hosted: &Hosted, connection: &PluginConnection, channel: Channel) -> String {
     let mut client = DevicePluginClient::new(channel).max_decoding_message_size(LIST_MAX);
     let first = async {

@@ -1,4 +1,4 @@
-//! What operators are shown: which plugins there are, how they are, and what went wrong last.
+//! The report for operators: the plugins, their states, and their last errors.
 
 use std::time::SystemTime;
 
@@ -6,19 +6,19 @@ use switchyard_core::device::Health;
 
 use crate::hosted::{Failure, Fault, Hosted, RegisteredResource};
 
-/// The most characters of an error that are kept.
+/// The most characters of an error that are stored.
 const TEXT_MAX: usize = 500;
 
-/// The host of plugins, and all plugins that have registered since the daemon began.
+/// The state of the registry, and of all plugins that have registered since the daemon started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Why no plugin can register now; `None` if they can.
+    /// Why no plugin can register at present; `None` if they can.
     pub fault: Option<String>,
-    /// The plugins, one for each resource, in the order in which the resources were registered first.
+    /// The newest plugin of each resource, in the order of the resources' first registration.
     pub plugins: Vec<PluginReport>,
-    /// The registration that was refused last, or whose plugin did not answer.
+    /// The last registration that was refused, or whose plugin did not answer.
     pub refused: Option<LastError>,
-    /// How often something has failed so far, by its word.
+    /// How many failures of each kind were counted, by [`Failure::as_str`](crate::Failure::as_str).
     pub failures: Vec<(&'static str, u64)>,
 }
 
@@ -29,42 +29,42 @@ pub struct PluginReport {
     pub resource: String,
     /// The name of the plugin's socket in the directory.
     pub endpoint: String,
-    /// What it does.
+    /// Its state.
     pub state: PluginState,
-    /// Since when it does so.
+    /// Since when it is in this state.
     pub since: SystemTime,
-    /// How many devices it has listed last.
+    /// How many devices its last list had.
     pub devices: usize,
-    /// How many of them can be given to a task now.
+    /// How many of them can be allocated at present.
     pub healthy: usize,
-    /// What failed last of it, or of an earlier plugin of the resource.
+    /// The last failure of it, or of an earlier plugin of the resource.
     pub last_error: Option<LastError>,
 }
 
-/// What a plugin does.
+/// The state of a plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PluginState {
     /// It is connected.
     Connected,
-    /// It is connected, and has listed no devices for a while.
+    /// It is connected, but its first list is late.
     Silent,
-    /// It has ended.
+    /// Its connection or stream has ended.
     Ended,
 }
 
 /// The last thing that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastError {
-    /// When.
+    /// When it failed.
     pub at: SystemTime,
-    /// What, and why.
+    /// What failed, and why.
     pub text: String,
 }
 
 // === impl Report ===
 
 impl Report {
-    /// How many plugins are in a state.
+    /// The number of plugins in a state.
     #[must_use]
     pub fn count(&self, state: PluginState) -> usize {
         self.plugins.iter().filter(|plugin| plugin.state == state).count()
@@ -74,10 +74,10 @@ impl Report {
 // === impl PluginState ===
 
 impl PluginState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 3] = [Self::Connected, Self::Silent, Self::Ended];
 
-    /// It in one word.
+    /// The state in one word.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl PluginState {
 // === impl LastError ===
 
 impl LastError {
-    /// An error of now. A text that is too long is cut.
+    /// An error that happened just now. A long text is truncated.
     pub(crate) fn now(text: &str) -> Self {
         let text = match text.char_indices().nth(TEXT_MAX) {
             Some((end, _)) => format!("{}…", &text[..end]),
@@ -104,7 +104,7 @@ impl LastError {
 // === impl Hosted ===
 
 impl Hosted {
-    /// Which plugins there are, how they are, and what has failed.
+    /// The current report.
     #[must_use]
     pub fn report(&self) -> Report {
         let state = self.state();
@@ -123,7 +123,7 @@ fn plugin(resource: &RegisteredResource) -> PluginReport {
     let state = match (&resource.plugin, resource.fault) {
         (None, _) => PluginState::Ended,
         (Some(_), Some(Fault::Silent)) => PluginState::Silent,
-        // One that follows another has the fault of that until it lists its devices.
+        // A plugin that follows an ended one has its fault until it lists its devices, but it is connected.
         (Some(_), Some(Fault::Ended) | None) => PluginState::Connected,
     };
     PluginReport {

@@ -1,4 +1,4 @@
-//! Brings the host up: the socket that plugins register at.
+//! Serves the socket at which plugins register.
 
 use std::fmt;
 use std::io;
@@ -21,29 +21,30 @@ use crate::directory;
 use crate::hosted::Hosted;
 use crate::registration::Registrar;
 
-/// How many connections are served at once. A plugin has one for the time of a call.
+/// The most connections that are served at once. A plugin has one for the duration of a call.
 const CONNECTIONS_MAX: usize = 64;
 
-/// How many calls at once on one connection.
+/// The most concurrent calls on one connection.
 const CALLS_MAX: u32 = 16;
 
 /// The largest registration that is read, in bytes.
 const REQUEST_MAX: usize = 64 << 10;
 
-/// Before the directory is tried again after it could not be had, and before a connection is accepted after one could not be.
+/// Pause before the directory is opened again after a failure, and before a connection is accepted after an
+/// accept failed.
 const PAUSE: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long calls in flight may take to end.
+/// How long calls in flight may take to finish.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Puts layers around the services of a socket.
+/// Wraps the services of a socket in layers.
 pub type Observe = Arc<dyn Fn(Routes) -> Routes + Send + Sync>;
 
-/// A connection of a plugin, however it names the server.
+/// A connection of a plugin; the filter accepts any `:authority` that a plugin sends.
 type GrpcConnection = AuthorityFilter<UnixStream, OwnedSemaphorePermit>;
 
-/// Lets plugins register.
+/// The registry that plugins register with.
 pub struct Host {
     hosted: Hosted,
     config: Config,
@@ -53,20 +54,21 @@ pub struct Host {
 // === impl Host ===
 
 impl Host {
-    /// What plugins register and list goes to `hosted`.
+    /// Registered plugins and their devices are stored in `hosted`.
     #[must_use]
     pub fn new(hosted: Hosted, config: Config) -> Self {
         Self { hosted, config, observe: Arc::new(|routes| routes) }
     }
 
-    /// The same with layers around its service.
+    /// Wraps the service in layers.
     #[must_use]
     pub fn observed(self, observe: Observe) -> Self {
         Self { observe, ..self }
     }
 
-    /// Lets plugins register until `stop`, from when the directory can be had on. Then the plugins that are connected are not followed any
-    /// more. Our socket stays, as a kubelet's does: a plugin registers again when the next one is made.
+    /// Accepts registrations, as soon as the directory can be opened, until `stop`. Then the connections to
+    /// plugins are closed. Our socket file stays, as a kubelet's does: plugins register again when the next
+    /// daemon creates it anew.
     pub async fn serve(self, stop: CancellationToken) {
         let Self { hosted, config, observe } = self;
         let Some(listener) = stop.run_until_cancelled(listen(&config, &hosted)).await else { return };
@@ -84,14 +86,17 @@ impl Host {
         };
         tokio::select! {
             end = server => if let Err(error) = end {
-                tracing::error!(%error, "vendors' device plugins cannot register any more");
+                tracing::error!(%error, "the server for vendors' device plugins failed; none can register until the daemon is restarted");
                 followed.set_fault(Some(error.to_string()));
             },
             () = deadline => {}
         }
         tasks.close();
         if timeout(CLOSE, tasks.wait()).await.is_err() {
-            tracing::debug!(left = tasks.len(), "what follows device plugins is cut off");
+            tracing::debug!(
+                left = tasks.len(),
+                "tasks that follow device plugins did not end in time and are aborted"
+            );
         }
     }
 }
@@ -102,9 +107,9 @@ impl fmt::Debug for Host {
     }
 }
 
-/// Listens in the directory, as soon as that can be. Cancel-safe.
+/// Opens the directory and listens in it, with retries until it succeeds. Cancel-safe.
 async fn listen(config: &Config, hosted: &Hosted) -> UnixListener {
-    let mut told = String::new();
+    let mut last_failure = String::new();
     loop {
         match directory::open(&config.directory).await {
             Ok(listener) => {
@@ -113,13 +118,13 @@ async fn listen(config: &Config, hosted: &Hosted) -> UnixListener {
             }
             Err(error) => {
                 let report = error.report();
-                if told != report {
+                if last_failure != report {
                     tracing::error!(
                         error = report,
-                        "vendors' device plugins cannot register, which is tried until they can"
+                        "vendors' device plugins cannot register; retrying until the directory can be opened"
                     );
                     hosted.set_fault(Some(report.clone()));
-                    told = report;
+                    last_failure = report;
                 }
             }
         }
@@ -127,7 +132,7 @@ async fn listen(config: &Config, hosted: &Hosted) -> UnixListener {
     }
 }
 
-/// The connections of a listener, each with one of its places.
+/// The connections of a listener, each with a permit of [`CONNECTIONS_MAX`].
 fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<GrpcConnection>> {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     futures::stream::unfold((listener, places), |(listener, places)| async move {
@@ -135,17 +140,17 @@ fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<GrpcConnect
             match listener.accept().await {
                 Ok((stream, _)) if !directory::is_allowed(&stream) => {
                     tracing::warn!(
-                        "a process that is not root's wanted to register devices, and was refused"
+                        "refused a registration of a device plugin from a process that is not root"
                     );
                 }
                 Ok((stream, _)) => {
-                    // Without a place it is closed: the plugin tries again.
+                    // A connection beyond the limit is closed: the plugin retries.
                     if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
                         return Some((Ok(AuthorityFilter::with_guard(stream, place)), (listener, places)));
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a connection of a device plugin cannot be accepted");
+                    tracing::debug!(%error, "cannot accept a connection of a device plugin");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -1,9 +1,9 @@
-//! The one place that chooses gRPC status codes. Plugins look at none: they print the text.
+//! The one place that chooses gRPC status codes. Plugins ignore the code and print the message.
 
 use switchyard_core::{Error, ErrorKind};
 use tonic::{Code, Status};
 
-/// The status that tells a plugin of `error`.
+/// Converts an error to the status that is sent to a plugin.
 pub(crate) fn status(error: &Error) -> Status {
     Status::new(code(error.kind()), error.status_text())
 }

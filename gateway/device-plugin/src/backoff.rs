@@ -1,32 +1,32 @@
-//! How long to wait before what failed is tried again.
+//! The pause before a failed operation is retried.
 
 use std::time::Duration;
 
-/// Pauses that double up to a bound.
+/// Pauses that double up to a maximum.
 #[derive(Debug, Clone)]
 pub(crate) struct Backoff {
     next: Duration,
 }
 
 impl Backoff {
-    /// The first pause: a kubelet that lost a plugin has forgotten its old connection by then.
+    /// The first pause: by then, a kubelet that lost a plugin has forgotten its old connection.
     pub(crate) const SHORTEST: Duration = Duration::from_millis(200);
 
-    /// The longest pause. A kubelet that starts is seen by its new socket, whatever pause there is.
+    /// The longest pause. A restarted kubelet is noticed by its new socket, whatever the pause.
     const LONGEST: Duration = Duration::from_secs(5);
 
     pub(crate) const fn new() -> Self {
         Self { next: Self::SHORTEST }
     }
 
-    /// The pause before the next attempt.
+    /// The pause before the next attempt. Each call doubles the next one.
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(Self::LONGEST);
         pause
     }
 
-    /// After a success that lasted.
+    /// Starts again with the shortest pause, after a success that lasted.
     pub(crate) const fn reset(&mut self) {
         self.next = Self::SHORTEST;
     }

@@ -1,27 +1,27 @@
-//! Where the kubelet is found.
+//! Configuration: where the kubelet is found.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// The longest path of a unix socket that the kernel takes, without its final NUL.
+/// The longest path of a unix socket that the kernel accepts, without the final NUL.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// The longest name of a socket of ours, in bytes; see `endpoint`.
+/// The longest name of an endpoint's socket, in bytes; see `endpoint`.
 pub(crate) const SOCKET_NAME_MAX: usize = 48;
 
 /// `[devices.kubelet]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Whether groups of devices that have a resource are offered to a kubelet.
+    /// Whether device groups that have a resource name are offered to a kubelet.
     pub enabled: bool,
-    /// The kubelet's directory for device plugins, with its kubelet.sock.
+    /// The kubelet's directory for device plugins, which contains its kubelet.sock.
     pub directory: PathBuf,
-    /// The directory that the kubelet's plugin watcher looks at (`plugins_registry`), to be found there instead of registering; `None` to
-    /// register.
+    /// The directory that the kubelet's plugin watcher watches (`plugins_registry`). If set, sockets are
+    /// created there to be found, instead of registering; `None` to register.
     pub plugin_watcher_directory: Option<PathBuf>,
-    /// The kubelet's socket that tells what its pods have; it is read where it exists.
+    /// The socket of the kubelet's pod resources API; it is read where it exists.
     pub pod_resources_socket: PathBuf,
 }
 
@@ -39,10 +39,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks what the types cannot say.
+    /// Checks the values.
     ///
     /// # Errors
-    /// The key that is wrong, and why.
+    /// The wrong key, and why it is wrong.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let directories = [
             ("directory", Some(&self.directory)),
@@ -62,7 +62,7 @@ impl Config {
         Ok(())
     }
 
-    /// The paths, by their keys.
+    /// The configured paths, with their keys.
     pub fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let always = [
             ("directory", self.directory.as_path()),
@@ -75,7 +75,7 @@ impl Config {
 
 fn too_long(what: &str, length: usize, most: usize) -> String {
     format!(
-        "{what} has {length} bytes, but with {most} at most the kernel takes a socket there: use a shorter one"
+        "{what} has {length} bytes, but the path of a socket there may have {most} at most: use a shorter one"
     )
 }
 

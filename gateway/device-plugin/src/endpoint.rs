@@ -1,7 +1,8 @@
-//! A socket on which a plugin is served: one for each resource, since no call names the resource.
+//! A unix socket on which the plugin of one resource is served: one socket for each resource, since no call
+//! names the resource.
 //!
-//! Each registration has a new one. A kubelet deletes all sockets of its directory when it starts, and one that knows a path from before
-//! may confuse the two.
+//! Each registration has a new socket with a new name. A kubelet deletes all sockets of its directory when it
+//! starts, and a kubelet that knows a path from an earlier registration may confuse the two.
 
 use std::fs;
 use std::io;
@@ -23,25 +24,26 @@ use tonic::transport::Server;
 
 use crate::config::SOCKET_NAME_MAX;
 
-/// What the names of our sockets begin with.
+/// Prefix of the names of our sockets.
 const PREFIX: &str = "switchyard-";
 
-/// How many connections an endpoint serves at once. A kubelet has one, and a second one for a moment.
+/// The most connections that an endpoint serves at once. A kubelet has one, and for a moment a second one.
 const CONNECTIONS_MAX: usize = 16;
 
-/// How many calls at once on one connection; a client waits with more.
+/// The most concurrent calls on one connection; further ones wait in the client.
 const CALLS_MAX: u32 = 256;
 
-/// How long calls may take to end after the endpoint has.
+/// How long calls may take to finish after the endpoint was dropped.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Before the next connection is accepted after one could not be.
+/// Pause before the next connection is accepted after an accept failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection of a kubelet, however it names the server.
+/// A connection of a kubelet; the filter accepts any `:authority` that a kubelet sends.
 type Connection = AuthorityFilter<UnixStream, OwnedSemaphorePermit>;
 
-/// A socket that is served. When it is dropped its file is removed, calls in flight are given a moment, and streams end.
+/// A socket that is served. Dropping it removes its file, gives calls in flight 2 s to finish, and ends
+/// the streams.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     path: PathBuf,
@@ -51,11 +53,11 @@ pub(crate) struct Endpoint {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Makes a socket for a resource in a directory, and serves what `routes` makes. With the endpoint ends `ended`, and with that the
-    /// streams should.
+    /// Creates a socket for a resource in a directory, and serves the routes that `routes` returns. When the
+    /// endpoint is dropped, `ended` is cancelled, and the streams must end with it.
     ///
     /// # Errors
-    /// `Unavailable` if there can be no socket.
+    /// `Unavailable` if the socket cannot be created.
     pub(crate) fn open(
         directory: &Path,
         resource: &str,
@@ -72,7 +74,8 @@ impl Endpoint {
         let endpoint = Self { path: path.clone(), _stop: ended.clone().drop_guard() };
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
         tasks.spawn(async move {
-            // The socket listens, and who connects waits: what others have to send to the kubelet goes first.
+            // The socket listens already, and connections wait in its backlog: other tasks get to send their
+            // calls to the kubelet first.
             tokio::task::yield_now().await;
             let server = Server::builder().max_concurrent_streams(CALLS_MAX).add_routes(routes());
             let server =
@@ -91,12 +94,12 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The socket.
+    /// The path of the socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The socket's name in its directory.
+    /// The name of the socket in its directory.
     pub(crate) fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -106,14 +109,15 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         match fs::remove_file(&self.path) {
             Ok(()) => {}
-            // A kubelet that starts removes it first.
+            // A kubelet that starts removes all sockets first.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => tracing::debug!(socket = %self.path.display(), %error, "cannot remove a socket"),
         }
     }
 }
 
-/// Removes the sockets in a directory that a daemon has left there that was killed. Those that somebody listens on are another's.
+/// Removes the sockets that a killed daemon has left behind in a directory. A socket on which a process
+/// listens belongs to another daemon and is kept.
 pub(crate) async fn remove_stale(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
@@ -129,7 +133,7 @@ pub(crate) async fn remove_stale(directory: &Path) {
     }
 }
 
-/// A name that was not used before, and that tells an operator what it is for.
+/// A name that was not used before, and that names the resource for the operator.
 fn socket_name(resource: &str) -> Result<String> {
     let mut random = [0; 6];
     getrandom::fill(&mut random).map_err(|error| Error::internal("no random numbers").with_source(error))?;
@@ -140,23 +144,23 @@ fn socket_name(resource: &str) -> Result<String> {
     Ok(format!("{PREFIX}{label}{end}"))
 }
 
-/// The connections of a listener, each with one of its places.
+/// The connections of a listener, each with a permit of [`CONNECTIONS_MAX`].
 fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     futures::stream::unfold((listener, places), |(listener, places)| async move {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) if !is_allowed(&stream) => {
-                    tracing::warn!("a process that is not root's called a device plugin, and was refused");
+                    tracing::warn!("refused a connection to a device plugin from a process that is not root");
                 }
                 Ok((stream, _)) => {
-                    // Without a place it is closed: a kubelet needs one.
+                    // A connection beyond the limit is closed: it must not keep a kubelet waiting.
                     if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
                         return Some((Ok(AuthorityFilter::with_guard(stream, place)), (listener, places)));
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a connection to a device plugin cannot be accepted");
+                    tracing::debug!(%error, "cannot accept a connection to a device plugin");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -164,7 +168,7 @@ fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>
     })
 }
 
-/// Whether the caller is root, or runs as we do.
+/// Whether the peer is root, or the user that the daemon runs as.
 fn is_allowed(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }

@@ -1,4 +1,4 @@
-//! From the kubelet's words to the gateway's: which slots are asked for. What is asked for is checked before anything is done.
+//! Converts and checks the kubelet's requests for slots. A whole request is checked before anything is done.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use switchyard_proto::kubelet::device_plugin::v1beta1;
 use crate::listing::{Listing, SLOT_ID_MAX};
 use crate::preference::PreferenceRequest;
 
-/// How many containers may be asked for in one call. Kubelets ask for one.
+/// The most containers in one Allocate call. Kubelets send one.
 pub(crate) const CONTAINERS_MAX: usize = 64;
 
-/// The slots of each container.
+/// The slots that each container of an Allocate call asks for.
 pub(crate) fn allocate(
     resource: &str,
     listing: &Listing,
@@ -32,7 +32,7 @@ pub(crate) fn allocate(
     Ok(containers)
 }
 
-/// The slots of a container that is about to start.
+/// The slots of a container that is about to be started.
 pub(crate) fn pre_start(
     resource: &str,
     listing: &Listing,
@@ -45,7 +45,7 @@ pub(crate) fn pre_start(
     Ok(slots)
 }
 
-/// What a kubelet would know of one container.
+/// Converts the request for a preferred allocation of one container.
 pub(crate) fn preference_request(request: v1beta1::ContainerPreferredAllocationRequest) -> PreferenceRequest {
     let v1beta1::ContainerPreferredAllocationRequest {
         available_device_i_ds,
@@ -59,7 +59,7 @@ pub(crate) fn preference_request(request: v1beta1::ContainerPreferredAllocationR
     }
 }
 
-/// Refuses what is too much, named twice, or no slot of the resource.
+/// Refuses too many slots, no slots, a slot that is named twice, and a slot that the resource does not have.
 fn check(resource: &str, listing: &Listing, containers: &[Vec<String>]) -> Result<()> {
     let count = containers.iter().map(Vec::len).sum::<usize>();
     if count > LEASE_SLOTS_MAX {
@@ -82,7 +82,7 @@ fn check(resource: &str, listing: &Listing, containers: &[Vec<String>]) -> Resul
     Ok(())
 }
 
-/// A text of a stranger, for people; a long one is cut.
+/// An untrusted id, quoted for a message and truncated when long.
 fn quoted(id: &str) -> String {
     match id.char_indices().nth(SLOT_ID_MAX) {
         Some((end, _)) => format!("{:?}…", &id[..end]),

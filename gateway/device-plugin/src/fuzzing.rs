@@ -1,4 +1,4 @@
-//! What holds for any bytes that kubelets send. Called by fuzz targets and tests alone.
+//! Properties that hold for any bytes that a kubelet sends. Called only by fuzz targets and tests.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,15 @@ use crate::{from_proto, pod_resources};
 
 const RESOURCE: &str = "acme.com/tpu";
 
-/// The slots that there are, and the memory nodes they are near.
+/// The slots of the test resource, with their NUMA nodes.
 const SLOTS: [(&str, Option<u32>); 5] =
     [("a::0", Some(0)), ("a::1", Some(0)), ("b::0", Some(1)), ("b::1", Some(1)), ("c", None)];
 
-/// Reads bytes as each of the messages: what is asked for is refused or is there, and what is preferred can be taken.
+/// Decodes the bytes as each of the request messages: a request is refused or names existing slots, and a
+/// preferred allocation is one that the kubelet may take.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn messages(data: &[u8]) {
     let slots = SLOTS.map(|(id, numa_node)| (id, Slot { healthy: true, numa_node }));
     let placement = if data.len().is_multiple_of(2) { SlotPlacement::Packed } else { SlotPlacement::Spread };

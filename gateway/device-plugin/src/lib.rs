@@ -2,22 +2,25 @@
 //!
 //! ```text
 //!                  ┌ directory: inotify on kubelet.sock ─► registration ─ Register ─► kubelet
-//! Frontend::serve ─┼ endpoint: one socket for each resource ◄──────────── ListAndWatch, Allocate, … ─ kubelet
+//! Frontend::serve ─┼ endpoint: one socket for each resource ◄─────────── ListAndWatch, Allocate, … ─ kubelet
 //!                  └ pod_resources: every 10 s ─ List ─► kubelet
 //!         │
-//!         └──► Scope: which devices there are, leases of them
+//!         └──► Scope: the devices and their leases
 //! ```
 //!
-//! - A *resource* is what kubelets call a group of devices, as `acme.com/tpu`. What they call a device is a *slot* here: a device that
-//!   several tasks may share has several.
-//! - A *lease* is a set of slots that is given to one owner. Its token is an annotation of the answer to Allocate, which the kubelet passes
-//!   on with the container, so that CreateContainer of CRI says which lease the container has. Nothing else does.
+//! - A *resource* is the kubelet's name of a group of devices, such as `acme.com/tpu`. What the kubelet calls
+//!   a device is a *slot* here: a device that several tasks may share has several slots.
+//! - A *lease* is a set of slots that is given to one owner. Its token is an annotation in the answer to
+//!   Allocate. The kubelet copies it to the container, so that CreateContainer of CRI knows which lease the
+//!   container has. No other field carries it.
 //!
 //! Invariants:
-//! - An id that a kubelet was told of is told for as long as the daemon lives: a kubelet crashes if an id vanishes while it
-//!   allocates it. What has gone is unhealthy.
-//! - Resources of which a kubelet's pods may have devices are registered with it before all others: it does not wait for any.
-//! - A plugin registers again after every end of its ListAndWatch and every new kubelet.sock, each time on a new socket.
+//! - A slot id that was once sent to a kubelet is sent for as long as the daemon lives: a kubelet crashes if
+//!   an id vanishes while it allocates it. A slot that is gone is listed as unhealthy.
+//! - Resources of which a kubelet's pods may have devices are registered before all others: the kubelet waits
+//!   for none.
+//! - A plugin registers again whenever its ListAndWatch ends and whenever a new kubelet.sock appears, each
+//!   time on a new socket.
 
 mod backoff;
 mod config;

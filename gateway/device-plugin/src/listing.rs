@@ -1,52 +1,53 @@
-//! What a kubelet is told of a resource: pure.
+//! The list of slots that a kubelet is sent for a resource. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use switchyard_core::device::{Device, DeviceGroup, Health, Inventory, SlotPlacement};
 
-/// The longest id of a slot, in bytes, as the protocol says; kubelets take longer ones.
+/// The longest slot id, in bytes, by the protocol; kubelets accept longer ones.
 pub(crate) const SLOT_ID_MAX: usize = 63;
 
-/// The most bytes that a kubelet takes in one message, with room for the message's own header.
+/// The largest message that a kubelet accepts, in bytes, less room for the message's own header.
 const MESSAGE_MAX: usize = (4 << 20) - 1024;
 
-/// What a slot takes in a message besides its id, at most: health, topology, and the lengths of all these.
+/// What a slot takes in a message besides its id, at most: health, topology, and the lengths of all these
+/// fields.
 const SLOT_BYTES: usize = 40;
 
 /// The most resources that are offered at a time: each has a socket of its own.
 pub(crate) const RESOURCES_MAX: usize = 256;
 
-/// A slot as a kubelet is told of it.
+/// A slot as it is sent to a kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     /// Whether the kubelet may give it to a pod.
     pub(crate) healthy: bool,
-    /// The memory node that it is next to.
+    /// The NUMA node that the slot's device is next to.
     pub(crate) numa_node: Option<u32>,
 }
 
-/// The groups of a resource.
+/// The device groups of a resource.
 pub(crate) type Groups = Vec<Arc<DeviceGroup>>;
 
-/// The slots of a resource that there are now.
+/// The slots that a resource has at present.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Offer<'a> {
     pub(crate) slots: BTreeMap<&'a str, Slot>,
     pub(crate) placement: SlotPlacement,
 }
 
-/// All slots of a resource that a kubelet was ever told of.
+/// All slots of a resource that were ever sent to a kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Listing {
-    /// Ids are shared from one listing to the next.
+    /// Ids are shared between consecutive listings.
     slots: BTreeMap<Arc<str>, Slot>,
     placement: SlotPlacement,
-    /// What the message takes, at most.
+    /// The size of the message, at most.
     bytes: usize,
 }
 
-/// The resources of an inventory, each with its groups.
+/// The resources of an inventory, each with its device groups.
 pub(crate) fn resources(inventory: &Inventory) -> BTreeMap<&str, Groups> {
     let mut resources: BTreeMap<&str, Groups> = BTreeMap::new();
     for group in inventory.groups.iter().filter(|group| !group.resource.is_empty()) {
@@ -75,7 +76,8 @@ impl<'a> Offer<'a> {
 // === impl Listing ===
 
 impl Listing {
-    /// The listing after this offer, and the ids for which it has no place. What is not offered any more stays, unhealthy.
+    /// The listing after this offer, and the ids that do not fit into it. Slots that are no longer offered
+    /// stay, unhealthy.
     pub(crate) fn after(&self, offer: &Offer<'_>) -> (Self, Vec<String>) {
         let mut next = self.clone();
         next.placement = offer.placement;

@@ -1,4 +1,4 @@
-//! What a kubelet asks of the plugin of one resource.
+//! The device plugin service of one resource, as a kubelet calls it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,13 +20,15 @@ use crate::status::status;
 use crate::streams::Streams;
 use crate::{from_proto, to_proto};
 
-/// How long a lease may take. A kubelet does nothing else meanwhile, and has no deadline of its own.
+/// Timeout of a lease. The kubelet handles no other pod meanwhile, and sets no deadline of its own.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// How long a start waits for the predecessor's end. A kubelet waits 30 s, and tries again later.
+/// How long PreStartContainer waits until the previous container with these slots has exited. A kubelet waits
+/// 30 s, and retries later.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// Between two messages of a stream. A kubelet writes a file for each, and takes the newest for the whole truth.
+/// Pause between two messages of a stream. A kubelet writes a file for each message, and treats the newest as
+/// the complete state.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves `v1beta1.DevicePlugin` for one resource, on one endpoint.
@@ -35,7 +37,7 @@ pub(crate) struct DevicePlugin {
     pub(crate) scope: Scope,
     pub(crate) listing: watch::Receiver<Arc<Listing>>,
     pub(crate) streams: Streams,
-    /// Ends the streams, and what waits.
+    /// Cancelled with the endpoint; it ends the streams and the waiting calls.
     pub(crate) ended: CancellationToken,
 }
 
@@ -44,19 +46,19 @@ type Answers = Pin<Box<dyn Stream<Item = Result<v1beta1::ListAndWatchResponse, S
 // === impl DevicePlugin ===
 
 impl DevicePlugin {
-    /// All slots at once, and again when something of them is another.
+    /// Sends all slots at once, and again whenever one of them changes.
     fn list(&self) -> impl Stream<Item = Result<v1beta1::ListAndWatchResponse, Status>> + Send + use<> {
         let mut listing = self.listing.clone();
         listing.mark_changed();
         let start = (listing, self.ended.clone(), self.streams.open(), None);
         stream::unfold(start, |(mut listing, ended, open, pause)| async move {
             let next = async {
-                // The next message is asked for when the one before was taken.
+                // The stream is polled for the next message when the previous one was taken.
                 if let Some(pause) = pause {
                     open.mark_listed();
                     tokio::time::sleep(pause).await;
                 }
-                // Nobody looks any more: it stays as it is.
+                // The inventory is no longer updated: the last state stays valid.
                 if listing.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -75,13 +77,12 @@ impl DevicePlugin {
         let containers = from_proto::allocate(&self.resource, &self.listing(), request)?;
         let mut container_responses = Vec::with_capacity(containers.len());
         for slots in containers {
-            // What was given to an earlier container of the call stays with this owner, and is given up when no container comes for it.
+            // If leasing for a later container of the call fails, the leases of the earlier ones stay with
+            // this owner; they are ended when no container is created with them.
             let lease = match timeout(LEASE, self.scope.lease(&slots)).await {
                 Ok(lease) => lease?,
                 Err(_) => {
-                    return Err(Error::deadline(format!(
-                        "writing down who has it took longer than {LEASE:?}"
-                    )));
+                    return Err(Error::deadline(format!("recording the lease took longer than {LEASE:?}")));
                 }
             };
             container_responses.push(to_proto::allocated(lease)?);
@@ -89,7 +90,8 @@ impl DevicePlugin {
         Ok(v1beta1::AllocateResponse { container_responses })
     }
 
-    /// The slots to take: those that the provider of the resource prefers, or else those that do best by what is known of them here.
+    /// The slots to take: those that the provider of the resource prefers, or, if it has no preference, the
+    /// best choice by the listing.
     async fn preferred(&self, listing: &Listing, question: &PreferenceRequest) -> Vec<String> {
         let PreferenceRequest { available, required: must, size } = question;
         match self.scope.prefer(&self.resource, available, must, *size).await {

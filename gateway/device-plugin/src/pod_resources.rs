@@ -1,4 +1,5 @@
-//! Reads what the kubelet says its pods have, where it says so: a lease that no pod has, and that no container came for, has ended.
+//! Polls the kubelet's pod resources API, where its socket exists: a lease whose slots no pod has, and for
+//! which no container was created, is ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,26 +18,28 @@ use tonic::Status;
 use crate::listing::SLOT_ID_MAX;
 use crate::registration;
 
-/// Between two lists.
+/// Pause between two List calls.
 pub(crate) const PAUSE: Duration = Duration::from_secs(10);
 
-/// How long one may take.
+/// Timeout of a List call.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The largest list that is read, in bytes; kubelets themselves say so.
+/// The largest answer that is read, in bytes; the kubelet's own clients use the same limit.
 const MESSAGE_MAX: usize = 16 << 20;
 
-/// In so many lists, one after the other, a lease may be that no container came for: pulling its image takes that long.
+/// A lease may be without a container in this many consecutive lists before a warning is logged: pulling its
+/// image takes that long.
 const LONG_UNUSED_LISTS: u32 = 60;
 
-/// How long leases have been in the kubelet's lists that no container came for.
+/// In how many consecutive lists of the kubelet each lease without a container has appeared.
 #[derive(Debug, Default)]
 struct UnusedLeases {
     lists: BTreeMap<LeaseToken, u32>,
     warned: bool,
 }
 
-/// Hands over the slots that the kubelet's pods have, for as long as it is polled. `resources` are those that are offered.
+/// Reports the slots that the kubelet's pods have to the gateway, for as long as the future is polled.
+/// `resources` are the resources that are offered.
 pub(crate) async fn follow(
     socket: PathBuf,
     resources: watch::Receiver<BTreeSet<String>>,
@@ -45,7 +48,7 @@ pub(crate) async fn follow(
 ) {
     let mut rounds = interval(pause);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = false;
+    let mut warned = false;
     let mut unused = UnusedLeases::default();
     loop {
         rounds.tick().await;
@@ -54,25 +57,25 @@ pub(crate) async fn follow(
         }
         match timeout(LIMIT, list(&socket)).await {
             Ok(Ok(list)) => {
-                told = false;
+                warned = false;
                 let listed = slots(list, &resources.borrow());
                 scope.reconcile_listed(&listed).await;
                 if unused.after(scope.unused(&listed)) {
                     tracing::warn!(
-                        "a pod has devices, and no container was made with them here: if this lasts, the kubelet's container runtime is not this daemon (its containerRuntimeEndpoint), which then does not learn which devices are in use"
+                        "a pod has devices, but no container was created with them here: if this lasts, the kubelet uses another container runtime than this daemon (see its containerRuntimeEndpoint), and this daemon does not learn which devices are in use"
                     );
                 }
             }
-            Ok(Err(status)) => warn_once(&mut told, &socket, status.message()),
-            Err(_) => warn_once(&mut told, &socket, "no answer in time"),
+            Ok(Err(status)) => warn_once(&mut warned, &socket, status.message()),
+            Err(_) => warn_once(&mut warned, &socket, "no answer in time"),
         }
     }
 }
 
-// === impl Unused ===
+// === impl UnusedLeases ===
 
 impl UnusedLeases {
-    /// Takes the leases that no container came for by the newest list; whether that ought to be told.
+    /// Counts the leases without a container in the newest list; returns whether a warning is due.
     fn after(&mut self, now: BTreeSet<LeaseToken>) -> bool {
         let before = std::mem::take(&mut self.lists);
         self.lists = now
@@ -84,12 +87,12 @@ impl UnusedLeases {
     }
 }
 
-/// The processors that the kubelet behind this socket has given to single containers and pods.
+/// The CPUs that the kubelet behind this socket has assigned exclusively to containers and pods.
 ///
 /// # Errors
 /// `Unavailable` if the kubelet does not answer in time, or with an error.
 pub async fn exclusive_cpus(socket: &Path) -> Result<CpuSet> {
-    let what = || format!("ask the kubelet at {} for the processors of its pods", socket.display());
+    let what = || format!("ask the kubelet at {} for the exclusive CPUs of its pods", socket.display());
     let answer = timeout(LIMIT, list(socket)).await.map_err(|_| Error::unavailable(what()))?;
     answer.map(cpus).map_err(|status| Error::unavailable(what()).with_source(status))
 }
@@ -100,13 +103,13 @@ async fn list(socket: &Path) -> std::result::Result<v1::ListPodResourcesResponse
     Ok(client.list(v1::ListPodResourcesRequest {}).await?.into_inner())
 }
 
-fn warn_once(told: &mut bool, socket: &Path, error: &str) {
-    if !std::mem::replace(told, true) {
-        tracing::warn!(socket = %socket.display(), error, "the kubelet does not say which devices its pods have: what it allocates for pods that never start is free only when another owner asks for it");
+fn warn_once(warned: &mut bool, socket: &Path, error: &str) {
+    if !std::mem::replace(warned, true) {
+        tracing::warn!(socket = %socket.display(), error, "cannot read from the kubelet which devices its pods have: devices that it allocates for pods that never start are freed only when another owner asks for them");
     }
 }
 
-/// The processors that a list names.
+/// The CPUs that a list names.
 fn cpus(list: v1::ListPodResourcesResponse) -> CpuSet {
     let v1::ListPodResourcesResponse { pod_resources } = list;
     let of_pods = pod_resources.into_iter().flat_map(|pod| {
@@ -137,8 +140,8 @@ mod tests {
             assert!(!unused.after([token(1), token(2)].into()));
         }
         assert!(!unused.after([token(3)].into()), "containers came for both");
-        let told = (0..3 * LONG_UNUSED_LISTS).filter(|_| unused.after([token(3)].into())).count();
-        assert_eq!(told, 1);
+        let warned = (0..3 * LONG_UNUSED_LISTS).filter(|_| unused.after([token(3)].into())).count();
+        assert_eq!(warned, 1);
     }
 
     #[test]

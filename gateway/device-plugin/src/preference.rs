@@ -1,10 +1,11 @@
-//! Which slots to take where several would do: pure, and never an error, since a kubelet rejects the pod over one.
+//! Chooses slots where several would do. Pure, and it never fails, since a kubelet rejects the pod if
+//! GetPreferredAllocation fails.
 //!
-//! 1. What must be included is, as far as it is available.
-//! 2. All slots come from one memory node, if one has enough: the one that what must be included is on, else the one where the choice
-//!    is best. Otherwise as few memory nodes as possible.
-//! 3. Within a memory node it is `packed` (devices of which slots are in use already come first) or `spread` (those of which the
-//!    fewest are in use).
+//! 1. Required slots are included, as far as they are available.
+//! 2. All slots come from one NUMA node, if one has enough: the node of the required slots, else the node
+//!    where the choice is best. Otherwise from as few NUMA nodes as possible.
+//! 3. Within a NUMA node, `packed` prefers devices that have slots in use already, and `spread` prefers the
+//!    devices with the fewest slots in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,33 +16,33 @@ use crate::listing::Listing;
 /// What a kubelet asks for one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PreferenceRequest {
-    /// The ids of the slots that it may take.
+    /// The slots that may be chosen.
     pub(crate) available: BTreeSet<String>,
-    /// Those of them that it has to take.
+    /// The available slots that must be chosen.
     pub(crate) required: BTreeSet<String>,
-    /// How many it needs.
+    /// How many slots the container needs.
     pub(crate) size: usize,
 }
 
-/// A device of which slots are free.
+/// A device that has free slots.
 #[derive(Debug, Clone)]
 struct DeviceSlots<'a> {
     /// How many of its slots are in use, or chosen.
     used: usize,
-    /// Its free slots, the next one last.
+    /// Its free slots; the last one is chosen next.
     free: Vec<&'a str>,
 }
 
-/// The free slots near one memory node, by device.
+/// The free slots near one NUMA node, by device.
 type SlotsByDevice<'a> = BTreeMap<&'a str, DeviceSlots<'a>>;
 
-/// A choice within a memory node, and how good it is: less is better.
+/// A choice within a NUMA node, and its cost: lower is better.
 struct Choice<'a> {
     cost: usize,
     slots: Vec<&'a str>,
 }
 
-/// The slots to take, in ascending order: as many as asked for if there are so many.
+/// The slots to take, in ascending order: as many as asked for, or all if there are fewer.
 pub(crate) fn prefer(listing: &Listing, question: &PreferenceRequest) -> Vec<String> {
     let PreferenceRequest { available, required: must, size } = question;
     let mut chosen: BTreeSet<&str> =
@@ -67,7 +68,7 @@ fn node_of(listing: &Listing, id: &str) -> Option<u32> {
     listing.slots().get(id).and_then(|slot| slot.numa_node)
 }
 
-/// The slots that can be chosen from, by memory node and device.
+/// The free slots, by NUMA node and device.
 fn free<'a>(
     listing: &Listing,
     available: &'a BTreeSet<String>,
@@ -79,7 +80,7 @@ fn free<'a>(
         *used.entry(device_of(id)).or_default() += usize::from(in_use);
     }
     let mut nodes: BTreeMap<Option<u32>, SlotsByDevice<'a>> = BTreeMap::new();
-    // The last id first, so that the first one is chosen first.
+    // In descending order, so that the lowest id is popped first.
     for id in available.iter().rev().filter(|id| !chosen.contains(id.as_str())) {
         let device = device_of(id);
         let near = nodes.entry(node_of(listing, id)).or_default();
@@ -92,7 +93,7 @@ fn free<'a>(
     nodes
 }
 
-/// The memory node to choose from next, if any is left.
+/// The NUMA node to choose from next, if any is left.
 fn best(
     nodes: &BTreeMap<Option<u32>, SlotsByDevice<'_>>,
     wanted: &BTreeMap<Option<u32>, usize>,
@@ -104,7 +105,8 @@ fn best(
         let beside = wanted.get(node).copied().unwrap_or_default();
         let enough = free >= left;
         let cost = if enough { choose(near.clone(), left, placement).cost } else { 0 };
-        // A node that has enough: as little of it is left as possible, or as much. Else the one that gives the most.
+        // Among the nodes with enough slots, the one that has the fewest (packed) or the most (spread) left
+        // afterwards; if none has enough, the one that gives the most.
         let rest = match (enough, placement) {
             (true, SlotPlacement::Packed) => free,
             (true, SlotPlacement::Spread) | (false, _) => usize::MAX - free,
@@ -114,9 +116,9 @@ fn best(
     nodes.iter().map(key).min().map(|(.., node)| node)
 }
 
-/// So many slots near one memory node, or all there are.
+/// Chooses `count` slots near one NUMA node, or all if there are fewer.
 fn choose(mut near: SlotsByDevice<'_>, count: usize, placement: SlotPlacement) -> Choice<'_> {
-    // In the order in which they are taken.
+    // Devices are taken in ascending order of rank.
     let rank = |device, part: &DeviceSlots<'_>| match placement {
         SlotPlacement::Packed => (usize::MAX - part.used, device),
         SlotPlacement::Spread => (part.used, device),
@@ -129,7 +131,7 @@ fn choose(mut near: SlotsByDevice<'_>, count: usize, placement: SlotPlacement) -
         && let Some(slot) = part.free.pop()
     {
         choice.cost += match placement {
-            // Devices that were not in use before.
+            // The number of devices that were not in use before.
             SlotPlacement::Packed => usize::from(part.used == 0),
             SlotPlacement::Spread => part.used,
         };

@@ -1,13 +1,13 @@
-//! Registers a resource with the kubelet, again after each end.
+//! Registers a resource with the kubelet, and again whenever the registration ends.
 //!
 //! ```text
-//! kubelet.sock is there ─► its turn ─► new endpoint ─► Register ─► ListAndWatch is open ──► it ends ─┐
-//!        ▲                                                │ refused                                  │
-//!        └──────────── a pause, or another kubelet.sock ◄─┴──────────────────────────────────────────┘
+//! kubelet.sock exists ─► wait_turn ─► new endpoint ─► Register ─► ListAndWatch opens ─► it ends ─┐
+//!        ▲                                                │ refused                              │
+//!        └──────── backoff, or a new kubelet.sock ◄───────┴──────────────────────────────────────┘
 //! ```
 //!
-//! The old endpoint goes before the new one is made: kubelets up to 1.36 confuse two streams of one resource, and lose the new one when
-//! the old one ends.
+//! The old endpoint is closed before the new one is created: kubelets up to 1.36 confuse two streams of one
+//! resource, and lose the new one when the old one ends.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,25 +39,27 @@ use crate::serve::Shared;
 use crate::streams::Streams;
 use crate::to_proto;
 
-/// How long a socket that has just been made may not listen yet.
+/// How long a newly created kubelet.sock may refuse connections because the kubelet does not listen on it
+/// yet.
 const NOT_YET: Duration = Duration::from_secs(1);
 
-/// Between two attempts to connect to such a one.
+/// Pause between two attempts to connect to a socket that does not listen yet.
 const ATTEMPT: Duration = Duration::from_millis(1);
 
-/// How long a kubelet may take for Register: within it, it connects to the endpoint, for which it takes up to 10 s.
+/// Timeout of the Register call. Within the call the kubelet connects to the endpoint, for which it takes up
+/// to 10 s.
 const REGISTER: Duration = Duration::from_secs(15);
 
-/// How long a kubelet may take from there to ListAndWatch.
+/// How long a kubelet may take from the answer to Register to its ListAndWatch call.
 const LIST: Duration = Duration::from_secs(10);
 
-/// A registration that has lasted so long was a good one.
+/// A registration that has lasted at least this long resets the backoff.
 const LASTING: Duration = Duration::from_secs(10);
 
-/// Between two looks whether a socket is still there that a kubelet is to find.
+/// Pause between two checks that the socket in the plugin watcher's directory still exists.
 const POLL: Duration = Duration::from_secs(1);
 
-/// The most characters of a kubelet's text that are logged.
+/// The most characters of an error text from the kubelet that are logged.
 const TEXT_MAX: usize = 500;
 
 /// A resource that is offered to the kubelet.
@@ -68,12 +70,13 @@ pub(crate) struct Resource {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What the kubelet's plugin watcher asks on a socket that it has found.
+/// Answers the kubelet's plugin watcher on a socket that it has found.
 struct WatcherRegistration {
     resource: Arc<str>,
 }
 
-/// A channel to the kubelet that has made this socket. It is connected when it is first used, and again after the connection has ended.
+/// A channel to the kubelet that has created this socket. It connects on first use, and again after the
+/// connection has ended.
 pub(crate) fn channel(kubelet: PathBuf) -> Channel {
     let settled = Instant::now() + NOT_YET;
     let connect = tower::service_fn(move |_| {
@@ -83,7 +86,7 @@ pub(crate) fn channel(kubelet: PathBuf) -> Channel {
     Dialer::from_static("http://localhost").connect_with_connector_lazy(connect)
 }
 
-/// Connects to a socket, which until `settled` may not listen yet. Cancel-safe.
+/// Connects to a socket; until `settled`, a refused connection is retried. Cancel-safe.
 async fn connect(path: &Path, settled: Instant) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(path).await {
@@ -101,16 +104,16 @@ impl Resource {
     /// Registers the resource with each kubelet, for as long as it is polled.
     pub(crate) async fn register(self, mut kubelets: Kubelets) {
         let mut backoff = Backoff::new();
-        let mut told = String::new();
+        let mut last_failure = String::new();
         loop {
-            // The sender lives as long as we do.
+            // The sender lives as long as the frontend, so waiting fails only when the frontend ends.
             let Ok(Some(kubelet)) = kubelets.wait_for(Option::is_some).await.map(|kubelet| kubelet.clone())
             else {
                 return;
             };
             let replaced = replaced(kubelets.clone(), kubelet.generation);
             let attended = async {
-                // A kubelet whose socket was deleted may live, but nobody registers with it.
+                // A kubelet whose socket was deleted may still run, but it cannot be registered with.
                 while kubelets.borrow().is_some() {
                     kubelet.urgent.wait_turn(&self.name).await;
                     let began = Instant::now();
@@ -119,7 +122,7 @@ impl Resource {
                     if began.elapsed() >= LASTING {
                         backoff.reset();
                     }
-                    self.log_end(&end, &mut told);
+                    self.log_end(&end, &mut last_failure);
                     sleep(backoff.pause()).await;
                 }
             };
@@ -159,22 +162,24 @@ impl Resource {
         Ok(())
     }
 
-    /// Has the kubelet's plugin watcher find the resource in a directory, for as long as it is polled.
+    /// Offers the resource to the kubelet's plugin watcher in `directory`, for as long as the future is
+    /// polled.
     pub(crate) async fn serve_plugin_watcher(self, directory: &Path) {
         let mut backoff = Backoff::new();
-        let mut told = String::new();
+        let mut last_failure = String::new();
         loop {
             let began = Instant::now();
             let end = self.serve_in(directory).await;
             if began.elapsed() >= LASTING {
                 backoff.reset();
             }
-            self.log_end(&end, &mut told);
+            self.log_end(&end, &mut last_failure);
             sleep(backoff.pause()).await;
         }
     }
 
-    /// Makes a socket to be found, and returns when it has gone, or when the kubelet has ended its stream.
+    /// Creates a socket for the plugin watcher, and returns when the socket is gone, or when the kubelet has
+    /// ended its stream.
     async fn serve_in(&self, directory: &Path) -> Result<()> {
         let found = RegistrationServer::new(WatcherRegistration { resource: Arc::clone(&self.name) });
         let (endpoint, streams) = self.open(directory, |routes| routes.add_service(found))?;
@@ -196,7 +201,7 @@ impl Resource {
         Ok(())
     }
 
-    /// A new endpoint with the plugin, and what else `add` serves there.
+    /// A new endpoint that serves the plugin, and the services that `add` adds.
     fn open(
         &self,
         directory: &Path,
@@ -217,25 +222,25 @@ impl Resource {
         Ok((endpoint, streams))
     }
 
-    /// Logs the end of a registration; the same failure once.
-    fn log_end(&self, end: &Result<()>, told: &mut String) {
+    /// Logs the end of a registration. A failure with the same text as the last one is not logged again.
+    fn log_end(&self, end: &Result<()>, last_failure: &mut String) {
         match end {
             Ok(()) => {
-                told.clear();
-                tracing::info!(resource = %self.name, "the kubelet has ended its connection; the resource is offered anew");
+                last_failure.clear();
+                tracing::info!(resource = %self.name, "the kubelet has ended its connection; the resource is registered again");
             }
             Err(error) => {
                 let report = error.report();
-                if *told != report {
-                    tracing::warn!(resource = %self.name, error = report, "a resource is not offered to the kubelet, which is tried until it is");
-                    *told = report;
+                if *last_failure != report {
+                    tracing::warn!(resource = %self.name, error = report, "cannot offer a resource to the kubelet; retrying until it succeeds");
+                    *last_failure = report;
                 }
             }
         }
     }
 }
 
-/// Returns once there is a newer kubelet.
+/// Returns once there is a newer kubelet than `generation`.
 async fn replaced(mut kubelets: Kubelets, generation: u64) {
     let is_newer = |now: &Option<Kubelet>| now.as_ref().is_some_and(|now| now.generation != generation);
     if kubelets.wait_for(is_newer).await.is_err() {
@@ -247,7 +252,7 @@ fn cut(text: &str) -> String {
     text.chars().take(TEXT_MAX).collect()
 }
 
-// === impl Found ===
+// === impl WatcherRegistration ===
 
 #[tonic::async_trait]
 impl watcher::registration_server::Registration for WatcherRegistration {
@@ -258,7 +263,7 @@ impl watcher::registration_server::Registration for WatcherRegistration {
         Ok(Response::new(watcher::PluginInfo {
             r#type: "DevicePlugin".to_owned(),
             name: self.resource.to_string(),
-            // This socket.
+            // An empty endpoint means this socket.
             endpoint: String::new(),
             supported_versions: vec![to_proto::VERSION.to_owned()],
         }))
@@ -270,7 +275,7 @@ impl watcher::registration_server::Registration for WatcherRegistration {
     ) -> Result<Response<watcher::RegistrationStatusResponse>, Status> {
         let watcher::RegistrationStatus { plugin_registered, error } = request.into_inner();
         if !plugin_registered {
-            tracing::warn!(resource = %self.resource, error = cut(&error), "the kubelet does not take a resource that it has found");
+            tracing::warn!(resource = %self.resource, error = cut(&error), "the kubelet's plugin watcher found a resource but did not register it");
         }
         Ok(Response::new(watcher::RegistrationStatusResponse {}))
     }

@@ -1,9 +1,10 @@
-//! The one place that chooses gRPC status codes. Kubelets look at none: they print the text, in the status of the pod.
+//! The one place that chooses gRPC status codes. Kubelets ignore the code and print the message in the status
+//! of the pod.
 
 use switchyard_core::{Error, ErrorKind};
 use tonic::{Code, Status};
 
-/// The status that tells a kubelet of `error`.
+/// Converts an error to the status that is sent to the kubelet.
 pub(crate) fn status(error: &Error) -> Status {
     Status::new(code(error.kind()), error.status_text())
 }

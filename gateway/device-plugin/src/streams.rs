@@ -1,24 +1,25 @@
-//! The streams of ListAndWatch: whether a kubelet has one, whether it was told the devices, and when it ends.
+//! Tracks the ListAndWatch streams of an endpoint: whether one was opened, whether the devices were sent on
+//! one, and whether all have ended.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The streams of one endpoint. Clones are the same.
+/// The streams of one endpoint. Clones share the state.
 #[derive(Debug, Clone)]
 pub(crate) struct Streams(Arc<watch::Sender<Counts>>);
 
-/// A stream that is open, until it is dropped.
+/// Counts a stream as open until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenStream(Streams);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
-    /// Opened since the endpoint was made.
+    /// How many were opened since the endpoint was created.
     opened: u64,
-    /// Open now.
+    /// How many are open.
     open: u64,
-    /// All devices were told on one of them.
+    /// Whether all devices were sent on one of them.
     listed: bool,
 }
 
@@ -29,7 +30,7 @@ impl Streams {
         Self(Arc::new(watch::Sender::new(Counts::default())))
     }
 
-    /// A further stream.
+    /// Counts a further stream.
     pub(crate) fn open(&self) -> OpenStream {
         self.0.send_modify(|counts| {
             counts.opened += 1;
@@ -38,31 +39,31 @@ impl Streams {
         OpenStream(self.clone())
     }
 
-    /// Returns once there has been one. Cancel-safe.
+    /// Returns once a stream was opened. Cancel-safe.
     pub(crate) async fn wait_opened(&self) {
         self.wait_until(|counts| counts.opened > 0).await;
     }
 
-    /// Returns once the devices were told on one, or there was one that has ended. Cancel-safe.
+    /// Returns once the devices were sent on a stream, or all opened streams have ended. Cancel-safe.
     pub(crate) async fn wait_listed(&self) {
         self.wait_until(|counts| counts.listed || (counts.opened > 0 && counts.open == 0)).await;
     }
 
-    /// Returns once none is open. Cancel-safe.
+    /// Returns once no stream is open. Cancel-safe.
     pub(crate) async fn wait_ended(&self) {
         self.wait_until(|counts| counts.open == 0).await;
     }
 
     async fn wait_until(&self, condition: impl FnMut(&Counts) -> bool) {
-        // The sender lives as long as we do.
+        // `self` holds the sender, so waiting cannot fail.
         let _ = self.0.subscribe().wait_for(condition).await;
     }
 }
 
-// === impl Open ===
+// === impl OpenStream ===
 
 impl OpenStream {
-    /// The first message was taken to be sent. Idempotent.
+    /// Notes that the transport has taken the first message. Idempotent.
     pub(crate) fn mark_listed(&self) {
         self.0.0.send_if_modified(|counts| !std::mem::replace(&mut counts.listed, true));
     }

@@ -1,4 +1,4 @@
-//! From the gateway's words to the kubelet's.
+//! Converts the gateway's types to the kubelet's messages.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use switchyard_proto::kubelet::device_plugin::v1beta1;
 
 use crate::listing::{Listing, Slot};
 
-/// The version of the protocol that is spoken.
+/// The version of the device plugin API that is spoken.
 pub(crate) const VERSION: &str = "v1beta1";
 
-/// What the key of the annotation begins with that tells CreateContainer which lease a container has; the token follows.
+/// Prefix of the annotation key that tells CreateContainer which lease a container has; the lease token
+/// follows.
 const ANNOTATION: &str = "devices.switchyard.io/";
 
-/// What a plugin wants of the kubelet.
+/// The options of the plugin: which optional calls the kubelet has to make.
 pub(crate) const fn options() -> v1beta1::DevicePluginOptions {
     v1beta1::DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true }
 }
@@ -35,7 +36,7 @@ pub(crate) fn list(listing: &Listing) -> v1beta1::ListAndWatchResponse {
     v1beta1::ListAndWatchResponse { devices: listing.slots().iter().map(device).collect() }
 }
 
-/// What a container gets.
+/// The answer to Allocate for one container: what a lease gives it.
 pub(crate) fn allocated(leased: Leased) -> Result<v1beta1::ContainerAllocateResponse> {
     let Leased { token, reservation: Reservation { env, nodes, mounts, cdi } } = leased;
     let node = |DeviceNode { host_path, container_path, permissions }: DeviceNode| v1beta1::DeviceSpec {
@@ -52,7 +53,7 @@ pub(crate) fn allocated(leased: Leased) -> Result<v1beta1::ContainerAllocateResp
     })
 }
 
-/// A mount. How it propagates, and what else it has, a kubelet cannot be told.
+/// Converts a mount. The message has no fields for its propagation and its other options; these are dropped.
 fn mount(mount: Mount) -> Result<v1beta1::Mount> {
     let Mount {
         destination,
@@ -68,8 +69,10 @@ fn mount(mount: Mount) -> Result<v1beta1::Mount> {
         MountSource::Host { path, missing: _ } => path,
         MountSource::Beneath { root, path } => root.join(path),
         MountSource::Image { .. } | MountSource::Volume { .. } | MountSource::Tmpfs { .. } => {
-            let text =
-                format!("a kubelet cannot mount at {} what is no path of the host", destination.display());
+            let text = format!(
+                "a kubelet cannot mount anything but a path of the host at {}",
+                destination.display()
+            );
             return Err(Error::unimplemented(text));
         }
     };

@@ -1,10 +1,11 @@
 //! The order in which resources are registered with a kubelet that has just started.
 //!
-//! A kubelet admits the pods that it knows within milliseconds after it has created its socket. It rejects a pod whose containers have
-//! ended if a resource of the pod is not registered by then; kubelets before 1.27 reject pods with running containers as well. A kubelet
-//! serves registrations concurrently, so that each registration delays all others. Resources are therefore registered in three groups:
-//! those with a device that waits for a task, those whose devices all have a running task, and those that no task has. A group begins
-//! when the group before it is registered.
+//! A kubelet admits the pods that it knows within milliseconds after it has created its socket. It rejects a
+//! pod whose containers have ended if a resource of the pod is not registered by then; kubelets before 1.27
+//! reject pods with running containers as well. A kubelet serves registrations concurrently, so that each
+//! registration delays all others. Resources are therefore registered in three groups: those with a device
+//! that waits for a task, those whose devices all have a running task, and those that no task has. A group
+//! begins when the group before it is registered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +15,9 @@ use switchyard_core::gateway::ResourceUse;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// The longest time for which more urgent registrations delay the others, counted from when the kubelet was seen. A registration takes
-/// some milliseconds: a kubelet that needs longer than this for one is busy with something else, or is faulty.
+/// The longest time for which more urgent registrations delay the others, counted from when the kubelet was
+/// seen. A registration takes some milliseconds: a kubelet that needs longer than this for one is busy with
+/// something else, or is faulty.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The resources in use that one kubelet has not been registered with yet. Clones share their state.
@@ -33,7 +35,8 @@ impl Urgent {
         Self { pending: Arc::new(watch::Sender::new(in_use)), until: Instant::now() + PATIENCE }
     }
 
-    /// Returns when a resource may be registered: when no resource of a more urgent group is pending. Cancel-safe.
+    /// Returns when a resource may be registered: when no resource of a more urgent group is pending.
+    /// Cancel-safe.
     pub(crate) async fn wait_turn(&self, resource: &str) {
         let mut pending = self.pending.subscribe();
         let may_go = |pending: &BTreeMap<String, ResourceUse>| {

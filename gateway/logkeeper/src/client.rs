@@ -1,4 +1,4 @@
-//! The daemon's side of the control socket: typed calls over a few kept connections.
+//! The client of the control socket, for the daemon: typed calls over a few cached connections.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,30 +19,32 @@ use crate::protocol::{
 };
 use crate::wire;
 
-/// How long a call may take, if not said otherwise; a finish gets its draining time on top.
+/// The default timeout of a call. For a finish, its drain time is added.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long calls wait for a keeper that does not listen: one that was killed is back in a moment.
+/// How long calls wait for a logkeeper that does not listen: one that was killed is restarted within moments.
 pub(crate) const RESTART: Duration = Duration::from_secs(5);
 
-/// Between two looks whether it listens again.
+/// Pause between two attempts to connect while the logkeeper does not listen.
 pub(crate) const RESTART_POLL: Duration = Duration::from_millis(20);
 
-/// How many calls run at once; more wait for their turn, and their deadline runs meanwhile.
+/// How many calls run at once. Further calls wait for a permit, and the wait counts towards their timeout.
 const CALLS: usize = 8;
 
-/// A client of one keeper.
+/// A client of one logkeeper.
 ///
-/// Connections are made when needed and again after the keeper was restarted. A call whose connection breaks is
-/// made again on a new one, which is safe because every request it makes may be repeated. While nobody listens calls
-/// wait, but all together no longer than a restart may take. All calls are cancel-safe for the client: a dropped call closes its connection, though the keeper may still carry it out.
+/// Connections are made when needed, and again after the logkeeper was restarted. A call whose connection
+/// breaks is repeated on a new one, which is safe because every request that the client sends is idempotent.
+/// While the logkeeper does not listen, calls wait, but all together no longer than a restart may take. All
+/// calls are cancel-safe for the client: dropping a call closes its connection, though the logkeeper may
+/// still carry it out.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
     limit: Duration,
     calls: Semaphore,
     idle: Mutex<Vec<BufReader<UnixStream>>>,
-    /// Since when nobody listens.
+    /// Since when the logkeeper does not listen.
     absent: Mutex<Option<Instant>>,
 }
 
@@ -54,7 +56,7 @@ impl Client {
         Self::with_limit(socket, DEFAULT_LIMIT)
     }
 
-    /// A client whose calls take no longer than `limit`, drain time of a finish apart.
+    /// A client whose calls take no longer than `limit`, not counting the drain time of a finish.
     pub fn with_limit(socket: impl Into<PathBuf>, limit: Duration) -> Self {
         Self {
             socket: socket.into(),
@@ -71,59 +73,65 @@ impl Client {
         &self.socket
     }
 
-    /// Asks who answers: protocol version and process id, over a new connection.
+    /// Reads the logkeeper's protocol version and process id, over a new connection.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Deadline`], or [`Error::Refused`] if the keeper speaks another version.
+    /// [`Error::Unavailable`], [`Error::Deadline`], or [`Error::Refused`] if the logkeeper speaks another
+    /// version.
     pub async fn hello(&self) -> Result<Welcome, Error> {
         let connect = async { self.connect().await.map(|(_, welcome)| welcome) };
         let limited = timeout(self.limit, connect).await;
         limited.map_err(|_elapsed| Error::Deadline { op: "hello", limit: self.limit })?
     }
 
-    /// Starts to log a container. The FIFOs must exist, and the call must return before the container is created, so
-    /// that nothing waits for a reader. Idempotent.
+    /// Starts to log a container. The FIFOs must exist. The call must return before the container is created,
+    /// so that no writer waits for a reader. Idempotent.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `Conflict` for other parameters, `Busy` while it is being finished, `InvalidArgument`, `Io`.
-    /// And as [`Client::hello`].
+    /// [`Error::Refused`]: `Conflict` if the id is open with other parameters, `Busy` while it is being
+    /// finished, `InvalidArgument`, `Io`. Also those of [`Client::hello`].
     pub async fn open(&self, spec: &LogSpec) -> Result<(), Error> {
         self.call("open", &Request::Open(spec.clone()), self.limit).await.map(|Done {}| ())
     }
 
-    /// Creates the log file anew after it was renamed; CRI v1 `ReopenContainerLog`. Idempotent.
+    /// Creates the log file again after it was renamed; CRI v1 `ReopenContainerLog`. Idempotent.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `NotFound`, `Io` (the old file stays in use). And as [`Client::hello`].
+    /// [`Error::Refused`]: `NotFound`, `Io` (the old file stays in use). Also those of [`Client::hello`].
     pub async fn reopen(&self, id: &str) -> Result<(), Error> {
         self.call("reopen", &Request::Reopen { id: id.into() }, self.limit).await.map(|Done {}| ())
     }
 
-    /// Logs what a container has left and forgets it. Idempotent: zeros if the id is not known.
+    /// Logs the remaining output of a container and forgets the container. Idempotent: returns zeros if the
+    /// id is unknown.
     ///
-    /// With zero `drain` what is in the FIFOs now is the end; else the end is when all writers have closed them, or
-    /// `drain` (at most [`MAX_DRAIN_MS`]) is over. After containerd has deleted the task all writers have closed.
+    /// With a zero `drain`, the output ends with what the FIFOs contain now; otherwise it ends when all
+    /// writers have closed them, or when `drain` (at most [`MAX_DRAIN_MS`]) is over. After containerd has
+    /// deleted the task, all writers have closed them.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `Io`, `Busy`. And as [`Client::hello`].
+    /// [`Error::Refused`]: `Io`, `Busy`. Also those of [`Client::hello`].
     pub async fn finish(&self, id: &str, drain: Duration) -> Result<Finished, Error> {
         let drain_ms = u64::try_from(drain.as_millis()).unwrap_or(u64::MAX).min(MAX_DRAIN_MS);
         let limit = self.limit + Duration::from_millis(drain_ms);
         self.call("finish", &Request::Finish { id: id.into(), drain_ms }, limit).await
     }
 
-    /// Attaches to one output stream of a container: what it writes from now on. What this gives survives restarts of the keeper.
+    /// Attaches to one output stream of a container, from now on. The returned stream survives restarts of
+    /// the logkeeper.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `NotFound`, `InvalidArgument` (it has no such stream, or the keeper cannot do this), `Busy` when too many
-    /// are attached. And as [`Client::hello`].
+    /// [`Error::Refused`]: `NotFound`, `InvalidArgument` (the container has no such stream, or the logkeeper
+    /// does not support attaching), `Busy` when too many clients are attached. Also those of
+    /// [`Client::hello`].
     pub async fn attach(&self, id: &str, stream: Stream) -> Result<LiveOutput, Error> {
         let attached =
             timeout(self.limit, LiveOutput::open(self.socket.clone(), id.to_owned(), stream)).await;
         attached.map_err(|_elapsed| Error::Deadline { op: "attach", limit: self.limit })?
     }
 
-    /// Lists all containers in the order of their ids; those that come or go meanwhile may be missed.
+    /// Lists all containers in the order of their ids; containers that are opened or finished meanwhile may
+    /// be missing.
     ///
     /// # Errors
     /// As [`Client::hello`].
@@ -140,7 +148,7 @@ impl Client {
         }
     }
 
-    /// Asks for the sums over all containers.
+    /// Reads the sums over all containers.
     ///
     /// # Errors
     /// As [`Client::hello`].
@@ -148,7 +156,7 @@ impl Client {
         self.call("stats", &Request::Stats, self.limit).await
     }
 
-    /// Ends the keeper; containers stay known to the next one.
+    /// Ends the logkeeper; the next one recovers the containers.
     ///
     /// # Errors
     /// As [`Client::hello`].
@@ -174,7 +182,7 @@ impl Client {
         }
     }
 
-    /// Sends a line and reads one; a connection is kept only after both went well.
+    /// Sends a line and reads one; the connection is reused only if both succeeded.
     async fn exchange(&self, line: &[u8]) -> Result<Vec<u8>, Error> {
         let idle = self.idle().pop();
         if let Some(mut connection) = idle {
@@ -182,7 +190,7 @@ impl Client {
                 self.idle().push(connection);
                 return Ok(reply);
             }
-            // The keeper has been restarted, so the other idle connections are broken too.
+            // The logkeeper was restarted, so the other idle connections are broken too.
             self.idle().clear();
         }
         loop {
@@ -206,7 +214,7 @@ impl Client {
         }
     }
 
-    /// Whether a keeper that does not listen may only be in the middle of a restart.
+    /// Whether a logkeeper that does not listen may still be restarting.
     fn may_return(&self) -> bool {
         self.absent().get_or_insert_with(Instant::now).elapsed() < RESTART
     }
@@ -228,7 +236,7 @@ impl Client {
     }
 }
 
-/// Connects and says hello.
+/// Connects and sends Hello.
 pub(crate) async fn greet(socket: &Path) -> Result<(BufReader<UnixStream>, Welcome), Error> {
     let unavailable = |source| Error::Unavailable { socket: socket.to_owned(), source };
     let encoding = |source| Error::Encoding { op: "hello", source };

@@ -1,17 +1,17 @@
-//! Times as RFC 3339 text with nine decimals, in UTC, with the calendar part computed once per second.
+//! Formats times as RFC 3339 text with nine decimals, in UTC; the calendar part is computed once per second.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long a time stamp is, in bytes; always the same, so that lines can be taken apart by column.
+/// The length of a timestamp, in bytes. It is constant, so that log lines can be split by column.
 pub const STAMP_LEN: usize = 30;
 
-/// Where the nanoseconds stand.
+/// The bytes of a timestamp that contain the nanoseconds.
 pub(crate) const FRACTION: std::ops::Range<usize> = 20..29;
 
-/// A time as it stands in a log line, `2016-10-06T00:17:09.669794202Z`.
+/// A timestamp in a log line, `2016-10-06T00:17:09.669794202Z`.
 pub type Stamp = [u8; STAMP_LEN];
 
-/// Formats times for log lines and remembers the last second's text.
+/// Formats times for log lines, and caches the text of the last second.
 #[derive(Debug)]
 pub(crate) struct Clock {
     second: Option<u64>,
@@ -25,12 +25,12 @@ impl Clock {
         Self { second: None, text: *b"0000-00-00T00:00:00.000000000Z" }
     }
 
-    /// The wall clock's time since 1970; zero if the clock stands before that.
+    /// The wall clock's time since 1970; zero if the clock is set to an earlier time.
     pub(crate) fn now() -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
-    /// Formats a time since 1970; right for the years to 9999.
+    /// Formats a time since 1970; correct up to the year 9999.
     pub(crate) fn format(&mut self, time: Duration) -> &Stamp {
         if self.second != Some(time.as_secs()) {
             self.set_second(time.as_secs());
@@ -56,7 +56,7 @@ impl Clock {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01, by counting in eras of 400 years that start in March.
+/// Converts days since 1970-01-01 to year, month and day, by eras of 400 years that start in March.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468; // days from 0000-03-01 to 1970-01-01
     let era = shifted / 146_097;
@@ -69,7 +69,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Writes `value` in decimal over all of `place`, padded with zeros.
+/// Writes `value` in decimal into all of `place`, padded with zeros.
 fn digits(place: &mut [u8], mut value: u64) {
     for slot in place.iter_mut().rev() {
         *slot = b'0' + u8::try_from(value % 10).expect("a decimal digit fits a byte");

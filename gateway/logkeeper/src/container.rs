@@ -1,5 +1,6 @@
-//! The task of one container: it waits on both FIFOs and on its commands, and is the only one to touch its files. It runs on the
-//! thread of the file system that has its log ([`crate::lane`]).
+//! The task of one container: it polls both FIFOs and its command channel, and is the only one to touch the
+//! container's files. It runs on the thread of the file system that has the container's log
+//! ([`crate::fs_thread`]).
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,16 +19,16 @@ use crate::journal::{BATCH, Journal, Received};
 use crate::protocol::{Counters, LogSpec};
 use crate::state_dir::StateDir;
 
-/// After so many batches in a row a stream lets other tasks run.
+/// After this many consecutive batches of one stream, other tasks run.
 const BATCHES_PER_TURN: u32 = 4;
 
-/// A FIFO that held so much is about to make its writer wait, and is enlarged.
+/// A FIFO that held this many bytes is enlarged, because its writer is about to block.
 const FULL: usize = BATCH / 2;
 
-/// How much is still taken out of a FIFO when the time to drain it is over: what a full one holds.
+/// How many bytes are still read from a FIFO when the drain time is over: the capacity of a full one.
 const LAST_DRAIN: usize = 1024 * 1024;
 
-/// What the containers of one keeper share.
+/// What the containers of one logkeeper share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) state: StateDir,
@@ -64,18 +65,18 @@ pub(crate) struct Container {
     finishing: Option<Finishing>,
 }
 
-/// A finish that is under way.
+/// A finish in progress.
 #[derive(Debug)]
 struct Finishing {
     deadline: Instant,
     waiting: Vec<oneshot::Sender<io::Result<Counters>>>,
 }
 
-/// Why a container's loop woke up.
+/// The event that woke up a container's loop.
 enum Wake {
     Command(Option<Command>),
     Ready(Stream, io::Result<()>),
-    /// The last client that was attached to a stream has gone.
+    /// The last client that was attached to a stream has disconnected.
     Unfollowed(Stream),
     Deadline,
 }
@@ -83,20 +84,20 @@ enum Wake {
 // === impl Container ===
 
 impl Container {
-    /// Opens a new container and makes it known; on an error nothing is left in the state directory.
+    /// Opens a new container and writes its entry; on an error nothing remains in the state directory.
     pub(crate) fn open(
         spec: &LogSpec,
         shared: &Arc<Shared>,
-        lane: &Arc<FsThread>,
+        fs_thread: &Arc<FsThread>,
         counters: Arc<Mutex<Counters>>,
     ) -> io::Result<Self> {
-        let _call = lane.call();
+        let _call = fs_thread.call();
         let fifos = open_fifos(spec)?;
         reach(Step::FifosOpened);
         let made = Journal::create(&shared.state.paths(&spec.id), spec)
             .and_then(|journal| shared.state.write(spec).map(|()| journal));
         match made {
-            Ok(journal) => Ok(Self::new(spec, fifos, journal, shared, lane, counters)),
+            Ok(journal) => Ok(Self::new(spec, fifos, journal, shared, fs_thread, counters)),
             Err(error) => {
                 shared.state.remove(&spec.id)?;
                 Err(error)
@@ -104,34 +105,35 @@ impl Container {
         }
     }
 
-    /// Takes up a known container. Without any of its FIFOs it is logged to its end and forgotten, and `None` comes.
+    /// Recovers a container of an earlier logkeeper. If none of its FIFOs exists, its spooled output is
+    /// logged, it is forgotten, and `None` is returned.
     pub(crate) fn recover(
         spec: &LogSpec,
         shared: &Arc<Shared>,
-        lane: &Arc<FsThread>,
+        fs_thread: &Arc<FsThread>,
         counters: Arc<Mutex<Counters>>,
     ) -> io::Result<Option<Self>> {
-        let _call = lane.call();
+        let _call = fs_thread.call();
         let paths = shared.state.paths(&spec.id);
-        let mut journal = Journal::recover(&paths, spec, &mut lock(&lane.scratch))?;
+        let mut journal = Journal::recover(&paths, spec, &mut lock(&fs_thread.scratch))?;
         let mut fifos = [None, None];
         for (fifo, path) in fifos.iter_mut().zip([&spec.stdout, &spec.stderr]) {
             let Some(path) = path else { continue };
             match Fifo::open(path) {
                 Ok(opened) => *fifo = Some(opened),
                 Err(error) => {
-                    tracing::warn!(id = spec.id, fifo = %path.display(), %error, "cannot take up a FIFO");
+                    tracing::warn!(id = spec.id, fifo = %path.display(), %error, "cannot recover a FIFO");
                 }
             }
         }
         if fifos.iter().all(Option::is_none) {
             tracing::warn!(id = spec.id, "all FIFOs of the container are gone; it is finished");
-            journal.finish(&mut lock(&lane.scratch));
+            journal.finish(&mut lock(&fs_thread.scratch));
             shared.state.remove(&spec.id)?;
             return Ok(None);
         }
         reach(Step::LogTakenUp);
-        Ok(Some(Self::new(spec, fifos, journal, shared, lane, counters)))
+        Ok(Some(Self::new(spec, fifos, journal, shared, fs_thread, counters)))
     }
 
     fn new(
@@ -139,26 +141,26 @@ impl Container {
         fifos: [Option<Fifo>; 2],
         journal: Journal,
         shared: &Arc<Shared>,
-        lane: &Arc<FsThread>,
+        fs_thread: &Arc<FsThread>,
         counters: Arc<Mutex<Counters>>,
     ) -> Self {
         let shared = Arc::clone(shared);
-        let lane = Arc::clone(lane);
+        let fs_thread = Arc::clone(fs_thread);
         let container =
-            Self { id: spec.id.clone(), fifos, journal, counters, shared, fs_thread: lane, finishing: None };
+            Self { id: spec.id.clone(), fifos, journal, counters, shared, fs_thread, finishing: None };
         container.publish();
         container
     }
 
-    /// Logs until the container is finished, or until the command channel closes, which leaves it to be taken up
-    /// by a later keeper.
+    /// Logs until the container is finished, or until the command channel closes; in the latter case a later
+    /// logkeeper recovers the container.
     pub(crate) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         loop {
             match self.wake(&mut commands).await {
                 Wake::Command(None) => return,
                 Wake::Command(Some(Command::Started(done))) => drop(done.send(())),
                 Wake::Command(Some(Command::Attach { stream, from, place, done })) => {
-                    // Whoever asked may have gone.
+                    // The receiver may be gone.
                     drop(done.send(self.journal.follow(stream, from, &self.fs_thread, place)));
                 }
                 Wake::Unfollowed(stream) => self.journal.release_unfollowed(stream),
@@ -169,7 +171,7 @@ impl Container {
                         self.journal.reopen(&mut lock(&self.fs_thread.scratch))
                     };
                     self.publish();
-                    // Whoever asked may have gone.
+                    // The receiver may be gone.
                     drop(done.send(result));
                 }
                 Wake::Command(Some(Command::Finish { drain, done })) => self.begin_finish(drain, done),
@@ -194,7 +196,7 @@ impl Container {
                 None => std::future::pending().await,
             }
         };
-        // The order is by chance each time, so that neither stream and no command can be starved.
+        // `select!` polls in random order, so that neither stream and no command is starved.
         tokio::select! {
             command = commands.recv() => Wake::Command(command),
             result = ready(Stream::Stdout) => Wake::Ready(Stream::Stdout, result),
@@ -204,7 +206,7 @@ impl Container {
         }
     }
 
-    /// Takes some batches from a stream that is ready.
+    /// Reads some batches from a stream that is ready.
     async fn receive(&mut self, stream: Stream) {
         for _ in 0..BATCHES_PER_TURN {
             let Some(fifo) = &mut self.fifos[stream.index()] else { return };
@@ -234,9 +236,9 @@ impl Container {
         tokio::task::yield_now().await;
     }
 
-    /// Stops reading a FIFO that cannot be read; reading it again and again would only burn time.
+    /// Stops reading a FIFO that cannot be read; retries would only burn CPU time.
     fn stop_reading(&mut self, stream: Stream, error: &io::Error) {
-        tracing::error!(id = self.id, stream = stream.as_str(), %error, "cannot read a FIFO; it is given up");
+        tracing::error!(id = self.id, stream = stream.as_str(), %error, "cannot read a FIFO; its output is no longer logged");
         self.fifos[stream.index()] = None;
     }
 
@@ -259,12 +261,12 @@ impl Container {
         reach(Step::EndAwaited);
     }
 
-    /// Takes what the FIFOs hold now and lets go of them.
+    /// Reads what the FIFOs contain now, and closes them.
     fn drain_rest(&mut self) {
         for stream in Stream::ALL {
             let Some(fifo) = self.fifos[stream.index()].take() else { continue };
             let mut taken = 0;
-            // A writer that never pauses must not keep a finish from ending.
+            // A writer that never pauses must not prevent the finish from ending.
             while taken < LAST_DRAIN {
                 let received = {
                     let _call = self.fs_thread.call();
@@ -283,10 +285,10 @@ impl Container {
     }
 
     fn end(mut self, commands: &mut mpsc::Receiver<Command>) {
-        let lane = Arc::clone(&self.fs_thread);
-        // The log is closed within it too, which some file systems take for the moment to write.
-        let _call = lane.call();
-        self.journal.finish(&mut lock(&lane.scratch));
+        let fs_thread = Arc::clone(&self.fs_thread);
+        // The log is closed within the call too, because some file systems write only on close.
+        let _call = fs_thread.call();
+        self.journal.finish(&mut lock(&fs_thread.scratch));
         reach(Step::LogFinished);
         self.publish();
         let removed = self.shared.state.remove(&self.id).map_err(|error| (error.kind(), error.to_string()));
@@ -297,7 +299,7 @@ impl Container {
         while let Ok(command) = commands.try_recv() {
             match command {
                 Command::Reopen(done) => drop(done.send(Err(io::ErrorKind::NotFound.into()))),
-                // Dropped unanswered, it tells that the container is not open any more.
+                // Dropping the sender tells the caller that the container is no longer open.
                 Command::Attach { .. } | Command::Started(_) => {}
                 Command::Finish { done, .. } => waiting.push(done),
             }
@@ -313,7 +315,7 @@ impl Container {
     }
 }
 
-/// Locks a mutex whose value is whole between any two statements, so that a panic elsewhere does not matter.
+/// Locks a mutex, also after a panic: its value is consistent between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The errors of the keeper and of its client.
+//! The errors of the logkeeper and of its client.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::protocol::Fault;
 
-/// Why the keeper ended, or a call to it failed.
+/// Why the logkeeper ended, or why a call to it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file operation of the keeper failed.
+    /// A file operation of the logkeeper failed.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried, as a verb.
+        /// The operation, as a verb.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -20,33 +20,33 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// Another keeper works on the same state directory.
+    /// Another logkeeper uses the same state directory.
     #[error("state directory {} is in use by another logkeeper; stop it or use another directory", .0.display())]
     StateInUse(PathBuf),
     /// Another process answers on the control socket.
     #[error("control socket {} is served by another process; stop it or use another socket", .0.display())]
     SocketInUse(PathBuf),
-    /// The state directory's file system lacks what crash safety needs.
+    /// The state directory's file system lacks operations that crash safety needs.
     #[error("state directory {} is on a file system without splice and hole punching; put it on tmpfs", path.display())]
     UnfitStateDir {
         /// The state directory.
         path: PathBuf,
-        /// What the probe got.
+        /// The error of the probe.
         #[source]
         source: io::Error,
     },
-    /// The process cannot listen to its signals, or has no runtime.
+    /// The process cannot handle its signals, or cannot build a runtime.
     #[error("cannot set up the logkeeper process")]
     Process(#[source] io::Error),
-    /// The keeper refused a request or failed to carry it out.
+    /// The logkeeper refused a request, or failed to carry it out.
     #[error("logkeeper refused {op}: {fault}")]
     Refused {
         /// The request's name.
         op: &'static str,
-        /// Kind and message, from the keeper.
+        /// Kind and message, from the logkeeper.
         fault: Fault,
     },
-    /// No keeper answers on the socket, or it closed the connection twice.
+    /// No logkeeper answers on the socket, or it closed the connection twice.
     #[error("logkeeper on {} is not available", socket.display())]
     Unavailable {
         /// The control socket.
@@ -55,7 +55,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The keeper did not answer in time; the request may or may not have been carried out.
+    /// The logkeeper did not answer in time; the request may or may not have been carried out.
     #[error("logkeeper did not answer {op} within {limit:?}")]
     Deadline {
         /// The request's name.
@@ -63,8 +63,8 @@ pub enum Error {
         /// How long the call waited.
         limit: Duration,
     },
-    /// A request or reply cannot be encoded or understood.
-    #[error("{op} cannot be expressed in the logkeeper protocol")]
+    /// A request or reply cannot be encoded or decoded.
+    #[error("cannot encode or decode {op} in the logkeeper protocol")]
     Encoding {
         /// The request's name.
         op: &'static str,

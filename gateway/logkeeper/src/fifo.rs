@@ -11,24 +11,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tokio::net::unix::pipe::Receiver;
 
-/// How large a busy FIFO is made, in bytes, while the budget lasts.
+/// The size of a busy FIFO, in bytes, while the budget lasts.
 const LARGE: usize = 1024 * 1024;
 
-/// Where the kernel says how many pages of pipe buffers one user may have.
+/// The kernel's soft limit on the pages of all pipe buffers of a user.
 const SOFT_LIMIT: &str = "/proc/sys/fs/pipe-user-pages-soft";
 
-/// How much pipe space the keeper may use beyond the default.
+/// How much pipe buffer space the logkeeper may use beyond the default.
 ///
-/// Pipe buffers are counted per user, and a user above the soft limit gets pipes of two pages from then on, which
-/// would slow down every container that runs as this user. So the keeper takes a quarter of the limit at most.
+/// Pipe buffers are counted per user, and a user above the soft limit gets pipes of two pages from then on,
+/// which would slow down every container that runs as this user. So the logkeeper uses a quarter of the
+/// limit at most.
 #[derive(Debug)]
 pub(crate) struct PipeBudget {
     left: AtomicUsize,
 }
 
-/// An open FIFO, ready to be waited on.
+/// An open FIFO that is registered with the runtime.
 ///
-/// It is opened for writing too: opening never blocks, and there is no end of file while a writer comes and goes.
+/// It is opened for writing too, so that opening never blocks, and so that there is no end of file between
+/// two writers.
 #[derive(Debug)]
 pub(crate) struct Fifo {
     path: PathBuf,
@@ -38,7 +40,7 @@ pub(crate) struct Fifo {
     refused: bool,
 }
 
-/// A large FIFO's share of the budget, given back when it is dropped.
+/// A large FIFO's share of the budget, which is returned when this is dropped.
 #[derive(Debug)]
 struct Loan(Arc<PipeBudget>);
 
@@ -47,7 +49,7 @@ struct Loan(Arc<PipeBudget>);
 impl PipeBudget {
     pub(crate) fn from_system() -> Arc<Self> {
         let pages = std::fs::read_to_string(SOFT_LIMIT).ok().and_then(|text| text.trim().parse().ok());
-        // No limit is said as 0, and no answer is treated with the kernel's default.
+        // 0 means no limit; then, and if it cannot be read, the kernel's default is assumed.
         let pages = pages.filter(|pages: &usize| *pages > 0).unwrap_or(16 * 1024);
         Arc::new(Self { left: AtomicUsize::new(pages / 4 * 4096) })
     }
@@ -80,8 +82,7 @@ impl Fifo {
         Ok(Self { path: path.into(), receiver, loan: None, refused: false })
     }
 
-    /// Enlarges the FIFO, if the budget and the kernel allow: for one that has been seen full. The same again changes
-    /// nothing.
+    /// Enlarges the FIFO, because it was full; if the budget and the kernel allow it. Idempotent.
     pub(crate) fn enlarge(&mut self, budget: &Arc<PipeBudget>) {
         if self.loan.is_some() || self.refused {
             return;
@@ -97,9 +98,10 @@ impl Fifo {
         }
     }
 
-    /// Gives up the writing side, so that the end shows once all other writers have closed.
+    /// Closes the write end, so that a read returns the end of file once all other writers have closed.
     ///
-    /// Keeps the FIFO as it is if its name is gone; then only emptiness can be seen.
+    /// If the FIFO can no longer be opened by its path, the write end stays open, and there is no end of
+    /// file.
     pub(crate) fn close_writer(self) -> io::Result<Self> {
         let Self { path, receiver, loan, refused } = self;
         // The second descriptor is open before the first is closed, or the FIFO would lose its content.
@@ -112,16 +114,16 @@ impl Fifo {
         }
     }
 
-    /// Waits until there may be something to receive. Cancel-safe.
+    /// Waits until the FIFO may have data. Cancel-safe.
     ///
-    /// Readiness is edge-triggered, which is sound only because [`Fifo::try_receive`] is called until all there is has
-    /// been taken out, an unfinished line too: the kernel raises no edge for a writer that fills a FIFO which was not
-    /// empty and then sleeps.
+    /// Readiness is edge-triggered. This is correct only because [`Fifo::try_receive`] is called until the
+    /// FIFO is empty, including unfinished lines: the kernel raises no edge for a writer that fills a FIFO
+    /// which is not empty, and then sleeps.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         self.receiver.readable().await
     }
 
-    /// Calls `receive` if the FIFO is ready, which it no longer is once that gives `WouldBlock`.
+    /// Calls `receive` if the FIFO is ready; if that returns `WouldBlock`, the readiness is cleared.
     pub(crate) fn try_receive<T>(
         &self,
         receive: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
@@ -130,7 +132,7 @@ impl Fifo {
     }
 }
 
-// === impl AsFd for Fifo ===
+// === impl Fifo ===
 
 impl AsFd for Fifo {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -138,7 +140,7 @@ impl AsFd for Fifo {
     }
 }
 
-/// Opens a FIFO for reading, and for writing too if so told, without waiting for anyone.
+/// Opens a FIFO for reading, and with `write` also for writing, without blocking.
 pub(crate) fn open(path: &Path, write: bool) -> io::Result<File> {
     let file =
         OpenOptions::new().read(true).write(write).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;

@@ -1,12 +1,13 @@
-//! Clients that read a container's output along: each reads the spool at its own pace, and nobody waits for any of them.
+//! Attached clients: each reads a container's output from the spool at its own pace, and nothing waits for
+//! any of them.
 //!
-//! While a stream is followed, the last [`WINDOW`] bytes of it stay in its spool after they are logged, however many clients there
-//! are. A client that falls further behind misses what it has not read and goes on with what came last: neither the container
-//! nor the log waits, and the log has it all. Cutting such a client off instead would end the standard input of a container that
-//! has it once.
+//! While a stream is followed, its last [`WINDOW`] bytes stay in the spool after they are logged, however
+//! many clients there are. A client that falls further behind misses what it has not read, and continues with
+//! the most recent output: neither the container nor the log waits, and the log is complete. Disconnecting
+//! such a client instead would end the standard input of a container with `stdin_once`.
 //!
-//! A client is served on the thread of the container, and no task waits between looking how far it may read and reading: what is being
-//! read is not given back meanwhile.
+//! A client is served on the thread of its container. Its task does not yield between checking how far it may
+//! read and reading, so the range that is being read is not released meanwhile.
 
 use std::fs::File;
 use std::io;
@@ -25,26 +26,28 @@ use tokio::time::timeout;
 use crate::fs_thread::FsThread;
 use crate::spool::Spool;
 
-/// How far a client may fall behind, in bytes: the memory that a followed stream takes at most, beyond that of any other.
+/// How far a client may fall behind, in bytes. This is also the most memory that a followed stream takes
+/// beyond that of an unfollowed one.
 pub(crate) const WINDOW: u64 = 8 << 20;
 
-/// How much of what came last a client gets that has fallen too far behind.
+/// How many bytes of the most recent output a client gets after it has fallen too far behind.
 const RECENT: u64 = 64 << 10;
 
-/// The most that is handed to a client before others get their turn.
+/// The most bytes that are sent to a client before other tasks run.
 const CHUNK: usize = 256 * 1024;
 
-/// How long a client may take nothing after the end of the output before the rest is not for it any more.
+/// How long a client may read nothing after the end of the output before the rest is dropped.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// What part of a stream can be read.
+/// The range of a stream that can be read.
 #[derive(Debug, Clone, Copy, Default)]
 struct Readable {
     floor: u64,
     end: u64,
 }
 
-/// Those who follow one stream, as the container's task sees them. Dropped, it tells them that the output has ended.
+/// The followers of one stream, as the container's task sees them. Dropping it tells them that the output has
+/// ended.
 #[derive(Debug)]
 pub(crate) struct Feed {
     readable: watch::Sender<Readable>,
@@ -71,12 +74,12 @@ impl Default for Feed {
 }
 
 impl Feed {
-    /// A client that reads from here on, or from `from` if that is still there.
+    /// A client that reads from now on, or from the offset `from` if that is still in the spool.
     pub(crate) fn follow(
         &mut self,
         spool: &Spool,
         from: Option<u64>,
-        lane: &Arc<FsThread>,
+        fs_thread: &Arc<FsThread>,
         place: OwnedSemaphorePermit,
     ) -> io::Result<Follower> {
         let at = from.unwrap_or(spool.end()).clamp(spool.floor(), spool.end());
@@ -85,7 +88,7 @@ impl Feed {
             readable: self.readable.subscribe(),
             offset: at,
             missed: 0,
-            fs_thread: Arc::clone(lane),
+            fs_thread: Arc::clone(fs_thread),
             _permit: place,
         };
         self.followed = true;
@@ -93,17 +96,17 @@ impl Feed {
         Ok(follower)
     }
 
-    /// Whether anybody follows.
+    /// Whether any client follows.
     pub(crate) fn is_followed(&self) -> bool {
         self.readable.receiver_count() > 0
     }
 
-    /// Tells how far the stream has come.
+    /// Publishes the range that can be read.
     pub(crate) fn publish(&self, spool: &Spool) {
         self.readable.send_replace(Readable { floor: spool.floor(), end: spool.end() });
     }
 
-    /// Returns when the last of those who followed has gone; never if nobody did since [`Feed::forget`]. Cancel-safe.
+    /// Returns when the last follower is gone; never if there was none since [`Feed::forget`]. Cancel-safe.
     pub(crate) async fn wait_unfollowed(&self) {
         if self.followed {
             self.readable.closed().await;
@@ -112,7 +115,7 @@ impl Feed {
         }
     }
 
-    /// Forgets that it was followed, unless it is again.
+    /// Resets the memory that the stream was followed, unless it is followed now.
     pub(crate) fn forget(&mut self) {
         self.followed = self.is_followed();
     }
@@ -126,12 +129,13 @@ impl Follower {
         self.offset
     }
 
-    /// Hands the stream to a client until its end or until the client has gone. Cancel-safe: dropped, the client is let go.
+    /// Sends the stream to a client until its end, or until the client disconnects. Cancel-safe: dropping the
+    /// future disconnects the client.
     pub(crate) async fn run(self, client: UnixStream) {
-        let lane = Arc::clone(&self.fs_thread);
-        // A set ends its tasks when it is dropped.
+        let fs_thread = Arc::clone(&self.fs_thread);
+        // A `JoinSet` aborts its tasks when it is dropped.
         let mut task = JoinSet::new();
-        task.spawn_on(self.copy_to_client(client), lane.handle());
+        task.spawn_on(self.copy_to_client(client), fs_thread.handle());
         if let Some(Err(error)) = task.join_next().await
             && error.is_panic()
         {
@@ -158,14 +162,14 @@ impl Follower {
                 Err(_elapsed) => continue,
             }
             if let Err(error) = self.send_available(&client) {
-                tracing::debug!(%error, "an attached client has gone");
+                tracing::debug!(%error, "an attached client has disconnected");
                 return;
             }
             tokio::task::yield_now().await;
         }
     }
 
-    /// Hands on what there is, as far as the client takes it now.
+    /// Sends the available bytes, as far as the client accepts them now.
     fn send_available(&mut self, client: &UnixStream) -> io::Result<()> {
         let Readable { floor, end } = *self.readable.borrow();
         if self.offset < floor {
@@ -185,12 +189,10 @@ impl Follower {
         Ok(())
     }
 
-    /// Goes on with what came last.
+    /// Continues with the most recent output.
     fn skip_ahead(&mut self, end: u64) {
         if self.missed == 0 {
-            tracing::warn!(
-                "a client is too slow for the output that it is attached to, and misses some of it"
-            );
+            tracing::warn!("an attached client reads too slowly and misses output");
         }
         let on = end.saturating_sub(RECENT).max(self.offset);
         self.missed += on - self.offset;
@@ -198,7 +200,7 @@ impl Follower {
     }
 }
 
-/// Returns when a client that has nothing to say has closed its end.
+/// Returns when a client, which sends nothing, has closed its end.
 async fn wait_closed(client: &UnixStream) {
     while client.readable().await.is_ok() {
         match client.try_read(&mut [0]) {

@@ -1,8 +1,8 @@
 //! The CRI log format as pure functions: container output in, log lines out.
 //!
-//! A log line is `2016-10-06T00:17:09.669794202Z stdout F text\n`: time, stream, tag, content. Framing keeps no
-//! state: what is written depends on the bytes alone and never on how they were cut into reads, so a restart can
-//! take up unfinished output at any byte.
+//! A log line is `2016-10-06T00:17:09.669794202Z stdout F text\n`: time, stream, tag, content. Framing has no
+//! state: the lines depend on the bytes alone and never on how they were split into reads, so a restarted
+//! logkeeper can continue at any byte.
 
 #[cfg(test)]
 mod tests;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{FRACTION, STAMP_LEN, Stamp};
 
-/// The bytes of content a line has by default before it is cut (CRI runtimes agree on 16 KiB).
+/// The default limit of a line's content, in bytes (CRI runtimes agree on 16 KiB).
 pub const DEFAULT_MAX_LINE: u32 = 16 * 1024;
 
 /// The largest `max_line` that is accepted, in bytes.
@@ -20,13 +20,13 @@ pub const MAX_LINE_LIMIT: u32 = 256 * 1024;
 /// What a log line adds to its content, in bytes: time, stream, tag, three spaces and the newline.
 pub const LINE_OVERHEAD: usize = STAMP_LEN + 1 + STREAM_NAME_LEN + 1 + 1 + 1 + 1;
 
-/// How long a [`Header`] is.
+/// The length of a [`Header`].
 const HEADER_LEN: usize = LINE_OVERHEAD - 1;
 
-/// The place of a header's tag.
+/// The position of the tag in a header.
 const TAG: usize = HEADER_LEN - 2;
 
-/// `stdout` and `stderr` are equally long, so every line's content starts at the same column.
+/// `stdout` and `stderr` have the same length, so every line's content starts at the same column.
 const STREAM_NAME_LEN: usize = 6;
 
 /// One of the two output streams of a container.
@@ -48,9 +48,10 @@ pub enum Tag {
     Partial,
 }
 
-/// What stands before the content of a line: time, stream, tag and a blank after each.
+/// The part of a line before its content: time, stream and tag, each followed by a space.
 ///
-/// It is made once for a batch and changed in place from line to line, since making it costs more than the rest of a line.
+/// It is built once for a batch and modified in place from line to line, since building it costs more than
+/// the rest of a line.
 #[derive(Debug, Clone)]
 pub(crate) struct Header([u8; HEADER_LEN]);
 
@@ -80,7 +81,7 @@ impl Stream {
         }
     }
 
-    /// The stream's place in an array with one item per stream.
+    /// The stream's index in an array with one item per stream.
     #[must_use]
     pub const fn index(self) -> usize {
         match self {
@@ -107,7 +108,8 @@ impl Header {
         self.0[..STAMP_LEN].copy_from_slice(stamp);
     }
 
-    /// Makes the time a nanosecond later; `false` if that is another second, which is left to [`Header::set_stamp`].
+    /// Advances the time by a nanosecond; returns `false` if that is in the next second, for which
+    /// [`Header::set_stamp`] must be called.
     pub(crate) fn tick(&mut self) -> bool {
         for digit in self.0[FRACTION].iter_mut().rev() {
             if *digit != b'9' {
@@ -132,14 +134,16 @@ impl Header {
     }
 }
 
-/// Cuts the next line off the front of `input`, or returns `None` while more bytes are needed to know it.
+/// Cuts the next line off the front of `input`, or returns `None` while more bytes are needed to determine
+/// it.
 ///
-/// A line whose content is longer than `max_line` bytes comes in partial chunks of exactly `max_line` bytes and a
-/// full rest. A carriage return directly before the newline is dropped, and does not count towards the length.
-/// At most `max_line + 1` bytes are ever held back.
+/// A line whose content is longer than `max_line` bytes is split into partial chunks of exactly `max_line`
+/// bytes and a full rest. A carriage return directly before the newline is dropped, and does not count
+/// towards the length. At most `max_line + 1` bytes are ever held back.
 #[must_use]
 pub fn next_line(input: &[u8], max_line: usize) -> Option<Line<'_>> {
-    // Content of `max_line` bytes may be followed by "\r\n"; no more than that decides between F and P.
+    // Content of `max_line` bytes may be followed by "\r\n"; no further bytes are needed to decide between F
+    // and P.
     let window = &input[..input.len().min(max_line + 2)];
     let too_long = match memchr::memchr(b'\n', window) {
         Some(end) => {

@@ -1,8 +1,9 @@
-//! Threads that do the work on containers' files: one for each file system that has logs.
+//! The threads that do file I/O for containers: one for each file system that has logs.
 //!
-//! A call to a file system that hangs does not return, and its thread with it. What shares no file system with it must not share that
-//! thread either; what does share it would hang as well. So the number of threads is that of file systems, however many containers
-//! hang, and all that a container costs meanwhile is what waits in its FIFOs.
+//! A call to a file system that hangs does not return, and blocks its thread. Containers on other file
+//! systems must not share that thread; containers on the same one would hang as well. So the number of
+//! threads is that of file systems, however many containers hang, and a container that hangs costs only the
+//! content of its FIFOs.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,13 +21,14 @@ use crate::container::lock;
 use crate::journal::Scratch;
 use crate::mounts::{Device, Mounts, Walk};
 
-/// How many threads there are at most; beyond, file systems share them.
+/// The most threads. Further file systems share them.
 const MOST: usize = 16;
 
-/// A call that takes longer counts as hanging, for those who wait behind it.
+/// A call that takes longer counts as hanging for those that wait for its thread.
 pub(crate) const STALLED: Duration = Duration::from_secs(2);
 
-/// The threads of one keeper. Dropped, it ends them; one that hangs ends when its call returns, or with the process.
+/// The threads of one logkeeper. Dropping it ends them; a thread that hangs ends when its call returns, or
+/// with the process.
 #[derive(Debug, Default)]
 pub(crate) struct FsThreads {
     threads: Mutex<BTreeMap<Device, Arc<FsThread>>>,
@@ -35,11 +37,11 @@ pub(crate) struct FsThreads {
 /// One thread, and what its containers share.
 #[derive(Debug)]
 pub(crate) struct FsThread {
-    /// Where the file system is mounted that it is named after.
+    /// The mount point of its file system.
     name: String,
     handle: Handle,
     stop: watch::Sender<bool>,
-    /// Locked for the length of one batch and never over an await.
+    /// Locked for the duration of one batch, and never across an await.
     pub(crate) scratch: Mutex<Scratch>,
     busy: Busy,
 }
@@ -48,21 +50,22 @@ pub(crate) struct FsThread {
 #[derive(Debug)]
 struct Busy {
     base: Instant,
-    /// Milliseconds since `base`, and one; 0 while there is no such call.
+    /// Milliseconds since `base`, plus one; 0 while there is no such call.
     since: AtomicU64,
 }
 
-/// A call to a file system, from its beginning to its end.
+/// Marks a call to a file system, from its beginning until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Call<'a>(&'a Busy);
 
-// === impl Lanes ===
+// === impl FsThreads ===
 
 impl FsThreads {
-    /// The thread for the file system that a file is on, or will be made on. `passing` is told which thread is waited for. Cancel-safe.
+    /// The thread for the file system that contains a file, or that will contain it. `passing` is called with
+    /// each thread that is waited for. Cancel-safe.
     ///
     /// # Errors
-    /// The mounts cannot be read, a thread cannot be started, or the keeper goes down.
+    /// The mounts cannot be read, a thread cannot be started, or the logkeeper is shutting down.
     pub(crate) async fn of(
         &self,
         file: &Path,
@@ -72,61 +75,61 @@ impl FsThreads {
         let mut walk = Walk::to(file);
         loop {
             let (device, point) = mounts.of(walk.at());
-            let lane = self.thread(device, point)?;
-            passing(&lane);
+            let fs_thread = self.thread(device, point)?;
+            passing(&fs_thread);
             let mounts = Arc::clone(&mounts);
-            let thread = Arc::clone(&lane);
-            let looked = lane.spawn(async move {
+            let thread = Arc::clone(&fs_thread);
+            let looked = fs_thread.spawn(async move {
                 let _call = thread.call();
                 let ends = walk.advance(&mounts);
                 (walk, ends)
             });
             let (walked, ends) = looked.await.map_err(io::Error::other)?;
             if ends {
-                return Ok(lane);
+                return Ok(fs_thread);
             }
             walk = walked;
         }
     }
 
-    /// How many threads have not come back from a file system for [`STALLED`].
+    /// How many threads have been blocked in a call for at least [`STALLED`].
     pub(crate) fn stalled(&self) -> u64 {
-        lock(&self.threads).values().filter(|lane| lane.stalled().is_some()).count() as u64
+        lock(&self.threads).values().filter(|fs_thread| fs_thread.stalled().is_some()).count() as u64
     }
 
     fn thread(&self, device: &str, point: &Path) -> io::Result<Arc<FsThread>> {
-        let mut lanes = lock(&self.threads);
-        if let Some(lane) = lanes.get(device) {
-            return Ok(Arc::clone(lane));
+        let mut fs_threads = lock(&self.threads);
+        if let Some(fs_thread) = fs_threads.get(device) {
+            return Ok(Arc::clone(fs_thread));
         }
-        if lanes.len() >= MOST {
+        if fs_threads.len() >= MOST {
             let mut hasher = DefaultHasher::new();
             device.hash(&mut hasher);
             let place = usize::try_from(hasher.finish() % MOST as u64).unwrap_or(0);
-            let shared = lanes.values().nth(place).ok_or(io::ErrorKind::NotFound)?;
+            let shared = fs_threads.values().nth(place).ok_or(io::ErrorKind::NotFound)?;
             return Ok(Arc::clone(shared));
         }
-        let lane = FsThread::start(point.display().to_string())?;
-        lanes.insert(device.to_owned(), Arc::clone(&lane));
-        Ok(lane)
+        let fs_thread = FsThread::start(point.display().to_string())?;
+        fs_threads.insert(device.to_owned(), Arc::clone(&fs_thread));
+        Ok(fs_thread)
     }
 }
 
 impl Drop for FsThreads {
     fn drop(&mut self) {
-        for lane in lock(&self.threads).values() {
-            lane.stop.send_replace(true);
+        for fs_thread in lock(&self.threads).values() {
+            fs_thread.stop.send_replace(true);
         }
     }
 }
 
-// === impl Lane ===
+// === impl FsThread ===
 
 impl FsThread {
     fn start(name: String) -> io::Result<Arc<Self>> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (stop, mut stopped) = watch::channel(false);
-        let lane = Arc::new(Self {
+        let fs_thread = Arc::new(Self {
             name,
             handle: runtime.handle().clone(),
             stop,
@@ -134,10 +137,10 @@ impl FsThread {
             busy: Busy { base: Instant::now(), since: AtomicU64::new(0) },
         });
         std::thread::Builder::new().name("logs".into()).spawn(move || {
-            // The sender may go first, which says the same.
+            // An error means that the sender was dropped, which ends the thread too.
             drop(runtime.block_on(stopped.wait_for(|stopped| *stopped)));
         })?;
-        Ok(lane)
+        Ok(fs_thread)
     }
 
     /// Runs a task on the thread.
@@ -148,19 +151,20 @@ impl FsThread {
         self.handle.spawn(task)
     }
 
-    /// The thread, for a set of tasks.
+    /// The runtime handle of the thread, for a `JoinSet`.
     pub(crate) const fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Notes the beginning of a call that a file system may not let return.
+    /// Marks the beginning of a call that blocks if the file system hangs.
     pub(crate) fn call(&self) -> Call<'_> {
         let since = self.busy.now();
         self.busy.since.store(since + 1, Ordering::Relaxed);
         Call(&self.busy)
     }
 
-    /// For how long a call has not returned, if that is long; and what it is that hangs.
+    /// How long the current call has been blocked, if for at least [`STALLED`], and the mount point of the
+    /// file system.
     pub(crate) fn stalled(&self) -> Option<(Duration, &str)> {
         let since = self.busy.since.load(Ordering::Relaxed).checked_sub(1)?;
         let waited = Duration::from_millis(self.busy.now().saturating_sub(since));
@@ -188,23 +192,23 @@ mod tests {
 
     #[tokio::test]
     async fn file_systems_have_threads_of_their_own_and_files_of_one_share_it() {
-        let lanes = FsThreads::default();
+        let fs_threads = FsThreads::default();
         let dir = tempfile::tempdir().unwrap();
         let [a, b] = ["a/0.log", "b/0.log"].map(|name| dir.path().join(name));
-        let a = lanes.of(&a, |_| {}).await.unwrap();
-        let b = lanes.of(&b, |_| {}).await.unwrap();
-        let proc = lanes.of(Path::new("/proc/self/0.log"), |_| {}).await.unwrap();
+        let a = fs_threads.of(&a, |_| {}).await.unwrap();
+        let b = fs_threads.of(&b, |_| {}).await.unwrap();
+        let proc = fs_threads.of(Path::new("/proc/self/0.log"), |_| {}).await.unwrap();
         assert!(Arc::ptr_eq(&a, &b));
         assert!(!Arc::ptr_eq(&a, &proc));
-        assert_eq!(lanes.stalled(), 0);
+        assert_eq!(fs_threads.stalled(), 0);
     }
 
     #[tokio::test]
     async fn there_are_never_more_threads_than_allowed() {
-        let lanes = FsThreads::default();
+        let fs_threads = FsThreads::default();
         for number in 0..100 {
-            lanes.thread(&format!("0:{number}"), Path::new("/")).unwrap();
+            fs_threads.thread(&format!("0:{number}"), Path::new("/")).unwrap();
         }
-        assert_eq!(lock(&lanes.threads).len(), MOST);
+        assert_eq!(lock(&fs_threads.threads).len(), MOST);
     }
 }

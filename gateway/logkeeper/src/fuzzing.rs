@@ -1,6 +1,6 @@
-//! What fuzz targets call: each takes any bytes and panics if something does not hold that must hold for all.
+//! The entry points of fuzz targets: each takes any bytes, and panics if a property does not hold.
 //!
-//! The same checks run in `cargo test`, on bytes that proptest makes.
+//! The same checks run in `cargo test`, on bytes that proptest generates.
 
 use crate::format;
 use crate::keeper::check;
@@ -9,10 +9,11 @@ use crate::position::check_record;
 use crate::protocol::{Attached, Done, Entry, Finished, MAX_LINE, Page, Reply, Request, Stats, Welcome};
 use crate::{state_dir, wire};
 
-/// A line from a client: a request that is understood can be said again and is then the same, and no check of it panics.
+/// A line from a client: a decoded request can be encoded again and then decodes to the same, and validating
+/// it does not panic.
 ///
 /// # Panics
-/// If that does not hold.
+/// If a property does not hold.
 pub fn request(data: &[u8]) {
     let Ok(request) = wire::decode::<Request>(data) else { return };
     if let Request::Open(spec) = &request
@@ -25,16 +26,16 @@ pub fn request(data: &[u8]) {
         );
     }
     let Ok(line) = wire::encode(&request) else {
-        // Escapes can make it longer than what was understood.
+        // Escapes can make the encoded line longer than the decoded one.
         return assert!(data.len() * 6 + 256 > MAX_LINE, "{request:?} cannot be said again");
     };
     assert_eq!(wire::decode::<Request>(&line).expect("what was encoded is understood"), request);
 }
 
-/// A line from a keeper, as the client reads it: as [`request`].
+/// A line from a logkeeper, as the client reads it: as [`request`].
 ///
 /// # Panics
-/// If that does not hold.
+/// If a property does not hold.
 pub fn reply(data: &[u8]) {
     fn same<T>(data: &[u8])
     where
@@ -53,27 +54,28 @@ pub fn reply(data: &[u8]) {
     same::<Welcome>(data);
 }
 
-/// A position record: one that counts is made of nothing but what it says, also when its checksum is right by force.
+/// A position record: a record that decodes contains nothing but its fields, also if its checksum was made to
+/// fit.
 ///
 /// # Panics
-/// If that does not hold.
+/// If a property does not hold.
 pub fn position_record(data: &[u8]) {
     check_record(data);
 }
 
-/// The entry of a container in the state directory: one that is understood names a file of ours.
+/// The entry of a container in the state directory: one that decodes names a file of its container.
 ///
 /// # Panics
-/// If that does not hold.
+/// If a property does not hold.
 pub fn state_entry(data: &[u8]) {
     state_dir::check_entry(data);
 }
 
-/// Output of a container, the first byte apart, which is the longest line: lines are no longer, and together they are the output
-/// without line ends.
+/// The output of a container; the first byte is the line limit. Lines are no longer than the limit, and their
+/// contents together are the output without line ends.
 ///
 /// # Panics
-/// If that does not hold.
+/// If a property does not hold.
 pub fn output(data: &[u8]) {
     let Some((first, input)) = data.split_first() else { return };
     let max_line = usize::from(*first) + 1;
@@ -88,10 +90,10 @@ pub fn output(data: &[u8]) {
     assert!(input.len() - used <= max_line + 1, "{} bytes are held back", input.len() - used);
 }
 
-/// The kernel's list of mounts: every path has a file system that is mounted above it.
+/// The kernel's list of mounts: every path has a file system that is mounted on it or above it.
 ///
 /// # Panics
-/// If that does not hold.
+/// If a property does not hold.
 pub fn mountinfo(data: &[u8]) {
     check_mountinfo(data);
 }

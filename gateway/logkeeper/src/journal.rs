@@ -1,12 +1,13 @@
-//! The path of one container's output from FIFOs to its log, in steps of which each may be the last before a kill.
+//! The path of one container's output from its FIFOs to its log, in steps between which the process may be
+//! killed.
 //!
 //! ```text
 //! FIFO --splice--> spool --frame--> log --> position record
 //! ```
 //!
-//! The position record is stored after each write to the log. A kill before it leaves a log that is longer than
-//! the record says: recovery cuts it back and writes the same bytes again from the spool. Nothing is lost, torn or
-//! doubled, whichever step was the last.
+//! The position record is stored after each write to the log. If the process is killed between the two, the
+//! log is longer than the record says: recovery truncates it and writes the same bytes again from the spool.
+//! No line is lost, torn or duplicated, whichever step was the last.
 
 #[cfg(test)]
 mod tests;
@@ -30,16 +31,16 @@ use crate::sink::{Batch, Sink};
 use crate::spool::{BUSY_SLACK, PAGE, Spool};
 use crate::state_dir::EntryPaths;
 
-/// The most bytes moved out of a FIFO before other streams get their turn.
+/// The most bytes that are read from a FIFO before other streams are served.
 pub(crate) const BATCH: usize = 64 * 1024;
 
-/// A write to the log is issued once its text is this long.
+/// A write to the log is issued once its text has this many bytes.
 const TEXT_LIMIT: usize = 128 * 1024;
 
-/// How long after a restart of the keeper some of what is logged is kept for clients that come back.
+/// How long after a restart of the logkeeper the last logged output is kept, for clients that reconnect.
 const RESUME: Duration = Duration::from_secs(5);
 
-/// Buffers that all containers of one thread share, one after the other.
+/// Buffers that the containers of one thread share; one uses them at a time.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     input: Vec<u8>,
@@ -47,14 +48,14 @@ pub(crate) struct Scratch {
     clock: Clock,
 }
 
-/// What a FIFO had to give.
+/// The result of reading a FIFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// So many bytes; there may be more.
+    /// This many bytes; there may be more.
     Bytes(usize),
-    /// Nothing now.
+    /// The FIFO is empty.
     Empty,
-    /// Nothing any more: no writer has the FIFO open.
+    /// The FIFO is empty, and no writer has it open.
     Closed,
 }
 
@@ -65,17 +66,17 @@ pub(crate) struct Journal {
     sink: Sink,
     position: PositionFile,
     max_line: usize,
-    /// Who reads along.
+    /// The attached clients of each stream.
     feeds: [Feed; 2],
-    /// Until then a client of the keeper before may come back and go on where it was.
+    /// Until then, a client of the previous logkeeper may reconnect and continue where it was.
     resumable: Option<Instant>,
-    /// Whether storing the record, or moving into a spool, failed and was warned about.
+    /// Whether a failure to store the record or to write a spool was logged.
     warned: bool,
 }
 
-/// How far [`Journal::write_lines`] came.
+/// The result of [`write_lines`].
 struct Written {
-    /// Bytes of output that were logged or counted as lost.
+    /// Bytes of output that were logged, or counted as lost.
     used: usize,
     /// Whether the rest is an unfinished line.
     drained: bool,
@@ -88,7 +89,7 @@ impl Scratch {
         Self { input: Vec::new(), batch: Batch::new(), clock: Clock::new() }
     }
 
-    /// Makes the input buffer large enough for a batch behind a held-back line.
+    /// Makes the input buffer large enough for a batch after a held-back line.
     fn fit(&mut self, max_line: usize) {
         let wanted = BATCH + max_line + 2;
         if self.input.len() < wanted {
@@ -100,7 +101,7 @@ impl Scratch {
 // === impl Journal ===
 
 impl Journal {
-    /// Creates the files of a new container; they mean nothing until its entry is written.
+    /// Creates the files of a new container; they have no meaning until its entry is written.
     pub(crate) fn create(paths: &EntryPaths, spec: &LogSpec) -> io::Result<Self> {
         let sink = Sink::create(spec.log.as_deref())?;
         reach(Step::LogMade);
@@ -116,7 +117,7 @@ impl Journal {
         Ok(Self { spools, sink, position, max_line: max_line(spec), feeds, resumable: None, warned: false })
     }
 
-    /// Takes up a container that an earlier keeper left, and logs what is in its spools.
+    /// Recovers a container of an earlier logkeeper, and logs what is in its spools.
     pub(crate) fn recover(paths: &EntryPaths, spec: &LogSpec, scratch: &mut Scratch) -> io::Result<Self> {
         let (position, record) = match PositionFile::open(&paths.position) {
             Ok(opened) => opened,
@@ -134,7 +135,10 @@ impl Journal {
         let sink = if let Some(record) = record {
             Sink::recover(spec.log.as_deref(), record)
         } else {
-            tracing::warn!(id = spec.id, "position record is missing or damaged; spooled output is given up");
+            tracing::warn!(
+                id = spec.id,
+                "position record is missing or damaged; output in the spool is not logged"
+            );
             Sink::recover(spec.log.as_deref(), crate::position::Position::default())
         };
         let feeds = <[Feed; 2]>::default();
@@ -148,15 +152,15 @@ impl Journal {
         Ok(journal)
     }
 
-    /// What has been written and dropped.
+    /// The counters of lines and bytes written and dropped.
     pub(crate) const fn counters(&self) -> Counters {
         self.sink.counters()
     }
 
-    /// Takes at most one batch out of a FIFO and logs its finished lines.
+    /// Reads at most one batch from a FIFO, and logs its finished lines.
     ///
     /// # Errors
-    /// The FIFO itself cannot be read. Trouble with the spool or the log is dealt with here.
+    /// The FIFO itself cannot be read. Errors of the spool and the log are handled here.
     pub(crate) fn receive(
         &mut self,
         stream: Stream,
@@ -182,7 +186,7 @@ impl Journal {
         }
     }
 
-    /// Lets go of the log file and creates it anew at its path.
+    /// Closes the log file, and creates it again at its path.
     ///
     /// # Errors
     /// The new file cannot be opened; the old one stays in use.
@@ -194,7 +198,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes unfinished lines as partial ones, and tells of a loss if there is one to tell.
+    /// Writes unfinished lines as partial ones, and writes a notice of lost lines if there are any.
     pub(crate) fn finish(&mut self, scratch: &mut Scratch) {
         for stream in Stream::ALL {
             self.log_spooled(stream, true, scratch);
@@ -202,7 +206,7 @@ impl Journal {
         self.log_loss(scratch);
     }
 
-    /// Logs what a spool holds; an unfinished line stays there unless `flush` is set.
+    /// Logs the content of a spool; an unfinished line stays there unless `flush` is set.
     fn log_spooled(&mut self, stream: Stream, flush: bool, scratch: &mut Scratch) {
         scratch.fit(self.max_line);
         loop {
@@ -243,8 +247,8 @@ impl Journal {
         }
     }
 
-    /// Logs a batch without its spool, which cannot be written. An unfinished line is written as partial, since
-    /// there is no safe place to keep it; a kill right here would lose the batch.
+    /// Logs a batch without its spool, which cannot be written. An unfinished line is written as a partial
+    /// one, since there is no safe place to store it. If the process is killed here, the batch is lost.
     fn receive_unspooled(
         &mut self,
         stream: Stream,
@@ -291,33 +295,33 @@ impl Journal {
         }
     }
 
-    /// Makes the end of a batch known to a later keeper.
+    /// Stores the position after a batch, for a later logkeeper.
     fn store_position(&mut self) {
         for (logged, spool) in self.sink.position.logged.iter_mut().zip(&self.spools) {
             *logged = spool.as_ref().map_or(0, Spool::logged);
         }
         if let Err(error) = self.position.store(&self.sink.position) {
-            self.warn_once(&error, "cannot store the position record; a kill may double lines");
+            self.warn_once(&error, "cannot store the position record; a kill may duplicate lines");
         }
         reach(Step::PositionStored);
     }
 
-    /// Lets a client read along; `None` if there is no such stream.
+    /// Attaches a client to a stream; `None` if the container has no such stream.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// No file descriptor is available.
     pub(crate) fn follow(
         &mut self,
         stream: Stream,
         from: Option<u64>,
-        lane: &Arc<FsThread>,
+        fs_thread: &Arc<FsThread>,
         place: OwnedSemaphorePermit,
     ) -> io::Result<Option<Follower>> {
         let Some(spool) = &self.spools[stream.index()] else { return Ok(None) };
-        self.feeds[stream.index()].follow(spool, from, lane, place).map(Some)
+        self.feeds[stream.index()].follow(spool, from, fs_thread, place).map(Some)
     }
 
-    /// Returns the stream that the last of its clients has left. Cancel-safe.
+    /// Returns the stream whose last client has disconnected. Cancel-safe.
     pub(crate) async fn wait_unfollowed(&self) -> Stream {
         tokio::select! {
             () = self.feeds[Stream::Stdout.index()].wait_unfollowed() => Stream::Stdout,
@@ -325,13 +329,13 @@ impl Journal {
         }
     }
 
-    /// Gives back what was kept for clients that have gone.
+    /// Releases the output that was kept for clients that are gone.
     pub(crate) fn release_unfollowed(&mut self, stream: Stream) {
         self.feeds[stream.index()].forget();
         self.release(stream, PAGE);
     }
 
-    /// Gives the space of what is logged back, but for what clients may still have to read.
+    /// Releases the space of logged output, except for what clients may still have to read.
     fn release(&mut self, stream: Stream, slack: u64) {
         if self.resumable.is_some_and(|until| Instant::now() >= until) {
             self.resumable = None;
@@ -344,11 +348,11 @@ impl Journal {
         let slack = if keep > 0 { BUSY_SLACK } else { slack };
         if let Some(Err(error)) = self.spools[stream.index()].as_mut().map(|spool| spool.release(keep, slack))
         {
-            self.warn_once(&error, "cannot give spool space back");
+            self.warn_once(&error, "cannot release spool space");
         }
     }
 
-    /// Tells those who read along how far they may.
+    /// Tells the attached clients how far they may read.
     fn publish(&self, stream: Stream) {
         if let Some(spool) = &self.spools[stream.index()] {
             self.feeds[stream.index()].publish(spool);
@@ -373,8 +377,8 @@ fn max_line(spec: &LogSpec) -> usize {
     usize::try_from(spec.max_line).unwrap_or(usize::MAX)
 }
 
-/// Frames output and writes its lines, up to [`TEXT_LIMIT`], with one call; `flush` makes an unfinished rest
-/// partial lines.
+/// Frames output and writes its lines, up to [`TEXT_LIMIT`], with one call; `flush` turns an unfinished rest
+/// into partial lines.
 fn write_lines(
     sink: &mut Sink,
     stream: Stream,
@@ -405,7 +409,8 @@ fn write_lines(
         };
         batch.push(&mut header, tag, content);
         used += consumed;
-        // Lines of one batch came at one time; a nanosecond each keeps them in order and apart.
+        // Lines of one batch were read at the same time; adding a nanosecond for each keeps their timestamps
+        // ordered and distinct.
         if !header.tick() {
             header.set_stamp(clock.format(start + Duration::from_nanos(batch.lines())));
         }

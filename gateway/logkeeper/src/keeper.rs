@@ -1,4 +1,4 @@
-//! The table of containers: checks requests and passes them to the task they concern.
+//! The table of containers: checks requests, and passes them to the task of the container.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,19 +23,21 @@ use crate::protocol::{
 use crate::start::{ContainerHandle, Origin, run_container};
 use crate::state_dir::{StateDir, StateLock};
 
-/// How many streams may be followed at once; each takes two descriptors.
+/// How many clients may be attached at once; each takes two file descriptors.
 const FOLLOWERS: usize = 512;
 
-/// How many commands may wait for one container.
+/// How many commands may be queued for one container.
 const COMMANDS: usize = 8;
 
-/// How many containers may be known at once: each takes six descriptors and a task.
+/// How many containers may be open at once: each takes six file descriptors and a task.
 const CONTAINERS: usize = 32 * 1024;
 
-/// How long a container's task may take for a command beyond what the command itself allows; less than clients wait.
+/// How long a container's task may take for a command, in addition to what the command itself allows; less
+/// than the client's timeout.
 const COMMAND_LIMIT: Duration = Duration::from_secs(8);
 
-/// How long a start waits for containers to be taken up; those on a file system that hangs go on waiting by themselves.
+/// How long a start waits for the recovery of containers; containers on a file system that hangs are
+/// recovered in the background.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(3);
 
 /// All containers of one state directory.
@@ -47,7 +49,8 @@ pub(crate) struct Keeper {
     _lock: StateLock,
 }
 
-/// What requests change; locked for short steps in memory and the state directory, and never over an await.
+/// What requests modify. Locked for short operations in memory and in the state directory, and never across
+/// an await.
 #[derive(Debug)]
 struct Table {
     shared: Arc<Shared>,
@@ -55,11 +58,11 @@ struct Table {
     live: BTreeMap<String, ContainerTask>,
     finished: u64,
     finished_totals: Counters,
-    /// Set when the keeper goes down, after which nothing is opened.
+    /// Set when the logkeeper shuts down; no container is opened afterwards.
     stopped: bool,
 }
 
-/// A container's task as requests see it.
+/// A container's task, as requests see it.
 #[derive(Debug)]
 struct ContainerTask {
     spec: LogSpec,
@@ -72,7 +75,7 @@ struct ContainerTask {
 // === impl Keeper ===
 
 impl Keeper {
-    /// Locks a state directory and takes up the containers in it, those apart whose file systems hang.
+    /// Locks a state directory and recovers the containers in it, except for those whose file systems hang.
     pub(crate) async fn recover(state_dir: &Path) -> Result<Self, Error> {
         let (state, state_lock) = StateDir::open(state_dir)?;
         let specs = state.load()?;
@@ -99,18 +102,18 @@ impl Keeper {
             match started {
                 Ok(Some(())) => recovered += 1,
                 Ok(None) => {}
-                Err(fault) => tracing::warn!(%fault, "a container is not taken up yet"),
+                Err(fault) => tracing::warn!(%fault, "a container is not recovered yet"),
             }
         }
         let followers = Arc::new(Semaphore::new(FOLLOWERS));
         Ok(Self { recovered, followers, table: Mutex::new(table), _lock: state_lock })
     }
 
-    /// Starts to log a container; the same again changes nothing.
+    /// Starts to log a container. Idempotent.
     pub(crate) async fn open(&self, spec: LogSpec) -> Result<(), Fault> {
         check(&spec)?;
         let id = spec.id.clone();
-        // One that was known only by its entry may turn out to have ended.
+        // Retried once: a container of which only the entry was known may have ended.
         for _ in 0..2 {
             let contact = lock(&self.table).open(spec.clone())?;
             let (done, answer) = oneshot::channel();
@@ -125,7 +128,7 @@ impl Keeper {
         Err(Fault::new(FaultKind::Busy, format!("container {id} ended while it was being opened")))
     }
 
-    /// Creates a container's log anew.
+    /// Creates a container's log again.
     pub(crate) async fn reopen(&self, id: &str) -> Result<(), Fault> {
         let contact = self.find(id)?;
         let (done, answer) = oneshot::channel();
@@ -135,7 +138,7 @@ impl Keeper {
         }
     }
 
-    /// Logs a container's last output and forgets it; unknown ids have nothing to finish.
+    /// Logs a container's remaining output and forgets the container; returns zeros for an unknown id.
     pub(crate) async fn finish(&self, id: &str, drain_ms: u64) -> Result<Finished, Fault> {
         let drain = Duration::from_millis(drain_ms.min(MAX_DRAIN_MS));
         let contact = {
@@ -147,7 +150,7 @@ impl Keeper {
         let (done, answer) = oneshot::channel();
         let limit = drain + COMMAND_LIMIT;
         let result = contact.ask(id, Command::Finish { drain, done }, answer, limit).await?;
-        // The task is over when it answers; whoever comes first puts its counters to the totals.
+        // The task ends with its answer. Of concurrent calls, the first one adds its counters to the totals.
         lock(&self.table).retire(id, &contact);
         match result {
             Some(Ok(counters)) => Ok(counters.into()),
@@ -156,7 +159,7 @@ impl Keeper {
         }
     }
 
-    /// Lets a client follow one output stream of a container.
+    /// Attaches a client to one output stream of a container.
     pub(crate) async fn attach(
         &self,
         id: &str,
@@ -164,10 +167,13 @@ impl Keeper {
         from: Option<u64>,
     ) -> Result<Follower, Fault> {
         let place = Arc::clone(&self.followers).try_acquire_owned().map_err(|_full| {
-            Fault::new(FaultKind::Busy, format!("{FOLLOWERS} streams are attached to, which is the most"))
+            Fault::new(
+                FaultKind::Busy,
+                format!("{FOLLOWERS} clients are attached already, which is the most"),
+            )
         })?;
         let contact = self.find(id)?;
-        // It would hold its place for as long as the file system hangs.
+        // Otherwise the client would hold its permit for as long as the file system hangs.
         contact.stalled(id)?;
         let (done, answer) = oneshot::channel();
         let command = Command::Attach { stream, from, place, done };
@@ -186,7 +192,7 @@ impl Keeper {
         Ok(lock(&self.table).find(id)?.ok_or_else(|| unknown(id))?.handle.clone())
     }
 
-    /// A page of containers in the order of their ids.
+    /// A page of the containers, in the order of their ids.
     pub(crate) fn list(&self, after: Option<&str>) -> Page {
         let table = lock(&self.table);
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -221,14 +227,14 @@ impl Keeper {
         }
     }
 
-    /// Ends all tasks and leaves the containers to a later keeper.
+    /// Ends all tasks; a later logkeeper recovers the containers.
     pub(crate) async fn stop(&self) {
         let live = {
             let mut table = lock(&self.table);
             table.stopped = true;
             std::mem::take(&mut table.live)
         };
-        // First all channels are closed, then each task is awaited.
+        // All command channels are closed before the first task is awaited.
         let tasks: Vec<_> = live
             .into_iter()
             .map(|(id, ContainerTask { task, handle: contact, .. })| (id, task, contact.progress()))
@@ -238,7 +244,7 @@ impl Keeper {
             if progress.is_stalled() {
                 tracing::error!(
                     id,
-                    "the file system of a log hangs; the next logkeeper takes the container up"
+                    "the file system of a log hangs; the next logkeeper recovers the container"
                 );
                 task.abort();
                 continue;
@@ -258,10 +264,10 @@ impl Keeper {
 // === impl Table ===
 
 impl Table {
-    /// The container of this request, which is there or is begun.
+    /// The open container of this request, or a new one.
     fn open(&mut self, spec: LogSpec) -> Result<ContainerHandle, Fault> {
         if self.stopped {
-            return Err(Fault::new(FaultKind::Busy, "logkeeper is going down"));
+            return Err(Fault::new(FaultKind::Busy, "logkeeper is shutting down"));
         }
         if let Some(handle) = self.find(&spec.id)? {
             return match handle {
@@ -294,24 +300,24 @@ impl Table {
         contact
     }
 
-    /// The container with this id. One that is known on disk but has no task, because it could not be taken up or
-    /// its task panicked, is taken up first.
+    /// The container with this id. A container that has an entry on disk but no task, because its recovery
+    /// failed or its task panicked, is recovered first.
     fn find(&mut self, id: &str) -> Result<Option<&mut ContainerTask>, Fault> {
         if let Some(handle) = self.live.get(id).filter(|handle| handle.handle.is_closed()) {
             let contact = handle.handle.clone();
             self.retire(id, &contact);
         }
-        // An id that is not live may name any file, so it is checked before it becomes a path.
+        // An id from a request may name any file, so it is checked before it becomes a path.
         if !self.stopped && !self.live.contains_key(id) && is_id(id) {
             let stored = self.shared.state.read(id);
-            if let Some(spec) = stored.map_err(|error| io_fault("take up", id, &error))? {
+            if let Some(spec) = stored.map_err(|error| io_fault("recover", id, &error))? {
                 self.insert(spec, Origin::Known);
             }
         }
         Ok(self.live.get_mut(id))
     }
 
-    /// Removes a container whose task has ended, unless its id has been taken by another since.
+    /// Removes a container whose task has ended, unless its id has been reused since.
     fn retire(&mut self, id: &str, contact: &ContainerHandle) {
         if self.live.get(id).is_some_and(|handle| handle.handle.is(contact))
             && let Some(handle) = self.live.remove(id)
@@ -331,13 +337,13 @@ fn io_fault(action: &str, id: &str, error: &io::Error) -> Fault {
     Fault::new(FaultKind::Io, format!("cannot {action} container {id}: {error}"))
 }
 
-/// Whether an id can be the name of a file of ours.
+/// Whether an id can be used as a file name.
 fn is_id(id: &str) -> bool {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     !id.is_empty() && id.len() <= MAX_ID && !id.starts_with('.') && id.bytes().all(sound)
 }
 
-/// Checks what can be checked without looking at the file system.
+/// Checks what can be checked without file system access.
 pub(crate) fn check(spec: &LogSpec) -> Result<(), Fault> {
     let LogSpec { id, stdout, stderr, log, tty, max_line } = spec;
     let refuse = |message: String| Err(Fault::new(FaultKind::InvalidArgument, message));

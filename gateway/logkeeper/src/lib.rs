@@ -1,8 +1,9 @@
-//! `switchyard logkeeper`: one small process per node that owns the output FIFOs of containers and writes CRI logs.
+//! `switchyard logkeeper`: one small process per node that owns the output FIFOs of containers and writes CRI
+//! logs.
 //!
-//! A container's output must neither wait for the daemon nor be lost with it, so a process of its own reads the
-//! FIFOs. It is driven over a unix socket ([`protocol`], [`client::Client`]) and survives restarts of the daemon;
-//! its own restarts cost time but no output.
+//! A container's output must neither wait for the daemon nor be lost with it, so a separate process reads the
+//! FIFOs. It is controlled over a unix socket ([`protocol`], [`client::Client`]) and survives restarts of the
+//! daemon; its own restarts delay output but lose none.
 //!
 //! ```text
 //! container -> shim -> FIFO --splice--> spool --frame--> log file
@@ -10,25 +11,29 @@
 //! ```
 //!
 //! Invariants:
-//! - Every byte that left a FIFO is in a spool until it is in the log. splice(2) takes and stores in one call, so
-//!   there is no moment at which a kill finds a byte only in the keeper's memory. Copying with tee(2) first and
-//!   consuming later leaves such a moment: after a kill nobody can tell whether the consuming call was made.
-//! - The position record is stored after each write to the log. What a log holds beyond it is cut off at recovery
-//!   and written again, so no line is lost, doubled or torn.
-//! - A FIFO is empty when it is waited for. An unfinished line waits in the spool, since a writer that fills a
-//!   FIFO which is not empty raises no edge before it sleeps, and edge-triggered waiting would hang.
-//! - A FIFO's content lives as long as someone has it open. The shim closes it when the container ends, so the
-//!   daemon takes a [`Hold`] from before the container is created until its finish has returned; without one, a
-//!   container that ends while the keeper is dead loses what its FIFOs hold.
-//! - A container never waits for a full disk: lines that cannot be written are dropped, counted, and told of in the
-//!   log. If the state directory is full, output is logged without its spool.
-//! - Clients that are attached read the spool along, each at its own pace; nobody waits for one that does not ([`LiveOutput`]).
-//! - A socket that the daemon hands over stays open for a while after the daemon was killed; nothing passes through here.
-//! - One task per container touches its files. It runs on the thread of the file system that has its log, whose containers share the
-//!   buffers: file I/O blocks that thread, as each batch is short, and a file system that hangs stops its own logs alone (`lane`).
+//! - Every byte that was read from a FIFO is in a spool until it is in the log. splice(2) takes and stores in
+//!   one call, so a kill never finds a byte only in the logkeeper's memory. Copying with tee(2) first and
+//!   consuming later has such a moment: after a kill it is unknown whether the consuming call was made.
+//! - The position record is stored after each write to the log. What a log contains beyond the record is
+//!   truncated at recovery and written again, so no line is lost, duplicated or torn.
+//! - A FIFO is empty whenever the logkeeper waits for it. An unfinished line is kept in the spool, since a
+//!   writer that fills a FIFO which is not empty raises no edge before it sleeps, and edge-triggered polling
+//!   would hang.
+//! - A FIFO's content lives as long as a process has it open. The shim closes it when the container exits, so
+//!   the daemon keeps a [`FifoHold`] from before the container is created until its finish has returned.
+//!   Without a hold, a container that exits while the logkeeper is dead loses the content of its FIFOs.
+//! - A container never waits for a full disk: lines that cannot be written are dropped, counted, and reported
+//!   in the log. If the state directory is full, output is logged without the spool.
+//! - Attached clients read from the spool, each at its own pace; nothing waits for a slow one
+//!   ([`LiveOutput`]).
+//! - A socket that the daemon hands over stays open for a while after the daemon was killed; no data passes
+//!   through the logkeeper.
+//! - One task per container touches its files. It runs on the thread of the file system that has its log; the
+//!   containers of a thread share buffers. File I/O blocks that thread, but each batch is short, and a file
+//!   system that hangs stops only its own logs (`fs_thread`).
 //!
-//! Vocabulary: *container* stands for whatever has output, `spec` for what the daemon said about it, *batch* for
-//! what is read or written at once, *finish* for the end of its output.
+//! Vocabulary: a *container* is anything that has output, its `spec` is what the daemon passed to `open`, a
+//! *batch* is what is read or written at once, and *finish* ends a container's output.
 
 pub mod client;
 mod clock;
@@ -69,12 +74,13 @@ pub use crate::output::LiveOutput;
 pub use crate::protocol::LogSpec;
 pub use crate::server::{Config, Server};
 
-/// Runs a keeper until SIGTERM, SIGINT or a client's `Shutdown`; the body of `switchyard logkeeper`.
+/// Runs a logkeeper until SIGTERM, SIGINT or a client's `Shutdown`; the body of `switchyard logkeeper`.
 ///
-/// Needs a tokio runtime with I/O and time enabled; one thread is enough, see [`run`]. Calls `ready` once it answers.
+/// Needs a tokio runtime with I/O and time enabled; one thread is enough, see [`run`]. Calls `ready` once the
+/// socket answers.
 ///
 /// # Errors
-/// As [`Server::start`], and [`Error::Process`] if signals cannot be listened to.
+/// Those of [`Server::start`], and [`Error::Process`] if signals cannot be handled.
 pub async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Process)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Process)?;
@@ -90,24 +96,25 @@ pub async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
     Ok(())
 }
 
-/// Confines this process, if so configured, and runs [`serve`] on a runtime of one thread, besides those of file systems, which keeps the process small.
+/// Confines this process, if configured, and runs [`serve`] on a single-threaded runtime, which keeps the
+/// process small; the threads of file systems are separate.
 ///
 /// # Errors
-/// As [`serve`], and [`Error::Process`] if the runtime cannot be built.
+/// Those of [`serve`], and [`Error::Process`] if the runtime cannot be built.
 pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
     raise_file_limit();
     if config.sandbox
         && let Err(error) = sandbox::enter()
     {
-        // Logs that are written by a process with more rights than it needs are better than none.
+        // An unconfined logkeeper is better than no logs.
         let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-        tracing::error!(%error, cause, "the logkeeper is not confined");
+        tracing::error!(%error, cause, "cannot confine the logkeeper; it runs with more rights than it needs");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(Error::Process)?.block_on(serve(config, ready))
 }
 
-/// Allows this process as many descriptors as it may have: a container takes six.
+/// Raises the soft limit on open files to the hard limit: a container takes six descriptors.
 fn raise_file_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));

@@ -1,4 +1,5 @@
-//! The daemon's side of held sockets: a connection to the keeper over which a socket is handed, for as long as both stand.
+//! The client of the socket holder, for the daemon: a connection over which sockets are handed to the
+//! logkeeper.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -16,8 +17,9 @@ use crate::client::{DEFAULT_LIMIT, greet, talk};
 use crate::protocol::{Done, Reply, Request};
 use crate::wire;
 
-/// A connection over which sockets are handed to the keeper. When it breaks because this process was killed, the keeper holds
-/// on to them for a while; when it is dropped in an orderly way, [`Lifeline::release`] should have come first.
+/// A connection over which sockets are handed to the logkeeper. When it breaks because this process was
+/// killed, the logkeeper keeps the sockets open for a while. Before it is dropped in an orderly shutdown,
+/// [`Lifeline::release`] should be called.
 #[derive(Debug)]
 pub struct Lifeline {
     socket: PathBuf,
@@ -27,21 +29,22 @@ pub struct Lifeline {
 // === impl Lifeline ===
 
 impl Lifeline {
-    /// Connects to the keeper at `socket`. Cancel-safe.
+    /// Connects to the logkeeper at `socket`. Cancel-safe.
     ///
     /// # Errors
-    /// As [`crate::Client::hello`].
+    /// Those of [`crate::Client::hello`].
     pub async fn connect(socket: &Path) -> Result<Self, Error> {
         let (connection, _welcome) = limited("hello", greet(socket)).await??;
         Ok(Self { socket: socket.to_owned(), connection })
     }
 
-    /// Has the keeper hold a duplicate of this socket, besides those it holds already. With `one_call` it lets go soon after the other
-    /// end has answered a daemon that is gone; without, only after a while. Not cancel-safe: drop the lifeline then.
+    /// Makes the logkeeper keep a duplicate of this socket open, in addition to those it holds already. With
+    /// `one_call`, the logkeeper closes it soon after the other end has answered a daemon that is gone;
+    /// without, only after a while. Not cancel-safe: drop the lifeline then.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `Busy` when it holds too many, `InvalidArgument` by a keeper that cannot do this. And as
-    /// [`crate::Client::hello`].
+    /// [`Error::Refused`]: `Busy` when it holds too many sockets, `InvalidArgument` by a logkeeper that does
+    /// not support this. Also those of [`crate::Client::hello`].
     pub async fn hold(&mut self, held: BorrowedFd<'_>, one_call: bool) -> Result<(), Error> {
         self.ask("hold", &Request::Hold { one_call }).await?;
         let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
@@ -55,17 +58,18 @@ impl Lifeline {
         done("hold", &line)
     }
 
-    /// Has the keeper let go of all that it was handed over this lifeline. Not cancel-safe: drop the lifeline then.
+    /// Makes the logkeeper close all sockets that it was handed over this lifeline. Not cancel-safe: drop the
+    /// lifeline then.
     ///
     /// # Errors
-    /// As [`crate::Client::hello`].
+    /// Those of [`crate::Client::hello`].
     pub async fn release(&mut self) -> Result<(), Error> {
         self.ask("release", &Request::Release).await
     }
 
-    /// Returns when the keeper has gone. Cancel-safe.
+    /// Returns when the connection to the logkeeper has ended. Cancel-safe.
     pub async fn broken(&mut self) {
-        // The keeper says nothing that it was not asked, so whatever comes here is an end.
+        // The logkeeper sends nothing unasked, so anything that can be read here is an end.
         let _ = self.connection.read(&mut [0]).await;
     }
 

@@ -1,7 +1,7 @@
-//! On which file system a path lies, found without asking that file system anything: it may be one that hangs.
+//! Determines the file system of a path without accessing that file system, since it may hang.
 //!
-//! The kernel's list of mounts says what is mounted where. A name is looked up on the thread of the file system that it lies on
-//! ([`crate::lane`]); whether it is a link is all that is asked.
+//! The kernel's list of mounts has the mount points. Each name of a path is looked up on the thread of the
+//! file system that contains it ([`crate::fs_thread`]); the only access is a readlink.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -9,16 +9,16 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The mounts of this process' namespace.
+/// The mounts of this process's mount namespace.
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 
-/// How many links a path may lead through, as in the kernel.
+/// The most symbolic links that a path may lead through, as in the kernel.
 const MAX_LINKS: u32 = 40;
 
-/// A file system, as the kernel numbers it: `major:minor`.
+/// A file system by its device number, `major:minor`.
 pub(crate) type Device = String;
 
-/// What is mounted where.
+/// The mount points and their devices.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts(Vec<Mount>);
 
@@ -28,12 +28,12 @@ struct Mount {
     point: PathBuf,
 }
 
-/// A path that is being looked up.
+/// A path that is being resolved.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// A directory whose path leads through no link.
+    /// The resolved part: a directory whose path contains no link.
     at: PathBuf,
-    /// What comes below it.
+    /// The components that are still to be resolved.
     rest: VecDeque<OsString>,
     links: u32,
 }
@@ -41,26 +41,26 @@ pub(crate) struct Walk {
 // === impl Mounts ===
 
 impl Mounts {
-    /// The mounts of now.
+    /// The current mounts.
     pub(crate) fn read() -> io::Result<Self> {
         Ok(Self::parse(&std::fs::read(MOUNTINFO)?))
     }
 
-    /// Reads the kernel's form; lines that are not of it are left out.
+    /// Parses the kernel's mountinfo; malformed lines are skipped.
     pub(crate) fn parse(text: &[u8]) -> Self {
         Self(text.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
     }
 
-    /// The file system that a path lies on which leads through no link, and where that is mounted.
+    /// The file system of a path that contains no link, and its mount point.
     pub(crate) fn of(&self, path: &Path) -> (&str, &Path) {
         let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
-        // The last one of several at one place hides those before.
+        // Of several mounts on the same point, the last one hides the others.
         let mount = above.max_by_key(|mount| mount.point.as_os_str().len());
         mount.map_or(("", Path::new("/")), |mount| (mount.device.as_str(), mount.point.as_path()))
     }
 }
 
-/// The third and the fifth field of a line.
+/// Parses the third and the fifth field of a line.
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
@@ -68,7 +68,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     point.is_absolute().then_some(Mount { device, point })
 }
 
-/// Undoes the kernel's `\040` and the like.
+/// Decodes the kernel's escapes, such as `\040`.
 fn unescape(mut field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     while let Some((first, rest)) = field.split_first() {
@@ -88,20 +88,20 @@ fn unescape(mut field: &[u8]) -> Vec<u8> {
 // === impl Walk ===
 
 impl Walk {
-    /// A walk to the directory of a file, which need not exist.
+    /// Starts at the directory of a file, which need not exist.
     pub(crate) fn to(file: &Path) -> Self {
         let mut walk = Self { at: "/".into(), rest: VecDeque::new(), links: 0 };
         walk.put_first(file.parent().unwrap_or(Path::new("/")));
         walk
     }
 
-    /// How far it has come.
+    /// The resolved part.
     pub(crate) fn at(&self) -> &Path {
         &self.at
     }
 
-    /// Goes on as far as the file system reaches that it has come to. Gives whether it is where it ends: then the file is, or will be
-    /// made, on this file system.
+    /// Resolves further components, as long as they are on the same file system. Returns whether the walk is
+    /// complete: then the file is, or will be created, on this file system.
     pub(crate) fn advance(&mut self, mounts: &Mounts) -> bool {
         let here = mounts.of(&self.at).0.to_owned();
         while let Some(name) = self.rest.pop_front() {
@@ -110,14 +110,14 @@ impl Walk {
             } else {
                 let next = self.at.join(&name);
                 let is_mount_point = mounts.of(&next).1 == next;
-                // What something is mounted on is no link, and must not be asked.
+                // A mount point is not a link, and must not be accessed: its file system may hang.
                 match if is_mount_point { Ok(None) } else { link(&next) } {
                     Ok(None) => self.at = next,
                     Ok(Some(target)) if self.links < MAX_LINKS => {
                         self.links += 1;
                         self.put_first(&target);
                     }
-                    // Whoever opens the file learns what is wrong, and that is known here.
+                    // Opening the file will report the error, and it is opened on this file system's thread.
                     Ok(Some(_)) | Err(_) => return true,
                 }
             }
@@ -128,7 +128,7 @@ impl Walk {
         true
     }
 
-    /// Puts a path before what is to come.
+    /// Prepends a path to the components to be resolved.
     fn put_first(&mut self, path: &Path) {
         for component in path.components().rev() {
             match component {
@@ -141,12 +141,13 @@ impl Walk {
     }
 }
 
-/// Where a link leads; `None` for anything else that is there.
+/// The target of a symbolic link; `None` for any other existing file.
 fn link(path: &Path) -> io::Result<Option<PathBuf>> {
     if path.symlink_metadata()?.is_symlink() { std::fs::read_link(path).map(Some) } else { Ok(None) }
 }
 
-/// Checks what must hold for any text: nothing panics, and every path has a file system that is mounted above it.
+/// Checks properties that hold for any text: nothing panics, and every path has a file system that is mounted
+/// on it or above it.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check_mountinfo(text: &[u8]) {
     let mounts = Mounts::parse(text);

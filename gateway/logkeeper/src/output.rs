@@ -1,4 +1,4 @@
-//! The daemon's side of attaching: one output stream of a container, as it comes, across restarts of the keeper.
+//! The client of Attach, for the daemon: one output stream of a container, across restarts of the logkeeper.
 
 use std::fmt;
 use std::io;
@@ -16,10 +16,11 @@ use crate::format::Stream;
 use crate::protocol::{Attached, FaultKind, Reply, Request};
 use crate::wire;
 
-/// One output stream of a container from the moment of attaching on; it ends when the container is finished.
+/// One output stream of a container, from the moment of attaching on; it ends when the container is finished.
 ///
-/// When the keeper ends it is asked again, for a few seconds, to go on where this was. What a slow reader has missed by then, or
-/// what a dead keeper's successor no longer has, is left out without a word: the log has it. Reading is cancel-safe.
+/// When the logkeeper ends, this reconnects for a few seconds to continue at the same offset. What a slow
+/// reader has missed by then, or what the next logkeeper no longer has, is skipped silently: the log has it.
+/// Reading is cancel-safe.
 pub struct LiveOutput {
     target: AttachTarget,
     /// The offset of the next byte.
@@ -27,7 +28,7 @@ pub struct LiveOutput {
     state: State,
 }
 
-/// What is attached to.
+/// The stream to attach to.
 #[derive(Debug, Clone)]
 struct AttachTarget {
     socket: PathBuf,
@@ -37,7 +38,7 @@ struct AttachTarget {
 
 enum State {
     Open(BufReader<UnixStream>),
-    /// The connection has ended: the keeper is asked why.
+    /// The connection has ended: the logkeeper is asked whether the container is finished.
     Asking(Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>>),
     Ended,
 }
@@ -47,7 +48,7 @@ type Connection = Option<(BufReader<UnixStream>, u64)>;
 // === impl LiveOutput ===
 
 impl LiveOutput {
-    /// Attaches from now on.
+    /// Attaches, for output from now on.
     pub(crate) async fn open(socket: PathBuf, id: String, stream: Stream) -> Result<Self, Error> {
         let asked = AttachTarget { socket, id, stream };
         let (connection, at) = asked.connect(None).await?;
@@ -75,7 +76,7 @@ impl AsyncRead for LiveOutput {
             match &mut this.state {
                 State::Open(connection) => {
                     let before = buffer.filled().len();
-                    // A connection that broke and one that ended are asked about alike.
+                    // A broken connection and an ended one are handled alike.
                     let read = ready!(Pin::new(connection).poll_read(cx, buffer));
                     let len = buffer.filled().len() - before;
                     if read.is_ok() && (len > 0 || buffer.remaining() == 0) {
@@ -103,7 +104,7 @@ impl AsyncRead for LiveOutput {
     }
 }
 
-// === impl Asked ===
+// === impl AttachTarget ===
 
 impl AttachTarget {
     async fn connect(&self, from: Option<u64>) -> Result<(BufReader<UnixStream>, u64), Error> {
@@ -119,7 +120,8 @@ impl AttachTarget {
         }
     }
 
-    /// Goes on at this offset; `None` if the container is finished. A keeper that does not listen may be in the middle of a restart.
+    /// Continues at this offset; `None` if the container is finished. A logkeeper that does not listen may be
+    /// restarting.
     async fn resume(&self, at: u64) -> Result<Connection, Error> {
         let began = Instant::now();
         loop {

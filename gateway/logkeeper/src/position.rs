@@ -1,5 +1,5 @@
-//! The position record: how far a container's output has reached its log, kept so that a kill at any instruction
-//! neither loses nor doubles a line.
+//! The position record: how far a container's output has reached its log. It is stored so that a kill at any
+//! instruction neither loses nor duplicates a line.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,10 +10,11 @@ const MAGIC: u64 = u64::from_le_bytes(*b"swlkpos1");
 const FIELDS: usize = 14;
 const RECORD_LEN: usize = FIELDS * 8;
 
-/// What is true between two batches. A log longer than `log_len` holds (part of) a batch that is still in a spool.
+/// The state between two batches. If the log is longer than `log_len`, the excess is (part of) a batch that
+/// is still in a spool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// Device and inode of the log file that `log_len` is about; zeros when none is open.
+    /// Device and inode of the log file to which `log_len` applies; zeros when none is open.
     pub(crate) device: u64,
     pub(crate) inode: u64,
     /// The log file's size in bytes.
@@ -26,7 +27,8 @@ pub(crate) struct Position {
     /// Log lines and content bytes dropped since the beginning.
     pub(crate) dropped_lines: u64,
     pub(crate) dropped_bytes: u64,
-    /// Of these, what the log has not been told yet, and the error that caused it (errno, 0 if unknown).
+    /// Of these, the lines that the log has no notice of yet, and the error that caused the loss (errno, 0 if
+    /// unknown).
     pub(crate) unreported_lines: u64,
     pub(crate) unreported_bytes: u64,
     pub(crate) errno: u64,
@@ -66,7 +68,7 @@ impl Position {
         record
     }
 
-    /// Decodes a record; `None` if it is not one that was written whole.
+    /// Decodes a record; `None` if it was not written completely.
     fn decode(record: &[u8; RECORD_LEN]) -> Option<Self> {
         let mut fields = [0; FIELDS];
         for (field, slot) in fields.iter_mut().zip(record.chunks_exact(8)) {
@@ -111,7 +113,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Checks what must hold for any bytes: what is decoded is encoded as it was, also if the checksum was made to fit.
+/// Checks that any record that decodes is encoded to the same bytes, also if its checksum was made to fit.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check_record(data: &[u8]) {
     let mut record = [0; RECORD_LEN];
@@ -130,14 +132,14 @@ pub(crate) fn check_record(data: &[u8]) {
 // === impl PositionFile ===
 
 impl PositionFile {
-    /// Creates the file, emptying one that is there.
+    /// Creates the file, or truncates an existing one.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
         Ok(Self { file })
     }
 
-    /// Opens the file and reads the record; `None` in its place if the file holds no valid one.
+    /// Opens the file and reads the record, which is `None` if the file has no valid one.
     pub(crate) fn open(path: &Path) -> io::Result<(Self, Option<Position>)> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let mut record = [0; RECORD_LEN];

@@ -1,7 +1,7 @@
 //! The control protocol, version 1: newline-delimited JSON over a unix stream socket.
 //!
-//! A client sends [`Request::Hello`] first and then one request at a time; each gets one [`Reply`]. A line has at
-//! most [`MAX_LINE`] bytes in either direction, which is why [`Request::List`] is paged.
+//! A client sends [`Request::Hello`] first and then one request at a time; each gets one [`Reply`]. A line
+//! has at most [`MAX_LINE`] bytes in either direction, which is why [`Request::List`] is paged.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Stream;
 
-/// The version this crate speaks; a keeper refuses every other.
+/// The version that this crate speaks; a logkeeper refuses every other.
 pub const VERSION: u32 = 1;
 
 /// The longest request or reply, newline included, in bytes.
@@ -19,7 +19,7 @@ pub const MAX_LINE: usize = 64 * 1024;
 /// The longest container id, in bytes.
 pub const MAX_ID: usize = 128;
 
-/// How many entries one [`Page`] has at most; with the longest ids they fit a line.
+/// The most entries in one [`Page`]; with the longest ids they fit into a line.
 pub const PAGE_LEN: usize = 100;
 
 /// The longest time a [`Request::Finish`] may drain, in milliseconds.
@@ -35,7 +35,8 @@ pub struct LogSpec {
     pub stdout: Option<PathBuf>,
     /// The FIFO of standard error; not with `tty`, where all output comes on `stdout`.
     pub stderr: Option<PathBuf>,
-    /// The log file, as an absolute path; it and its directories are created. Without one, output goes only to who is attached.
+    /// The log file, as an absolute path; it and its directories are created. Without one, output is sent to
+    /// attached clients only.
     pub log: Option<PathBuf>,
     /// Whether the container has a terminal.
     pub tty: bool,
@@ -43,64 +44,68 @@ pub struct LogSpec {
     pub max_line: u32,
 }
 
-/// What a client may ask.
+/// The requests of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    /// Opens a conversation; answered by [`Welcome`].
+    /// Begins a connection; answered by [`Welcome`].
     Hello {
         /// The version the client speaks.
         version: u32,
     },
-    /// Starts to log a container; answered by [`Done`]. The same again is done already; other parameters for a
-    /// known id are a [`FaultKind::Conflict`].
+    /// Starts to log a container; answered by [`Done`]. Idempotent; other parameters for an open id are a
+    /// [`FaultKind::Conflict`].
     Open(LogSpec),
-    /// Creates the log file anew after it was renamed and closes the old one; answered by [`Done`].
+    /// Creates the log file again after it was renamed, and closes the old one; answered by [`Done`].
     Reopen {
         /// The container's id.
         id: String,
     },
-    /// Logs what is left and forgets the container; answered by [`Finished`], zeros for an unknown id.
+    /// Logs the remaining output and forgets the container; answered by [`Finished`], with zeros for an
+    /// unknown id.
     Finish {
         /// The container's id.
         id: String,
-        /// How long to wait for the FIFOs' writers to close them; 0 takes what is there now.
+        /// How long to wait for the FIFOs' writers to close them; 0 reads only what the FIFOs contain now.
         drain_ms: u64,
     },
-    /// Lists containers by id; answered by [`Page`].
+    /// Lists containers in the order of their ids; answered by [`Page`].
     List {
-        /// Leaves out ids up to and including this one.
+        /// Skips ids up to and including this one.
         after: Option<String>,
     },
-    /// Asks for the sums over all containers; answered by [`Stats`].
+    /// Reads the sums over all containers; answered by [`Stats`].
     Stats,
-    /// Announces one byte with a socket as its ancillary data, which is to be sent once this is answered by [`Done`] and is
-    /// answered by [`Done`] again. The keeper holds the socket open until [`Request::Release`]; if the connection breaks
-    /// before, for three more minutes or until the other end closes it. Keepers that do not know this refuse it.
+    /// Announces one byte with a socket as its ancillary data. The byte must be sent after [`Done`], and is
+    /// answered by [`Done`] again. The logkeeper holds the socket open until [`Request::Release`]. If the
+    /// connection breaks before that, it holds the socket for three more minutes, or until the other end
+    /// closes it. Logkeepers that do not support this refuse it.
     Hold {
-        /// The other end works on one call at a time: once it says something after the connection broke, that is done. Keepers that do
-        /// not know this hold on, as if it were false.
+        /// The other end handles one call at a time: if it sends anything after the connection broke, the
+        /// call is done, and the socket is closed. Logkeepers that do not know this field treat it as false.
         #[serde(default)]
         one_call: bool,
     },
-    /// Lets go of all sockets that came over this connection; answered by [`Done`].
+    /// Closes all sockets that were sent over this connection; answered by [`Done`].
     Release,
-    /// Asks for a copy of one output stream as it comes; answered by [`Attached`], after which the connection carries the bytes and
-    /// nothing else. It is closed when the container is finished, and when the keeper ends: whoever is told that the id is
-    /// [`FaultKind::NotFound`] when asking again has had it all. Keepers that do not know this refuse it.
+    /// Attaches to one output stream; answered by [`Attached`], after which the connection carries only the
+    /// stream's bytes. It is closed when the container is finished, and when the logkeeper ends. A client
+    /// that gets [`FaultKind::NotFound`] when it attaches again has received all output. Logkeepers that do
+    /// not support this refuse it.
     Attach {
         /// The container's id.
         id: String,
-        /// Which stream.
+        /// The stream.
         stream: Stream,
-        /// Goes on at this offset, as far as that is still here; `None` is what comes from now on.
+        /// Continues at this offset, or at the first one after it that is still in the spool; `None` starts
+        /// with new output.
         from: Option<u64>,
     },
-    /// Ends the keeper; answered by [`Done`]. Containers stay known and are taken up by the next keeper.
+    /// Ends the logkeeper; answered by [`Done`]. The next logkeeper recovers the containers.
     Shutdown,
 }
 
-/// The answer to a request: the body that belongs to it, or why there is none.
+/// The answer to a request: its body, or the fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply<T> {
@@ -129,35 +134,35 @@ pub enum FaultKind {
     NotFound,
     /// The id is in use with other parameters.
     Conflict,
-    /// The container is being finished, or the keeper is going down; ask again.
+    /// The container is being finished, or the logkeeper is shutting down; retry.
     Busy,
     /// A file operation failed.
     Io,
-    /// The protocol version is not spoken here.
+    /// The logkeeper does not speak the protocol version.
     Unsupported,
 }
 
-/// The body of an answer that says nothing more.
+/// An answer without content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
 /// The answer to [`Request::Attach`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
-    /// The offset of the first byte that follows.
+    /// The offset of the first byte that follows on the connection.
     pub from: u64,
 }
 
 /// The answer to [`Request::Hello`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The version the keeper speaks.
+    /// The version that the logkeeper speaks.
     pub version: u32,
-    /// The keeper's process id.
+    /// The logkeeper's process id.
     pub pid: u32,
 }
 
-/// What has been done for one container since it was opened; kills of the keeper do not reset it.
+/// A container's counters since it was opened; kills of the logkeeper do not reset them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Log lines written, partial ones included.
@@ -188,9 +193,9 @@ pub struct Finished {
 pub struct Entry {
     /// The container's id.
     pub id: String,
-    /// What has been done for it.
+    /// Its counters.
     pub counters: Counters,
-    /// Whether a [`Request::Finish`] is under way.
+    /// Whether a [`Request::Finish`] is in progress.
     pub finishing: bool,
 }
 
@@ -206,16 +211,17 @@ pub struct Page {
 /// The answer to [`Request::Stats`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Containers that are logged now.
+    /// Containers that are logged at present.
     pub containers: u64,
-    /// Containers taken up from an earlier keeper when this one started.
+    /// Containers that this logkeeper recovered from an earlier one when it started.
     pub recovered: u64,
-    /// Containers finished since this keeper started.
+    /// Containers finished since this logkeeper started.
     pub finished: u64,
-    /// File systems that have not answered for seconds, and hold up the logs on them. Older keepers do not say it.
+    /// File systems that have not answered for seconds and block the logs on them. Older logkeepers do not
+    /// send it.
     #[serde(default)]
     pub stalled: u64,
-    /// Sums over the containers that are logged now and those finished since this keeper started.
+    /// Sums over the containers that are logged at present, and those finished since this logkeeper started.
     pub totals: Counters,
 }
 

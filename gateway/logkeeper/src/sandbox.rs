@@ -1,9 +1,10 @@
-//! What the keeper's process may not do, so that whoever takes it over through a line of a log or of its protocol has little of it.
+//! Confines the logkeeper's process, so that an attacker who takes it over through its input gains little.
 //!
-//! It writes files anywhere, and so stays a process of root's with [`KEPT`]; it starts no program, traces and signals no other process,
-//! mounts nothing, opens no socket but unix ones, and makes no memory executable. Calls that it never makes fail: those that an attacker
-//! wants with EPERM, all others with ENOSYS, which is what a library takes for an older kernel and gets by without. None kills: a keeper
-//! that is gone loses more than a call that fails.
+//! The process writes files anywhere, and so stays a process of root with the capabilities [`KEPT`]. It
+//! executes no program, traces and signals no other process, mounts nothing, opens only unix sockets, and
+//! makes no memory executable. System calls that it never makes fail: those that are useful to an attacker
+//! with EPERM, all others with ENOSYS, which a library takes for an older kernel and handles. No call kills
+//! the process: losing the logkeeper costs more than a call that fails.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,33 +24,33 @@ mod calls;
 
 use calls::{ALLOWED, REFUSED};
 
-/// To open logs wherever they are, and to write into what a file system keeps for root.
+/// To open logs anywhere, and to use the space that a file system reserves for root.
 const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::SYS_RESOURCE);
 
-/// Why the process is not confined, or not wholly.
+/// Why the process is not confined, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SandboxError {
-    /// The kernel refuses.
+    /// The kernel refused an operation.
     #[error("cannot {0}")]
     Kernel(&'static str, #[source] io::Error),
-    /// There is no filter for this architecture, or the kernel has no filters.
+    /// There is no filter for this architecture, or the kernel does not support filters.
     #[error("cannot filter system calls")]
     Filter(#[source] seccompiler::Error),
 }
 
-/// When a call is allowed that can do more than the keeper needs.
+/// The arguments with which a call is allowed that can do more than the logkeeper needs.
 enum ArgCondition {
-    /// An argument is this number.
+    /// An argument has this value.
     Is(u8, u64),
-    /// Of these bits of an argument, these are set and no others.
+    /// Of these bits of an argument, exactly these are set.
     Bits(u8, u64, u64),
 }
 
-/// Confines this process for good: all of its threads as far as system calls go, and this one, with those that it starts, as far as
-/// capabilities go.
+/// Confines this process irrevocably. System call filters apply to all of its threads; capabilities are
+/// dropped for this thread and those that it starts.
 ///
 /// # Errors
-/// What could not be done; what comes before it in this function is done.
+/// The operation that failed; the earlier ones of this function were done.
 pub(crate) fn enter() -> Result<(), SandboxError> {
     let refused =
         |what: &'static str| move |errno: rustix::io::Errno| SandboxError::Kernel(what, errno.into());
@@ -68,7 +69,7 @@ fn drop_capabilities() -> rustix::io::Result<()> {
     if now.effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all().difference(KEPT).iter() {
             match remove_capability_from_bounding_set(capability) {
-                // This kernel does not know it.
+                // This kernel does not know the capability.
                 Err(rustix::io::Errno::INVAL) => {}
                 other => other?,
             }
@@ -79,7 +80,8 @@ fn drop_capabilities() -> rustix::io::Result<()> {
     set_capabilities(None, sets)
 }
 
-/// The filters, in the order in which they are installed: of two that refuse a call, the later one gives the reason.
+/// The filters, in the order of their installation: if both refuse a call, the later one determines the
+/// errno.
 fn programs() -> Result<[BpfProgram; 2], seccompiler::Error> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let mut allowed: BTreeMap<_, Vec<SeccompRule>> = ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
@@ -107,11 +109,11 @@ fn rule(when: &ArgCondition) -> Result<SeccompRule, seccompiler::Error> {
     Ok(SeccompRule::new(vec![condition?])?)
 }
 
-/// Calls that are allowed in one of these cases.
+/// Calls that are allowed only with certain arguments.
 fn with_conditions() -> Vec<(i64, ArgCondition)> {
     let number = |value: i32| u64::from(value.unsigned_abs());
     let own = u64::from(std::process::id());
-    // A thread, and nothing that begins a process or a namespace.
+    // Allows creating a thread, but neither a process nor a namespace.
     let thread = number(libc::CLONE_THREAD);
     let namespaces = libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -127,11 +129,11 @@ fn with_conditions() -> Vec<(i64, ArgCondition)> {
         (libc::SYS_mprotect, ArgCondition::Bits(2, executable, 0)),
         (libc::SYS_socket, ArgCondition::Is(0, number(libc::AF_UNIX))),
         (libc::SYS_socketpair, ArgCondition::Is(0, number(libc::AF_UNIX))),
-        // Aborts, and what tests let happen to it.
+        // For abort, and for tests.
         (libc::SYS_kill, ArgCondition::Is(0, own)),
         (libc::SYS_tgkill, ArgCondition::Is(0, own)),
         (libc::SYS_prlimit64, ArgCondition::Is(0, 0)),
-        // The name of a thread, and what the second filter's installation says once more.
+        // Setting the name of a thread, and the call by which the second filter is installed.
         (libc::SYS_prctl, ArgCondition::Is(0, number(libc::PR_SET_NAME))),
         (libc::SYS_prctl, ArgCondition::Is(0, number(libc::PR_SET_NO_NEW_PRIVS))),
     ];
@@ -149,10 +151,11 @@ mod tests {
 
     use super::*;
 
-    /// Set for the process that confines itself; see [`alone`].
+    /// Set in the environment of the process that confines itself; see [`alone`].
     const CONFINED: &str = "SWITCHYARD_TEST_CONFINED";
 
-    /// Whether this is the process in which test `name` may confine itself for good. If it is not, it is started, and has to succeed.
+    /// Whether this is the process in which test `name` may confine itself. If not, such a process is
+    /// started, and must succeed.
     fn alone(name: &str) -> bool {
         if std::env::var_os(CONFINED).is_some() {
             return true;
@@ -204,14 +207,14 @@ mod tests {
             )
             .map_err(named),
         );
-        // All others are calls that this kernel does not have.
+        // For all other calls, the kernel seems not to have them.
         let unknown = |what: &str, result: io::Result<()>| {
             assert_eq!(result.map_err(|error| error.raw_os_error()), Err(Some(libc::ENOSYS)), "{what}");
         };
         unknown("socket", std::net::UdpSocket::bind("127.0.0.1:0").map(drop));
         unknown("kill", nix::sys::signal::kill(nix::unistd::Pid::from_raw(1), None).map_err(io::Error::from));
         unknown("fork", Command::new("/bin/true").status().map(drop));
-        // What it needs goes on, threads included.
+        // What the logkeeper needs still works, including threads.
         thread::spawn(|| {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("0.log"), "line\n").unwrap();

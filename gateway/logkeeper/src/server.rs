@@ -1,4 +1,4 @@
-//! The control socket: who may connect, and the conversation on each connection.
+//! The control socket: who may connect, and the requests on each connection.
 
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -22,25 +22,25 @@ use crate::protocol::{Attached, Done, Fault, FaultKind, Reply, Request, VERSION,
 use crate::socket_holder::{HeldSocket, LINGER, SocketHolder};
 use crate::wire;
 
-/// How many control connections may be open; more wait to be accepted.
+/// How many control connections may be open; further ones wait to be accepted.
 const CONNECTIONS: usize = 64;
 
-/// How long a client may take to say hello: it has a place that others wait for.
+/// How long a client may take to send Hello, since it occupies one of the connections.
 const GREETING: Duration = Duration::from_secs(10);
 
 /// How long a client may take to read an answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long to pause after a connection could not be accepted, for instance for want of descriptors.
+/// Pause after a connection could not be accepted, for instance for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a keeper works.
+/// The configuration of a logkeeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The control socket; at most 100 bytes long, for the kernel allows no more.
+    /// The control socket; at most 100 bytes long, because of the kernel's limit.
     pub socket: PathBuf,
-    /// The directory for what must outlive the keeper. It belongs on tmpfs: FIFOs do not outlive a reboot either,
-    /// and all output passes through it.
+    /// The directory for state that must outlive the logkeeper. It belongs on tmpfs: FIFOs do not outlive a
+    /// reboot either, and all output passes through it.
     pub state_dir: PathBuf,
     /// The socket's permission bits.
     pub socket_mode: u32,
@@ -48,11 +48,12 @@ pub struct Config {
     pub socket_uid: Option<u32>,
     /// The socket's group; the keeper's own group if `None`.
     pub socket_gid: Option<u32>,
-    /// Whether [`crate::run`] confines the process for good: no new privileges, hardly a capability, and a filter of system calls.
+    /// Whether [`crate::run`] confines the process: no new privileges, few capabilities, and a system call
+    /// filter.
     pub sandbox: bool,
 }
 
-/// A keeper that listens on its socket.
+/// A logkeeper that listens on its socket.
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
@@ -64,7 +65,8 @@ pub struct Server {
 // === impl Config ===
 
 impl Config {
-    /// The settings for a socket and a state directory: mode 0660, owned by who starts the keeper, and confined.
+    /// The defaults for a socket and a state directory: mode 0660, owned by the logkeeper's user, and
+    /// confined.
     pub fn new(socket: impl Into<PathBuf>, state_dir: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
@@ -80,29 +82,30 @@ impl Config {
 // === impl Server ===
 
 impl Server {
-    /// Locks the state directory, takes up the containers in it, and listens; returns once the socket answers.
+    /// Locks the state directory, recovers the containers in it, and listens; returns once the socket
+    /// answers.
     ///
     /// # Errors
-    /// Another keeper is at work ([`Error::StateInUse`], [`Error::SocketInUse`]), the state directory is unfit, or a
-    /// file operation fails.
+    /// Another logkeeper is running ([`Error::StateInUse`], [`Error::SocketInUse`]), the state directory is
+    /// unfit, or a file operation fails.
     pub async fn start(config: &Config) -> Result<Self, Error> {
         let keeper = Arc::new(Keeper::recover(&config.state_dir).await?);
         let listener = listen(config).await?;
         Ok(Self { listener, socket: config.socket.clone(), keeper, shutdown: Arc::new(Notify::new()) })
     }
 
-    /// Starts and serves until `shutdown` completes or a client asks to end.
+    /// Starts, and serves until `shutdown` completes or a client asks to end.
     ///
     /// # Errors
-    /// As [`Server::start`].
+    /// Those of [`Server::start`].
     pub async fn run(config: &Config, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         Self::start(config).await?.serve(shutdown).await;
         Ok(())
     }
 
-    /// Serves until `shutdown` completes or a client asks to end; containers stay known to the next keeper.
+    /// Serves until `shutdown` completes or a client asks to end; the next logkeeper recovers the containers.
     ///
-    /// Dropping the future ends everything soon, which loses no output either.
+    /// Dropping the future aborts everything, which loses no output either.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
         let Self { listener, socket, keeper, shutdown: asked } = self;
         let mut connections = JoinSet::new();
@@ -146,7 +149,7 @@ impl Server {
                                 }
                                 Err(error) => {
                                     if !std::mem::replace(&mut told, true) {
-                                        tracing::warn!(%error, "cannot accept a control connection, and tries until it can");
+                                        tracing::warn!(%error, "cannot accept a control connection; retrying");
                                     }
                                     sleep(ACCEPT_PAUSE).await;
                                 }
@@ -161,17 +164,17 @@ impl Server {
     }
 }
 
-/// Binds under a passing name, sets owner and mode, and only then gives the socket its name: nobody can connect
-/// before the permissions hold, and a stale socket is replaced in one step.
+/// Binds under a temporary name, sets owner and mode, and only then renames the socket to its path: no
+/// process can connect before the permissions are set, and a stale socket is replaced atomically.
 async fn listen(config: &Config) -> Result<UnixListener, Error> {
     let Config { socket, state_dir: _, socket_mode, socket_uid, socket_gid, sandbox: _ } = config;
     match timeout(WRITE_LIMIT, UnixStream::connect(socket)).await {
-        // Who accepts slowly is there all the same.
+        // A server that accepts slowly is running too.
         Ok(Ok(_)) | Err(_) => return Err(Error::SocketInUse(socket.clone())),
         Ok(Err(error)) => {
             let vacant = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind());
             if !vacant {
-                return Err(Error::file("look for another keeper on", socket)(error));
+                return Err(Error::file("check for another logkeeper on", socket)(error));
             }
         }
     }
@@ -195,8 +198,8 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
     Ok(listener)
 }
 
-/// Answers one client's requests, one after the other, until it closes the connection or wants nothing more than to follow a
-/// container's output.
+/// Answers one client's requests in sequence, until it closes the connection or attaches to a container's
+/// output.
 async fn serve_client(
     stream: UnixStream,
     keeper: &Keeper,
@@ -222,11 +225,11 @@ async fn serve_client(
             }
             Ok(Request::Hello { version }) => encode::<Done>(Err(Fault::new(
                 FaultKind::Unsupported,
-                format!("version {version} is not spoken here, only {VERSION}"),
+                format!("version {version} is not supported, only {VERSION} is"),
             ))),
             Ok(Request::Hold { one_call }) if greeted => {
                 send_reply(&mut stream, &encode(Ok(Done {}))?).await?;
-                // The client waits for the answer, so nothing that follows is in the buffer yet.
+                // The client waits for the answer before it sends the byte, so the buffer is empty.
                 encode(held.receive(stream.get_ref(), one_call).await?.map(|socket| {
                     sockets.push(socket);
                     Done {}
@@ -258,7 +261,7 @@ async fn serve_client(
     Ok(None)
 }
 
-/// Reads the next request; only who has said hello may take any time for it.
+/// Reads the next request. Before Hello, this has a time limit.
 async fn read_request(
     stream: &mut BufReader<UnixStream>,
     line: &mut Vec<u8>,
@@ -271,13 +274,13 @@ async fn read_request(
     timeout(GREETING, read).await.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// Sends an answer to a client that reads it in time.
+/// Sends an answer; fails if the client does not read it in time.
 async fn send_reply(stream: &mut BufReader<UnixStream>, reply: &[u8]) -> io::Result<()> {
     let written = timeout(WRITE_LIMIT, wire::write_line(stream, reply)).await;
     written.map_err(|_elapsed| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// Carries out one request of a client that has said hello.
+/// Carries out one request, after Hello.
 async fn answer(request: Request, keeper: &Keeper) -> io::Result<Vec<u8>> {
     match request {
         Request::Open(spec) => encode(keeper.open(spec).await.map(|()| Done {})),
@@ -287,7 +290,7 @@ async fn answer(request: Request, keeper: &Keeper) -> io::Result<Vec<u8>> {
         Request::Stats => encode(Ok(keeper.stats())),
         Request::Shutdown => encode(Ok(Done {})),
         Request::Hello { .. } | Request::Hold { .. } | Request::Release | Request::Attach { .. } => {
-            refuse("it was answered already")
+            refuse("hello was sent already")
         }
     }
 }

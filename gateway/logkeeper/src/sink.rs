@@ -1,5 +1,5 @@
-//! The log file of one container: whole batches of lines are appended, and a batch that does not fit leaves no
-//! torn line behind but is counted, and the loss is told in the log once it can be written again.
+//! The log file of one container. Batches of lines are appended whole: a batch that does not fit leaves no
+//! torn line behind, its lost lines are counted, and a notice is written once the log can be written again.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Write};
@@ -16,16 +16,17 @@ use crate::format::{Header, LINE_OVERHEAD, Stream, Tag};
 use crate::position::Position;
 use crate::protocol::Counters;
 
-/// Where a container's lines go.
+/// Writes a container's lines.
 #[derive(Debug)]
 pub(crate) struct Sink {
     /// `None` for a container whose output is not logged.
     path: Option<PathBuf>,
     /// `None` while the file cannot be opened; each batch tries again.
     file: Option<File>,
-    /// Whether the last batch was not written whole, which is warned about when it begins.
+    /// Whether the last batch was not written completely; a warning is logged when this begins.
     write_failing: bool,
-    /// What the position record says about the file, the counters and the losses; spool offsets are left zero.
+    /// The part of the position record about the file, the counters and the losses; spool offsets are left
+    /// zero.
     pub(crate) position: Position,
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct Sink {
 #[derive(Debug)]
 pub(crate) struct Batch {
     text: Vec<u8>,
-    /// The length of the line at the front that tells of a loss; 0 if there is none.
+    /// The length of the notice of lost lines at the front; 0 if there is none.
     notice: usize,
     lines: u64,
     bytes: u64,
@@ -58,7 +59,7 @@ impl Batch {
         self.text.len()
     }
 
-    /// How many lines of output were pushed.
+    /// How many lines of output were added.
     pub(crate) const fn lines(&self) -> u64 {
         self.lines
     }
@@ -84,17 +85,17 @@ impl Sink {
         Ok(sink)
     }
 
-    /// Whether there is a log.
+    /// Whether the container has a log.
     pub(crate) const fn is_wanted(&self) -> bool {
         self.path.is_some()
     }
 
-    /// Takes up the log file of a known container: what an interrupted batch left in it is cut off, also when the
-    /// file has been renamed meanwhile. A file that cannot be opened is tried again with each batch.
+    /// Recovers the log file of a container: what an interrupted batch has written is truncated, also if the
+    /// file has been renamed meanwhile. If the file cannot be opened, each batch tries again.
     pub(crate) fn recover(path: Option<&Path>, position: Position) -> Self {
         let Some(path) = path else { return Self { path: None, file: None, write_failing: false, position } };
         if let Err(error) = truncate_to_record(path, &position) {
-            tracing::warn!(log = %path.display(), %error, "cannot undo an interrupted batch; lines may be doubled");
+            tracing::warn!(log = %path.display(), %error, "cannot undo an interrupted batch; lines may be duplicated");
         }
         let mut sink = Self { path: Some(path.into()), file: None, write_failing: false, position };
         if let Err(error) = sink.reopen() {
@@ -103,12 +104,12 @@ impl Sink {
         sink
     }
 
-    /// Opens the file at the path, creating it if need be, and lets go of the one before.
+    /// Opens the file at the path, creating it if necessary, and closes the previous one.
     ///
     /// # Errors
-    /// What opening gives; then the file before stays in use. `InvalidInput` if there is no log.
+    /// Those of opening the file; the previous one then stays in use. `InvalidInput` if there is no log.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
-        let no_log = || io::Error::new(io::ErrorKind::InvalidInput, "it has no log");
+        let no_log = || io::Error::new(io::ErrorKind::InvalidInput, "the container has no log");
         let file = open_log(self.path.as_deref().ok_or_else(no_log)?)?;
         let metadata = file.metadata()?;
         self.position.device = metadata.dev();
@@ -122,7 +123,7 @@ impl Sink {
         self.path.as_deref().unwrap_or(Path::new("none")).display()
     }
 
-    /// What has been written and dropped.
+    /// The counters of lines and bytes written and dropped.
     pub(crate) const fn counters(&self) -> Counters {
         Counters {
             lines: self.position.lines,
@@ -132,12 +133,12 @@ impl Sink {
         }
     }
 
-    /// Whether lines were lost that the log does not tell of yet.
+    /// Whether lines were lost without a notice in the log.
     pub(crate) const fn has_unreported_loss(&self) -> bool {
         self.position.unreported_lines > 0 || self.position.unreported_bytes > 0
     }
 
-    /// Puts a line at the front of an empty batch that tells of lines lost before, if there are any.
+    /// Puts a notice of lines that were lost before at the front of an empty batch, if there are any.
     pub(crate) fn begin(&self, batch: &mut Batch, stamp: &Stamp) {
         batch.clear();
         if self.has_unreported_loss() {
@@ -154,7 +155,8 @@ impl Sink {
         }
     }
 
-    /// Writes a batch, or as many whole lines of it as fit; the rest is counted as lost. Never waits for space.
+    /// Writes a batch, or as many whole lines of it as fit; the rest is counted as lost. Never waits for disk
+    /// space.
     pub(crate) fn commit(&mut self, batch: &Batch) {
         let (kept, error) = self.append(&batch.text);
         let lost = &batch.text[kept.max(batch.notice)..];
@@ -165,7 +167,7 @@ impl Sink {
             position.unreported_lines = 0;
             position.unreported_bytes = 0;
         }
-        // The record that the counters come from may say any number.
+        // The counters come from a stored record and may have any value.
         position.lines = position.lines.saturating_add(batch.lines.saturating_sub(lost_lines));
         position.bytes = position.bytes.saturating_add(batch.bytes.saturating_sub(lost_bytes));
         if let Some(error) = error {
@@ -189,7 +191,7 @@ impl Sink {
         position.errno = error.raw_os_error().and_then(|code| u64::try_from(code).ok()).unwrap_or(0);
     }
 
-    /// Appends text and says how much of it stays, which always ends with a newline.
+    /// Appends text, and returns how many bytes of it remain in the file; they always end with a newline.
     fn append(&mut self, text: &[u8]) -> (usize, Option<io::Error>) {
         if self.file.is_none()
             && let Err(error) = self.reopen()
@@ -202,7 +204,7 @@ impl Sink {
             None => written,
             Some(_) => memchr::memrchr(b'\n', &text[..written]).map_or(0, |end| end + 1),
         };
-        // The size is asked for and not computed, since others may have cut the file.
+        // The size is read from the file, since other processes may have truncated it.
         let trimmed = file.metadata().map(|metadata| metadata.len()).and_then(|len| {
             let torn = (written - kept) as u64;
             if torn > 0 {
@@ -213,7 +215,7 @@ impl Sink {
         match trimmed {
             Ok(len) => self.position.log_len = len,
             Err(error) => {
-                tracing::warn!(log = %self.name(), %error, "cannot cut a torn line off the log");
+                tracing::warn!(log = %self.name(), %error, "cannot truncate a torn line at the end of the log");
                 self.position.log_len = self.position.log_len.saturating_add(written as u64);
             }
         }
@@ -221,7 +223,7 @@ impl Sink {
     }
 }
 
-/// Writes until all is written or an error comes; a short write is followed by another.
+/// Writes until all is written or an error occurs; a short write is continued.
 fn write_fully(file: &mut File, text: &[u8]) -> (usize, Option<io::Error>) {
     let mut written = 0;
     while written < text.len() {
@@ -235,8 +237,9 @@ fn write_fully(file: &mut File, text: &[u8]) -> (usize, Option<io::Error>) {
     (written, None)
 }
 
-/// Opens a log for appending, with its directories; anything but a regular file is refused without waiting. A link at its name is not
-/// followed: whoever can write the directory could have root write to any file.
+/// Opens a log for appending, and creates its directories. Anything but a regular file is refused without
+/// blocking. A symbolic link as its last component is not followed: otherwise, whoever can write to the
+/// directory could make root write to any file.
 fn open_log(path: &Path) -> io::Result<File> {
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
@@ -246,14 +249,15 @@ fn open_log(path: &Path) -> io::Result<File> {
         OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags.bits()).open(path);
     let file = match opened {
         Err(_) if path.is_symlink() => {
-            return Err(io::Error::other("it is a symbolic link, which a log is never written through"));
+            return Err(io::Error::other("it is a symbolic link, which is never followed for a log"));
         }
         other => other?,
     };
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
 }
 
-/// Cuts the recorded log file back to its recorded size, found by inode at its path or under a new name beside it.
+/// Truncates the recorded log file to its recorded size; the file is found by its inode, at its path or under
+/// a new name in the same directory.
 fn truncate_to_record(path: &Path, position: &Position) -> io::Result<()> {
     let mut recorded = open_recorded(path, position)?;
     if recorded.is_none() {
@@ -278,7 +282,8 @@ fn truncate_to_record(path: &Path, position: &Position) -> io::Result<()> {
     Ok(())
 }
 
-/// The file at this name, if it is the recorded one. What the name says is believed of the open file only: names change hands.
+/// Opens the file at this path, if it is the recorded one. Only the open file is compared, since names can be
+/// reused.
 fn open_recorded(candidate: &Path, position: &Position) -> io::Result<Option<File>> {
     let is_recorded = |metadata: &Metadata| {
         metadata.is_file() && metadata.ino() == position.inode && metadata.dev() == position.device
@@ -308,7 +313,7 @@ mod tests {
         symlink(&target, &log).unwrap();
         let error = Sink::create(Some(&log)).unwrap_err();
         assert!(error.to_string().contains("symbolic link"), "{error}");
-        // Nor does it make a file elsewhere.
+        // No file is created through a dangling link either.
         let absent = temp.path().join("absent");
         fs::remove_file(&log).unwrap();
         symlink(&absent, &log).unwrap();

@@ -1,7 +1,9 @@
-//! Sockets that the keeper holds open for the daemon, so that what the other end does for the daemon outlives its kill.
+//! Holds sockets open for the daemon, so that work of the other end for the daemon survives a kill of the
+//! daemon.
 //!
-//! A server whose client's socket closes calls off what it was doing for it. The kernel closes a socket with its last descriptor,
-//! so one more here keeps it open after a kill. Nothing is read or written: the keeper is in nobody's way.
+//! A server cancels a call when its client's socket closes. The kernel closes a socket with its last
+//! descriptor, so a duplicate in the logkeeper keeps it open after the daemon was killed. The logkeeper
+//! neither reads from it nor writes to it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,42 +20,43 @@ use tokio::time::{Instant, sleep};
 
 use crate::protocol::{Fault, FaultKind};
 
-/// How many sockets are held at most.
+/// The most sockets that are held.
 const MOST: usize = 40;
 
-/// How long a socket is held after the daemon that handed it over has gone: longer than any call to containerd that starts or
-/// ends a process may take.
+/// How long a socket is held after the daemon that handed it over is gone: longer than any call to containerd
+/// that starts or ends a process may take.
 pub(crate) const LINGER: Duration = Duration::from_secs(180);
 
-/// Between two looks whether the other end has closed a socket that lingers.
+/// Pause between two checks whether the other end has closed a lingering socket.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The sockets that are held, by all connections together.
+/// The sockets that are held, for all connections together.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketHolder {
     permits: Arc<Semaphore>,
 }
 
-/// A socket that is held until it is dropped.
+/// A socket that is held open until this is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldSocket {
     socket: OwnedFd,
-    /// The other end has done its work as soon as it says something.
+    /// The other end has done its work as soon as it sends anything.
     one_call: bool,
     _permit: OwnedSemaphorePermit,
 }
 
-// === impl Held ===
+// === impl SocketHolder ===
 
 impl SocketHolder {
     pub(crate) fn new() -> Self {
         Self { permits: Arc::new(Semaphore::new(MOST)) }
     }
 
-    /// Takes the socket that comes with the next byte on `stream`, as [`crate::protocol::Request::Hold`] says. Not cancel-safe.
+    /// Receives the socket that comes with the next byte on `stream`, see [`crate::protocol::Request::Hold`].
+    /// Not cancel-safe.
     ///
     /// # Errors
-    /// The connection is of no use then: nobody knows what has been read of it.
+    /// The connection must be closed then: it is unknown how much was read from it.
     pub(crate) async fn receive(
         &self,
         stream: &UnixStream,
@@ -76,7 +79,7 @@ impl SocketHolder {
     }
 }
 
-/// Reads one byte and the descriptor that comes with it, if one does.
+/// Reads one byte, and the descriptor that comes with it, if any.
 fn take(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -96,22 +99,22 @@ fn take(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
 // === impl HeldSocket ===
 
 impl HeldSocket {
-    /// Holds on until the other end closes, or has answered the one call, at most until `end`. Cancel-safe: dropped, the socket is let
-    /// go.
+    /// Holds the socket until the other end closes it or has answered the one call, and at most until `end`.
+    /// Cancel-safe: dropping the future closes the socket.
     pub(crate) async fn linger(self, end: Instant) {
         while Instant::now() < end && !self.is_over() {
             sleep(LOOK).await;
         }
-        tracing::debug!("a socket of a daemon that has gone is let go");
+        tracing::debug!("closing a held socket of a daemon that is gone");
     }
 
-    /// Whether the other end has closed it, or has answered the one call that it may have been asked. Of several calls an answer says
-    /// nothing: others may go on.
+    /// Whether the other end has closed the socket, or has answered its one call. With several concurrent
+    /// calls, an answer means nothing: others may still run.
     fn is_over(&self) -> bool {
         let answer = if self.one_call { PollFlags::IN } else { PollFlags::empty() };
         let mut socket = [PollFd::new(&self.socket, answer)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A look that fails is repeated; the time to linger is bounded anyway.
+        // A poll that fails is repeated; the time to linger is bounded anyway.
         poll(&mut socket, Some(&now)).is_ok()
             && socket[0].revents().intersects(answer | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
     }

@@ -1,8 +1,8 @@
-//! A spool: the file through which one stream's output passes on its way from the FIFO into the log.
+//! A spool: the file through which one stream's output passes on its way from the FIFO to the log.
 //!
-//! Output is moved by splice(2), which takes bytes out of the FIFO exactly as far as it has put them into the
-//! file. One call does both, and a kill takes effect before or after it, so every byte is at each moment either
-//! in the FIFO or in the spool. Offsets only grow; what has been logged is given back by punching holes.
+//! Output is moved by splice(2), which takes exactly as many bytes out of the FIFO as it has stored in the
+//! file. One call does both, and a kill takes effect before or after it, so at each moment every byte is
+//! either in the FIFO or in the spool. Offsets only grow; logged output is released by punching holes.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,18 +18,18 @@ use switchyard_steps::{Step, reach};
 /// How many logged bytes may stay in a spool while its stream is busy.
 pub(crate) const BUSY_SLACK: u64 = 256 * 1024;
 
-/// The unit in which holes are punched; less than this may stay in an idle spool.
+/// The unit in which holes are punched; less than this may remain in an idle spool.
 pub(crate) const PAGE: u64 = 4096;
 
 /// One stream's spool file.
 #[derive(Debug)]
 pub(crate) struct Spool {
     file: File,
-    /// The file's size: where the next bytes go.
+    /// The file's size: the offset at which the next bytes are stored.
     end: u64,
     /// Everything before this has been logged.
     logged: u64,
-    /// Everything before this has been given back to the file system.
+    /// Everything before this has been released to the file system.
     freed: u64,
 }
 
@@ -43,8 +43,8 @@ impl Spool {
         Ok(Self { file, end: 0, logged: 0, freed: 0 })
     }
 
-    /// Takes up a spool left by an earlier keeper; `logged` is `None` if how far it was logged is not known, and
-    /// then what it holds counts as logged.
+    /// Recovers the spool of an earlier logkeeper. `logged` is `None` if it is unknown how far it was logged;
+    /// its content then counts as logged.
     pub(crate) fn recover(path: &Path, logged: Option<u64>) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -56,7 +56,7 @@ impl Spool {
     /// Moves up to `len` bytes from a FIFO to the end of the spool; 0 means that the FIFO has no writer.
     ///
     /// # Errors
-    /// `WouldBlock` if the FIFO is empty, and what writing to the spool's file system gives.
+    /// `WouldBlock` if the FIFO is empty, and the errors of writing to the spool's file system.
     pub(crate) fn receive(&mut self, fifo: impl AsFd, len: usize) -> io::Result<usize> {
         let mut offset = i64::try_from(self.end).map_err(io::Error::other)?;
         let moved = splice(fifo, None, &self.file, Some(&mut offset), len, SpliceFFlags::SPLICE_F_NONBLOCK)?;
@@ -64,7 +64,7 @@ impl Spool {
         Ok(moved)
     }
 
-    /// How many bytes wait to be logged.
+    /// How many bytes are not logged yet.
     pub(crate) const fn pending(&self) -> u64 {
         self.end - self.logged
     }
@@ -74,34 +74,34 @@ impl Spool {
         self.logged
     }
 
-    /// Reads waiting bytes into `buffer`, as many as there are and fit.
+    /// Reads unlogged bytes into `buffer`, as many as there are and fit.
     pub(crate) fn read_pending(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = usize::try_from(self.pending()).unwrap_or(usize::MAX).min(buffer.len());
         self.file.read_exact_at(&mut buffer[..len], self.logged)?;
         Ok(len)
     }
 
-    /// Counts the next `len` waiting bytes as logged.
+    /// Marks the next `len` bytes as logged.
     pub(crate) fn advance(&mut self, len: u64) {
         self.logged = self.end.min(self.logged + len);
     }
 
-    /// Where the next bytes go: all before are in the spool or have been given back.
+    /// The offset at which the next bytes are stored.
     pub(crate) const fn end(&self) -> u64 {
         self.end
     }
 
-    /// Everything from here on is still in the spool.
+    /// The first offset that is still in the spool.
     pub(crate) const fn floor(&self) -> u64 {
         self.freed
     }
 
-    /// Another descriptor of the file, to read from.
+    /// Another descriptor of the file, for reading.
     pub(crate) fn reader(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Gives logged bytes but the last `keep` back to the file system once there are more than `slack`.
+    /// Releases logged bytes except for the last `keep`, once there are more than `slack`.
     pub(crate) fn release(&mut self, keep: u64, slack: u64) -> io::Result<()> {
         let until = self.logged.saturating_sub(keep) / PAGE * PAGE;
         let len = until.saturating_sub(self.freed);
@@ -117,11 +117,11 @@ impl Spool {
     }
 }
 
-/// The offset of the first byte that has not been given back.
+/// The offset of the first byte that has not been released.
 fn first_byte(file: &File, end: u64) -> io::Result<u64> {
     match lseek(file, 0, Whence::SeekData) {
         Ok(offset) => u64::try_from(offset).map_err(io::Error::other),
-        // Nothing but a hole is left.
+        // The whole file is a hole.
         Err(Errno::ENXIO) => Ok(end),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,5 @@
-//! The way of a container from its entry in the table to its task, and what requests have of a container meanwhile.
+//! Starts the task of a container that has an entry in the table, and handles requests for a container
+//! meanwhile.
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -11,49 +12,51 @@ use crate::container::{Command, Container, Shared, lock};
 use crate::fs_thread::{FsThread, FsThreads, STALLED};
 use crate::protocol::{Counters, Fault, FaultKind, LogSpec};
 
-/// Where a container comes from.
+/// The origin of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A client's request.
     New,
-    /// An earlier keeper, or an earlier task.
+    /// An earlier logkeeper, or an earlier task.
     Known,
 }
 
-/// How a container is asked, from before it is open.
+/// Sends requests to a container's task, also before the container is open.
 #[derive(Debug, Clone)]
 pub(crate) struct ContainerHandle {
     commands: mpsc::Sender<Command>,
     progress: Arc<Progress>,
 }
 
-/// How far a container has come.
+/// The state of a container's start.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// The thread that it is on, or that it waits for.
+    /// The thread that the container runs on, or that it waits for.
     fs_thread: Mutex<Option<Arc<FsThread>>>,
     /// Why it could not be opened.
     failed: OnceLock<Fault>,
 }
 
-/// Opens a container on the thread for its log, and serves it there to its end. Cancel-safe: what is on the thread goes on.
+/// Opens a container on the thread for its log, and serves it there until it ends. Cancel-safe: the task on
+/// the thread continues.
 pub(crate) async fn run_container(
     spec: LogSpec,
     origin: Origin,
-    (shared, lanes): (Arc<Shared>, Arc<FsThreads>),
+    (shared, fs_threads): (Arc<Shared>, Arc<FsThreads>),
     progress: Arc<Progress>,
     (commands, counters): (mpsc::Receiver<Command>, Arc<Mutex<Counters>>),
 ) {
-    // Without a log all that is written is in the state directory.
+    // Without a log, all files are in the state directory.
     let file = spec.log.clone().unwrap_or_else(|| shared.state.unused_path());
-    let lane = lanes.of(&file, |lane| *lock(&progress.fs_thread) = Some(Arc::clone(lane))).await;
-    drop(lanes);
-    let lane = match lane {
-        Ok(lane) => lane,
+    let fs_thread =
+        fs_threads.of(&file, |fs_thread| *lock(&progress.fs_thread) = Some(Arc::clone(fs_thread))).await;
+    drop(fs_threads);
+    let fs_thread = match fs_thread {
+        Ok(fs_thread) => fs_thread,
         Err(error) => return progress.fail(&spec.id, origin, &error),
     };
-    let thread = Arc::clone(&lane);
-    let task = lane.spawn(async move {
+    let thread = Arc::clone(&fs_thread);
+    let task = fs_thread.spawn(async move {
         let made = match origin {
             Origin::New => Container::open(&spec, &shared, &thread, counters).map(Some),
             Origin::Known => Container::recover(&spec, &shared, &thread, counters),
@@ -79,7 +82,7 @@ pub(crate) async fn run_container(
 impl Progress {
     /// Whether its file system hangs.
     pub(crate) fn is_stalled(&self) -> bool {
-        lock(&self.fs_thread).as_ref().is_some_and(|lane| lane.stalled().is_some())
+        lock(&self.fs_thread).as_ref().is_some_and(|fs_thread| fs_thread.stalled().is_some())
     }
 
     fn fail(&self, id: &str, origin: Origin, error: &io::Error) {
@@ -88,16 +91,16 @@ impl Progress {
             Origin::New if unusable => (FaultKind::InvalidArgument, "open"),
             Origin::New => (FaultKind::Io, "open"),
             Origin::Known => {
-                tracing::error!(id, %error, "cannot take up a container; open it again");
-                (FaultKind::Io, "take up")
+                tracing::error!(id, %error, "cannot recover a container; open it again");
+                (FaultKind::Io, "recover")
             }
         };
-        // It fails once.
+        // This is called at most once.
         drop(self.failed.set(Fault::new(kind, format!("cannot {action} container {id}: {error}"))));
     }
 }
 
-// === impl Contact ===
+// === impl ContainerHandle ===
 
 impl ContainerHandle {
     pub(crate) fn new(commands: mpsc::Sender<Command>) -> Self {
@@ -109,23 +112,24 @@ impl ContainerHandle {
         self.commands.is_closed()
     }
 
-    /// Whether it is of the same task.
+    /// Whether both belong to the same task.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.commands.same_channel(&other.commands)
     }
 
-    /// Whether the container could never be opened.
+    /// Whether opening the container has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.progress.failed.get().is_some()
     }
 
     /// Sends a command and awaits its answer; `None` if the container's task ended without one.
     ///
-    /// A container whose file system hangs is not waited for to the end of `limit`, or calls about it would hold up all others. Then, and
-    /// when the limit is over, the command stands, and is carried out when the file system is back.
+    /// If the container's file system hangs, this does not wait until `limit`, because such calls would hold
+    /// up all others. In that case, and when `limit` is over, the command stays queued, and is carried out
+    /// when the file system answers again.
     ///
     /// # Errors
-    /// `Busy` in these two cases; why it could not be opened, if that is so.
+    /// `Busy` in these two cases; the error of opening the container if that has failed.
     pub(crate) async fn ask<T>(
         &self,
         id: &str,
@@ -160,12 +164,12 @@ impl ContainerHandle {
         }
     }
 
-    /// Refuses what would wait for a file system that hangs.
+    /// Refuses a request that would wait for a file system that hangs.
     ///
     /// # Errors
-    /// `Busy`, with the file system and for how long it has hung.
+    /// `Busy`, with the mount point of the file system and how long it has hung.
     pub(crate) fn stalled(&self, id: &str) -> Result<(), Fault> {
-        match lock(&self.progress.fs_thread).as_ref().and_then(|lane| lane.stalled()) {
+        match lock(&self.progress.fs_thread).as_ref().and_then(|fs_thread| fs_thread.stalled()) {
             None => Ok(()),
             Some((waited, place)) => Err(Fault::new(
                 FaultKind::Busy,
@@ -177,7 +181,7 @@ impl ContainerHandle {
         }
     }
 
-    /// How far the container has come; it does not keep the container's task from ending.
+    /// The state of the container's start; holding it does not keep the container's task from ending.
     pub(crate) fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
     }

@@ -1,7 +1,7 @@
-//! The state directory: what the next keeper needs to take up every container after a kill.
+//! The state directory: what the next logkeeper needs to recover every container after a kill.
 //!
-//! `lock` is held by the one keeper at work. A container has `<id>.json`, which makes it known, and beside it
-//! `<id>.pos`, `<id>.stdout.spool` and `<id>.stderr.spool`, which mean nothing without the first.
+//! The running logkeeper holds `lock`. A container has the entry `<id>.json`, and beside it `<id>.pos`,
+//! `<id>.stdout.spool` and `<id>.stderr.spool`, which have no meaning without the entry.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -23,13 +23,14 @@ use crate::spool::{PAGE, Spool};
 /// The version of `<id>.json`.
 const VERSION: u32 = 1;
 
-/// A state directory that this keeper has the lock of.
+/// A state directory that this logkeeper has locked.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
 }
 
-/// The lock of a state directory. It is apart from it, so that a container whose log hangs does not keep it from the next keeper.
+/// The lock of a state directory. It is a separate value, so that a container whose log hangs, and which
+/// refers to the directory, does not keep the lock from the next logkeeper.
 #[derive(Debug)]
 pub(crate) struct StateLock {
     _lock: Flock<File>,
@@ -43,7 +44,7 @@ pub(crate) struct EntryPaths {
     pub(crate) spools: [PathBuf; 2],
 }
 
-/// What `<id>.json` holds.
+/// The content of `<id>.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
     version: u32,
@@ -53,7 +54,7 @@ struct Stored {
 // === impl StateDir ===
 
 impl StateDir {
-    /// Creates the directory if need be, locks it, and checks that its file system can do what is needed.
+    /// Creates the directory if necessary, locks it, and checks that its file system supports what is needed.
     pub(crate) fn open(path: &Path) -> Result<(Self, StateLock), Error> {
         let create = DirBuilder::new().recursive(true).mode(0o700).create(path);
         create.map_err(Error::file("create", path))?;
@@ -69,7 +70,7 @@ impl StateDir {
         Ok((Self { path: path.into() }, StateLock { _lock: lock }))
     }
 
-    /// A name in the directory that no file has.
+    /// A path in the directory at which no file exists.
     pub(crate) fn unused_path(&self) -> PathBuf {
         self.path.join("none")
     }
@@ -83,7 +84,7 @@ impl StateDir {
         }
     }
 
-    /// Makes a container known, atomically and before anyone is told so.
+    /// Writes the entry of a container, atomically and before the request is answered.
     pub(crate) fn write(&self, spec: &LogSpec) -> io::Result<()> {
         let entry = self.paths(&spec.id).entry;
         let text = serde_json::to_vec(&Stored { version: VERSION, container: spec.clone() })?;
@@ -97,7 +98,7 @@ impl StateDir {
         Ok(())
     }
 
-    /// The container that an entry makes known; `None` if there is no entry.
+    /// Reads the entry of a container; `None` if there is none.
     pub(crate) fn read(&self, id: &str) -> io::Result<Option<LogSpec>> {
         match read_entry(&self.paths(id).entry) {
             Ok(spec) => Ok(Some(spec)),
@@ -106,7 +107,8 @@ impl StateDir {
         }
     }
 
-    /// Forgets a container. Once its entry is gone the other files are litter, so their removal may fail.
+    /// Removes a container. Once its entry is gone, the other files have no meaning, so their removal may
+    /// fail.
     pub(crate) fn remove(&self, id: &str) -> io::Result<()> {
         let EntryPaths { entry, position, spools } = self.paths(id);
         remove_if_there(&entry)?;
@@ -120,12 +122,13 @@ impl StateDir {
         Ok(())
     }
 
-    /// Reads all entries and removes files that belong to none. An entry that cannot be understood is left alone.
+    /// Reads all entries, and removes files that belong to none. An entry that cannot be decoded is left
+    /// alone.
     pub(crate) fn load(&self) -> Result<Vec<LogSpec>, Error> {
         let failed = || Error::file("list", &self.path);
         let mut names = Vec::new();
         for entry in self.path.read_dir().map_err(failed())? {
-            // Every name of ours is text.
+            // All names that we create are valid UTF-8.
             names.extend(entry.map_err(failed())?.file_name().into_string());
         }
         let ids: BTreeSet<_> = names.iter().filter_map(|name| name.strip_suffix(".json")).collect();
@@ -152,7 +155,7 @@ impl StateDir {
 
 fn read_entry(path: &Path) -> io::Result<LogSpec> {
     let mut text = Vec::new();
-    // What is longer was not made from a request.
+    // A longer file was not written from a request.
     File::open(path)?.take(MAX_LINE as u64).read_to_end(&mut text)?;
     decode(&text)
 }
@@ -166,7 +169,7 @@ fn decode(text: &[u8]) -> io::Result<LogSpec> {
     }
 }
 
-/// Checks what must hold for any bytes: what is understood can be stored again and is then the same.
+/// Checks that any bytes that decode can be encoded again and then decode to the same.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn check_entry(data: &[u8]) {
     if let Ok(container) = decode(data) {
@@ -183,9 +186,9 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Sends two pages through a spool and punches the first out of it.
+/// Sends two pages through a spool and punches a hole for the first one.
 ///
-/// A file system that is full passes, since the keeper can work, with less safety, without spools.
+/// A full file system passes, since the logkeeper can work without spools, though with less safety.
 fn probe(path: &Path) -> io::Result<()> {
     let (reader, writer) = nix::unistd::pipe()?;
     let reader = File::from(reader);

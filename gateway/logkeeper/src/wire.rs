@@ -1,4 +1,4 @@
-//! Lines on a control connection, with a bound on their length.
+//! Lines on a control connection, with a limit on their length.
 
 use std::io;
 
@@ -8,10 +8,11 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWr
 
 use crate::protocol::MAX_LINE;
 
-/// Reads one line into `line`; `false` at the end of the connection. Not cancel-safe: a part of a line may be lost.
+/// Reads one line into `line`; `false` at the end of the connection. Not cancel-safe: a part of a line may be
+/// lost.
 ///
 /// # Errors
-/// `InvalidData` for a line that is too long or cut off; the connection is of no use then.
+/// `InvalidData` for a line that is too long or incomplete; the connection must be closed then.
 pub(crate) async fn read_line(
     reader: &mut (impl AsyncBufRead + Unpin),
     line: &mut Vec<u8>,

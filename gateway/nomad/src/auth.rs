@@ -1,4 +1,5 @@
-//! Credentials for pulls: the task's own, or those that a configuration of Docker or a helper program has for the registry.
+//! Credentials for pulls: the task's own, or those in a Docker configuration file or from a credential
+//! helper.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,36 +17,36 @@ mod helper;
 
 use docker_config::{CredentialSource, DockerConfig};
 
-/// How Docker's files and helpers name the registry that images without one come from.
+/// The registry of images without a registry in their name, as Docker's files and helpers name it.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
-/// The longest configuration of Docker that is read, in bytes: its path may be that of anything.
+/// The longest Docker configuration that is read, in bytes: the configured path may be that of any file.
 const FILE_LIMIT: u64 = 4 << 20;
 
-/// What to show the registry of this image. Cancel-safe.
+/// The credentials for the registry of this image. Cancel-safe.
 ///
 /// # Errors
-/// Looking for credentials failed or took too long, and the task does not want to go on without.
+/// The look-up failed or timed out, and the task does not allow a pull without credentials.
 pub(crate) async fn credentials(
-    wish: &ImageRequest,
+    wanted: &ImageRequest,
     config: &AuthConfig,
     pool: &BlockingPool,
 ) -> Result<Credentials> {
-    if let Some(own) = &wish.credentials {
+    if let Some(own) = &wanted.credentials {
         return Ok(own.clone());
     }
-    let registry = registry_of(&wish.reference);
+    let registry = registry_of(&wanted.reference);
     match look_up(registry, config, pool).await {
         Ok(found) => Ok(found.unwrap_or_default()),
-        Err(error) if wish.soft_fail => {
+        Err(error) if wanted.soft_fail => {
             tracing::warn!(
                 registry,
                 error = error.report(),
-                "pulling without credentials, as the task wishes"
+                "no credentials found: pulling without, as auth_soft_fail allows"
             );
             Ok(Credentials::Anonymous)
         }
-        Err(error) => Err(error.context(format!("find credentials for {:?}", wish.reference))),
+        Err(error) => Err(error.context(format!("find credentials for {:?}", wanted.reference))),
     }
 }
 
@@ -64,7 +65,7 @@ async fn look_up(registry: &str, config: &AuthConfig, pool: &BlockingPool) -> Re
     if config.helper.is_empty() { Ok(None) } else { helper::get(&config.helper, registry).await }
 }
 
-/// Reads the file in the time that looks at the host have: it may be on a file system that hangs.
+/// Reads the file on the pool for host paths, with its time limit: it may be on a file system that hangs.
 async fn read(path: &str, pool: &BlockingPool) -> Result<DockerConfig> {
     let shown = format!("auth.config ({path})");
     let own = path.to_owned();
@@ -83,8 +84,9 @@ fn contents(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The registry of an image, as Docker's files name it. What is a host here has to be one for whoever pulls, or a host of any name would be
-/// shown the credentials for Docker's own registry: no repository has capitals, so what has them is a host as well.
+/// The registry of an image, as Docker's files name it. The rule for what is a host must be the same as that
+/// of the image puller: otherwise a host of any name could be sent the credentials for Docker Hub. A first
+/// component with capitals is a host too, since repository names have none.
 fn registry_of(reference: &str) -> &str {
     let is_host = |first: &str| {
         first.contains(['.', ':'])

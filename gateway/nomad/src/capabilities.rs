@@ -1,4 +1,4 @@
-//! What the driver can do, as an agent asks at the start of every task.
+//! The driver's capabilities, which an agent requests at the start of every task.
 
 use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_proto::nomad::drivers::proto::driver_capabilities::FsIsolation;
@@ -17,7 +17,7 @@ pub(crate) fn capabilities(config: &PluginConfig) -> nomad::DriverCapabilities {
         must_create_network: config.must_create_network,
         mount_configs: 0,
         disable_log_collection: config.disable_log_collection,
-        // Users are those of the image.
+        // Users are resolved in the image.
         dynamic_workload_users: false,
     }
 }

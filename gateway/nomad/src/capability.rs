@@ -1,4 +1,4 @@
-//! Names of capabilities as people write them, and which of them a task has.
+//! Linux capability names in configurations, and the capabilities of a task.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,17 @@ use switchyard_core::capability::NAMES;
 use switchyard_core::spec::CapabilityChanges;
 use switchyard_core::{Error, Result};
 
-/// The word for all of them.
+/// The name for all capabilities.
 const ALL: &str = "ALL";
 
-/// What Docker gives to a task that asks for nothing: Nomad's defaults and `NET_RAW`.
+/// Docker's default capabilities are Nomad's defaults and `NET_RAW`.
 const NET_RAW: &str = "NET_RAW";
 
-/// The names, in capitals and without `CAP_`.
+/// The names in upper case and without `CAP_`.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no name. Whether Linux has it is looked at where a task adds it: an operator's list may name more.
+/// `InvalidArgument` for a text that cannot be a name. Whether Linux has the capability is only checked where
+/// a task adds it: an operator's list may name more.
 pub(crate) fn names(field: &str, list: &[String]) -> Result<Vec<String>> {
     let name = |(index, text): (usize, &String)| {
         let upper = text.trim().to_ascii_uppercase();
@@ -29,13 +30,15 @@ pub(crate) fn names(field: &str, list: &[String]) -> Result<Vec<String>> {
     list.iter().enumerate().map(name).collect()
 }
 
-/// The capabilities of a task that adds and drops these, where the operator allows those.
+/// The capabilities of a task that adds and drops these, if the operator allows `allowed`.
 ///
-/// As with Docker: what the operator does not allow is not had even if it is a default, and what is added is had although it is
-/// dropped as well. The changes name all that the task has, so that nobody else's defaults count.
+/// As with Docker: a default that the operator does not allow is not granted, and a capability that is both
+/// added and dropped is granted. The result names all capabilities of the task, so that no other defaults
+/// apply.
 ///
 /// # Errors
-/// `InvalidArgument` with the words of Nomad's drivers, if the task adds what is not allowed; naming `cap_add`, if it adds what there is not.
+/// `InvalidArgument` with the text of Nomad's drivers, if the task adds one that is not allowed; naming
+/// `cap_add`, if it adds one that does not exist.
 pub(crate) fn changes(
     defaults: &[&str],
     allowed: &[String],
@@ -65,7 +68,7 @@ pub(crate) fn changes(
     has.extend(add.iter().filter(|name| **name != ALL));
     let mut dropped = vec![ALL.to_owned()];
     if add.contains(ALL) {
-        // Everything but what is dropped by name and not added by name.
+        // With `ALL` added: everything except what is dropped by name and not added by name.
         dropped = drop.difference(&add).filter(|name| **name != ALL).map(ToString::to_string).collect();
         has = [ALL].into();
     }

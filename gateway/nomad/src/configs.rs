@@ -11,7 +11,7 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use crate::plugin_config::PluginConfig;
 use crate::session::{Processors, Session};
 
-/// A map of these keys.
+/// A map with these entries.
 pub(crate) fn map<const N: usize>(entries: [(&str, Value); N]) -> Value {
     Value::Map(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
 }
@@ -26,12 +26,12 @@ pub(crate) fn texts(list: &[&str]) -> Value {
     Value::Array(list.iter().map(|text| (*text).into()).collect())
 }
 
-/// The pairs of a block whose schema is a list of maps.
+/// A block whose schema is a list of maps.
 pub(crate) fn pairs(pairs: &[(&str, &str)]) -> Value {
     list([Value::Map(pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())])
 }
 
-/// The bytes of a value.
+/// The MessagePack encoding of a value.
 pub(crate) fn bytes(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, value).unwrap();
@@ -76,7 +76,7 @@ pub(crate) fn session(config: PluginConfig) -> Session {
     }
 }
 
-/// A group of devices with these ids, each for so many tasks at once, and all that a task can get with them.
+/// A group of devices with these ids, each for `shares` tasks, and everything that a task can get with them.
 pub(crate) fn devices(ids: &[&str], shares: u16) -> Inventory {
     let device = |id: &&str| Device {
         aliases: vec![format!("/dev/{id}")],

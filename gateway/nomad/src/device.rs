@@ -1,9 +1,10 @@
-//! Nomad's device plugin over the devices of the node, as the gateway lends them to Nomad.
+//! Nomad's device plugin for the devices of the node, as seen by the gateway's owner Nomad.
 //!
-//! An agent learns of devices by one stream that never ends, and gives them to tasks by itself. It may reserve a slot that has turned
-//! unhealthy since the task was placed: that is refused with the holder. What it reserves is leased, and the token of the lease travels in a
-//! variable to the start of the task, which binds it. A slot of another owner is unhealthy. Names of earlier versions are never told; who
-//! reserves one gets the device of today.
+//! An agent receives the devices on one endless stream and assigns them to tasks itself. It may reserve a
+//! slot that has become unhealthy since the task was placed: that is refused, naming the holder. A
+//! reservation becomes a lease, whose token is passed in an environment variable to the start of the task,
+//! which binds the lease. A slot of another owner is reported as unhealthy. Ids of earlier versions are never
+//! reported, but a reservation under one gets the device of today.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -20,21 +21,23 @@ use crate::status::{shutting_down, status};
 
 mod to_proto;
 
-/// How the names of the variables begin that bring the tokens of leases to the start of a task; 8 digits of the token follow, since the
-/// answers to several reservations of a task are merged.
+/// Prefix of the variables that carry lease tokens to the start of a task. 8 digits of the token follow,
+/// since the answers to several reservations of a task are merged.
 pub(crate) const LEASE_VARIABLE: &str = "SWITCHYARD_LEASE_";
 
-/// The attribute of a group that says how many of its slots are healthy: the configuration's groups cannot have one of this name.
+/// The attribute of a group with the number of its healthy slots; configured groups cannot have an attribute
+/// of this name.
 pub const HEALTHY_SLOTS: &str = "healthy_slots";
 
-/// How long the first answer waits for the first look at the node. An agent waits for that answer when it starts.
+/// How long the first answer waits for the first hardware scan. An agent waits for that answer when it
+/// starts.
 const FIRST_FINGERPRINT_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a reservation waits for the first look at the node. Agents have no limit of their own, and give an allocation up whose
-/// reservation fails.
+/// How long a reservation waits for recovery and the first hardware scan. Agents have no timeout of their
+/// own, and fail the allocation if its reservation fails.
 const RESERVE_WAIT: Duration = Duration::from_secs(30);
 
-/// Serves `hashicorp.nomad.plugins.device.DevicePlugin`, of all sessions.
+/// Serves `hashicorp.nomad.plugins.device.DevicePlugin` for all sessions.
 #[derive(Debug, Clone)]
 pub(crate) struct DeviceService {
     scope: Scope,
@@ -46,30 +49,32 @@ type DeviceStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 // === impl DeviceService ===
 
 impl DeviceService {
-    /// The plugin for the devices as the owner of this scope sees them; its streams end with the gateway that the scope is of.
+    /// The plugin for the devices as the owner of this scope sees them; its streams end when the gateway
+    /// shuts down.
     pub(crate) fn new(scope: Scope) -> Self {
         let inventories = scope.devices();
         Self { scope, inventories }
     }
 
-    /// Leases these devices, as soon as that can be: when what a predecessor left is recovered, and the node was looked at.
+    /// Leases these devices as soon as possible: after recovery and the first hardware scan.
     async fn lease(&self, device_ids: &[String]) -> Result<Leased> {
         self.scope.recovered().await;
         let mut inventories = self.inventories.clone();
         let looked = tokio::time::timeout(RESERVE_WAIT, inventories.wait_for(Option::is_some)).await;
         if !looked.is_ok_and(|seen| seen.is_ok()) {
-            return Err(Error::unavailable("the devices of the node are still being looked for: try again"));
+            return Err(Error::unavailable("the devices of the node have not been scanned yet: try again"));
         }
         self.scope.lease(device_ids).await
     }
 
-    /// What there is, first as soon as that is known, at the latest after a moment; then when it is another. Ends with the gateway alone.
+    /// The devices: first as soon as they are known, but not later than a short time limit; then after each
+    /// change. Ends only with the gateway.
     fn fingerprints(&self) -> impl Stream<Item = Result<nomad::FingerprintResponse, Status>> + Send + use<> {
         let ended = Box::pin(self.scope.ended());
         let start = (self.inventories.clone(), ended, None);
         stream::unfold(start, async |(mut inventories, mut ended, mut said)| {
             if said.is_none() {
-                // Whether it is known by then or not: the answer is what counts.
+                // Known or not: the present value is sent.
                 let _ =
                     tokio::time::timeout(FIRST_FINGERPRINT_WAIT, inventories.wait_for(Option::is_some)).await;
             }
@@ -81,7 +86,7 @@ impl DeviceService {
                 }
                 tokio::select! {
                     changed = inventories.changed() => if changed.is_err() {
-                        // Nobody looks any more: it stays as it is.
+                        // The scanner has ended: the last value stays valid.
                         ended.await;
                         return None;
                     },
@@ -91,7 +96,7 @@ impl DeviceService {
         })
     }
 
-    /// How the devices are, at once and then each `interval`.
+    /// The statistics of the devices, immediately and then at each `interval`.
     fn stats(
         &self,
         interval: Duration,

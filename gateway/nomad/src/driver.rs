@@ -1,14 +1,14 @@
 //! Nomad's task driver over one scope of the gateway.
 //!
 //! ```text
-//!  StartTask ─► clear the place ─► plan ─► image ─► sandbox ─► task ─► start        each place has one change at a time
-//!      │             │                       └ ends with its caller; the rest is seen through without it
-//!      │             └ the same id: what runs or ran is adopted, what is half made is taken away; other ids: destroyed
-//!  DestroyTask ─► after whatever the place is at ─► the sandbox with all that is in it ─► the image is let go, later
+//!  StartTask ─► remove stale starts ─► plan ─► image ─► sandbox ─► task ─► start   (serialised per task key)
+//!      │             │                           └ cancelled with the call; later steps run to completion
+//!      │             └ same id: adopt it if it has started, else remove it; other ids of the task: remove
+//!  DestroyTask ─► wait for the operation in progress ─► remove sandbox and task ─► schedule image removal
 //! ```
 //!
-//! Tasks belong to no session: every call finds its task by its id. What a session names is noted, so that tasks that no agent knows
-//! any more can be found ([`crate::reconcile`]).
+//! Tasks belong to no session: every call finds its task by its id. Each id that a session names is noted, so
+//! that tasks that no agent references any more can be found ([`crate::reconcile`]).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ mod start;
 mod stats;
 mod streaming;
 
-/// Serves `hashicorp.nomad.plugins.drivers.proto.Driver`, of all sessions. Clones are the same.
+/// Serves `hashicorp.nomad.plugins.drivers.proto.Driver` for all sessions. Clones share state.
 #[derive(Clone)]
 pub(crate) struct Driver {
     shared: Arc<Shared>,
@@ -49,20 +49,20 @@ pub(crate) struct Driver {
 struct Shared {
     scope: Scope,
     sessions: Sessions,
-    /// Changes of one task of an allocation come one after the other, whatever the ids of its starts are.
+    /// Serialises changes of one task of an allocation, across the ids of its starts.
     task_locks: KeyedLock<String>,
     images: Images,
     image_gc: Arc<ImageGc>,
     events: Events,
     references: AgentReferences,
-    /// Looks at the directories of allocations, which may be on a file system that hangs.
+    /// Runs file system calls on allocation directories, whose file system may hang.
     pool: Arc<BlockingPool>,
 }
 
-/// The answers of a stream.
+/// A stream of responses.
 type DriverStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// What a handler of tonic's gives.
+/// The result of a tonic handler.
 type RpcResult<T> = Result<Response<T>, Status>;
 
 impl std::fmt::Debug for Driver {
@@ -74,15 +74,15 @@ impl std::fmt::Debug for Driver {
 // === impl Driver ===
 
 impl Driver {
-    /// The driver over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad), for these sessions.
-    /// Somebody has to poll [`Driver::tend`] as well.
+    /// The driver over `scope`, normally that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad), for
+    /// these sessions. The caller must also poll [`Driver::run_background`].
     pub(crate) fn new(scope: Scope, sessions: Sessions) -> Self {
-        let keep = Arc::new(ImageGc::new(scope.clone(), sessions.clone()));
-        let looks = Arc::new(BlockingPool::new(threads::FRONTEND_POOL, blocking_pool::LIMIT));
+        let image_gc = Arc::new(ImageGc::new(scope.clone(), sessions.clone()));
+        let pool = Arc::new(BlockingPool::new(threads::FRONTEND_POOL, blocking_pool::LIMIT));
         let shared = Shared {
-            images: Images::new(scope.clone(), Arc::clone(&keep), Arc::clone(&looks)),
-            pool: looks,
-            image_gc: keep,
+            images: Images::new(scope.clone(), Arc::clone(&image_gc), Arc::clone(&pool)),
+            pool,
+            image_gc,
             scope,
             sessions,
             task_locks: KeyedLock::default(),
@@ -94,33 +94,33 @@ impl Driver {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Lets go of images and of tasks that nobody needs any more, for as long as it is polled. Cancel-safe.
+    /// Removes unused images and dangling tasks and networks while it is polled. Cancel-safe.
     pub(crate) async fn run_background(&self) {
         self.shared.scope.recovered().await;
         tokio::join!(self.shared.image_gc.run(), self.reconcile());
     }
 
-    /// The tasks and images that this is about.
+    /// The gateway's view of Nomad's tasks and images.
     pub(crate) fn scope(&self) -> &Scope {
         &self.shared.scope
     }
 
-    /// The sessions that are open.
+    /// The open sessions.
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
         self.shared.sessions.all()
     }
 
-    /// What sessions have named.
+    /// The ids that sessions have named.
     pub(crate) fn references(&self) -> &AgentReferences {
         &self.shared.references
     }
 
-    /// Looks at the directories of agents.
+    /// The pool for file system calls on allocation directories.
     pub(crate) fn pool(&self) -> &BlockingPool {
         &self.shared.pool
     }
 
-    /// Which images are let go.
+    /// The garbage collection of images.
     pub(crate) fn image_gc(&self) -> &ImageGc {
         &self.shared.image_gc
     }
@@ -130,14 +130,14 @@ impl Driver {
         self.shared.sessions.for_call(metadata)
     }
 
-    /// Notes which agent calls by a session: the one that has this directory of an allocation.
+    /// Notes which agent makes a call of a session: the one that owns this allocation directory.
     fn note_caller(&self, session: &Session, metadata: &MetadataMap, alloc_dir: &str) {
         let seen = &self.shared.references;
         seen.note_process(&session.id, caller(metadata));
         seen.note_agent(&session.id, identity::Agent::new(alloc_dir));
     }
 
-    /// Waits until tasks are known, and notes that the session of a call knows this one.
+    /// Waits for recovery, and notes that the session of a call references this task.
     async fn await_recovery(&self, metadata: &MetadataMap, id: &str) {
         if let Ok(session) = self.session(metadata) {
             self.shared.references.note_task(&session.id, id);
@@ -145,18 +145,18 @@ impl Driver {
         self.shared.scope.recovered().await;
     }
 
-    /// The task that Nomad knows by this id.
+    /// The task with this Nomad id.
     fn task(&self, id: &str) -> Result<Arc<Task>> {
         self.shared.scope.task_named(id)?.ok_or_else(|| unknown_task(id))
     }
 
-    /// The sandbox of a task, unless it is just being removed.
+    /// The sandbox of a task, unless it has just been removed.
     fn sandbox_of(&self, task: &Task) -> Option<Arc<Sandbox>> {
         self.shared.scope.sandbox_by_id(task.sandbox).ok()
     }
 }
 
-/// What a call gives, as tonic wants it.
+/// Converts a result to that of a tonic handler.
 fn respond<T>(result: Result<T>) -> RpcResult<T> {
     result.map(Response::new).map_err(|error| status(&error))
 }
@@ -172,7 +172,7 @@ impl nomad::driver_server::Driver for Driver {
         respond(Ok(nomad::InitResponse {}))
     }
 
-    /// Ends nothing: tasks outlive sessions, and the launcher ends its own.
+    /// Stops nothing: tasks outlive sessions, and the launcher exits by itself.
     async fn shutdown(&self, _: Request<nomad::ShutdownRequest>) -> RpcResult<nomad::ShutdownResponse> {
         respond(Ok(nomad::ShutdownResponse {}))
     }
@@ -270,7 +270,8 @@ impl nomad::driver_server::Driver for Driver {
         request: Request<nomad::DestroyTaskRequest>,
     ) -> RpcResult<nomad::DestroyTaskResponse> {
         let (metadata, _, nomad::DestroyTaskRequest { task_id, force }) = request.into_parts();
-        // Without its configuration it is not known what is to stay for a look, and which images.
+        // The session's configuration says whether the task is kept for inspection, and what happens to its
+        // image.
         let session = self.session(&metadata).map_err(|error| status(&error))?;
         self.shared.scope.recovered().await;
         respond(self.destroy(task_id, force, session.config.gc.clone()).await)

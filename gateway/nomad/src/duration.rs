@@ -1,9 +1,9 @@
-//! Lengths of time as Go writes them: `300ms`, `1h30m`, `1.5h`.
+//! Durations in Go's format: `300ms`, `1h30m`, `1.5h`.
 
 use std::time::Duration;
 
 const UNITS: [(&str, u64); 8] = [
-    // Those that begin like another come first.
+    // Units that begin with another unit come first.
     ("ns", 1),
     ("us", 1_000),
     ("µs", 1_000),
@@ -14,7 +14,7 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3600 * 1_000_000_000),
 ];
 
-/// The length of time that a text is; `None` if it is none, or negative, or longer than 292 years.
+/// Parses a duration; `None` if it is malformed, negative, or longer than 292 years.
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -33,7 +33,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     }
 }
 
-/// So many units of so many nanoseconds each. What is less than a nanosecond is nothing.
+/// `number` units of `each` nanoseconds. Fractions of a nanosecond are dropped.
 fn part(number: &str, each: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() {

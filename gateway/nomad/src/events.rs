@@ -1,7 +1,7 @@
-//! What the driver has to tell people about tasks, on its way to the agent that has them.
+//! Messages of the driver to people about tasks, sent to the agent that runs them.
 //!
-//! Each stream hears what was said in its session from its beginning on: nothing old is told again. A stream that is not read loses
-//! the oldest events.
+//! Each stream receives the events of its session from its opening on; earlier ones are not repeated. A
+//! stream that is not read loses the oldest events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tokio::sync::broadcast;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 
-/// How many events a stream may be behind.
+/// How many events a stream may lag behind.
 const QUEUE: usize = 256;
 
-/// Hands events to the streams of their session.
+/// Distributes events to the streams of their session.
 #[derive(Debug, Clone)]
 pub(crate) struct Events {
     sender: broadcast::Sender<SessionEvent>,
@@ -29,7 +29,7 @@ struct SessionEvent {
     event: Arc<nomad::DriverTaskEvent>,
 }
 
-/// Tells of one task in one session.
+/// Sends events about one task in one session.
 #[derive(Debug, Clone)]
 pub(crate) struct TaskEventSender {
     events: Events,
@@ -46,7 +46,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Tells of the task that this request is for.
+    /// A sender for the task of this request.
     pub(crate) fn sender_for(&self, session: &str, request: &nomad::TaskConfig) -> TaskEventSender {
         TaskEventSender {
             events: self.clone(),
@@ -57,7 +57,7 @@ impl Events {
         }
     }
 
-    /// The events of a session from now on, until the gateway ends.
+    /// The events of a session from now on, until the gateway shuts down.
     pub(crate) fn stream(
         &self,
         session: String,
@@ -66,17 +66,21 @@ impl Events {
         let state = (self.sender.subscribe(), session, Box::pin(ended));
         stream::unfold(state, async |(mut receiver, session, mut ended)| {
             loop {
-                let told = tokio::select! {
-                    told = receiver.recv() => told,
+                let received = tokio::select! {
+                    received = receiver.recv() => received,
                     () = &mut ended => return None,
                 };
-                match told {
-                    Ok(told) if *told.session == *session => {
-                        return Some((Ok((*told.event).clone()), (receiver, session, ended)));
+                match received {
+                    Ok(received) if *received.session == *session => {
+                        return Some((Ok((*received.event).clone()), (receiver, session, ended)));
                     }
                     Ok(_) => {}
                     Err(broadcast::error::RecvError::Lagged(missed)) => {
-                        tracing::debug!(missed, session, "an agent does not read what its driver tells");
+                        tracing::debug!(
+                            missed,
+                            session,
+                            "an agent does not read the events of its driver: the oldest are dropped"
+                        );
                     }
                     Err(broadcast::error::RecvError::Closed) => return None,
                 }
@@ -86,7 +90,7 @@ impl Events {
 }
 
 impl TaskEventSender {
-    /// Tells the agent; never waits, and nobody needs to listen.
+    /// Sends an event to the agent; never waits, and succeeds without a receiver.
     pub(crate) fn send(&self, message: impl Into<String>, annotations: &[(&str, &str)]) {
         let annotations: BTreeMap<_, _> =
             annotations.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -98,9 +102,9 @@ impl TaskEventSender {
             message: message.into(),
             annotations,
         };
-        let told = SessionEvent { session: Arc::clone(&self.session), event: Arc::new(event) };
-        // No stream is no fault.
-        let _ = self.events.sender.send(told);
+        let message = SessionEvent { session: Arc::clone(&self.session), event: Arc::new(event) };
+        // It is not an error to have no receiver.
+        let _ = self.events.sender.send(message);
     }
 }
 
@@ -143,10 +147,10 @@ mod tests {
     async fn a_stream_that_is_not_read_loses_the_oldest_and_goes_on() {
         let events = Events::default();
         let end = CancellationToken::new();
-        let teller = events.sender_for("1", &request());
+        let sender = events.sender_for("1", &request());
         let mut stream = Box::pin(events.stream("1".into(), end.cancelled_owned()));
         for number in 0..QUEUE + 5 {
-            teller.send(number.to_string(), &[]);
+            sender.send(number.to_string(), &[]);
         }
         let event = stream.next().await.expect("it is open").expect("it is an event");
         assert_eq!(event.message, "5");

@@ -1,7 +1,7 @@
-//! How the driver is, as an agent's node shows it.
+//! The health and attributes of the driver, as shown on an agent's node.
 //!
-//! The first answer comes at once, from what is known in memory: a runtime that hangs holds up no agent. Later ones come when
-//! something has changed, and every half minute.
+//! The first response is sent immediately, from state in memory: a runtime that hangs does not block the
+//! agent. Later ones are sent when something has changed, and every half minute.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +19,17 @@ use tonic::Status;
 
 use crate::session::Session;
 
-/// Between two looks.
+/// The interval between checks.
 const POLL: Duration = Duration::from_secs(2);
 
-/// The same while the driver is not well: jobs that come meanwhile are not placed, and an agent's server may forget to look at them again.
+/// The interval while the driver is unhealthy: jobs submitted meanwhile are not placed, and an agent's server
+/// may not evaluate them again.
 const POLL_UNHEALTHY: Duration = Duration::from_millis(200);
 
-/// After this long it is said again, though nothing has changed.
+/// The interval after which an unchanged fingerprint is repeated.
 const REPEAT: Duration = Duration::from_secs(30);
 
-/// The health of the driver, first at once; it ends with the gateway alone.
+/// The fingerprints of the driver, the first immediately; ends only with the gateway.
 pub(crate) fn stream(
     scope: Scope,
     session: Arc<Session>,
@@ -56,7 +57,8 @@ fn current(scope: &Scope, session: &Session) -> nomad::FingerprintResponse {
     fingerprint(&scope.status(), scope.is_recovered(), &scope.handlers(), session)
 }
 
-/// What a node shows of a driver. The description is the same for as long as the health is: each change is an event of the node.
+/// The fingerprint of a driver. The description is constant while the health is: each change creates a node
+/// event.
 fn fingerprint(
     status: &BackendStatus,
     recovered: bool,
@@ -80,7 +82,8 @@ fn fingerprint(
     }
 }
 
-/// The attributes of the node, `driver.<name>.…`. What is not known now is left out, which leaves it as the node has it.
+/// The node attributes `driver.<name>.…`. An attribute that is not known now is omitted, which leaves it
+/// unchanged on the node.
 fn attributes(
     status: &BackendStatus,
     handlers: &[Handler],
@@ -160,7 +163,7 @@ mod tests {
             (said.health(), before.elapsed())
         };
         assert_eq!(next().await, (HealthState::Unhealthy, Duration::ZERO));
-        // Another message is no other health.
+        // A change of the message alone is not a change of the health.
         fake.set_status(away("timed out"));
         assert_eq!(next().await, (HealthState::Unhealthy, REPEAT));
         fake.set_status(well());

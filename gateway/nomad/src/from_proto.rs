@@ -1,11 +1,12 @@
-//! From a task of Nomad to a plan: a pure function of the request and the session, so that the same request comes to the same plan.
+//! Converts a Nomad task into a plan: a pure function of the request and the session, so that the same
+//! request gives the same plan.
 //!
-//! What is malformed, or not allowed on this node, is `InvalidArgument`, what cannot be done here `Unimplemented`, both with the path
-//! of the key in the task's `config`, or of the field in the request (`task.mounts[0].host_path`). What paths really lead to is looked
-//! at afterwards, in [`paths`](crate::paths).
+//! A request that is malformed or not allowed on this node is `InvalidArgument`, one that is not supported
+//! `Unimplemented`; both name the key in the task's `config`, or the field of the request
+//! (`task.mounts[0].host_path`). Where paths really lead is checked afterwards, in [`paths`](crate::paths).
 
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 use switchyard_core::id::Owner;
@@ -16,7 +17,6 @@ use switchyard_core::spec::{
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use crate::identity;
 use crate::plan::Plan;
 use crate::session::Session;
 use crate::task_config::TaskOptions;
@@ -24,30 +24,22 @@ use crate::task_config::TaskOptions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod any_bytes;
 mod devices;
+mod field;
 mod image;
 mod labels;
 mod mounts;
 mod names;
 mod network;
 mod processors;
+mod request;
 mod resources;
 mod security;
 
 pub(crate) use devices::leases;
-pub(crate) use resources::named_group;
+use field::absolute;
+use request::TaskRequest;
 
-/// What a plan is made of.
-struct TaskRequest<'a> {
-    task: &'a nomad::TaskConfig,
-    options: &'a TaskOptions,
-    session: &'a Session,
-    /// The directory of the allocation.
-    alloc_dir: PathBuf,
-    /// That of the task in it.
-    task_dir: PathBuf,
-}
-
-/// What a task comes to for a session. Whoever makes it adds the time, and what it wants to keep with it.
+/// The plan of a task in a session. The caller adds the time and the record.
 ///
 /// # Errors
 /// `InvalidArgument` and `Unimplemented`, naming the key or field.
@@ -119,17 +111,6 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
     Ok(Plan { image, sandbox, task, ports: network.ports, confined: mounts.confined, warnings })
 }
 
-// === impl Asked ===
-
-impl<'a> TaskRequest<'a> {
-    fn new(task: &'a nomad::TaskConfig, options: &'a TaskOptions, session: &'a Session) -> Result<Self> {
-        identity::check(task)?;
-        let alloc_dir = absolute("task.alloc_dir", &task.alloc_dir)?;
-        let task_dir = alloc_dir.join(&task.name);
-        Ok(Self { task, options, session, alloc_dir, task_dir })
-    }
-}
-
 fn meta(asked: &TaskRequest<'_>) -> Result<Meta> {
     Ok(Meta {
         owner: Owner::Nomad,
@@ -140,7 +121,8 @@ fn meta(asked: &TaskRequest<'_>) -> Result<Meta> {
     })
 }
 
-/// The command line: an entrypoint replaces the image's, a command and its arguments the image's command.
+/// The command line: an entrypoint replaces the image's entrypoint, a command and its arguments replace the
+/// image's command.
 fn command_line(options: &TaskOptions) -> (Vec<String>, Vec<String>) {
     let command = Some(&options.command).filter(|command| !command.is_empty());
     (options.entrypoint.clone(), command.into_iter().chain(&options.args).cloned().collect())
@@ -153,7 +135,7 @@ fn working_directory(options: &TaskOptions) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The variables of the task. An error never has a value.
+/// The environment of the task. Errors never contain a value.
 fn environment(task: &nomad::TaskConfig) -> Result<Vec<EnvVar>> {
     let variable = |(name, value): (&String, &String)| {
         if name.is_empty() || name.contains(['=', '\0']) {
@@ -184,7 +166,7 @@ fn user(asked: &TaskRequest<'_>) -> Result<UserSpec> {
     Ok(UserSpec { user, named: asked.options.group_add.clone(), ..UserSpec::default() })
 }
 
-/// The standard streams. The FIFOs are the agent's: the runtime gets them as they are.
+/// The standard streams. The FIFOs belong to the agent: the runtime gets them as they are.
 fn stdio(asked: &TaskRequest<'_>) -> Result<Stdio> {
     let options = asked.options;
     let task = asked.task;
@@ -217,48 +199,6 @@ fn disk_limits(options: &TaskOptions) -> Vec<DiskLimit> {
         field: "storage_opt.size".to_owned(),
     };
     options.storage_bytes.map(limit).into_iter().collect()
-}
-
-// === what fields have in common ===
-
-/// As many mounts, devices and ports as a task may have, of each. They are told apart one by one, and each costs the kernel something.
-const ITEMS_MAX: usize = 1024;
-
-/// Refuses one more of what there is this much of already.
-fn check_count(field: &str, of: &str, count: usize) -> Result<()> {
-    if count < ITEMS_MAX {
-        return Ok(());
-    }
-    Err(Error::invalid(field, format!("the task has {count} {of} without it, and may have {ITEMS_MAX}")))
-}
-
-/// A text that can be a name, an argument or a part of a path.
-fn text(field: impl std::fmt::Display, text: &str) -> Result<()> {
-    if text.contains('\0') { Err(Error::invalid(field, "it contains a NUL byte")) } else { Ok(()) }
-}
-
-/// An absolute path, without `.` and `..`, read as text.
-fn absolute(field: impl std::fmt::Display, path: &str) -> Result<PathBuf> {
-    if path.contains('\0') {
-        Err(Error::invalid(field, "it contains a NUL byte"))
-    } else if path.starts_with('/') {
-        Ok(clean(Path::new(path)))
-    } else {
-        Err(Error::invalid(field, format!("{path:?} is not an absolute path")))
-    }
-}
-
-/// The same absolute path without `.` and `..`, read as text.
-fn clean(path: &Path) -> PathBuf {
-    let mut clean = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => clean.push(name),
-            Component::ParentDir => drop(clean.pop()),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    clean
 }
 
 #[cfg(test)]

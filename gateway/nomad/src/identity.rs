@@ -1,8 +1,10 @@
-//! Names, labels and records: how a task of Nomad is told again from what the gateway keeps, also after a restart.
+//! Names, labels and records: how a Nomad task is recognised from what the gateway stores, also after a
+//! restart.
 //!
-//! The sandbox and the task in it both bear the id that Nomad gave the task, `<allocation>/<task>/<8 hex digits>`. Each start has a new
-//! one, so whatever else stands in the same place was never delivered to the agent, or given up by it. The record is small and holds
-//! no secret: of the request it keeps a digest, by which a repeated request is known.
+//! The sandbox and the task in it both have the id that Nomad gave the task as their name,
+//! `<allocation>/<task>/<8 hex digits>`. Each start has a new id, so any other start of the same task was
+//! never delivered to the agent, or given up by it. The record is small and contains no secret: of the
+//! request it has only a digest, by which a repeated request is recognised.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,19 +20,20 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 
 use crate::plan::{NamedPort, Plan};
 
-/// The version of records that is written.
+/// The version of new records.
 const VERSION: u8 = 1;
 
-/// How the names of sandboxes begin that are networks of allocations.
+/// Prefix of the names of sandboxes that are networks of allocations.
 const NETWORK: &str = "network/";
 
-/// The longest name of anything, in bytes: that of a task is one of a directory, and that of its start has two more parts.
+/// The longest name in a request, in bytes: a task's name is a directory name, and its start id has two more
+/// parts.
 const NAME_MAX: usize = 1024;
 
-/// The label that names the allocation.
+/// The label with the allocation.
 const ALLOC_LABEL: &str = "com.hashicorp.nomad.alloc_id";
 
-/// What is kept with a sandbox and with the task in it.
+/// The record of a sandbox and of the task in it.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Record {
     /// Nomad's id of the task; empty for the network of an allocation.
@@ -39,13 +42,13 @@ pub(crate) struct Record {
     /// Name in the job.
     #[prost(string, tag = "2")]
     pub(crate) task_name: String,
-    /// Allocation.
+    /// Allocation id.
     #[prost(string, tag = "3")]
     pub(crate) alloc_id: String,
-    /// Directory of the allocation on the host.
+    /// Allocation directory on the host.
     #[prost(string, tag = "4")]
     pub(crate) alloc_dir: String,
-    /// Node as the agent knows it; empty before Nomad 1.2.
+    /// Node name as reported by the agent; empty before Nomad 1.2.
     #[prost(string, tag = "5")]
     pub(crate) node_id: String,
     /// SHA-256 of the request.
@@ -54,16 +57,16 @@ pub(crate) struct Record {
     /// Ports inside, by label.
     #[prost(btree_map = "string, int32", tag = "7")]
     pub(crate) ports: BTreeMap<String, i32>,
-    /// The host name that the network of an allocation was asked to have.
+    /// The requested host name of the network of an allocation.
     #[prost(string, tag = "8")]
     pub(crate) hostname: String,
-    /// Whether the task has a network of its own that the gateway made.
+    /// Whether the task has a network of its own, created by the gateway.
     #[prost(bool, tag = "9")]
     pub(crate) own_network: bool,
 }
 
-/// Tells agents apart: by the directory in which each keeps its allocations. Its node's name does not count: an agent that has lost all its
-/// state is another node in the same place.
+/// Identifies an agent by the directory of its allocations. Not by the name of its node: an agent that has
+/// lost all its state is another node in the same directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Agent {
     allocs: String,
@@ -72,7 +75,7 @@ pub(crate) struct Agent {
 // === records ===
 
 impl Record {
-    /// The record of the task that this request is for, without what its plan says.
+    /// The record of the task of this request, without the results of its plan.
     pub(crate) fn new(request: &nomad::TaskConfig) -> Self {
         Self {
             id: request.id.clone(),
@@ -85,7 +88,7 @@ impl Record {
         }
     }
 
-    /// The same with what its plan tells the agent of the network.
+    /// Adds what the plan tells the agent about the network.
     pub(crate) fn with_plan(self, plan: &Plan) -> Self {
         let inside = |port: &NamedPort| (port.label.clone(), i32::from(port.container_port));
         let own_network = matches!(plan.sandbox.network, SandboxNetwork::Pod(_));
@@ -93,7 +96,7 @@ impl Record {
         Self { ports, own_network, ..self }
     }
 
-    /// The record of the network of an allocation, with the agent that it belongs to as far as that is known.
+    /// The record of the network of an allocation, with the agent that it belongs to if that is known.
     pub(crate) fn network(alloc_id: &str, hostname: &str, agent: Option<&Agent>) -> Self {
         Self {
             alloc_id: alloc_id.to_owned(),
@@ -103,7 +106,7 @@ impl Record {
         }
     }
 
-    /// As the core keeps it.
+    /// The encoding that the core stores.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(1 + self.encoded_len());
         bytes.push(VERSION);
@@ -111,20 +114,20 @@ impl Record {
         bytes
     }
 
-    /// What is kept with an object; nothing if it is of another version.
+    /// The record of an object; empty if it has another version.
     pub(crate) fn of(meta: &Meta) -> Self {
         let Some((&VERSION, message)) = meta.record.split_first() else { return Self::default() };
         Self::decode(message).unwrap_or_default()
     }
 
-    /// The agent that the task belongs to; `None` if that is not known.
+    /// The agent that the task belongs to; `None` if not known.
     pub(crate) fn agent(&self) -> Option<Agent> {
         Agent::new(&self.alloc_dir)
     }
 }
 
 impl Agent {
-    /// The agent that has the directory of this allocation.
+    /// The agent with this allocation directory.
     pub(crate) fn new(alloc_dir: &str) -> Option<Self> {
         let allocs = Path::new(alloc_dir).parent()?.to_str()?.to_owned();
         if allocs.is_empty() {
@@ -133,12 +136,12 @@ impl Agent {
         Some(Self { allocs })
     }
 
-    /// Where the agent has its allocations.
+    /// The directory of the agent's allocations.
     pub(crate) fn dir(&self) -> &Path {
         Path::new(&self.allocs)
     }
 
-    /// Where the agent has this allocation.
+    /// The agent's directory for this allocation.
     pub(crate) fn dir_of(&self, alloc_id: &str) -> PathBuf {
         Path::new(&self.allocs).join(alloc_id)
     }
@@ -152,7 +155,7 @@ impl fmt::Display for Agent {
 
 // === names ===
 
-/// Checks what a request must say for its task to be found again.
+/// Checks the fields that identify the task of a request.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the field.
@@ -166,7 +169,7 @@ pub(crate) fn check(request: &nomad::TaskConfig) -> Result<()> {
     Ok(())
 }
 
-/// Checks what an agent calls something by.
+/// Checks a name given by an agent.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the field.
@@ -183,7 +186,7 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// As [`check_name`], of what also becomes a part of paths: of directories, and of control groups.
+/// As [`check_name`], for a name that also becomes a part of paths: of directories, and of cgroups.
 ///
 /// # Errors
 /// `InvalidArgument`, naming the field.
@@ -195,7 +198,7 @@ pub(crate) fn check_part(field: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The place of a task in the world: its allocation and name, which all its starts have in common.
+/// The key of a task: its allocation and name, common to all its starts.
 pub(crate) fn task_key(id: &str) -> &str {
     match id.rsplit_once('/') {
         Some((place, start))
@@ -219,14 +222,14 @@ pub(crate) fn is_network(name: &str) -> bool {
 
 // === what the core keeps ===
 
-/// What the core keeps with a task and its sandbox: as planned, with this record.
+/// The metadata that the core stores with a task and its sandbox: as planned, with this record.
 pub(crate) fn meta(record: &Record, planned: &Meta, now: SystemTime) -> Meta {
     let name = record.id.clone();
     let labels = planned.labels.clone();
     Meta { owner: Owner::Nomad, name, labels, created_at: now, record: record.encode() }
 }
 
-/// What the core keeps with the network of an allocation.
+/// The metadata that the core stores with the network of an allocation.
 pub(crate) fn network_meta(alloc_id: &str, hostname: &str, agent: Option<&Agent>, now: SystemTime) -> Meta {
     Meta {
         owner: Owner::Nomad,

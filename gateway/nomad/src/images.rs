@@ -1,7 +1,7 @@
-//! Images of tasks: had before a task is made, and let go when no task needs them any more.
+//! Images of tasks: obtained before a task is created, and released when no task uses them any more.
 //!
-//! Who needs an image is not counted but looked up: the tasks there are. What is due to be let go is lost with the daemon, and found
-//! again from the images that Nomad holds when an agent comes back.
+//! Use of an image is not counted but derived from the existing tasks. Pending releases are lost when the
+//! daemon stops, and found again from the images that Nomad holds when an agent comes back.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ mod gc;
 
 pub(crate) use gc::ImageGc;
 
-/// Between two looks at a pull.
+/// The interval between checks of a pull.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Between two events about one pull.
+/// The interval between progress events of one pull.
 const EVENT_INTERVAL: Duration = Duration::from_secs(2 * 60);
 
-/// Gets images.
+/// Obtains images.
 #[derive(Debug, Clone)]
 pub(crate) struct Images {
     scope: Scope,
@@ -38,7 +38,7 @@ pub(crate) struct Images {
     pool: Arc<BlockingPool>,
 }
 
-/// What was last seen of a pull, to tell whether it gets on.
+/// The last known progress of a pull, to detect a stalled one.
 #[derive(Debug, Clone, Copy)]
 struct PullMonitor {
     begun: Instant,
@@ -52,47 +52,48 @@ impl Images {
         Self { scope, image_gc, pool }
     }
 
-    /// Sees to it that the node has an image that Nomad may use, and gives its id; archives are in a directory
-    /// of `whose` allocation. It will not be let go for now. Cancel-safe: a
-    /// pull that nobody else waits for stops.
+    /// Ensures that the node has an image that Nomad may use, and returns its id; archives are read from a
+    /// directory of the allocation `object`. Cancels a pending release of the image. Cancel-safe: a pull
+    /// without another waiter stops.
     ///
     /// # Errors
-    /// Those of [`Scope::pull_image`]; `DeadlineExceeded` if it takes longer than it may, in all or without getting on.
+    /// Those of [`Scope::pull_image`]; `DeadlineExceeded` if it exceeds the total or the inactivity timeout.
     pub(crate) async fn get(
         &self,
-        wish: &ImageRequest,
-        (whose, dir): (String, &Path),
+        wanted: &ImageRequest,
+        (object, dir): (String, &Path),
         handler: &str,
         config: &AuthConfig,
-        teller: &TaskEventSender,
+        events: &TaskEventSender,
     ) -> Result<ImageId> {
-        if let Some(path) = &wish.load {
-            let id = self.load(wish, path, (whose, dir), handler).await?;
+        if let Some(path) = &wanted.load {
+            let id = self.load(wanted, path, (object, dir), handler).await?;
             self.image_gc.cancel(&id);
             return Ok(id);
         }
-        if !wish.always
-            && let Some(image) = self.scope.image(&wish.reference).await?
+        if !wanted.always
+            && let Some(image) = self.scope.image(&wanted.reference).await?
         {
             self.image_gc.cancel(&image.id);
             return Ok(image.id);
         }
-        let credentials = auth::credentials(wish, config, &self.pool).await?;
-        teller.send("Downloading image", &[("image", &wish.reference)]);
-        let reference = wish.reference.clone();
+        let credentials = auth::credentials(wanted, config, &self.pool).await?;
+        events.send("Downloading image", &[("image", &wanted.reference)]);
+        let reference = wanted.reference.clone();
         let handler = handler.to_owned();
         let request = PullRequest { reference, credentials, handler, owner: Owner::Nomad };
-        let id = self.pull(&request, wish, teller).await.map_err(|error| reworded(error, &wish.reference))?;
+        let id =
+            self.pull(&request, wanted, events).await.map_err(|error| reworded(error, &wanted.reference))?;
         self.image_gc.cancel(&id);
         Ok(id)
     }
 
-    /// Takes the image out of an archive that the agent has put into the directory of the task.
+    /// Loads the image from an archive in the task's directory.
     async fn load(
         &self,
-        wish: &ImageRequest,
+        wanted: &ImageRequest,
         path: &str,
-        (whose, dir): (String, &Path),
+        (object, dir): (String, &Path),
         handler: &str,
     ) -> Result<ImageId> {
         let root = dir.to_owned();
@@ -104,10 +105,10 @@ impl Images {
                 Error::invalid("load", why).with_source(fault)
             })
         };
-        let archive = self.pool.run(whose, open).await?;
-        let loading = self.scope.load_image(archive, wish.reference.clone(), handler.to_owned());
-        let loaded = tokio::time::timeout(wish.timeout, loading).await.unwrap_or_else(|_| {
-            Err(Error::deadline(format!("it did not end within image_pull_timeout, {:?}", wish.timeout)))
+        let archive = self.pool.run(object, open).await?;
+        let loading = self.scope.load_image(archive, wanted.reference.clone(), handler.to_owned());
+        let loaded = tokio::time::timeout(wanted.timeout, loading).await.unwrap_or_else(|_| {
+            Err(Error::deadline(format!("it did not end within image_pull_timeout, {:?}", wanted.timeout)))
         });
         loaded.map_err(|error| error.context(format!("load {shown}")))
     }
@@ -115,8 +116,8 @@ impl Images {
     async fn pull(
         &self,
         request: &PullRequest,
-        wish: &ImageRequest,
-        teller: &TaskEventSender,
+        wanted: &ImageRequest,
+        events: &TaskEventSender,
     ) -> Result<ImageId> {
         let pull = self.scope.pull_image(request);
         tokio::pin!(pull);
@@ -128,9 +129,9 @@ impl Images {
                 () = tokio::time::sleep(POLL) => {
                     let now = Instant::now();
                     watch.update(self.scope.pull_progress(request), now);
-                    watch.check_timeouts(wish, now)?;
+                    watch.check_timeouts(wanted, now)?;
                     if let Some(text) = watch.progress_message(now) {
-                        teller.send(text, &[("image", &wish.reference)]);
+                        events.send(text, &[("image", &wanted.reference)]);
                     }
                 }
             }
@@ -138,7 +139,7 @@ impl Images {
     }
 }
 
-/// Words that operators of Nomad know.
+/// Error texts that Nomad operators know.
 fn reworded(error: Error, reference: &str) -> Error {
     if error.kind() == ErrorKind::NotFound {
         error.context(format!("Error: image {reference} not found"))
@@ -147,17 +148,17 @@ fn reworded(error: Error, reference: &str) -> Error {
     }
 }
 
-// === impl Watch ===
+// === impl PullMonitor ===
 
 impl PullMonitor {
     fn new(now: Instant) -> Self {
         Self { begun: now, last_progress: PullProgress::default(), last_progress_at: now, last_event_at: now }
     }
 
-    /// Notes how far the pull is.
+    /// Records the progress of the pull.
     fn update(&mut self, progress: Option<PullProgress>, now: Instant) {
         let progress = progress.unwrap_or_default();
-        // When all is here it is unpacked, and how that gets on is not known.
+        // After the download the image is unpacked, and the progress of that is not known.
         if progress != self.last_progress || self.is_here() {
             (self.last_progress, self.last_progress_at) = (progress, now);
         }
@@ -167,20 +168,20 @@ impl PullMonitor {
         self.last_progress.layers > 0 && self.last_progress.layers_done == self.last_progress.layers
     }
 
-    /// Whether it may go on.
-    fn check_timeouts(&self, wish: &ImageRequest, now: Instant) -> Result<()> {
-        if now - self.begun >= wish.timeout {
-            let limit = wish.timeout;
+    /// Checks both timeouts.
+    fn check_timeouts(&self, wanted: &ImageRequest, now: Instant) -> Result<()> {
+        if now - self.begun >= wanted.timeout {
+            let limit = wanted.timeout;
             return Err(Error::deadline(format!("it did not end within image_pull_timeout, {limit:?}")));
         }
-        if now - self.last_progress_at >= wish.activity_timeout {
-            let limit = wish.activity_timeout;
+        if now - self.last_progress_at >= wanted.activity_timeout {
+            let limit = wanted.activity_timeout;
             return Err(Error::deadline(format!("it did not get on for pull_activity_timeout, {limit:?}")));
         }
         Ok(())
     }
 
-    /// What there is to tell people, from time to time.
+    /// The progress message that is due, if any.
     fn progress_message(&mut self, now: Instant) -> Option<String> {
         if now - self.last_event_at < EVENT_INTERVAL {
             return None;
@@ -194,7 +195,7 @@ impl PullMonitor {
             mib(bytes)
         );
         let elapsed = (now - self.begun).as_secs();
-        // At the speed so far.
+        // Extrapolated from the speed so far.
         if let Some(rest) = bytes.saturating_sub(bytes_done).saturating_mul(elapsed).checked_div(bytes_done) {
             text.push_str(&format!(" - est {rest}s remaining"));
         }

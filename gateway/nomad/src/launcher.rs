@@ -1,18 +1,19 @@
-//! The launcher: what an agent starts as its plugin, and keeps until the agent, or the daemon, goes.
+//! The launcher: the process that an agent starts as its plugin. It runs until the agent, or the daemon, ends
+//! it.
 //!
 //! ```text
-//! start ─► handshake line on stdout ─► serving ─┬─ Shutdown of the agent ─────────────► end, within two seconds
-//!                                               ├─ the daemon that was there has gone ─► end, at once
-//!                                               ├─ SIGTERM ───────────────────────────► end, at once
-//!                                               └─ the agent has gone without a word ─► nothing: the next one reattaches
+//! start ─► handshake line ─► serving ─┬─ Shutdown call of the agent ────────► exit within two seconds
+//!                                     ├─ the connected daemon ends ─────────► exit at once
+//!                                     ├─ SIGTERM ───────────────────────────► exit at once
+//!                                     └─ the agent exits without a call ────► keep running for reattachment
 //! ```
 //!
-//! It never starts a process, keeps standard output and standard error open to its end (an agent takes the end of both for ours, and
-//! nothing else), and says nothing on standard output but its first line.
+//! It never starts a process. It keeps standard output and standard error open until it exits (an agent takes
+//! the end of both, and nothing else, for the exit of its plugin), and writes only its first line to standard
+//! output.
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::Server;
@@ -22,6 +23,7 @@ mod delayed_error;
 mod exit_deadline;
 mod fallback;
 mod handshake;
+mod launch;
 mod link;
 mod local;
 mod routing;
@@ -29,6 +31,7 @@ mod service;
 mod socket;
 
 pub use handshake::{COOKIE, HandshakeError, check_cookie};
+pub use launch::{Launch, Role};
 pub use socket::{SocketEnv, SocketError};
 
 use exit_deadline::ExitDeadline;
@@ -36,46 +39,19 @@ use link::Link;
 use service::PluginService;
 use socket::PluginSocket;
 
-/// Streams at once on one connection, unless the daemon's configuration says otherwise. Each task has a few that do not end, and an agent
-/// whose streams are all in use stands still: it is far more than all tasks of a node need.
+use crate::transport::tune;
+
+/// The maximum number of concurrent streams of one connection, unless configured otherwise. Each task has a
+/// few endless streams, and an agent whose streams are all in use hangs: it is far more than all tasks of a
+/// node need.
 pub const MAX_STREAMS: u32 = 100_000;
 
-/// How much of one stream may wait for its reader.
-pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
-
-/// The same for a connection. It never becomes the narrow place: a stream that nobody reads must not hold up the others.
-pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-
-/// Which plugin a launcher is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// The task driver.
-    Driver,
-    /// The device plugin.
-    Device,
-}
-
-/// What a launcher is told when it is started.
-#[derive(Debug, Clone)]
-pub struct Launch {
-    /// Which plugin it is.
-    pub role: Role,
-    /// The name that jobs know the plugin by; `None` is [`Role::default_name`].
-    pub name: Option<String>,
-    /// Where the daemon serves launchers.
-    pub daemon: PathBuf,
-    /// The version that the agent is told: a semantic one.
-    pub version: &'static str,
-    /// What the agent says of sockets.
-    pub socket_env: SocketEnv,
-}
-
-/// Why a launcher ended well.
+/// Why a launcher exited normally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The agent asked for it.
+    /// The agent requested it.
     Asked,
-    /// The daemon that was there has gone.
+    /// The daemon that it was connected to has ended.
     DaemonGone,
     /// SIGTERM.
     Signal,
@@ -84,22 +60,22 @@ pub enum End {
 /// Why a launcher could not run.
 #[derive(Debug)]
 pub enum LaunchError {
-    /// No place for its socket.
+    /// No directory for its socket is usable.
     Socket(SocketError),
-    /// The agent cannot be told where it is.
+    /// The handshake line could not be written.
     Handshake(io::Error),
-    /// Signals cannot be received.
+    /// Signal handlers could not be installed.
     Signals(io::Error),
-    /// The server broke.
+    /// The server failed.
     Serve(tonic::transport::Error),
 }
 
-/// Runs a launcher to its end. `say` prints the one line of the handshake on standard output.
+/// Runs a launcher until it ends. `say` prints the one line of the handshake on standard output.
 ///
 /// # Errors
-/// [`LaunchError`]. Before the handshake the agent takes it for a plugin that does not start.
+/// [`LaunchError`]. An error before the handshake appears to the agent as a plugin that does not start.
 pub async fn run(launch: Launch, say: impl FnOnce(&str) -> io::Result<()>) -> Result<End, LaunchError> {
-    // From here on SIGINT, which a terminal sends to all processes of an agent, does nothing.
+    // From here on SIGINT, which a terminal sends to all processes of an agent, has no effect.
     let _interrupts = signal(SignalKind::interrupt()).map_err(LaunchError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(LaunchError::Signals)?;
     let place = PluginSocket::bind(&launch).map_err(LaunchError::Socket)?;
@@ -109,7 +85,7 @@ pub async fn run(launch: Launch, say: impl FnOnce(&str) -> io::Result<()>) -> Re
     let (link, kept) = Link::new(&launch);
     let front = PluginService::new(&launch, link, ending.clone());
     let incoming = place.into_incoming();
-    let server = crate::tune(Server::builder(), MAX_STREAMS);
+    let server = tune(Server::builder(), MAX_STREAMS);
     tokio::select! {
         served = server.serve_with_incoming(front, incoming) => served.map(|()| End::Asked).map_err(LaunchError::Serve),
         () = ending.wait() => Ok(End::Asked),
@@ -118,37 +94,6 @@ pub async fn run(launch: Launch, say: impl FnOnce(&str) -> io::Result<()>) -> Re
             Ok(End::DaemonGone)
         }
         _ = terminate.recv() => Ok(End::Signal),
-    }
-}
-
-// === impl Role ===
-
-impl Role {
-    /// The name of the plugin if it is given none.
-    #[must_use]
-    pub const fn default_name(self) -> &'static str {
-        match self {
-            Self::Driver => "switchyard",
-            Self::Device => "switchyard-device",
-        }
-    }
-
-    /// One word.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Driver => "driver",
-            Self::Device => "device",
-        }
-    }
-}
-
-// === impl Launch ===
-
-impl Launch {
-    /// The name that jobs know the plugin by.
-    fn name(&self) -> &str {
-        self.name.as_deref().unwrap_or(self.role.default_name())
     }
 }
 

@@ -1,8 +1,9 @@
-//! What paths in a plan really lead to: a task can put links into its directories, and none of them may lead a mount out of there.
+//! Where paths in a plan really lead: a task can put links into its directories, and no link may lead a mount
+//! out of them.
 //!
-//! The only part of a plan that touches files. The kernel itself keeps the way inside (`openat2` with `RESOLVE_BENEATH`): a link that
-//! leads out, also an absolute one, is an error. What is found is mounted as it was found: a link that is put there afterwards is not
-//! followed ([`MountSource::Beneath`]).
+//! The only part of planning that accesses files. The kernel confines the look-up (`openat2` with
+//! `RESOLVE_BENEATH`): a link that leads out, including any absolute link, is an error. The resolved path is
+//! what is mounted: a link created afterwards is not followed ([`MountSource::Beneath`]).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,21 +17,21 @@ use switchyard_core::spec::{MissingSource, Mount, MountSource};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use crate::from_proto::named_group;
 use crate::plan::{ConfinedMount, Plan};
 
-/// Where the agent has its FIFOs for output, in the directory of the allocation.
+/// The directory of the agent's output FIFOs, in the allocation directory.
 const LOGS: &str = "alloc/logs";
 
-/// How often a lookup is tried again that met a rename meanwhile.
+/// How often a look-up is retried that was disturbed by a concurrent rename.
 const ATTEMPTS: u32 = 16;
 
-/// Puts what they really lead to in the place of those sources of a plan that must lie in the directory of the allocation, and makes
-/// directories that are to be made. Wherever the logs of the allocation are seen, they can be read only. Blocks on the file system.
-/// Idempotent.
+/// Resolves those sources of a plan that must be in the allocation directory, and creates missing directories
+/// where requested. Makes the log directory of the allocation read-only wherever it is visible. Blocks on the
+/// file system. Idempotent.
 ///
 /// # Errors
-/// `InvalidArgument`, naming the key, for a source that is not there, or whose links lead out; what was made before stays.
+/// `InvalidArgument`, naming the key, for a source that does not exist or whose links lead out; directories
+/// created before stay.
 pub(crate) fn resolve_sources(plan: &mut Plan) -> Result<()> {
     for ConfinedMount { mount, root, field } in &plan.confined {
         let Some(mount) = plan.task.mounts.get_mut(*mount) else { continue };
@@ -46,9 +47,16 @@ pub(crate) fn resolve_sources(plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-/// Has a task make do with a cgroup of the gateway's own if that is not there which its agent names: an agent that could not make one
-/// names it all the same, and leaves it to the driver what comes of that. The runtime would make it with all that is above it, which
-/// nobody would remove. Blocks on the file system. Idempotent.
+/// The path of the cgroup that an agent names as created by it; empty if there is none.
+pub(crate) fn named_group(task: &nomad::TaskConfig) -> &str {
+    let linux = task.resources.as_ref().and_then(|resources| resources.linux_resources.as_ref());
+    linux.map(|linux| linux.cpuset_cgroup.as_str()).unwrap_or_default()
+}
+
+/// Places a task in a cgroup of the gateway's own if the one that its agent names does not exist: an agent
+/// that could not create the cgroup names it nevertheless, and leaves the consequence to the driver.
+/// Otherwise the runtime would create it with its parents, which nothing would remove. Blocks on the file
+/// system. Idempotent.
 pub(crate) fn resolve_cgroup(plan: &mut Plan, task: &nomad::TaskConfig) {
     let group = named_group(task);
     if group.is_empty() || Path::new(group).is_dir() {
@@ -59,7 +67,8 @@ pub(crate) fn resolve_cgroup(plan: &mut Plan, task: &nomad::TaskConfig) {
         .push(format!("the agent's cgroup {group} is not there: the task is in one of the gateway's own"));
 }
 
-/// Has nobody write where the agent has its FIFOs for output: it, and the runtime, would follow a link that a task puts there.
+/// Makes the directory of the agent's output FIFOs read-only: the agent and the runtime would follow a link
+/// that a task puts there.
 fn protect_logs(mounts: &mut Vec<Mount>) {
     let mut covers = Vec::new();
     for mount in mounts.iter_mut() {
@@ -73,20 +82,20 @@ fn protect_logs(mounts: &mut Vec<Mount>) {
         }
     }
     for cover in covers {
-        // What is mounted there already hides them.
+        // An existing mount there already hides the directory.
         if !mounts.iter().any(|mount| mount.destination == cover.destination) {
             mounts.push(cover);
         }
     }
 }
 
-/// Opens a file below a directory for reading; no link leads out. Blocks on the file system.
+/// Opens a regular file below a directory for reading; no link leads out. Blocks on the file system.
 ///
 /// # Errors
-/// What the file system says; `InvalidInput` for what is no regular file.
+/// Those of the file system; `InvalidInput` if it is not a regular file.
 pub(crate) fn open_below(root: &Path, path: &Path) -> std::io::Result<File> {
     let place = open_beneath(&directory(root)?, path)?;
-    // It may be a FIFO or a device: look before it is opened for reading.
+    // It may be a FIFO or a device, so check the type before opening it for reading.
     let link = format!("/proc/self/fd/{}", place.as_raw_fd());
     if !std::fs::metadata(&link)?.is_file() {
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file"));
@@ -103,7 +112,8 @@ fn reason(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// The path without links of what is at `path`, which is below `root` as a text: that of the root, and the rest.
+/// Resolves `path`, which is lexically below `root`: returns the path of the root without links, and the
+/// rest.
 fn resolve(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<(PathBuf, PathBuf)> {
     let root_fd = directory(root)?;
     let below = path.strip_prefix(root).map_err(|_| Errno::EXDEV)?;
@@ -118,7 +128,7 @@ fn resolve(root: &Path, path: &Path, missing: MissingSource) -> std::io::Result<
         [&root_fd, &place].map(|held| std::fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())));
     let root = root?;
     let place = place?;
-    // It is moved away just now.
+    // It was moved away concurrently.
     let below = place.strip_prefix(&root).map_err(|_| Errno::EXDEV)?.to_owned();
     Ok((root, below))
 }
@@ -127,14 +137,15 @@ fn directory(path: &Path) -> std::io::Result<OwnedFd> {
     Ok(open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
-/// What is at a path below a directory, found without ever leaving it.
+/// Opens a path below a directory without ever leaving it.
 fn open_beneath(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     for _ in 0..ATTEMPTS {
         match openat2(root, path, how) {
-            // Somebody renamed a directory on the way, and the kernel cannot tell whether it went out of the root.
+            // A directory on the path was renamed concurrently, and the kernel cannot tell whether the
+            // look-up left the root.
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             place => return Ok(place?),
         }
@@ -142,7 +153,7 @@ fn open_beneath(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
     Err(Errno::EAGAIN.into())
 }
 
-/// Makes the directories of a path below a directory that are missing, and opens the last.
+/// Creates the missing directories of a path below a directory, and opens the last.
 fn make(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
     let mut at = open_beneath(root, Path::new("."))?;
     let mut way = PathBuf::new();
@@ -152,7 +163,7 @@ fn make(root: &OwnedFd, path: &Path) -> std::io::Result<OwnedFd> {
             Err(error) => return Err(error.into()),
         }
         way.push(part);
-        // From the root each time: what is there may be a link that leads elsewhere inside.
+        // From the root each time: an existing component may be a link to another directory inside.
         at = open_beneath(root, &way)?;
     }
     Ok(at)

@@ -1,99 +1,86 @@
-//! What a task of Nomad comes to in words of the gateway: a plan, made without touching anything.
+//! The plan of a Nomad task: its image, sandbox and task in the gateway's types, made without side effects.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use switchyard_core::Result;
 use switchyard_core::device::Reservation;
 use switchyard_core::image::Credentials;
 use switchyard_core::spec::{SandboxSpec, TaskSpec};
-use switchyard_proto::nomad::drivers::proto as nomad;
 
-use crate::session::Session;
-
-/// What is to be done to start a task.
+/// Everything that is needed to start a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The image.
     pub(crate) image: ImageRequest,
-    /// The sandbox: one for each task.
+    /// The sandbox; each task has its own.
     pub(crate) sandbox: SandboxSpec,
     /// The task in it.
     pub(crate) task: TaskSpec,
-    /// What the agent is told of the network: the ports inside, by label.
+    /// The network information for the agent: the ports inside, by label.
     pub(crate) ports: Vec<NamedPort>,
-    /// Mounts whose sources must lead nowhere but into the allocation's directory; to be seen to before the task is made.
+    /// Mounts whose sources must not lead out of the allocation directory; resolved before the task is
+    /// created.
     pub(crate) confined: Vec<ConfinedMount>,
-    /// What there is to tell whoever wrote the job, and stops nothing.
+    /// Warnings for the author of the job.
     pub(crate) warnings: Vec<String>,
 }
 
-/// A mount whose source a task could have put a link into.
+/// A mount whose source may contain links that a task created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfinedMount {
-    /// Its number among those of the task.
+    /// Its index among the task's mounts.
     pub(crate) mount: usize,
     /// The directory that it must not lead out of.
     pub(crate) root: PathBuf,
-    /// The key that asks for it.
+    /// The configuration key of the mount.
     pub(crate) field: String,
 }
 
-/// An image to have before the task is made.
+/// The image to obtain before the task is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageRequest {
-    /// Its name as the registry is asked for it.
+    /// Its name, as requested from the registry.
     pub(crate) reference: String,
-    /// A tar archive in the task's directory to load it from instead; relative to its `local`.
+    /// A tar archive to load it from instead, in the task's directory; relative to its `local`.
     pub(crate) load: Option<String>,
-    /// It is pulled even if the node has it: by wish, or because its tag moves.
+    /// Pull even if the node has the image: on request, or because its tag is mutable.
     pub(crate) always: bool,
-    /// How long that may take in all.
+    /// The total timeout of the pull.
     pub(crate) timeout: Duration,
-    /// How long it may go without progress.
+    /// The timeout of the pull without progress.
     pub(crate) activity_timeout: Duration,
-    /// The task's own credentials; without them the session's configuration says where to look.
+    /// The task's own credentials; without them the session's configuration determines where to look.
     pub(crate) credentials: Option<Credentials>,
-    /// Goes on without credentials if looking for them fails.
+    /// Pull without credentials if looking for them fails.
     pub(crate) soft_fail: bool,
 }
 
-/// A port of a task's own network that the agent knows by a label.
+/// A port of a task's own network, with the agent's label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamedPort {
-    /// The label of the job.
+    /// The label in the job.
     pub(crate) label: String,
-    /// Outside.
+    /// Port on the host.
     pub(crate) host_port: u16,
-    /// Inside.
+    /// Port in the task.
     pub(crate) container_port: u16,
-    /// The address outside that it is published on.
+    /// The host address that it is published on.
     pub(crate) host_ip: Option<IpAddr>,
 }
 
 // === impl Plan ===
 
 impl Plan {
-    /// The plan of a task, with its cgroup and its mounts seen to. Blocks on the file system.
+    /// Adds what the task's device leases give it. Entries of the task itself take precedence. Idempotent.
     ///
-    /// # Errors
-    /// Those of [`plan`](crate::from_proto::plan) and [`settle`](crate::paths::settle).
-    pub(crate) fn make(task: &nomad::TaskConfig, session: &Session) -> Result<Self> {
-        let mut plan = crate::from_proto::plan(task, session)?;
-        crate::paths::resolve_cgroup(&mut plan, task);
-        crate::paths::resolve_sources(&mut plan)?;
-        Ok(plan)
-    }
-
-    /// The same with what the task's leases of devices give it. What the task has at the same place by itself stays. Idempotent.
-    ///
-    /// An agent passes on what the device plugin has answered when it starts a task for the first time; once it was started anew it has
-    /// forgotten all but the variables (nomad#9473), and mounts and names of the Container Device Interface have no place in its answers.
+    /// An agent forwards the device plugin's answer when it first starts a task. After a restart the agent
+    /// has forgotten everything except the variables (nomad#9473); and neither mounts nor CDI names are part
+    /// of its answers.
     pub(crate) fn with_reservations(mut self, reserved: Vec<Reservation>) -> Self {
         for reservation in reserved {
-            // The agent passes the variables on itself.
+            // The agent forwards the variables itself.
             Reservation { env: BTreeMap::new(), ..reservation }.add_to(&mut self.task);
         }
         self

@@ -1,4 +1,4 @@
-//! What an agent's `plugin` block says: the options of Nomad's docker driver that mean something here.
+//! The configuration in an agent's `plugin` block: the applicable options of Nomad's docker driver.
 
 use std::time::Duration;
 
@@ -6,47 +6,50 @@ mod decode;
 
 pub(crate) use decode::{LABEL_NAMES, matches};
 
-/// The configuration of a driver session. The defaults are those of Nomad's docker driver, but for what is said.
+/// The configuration of a driver session. The defaults are those of Nomad's docker driver, except where
+/// noted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginConfig {
-    /// Tasks may be privileged.
+    /// Whether tasks may be privileged.
     pub allow_privileged: bool,
-    /// Capabilities that tasks may add, without `CAP_`; `ALL` allows every one.
+    /// Capabilities that tasks may add, without `CAP_`; `ALL` allows all.
     pub allow_caps: Vec<String>,
-    /// Tasks may have devices of the host that no agent gives them, by path or by name in the Container Device Interface.
+    /// Whether tasks may have host devices that no agent assigned to them, by path or by CDI name.
     pub allow_devices: bool,
-    /// Which `security_opt` tasks may have: globs over `key=value`. Those that only confine a task further need no leave.
+    /// The `security_opt` that tasks may have: globs over `key=value`. Options that only confine a task
+    /// further are always allowed.
     pub allow_security_opt: Vec<String>,
-    /// Runtime handlers that tasks may name; empty allows all that the node has. (Docker's: runc and nvidia.)
+    /// Runtime handlers that tasks may name; empty allows all of the node. (Docker's default: runc and
+    /// nvidia.)
     pub allow_runtimes: Vec<String>,
-    /// The runtime handler of tasks that Nomad gave GPUs of NVIDIA; empty if they get them by name in the Container Device Interface.
-    /// (Docker's: nvidia.)
+    /// The runtime handler of tasks to which Nomad assigned NVIDIA GPUs; empty if they get them by CDI name.
+    /// (Docker's default: nvidia.)
     pub nvidia_runtime: String,
-    /// Namespaces of the host that tasks may have without being privileged.
+    /// Host namespaces that tasks may have without being privileged.
     pub allowed_modes: AllowedModes,
-    /// Where credentials come from when a task brings none.
+    /// Where to look for credentials if a task has none.
     pub auth: AuthConfig,
-    /// Volumes from outside the directory of the task.
+    /// Volumes from outside the task's directory.
     pub volumes: VolumesConfig,
-    /// What becomes of what tasks leave.
+    /// Garbage collection.
     pub gc: GcConfig,
-    /// The agent collects no output of tasks.
+    /// Whether the agent collects no output of tasks.
     pub disable_log_collection: bool,
-    /// How long a pull may take in all, where the task says nothing.
+    /// The total timeout of a pull, if the task sets none.
     pub image_pull_timeout: Duration,
-    /// How long a pull may go without progress.
+    /// The timeout of a pull without progress.
     pub pull_activity_timeout: Duration,
-    /// Which of Nomad's facts become labels: globs over `job_name`, `task_name` and so on.
+    /// Which Nomad facts become labels: globs over `job_name`, `task_name` and so on.
     pub extra_labels: Vec<String>,
-    /// The most processes of a task; `None` for as many as it likes.
+    /// The maximum number of processes of a task; `None` for no limit.
     pub pids_limit: Option<i64>,
-    /// Score adjustment of tasks that name none.
+    /// OOM score adjustment of tasks that set none.
     pub oom_score_adj: i32,
-    /// The driver makes the networks of groups, instead of the agent. (Docker's: true.)
+    /// Whether the driver creates the networks of groups, instead of the agent. (Docker's default: true.)
     pub must_create_network: bool,
 }
 
-/// Namespaces of the host that tasks may have.
+/// Host namespaces that tasks may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedModes {
     /// Values of `pid_mode`.
@@ -57,57 +60,59 @@ pub struct AllowedModes {
     pub userns: Vec<String>,
     /// Values of `uts_mode`.
     pub uts: Vec<String>,
-    /// Values of `network_mode`; the other ones need no leave. (Docker's driver has no such list, and lets all have the host's.)
+    /// Values of `network_mode`; other modes are always allowed. (Docker's driver has no such list, and
+    /// allows the host's network to all.)
     pub network: Vec<String>,
     /// Values of `cgroupns`; as `network`.
     pub cgroupns: Vec<String>,
 }
 
-/// Where credentials come from.
+/// Where to look for credentials.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AuthConfig {
-    /// A `config.json` of Docker; empty for none.
+    /// Path of a Docker `config.json`; empty for none.
     pub config: String,
-    /// The end of the name of a program `docker-credential-…`; empty for none.
+    /// Suffix of the name of a program `docker-credential-…`; empty for none.
     pub helper: String,
 }
 
-/// Volumes from outside the directory of the task.
+/// Volumes from outside the task's directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VolumesConfig {
-    /// Paths of the host, and named volumes, may be mounted.
+    /// Whether host paths and named volumes may be mounted.
     pub enabled: bool,
-    /// The label that binds get; empty for none.
+    /// The SELinux label for bind mounts; empty for none.
     pub selinuxlabel: String,
 }
 
-/// What becomes of what tasks leave.
+/// Garbage collection of tasks and images.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GcConfig {
-    /// Images that no task uses any more are let go.
+    /// Whether images that no task uses any more are released.
     pub image: bool,
-    /// How long after.
+    /// How long after the last task.
     pub image_delay: Duration,
-    /// Tasks that have ended are removed; else they are kept for a look, and only a start under their name takes their place.
+    /// Whether exited tasks are removed; otherwise they are kept for inspection until a start under their
+    /// name replaces them.
     pub container: bool,
-    /// Tasks that no agent knows.
+    /// Tasks that no agent references.
     pub dangling: DanglingConfig,
 }
 
-/// Tasks that no agent knows.
+/// Garbage collection of tasks that no agent references.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DanglingConfig {
-    /// They are looked for.
+    /// Whether they are searched for.
     pub enabled: bool,
-    /// They are told of, and left alone.
+    /// Whether they are only logged and not removed.
     pub dry_run: bool,
-    /// Between two looks.
+    /// The interval of the search.
     pub period: Duration,
-    /// How old they are at least.
+    /// Their minimum age.
     pub creation_grace: Duration,
 }
 
-/// The capabilities that Nomad's docker driver lets tasks have: docker's default but `NET_RAW`.
+/// The capabilities that Nomad's docker driver allows: Docker's defaults except `NET_RAW`.
 pub(crate) const DEFAULT_CAPS: [&str; 13] = [
     "AUDIT_WRITE",
     "CHOWN",

@@ -1,9 +1,11 @@
-//! Tasks and networks that no agent knows any more: found by what the sessions that are open have named, and taken away.
+//! Removes tasks and networks that no agent references any more, according to what the open sessions have
+//! named.
 //!
-//! A task is only looked at while the agent it belongs to is here, as its session has shown by a start or a recovery, and has had time
-//! to take up what it knows. So an agent that is away for long, or one of another node's directory, loses nothing. The network of an
-//! allocation is left behind in ordinary life as well: an agent that was killed between the end of the tasks and its removal does not
-//! ask for that any more, and one whose plugin was started anew cannot ask it to remove what it had asked the other for.
+//! A task is considered only while its agent is connected, as the session has shown by a start or a recovery,
+//! and has had time to recover its tasks. So an agent that is away for long, or one with another directory,
+//! loses nothing. Networks of allocations are left behind in normal operation as well: an agent that was
+//! killed between the end of the tasks and the removal of the network does not request the removal later, and
+//! one whose plugin was restarted cannot ask the new plugin to remove what it had requested from the old one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,10 +23,10 @@ mod references;
 
 pub(crate) use references::AgentReferences;
 
-/// Between two looks at which sessions are open.
+/// The interval between checks of the open sessions.
 const POLL: Duration = Duration::from_secs(5);
 
-/// When something was last done for the sessions that are open.
+/// When each open session was last swept.
 #[derive(Debug, Default)]
 struct ReconcileState {
     swept: HashMap<String, Instant>,
@@ -33,17 +35,17 @@ struct ReconcileState {
 // === impl Driver ===
 
 impl Driver {
-    /// Tends what sessions leave, for as long as it is polled. Cancel-safe.
+    /// Sweeps for the open sessions while it is polled. Cancel-safe.
     pub(crate) async fn reconcile(&self) {
-        let mut tended = ReconcileState::default();
+        let mut state = ReconcileState::default();
         loop {
             tokio::time::sleep(POLL).await;
             let open = self.sessions();
             let Ok(sandboxes) = self.scope().sandboxes() else { continue };
             self.references().retain(&open, |id| sandboxes.iter().any(|sandbox| sandbox.meta.name == id));
-            tended.swept.retain(|id, _| open.iter().any(|session| session.id == *id));
+            state.swept.retain(|id, _| open.iter().any(|session| session.id == *id));
             for session in &open {
-                self.reconcile_session(session, &sandboxes, &mut tended).await;
+                self.reconcile_session(session, &sandboxes, &mut state).await;
             }
         }
     }
@@ -52,18 +54,18 @@ impl Driver {
         &self,
         session: &Session,
         sandboxes: &[Arc<Sandbox>],
-        tended: &mut ReconcileState,
+        state: &mut ReconcileState,
     ) {
         let gc = &session.config.gc;
         let now = Instant::now();
-        let Some(swept) = tended.swept.get_mut(&session.id) else {
-            tended.swept.insert(session.id.clone(), now);
+        let Some(swept) = state.swept.get_mut(&session.id) else {
+            state.swept.insert(session.id.clone(), now);
             if gc.image
                 && let Err(error) = self.image_gc().schedule_unused(gc.image_delay).await
             {
                 tracing::warn!(
                     error = error.report(),
-                    "images that no task uses are looked for with the next session"
+                    "cannot list unused images: trying again with the next session"
                 );
             }
             return;
@@ -74,7 +76,7 @@ impl Driver {
         }
     }
 
-    /// Takes away what no agent knows.
+    /// Removes the tasks and networks that no agent references.
     async fn sweep(&self, session: &Session, sandboxes: &[Arc<Sandbox>]) {
         let gc = &session.config.gc;
         let grace = gc.dangling.creation_grace;
@@ -94,29 +96,33 @@ impl Driver {
         }
     }
 
-    /// Whether it is gone.
+    /// Removes a dangling task; returns whether it is gone.
     async fn sweep_task(&self, gc: &GcConfig, sandbox: &Sandbox) -> bool {
         let name = &sandbox.meta.name;
-        // Those that have ended may be kept for a look.
+        // Exited tasks may be kept for inspection.
         let ended = self.scope().task_named(name).is_ok_and(|task| task.is_some_and(|t| !t.state.may_run()));
         if !gc.container && ended {
             return false;
         }
         if gc.dangling.dry_run {
-            tracing::info!(task = name, "a task that no agent knows is left alone: dry_run is set");
+            tracing::info!(task = name, "no agent references a task: not removing it, since dry_run is set");
             return false;
         }
-        tracing::warn!(task = name, "a task that no agent knows is taken away");
+        tracing::warn!(task = name, "no agent references a task: removing it");
         let gc = GcConfig { container: true, ..gc.clone() };
         let taken = self.remove_dangling(name, &gc).await;
         if let Err(error) = &taken {
-            tracing::warn!(task = name, error = error.report(), "a task that no agent knows is still there");
+            tracing::warn!(
+                task = name,
+                error = error.report(),
+                "cannot remove a task that no agent references"
+            );
         }
         taken.is_ok()
     }
 
-    /// Whether no agent knows the network of an allocation: it goes with the tasks in it that nobody knows; one without tasks is looked
-    /// at by itself.
+    /// Whether no agent references the network of an allocation. With tasks in the allocation, it goes
+    /// together with them if all of them are dangling; without tasks it is judged by itself.
     async fn is_dangling_network(
         &self,
         session: &Session,
@@ -142,24 +148,28 @@ impl Driver {
                 || self.is_cleared(&record).await)
     }
 
-    /// Whether the allocation of a network has been cleared away by the agent that had it, as is known since it was made: no task comes
-    /// into it any more, whatever was said of it before.
+    /// Whether the agent recorded with a network has removed the directory of the allocation: then no task
+    /// will join the network any more, whatever was requested before.
     pub(crate) async fn is_cleared(&self, network: &Record) -> bool {
         let Some(agent) = network.agent() else { return false };
         let all = agent.dir().to_owned();
         let own = agent.dir_of(&network.alloc_id);
-        // Where all of its directory is not there, as when it moves, nothing is known.
-        let look = move || Ok(all.is_dir() && own.try_exists().is_ok_and(|exists| !exists));
-        let looked = self.pool().run(format!("allocation {}", network.alloc_id), look).await;
-        looked.unwrap_or_else(|error| {
+        // If the parent directory does not exist, for example while it is moved, nothing is known.
+        let check = move || Ok(all.is_dir() && own.try_exists().is_ok_and(|exists| !exists));
+        let checked = self.pool().run(format!("allocation {}", network.alloc_id), check).await;
+        checked.unwrap_or_else(|error| {
             let alloc = &network.alloc_id;
-            tracing::debug!(alloc, error = error.report(), "whether an allocation is there is not known");
+            tracing::debug!(
+                alloc,
+                error = error.report(),
+                "cannot check whether an allocation directory exists"
+            );
             false
         })
     }
 
-    /// The agent that a network belongs to: as it was known when it was made, or the one of this session that has a directory of the
-    /// allocation, or else the only one that the node has.
+    /// The agent that a network belongs to: the one recorded at its creation, or the one of this session that
+    /// has a directory of the allocation, or else the only one on the node.
     async fn owner(&self, session: &Session, record: &Record, sandboxes: &[Arc<Sandbox>]) -> Option<Agent> {
         if let Some(agent) = record.agent() {
             return Some(agent);
@@ -167,16 +177,16 @@ impl Driver {
         let mut agents = self.references().agents(&session.id);
         for agent in &agents {
             let dir = agent.dir_of(&record.alloc_id);
-            let look = move || Ok(dir.exists());
-            match self.pool().run(format!("allocation {}", record.alloc_id), look).await {
+            let check = move || Ok(dir.exists());
+            match self.pool().run(format!("allocation {}", record.alloc_id), check).await {
                 Ok(true) => return Some(agent.clone()),
                 Ok(false) => {}
-                // Who cannot look takes nothing away.
+                // Without a successful check nothing is removed.
                 Err(error) => {
                     tracing::debug!(
                         alloc = record.alloc_id,
                         error = error.report(),
-                        "whose a network is is not known"
+                        "cannot determine the agent of a network"
                     );
                     return None;
                 }
@@ -195,15 +205,18 @@ impl Driver {
     async fn sweep_network(&self, gc: &GcConfig, sandbox: &Sandbox) {
         let name = &sandbox.meta.name;
         if gc.dangling.dry_run {
-            tracing::info!(network = name, "a network that no agent knows is left alone: dry_run is set");
+            tracing::info!(
+                network = name,
+                "no agent references a network: not removing it, since dry_run is set"
+            );
             return;
         }
-        tracing::warn!(network = name, "the network of an allocation that no agent knows is taken away");
+        tracing::warn!(network = name, "no agent references the network of an allocation: removing it");
         if let Err(error) = self.remove_unused_network(name.clone()).await {
             tracing::warn!(
                 network = name,
                 error = error.report(),
-                "a network that no agent knows is still there"
+                "cannot remove a network that no agent references"
             );
         }
     }

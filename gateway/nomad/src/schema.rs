@@ -1,5 +1,5 @@
-//! The schemas with which agents read configurations. No key has a default there: what is not given comes as nil, and what that means
-//! is said in one place, where it is read.
+//! The schemas by which agents decode configurations. No key has a default in them: a missing key arrives as
+//! nil, and its default is defined only where it is decoded.
 
 use switchyard_proto::nomad::shared::hclspec::{self, spec::Block};
 
@@ -9,10 +9,10 @@ mod task;
 pub(crate) use plugin::plugin_schema;
 pub(crate) use task::task_schema;
 
-/// A key and what may be said under it.
+/// A key and its specification.
 type SchemaEntry = (&'static str, hclspec::Spec);
 
-/// Texts by name, several times over: what people write as a block, or as a list of maps.
+/// Pairs of texts, in any number: written as a block, or as a list of maps.
 const PAIRS: &str = "list(map(string))";
 const TEXT: &str = "string";
 const TEXTS: &str = "list(string)";
@@ -28,19 +28,19 @@ fn object(entries: impl IntoIterator<Item = SchemaEntry>) -> hclspec::Spec {
     spec(Block::Object(hclspec::Object { attributes }))
 }
 
-/// A value of a type of HCL.
+/// An attribute of an HCL type.
 fn attr(name: &'static str, type_: &str) -> SchemaEntry {
     let attr = hclspec::Attr { name: name.to_owned(), r#type: type_.to_owned(), required: false };
     (name, spec(Block::Attr(attr)))
 }
 
-/// The same, which must be given.
+/// A required attribute.
 fn required(name: &'static str, type_: &str) -> SchemaEntry {
     let attr = hclspec::Attr { name: name.to_owned(), r#type: type_.to_owned(), required: true };
     (name, spec(Block::Attr(attr)))
 }
 
-/// A block that may be given once.
+/// A block that may occur once.
 fn block(name: &'static str, entries: impl IntoIterator<Item = SchemaEntry>) -> SchemaEntry {
     let nested = Some(Box::new(object(entries)));
     (
@@ -49,7 +49,7 @@ fn block(name: &'static str, entries: impl IntoIterator<Item = SchemaEntry>) -> 
     )
 }
 
-/// A block that may be given any number of times.
+/// A block that may occur any number of times.
 fn blocks(name: &'static str, entries: impl IntoIterator<Item = SchemaEntry>) -> SchemaEntry {
     let nested = Some(Box::new(object(entries)));
     let list = hclspec::BlockList { name: name.to_owned(), min_items: 0, max_items: 0, nested };

@@ -1,4 +1,4 @@
-//! Puts the services together over one scope.
+//! Combines the services over one scope.
 
 use std::fmt;
 
@@ -9,34 +9,32 @@ use switchyard_proto::nomad::drivers::proto::driver_server::DriverServer;
 use switchyard_proto::switchyard::nomad::v1::sessions_server::SessionsServer;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tonic::transport::Server;
 
-use crate::MAX_MESSAGE;
 use crate::device::DeviceService;
 use crate::driver::Driver;
-use crate::launcher::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::session::Sessions;
 use crate::sessions::SessionService;
+use crate::transport::MAX_MESSAGE;
 
-/// The services that launchers call, ready for a tonic server.
+/// The services for launchers, ready for a tonic server.
 pub struct Services {
     /// The services.
     pub routes: Routes,
-    /// How many launchers have a session now.
+    /// The number of launchers with an open session.
     pub launchers: Launchers,
-    /// Lets go of what no agent needs any more, for as long as it is polled and until `stop` is cancelled.
+    /// Removes what no agent needs any more, while it is polled and until `stop` is cancelled.
     pub background: BoxFuture<'static, ()>,
 }
 
-/// Counts the launchers that have a session. Clones are the same.
+/// Counts the launchers with an open session. Clones share state.
 #[derive(Debug, Clone)]
 pub struct Launchers([Sessions; 2]);
 
-/// The calls that ask how the daemon is, and are answered although it is recovering yet.
+/// The calls about the state of the daemon, which are answered before recovery.
 pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
 
-/// The services over `scope`, which ought to be that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad). When `stop` is cancelled, all
-/// sessions end at once.
+/// The services over `scope`, normally that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad). When
+/// `stop` is cancelled, all sessions end at once.
 #[must_use]
 pub fn services(scope: Scope, stop: CancellationToken) -> Services {
     let sessions = Sessions::default();
@@ -60,16 +58,6 @@ pub fn services(scope: Scope, stop: CancellationToken) -> Services {
     }
 }
 
-/// Fits a server for launchers, with so many calls at once on one connection: each task of an agent has calls that do not end, and one that
-/// is not read holds up no other.
-#[must_use]
-pub fn tune(server: Server, max_streams: u32) -> Server {
-    server
-        .max_concurrent_streams(max_streams)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-}
-
 impl fmt::Debug for Services {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Services").finish_non_exhaustive()
@@ -79,7 +67,7 @@ impl fmt::Debug for Services {
 // === impl Launchers ===
 
 impl Launchers {
-    /// How many.
+    /// The number.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.iter().map(Sessions::count).sum()

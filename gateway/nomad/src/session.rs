@@ -1,4 +1,4 @@
-//! Sessions: what the daemon knows of the launchers that agents have started.
+//! Sessions: the launchers that are connected to the daemon.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,48 +9,48 @@ use tonic::metadata::MetadataMap;
 
 use crate::plugin_config::PluginConfig;
 
-/// The key under which the metadata of a call name its session.
+/// The metadata key with the session of a call.
 pub(crate) const SESSION_KEY: &str = "switchyard-session";
 
-/// The key under which the metadata of a call name the process that made it, as the launcher's socket tells it.
+/// The metadata key with the process that made a call, as reported by the launcher's socket.
 pub(crate) const CALLER_KEY: &str = "switchyard-caller";
 
-/// One launcher, for as long as it lives. Tasks outlive it.
+/// A connected launcher. Tasks outlive sessions.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
-    /// Its name among the sessions of this daemon.
+    /// Its id, unique among the sessions of this daemon.
     pub(crate) id: String,
     /// The name of the driver in jobs.
     pub(crate) driver: String,
-    /// What the agent's `plugin` block says.
+    /// The configuration from the agent's `plugin` block.
     pub(crate) config: Arc<PluginConfig>,
-    /// What the agent said of the node's processors.
+    /// The node's processors, as reported by the agent.
     pub(crate) processors: Processors,
 }
 
-/// The processors of the node, as an agent counts them.
+/// The processors of the node, as counted by an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Processors {
-    /// How many cores there are; 0 if the agent did not say.
+    /// The number of cores; 0 if the agent did not report it.
     pub(crate) cores: u32,
-    /// Their speeds together, MHz.
+    /// The sum of their speeds, MHz.
     pub(crate) total_mhz: u64,
 }
 
-/// The sessions there are.
+/// The open sessions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sessions {
     open: Arc<Mutex<BTreeMap<String, Arc<Session>>>>,
 }
 
-/// Keeps a session open.
+/// Keeps a session open until it is dropped.
 #[derive(Debug)]
 pub(crate) struct SessionGuard {
     sessions: Sessions,
     id: String,
 }
 
-/// The process that made a call; `None` if the launcher could not tell.
+/// The process that made a call; `None` if the launcher could not determine it.
 pub(crate) fn caller(metadata: &MetadataMap) -> Option<ProcessId> {
     metadata.get(CALLER_KEY)?.to_str().ok()?.parse().ok()
 }
@@ -58,17 +58,17 @@ pub(crate) fn caller(metadata: &MetadataMap) -> Option<ProcessId> {
 // === impl Sessions ===
 
 impl Sessions {
-    /// Opens a session until what is given back is dropped.
+    /// Opens a session, until the returned guard is dropped.
     pub(crate) fn open(&self, session: Session) -> SessionGuard {
         let id = session.id.clone();
         self.lock().insert(id.clone(), Arc::new(session));
         SessionGuard { sessions: self.clone(), id }
     }
 
-    /// The session that a call belongs to.
+    /// The session of a call.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it names none that is open.
+    /// `FailedPrecondition` if the call names no open session.
     pub(crate) fn for_call(&self, metadata: &MetadataMap) -> Result<Arc<Session>> {
         let named = metadata.get(SESSION_KEY).and_then(|id| id.to_str().ok());
         let session = named.and_then(|id| self.lock().get(id).cloned());
@@ -80,12 +80,12 @@ impl Sessions {
         })
     }
 
-    /// How many there are.
+    /// The number of open sessions.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// Those that are open now.
+    /// The open sessions.
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
         self.lock().values().cloned().collect()
     }
@@ -95,7 +95,7 @@ impl Sessions {
     }
 }
 
-// === impl Held ===
+// === impl SessionGuard ===
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! The service by which launchers open their sessions.
+//! The service with which launchers open their sessions.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,11 +16,13 @@ use crate::PluginConfig;
 use crate::session::{Processors, Session, Sessions};
 use crate::status::status;
 
-/// Opens sessions, and ends them all when the daemon ends: their launchers go then, and the agents start new ones.
+/// Opens sessions, and ends all of them when the daemon shuts down: their launchers exit then, and the agents
+/// start new ones.
 #[derive(Debug)]
 pub(crate) struct SessionService {
     drivers: Sessions,
-    /// Those of device plugins, which say nothing of tasks and images: the driver's have a configuration, and tend them by it.
+    /// The sessions of device plugins, which have no influence on tasks and images: only driver sessions have
+    /// a configuration for those.
     devices: Sessions,
     stop: CancellationToken,
 }
@@ -54,7 +56,7 @@ impl sessions_server::Sessions for SessionService {
         let opened = wire::OpenResponse { session_id: session.id.clone() };
         let held = sessions.open(session);
         let end = self.stop.clone().cancelled_owned();
-        // The session is held by the stream: it ends with the launcher's connection, or with the daemon.
+        // The stream holds the session: it ends with the launcher's connection, or with the daemon.
         let open = stream::once(async { Ok(opened) }).chain(stream::pending()).take_until(async move {
             end.await;
             drop(held);
@@ -86,7 +88,7 @@ fn session_of(request: wire::OpenRequest) -> Result<Session> {
     })
 }
 
-/// A name that no other session has, nor had.
+/// An id that no session has or had.
 fn new_id() -> Result<String> {
     let mut bytes = [0_u8; 8];
     getrandom::fill(&mut bytes)

@@ -1,8 +1,9 @@
-//! The one place that chooses gRPC status codes, and says what an agent may try again.
+//! The only place that chooses gRPC status codes, and tells an agent what it may retry.
 //!
-//! An agent looks at two things: a detail that says the error is recoverable, and the codes `Unavailable` and `Cancelled`, which it
-//! takes for the end of the plugin. So what may pass is `FailedPrecondition` with that detail, also where a part of ours is away, and
-//! only a gateway that ends says `Unavailable`. The rest is for people.
+//! An agent evaluates two things: a detail that marks the error as recoverable, and the codes `Unavailable`
+//! and `Cancelled`, which it takes for the end of the plugin. So a temporary error is `FailedPrecondition`
+//! with that detail, also if a component of the daemon is unavailable, and `Unavailable` is used only for a
+//! gateway that shuts down. Everything else is for people.
 
 use prost::Message;
 use prost_types::Any;
@@ -11,13 +12,13 @@ use switchyard_proto::google::rpc;
 use switchyard_proto::nomad::shared::structs::RecoverableError;
 use tonic::{Code, Status};
 
-/// How an agent's own type of a recoverable error is named on the wire.
+/// The type name of an agent's recoverable error on the wire.
 const RECOVERABLE: &str = "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
 
-/// What drivers say of a task that they do not know.
+/// The text with which drivers report an unknown task.
 pub(crate) const UNKNOWN_TASK: &str = "task not found for given id";
 
-/// The status that tells an agent of `error`.
+/// The status for `error`.
 pub(crate) fn status(error: &Error) -> Status {
     let text = error.status_text();
     match code(error.kind()) {
@@ -29,17 +30,17 @@ pub(crate) fn status(error: &Error) -> Status {
     }
 }
 
-/// The status of calls that are cut off because the gateway ends; tasks go on.
+/// The status of calls that are cut off by a shutdown of the gateway.
 pub(crate) fn shutting_down() -> Status {
-    Status::unavailable("the gateway is shutting down; its tasks go on")
+    Status::unavailable("the gateway is shutting down; its tasks continue to run")
 }
 
-/// The error for the id of a task that names nothing.
+/// The error for an unknown task id.
 pub(crate) fn unknown_task(id: &str) -> Error {
     Error::not_found(format!("{UNKNOWN_TASK}: {id:?}"))
 }
 
-/// The code of what can never work; `None` for what may work later.
+/// The code of a permanent error; `None` for a temporary one.
 const fn code(kind: ErrorKind) -> Option<Code> {
     match kind {
         ErrorKind::NotFound => Some(Code::NotFound),
@@ -56,7 +57,7 @@ const fn code(kind: ErrorKind) -> Option<Code> {
     }
 }
 
-/// A `google.rpc.Status` with the detail that agents look for.
+/// A `google.rpc.Status` with the detail for recoverable errors.
 fn details(text: &str) -> Vec<u8> {
     let recoverable = RecoverableError { recoverable: true };
     let detail = Any { type_url: RECOVERABLE.to_owned(), value: recoverable.encode_to_vec() };

@@ -1,4 +1,5 @@
-//! What the `config` of a task says: the options of Nomad's docker driver, by their names there. What is empty or `None` is not asked for.
+//! The `config` of a task: the options of Nomad's docker driver, under the same names. Empty or `None`: not
+//! set.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +47,7 @@ pub(crate) struct TaskOptions {
     // Network.
     pub(crate) network_mode: String,
     pub(crate) ports: Vec<String>,
-    /// Ports inside by label.
+    /// Container ports by label.
     pub(crate) port_map: BTreeMap<String, String>,
     pub(crate) ipv4_address: String,
     pub(crate) mac_address: String,
@@ -60,7 +61,7 @@ pub(crate) struct TaskOptions {
     pub(crate) mounts: Vec<MountOptions>,
     pub(crate) tmpfs: Vec<Tmpfs>,
     pub(crate) shm_size_bytes: u64,
-    /// The most that the root file system may take.
+    /// The maximum size of the root file system.
     pub(crate) storage_bytes: Option<u64>,
     pub(crate) devices: Vec<DeviceOptions>,
     // Resources.
@@ -71,41 +72,41 @@ pub(crate) struct TaskOptions {
     pub(crate) oom_score_adj: Option<i32>,
     pub(crate) ulimit: BTreeMap<String, String>,
     pub(crate) sysctl: BTreeMap<String, String>,
-    /// Output is not wanted: the logging driver `none`.
+    /// Output is discarded: the logging driver `none`.
     pub(crate) discards_output: bool,
-    /// What there is to say to whoever wrote the job, and stops nothing.
+    /// Warnings for the author of the job.
     pub(crate) warnings: Vec<String>,
 }
 
-/// A `mount` of a task.
+/// A `mount` block of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountOptions {
     /// Its path in the configuration.
     pub(crate) field: String,
-    /// Where it appears.
+    /// Path in the task.
     pub(crate) target: String,
-    /// No writing.
+    /// Read-only.
     pub(crate) readonly: bool,
-    /// What appears there.
+    /// What is mounted.
     pub(crate) kind: MountKind,
 }
 
-/// What a `mount` mounts.
+/// The kind of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MountKind {
-    /// A path of the host, or of the task's directory.
+    /// A host path, or a path in the task's directory.
     Bind {
         /// The path.
         source: String,
-        /// As Docker spells it; empty for the default.
+        /// In Docker's notation; empty for the default.
         propagation: String,
     },
-    /// A volume by name.
+    /// A named volume.
     Volume {
         /// The name.
         name: String,
     },
-    /// Memory.
+    /// A tmpfs.
     Tmpfs {
         /// 0 for the kernel's default.
         size_bytes: u64,
@@ -119,9 +120,9 @@ pub(crate) enum MountKind {
 pub(crate) struct DeviceOptions {
     /// Its path in the configuration.
     pub(crate) field: String,
-    /// On the host, or a name in the Container Device Interface.
+    /// Host path, or CDI name.
     pub(crate) host_path: String,
-    /// Inside; empty for the same.
+    /// Path in the task; empty for the same.
     pub(crate) container_path: String,
     /// Empty for `rwm`.
     pub(crate) cgroup_permissions: String,

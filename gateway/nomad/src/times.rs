@@ -1,29 +1,29 @@
-//! Lengths of time as they are on the wire.
+//! Durations in protocol messages.
 
 use std::time::Duration;
 
-/// Between two answers of a stream, where an agent says nothing, or nothing that can be.
+/// The interval of a stream if the agent sets none, or an invalid one.
 const USUAL: Duration = Duration::from_secs(1);
 
-/// The least and the most between two answers of a stream.
+/// The bounds of the interval of a stream.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A length of time; what is negative or missing is none.
+/// A duration; zero if it is negative or missing.
 pub(crate) fn duration(time: Option<prost_types::Duration>) -> Duration {
     let prost_types::Duration { seconds, nanos } = time.unwrap_or_default();
-    // What prost itself has for this falls over the least number there is.
+    // The conversion of prost overflows for the smallest number.
     match (u64::try_from(seconds), u32::try_from(nanos)) {
         (Ok(seconds), Ok(nanos)) => Duration::new(seconds, nanos),
         (Err(_), _) | (_, Err(_)) => Duration::ZERO,
     }
 }
 
-/// How long to wait between two answers of a stream: as an agent wishes, within bounds.
-pub(crate) fn interval(wish: Option<prost_types::Duration>) -> Duration {
-    match duration(wish) {
+/// The interval of a stream: the requested one, within bounds.
+pub(crate) fn interval(requested: Option<prost_types::Duration>) -> Duration {
+    match duration(requested) {
         Duration::ZERO => USUAL,
-        wish => wish.clamp(SHORTEST, LONGEST),
+        requested => requested.clamp(SHORTEST, LONGEST),
     }
 }
 

@@ -1,4 +1,5 @@
-//! From the gateway's words to Nomad's. Every message is whole: agents fall over fields that are missing.
+//! Conversion of the gateway's types to Nomad's. Every message is complete: agents panic if a field is
+//! missing.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,10 +21,10 @@ pub(crate) use stats::{Sample, stats};
 /// The version of the state in handles.
 const HANDLE_VERSION: i32 = 1;
 
-/// What Go calls no time: agents know it by that, and fall over a missing one.
+/// Go's zero time: agents recognise it, and panic if the field is missing.
 const NO_TIME: Timestamp = Timestamp { seconds: -62_135_596_800, nanos: 0 };
 
-/// What a handle says of a task besides its configuration; for people, as the task is found by its id.
+/// The driver state in a handle; only for people, as a task is found by its id.
 #[derive(Clone, PartialEq, Message)]
 struct DriverState {
     #[prost(string, tag = "1")]
@@ -91,7 +92,7 @@ fn attributes(task: &Task) -> BTreeMap<String, String> {
     attributes
 }
 
-/// The state of a task in Nomad's three words.
+/// The state of a task as one of Nomad's three states.
 const fn state(state: &TaskState) -> nomad::TaskState {
     match state {
         TaskState::Running { .. } | TaskState::Stopping { .. } => nomad::TaskState::Running,
@@ -100,13 +101,13 @@ const fn state(state: &TaskState) -> nomad::TaskState {
     }
 }
 
-/// How a task ended. A death by a signal is told by its code, as Docker does.
+/// The exit of a task. A death by a signal is reported as an exit code, as by Docker.
 pub(crate) fn ended(exit: &Exit) -> nomad::WaitTaskResponse {
     let err = match &exit.cause {
         ExitCause::Exited => String::new(),
         ExitCause::OomKilled => "OOM Killed".to_owned(),
         ExitCause::StartFailed(why) => why.clone(),
-        ExitCause::Lost => "the task ended while nobody looked: its exit code is not known".to_owned(),
+        ExitCause::Lost => "the exit of the task was not observed: its exit code is not known".to_owned(),
     };
     nomad::WaitTaskResponse { result: Some(result(exit)), err }
 }
@@ -120,15 +121,16 @@ pub(crate) const fn exit_code(code: i32) -> nomad::ExitResult {
     nomad::ExitResult { exit_code: code, signal: 0, oom_killed: false }
 }
 
-/// What an agent is told of a network that is the task's own; nothing of one that it made itself, or of the host's.
+/// The network information for an agent: only for a network that belongs to the task alone, not for one that
+/// the agent made, nor the host's.
 fn network(record: &Record, sandbox: Option<&Sandbox>) -> Option<nomad::NetworkOverride> {
     let addresses = &sandbox.filter(|_| record.own_network)?.details.ips;
     let address = addresses.first().map(IpAddr::to_string)?;
-    // Services of a task are at the node's address, which its ports are published on.
+    // Services of a task use the node's address, on which its ports are published.
     Some(nomad::NetworkOverride { port_map: record.ports.clone(), addr: address, auto_advertise: false })
 }
 
-/// The network of an allocation. The label makes the agent give the host name to its tasks.
+/// The network of an allocation. The label makes the agent set the host name for its tasks.
 pub(crate) fn isolation(sandbox: &Sandbox) -> nomad::NetworkIsolationSpec {
     let hostname = Record::of(&sandbox.meta).hostname;
     let mut labels = BTreeMap::from([("switchyard_sandbox_id".to_owned(), sandbox.id.to_string())]);

@@ -1,7 +1,9 @@
-//! Configurations as agents encode them: MessagePack, read by key, with the path of the key in every error.
+//! Configurations in the agents' encoding: MessagePack, accessed by key, with the path of the key in every
+//! error.
 //!
-//! What is nil or missing is not given; keys that nobody asks for are passed over, and their order says nothing. Numbers come as
-//! whole numbers, as floats, or as decimal texts; texts also as bytes. An error names what is wrong, never a value: it may be secret.
+//! A nil or missing value is not set; unknown keys are ignored, and the order of keys has no meaning. Numbers
+//! may be integers, floats, or decimal texts; texts may also be bytes. An error describes the problem, but
+//! never contains a value, which may be secret.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,13 +15,13 @@ use crate::duration;
 
 mod validate;
 
-/// The decoder counts each level twice, and what is in the last one.
+/// The decoder counts each level twice, and the content of the innermost one.
 const DECODER_DEPTH: usize = 2 * validate::MAX_DEPTH + 4;
 
-/// The longest configuration that is read, in bytes: what it is read into takes many times that.
+/// The longest configuration that is decoded, in bytes: the decoded form takes many times as much memory.
 const MAX_BYTES: usize = 4 << 20;
 
-/// What a configuration, or a block in it, says.
+/// The content of a configuration, or of a block in it.
 #[derive(Default)]
 pub(crate) struct Block {
     path: String,
@@ -27,10 +29,10 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The configuration that these bytes are; none say nothing.
+    /// Decodes a configuration; no bytes are an empty one.
     ///
     /// # Errors
-    /// `InvalidArgument` if they are not one map of MessagePack, or too many.
+    /// `InvalidArgument` if the bytes are not exactly one MessagePack map, or too long.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         if bytes.is_empty() {
             return Ok(Self::default());
@@ -60,32 +62,32 @@ impl Block {
         Ok(Self { path, entries })
     }
 
-    /// Its own path; empty for the whole configuration.
+    /// The path of this block; empty for the whole configuration.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// The path of a key, as errors name it.
+    /// The path of a key, for errors.
     pub(crate) fn at(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Takes out what is said under a key.
+    /// Removes and returns the value of a key.
     fn take(&mut self, key: &str) -> Option<Value> {
         self.entries.remove(key).filter(|value| *value != Value::Nil)
     }
 
-    /// Whether something is said under a key.
+    /// Whether a key has a value.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.entries.get(key).is_some_and(|value| *value != Value::Nil)
     }
 
-    /// A text; empty if it is not given.
+    /// A text; empty if it is not set.
     pub(crate) fn text(&mut self, key: &str) -> Result<String> {
         self.take(key).map(|value| text(&self.at(key), value)).transpose().map(Option::unwrap_or_default)
     }
 
-    /// Yes or no.
+    /// A flag.
     pub(crate) fn flag(&mut self, key: &str) -> Result<Option<bool>> {
         let value = self.take(key);
         let flag =
@@ -93,12 +95,12 @@ impl Block {
         value.map(flag).transpose()
     }
 
-    /// A whole number.
+    /// An integer.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<i64>> {
         self.take(key).map(|value| number(&self.at(key), value)).transpose()
     }
 
-    /// A whole number that cannot be negative.
+    /// A non-negative integer.
     pub(crate) fn count(&mut self, key: &str) -> Result<Option<u64>> {
         let number = self.number(key)?;
         let count = |number: i64| {
@@ -107,14 +109,14 @@ impl Block {
         number.map(count).transpose()
     }
 
-    /// Texts in order.
+    /// A list of texts.
     pub(crate) fn texts(&mut self, key: &str) -> Result<Vec<String>> {
         let path = self.at(key);
         let list = self.list(key)?.into_iter().enumerate();
         list.map(|(index, value)| text(&format!("{path}[{index}]"), value)).collect()
     }
 
-    /// Pairs of texts: a map, or several of which a later one counts more.
+    /// Pairs of texts: a map, or several maps of which later ones take precedence.
     pub(crate) fn pairs(&mut self, key: &str) -> Result<BTreeMap<String, String>> {
         let path = self.at(key);
         let maps = match self.take(key) {
@@ -126,7 +128,7 @@ impl Block {
         for map in maps.into_iter().filter(|map| *map != Value::Nil) {
             let block = Self::of(path.clone(), map)?;
             for (name, value) in block.entries {
-                // A name without a value has none.
+                // A key with a nil value has an empty one.
                 let value = if value == Value::Nil { "".into() } else { value };
                 let value = text(&format!("{path}.{name}"), value)?;
                 pairs.insert(name, value);
@@ -135,7 +137,7 @@ impl Block {
         Ok(pairs)
     }
 
-    /// A block; one that is not given says nothing.
+    /// A block; empty if it is not set.
     pub(crate) fn block(&mut self, key: &str) -> Result<Self> {
         let path = self.at(key);
         match self.take(key) {
@@ -148,14 +150,14 @@ impl Block {
         }
     }
 
-    /// Blocks in order.
+    /// A list of blocks.
     pub(crate) fn blocks(&mut self, key: &str) -> Result<Vec<Self>> {
         let path = self.at(key);
         let list = self.list(key)?.into_iter().enumerate();
         list.map(|(index, value)| Self::of(format!("{path}[{index}]"), value)).collect()
     }
 
-    /// A length of time as Go writes it: `1h30m`.
+    /// A duration in Go's format: `1h30m`.
     pub(crate) fn duration(&mut self, key: &str) -> Result<Option<Duration>> {
         let text = self.text(key)?;
         let wrong = || {
@@ -195,7 +197,7 @@ fn number(path: &str, value: Value) -> Result<i64> {
         Value::Integer(number) => number.as_i64(),
         Value::F32(number) => whole(f64::from(*number)),
         Value::F64(number) => whole(*number),
-        // What no float is exactly comes as a text of decimal digits.
+        // A number that is not exactly representable as a float is encoded as a decimal text.
         Value::String(_) | Value::Binary(_) => {
             let text = text(path, value)?;
             text.parse().ok().or_else(|| text.parse().ok().and_then(whole))
@@ -207,13 +209,14 @@ fn number(path: &str, value: Value) -> Result<i64> {
     whole.ok_or_else(|| Error::invalid(path, "it is not a whole number of 64 bits"))
 }
 
-/// A float as the whole number that it is.
+/// A float as an integer, if it is one.
 fn whole(number: f64) -> Option<i64> {
-    // A float that is no whole number has digits here after the point, and one that is not finite has letters.
+    // The text of a float that is not an integer has decimals, and that of one that is not finite has
+    // letters.
     format!("{number}").parse().ok()
 }
 
-/// The error for a value of another kind than is wanted.
+/// The error for a value of a wrong type.
 fn unlike(path: &str, wanted: &str, value: &Value) -> Error {
     let kind = match value {
         Value::Nil => "nothing",

@@ -1,4 +1,5 @@
-//! Names a process for good, tells whose it is, and signals no other: a process id alone may come to mean another process.
+//! Identifies processes unambiguously, determines whether they can be trusted, and signals no wrong one: a
+//! process id alone may have been reused.
 
 use std::fmt;
 use std::fs;
@@ -11,43 +12,44 @@ use nix::sys::signal::Signal;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 
-/// A process, by its id and when it began; ids are used again, pairs are not.
+/// A process by its id and start time. Process ids are reused, these pairs are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
     /// The process id.
     pub pid: i32,
-    /// When it began, in clock ticks since boot.
+    /// The start time, in clock ticks since boot.
     pub started: u64,
 }
 
-/// A text that names no process.
+/// A text that is not a [`ProcessId`].
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} names no process: expected its id and its start time")]
+#[error("{0:?} is not a process: expected its id and its start time")]
 pub struct ParseProcessIdError(String);
 
-/// What the kernel tells of a process without asking the process: its memory is not read, which may take for ever.
+/// The kernel's information about a process that can be read without accessing its memory, which may block
+/// forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// Which process.
+    /// The process.
     pub id: ProcessId,
     /// The process id of its parent.
     pub parent: i32,
-    /// It has ended, even if its parent has not taken note of that (a zombie has).
+    /// Whether it has exited; a zombie has.
     pub ended: bool,
-    /// How it ended, as wait(2) tells it: of one that has ended.
+    /// The wait(2) status, if it has exited.
     pub status: Option<i32>,
 }
 
 // === impl Stat ===
 
 impl Stat {
-    /// What is told of the process that has this id now.
+    /// The status of the process that has this id now.
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
         Self::parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Reads the text of a `/proc/<pid>/stat`. Pure.
+    /// Parses the text of a `/proc/<pid>/stat`. Pure.
     #[must_use]
     pub fn parse(pid: i32, text: &str) -> Option<Self> {
         let fields = stat_fields(text);
@@ -61,7 +63,7 @@ impl Stat {
         })
     }
 
-    /// Its exit code as a shell tells it, of one that has ended.
+    /// The exit code as in a shell, if it has exited.
     #[must_use]
     pub fn code(&self) -> Option<i32> {
         let status = self.status?;
@@ -73,7 +75,7 @@ impl Stat {
 // === impl ProcessId ===
 
 impl ProcessId {
-    /// The process that has this id now, unless it has ended (a zombie has).
+    /// The process that has this id now, unless it has exited (a zombie has).
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
         Stat::of(pid).filter(|stat| !stat.ended).map(|stat| stat.id)
@@ -85,18 +87,20 @@ impl ProcessId {
         Self::of(self.pid) == Some(*self)
     }
 
-    /// Sends it a signal. Nothing, and no error, if it has ended, whoever has its number by now.
+    /// Sends it a signal. Does nothing, without an error, if it has exited, whether or not its id has been
+    /// reused.
     ///
     /// # Errors
-    /// The kernel's, such as one for want of rights.
+    /// Those of the kernel, such as for lack of permissions.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(()) };
         let signal = rustix::process::Signal::from_named_raw(signal as i32)
             .expect("a named signal of one library is one of the other");
         let sent = match pidfd_open(pid, PidfdFlags::empty()) {
-            // Looked at after taking hold: whoever bore the number then is the one that is meant.
+            // Checked after opening the pidfd: the pidfd cannot refer to another process then.
             Ok(held) if self.is_alive() => pidfd_send_signal(&held, signal),
-            // A kernel older than 5.3: a moment is left in which it could end and its number be given away.
+            // A kernel older than 5.3 has no pidfd: the process could exit and its id be reused in the moment
+            // in between.
             Err(Errno::NOSYS) if self.is_alive() => kill_process(pid, signal),
             Ok(_) | Err(Errno::NOSYS | Errno::SRCH) => Ok(()),
             Err(fault) => Err(fault),
@@ -127,18 +131,20 @@ impl FromStr for ProcessId {
     }
 }
 
-/// Every process that can be seen. Blocks as `/proc` does, which is not for long.
+/// All visible processes. Blocks on `/proc`, which does not take long.
 #[must_use]
 pub fn all() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| Stat::of(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// Whether the process that has this id is the node's own root's, as this one is: of user 0 in all its ids, in no process namespace
-/// below this one, and with the same root directory. What a container's process says of itself, in its words or its environment, is
-/// then not believed, nor what a user's does, also by a program that is set to run as root.
+/// Whether the process with this id belongs to the root user of the node itself, like this one: all its user
+/// ids are 0, it is in no child pid namespace, and it has the same root directory. A container's process is
+/// thus not trusted, whatever its command line or environment contains, and neither is a process of a user,
+/// not even of a setuid root program.
 ///
-/// It does not read the memory of the process. Ask before reading any: a process can make whoever does that wait for ever.
+/// This does not read the memory of the process. Check it before reading any: a process can make a reader of
+/// its memory block forever.
 #[must_use]
 pub fn is_own_root(pid: i32) -> bool {
     let proc = format!("/proc/{pid}");
@@ -146,7 +152,7 @@ pub fn is_own_root(pid: i32) -> bool {
         && is_same(Path::new(&proc).join("root").as_path(), Path::new("/"))
 }
 
-/// Whether a `/proc/<pid>/status` tells of a process of root in the process namespace that `/proc` shows. Pure.
+/// Whether a `/proc/<pid>/status` belongs to a root process in the pid namespace of `/proc`. Pure.
 fn is_root_here(status: &str) -> bool {
     let words = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -160,7 +166,8 @@ fn is_same(one: &Path, other: &Path) -> bool {
     place(one).is_some_and(|found| place(other) == Some(found))
 }
 
-/// The fields of a `stat` line of proc(5), from the third on: the second, the name, may itself hold spaces and brackets.
+/// The fields of a `stat` line of proc(5), from the third on: the second one, the name, may contain spaces
+/// and parentheses.
 #[must_use]
 pub fn stat_fields(stat: &str) -> Vec<&str> {
     stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect())

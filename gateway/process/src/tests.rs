@@ -1,11 +1,11 @@
-//! Processes are told apart, believed and signalled as they should be.
+//! Processes are identified, trusted and signalled correctly.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use super::*;
 
-/// A process that is ended when this is dropped.
+/// A process that is killed when this is dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -89,7 +89,7 @@ fn only_root_in_the_namespace_that_is_shown_is_believed() {
     assert!(!is_root_here(""));
 }
 
-/// Needs to run as root, as all tests of real processes do.
+/// Needs to run as root, like all tests of real processes.
 #[test]
 fn processes_of_others_and_those_with_another_root_are_not_our_own() {
     let own = Sleeper::start(&mut sleep());

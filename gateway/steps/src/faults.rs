@@ -1,4 +1,4 @@
-//! What a test wants to go wrong.
+//! Faults that tests inject.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,31 +10,31 @@ use nix::unistd::getpid;
 
 use crate::{Failure, Step};
 
-/// The variable that names the file which says where to die.
+/// The environment variable with the path of the file that names the step to die at.
 pub const KILL_FILE: &str = "SWITCHYARD_KILL_FILE";
 
-/// The failures that wait for their step, for the sequences of one owner. Clones share them.
+/// The failures that are pending for the sequences of one owner. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     waiting: Arc<Mutex<HashSet<Step>>>,
 }
 
 impl Faults {
-    /// Lets the sequence fail that reaches `step` next, once.
+    /// Makes the sequence that reaches `step` next fail, once.
     pub fn fail(&self, step: Step) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(step);
     }
 
-    /// Whether a failure still waits: its step has not been reached.
+    /// Whether a failure is pending: its step has not been reached.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Says that a step's effect is there.
+    /// Reports that a step is reached.
     ///
     /// # Errors
-    /// If a test wants the sequence to fail here.
+    /// If a test has requested a failure at this step.
     pub fn reach(&self, step: Step) -> Result<(), Failure> {
         reach(step);
         let waited = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&step);
@@ -42,20 +42,21 @@ impl Faults {
     }
 }
 
-/// Says that a step's effect is there; does not return if this process is to die here.
+/// Reports that a step is reached; does not return if the process is to be killed here.
 pub fn reach(step: Step) {
     static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
-    // Steps are counted one after the other, on whatever thread they are reached.
+    // Serializes the count of steps, which are reached on any thread.
     static TURN: Mutex<()> = Mutex::new(());
     let Some(file) = FILE.get_or_init(|| std::env::var_os(KILL_FILE).map(PathBuf::from)) else { return };
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if is_last(file, step) {
-        // It cannot fail: the process is our own.
+        // Killing the own process cannot fail.
         let _ = kill(getpid(), Signal::SIGKILL);
     }
 }
 
-/// Whether the file says that this is where to die; then its first line is gone. A later time becomes one time sooner.
+/// Whether the file names this step as the one to die at; if so, its first line is removed. A count above one
+/// is decremented.
 fn is_last(file: &Path, step: Step) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
@@ -75,7 +76,7 @@ fn is_last(file: &Path, step: Step) -> bool {
     true
 }
 
-/// Other processes read the file at any moment.
+/// Replaces the file atomically, because other processes may read it at any moment.
 fn replace(file: &Path, text: &str) {
     let new = file.with_extension("replaced");
     fs::write(&new, text)

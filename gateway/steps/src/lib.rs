@@ -1,12 +1,13 @@
-//! The crash points of Switchyard: a name for every effect that a kill could be the last word after.
+//! The crash points of Switchyard: a name for every effect after which the daemon can be killed.
 //!
-//! A step is *reached* right after its effect, which is the worst moment to die or to fail. In a build with the feature `faults`
-//! a test can have the process killed there, with no unwinding ([`reach`]), or one sequence fail ([`Faults`]). In any other build
-//! reaching a step does nothing.
+//! A step is *reached* right after its effect, which is the worst moment to die or to fail. In a build with
+//! the feature `faults`, a test can have the process killed there, without unwinding ([`reach`]), or make one
+//! sequence fail ([`Faults`]). In any other build, reaching a step does nothing.
 //!
-//! The file that the variable `SWITCHYARD_KILL_FILE` names says where to die: the name of a step, and after a colon at which time
-//! it is reached, if not at the first (`PluginAdded:2`). It is read anew at each step, so that a process that runs can be told. The
-//! line is taken away just before the kill, so that the next process lives, or dies where the next line says.
+//! The environment variable `SWITCHYARD_KILL_FILE` is the path of a file that names the step to die at,
+//! optionally followed by a colon and a count: `PluginAdded:2` dies when the step is reached the second time.
+//! The file is read again at each step, so that a test can change it while the process runs. Its first line
+//! is removed just before the kill, so that the next process lives, or dies where the next line says.
 
 mod step;
 
@@ -17,31 +18,31 @@ mod faults;
 #[cfg(feature = "faults")]
 pub use faults::{Faults, KILL_FILE, reach};
 
-/// A failure that a test has asked for.
+/// A failure that a test has requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure(pub Step);
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a test lets the step {:?} fail", self.0)
+        write!(f, "a test made the step {:?} fail", self.0)
     }
 }
 
 impl std::error::Error for Failure {}
 
-/// Says that a step's effect is there.
+/// Reports that a step is reached.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub const fn reach(_step: Step) {}
 
-/// The failures that wait for their step: none in this build.
+/// The pending failures: none in this build.
 #[cfg(not(feature = "faults"))]
 #[derive(Debug, Clone, Default)]
 pub struct Faults;
 
 #[cfg(not(feature = "faults"))]
 impl Faults {
-    /// Says that a step's effect is there.
+    /// Reports that a step is reached.
     ///
     /// # Errors
     /// None in this build.

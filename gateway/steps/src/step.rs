@@ -1,15 +1,15 @@
 //! The list of all steps.
 
-/// Makes the enums out of a list of areas and their steps.
+/// Generates the enums from a list of areas and their steps.
 macro_rules! steps {
     ($($(#[$about:meta])* $area:ident { $($(#[$doc:meta])* $step:ident,)+ })+) => {
-        /// What a step is a part of.
+        /// The area of a step.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Area {
             $($(#[$about])* $area,)+
         }
 
-        /// A point in a sequence; what was done just before is in its name.
+        /// A point in a sequence, named after the effect just before it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Step {
             $($($(#[$doc])* $step,)+)+
@@ -19,7 +19,7 @@ macro_rules! steps {
             /// All steps.
             pub const ALL: &[Self] = &[$($(Self::$step,)+)+];
 
-            /// What it is a part of.
+            /// The area of the step.
             #[must_use]
             pub const fn area(self) -> Area {
                 match self {
@@ -31,11 +31,11 @@ macro_rules! steps {
 }
 
 steps! {
-    /// Making, stopping and removing a sandbox. A sequence can be made to fail at each of these.
+    /// Creating, stopping and removing a sandbox. A sequence can be made to fail at each of these.
     Sandbox {
         /// The container object of a sandbox is written.
         SandboxRecorded,
-        /// Its directories and files are made.
+        /// Its directories and files are created.
         SandboxFiles,
         /// Its namespaces are pinned.
         SandboxPinned,
@@ -49,13 +49,13 @@ steps! {
         InfraCreated,
         /// Its infra process runs.
         InfraStarted,
-        /// The process namespace of its infra process is pinned.
+        /// The pid namespace of its infra process is pinned.
         InfraPinned,
         /// It is marked ready.
         SandboxMarked,
-        /// It was stopped, and is marked as being made ready again.
+        /// It was stopped, and is marked as being started again.
         SandboxStarting,
-        /// A stop has ended its infra process.
+        /// A stop has killed its infra process.
         SandboxInfraEnded,
         /// A stop has detached its network.
         SandboxDetached,
@@ -65,58 +65,59 @@ steps! {
         SandboxUnmounted,
         /// It is marked stopped.
         SandboxStopped,
-        /// What its frontend put down is on record.
+        /// The frontend's note is in its record.
         SandboxAmended,
-        /// It is on record that it is to be removed.
+        /// Its record marks it for removal.
         SandboxDoomed,
         /// A removal has deleted its files.
         SandboxFilesGone,
-        /// A removal has deleted the cgroups that were made for it.
+        /// A removal has deleted the cgroups that were created for it.
         SandboxGroupsGone,
         /// A removal has deleted its container object.
         SandboxForgotten,
     }
-    /// Making, starting, changing, ending and removing a task. A sequence can be made to fail at each of these.
+    /// Creating, starting, updating, stopping and removing a task. A sequence can be made to fail at each of
+    /// these.
     Task {
         /// The container object of a task is written.
         TaskRecorded,
-        /// The views of the images that are its volumes are made.
+        /// The views of its image volumes are created.
         TaskViewed,
-        /// The directories of its image volumes are made.
+        /// The directories of its image volumes are created.
         TaskVolumes,
         /// Its snapshot is prepared.
         TaskPrepared,
-        /// Its FIFOs are made.
+        /// Its FIFOs are created.
         TaskFifos,
-        /// The logkeeper holds its FIFOs.
+        /// The logkeeper has opened its FIFOs.
         TaskLogged,
-        /// What the runtime is to find is mounted.
+        /// The mounts that the runtime needs are mounted.
         TaskStaged,
         /// containerd has created its process.
         TaskCreated,
-        /// What the runtime was to find is unmounted.
+        /// The mounts that the runtime needed are unmounted.
         TaskUnstaged,
         /// Its process runs.
         TaskStarted,
         /// Its start time is written.
         TaskMarked,
-        /// It is marked that the limits in force may not be those on record.
+        /// It is marked that the effective limits may differ from the recorded ones.
         TaskLimitsMarked,
-        /// Its new limits on block devices are in force.
+        /// Its new block device limits are in effect.
         TaskThrottled,
-        /// Its processes have their new score for the out-of-memory killer.
+        /// Its processes have their new OOM score adjustment.
         TaskScored,
-        /// New limits are in force, and not on record.
+        /// Its new limits are in effect, and not recorded.
         TaskLimited,
-        /// New limits are on record.
+        /// Its new limits are recorded.
         TaskLimitsRecorded,
-        /// Its exit is on record.
+        /// Its exit is persisted.
         TaskExitRecorded,
         /// containerd has deleted its process.
         TaskDeleted,
-        /// The logkeeper has let go of it.
+        /// The logkeeper has finished its log.
         TaskLogFinished,
-        /// A removal has deleted what it had written to its root file system.
+        /// A removal has deleted the content of its writable layer.
         TaskEmptied,
         /// A removal has deleted its snapshot.
         TaskSnapshotGone,
@@ -125,43 +126,44 @@ steps! {
         /// A removal has deleted its container object.
         TaskForgotten,
     }
-    /// What the sequences of sandboxes and tasks are made of.
+    /// Parts of the sequences of sandboxes and tasks.
     Part {
-        /// The files that namespaces are pinned on are made.
+        /// The files that namespaces are pinned to are created.
         PinsPlaced,
         /// One namespace is pinned.
         PinMounted,
-        /// The file that the process namespace of an infra process is pinned on is made.
+        /// The file that the infra process's pid namespace is pinned to is created.
         InfraPinPlaced,
-        /// One namespace is released.
+        /// One namespace pin is released.
         PinReleased,
-        /// The directory of a `/dev/shm` is made.
+        /// The directory of a `/dev/shm` is created.
         ShmPlaced,
-        /// A process has been killed and has ended, and containerd still knows it.
+        /// A process was killed and has exited, and containerd still has it.
         ProcessKilled,
-        /// A shim that did not answer is killed, after the ends of all that it served were put on record.
+        /// An unresponsive shim is killed, after the exits of all its processes were persisted.
         HungShimKilled,
-        /// It is on record that a cgroup stays behind, for somebody is in it.
+        /// It is recorded that a cgroup could not be removed because it is busy.
         GroupNoted,
-        /// Such a cgroup is gone, and still on record.
+        /// Such a cgroup is removed, and still recorded.
         GroupGone,
-        /// It is on record no more.
+        /// It is no longer recorded.
         GroupForgotten,
-        /// It is on record that a start has failed, and what it made is still there.
+        /// The failure of a start is recorded, and what the start created still exists.
         StartRefused,
-        /// It is noted on the node that a start has failed, as containerd cannot be told.
+        /// The failure of a start is stored in a file, because containerd cannot be called.
         FailureNoted,
-        /// What a predecessor was starting is marked as what must end.
+        /// A predecessor's interrupted start is marked as to be cleaned up.
         StartDiscarded,
-        /// The limits on record are in force again, and on record whatever came too late.
+        /// A failed update is rolled back: the old limits are in effect and recorded again, also if the new
+        /// ones had been recorded although that call failed.
         LimitsPutBack,
-        /// The limits in force are those on record, and no mark says otherwise any more.
+        /// The effective limits are the recorded ones, and the mark is removed.
         LimitsUnmarked,
-        /// containerd will keep the exit of a task.
+        /// The exit of a task is protected from garbage collection in containerd.
         ExitKept,
-        /// It keeps that no more.
+        /// It is no longer protected.
         ExitForgotten,
-        /// A view of an image is made.
+        /// A view of an image is created.
         ViewMade,
         /// A view of an image is mounted.
         ViewMounted,
@@ -171,55 +173,55 @@ steps! {
         VolumeDrafted,
         /// A named volume has its name.
         VolumeNamed,
-        /// A removal has taken a volume's name away.
+        /// A removal has renamed a volume away from its name.
         VolumeUnnamed,
     }
-    /// Limits on what a task's directories take on disk.
+    /// Disk limits of a task's directories.
     Quota {
-        /// The projects of a task are on record, and nothing is in them.
+        /// The projects of a task are recorded, and no directory is in them.
         QuotaRecorded,
         /// Its directories are in its projects.
         QuotaJoined,
         /// Its limits are set.
         QuotaLimited,
-        /// It is on record that they are, and the task is finished.
+        /// It is recorded that they are set, which completes the task's creation.
         QuotaMarked,
         /// A removal has lifted its limits.
         QuotaLifted,
     }
     /// Clients that are attached to a task.
     Attach {
-        /// It is on record that a client had the input of a task that has it once.
+        /// It is recorded that a client has taken the input of a task with `stdin_once`.
         InputTaken,
         /// The input has ended with that client.
         InputEnded,
     }
     /// Checkpoints of a task.
     Checkpoint {
-        /// The directory of a checkpoint is made, and marks that one is being made.
+        /// The directory of a checkpoint is created, and marks that the checkpoint is in progress.
         CheckpointBegun,
-        /// The processes of the task stand still.
+        /// The processes of the task are frozen.
         CheckpointPaused,
         /// Their images are written.
         CheckpointDumped,
-        /// What the task has changed of its files is written.
+        /// The changes in the task's writable layer are written.
         CheckpointLayered,
-        /// They go on.
+        /// The processes are thawed.
         CheckpointResumed,
-        /// The archive is written, and has its name.
+        /// The archive is written, and has its final name.
         CheckpointNamed,
     }
     /// Further processes in a task.
     Exec {
-        /// The FIFOs of an exec are made.
+        /// The FIFOs of an exec are created.
         ExecFifos,
-        /// Its shim knows of it.
+        /// Its shim has created it.
         ExecCreated,
-        /// Its shim has been told to start it, and has not answered.
+        /// Its shim was called to start it, and has not answered.
         ExecAsked,
         /// Its process runs.
         ExecStarted,
-        /// Its shim has forgotten it.
+        /// Its shim has deleted it.
         ExecDeleted,
         /// Its directory is gone.
         ExecGone,
@@ -240,117 +242,118 @@ steps! {
         LayerCommitted,
         /// The snapshot to unpack a layer into is prepared.
         LayerPrepared,
-        /// A layer is unpacked into it.
+        /// The layer is unpacked into it.
         LayerApplied,
-        /// It is committed.
+        /// The snapshot is committed.
         LayerUnpacked,
-        /// The layers of an image are on disk, and not on record as that.
+        /// The layers of an image are synced to disk, and not recorded as synced.
         LayersSynced,
-        /// An image that was here already has a lease to be unpacked under.
+        /// An image that exists already has a lease to be unpacked under.
         UnpackLeased,
         /// One name of an image is written.
         ImageNamed,
         /// The lease is deleted.
         PullReleased,
-        /// An owner is no longer among the holders of one name of an image.
+        /// An owner is no longer a holder of one name of an image.
         ImageLetGo,
         /// One name of an image is removed.
         ImageUnnamed,
     }
     /// Attaching and detaching networks.
     Network {
-        /// The file of a journal is made, and is empty.
+        /// The file of a journal is created, and is empty.
         JournalDrafted,
-        /// The journal says that an attachment begins.
+        /// The journal records that an attachment begins.
         JournalWritten,
-        /// A plugin's ADD is done.
+        /// A plugin's ADD has completed.
         PluginAdded,
         /// The journal has the result of a plugin.
         ResultSaved,
-        /// A plugin's DEL is done.
+        /// A plugin's DEL has completed.
         PluginDeleted,
         /// The journal is removed.
         JournalRemoved,
-        /// The ranges of addresses that an owner named are on disk.
+        /// The address ranges that an owner has set are on disk.
         RangesKept,
     }
-    /// Leases of devices that nothing has been made with.
+    /// Device leases without a container.
     Lease {
-        /// A lease is on record.
+        /// A lease is recorded.
         LeaseStored,
-        /// It is on record that leases have ended, or that tasks have them.
+        /// It is recorded that leases have ended, or that tasks have them.
         LeaseEnded,
-        /// The passing file of the record of leases is written.
+        /// The temporary file of the rewritten lease journal is written.
         LeasesDrafted,
-        /// It has its name, and what had ended is cut off.
+        /// It is renamed to its path, without the ended leases.
         LeasesRewritten,
     }
-    /// What a predecessor left is taken up.
+    /// Recovery of the state that a predecessor left.
     Recovery {
-        /// It is known what there is.
+        /// The inventory is read.
         RecoveryLooked,
-        /// It is on record since when a killed daemon's call is waited for.
+        /// The begin of the wait for a killed daemon's call is recorded.
         WaitNoted,
-        /// What came of it is known, and that record is gone.
+        /// The outcome of the call is known, and the record of the wait is removed.
         WaitOver,
-        /// A snapshot is removed that a power cut may have left without its files.
+        /// A snapshot is removed whose files a power failure may have lost.
         RecoveryLayerGone,
-        /// Tasks are settled.
+        /// Tasks are recovered.
         RecoveryTasks,
-        /// What is to be cleared away is found, and requests are about to be served.
+        /// The garbage is found, and requests are about to be served.
         RecoverySandboxes,
-        /// What no object accounts for is cleared away.
+        /// Objects without an owner are removed.
         RecoveryDebris,
-        /// A container object has lost what an earlier version wrote on it: reserved labels of its client, a spec without a process.
+        /// A container object is updated from an earlier version: reserved labels of its client, or a spec
+        /// without a process, are removed.
         ObjectRenewed,
     }
     /// Files and processes of the daemon.
     Daemon {
-        /// The passing file of a small file is written.
+        /// The temporary file of a small file is written.
         FileDrafted,
-        /// It has its name.
+        /// It is renamed to its path.
         FileNamed,
-        /// The passing file of the infra program is written.
+        /// The temporary file of the infra program is written.
         InfraDrafted,
         /// The infra program is in its place.
         InfraInstalled,
-        /// The passing file of managed containerd's configuration is written.
+        /// The temporary file of managed containerd's configuration is written.
         ContainerdDrafted,
         /// The configuration of managed containerd is in its place.
         ContainerdConfigured,
-        /// The log of a managed process is put aside.
+        /// The log of a managed process is rotated.
         LogPutAside,
-        /// A managed process is started, and has perhaps not yet become the program.
+        /// A managed process is started, and may not have executed its program yet.
         ProcessSpawned,
-        /// The lock of a directory is held and names the holder.
+        /// The lock of a directory is held, and contains the holder's process id.
         DirLocked,
-        /// A socket is there, and does not have its owner and mode yet.
+        /// A socket is bound, and does not have its owner and mode yet.
         SocketBound,
-        /// The passing file of the admin address is written.
+        /// The temporary file of the admin address is written.
         AddressDrafted,
         /// The admin address is in its place.
         AddressWritten,
     }
-    /// The process that becomes a managed one.
+    /// The process that becomes a managed process.
     Detach {
-        /// The passing file that names the process is written.
+        /// The temporary pid file is written.
         PidDrafted,
-        /// The file names the process.
+        /// The pid file is in its place.
         PidWritten,
     }
     /// The logkeeper.
     Log {
-        /// The socket of the logkeeper has its passing name.
+        /// The socket of the logkeeper has its temporary name.
         KeeperBound,
         /// The FIFOs of a container are open.
         FifosOpened,
-        /// Its log file is there.
+        /// The log file of a container is created.
         LogMade,
-        /// Its position record is there.
+        /// Its position record is created.
         PositionMade,
-        /// One of its spools is there.
+        /// One of its spools is created.
         SpoolMade,
-        /// The passing file of its entry is written.
+        /// The temporary file of its entry is written.
         EntryDrafted,
         /// Its entry is stored.
         EntryStored,
@@ -360,23 +363,23 @@ steps! {
         LinesWritten,
         /// The position is stored.
         PositionStored,
-        /// Space of the spool is given back.
+        /// Space of the spool is released.
         SpoolReleased,
-        /// A reopen was asked for and has not begun.
+        /// A reopen was requested, and has not begun.
         ReopenAsked,
-        /// The log is created anew, and the position still tells of the old one.
+        /// The log is created again, and the position record still refers to the old one.
         LogReopened,
-        /// A finish watches for the end of a FIFO.
+        /// A finish waits for the end of a FIFO.
         EndAwaited,
         /// All output is in the log.
         LogFinished,
-        /// The entry is gone, and files of the container are not.
+        /// The entry is removed, and other files of the container are not.
         EntryForgotten,
-        /// All files of the container are gone.
+        /// All files of the container are removed.
         EntryGone,
-        /// A half-written batch is cut off the log.
+        /// A partially written batch is truncated from the log.
         LogCutBack,
-        /// A container is taken up.
+        /// A container is recovered.
         LogTakenUp,
     }
 }

@@ -1,4 +1,5 @@
-//! How fast the server carries bytes: `cargo bench -p switchyard-streaming`. Client and server share the machine.
+//! The throughput of the server: `cargo bench -p switchyard-streaming`. Client and server run on the same
+//! machine.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops at what fails, and prints")]
 
@@ -22,7 +23,7 @@ use url::Url;
 
 const LENGTH: usize = 1 << 30;
 
-/// A shell command with pipes.
+/// A shell command with piped streams.
 struct Shell(String);
 
 struct Running(Mutex<Child>);
@@ -68,7 +69,7 @@ impl Dial for Loopback {
     }
 }
 
-/// Reads until the server has closed; gives the bytes that came.
+/// Reads until the server closes; returns the received bytes.
 async fn drain(receiver: &mut Receiver) -> usize {
     let mut got = 0;
     while let Some(event) = receiver.event().await.unwrap() {
@@ -101,7 +102,7 @@ async fn forward(sessions: &Sessions, port: u16) -> Spdy {
     open(&url, "portforward.k8s.io", &kinds.each_ref().map(|headers| &headers[..])).await
 }
 
-/// Sends as much as is measured in frames of 32 KiB, as real clients do.
+/// Sends the measured amount in frames of 32 KiB, as real clients do.
 async fn send(spdy: &mut Spdy, stream: u32) {
     let piece = vec![7; 32 * 1024];
     for _ in 0..LENGTH / piece.len() {

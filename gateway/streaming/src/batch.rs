@@ -1,4 +1,4 @@
-//! Pieces that are written to a connection together, with as few system calls as the system allows.
+//! Collects pieces that are written to a connection together, with as few system calls as possible.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::io::Activity;
 
-/// How long a client may take for the last bytes once its session has ended.
+/// How long a client may take to read the last bytes after its session has ended.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Pieces, to be written in order.
+/// Pieces that are written in order.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pieces: VecDeque<Bytes>,
@@ -27,11 +27,11 @@ impl Batch {
         self.pieces.push_back(piece);
     }
 
-    /// Writes all of it. Once `end` is cancelled, the client has a short time left to take it.
+    /// Writes all pieces. Once `end` is cancelled, the client has [`CLOSING`] left to read them.
     ///
     /// # Errors
     ///
-    /// The connection is broken, or the client does not read.
+    /// The connection is broken, or the client does not read in time.
     pub(crate) async fn write(
         &mut self,
         writer: &mut (impl AsyncWrite + Unpin),
@@ -51,7 +51,7 @@ impl Batch {
     }
 }
 
-/// Writes; but once `end` is cancelled, the client has only a short time left to take it.
+/// Runs `write`. Once `end` is cancelled, it has [`CLOSING`] left.
 ///
 /// # Errors
 ///

@@ -1,21 +1,22 @@
-//! Memory to read into, used again once nobody holds what was read: fresh memory costs a page fault for each page.
+//! Read buffers that are reused once nothing refers to their content: fresh memory costs a page fault for
+//! each page.
 
 use std::collections::VecDeque;
 
 use bytes::BytesMut;
 
-/// How many buffers are kept that somebody may still hold a piece of.
+/// How many buffers are kept to which pieces may still refer.
 const SPARE: usize = 3;
 
 /// The buffers of one reader.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    /// The oldest first: what was read first is written first.
+    /// The oldest first: what was read first is written, and freed, first.
     spare: VecDeque<BytesMut>,
 }
 
 impl Buffers {
-    /// Gives `buffer` room for `room` bytes more; what is in it stays. New memory is `size` bytes.
+    /// Gives `buffer` room for `room` further bytes and keeps its content. New buffers have `size` bytes.
     pub(crate) fn make_room(&mut self, buffer: &mut BytesMut, room: usize, size: usize) {
         if buffer.capacity() - buffer.len() >= room || buffer.try_reclaim(room) {
             return;

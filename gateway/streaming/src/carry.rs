@@ -1,4 +1,4 @@
-//! Puts a redeemed session on what carries it, and ends it when nothing goes through any more.
+//! Runs a redeemed session over its transport, and ends it when it has been idle for too long.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::request::Redeemed;
 use crate::upgrade::{Carrier, Forwarding};
 use crate::{port_forward, remote_command, spdy, websocket};
 
-/// Carries a session to its end. It ends early when `end` is cancelled, or when it was idle for too long.
+/// Runs a session to its end. It ends early when `end` is cancelled, or when it was idle for too long.
 pub(crate) async fn carry(redeemed: Redeemed, io: Io, config: &Config, end: CancellationToken) {
     let activity = Arc::clone(&io.activity);
     let idle = async {

@@ -1,4 +1,4 @@
-//! One direction of one stream of a session, whatever carries it.
+//! One direction of one stream of a session, independent of the transport.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,37 +10,39 @@ use tokio::time::timeout;
 use crate::io::Probe;
 use crate::spdy::Flow;
 
-/// How many pieces may wait to be written to a connection.
+/// How many pieces may be queued for a connection's writer.
 pub(crate) const OUT_QUEUE: usize = 4;
 
-/// The most bytes that a connection keeps for streams whose readers are slow. Beyond it, the connection is not read.
+/// The most bytes that a connection buffers for streams whose readers are slow. Beyond it, the connection is
+/// not read.
 pub(crate) const BUDGET: u32 = 4 * 1024 * 1024;
 
-/// What a piece counts towards the budget beside its bytes.
+/// The cost of a piece in the budget, in addition to its bytes.
 const PIECE_COST: usize = 128;
 
-/// Pieces shorter than this are copied, so that a short one does not keep the buffer it was read into.
+/// Pieces shorter than this are copied, so that a short one does not pin the buffer that it was read into.
 const COPIED: usize = 16 * 1024;
 
-/// How long a client that has got everything may take to close. Closing before it would cut off what it has not read.
+/// How long a client that has received everything may take to close the connection. If the server closed
+/// first, unread data would be cut off.
 pub(crate) const LINGER: Duration = Duration::from_secs(3);
 
-/// How often a client that cannot be read is asked whether it is still there.
+/// How often the socket of a client that is not read is checked for a hang-up.
 const PROBE: Duration = Duration::from_millis(500);
 
-/// The client has reset the stream, or has gone.
+/// The client has reset the stream, or has disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client has closed the stream")]
 pub(crate) struct Gone;
 
-/// What a writer is given to write.
+/// What the writer of a connection is to write.
 #[derive(Debug)]
 pub(crate) enum Out {
-    /// Bytes of a channel; its last ones if `end`.
+    /// Bytes of a channel; `end` with the last ones.
     Data { channel: u32, bytes: Bytes, end: bool },
-    /// The channel has failed: nothing of it follows, and nothing for it is taken.
+    /// The channel has failed: nothing follows on it, and nothing that arrives for it is accepted.
     Reset { channel: u32 },
-    /// Nothing follows: close the connection.
+    /// Nothing follows: closes the connection.
     Close,
 }
 
@@ -58,11 +60,11 @@ pub(crate) struct Inbound {
     channel: u32,
     queue: mpsc::UnboundedReceiver<Item>,
     flow: Option<Arc<Flow>>,
-    /// Bytes taken that the peer has not yet been told of.
+    /// Consumed bytes that the peer has not been sent a window update for.
     unacknowledged: u32,
 }
 
-/// What comes in a stream.
+/// An item that was received on a stream.
 #[derive(Debug)]
 pub(crate) enum Item {
     Piece(Piece),
@@ -70,14 +72,14 @@ pub(crate) enum Item {
     End,
 }
 
-/// Some bytes that came, which count towards the connection's budget until they are dropped.
+/// Received bytes, which count towards the connection's budget until they are dropped.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) bytes: Bytes,
     _permit: OwnedSemaphorePermit,
 }
 
-/// What bounds the bytes that wait in all queues of a connection, which have no other bound.
+/// Limits the bytes in all queues of a connection together; the queues have no other limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget(Arc<Semaphore>);
 
@@ -88,7 +90,7 @@ impl Outbound {
         Self { channel, out, flow }
     }
 
-    /// Sends bytes, when the client is ready for them.
+    /// Sends bytes, as the client's window permits.
     pub(crate) async fn send(&mut self, mut bytes: Bytes) -> Result<(), Gone> {
         while !bytes.is_empty() {
             let length = match &self.flow {
@@ -101,7 +103,7 @@ impl Outbound {
         Ok(())
     }
 
-    /// Ends this direction. That the client has gone matters no more.
+    /// Ends this direction. If the client is gone, nothing happens.
     pub(crate) async fn finish(&mut self) {
         if self.flow.as_ref().is_none_or(|flow| flow.send_end(self.channel)) {
             let end = Out::Data { channel: self.channel, bytes: Bytes::new(), end: true };
@@ -109,7 +111,7 @@ impl Outbound {
         }
     }
 
-    /// Ends both directions after what was sent, unless both have ended.
+    /// Resets the stream after what was sent, unless both directions have ended.
     pub(crate) async fn reset(&mut self) {
         if self.flow.as_ref().is_some_and(|flow| flow.reset(self.channel)) {
             let _gone = self.out.send(Out::Reset { channel: self.channel }).await;
@@ -129,7 +131,7 @@ impl Inbound {
         Self { channel, queue, flow, unacknowledged: untold }
     }
 
-    /// What comes next; `None` is the end of file. Cancel-safe.
+    /// The next bytes; `None` is the end of file. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Piece>, Gone> {
         match self.queue.recv().await.ok_or(Gone)? {
             Item::Piece(piece) => Ok(Some(piece)),
@@ -137,7 +139,7 @@ impl Inbound {
         }
     }
 
-    /// These bytes are as good as taken: the client may send as many more.
+    /// Marks bytes as consumed: the client may send as many more.
     pub(crate) async fn consumed(&mut self, length: usize) {
         if let Some(flow) = &self.flow {
             self.unacknowledged =
@@ -148,7 +150,7 @@ impl Inbound {
 }
 
 impl Drop for Inbound {
-    /// What nobody will take any more must not be missing from the connection's window.
+    /// Bytes that are dropped unread are given back to the connection's window.
     fn drop(&mut self) {
         self.queue.close();
         while let (Some(flow), Ok(item)) = (&self.flow, self.queue.try_recv()) {
@@ -167,8 +169,8 @@ impl Budget {
         Self(Arc::new(Semaphore::new(BUDGET as usize)))
     }
 
-    /// Waits until there is room for these bytes. While there is none the connection is not read, so `probe` is asked
-    /// now and then whether the client has gone: then `None`. Cancel-safe.
+    /// Waits until the budget has room for these bytes. Meanwhile the connection is not read, so `probe` is
+    /// checked regularly for a client that is gone: then `None`. Cancel-safe.
     pub(crate) async fn admit(&self, bytes: Bytes, probe: &Probe) -> Option<Piece> {
         let cost = u32::try_from(bytes.len() + PIECE_COST).unwrap_or(BUDGET).min(BUDGET);
         loop {

@@ -1,4 +1,5 @@
-//! Clients for tests and benchmarks, as kubelet, crictl and kubectl are: they open a URL once and speak its protocol.
+//! Clients for tests and benchmarks, which behave like kubelet, crictl and kubectl: they open a URL once and
+//! speak its protocol.
 
 mod exec;
 mod spdy;
@@ -20,11 +21,11 @@ pub use websocket::{WebSocket, tunnel, websocket, websocket_over};
 pub struct UpgradeRefused {
     /// The status code of the answer.
     pub status: u16,
-    /// The lines of its head.
+    /// The lines of the answer's head.
     pub head: String,
 }
 
-/// A connection that carries something after its upgrade.
+/// A connection after its upgrade.
 pub trait UpgradedStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> UpgradedStream for T {}
@@ -47,12 +48,12 @@ pub async fn connect(url: &Url) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Sends a request for `url` with these header lines, and reads the head of its answer. Gives what came after the head
-/// if it was upgraded.
+/// Sends a request for `url` with these header lines, and reads the head of the answer. If it was upgraded,
+/// returns the bytes that came after the head.
 ///
 /// # Errors
 ///
-/// Those of the connection, and an answer that is none.
+/// Those of the connection, and a malformed answer.
 pub async fn request(
     socket: &mut (impl AsyncRead + AsyncWrite + Unpin),
     method: &str,
@@ -81,7 +82,7 @@ pub async fn request(
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("connection").then(|| value.trim())
     });
-    // Go's clients take an answer that says more, as `close`, for no upgrade.
+    // Go's clients do not accept an upgrade with further words in this header, such as `close`.
     let upgraded = status == 101 && connection.is_some_and(|value| value.eq_ignore_ascii_case("upgrade"));
     Ok(if upgraded { Ok(buffer) } else { Err(UpgradeRefused { status, head }) })
 }

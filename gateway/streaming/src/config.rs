@@ -1,4 +1,4 @@
-//! What the streaming server is told: where it listens, what its URLs say, and how long it waits for what.
+//! Configuration of the streaming server: its address, its URLs, and its timeouts.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -6,35 +6,39 @@ use std::time::Duration;
 
 use url::Url;
 
-/// The settings of a [`crate::Server`]. The defaults listen on a free port of the loopback interface, without TLS.
+/// The configuration of a [`crate::Server`]. The defaults listen on a free port of the loopback interface,
+/// without TLS.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen; port 0 is a free one. There is no other authentication than the token, so loopback is right.
+    /// The address to listen on; port 0 is a free one. The token is the only authentication, so it should be
+    /// a loopback address.
     pub address: SocketAddr,
-    /// What URLs begin with; `None` is the scheme and address that the server listens on.
+    /// The prefix of the URLs; `None` is the scheme and address that the server listens on.
     pub base_url: Option<Url>,
     /// The certificate to serve; `None` is plain HTTP.
     pub tls: Option<TlsConfig>,
-    /// How long a URL can be opened.
+    /// How long a URL can be opened after it was issued.
     pub token_lifetime: Duration,
-    /// How many URLs may wait to be opened at a time; beyond that, [`crate::TooMany`].
+    /// The most URLs that are not opened yet; beyond it, [`crate::TooMany`].
     pub max_tokens: usize,
-    /// How many sessions are served at a time, but for those whose request was on its way; beyond that, connections wait to be
-    /// accepted.
+    /// The most sessions that are served at a time, apart from those whose request was already in progress;
+    /// beyond it, connections wait to be accepted.
     pub max_connections: usize,
-    /// How many connections may be without a session at a time: anybody can open those. Beyond that, the oldest is closed.
+    /// The most connections without a session, since any process can open those. Beyond it, the oldest is
+    /// closed.
     pub max_waiting: usize,
     /// How long a client may take for its request, TLS included.
     pub request_timeout: Duration,
     /// How long a client may take to open the streams that its session needs.
     pub stream_creation_timeout: Duration,
-    /// How long a session may pass no byte either way before it is ended.
+    /// How long no byte may be carried in either direction before a session is ended.
     pub idle_timeout: Duration,
-    /// How long sessions may take to end by themselves once the server is told to stop.
+    /// How long sessions may take to end by themselves when the server is stopped.
     pub drain_timeout: Duration,
 }
 
-/// Files of a certificate chain and its private key, both PEM. They are read once, by [`crate::Server::bind`].
+/// Files of a certificate chain and its private key, both PEM. They are read once, by
+/// [`crate::Server::bind`].
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
     /// The certificate chain, the server's own first.

@@ -1,4 +1,4 @@
-//! Carries bytes between a stream and what a process, or a dialled peer, reads and writes.
+//! Copies bytes between a stream and a process or a dialled connection.
 
 use std::io;
 
@@ -9,13 +9,13 @@ use crate::buffers::Buffers;
 use crate::channel::{Gone, Inbound, Outbound};
 use crate::ends::{Input, Output, Source};
 
-/// The first and the most bytes that are read from an output at a time: busy ones give more.
+/// The first and the largest size of reads from an output: it grows for outputs that fill it.
 const READ: (usize, usize) = (8 * 1024, 128 * 1024);
 
-/// What a pipe holds whose bytes go to a client.
+/// The capacity of a pipe whose bytes are sent to a client.
 const PIPE: usize = 256 * 1024;
 
-/// Why not all was carried.
+/// Why copying stopped before the end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CopyError {
     #[error(transparent)]
@@ -24,10 +24,10 @@ pub(crate) enum CopyError {
     Io(#[from] io::Error),
 }
 
-/// Carries what an output gives, to its end. The stream is not ended.
+/// Copies an output to the client until its end. The stream is not ended.
 pub(crate) async fn outward(mut output: Output, outbound: &mut Outbound) -> Result<(), CopyError> {
     if let Source::Pipe(pipe) = &output.0 {
-        // Fewer turns between who writes and us. A system that does not want it costs only speed.
+        // Saves switches between the writer and this process. If the kernel refuses, only speed is lost.
         let _as_it_is = rustix::pipe::fcntl_setpipe_size(pipe, PIPE);
     }
     let mut buffer = BytesMut::new();
@@ -50,7 +50,7 @@ pub(crate) async fn outward(mut output: Output, outbound: &mut Outbound) -> Resu
     }
 }
 
-/// Carries what comes in a stream into an input, and ends the input when the client ends the stream.
+/// Copies a stream to an input, and ends the input when the client ends the stream.
 pub(crate) async fn inward(inbound: &mut Inbound, input: &mut Input) -> Result<(), CopyError> {
     while let Some(piece) = inbound.next().await? {
         inbound.consumed(piece.bytes.len()).await;

@@ -1,4 +1,4 @@
-//! The ends that a session copies between: what a process reads and writes, and a dialled connection.
+//! The endpoints that a session copies between: the streams of a process, or a dialled connection.
 
 use std::fmt;
 
@@ -6,35 +6,36 @@ use tokio::io::{AsyncRead, AsyncWrite, split};
 use tokio::net::unix::pipe;
 use tokio::net::{TcpStream, UnixStream};
 
-/// Where a process, or a dialled peer, takes bytes from us. Shutting it down is its end of file.
+/// Writes to a process, or to a dialled peer. Shutting it down is the end of file.
 ///
-/// A pipe or a socket is better given as what it is (`From`) than as a boxed writer.
+/// A pipe or a socket should be converted with `From` rather than boxed, which is slower.
 pub struct Input(pub(crate) Box<dyn AsyncWrite + Send + Unpin>);
 
-/// Where a process, or a dialled peer, leaves bytes for us. Its end of file ends the stream to the client.
+/// Reads from a process, or from a dialled peer. Its end of file ends the stream to the client.
 ///
-/// A pipe or a socket is better given as what it is (`From`) than as a boxed reader.
+/// A pipe or a socket should be converted with `From` rather than boxed, which is slower.
 pub struct Output(pub(crate) Source);
 
-/// What is behind an [`Output`]; pipes are told apart because their bytes can go to a socket without a copy.
+/// The reader in an [`Output`]; pipes are distinguished because their bytes can be moved to a socket without
+/// a copy.
 pub(crate) enum Source {
     Pipe(pipe::Receiver),
     Reader(Box<dyn AsyncRead + Send + Unpin>),
 }
 
-/// A dialled connection: both directions, each ended on its own.
+/// A dialled connection with two directions, each of which is ended separately.
 #[derive(Debug)]
 pub struct Connection {
-    /// What goes to the peer.
+    /// Writes to the peer.
     pub input: Input,
-    /// What comes from the peer.
+    /// Reads from the peer.
     pub output: Output,
 }
 
 // === impl Input ===
 
 impl Input {
-    /// Takes any writer. Its `poll_shutdown` must be the end of file of the other side.
+    /// Wraps any writer. Its `poll_shutdown` must be the end of file for the other side.
     pub fn new(writer: impl AsyncWrite + Send + Unpin + 'static) -> Self {
         Self(Box::new(writer))
     }
@@ -55,7 +56,7 @@ impl fmt::Debug for Input {
 // === impl Output ===
 
 impl Output {
-    /// Takes any reader.
+    /// Wraps any reader.
     pub fn new(reader: impl AsyncRead + Send + Unpin + 'static) -> Self {
         Self(Source::Reader(Box::new(reader)))
     }
@@ -76,7 +77,7 @@ impl fmt::Debug for Output {
 // === impl Connection ===
 
 impl Connection {
-    /// Takes any stream that can be read and written. Its `poll_shutdown` must end one direction only.
+    /// Wraps any stream that can be read and written. Its `poll_shutdown` must end one direction only.
     pub fn new(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (reader, writer) = split(stream);
         Self { input: Input::new(writer), output: Output::new(reader) }

@@ -1,4 +1,4 @@
-//! What holds for any bytes that a client of a stream sends. Called by fuzz targets and tests alone.
+//! Properties that hold for any bytes that a streaming client sends. Called only by fuzz targets and tests.
 
 #[cfg(feature = "fuzzing")]
 mod session;
@@ -15,18 +15,18 @@ pub use session::session;
 #[cfg(feature = "fuzzing")]
 pub use websocket::websocket;
 
-/// Decodes bytes as SPDY that comes in pieces as large as the first byte says. No more comes out than went in, and no more is kept than
-/// one control frame.
+/// Decodes bytes as SPDY, in pieces of the size in the first byte. The output is no larger than the input,
+/// and no more than one control frame is buffered.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn frames(data: &[u8]) {
     if let Some((cut, bytes)) = data.split_first() {
         frames_in(bytes, usize::from(*cut));
     }
 }
 
-/// The same in pieces of `cut`.
+/// As [`frames`], in pieces of `cut` bytes.
 pub(crate) fn frames_in(bytes: &[u8], cut: usize) {
     let mut decoder = Decoder::new();
     let mut buffer = BytesMut::new();
@@ -46,10 +46,11 @@ pub(crate) fn frames_in(bytes: &[u8], cut: usize) {
     assert!(data <= bytes.len(), "{data} bytes came out of {}", bytes.len());
 }
 
-/// Reads bytes as sizes of a terminal, in pieces as large as the first byte says. No more is kept than one object may have.
+/// Decodes bytes as sizes of a terminal, in pieces of the size in the first byte. No more than the limit of
+/// one object is buffered.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn resize(data: &[u8]) {
     let Some((cut, bytes)) = data.split_first() else { return };
     let mut sizes = Sizes::default();

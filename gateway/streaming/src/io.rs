@@ -1,4 +1,4 @@
-//! The byte stream below a session: a TCP connection, with TLS or without, or the tunnel inside a WebSocket.
+//! The transport of a session: a TCP connection, with or without TLS, or the tunnel inside a WebSocket.
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,21 +16,22 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Io {
     pub(crate) reader: Box<dyn AsyncRead + Send + Unpin>,
     pub(crate) writer: Box<dyn AsyncWrite + Send + Unpin>,
-    /// What was read together with the request.
+    /// The bytes that were read together with the request.
     pub(crate) read_ahead: BytesMut,
     pub(crate) probe: Probe,
     pub(crate) activity: Arc<Activity>,
 }
 
-/// Asks the socket whether its peer has gone, without reading: a session that cannot take more bytes does not read.
+/// Checks the socket for a hang-up of its peer without reading: a session whose buffers are full does not
+/// read.
 #[derive(Debug)]
 pub(crate) struct Probe(OwnedFd);
 
-/// When bytes last went through a connection, either way.
+/// When bytes were last transferred over a connection, in either direction.
 #[derive(Debug)]
 pub(crate) struct Activity {
     begin: Instant,
-    /// Milliseconds after the begin.
+    /// Milliseconds since `begin`.
     last: AtomicU64,
 }
 
@@ -47,7 +48,7 @@ impl fmt::Debug for Io {
 impl Probe {
     /// # Errors
     ///
-    /// No file descriptor is left.
+    /// No file descriptor is available.
     pub(crate) fn of(socket: &impl AsFd) -> std::io::Result<Self> {
         Ok(Self(rustix::io::fcntl_dupfd_cloexec(socket, 0)?))
     }
@@ -57,7 +58,7 @@ impl Probe {
         let mut sockets = [PollFd::new(&self.0, PollFlags::RDHUP)];
         match poll(&mut sockets, Some(&Timespec::default())) {
             Ok(_) => sockets[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR),
-            // Interrupted: the next look will tell.
+            // The call was interrupted; the next check decides.
             Err(_) => false,
         }
     }
@@ -70,13 +71,13 @@ impl Activity {
         Self { begin: Instant::now(), last: AtomicU64::new(0) }
     }
 
-    /// Bytes went through.
+    /// Records a transfer.
     pub(crate) fn record(&self) {
         let now = u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(now, Ordering::Relaxed);
     }
 
-    /// Cancels `end` once nothing went through for `limit`. Cancel-safe.
+    /// Cancels `end` once nothing was transferred for `limit`. Cancel-safe.
     pub(crate) async fn watch(&self, limit: Duration, end: &CancellationToken) {
         loop {
             let last = self.begin + Duration::from_millis(self.last.load(Ordering::Relaxed));

@@ -1,8 +1,8 @@
 //! The streaming server of exec, attach and port-forward: one-shot URLs, served over SPDY/3.1 and WebSocket.
 //!
-//! A frontend registers a session with [`Sessions`] and hands the URL it gets to its client. The client opens the URL
-//! once, within the token's lifetime; only then is the session opened ([`Command::open`], [`Dial::dial`]) and its bytes
-//! are carried both ways until either end is done.
+//! A frontend registers a session with [`Sessions`] and passes the returned URL to its client. The client
+//! opens the URL once, within the token's lifetime. Only then is the session opened ([`Command::open`],
+//! [`Dial::dial`]), and its bytes are copied in both directions until either end is done.
 //!
 //! ```text
 //!  frontend ── Sessions::exec(Exec, Command) ──► URL ──► client
@@ -11,7 +11,8 @@
 //!                   token table ◄──────────────── Server::run ──► Command::open ──► Process
 //! ```
 //!
-//! The crate knows no container runtime and no frontend. Words: `Input` is what a process reads, `Output` what it writes.
+//! The crate depends on no container runtime and no frontend. Terms: an `Input` is what a process reads, an
+//! `Output` what it writes.
 
 mod batch;
 mod buffers;

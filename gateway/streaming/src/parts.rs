@@ -1,4 +1,5 @@
-//! The parts of a connection, whatever it speaks: what reads it, what writes it, and the session between them, all in one task.
+//! The parts of a connection of any protocol: its reader, its writer, and the session between them, all in
+//! one task.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -11,9 +12,9 @@ use tracing::debug;
 
 use crate::channel::{LINGER, Out};
 
-/// Runs the parts until the session has ended and what it sent to `out` is written; a client that has not gone by then is waited for a
-/// moment. `end` is cancelled when the connection cannot be read or written any more: the session must end then. The parts come
-/// pinned: they are too large to be handed on.
+/// Runs the parts until the session has ended and everything that it sent to `out` is written; then waits a
+/// moment for the client to disconnect. `end` is cancelled when the connection can no longer be read or
+/// written: the session must end then. The parts are passed pinned because they are too large to be moved.
 pub(crate) async fn run<E: Display>(
     reading: impl Future<Output = ()> + Unpin,
     session: impl Future<Output = ()> + Unpin,

@@ -1,4 +1,4 @@
-//! Port-forward: one dialled connection for each pair of streams, any number of them side by side.
+//! Port-forward: one dialled connection for each pair of streams, any number of them concurrently.
 
 use std::collections::HashMap;
 use std::num::NonZeroU16;
@@ -19,14 +19,15 @@ use crate::ends::{Connection, Output};
 use crate::session::Dial;
 use crate::spdy::{Incoming, MAX_STREAMS};
 
-/// How long a port of a sandbox may take to answer.
+/// Timeout of a connect to a port of a sandbox.
 const DIAL: Duration = Duration::from_secs(30);
 
-/// How many connections are forwarded at a time for one client, those included that have one stream yet: as many as it can have
-/// both streams of. What it resets counts until its dialling or its wait is over, so that resetting makes no room for more.
+/// The most connections that are forwarded at a time for one client, including those of which only one stream
+/// is open: half of the streams that it may have. A connection that the client resets counts until its dial
+/// or its wait is over, so resetting does not make room for more.
 const MOST: usize = MAX_STREAMS / 2;
 
-/// The most bytes of the name of a connection. Real clients count.
+/// The longest request id of a connection, in bytes. Real clients use consecutive numbers.
 const LONGEST_REQUEST: usize = 64;
 
 /// The streams of one forwarded connection.
@@ -38,35 +39,36 @@ pub(crate) struct Pair {
     pub(crate) outbound: Outbound,
 }
 
-/// Pairs whose other stream has not come yet, by request.
+/// Pairs whose second stream is not open yet, by request id.
 #[derive(Debug, Default)]
 struct Halves(HashMap<Request, Half>);
 
-/// Which forwarded connection a stream is of.
+/// Identifies the forwarded connection of a stream.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Request {
-    /// As the client names it, in at most [`LONGEST_REQUEST`] bytes.
+    /// The request id that the client sends, of at most [`LONGEST_REQUEST`] bytes.
     Named(Box<str>),
-    /// The number of its error stream. Old clients name nothing, and open that one right before the data stream.
+    /// The id of the error stream. Old clients send no request id, and open the error stream right before the
+    /// data stream.
     Unnamed(u32),
 }
 
-/// A stream that waits for its other one.
+/// A stream that waits for the second one of its pair.
 #[derive(Debug)]
 struct Half {
     ends: Ends,
     until: Instant,
 }
 
-/// What is kept of a stream. Whatever else the client said of it is not.
+/// The part of a stream that is kept. Its headers are dropped.
 #[derive(Debug)]
 enum Ends {
     Error(Outbound),
     Data { port: u16, inbound: Inbound, outbound: Outbound },
 }
 
-/// Serves the pairs that the client opens until `end` is cancelled. A stream whose other one does not come within
-/// `limit` is reset.
+/// Serves the pairs that the client opens until `end` is cancelled. A stream whose second one is not opened
+/// within `limit` is reset.
 pub(crate) async fn run(
     mut incoming: mpsc::Receiver<Incoming>,
     dial: Arc<dyn Dial>,
@@ -91,7 +93,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Dials and carries both directions, each to its own end, until both have ended or the client resets the stream.
+/// Dials, and copies each direction to its end, until both have ended or the client resets the stream.
 pub(crate) async fn forward(pair: Pair, dial: &dyn Dial) {
     let Pair { port, mut error, mut inbound, mut outbound } = pair;
     let dialled = timeout(DIAL, dial.dial(port)).await;
@@ -119,7 +121,7 @@ async fn carry(
                 Ok(()) => false,
                 Err(CopyError::Gone(_)) => true,
                 Err(CopyError::Io(error)) => {
-                    debug!(%error, port, "forwarded connection takes no more");
+                    debug!(%error, port, "forwarded connection accepts no more input");
                     false
                 }
             }
@@ -127,7 +129,7 @@ async fn carry(
         let down = downward(output, outbound, &mut error, port);
         let mut up = pin!(up);
         let mut down = pin!(down);
-        // Both to their ends, unless the client has reset the stream.
+        // Both directions are copied to their ends, unless the client resets the stream.
         tokio::select! {
             gone = &mut up => if !gone { down.await; },
             gone = &mut down => if !gone { up.await; },
@@ -137,7 +139,8 @@ async fn carry(
     error.finish().await;
 }
 
-/// Carries what the port sends, and ends both streams towards the client. True if the client has reset the stream.
+/// Copies what the port sends, and ends both streams to the client. Returns true if the client has reset the
+/// stream.
 async fn downward(output: Output, outbound: &mut Outbound, error: &mut Outbound, port: u16) -> bool {
     match outward(output, outbound).await {
         Ok(()) => {}
@@ -145,7 +148,7 @@ async fn downward(output: Output, outbound: &mut Outbound, error: &mut Outbound,
         Err(CopyError::Io(reason)) => text(error, format!("forwarding port {port} failed: {reason}")).await,
     }
     outbound.finish().await;
-    // Clients wait for this before they say that they send nothing more.
+    // Clients wait for the end of the error stream before they end their own data.
     error.finish().await;
     false
 }
@@ -153,7 +156,8 @@ async fn downward(output: Output, outbound: &mut Outbound, error: &mut Outbound,
 // === impl Halves ===
 
 impl Halves {
-    /// Takes a stream; gives the pair that is whole with it. One that begins a connection is refused when all is `full`.
+    /// Adds a stream; returns the pair that it completes. If `full`, a stream that begins a new pair is
+    /// refused.
     async fn add(&mut self, stream: Incoming, full: bool, limit: Duration) -> Option<Pair> {
         let id = stream.id;
         let (request, mut ends) = match read(stream) {
@@ -199,7 +203,7 @@ impl Halves {
 // === impl Ends ===
 
 impl Ends {
-    /// Resets the stream; an error stream says why.
+    /// Resets the stream; an error stream carries the reason first.
     async fn refuse(&mut self, why: String) {
         match self {
             Self::Error(outbound) => {
@@ -212,7 +216,7 @@ impl Ends {
     }
 }
 
-/// What a stream is for. One that makes no sense is given back, to be reset.
+/// Determines the purpose of a stream. An invalid one is returned, to be reset.
 fn read(stream: Incoming) -> Result<(Request, Ends), Outbound> {
     let Incoming { id, headers, inbound, outbound } = stream;
     let header = |name| headers.iter().find(|header| header.0 == name).map(|header| header.1.as_str());

@@ -1,4 +1,4 @@
-//! Exec and attach: the streams of one process, whatever carries them.
+//! Exec and attach: the streams of one process, over any transport.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::session::{Command, Control, Outcome, Process, Size, Streams};
 use crate::spdy::Incoming;
 use crate::status::{Form, status};
 
-/// How long a process may take to note that its client has gone.
+/// How long a process may take to handle a hang-up of its client.
 const HANG_UP: Duration = Duration::from_secs(10);
 
-/// The version of the protocol that was agreed on.
+/// The negotiated version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(pub(crate) u8);
 
-/// The streams of a client, all there.
+/// The streams of a client, all of them open.
 #[derive(Debug)]
 pub(crate) struct CommandStreams {
     pub(crate) error: Outbound,
@@ -31,25 +31,25 @@ pub(crate) struct CommandStreams {
     pub(crate) stdout: Option<Outbound>,
     pub(crate) stderr: Option<Outbound>,
     pub(crate) resize: Option<Inbound>,
-    /// Directions that carry nothing, and end with the session.
+    /// The unused directions of the streams; they are ended with the session.
     pub(crate) idle: Vec<Outbound>,
 }
 
 // === impl Version ===
 
 impl Version {
-    /// How the end of the process is told.
+    /// The format of the exit status.
     pub(crate) fn form(self) -> Form {
         if self >= Self(4) { Form::Json } else { Form::Plain }
     }
 
-    /// Whether clients of a terminal send its size.
+    /// Whether clients with a terminal send its size.
     pub(crate) fn resizes(self) -> bool {
         self >= Self(3)
     }
 }
 
-/// Waits until the client has opened all streams of its session. `None` if it takes too long, or has gone.
+/// Waits until the client has opened all streams of its session. `None` if it takes too long, or disconnects.
 pub(crate) async fn collect(
     mut incoming: mpsc::Receiver<Incoming>,
     wanted: Streams,
@@ -97,7 +97,7 @@ pub(crate) async fn collect(
         all = timeout(limit, all) => all.ok()??,
         () = end.cancelled() => return None,
     }
-    // Nobody waits for what was opened beyond that.
+    // Further streams are not part of the session.
     incoming.close();
     while let Ok(mut stream) = incoming.try_recv() {
         stream.outbound.reset().await;
@@ -105,7 +105,7 @@ pub(crate) async fn collect(
     Some(CommandStreams { error: error?, stdin, stdout, stderr, resize, idle })
 }
 
-/// Opens the process and carries its streams until it has ended, or until `end` is cancelled.
+/// Opens the process, and copies its streams until it has exited or `end` is cancelled.
 pub(crate) async fn run(
     channels: CommandStreams,
     command: Box<dyn Command>,
@@ -134,10 +134,10 @@ pub(crate) async fn run(
     let outcome = tokio::select! {
         biased;
         outcome = ended => outcome,
-        () = inputs => unreachable!("inputs wait for ever at their end"),
+        () = inputs => unreachable!("the futures of inputs never complete"),
         () = end.cancelled() => {
             if timeout(HANG_UP, control.hang_up()).await.is_err() {
-                debug!("the process of a session did not note in time that its client has gone");
+                debug!("the process of a session did not handle the hang-up of its client in time");
             }
             return;
         }
@@ -149,7 +149,7 @@ pub(crate) async fn run(
     error.finish().await;
 }
 
-/// Carries an output to the client, and ends the stream with it.
+/// Copies an output to the client, and ends the stream with it.
 async fn carry_output(output: Option<Output>, outbound: Option<Outbound>, name: &'static str) {
     let Some(mut outbound) = outbound else { return };
     if let Some(output) = output
@@ -160,7 +160,8 @@ async fn carry_output(output: Option<Output>, outbound: Option<Outbound>, name: 
     outbound.finish().await;
 }
 
-/// Carries the client's input to the process. It is not ended if the client goes without having ended it.
+/// Copies the client's input to the process. The input is not ended if the client disconnects without ending
+/// its stream.
 async fn carry_input(inbound: Option<Inbound>, input: Option<Input>) {
     let (Some(mut inbound), Some(mut input)) = (inbound, input) else { return };
     if let Err(CopyError::Io(error)) = inward(&mut inbound, &mut input).await {
@@ -168,7 +169,7 @@ async fn carry_input(inbound: Option<Inbound>, input: Option<Input>) {
     }
 }
 
-/// Sets the sizes that come; of those that come while one is being set, only the last.
+/// Applies the received sizes; of those that are received while one is being set, only the last.
 async fn resizes(inbound: Option<Inbound>, control: &dyn Control) {
     let Some(mut inbound) = inbound else { return };
     let first = Size { width: NonZeroU16::MIN, height: NonZeroU16::MIN };

@@ -1,4 +1,5 @@
-//! Answers the one request of a connection: looks its token up, negotiates the protocol, and redeems the token.
+//! Answers the single request of a connection: looks up its token, negotiates the protocol, and redeems the
+//! token.
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
@@ -12,7 +13,7 @@ use crate::session::{Command, Dial, Streams};
 use crate::sessions::{Kind, Session, Sessions};
 use crate::upgrade::{self, Carrier, Forwarding, Rejection, Upgrade};
 
-/// A session whose token was redeemed, with what carries it.
+/// A session whose token was redeemed, with its transport.
 pub(crate) enum Redeemed {
     Process { kind: Kind, upgrade: Upgrade<Version>, streams: Streams, command: Box<dyn Command> },
     Ports { upgrade: Upgrade<Forwarding>, ports: Vec<u16>, dial: std::sync::Arc<dyn Dial> },
@@ -27,13 +28,13 @@ impl Redeemed {
     }
 }
 
-/// What was negotiated before the token was redeemed.
+/// The result of the negotiation, before the token is redeemed.
 enum Negotiated {
     Process(Upgrade<Version>),
     Ports(Upgrade<Forwarding>),
 }
 
-/// The answer to a request, and the session if it was upgraded. A token outlives requests that are refused.
+/// The answer to a request, and the session if it was upgraded. Refused requests do not use up a token.
 pub(crate) fn answer<B>(
     sessions: &Sessions,
     request: &Request<B>,
@@ -63,7 +64,7 @@ fn redeem<B>(sessions: &Sessions, request: &Request<B>) -> Result<Redeemed, Reje
         headers: Vec::new(),
         text: "no session waits here: its token was used, has expired, or never was".to_owned(),
     };
-    // A proxy may have left its own prefix before the last two parts.
+    // A proxy may have added a prefix before the last two segments.
     let mut parts = request.uri().path().rsplit('/');
     let token = parts.next().ok_or_else(missing)?;
     let kind = parts.next().ok_or_else(missing)?;
@@ -92,7 +93,7 @@ fn negotiate(session: &Session, headers: &HeaderMap) -> Result<Negotiated, Rejec
         Session::Ports { ports, .. } => ports,
     };
     let upgrade = upgrade::port_forward(headers)?;
-    // Each port has two channels, and a channel is one byte.
+    // Each port has two channels, and a channel number is one byte.
     if upgrade.version == Forwarding::Messages && !(1..=127).contains(&ports.len()) {
         return Err(Rejection {
             status: StatusCode::BAD_REQUEST,
@@ -129,7 +130,8 @@ fn switch<V>(upgrade: &Upgrade<V>) -> Response<Full<Bytes>> {
 fn reject(rejection: Rejection) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(rejection.text + "\n"));
     *response.status_mut() = rejection.status;
-    // One request is all that a connection is for. An upgrade must not say so: Go's clients would take it for none.
+    // A connection is for one request only. The answer to an upgrade must not contain `close`: Go's clients
+    // would not accept it.
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     for (name, value) in rejection.headers {
         response.headers_mut().append(name, value);

@@ -1,4 +1,4 @@
-//! The sizes of a terminal as clients send them: JSON objects, one after the other, cut anywhere.
+//! Parses the terminal sizes that clients send: a sequence of JSON objects, split into pieces arbitrarily.
 
 use std::num::NonZeroU16;
 
@@ -7,18 +7,17 @@ use serde_json::{Deserializer, Value};
 
 use crate::session::Size;
 
-/// The most bytes of one object. A real one has under 40.
+/// The most bytes of one object. Real ones have less than 40.
 pub(crate) const LIMIT: usize = 1024;
 
-/// Reads sizes as their bytes come.
+/// Parses sizes incrementally.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
     buffer: BytesMut,
 }
 
 impl Sizes {
-    /// Takes bytes; gives the last size that is whole with them. What no terminal can have, and what is no size at all,
-    /// is skipped.
+    /// Adds bytes; returns the last size that they complete. Invalid sizes and other data are skipped.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Option<Size> {
         let mut last = None;
         while !bytes.is_empty() {
@@ -33,13 +32,13 @@ impl Sizes {
         last
     }
 
-    /// How many bytes are kept.
+    /// How many bytes are buffered.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn kept(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes the objects that are whole out of the buffer.
+    /// Removes complete objects from the buffer; returns the last valid size.
     fn parse(&mut self) -> Option<Size> {
         let mut last = None;
         while !self.buffer.is_empty() {
@@ -50,7 +49,7 @@ impl Sizes {
                     values.byte_offset()
                 }
                 Some(Err(error)) if error.is_eof() => break,
-                // The next object begins after the end of this one, if it has any.
+                // The next object begins after the end of the invalid one, if that has an end.
                 Some(Err(_)) => {
                     let end = self.buffer.iter().position(|byte| *byte == b'}');
                     end.map_or(self.buffer.len(), |end| end + 1)

@@ -1,4 +1,4 @@
-//! The listener: accepts connections, redeems their tokens and serves their sessions until it is told to stop.
+//! The listener: accepts connections, redeems their tokens, and serves their sessions until it is stopped.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -30,16 +30,17 @@ use crate::sessions::Sessions;
 use crate::token::Tokens;
 use crate::{carry, tls};
 
-/// How often expired tokens are looked for: what they stand for may hold on to something.
+/// How often expired tokens are dropped: their sessions may hold resources.
 const SWEEP: Duration = Duration::from_secs(5);
 
-/// How long to wait when no connection can be accepted: some have to end first.
+/// Pause after an accept failed for lack of resources, until some connections have ended.
 const NO_ACCEPT: Duration = Duration::from_millis(100);
 
-/// How long sessions may take once they were ended: enough for a process to note it, and for the client's last bytes.
+/// How long sessions may take to end once they were cancelled: enough for the process to be notified, and for
+/// the client's last bytes.
 const ENDING: Duration = Duration::from_secs(13);
 
-/// The most bytes of a request's head.
+/// The largest head of a request, in bytes.
 const MAX_REQUEST: usize = 16 * 1024;
 
 /// The streaming server, bound and not yet serving.
@@ -52,7 +53,7 @@ pub struct Server {
     sessions: Sessions,
 }
 
-/// The certificate that is served.
+/// The certificate that the server presents.
 struct Tls(TlsAcceptor);
 
 /// Why a server could not be bound.
@@ -61,21 +62,21 @@ pub enum BindError {
     /// The address cannot be listened on.
     #[error("cannot listen on {address} for exec, attach and port-forward; choose a free address")]
     Listen {
-        /// What was asked for.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The certificate or its key cannot be used.
+    /// The certificate or its key is unusable.
     #[error("cannot serve TLS: {reason}")]
     Tls {
         /// Which file, and what is wrong with it.
         reason: String,
     },
-    /// The base of the URLs is none for HTTP.
+    /// The base URL is not an HTTP URL.
     #[error("streaming URLs cannot begin with {url:?}: it must be http:// or https:// with a host")]
     BaseUrl {
-        /// What was asked for.
+        /// The configured base URL.
         url: String,
     },
 }
@@ -105,20 +106,21 @@ impl Server {
         Ok(Self { listener, address, tls, config, sessions })
     }
 
-    /// Where it listens: the port is never 0.
+    /// The address that it listens on; the port is never 0.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where frontends register what clients may open.
+    /// The handle with which frontends register sessions.
     #[must_use]
     pub fn sessions(&self) -> Sessions {
         self.sessions.clone()
     }
 
-    /// Serves until `stop`: then accepts no more, gives open sessions [`Config::drain_timeout`] to end, and ends the
-    /// rest. All tasks of the server are gone when this returns, and when it is dropped.
+    /// Serves until `stop`. Then it accepts no more connections, gives open sessions
+    /// [`Config::drain_timeout`] to end, and cancels the rest. All tasks of the server have ended when this
+    /// returns, and when it is dropped.
     pub async fn run(self, stop: CancellationToken) {
         let Self { listener, address: _, tls, config, sessions } = self;
         let config = Arc::new(config);
@@ -146,7 +148,7 @@ impl Server {
                                 }
                                 Err(error) => {
                                     if !std::mem::replace(&mut told, true) {
-                                        warn!(%error, "no streaming connection can be accepted: trying until one can");
+                                        warn!(%error, "cannot accept a streaming connection; retrying");
                                     }
                                     sleep(NO_ACCEPT).await;
                                 }
@@ -165,16 +167,18 @@ impl Server {
             }
             end.cancel();
         }
-        warn!(left = connections.len(), "streaming sessions did not end and are cut off");
+        warn!(left = connections.len(), "streaming sessions did not end in time and are aborted");
         connections.shutdown().await;
     }
 }
 
-/// The connections that have shown no token yet, the oldest first. Anybody can open them, so they take no place of a session.
+/// The connections without a valid token yet, the oldest first. Any process can open them, so they do not
+/// count as sessions.
 #[derive(Default)]
 struct PendingConnections(VecDeque<Weak<EvictionToken>>);
 
-/// What a connection holds until it is a session: cancelled if it is to make room for another.
+/// Held by a connection until it becomes a session; cancelled to close the connection in favour of another
+/// one.
 type EvictionToken = CancellationToken;
 
 impl PendingConnections {
@@ -184,11 +188,11 @@ impl PendingConnections {
         connections.saturating_sub(self.0.len()) < config.max_connections
     }
 
-    /// A place for one more; the oldest makes room if there is none.
+    /// Adds a connection; if there are too many, the oldest is closed.
     fn admit(&mut self, config: &Config) -> Arc<EvictionToken> {
         while self.0.len() >= config.max_waiting.max(1) {
             if let Some(oldest) = self.0.pop_front().and_then(|place| place.upgrade()) {
-                debug!("a streaming connection without a request makes room for another");
+                debug!("closing the oldest streaming connection without a request to make room for another");
                 oldest.cancel();
             }
         }
@@ -264,7 +268,8 @@ fn io(
     Io { reader: Box::new(reader), writer: Box::new(writer), read_ahead, probe, activity }
 }
 
-/// Answers the one request of a connection; gives what it was upgraded to, and what was read after the request.
+/// Answers the single request of a connection; returns the session that it was upgraded to, and the bytes
+/// that were read after the request.
 async fn request<S>(socket: S, sessions: &Sessions) -> Option<(Redeemed, S, BytesMut)>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -284,7 +289,7 @@ where
         .with_upgrades()
         .await;
     if let Err(error) = served {
-        debug!(%error, "a streaming connection sent no request that can be answered");
+        debug!(%error, "a streaming connection sent no valid request");
         return None;
     }
     let (redeemed, upgrade) = slot.into_inner().unwrap_or_else(PoisonError::into_inner)?;

@@ -1,4 +1,4 @@
-//! What a frontend registers and gets a URL for, and the traits by which the server reaches the other side.
+//! What a frontend registers to get a URL, and the traits by which the server reaches the container.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -21,47 +21,49 @@ pub struct Streams {
     pub tty: bool,
 }
 
-/// The process of an exec or attach that waits for its client.
+/// The process of an exec or attach whose client has not connected yet.
 #[async_trait]
 pub trait Command: Send {
-    /// Starts the process (exec) or joins the one that runs (attach). Called at most once, when the client has opened
-    /// all its streams. Not cancelled when the client leaves meanwhile: it runs to its end, then [`Control::hang_up`].
+    /// Starts the process (exec) or attaches to the running one (attach). Called at most once, when the
+    /// client has opened all its streams. It is not cancelled if the client disconnects meanwhile: it
+    /// completes, and [`Control::hang_up`] follows.
     ///
     /// # Errors
     ///
-    /// Why the process is not there; the client is told in its error stream.
+    /// Why there is no process; it is sent to the client in the error stream.
     async fn open(self: Box<Self>) -> Result<Process, Refusal>;
 }
 
-/// A process whose streams are carried. Streams that the session has not asked for are `None`.
+/// A process with its streams. Streams that the session does not have are `None`.
 pub struct Process {
-    /// What the client's standard input goes to; it is shut down when the client ends its input.
+    /// Receives the client's standard input; it is shut down when the client ends its input.
     pub stdin: Option<Input>,
-    /// Where the process's standard output comes from.
+    /// The process's standard output.
     pub stdout: Option<Output>,
-    /// Where the process's standard error comes from.
+    /// The process's standard error.
     pub stderr: Option<Output>,
-    /// The rest of the process.
+    /// The other operations on the process.
     pub control: Arc<dyn Control>,
 }
 
-/// What else a client does to a process: resize its terminal, learn of its end, go away.
+/// The operations of a client on a process other than its streams.
 #[async_trait]
 pub trait Control: Send + Sync {
-    /// Sets the size of the terminal. Called in the client's order; sizes that come faster than they are set are
-    /// skipped, all but the last.
+    /// Sets the size of the terminal. Called in the client's order; if sizes arrive faster than they are set,
+    /// all but the last are skipped.
     ///
     /// # Errors
     ///
-    /// Why it was not set. It is logged; the session goes on.
+    /// Why it was not set. It is logged, and the session continues.
     async fn resize(&self, size: Size) -> Result<(), Refusal>;
 
-    /// How it ended. Called once, at the begin; the session ends when this has returned and the outputs are at their
-    /// end. Cancel-safe: it is dropped if the client goes away.
+    /// Waits for the exit of the process. Called once, at the beginning; the session ends when this has
+    /// returned and all outputs have ended. Cancel-safe: it is dropped if the client disconnects.
     async fn wait(&self) -> Outcome;
 
-    /// The client has gone, or was idle for too long, before the end. Called at most once, and never after the end was
-    /// told to the client. An exec ends its process here; an attach does nothing.
+    /// The client has disconnected, or was idle for too long, before the process exited. Called at most once,
+    /// and never after the exit status was sent to the client. An exec kills its process here; an attach does
+    /// nothing.
     async fn hang_up(&self);
 }
 
@@ -77,21 +79,22 @@ pub struct Size {
 /// How the process of a session ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It exited with this status; also an attach whose container ended, where the status is not told: `Exited(0)`.
+    /// It exited with this code. For an attach whose container exited, the code is not reported: `Exited(0)`.
     Exited(i32),
-    /// What happened to it is not known, or it never ran; the text is for the client.
+    /// Its exit status is unknown, or it never ran; the text is for the client.
     Failed(String),
 }
 
-/// Reaches ports of a sandbox.
+/// Connects to the ports of a sandbox.
 #[async_trait]
 pub trait Dial: Send + Sync {
-    /// Connects to `port` at the loopback address inside. Called once per forwarded connection, at the same time for
-    /// several. Cancel-safe: it is dropped if the client goes away.
+    /// Connects to `port` at the loopback address inside the sandbox. Called once per forwarded connection,
+    /// concurrently for several. Cancel-safe: it is dropped if the client disconnects.
     ///
     /// # Errors
     ///
-    /// Why there is no connection; the client is told in its error stream, and the others go on.
+    /// Why there is no connection; it is sent to the client in the error stream, and other connections
+    /// continue.
     async fn dial(&self, port: u16) -> Result<Connection, Refusal>;
 }
 
@@ -100,11 +103,11 @@ pub trait Dial: Send + Sync {
 #[error("{0}")]
 pub struct Refusal(pub String);
 
-/// No URL was made: as many as may wait to be opened already do. It passes when they are opened or expire.
+/// No URL was issued because too many are not opened yet. Retry after some are opened or have expired.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("{limit} streaming sessions wait for their clients already; open them, or wait until they expire")]
 pub struct TooMany {
-    /// How many may wait.
+    /// The limit.
     pub limit: usize,
 }
 

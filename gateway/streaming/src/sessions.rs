@@ -1,4 +1,4 @@
-//! What frontends have registered and clients have not opened yet.
+//! The registered sessions that clients have not opened yet.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,8 @@ use url::Url;
 use crate::session::{Command, Dial, Streams, TooMany};
 use crate::token::Tokens;
 
-/// Where frontends register sessions. Cheap to clone; what is registered dies with the server.
+/// The handle with which frontends register sessions. Cheap to clone; the registered sessions are dropped
+/// with the server.
 #[derive(Clone)]
 pub struct Sessions {
     base: Url,
@@ -18,14 +19,14 @@ pub struct Sessions {
     open: Arc<[AtomicU64; Kind::ALL.len()]>,
 }
 
-/// A session that a client has opened, until this is dropped.
+/// Counts a session as open until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Opened {
     open: Arc<[AtomicU64; Kind::ALL.len()]>,
     kind: Kind,
 }
 
-/// The first part of a URL's path: what is behind it.
+/// The kind of a session, which is the first segment of a URL's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Exec,
@@ -33,7 +34,7 @@ pub(crate) enum Kind {
     PortForward,
 }
 
-/// What a token stands for.
+/// The session that a token gives access to.
 pub(crate) enum Session {
     /// Exec or attach.
     Process { kind: Kind, streams: Streams, command: Box<dyn Command> },
@@ -73,7 +74,7 @@ impl Sessions {
         Self { base, tokens: Arc::new(Mutex::new(tokens)), open: Arc::default() }
     }
 
-    /// How many sessions clients have open now, by what they are: `exec`, `attach` and `portforward`.
+    /// The number of open sessions by kind: `exec`, `attach` and `portforward`.
     #[must_use]
     pub fn open(&self) -> [(&'static str, u64); 3] {
         Kind::ALL.map(|kind| (kind.name(), self.open[kind as usize].load(Ordering::Relaxed)))
@@ -85,7 +86,8 @@ impl Sessions {
         Opened { open: Arc::clone(&self.open), kind }
     }
 
-    /// The absolute URL at which `command` is executed, once, within the token's lifetime.
+    /// Registers an exec of `command`; returns its absolute URL, which can be opened once, within the token's
+    /// lifetime.
     ///
     /// # Errors
     ///
@@ -94,7 +96,8 @@ impl Sessions {
         self.register(Session::Process { kind: Kind::Exec, streams, command })
     }
 
-    /// The absolute URL at which `command` is attached to, once, within the token's lifetime.
+    /// Registers an attach to `command`; returns its absolute URL, which can be opened once, within the
+    /// token's lifetime.
     ///
     /// # Errors
     ///
@@ -103,8 +106,9 @@ impl Sessions {
         self.register(Session::Process { kind: Kind::Attach, streams, command })
     }
 
-    /// The absolute URL at which ports are forwarded, once, within the token's lifetime. `ports` are those of the
-    /// request; WebSocket clients of `v4.channel.k8s.io` have no other way to say them, SPDY clients say their own.
+    /// Registers a port-forward; returns its absolute URL, which can be opened once, within the token's
+    /// lifetime. `ports` are those of the request: WebSocket clients of `v4.channel.k8s.io` cannot send their
+    /// own, SPDY clients do.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! SPDY/3.1, the server's side: frames, header compression, streams with flow control, and the connection over them.
+//! SPDY/3.1, the server's side: frames, header compression, streams with flow control, and the connection
+//! over them.
 
 mod connection;
 mod dictionary;

@@ -1,10 +1,11 @@
-//! How a client is told how its process ended: the JSON of a Kubernetes `Status`, or a plain line.
+//! The format in which a client receives the exit status of its process: the JSON of a Kubernetes `Status`,
+//! or a plain line.
 
 use serde_json::json;
 
 use crate::session::Outcome;
 
-/// What the error stream says.
+/// The format of the error stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// One JSON object, also on success: from protocol version 4 on.

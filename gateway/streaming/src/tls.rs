@@ -1,4 +1,4 @@
-//! Reads the certificate that the server serves.
+//! Loads the server's certificate.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::config::TlsConfig;
 use crate::server::BindError;
 
-/// What makes TLS of a connection, with the certificate and key of these files.
+/// Creates the TLS acceptor with the certificate and key in these files.
 pub(crate) fn acceptor(tls: &TlsConfig) -> Result<TlsAcceptor, BindError> {
     let certificates = tls.certificates.display();
     let key = tls.key.display();

@@ -1,4 +1,4 @@
-//! The tokens that URLs carry: random, good for one opening, and only for a while.
+//! The tokens in URLs: random, valid for one use, and only for a limited time.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::session::TooMany;
 /// How many random bytes a token has.
 const RANDOM: usize = 16;
 
-/// What waits to be opened. `T` is what a token stands for.
+/// The sessions that wait to be opened. `T` is the value of a token.
 #[derive(Debug)]
 pub(crate) struct Tokens<T> {
     lifetime: Duration,
     limit: usize,
     waiting: HashMap<String, T>,
-    /// When each of them expires, first to last; some are opened by then.
+    /// The expiry of each token, in order; some tokens may have been redeemed already.
     expiries: VecDeque<(Instant, String)>,
 }
 
@@ -27,7 +27,7 @@ impl<T> Tokens<T> {
         Self { lifetime, limit, waiting: HashMap::new(), expiries: VecDeque::new() }
     }
 
-    /// A token for `value`, good from `now` on.
+    /// Issues a token for `value`, valid from `now` on.
     pub(crate) fn issue(&mut self, value: T, now: Instant) -> Result<String, TooMany> {
         self.expire(now);
         if self.waiting.len() >= self.limit {
@@ -44,19 +44,19 @@ impl<T> Tokens<T> {
         Ok(token)
     }
 
-    /// What a token stands for, if it is still good; it stays so.
+    /// The value of a valid token, which stays valid.
     pub(crate) fn peek(&mut self, token: &str, now: Instant) -> Option<&T> {
         self.expire(now);
         self.waiting.get(token)
     }
 
-    /// What a token stands for, if it is still good. It is not any more.
+    /// The value of a valid token, which becomes invalid.
     pub(crate) fn redeem(&mut self, token: &str, now: Instant) -> Option<T> {
         self.expire(now);
         self.waiting.remove(token)
     }
 
-    /// Drops what has expired.
+    /// Drops the tokens that have expired.
     pub(crate) fn expire(&mut self, now: Instant) {
         while let Some((_, token)) = self.expiries.pop_front_if(|(until, _)| *until <= now) {
             self.waiting.remove(&token);

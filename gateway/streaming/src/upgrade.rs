@@ -1,4 +1,4 @@
-//! Which protocol a request is upgraded to, or why it is not. Pure.
+//! Negotiates the protocol that a request is upgraded to. Pure.
 
 use http::header::{
     CONNECTION, HeaderName, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -7,16 +7,16 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::remote_command::Version;
 
-/// In which clients of SPDY say the protocols that they know, best first.
+/// The header in which SPDY clients send their protocols, in order of preference.
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
-/// In which they are told the ones that we know, if there is none in common.
+/// The header with the server's protocols, sent if there is none in common.
 const ACCEPTED_PROTOCOLS: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
 
 const SPDY: &str = "SPDY/3.1";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 
-/// What exec and attach speak in SPDY, and for WebSocket in binary messages.
+/// The protocols of exec and attach: over SPDY, and over WebSocket with binary messages.
 const REMOTE_COMMAND: [(&str, Version); 5] = [
     ("v5.channel.k8s.io", Version(5)),
     ("v4.channel.k8s.io", Version(4)),
@@ -25,7 +25,7 @@ const REMOTE_COMMAND: [(&str, Version); 5] = [
     ("channel.k8s.io", Version(1)),
 ];
 
-/// The same, in WebSocket: versions 2 and 3 never were.
+/// The protocols over WebSocket: versions 2 and 3 do not exist there.
 const REMOTE_COMMAND_MESSAGES: [(&str, Version); 3] =
     [("v5.channel.k8s.io", Version(5)), ("v4.channel.k8s.io", Version(4)), ("channel.k8s.io", Version(1))];
 
@@ -34,26 +34,26 @@ const PORT_FORWARD: [(&str, ()); 1] = [("portforward.k8s.io", ())];
 const PORT_FORWARD_MESSAGES: [(&str, Forwarding); 2] =
     [(TUNNEL, Forwarding::Tunnel), ("v4.channel.k8s.io", Forwarding::Messages)];
 
-/// What carries the session.
+/// The transport of the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     Spdy,
     WebSocket {
-        /// The client's key, for the answer.
+        /// The client's key, which the answer is computed from.
         key: HeaderValue,
     },
 }
 
-/// How WebSocket carries forwarded ports.
+/// How forwarded ports are carried over WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forwarding {
     /// Two channels for each port of the request.
     Messages,
-    /// The bytes of a SPDY connection.
+    /// The bytes of a SPDY connection in messages.
     Tunnel,
 }
 
-/// What a request is upgraded to. `V` is what is known of the protocol.
+/// The result of the negotiation. `V` is the information about the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Upgrade<V> {
     pub(crate) carrier: Carrier,
@@ -70,7 +70,7 @@ pub(crate) struct Rejection {
     pub(crate) text: String,
 }
 
-/// What an exec or attach is upgraded to.
+/// Negotiates an exec or attach.
 pub(crate) fn remote_command(headers: &HeaderMap) -> Result<Upgrade<Version>, Rejection> {
     match carrier(headers)? {
         Carrier::Spdy => spdy(headers, &REMOTE_COMMAND),
@@ -80,7 +80,7 @@ pub(crate) fn remote_command(headers: &HeaderMap) -> Result<Upgrade<Version>, Re
     }
 }
 
-/// What a port-forward is upgraded to; over SPDY, how it is carried in WebSocket does not matter.
+/// Negotiates a port-forward; over SPDY, the kind of [`Forwarding`] has no meaning.
 pub(crate) fn port_forward(headers: &HeaderMap) -> Result<Upgrade<Forwarding>, Rejection> {
     match carrier(headers)? {
         Carrier::Spdy => {
@@ -93,7 +93,7 @@ pub(crate) fn port_forward(headers: &HeaderMap) -> Result<Upgrade<Forwarding>, R
     }
 }
 
-/// What the client wants to upgrade to.
+/// The transport that the client requests.
 fn carrier(headers: &HeaderMap) -> Result<Carrier, Rejection> {
     let wants = words(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade"));
     let to = |name: &str| words(headers, &UPGRADE).any(|word| word.eq_ignore_ascii_case(name));
@@ -123,7 +123,7 @@ fn spdy<V: Copy>(headers: &HeaderMap, known: &[(&'static str, V)]) -> Result<Upg
     Ok(Upgrade { carrier: Carrier::Spdy, name: Some(name), version })
 }
 
-/// `unnamed` is what a client speaks that offers nothing.
+/// `unnamed` is the version for a client that names no protocol.
 fn messages<V: Copy>(
     headers: &HeaderMap,
     carrier: Carrier,
@@ -138,7 +138,7 @@ fn messages<V: Copy>(
     Ok(Upgrade { carrier, name: Some(name), version })
 }
 
-/// The first of the client's protocols that we know.
+/// The client's first protocol that is supported.
 fn choose<'a, V: Copy>(
     mut offered: impl Iterator<Item = &'a str>,
     known: &[(&'static str, V)],
@@ -146,7 +146,7 @@ fn choose<'a, V: Copy>(
     offered.find_map(|offer| known.iter().find(|(name, _)| *name == offer).copied())
 }
 
-/// The words of all lines of a header, at commas.
+/// The comma-separated words of all lines of a header.
 fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> + use<'a> {
     let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim).filter(|word| !word.is_empty())
@@ -164,7 +164,7 @@ fn forbidden<V>(known: &[(&'static str, V)]) -> Rejection {
 }
 
 impl<V> Upgrade<V> {
-    /// The headers of the answer, beside those of the carrier.
+    /// The protocol header of the answer, if any; the transport's own headers are separate.
     pub(crate) fn protocol_header(&self) -> Option<(HeaderName, HeaderValue)> {
         let header = match self.carrier {
             Carrier::Spdy => STREAM_PROTOCOL,

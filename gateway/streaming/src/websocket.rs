@@ -13,13 +13,13 @@ pub(crate) use session::{port_forward, remote_command};
 pub(crate) use tunnel::bytes;
 pub(crate) use tunnel::tunnel;
 
-/// The most bytes of a message. Real clients send 32 KiB.
+/// The largest message, in bytes. Real clients send 32 KiB.
 pub(crate) const MAX_MESSAGE: usize = 1024 * 1024;
 
 pub(crate) type Socket =
     WebSocketStream<Join<Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>>>;
 
-/// The WebSocket over a connection that was upgraded to it.
+/// The WebSocket on a connection that was upgraded to it.
 pub(crate) async fn socket(
     reader: Box<dyn AsyncRead + Send + Unpin>,
     writer: Box<dyn AsyncWrite + Send + Unpin>,

@@ -127,7 +127,7 @@ fn a_missing_empty_or_all_broken_directory_is_not_configured() {
     fs::write(temp.path().join("a.conflist"), "{}").unwrap();
     let error = NetworkList::load(temp.path()).unwrap_err();
     assert!(error.is_not_configured() && error.to_string().contains("a.conflist"), "{error}");
-    // A file is no directory, which is a mistake and not a network still to come.
+    // A file instead of a directory is a mistake, not a network that is installed later.
     let error = NetworkList::load(&temp.path().join("a.conflist")).unwrap_err();
     assert!(matches!(error, Error::ConfDir { .. }), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Undoing attachments from their journal files.
+//! Attachments are undone from their journal files.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn del_needs_nothing_but_the_file() {
     asked.capabilities.mac = Some("c2:11:22:33:44:55".to_owned());
     let made = attach_saved(&bench.network(&conf), &path, &asked).await.unwrap();
 
-    // The network object is gone, as is the daemon's memory after a crash.
+    // The network object does not exist any more, as after a crash of the daemon.
     del_saved(&path, &bench.plugins(), Some(Path::new("/run/netns/x"))).await.unwrap();
     assert_eq!(bench.order(), ["ADD one", "ADD two", "DEL two", "DEL one"]);
     for plugin in ["one", "two"] {
@@ -82,17 +82,17 @@ async fn del_is_idempotent_and_clears_a_leftover_of_a_crash() {
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
     del_saved(&path, &bench.plugins(), None).await.unwrap();
-    // A kill between making the file and writing to it: no plugin has run yet.
+    // A kill between the creation of the file and the write: no plugin has run yet.
     fs::write(&path, "").unwrap();
     del_saved(&path, &bench.plugins(), None).await.unwrap();
     assert_eq!(left_in(&bench.path("journal")), 0);
     assert!(bench.order().is_empty());
 }
 
-/// The shell of a plugin whose ADD says that it has started, and hangs.
+/// The script of a plugin whose ADD signals its start by a file, and then hangs.
 const HANGS: &str = "[ $CNI_COMMAND != ADD ] || { touch started; exec sleep 300; }";
 
-/// Attaches until the plugin that hangs has started, and goes no further.
+/// Attaches until the hanging plugin has started, and drops the call then.
 async fn cut_off_once_started(bench: &Bench, network: &Network, path: &Path) {
     let attachment = attachment();
     let started = bench.path("log/started");
@@ -164,7 +164,7 @@ async fn a_failure_that_was_undone_leaves_no_file() {
     let network = bench.network(&list("1.0.0", &["one"]));
     assert!(!attach_saved(&network, &path, &attachment()).await.unwrap_err().left_something());
     assert_eq!(left_in(&bench.path("journal")), 0);
-    // And so does one before the first plugin.
+    // So does a failure before the first plugin.
     let network = bench.network(&list("1.0.0", &["missing"]));
     attach_saved(&network, &path, &attachment()).await.unwrap_err();
     assert_eq!(left_in(&bench.path("journal")), 0);
@@ -185,7 +185,7 @@ async fn no_plugin_runs_when_the_file_cannot_be_written() {
 async fn an_attachment_whose_result_cannot_be_kept_is_undone() {
     let bench = Bench::new();
     let path = journal(&bench);
-    // While the plugin runs, the file goes away.
+    // The file disappears while the plugin runs.
     let body = format!(
         "[ $CNI_COMMAND != ADD ] || {{ rm '{}'; echo '{}'; }}",
         path.display(),

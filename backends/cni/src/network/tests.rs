@@ -1,4 +1,4 @@
-//! The chain, on stand-in plugins.
+//! The chain of plugins, with stand-in plugins.
 
 use std::fs;
 use std::path::PathBuf;
@@ -169,7 +169,7 @@ async fn much_log_output_blocks_nothing_and_its_end_is_kept() {
     assert!(text.ends_with("the end") && text.len() < 2000, "{text}");
 }
 
-/// The pids that the hanging stand-in noted: its own and its child's.
+/// The process ids that the hanging stand-in wrote down: its own and its child's.
 async fn noted_pids(bench: &Bench) -> Vec<Pid> {
     let file = bench.path("log/pids");
     for _ in 0..1000 {
@@ -182,7 +182,8 @@ async fn noted_pids(bench: &Bench) -> Vec<Pid> {
     panic!("the plugin has not started within 10 s");
 }
 
-/// A killed child whose parent died too is reaped by process 1, in its own time; a zombie is as good as gone.
+/// Waits until these processes have exited. A killed child whose parent died too is reaped by process 1 some
+/// time later, so a zombie counts as exited.
 async fn all_gone(pids: Vec<Pid>) {
     for pid in pids {
         let running = || {

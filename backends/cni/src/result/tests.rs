@@ -1,4 +1,4 @@
-//! Reading results of every version.
+//! Parsing results of every version.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Ids and owners of nodes, whatever was found and in whatever order.
+//! Ids and owners of nodes, whatever is found, in any order.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn of_family(name: &str, minors: &[u32]) -> Candidate {
     Candidate { family: Some("acme.com/tpu".to_owned()), ..candidate(name, name, minors) }
 }
 
-/// The ids of a group, each with the reason why it cannot be given.
+/// The ids of a group, with the reasons why they are unhealthy.
 fn told(inventory: &Inventory, group: usize) -> Vec<(&str, &str)> {
     let devices = inventory.groups[group].devices.iter();
     devices.map(|device| (device.id.as_str(), device.health.fault().unwrap_or_default())).collect()
@@ -86,7 +86,7 @@ fn very_many_that_are_the_same_in_everything_cost_no_more_than_others() {
     assert_eq!(ids.len(), 20_000);
 }
 
-/// Few different texts and numbers, so that they clash often.
+/// Few different texts and numbers, so that they often collide.
 fn any_candidate() -> impl Strategy<Value = Candidate> {
     let text = prop_oneof!["[ab]{1,2}", "[a/:]{0,60}", "(?s).{0,4}", Just("x".repeat(80))];
     let family = prop_oneof![Just(None), Just(Some("f".to_owned()))];
@@ -117,7 +117,7 @@ proptest! {
         found in vec(any_candidate(), 0..8).prop_flat_map(|found| (Just(found.clone()), Just(found).prop_shuffle()))
     ) {
         let (one, other) = found;
-        // Devices that are the same in everything have no order.
+        // Devices that are equal in everything have no defined order.
         let distinct: BTreeSet<_> = one.iter().map(Candidate::order).collect();
         prop_assume!(distinct.len() == one.len());
         prop_assert_eq!(assemble(vec![(group("g"), one)]), assemble(vec![(group("g"), other)]));

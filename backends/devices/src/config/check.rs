@@ -1,19 +1,19 @@
-//! Rules for single values.
+//! Checks of single values.
 
 use std::path::{Component, Path};
 
-/// Whether a path is absolute, goes nowhere up and has no NUL.
+/// Whether a path is absolute, without `..` and NUL.
 pub(super) fn is_absolute(path: &Path) -> bool {
     let up = path.components().any(|part| part == Component::ParentDir);
     path.is_absolute() && !up && !path.as_os_str().as_encoded_bytes().contains(&0)
 }
 
-/// Whether this is some of `r`, `w` and `m`.
+/// Whether this consists of `r`, `w` and `m`.
 pub(super) fn is_permissions(text: &str) -> bool {
     (1..=3).contains(&text.len()) && text.bytes().all(|byte| b"rwm".contains(&byte))
 }
 
-/// Whether this can name a variable.
+/// Whether this is a valid name of an environment variable.
 pub(super) fn is_variable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }

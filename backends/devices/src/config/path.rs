@@ -1,4 +1,5 @@
-//! `paths`: each entry a path, a table with a path and how it is given, or a list of those that are one device together.
+//! `paths`: each entry is a path, a table with a path and its options, or a list of those that form one
+//! device.
 
 use std::fmt;
 
@@ -10,7 +11,7 @@ use switchyard_core::{Error, Result};
 use super::check::{is_absolute, is_permissions};
 use super::{check_pattern, not_absolute};
 
-/// How often one match may be used at most.
+/// The largest `limit`: how many devices may use the same match.
 const LIMIT_MAX: u16 = 1000;
 
 /// An entry of `paths`.
@@ -18,22 +19,24 @@ const LIMIT_MAX: u16 = 1000;
 pub enum Entry {
     /// Each match is a device.
     Single(PathMatch),
-    /// The first matches of all of these are a device, the second ones another, and so on.
+    /// The first matches of all of these form a device, the second ones another, and so on.
     Together(Vec<PathMatch>),
 }
 
 /// Device nodes by their paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathMatch {
-    /// The path, with `*`, `?` and `[...]` for what differs. One without these is told as unhealthy while it is missing.
+    /// The path, with `*`, `?` and `[...]` as wildcards. A path without wildcards is listed as unhealthy
+    /// while it does not exist.
     pub path: String,
-    /// The path inside; one that ends with a slash is the directory that the node is in. Empty for the same path.
+    /// The path in the container; if it ends with a slash, the directory that contains the node. Empty for
+    /// the same path.
     pub container_path: String,
-    /// What a task may do with the node; empty for the group's.
+    /// The access of a task to the node; empty for the group's.
     pub permissions: String,
-    /// What is missing is left out, and makes no device unhealthy.
+    /// Whether a missing match is left out, instead of making the device unhealthy.
     pub optional: bool,
-    /// How many devices of an entry with several paths may have the same match.
+    /// How many devices of a list of paths may use the same match.
     pub limit: u16,
 }
 
@@ -59,7 +62,7 @@ fn once() -> u16 {
 // === impl Entry ===
 
 impl Entry {
-    /// What it consists of.
+    /// The paths that form one device.
     pub(crate) fn members(&self) -> &[PathMatch] {
         match self {
             Self::Single(one) => std::slice::from_ref(one),
@@ -120,7 +123,7 @@ impl From<&str> for Entry {
 // === impl PathMatch ===
 
 impl PathMatch {
-    /// Whether something differs in what it matches.
+    /// Whether the path has wildcards.
     pub(crate) fn is_pattern(&self) -> bool {
         self.path.contains(['*', '?', '['])
     }

@@ -1,17 +1,17 @@
-//! USB and PCI devices by the numbers of their makers.
+//! Selects USB and PCI devices by their ids.
 
 use serde::Deserialize;
 use switchyard_core::{Error, Result};
 
 use super::check::is_hex;
 
-/// USB devices by their numbers.
+/// USB devices by their ids.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UsbMatch {
-    /// The maker's number, four hexadecimal digits.
+    /// The vendor id, four hexadecimal digits.
     pub vendor: String,
-    /// The product's number, four hexadecimal digits; empty for any.
+    /// The product id, four hexadecimal digits; empty for any.
     #[serde(default)]
     pub product: String,
     /// The serial number; empty for any.
@@ -19,17 +19,17 @@ pub struct UsbMatch {
     pub serial: String,
 }
 
-/// PCI devices by their numbers.
+/// PCI devices by their ids.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PciMatch {
-    /// The maker's number, four hexadecimal digits; empty for any.
+    /// The vendor id, four hexadecimal digits; empty for any.
     #[serde(default)]
     pub vendor: String,
-    /// The device's number, four hexadecimal digits; empty for any.
+    /// The device id, four hexadecimal digits; empty for any.
     #[serde(default)]
     pub device: String,
-    /// The first two, four or six digits of the class, as `03` for displays; empty for any.
+    /// The first two, four or six digits of the class, such as `03` for displays; empty for any.
     #[serde(default)]
     pub class: String,
 }
@@ -37,7 +37,7 @@ pub struct PciMatch {
 // === impl UsbMatch ===
 
 impl UsbMatch {
-    /// Whether a device with these numbers is meant.
+    /// Whether a device with these ids matches.
     pub(crate) fn matches(&self, vendor: &str, product: &str, serial: Option<&str>) -> bool {
         let any_serial = self.serial.is_empty() || serial == Some(&self.serial);
         same(&self.vendor, vendor) && same(&self.product, product) && any_serial
@@ -55,7 +55,7 @@ impl UsbMatch {
 // === impl PciMatch ===
 
 impl PciMatch {
-    /// Whether a device with these numbers is meant; `class` has six digits.
+    /// Whether a device with these ids matches; `class` has six digits.
     pub(crate) fn matches(&self, vendor: &str, device: &str, class: &str) -> bool {
         let of_class =
             class.get(..self.class.len()).is_some_and(|start| start.eq_ignore_ascii_case(&self.class));

@@ -1,4 +1,4 @@
-//! What can be configured, and what is refused by the key that is wrong.
+//! Valid configurations, and the keys by which invalid ones are refused.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn valid() -> Group {
     group("v2", &["/dev/acme[0-9]*".to_owned()])
 }
 
-/// The group of a configuration that has these lines besides what each must have.
+/// The group of a configuration with these lines in addition to the mandatory ones.
 fn read(lines: &str) -> std::result::Result<Group, toml::de::Error> {
     toml::from_str(&format!("vendor = \"acme\"\ntype = \"tpu\"\n{lines}\n"))
 }

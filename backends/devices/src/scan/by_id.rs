@@ -1,4 +1,4 @@
-//! Links that udev makes to device nodes, named after what stays the same.
+//! The udev links to device nodes, which have stable names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,19 +7,19 @@ use std::path::Path;
 use super::nodes;
 use crate::roots::Number;
 
-/// Where udev makes them, below the root of devices.
+/// The directories of the links, below the device root.
 const DIRS: [&str; 3] = ["serial/by-id", "v4l/by-id", "disk/by-id"];
-/// How many links of a directory are read at most.
+/// The most links of a directory that are read.
 const LINKS_MAX: usize = 4096;
 
-/// The names of links, by the number of the device that they lead to.
+/// The names of links, by the device number of their targets.
 #[derive(Debug, Default)]
 pub(super) struct Links(BTreeMap<Number, String>);
 
 // === impl Links ===
 
 impl Links {
-    /// Reads the links. Of several to one device the first in lexical order counts.
+    /// Reads the links. Of several links to one device, the first in lexical order counts.
     pub(super) fn read(dev: &Path) -> Self {
         let mut links: BTreeMap<Number, String> = BTreeMap::new();
         for dir in DIRS {

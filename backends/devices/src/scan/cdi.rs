@@ -1,4 +1,4 @@
-//! Devices that vendors' files of the Container Device Interface describe.
+//! Devices in vendors' CDI spec files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +15,13 @@ use crate::config::Group;
 use crate::identity;
 use crate::roots::Number;
 
-/// The name that stands for all devices of a kind together.
+/// The name that stands for all devices of a kind.
 const ALL: &str = "all";
 
-/// What tells that a file is another than before: its path, its inode, its length, and when content and inode changed.
+/// Detects changes of a file: its path, inode, length, mtime and ctime.
 type Stamp = (PathBuf, u64, u64, (i64, i64), (i64, i64));
 
-/// What the files describe, read anew when one of them has changed.
+/// The parsed files, which are read again when one of them has changed.
 #[derive(Debug, Default)]
 pub(super) struct Specs {
     stamps: Option<Vec<Stamp>>,
@@ -29,14 +29,13 @@ pub(super) struct Specs {
 }
 
 impl Scan<'_> {
-    /// The devices of a group that files describe.
+    /// The devices of a group that are described in CDI spec files.
     pub(super) fn cdi(&mut self, group: &Group, specs: &mut Specs) -> Vec<Candidate> {
         if group.cdi.is_empty() {
             return Vec::new();
         }
         let listing = specs.listing(&self.search.cdi_spec_dirs);
-        self.notes
-            .extend(listing.bad.iter().map(|why| format!("a file of devices is not understood: {why}")));
+        self.notes.extend(listing.bad.iter().map(|why| format!("cannot parse a CDI spec file: {why}")));
         let mut found = Vec::new();
         for kind in &group.cdi {
             let of_kind = listing.devices.iter().filter(|device| device.kind == *kind);
@@ -45,7 +44,7 @@ impl Scan<'_> {
         found
     }
 
-    /// A device under the first of its names.
+    /// A device, named by its first name.
     fn described(&self, names: &[&Listed]) -> Candidate {
         let device = names[0];
         let mut found = Candidate {
@@ -73,8 +72,8 @@ impl Scan<'_> {
     }
 }
 
-/// The devices, each with all of its names: those that have the same nodes are one. Of its names that comes first which is no mere number,
-/// since numbers are given anew when the node starts. What stands for all of them is none.
+/// The devices, each with all its names: those with the same nodes are one device. A name that is not only a
+/// number comes first, since numbers are reassigned at boot. The name for all devices is left out.
 fn distinct(devices: Vec<&Listed>) -> Vec<Vec<&Listed>> {
     let several = devices.len() > 1;
     let mut by_nodes: BTreeMap<Vec<&PathBuf>, Vec<&Listed>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Paths by patterns, within bounds.
+//! Paths that match patterns, limited in number.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -6,19 +6,20 @@ use std::path::{Component, Path, PathBuf};
 use super::{DEVICES_MAX, Scan, Search};
 use crate::config::{Group, PathMatch};
 
-/// How many directories are watched for new files at most.
+/// The most directories that are watched for new files.
 const WATCHED_MAX: usize = 256;
 
 impl Scan<'_> {
-    /// The paths that match, in ascending order; one that is no pattern is itself, there or not.
+    /// The paths that match, in ascending order; a path without wildcards matches itself, whether it exists
+    /// or not.
     pub(super) fn matching(&mut self, wanted: &PathMatch) -> Vec<PathBuf> {
         let path = Path::new(&wanted.path);
         if !wanted.is_pattern() {
             let is_left_out = wanted.optional && !path.exists();
             return if is_left_out { Vec::new() } else { vec![path.to_owned()] };
         }
-        // The pattern was checked; a directory that cannot be read has nothing, and no pattern matches a name that is not UTF-8, for
-        // which the protocols have no word.
+        // The pattern was checked. Unreadable directories contain no matches, and no pattern matches a name
+        // that is not UTF-8, which the protocols could not represent.
         let Ok(found) = glob::glob(&wanted.path) else { return Vec::new() };
         let mut paths: Vec<PathBuf> = found.flatten().take(DEVICES_MAX + 1).collect();
         if paths.len() > DEVICES_MAX {
@@ -31,8 +32,8 @@ impl Scan<'_> {
     }
 }
 
-/// The directories in which a new file could be a device or describe one; for one that is missing the nearest above it. The flag says
-/// whether also files that are written anew count.
+/// The directories in which a new file could be a device or a CDI spec file; if one does not exist, its
+/// nearest existing parent. The flag selects whether rewritten files count as well.
 pub(crate) fn watched(search: &Search) -> BTreeSet<(PathBuf, bool)> {
     let mut dirs = BTreeSet::new();
     let patterns = search.groups.iter().flat_map(|group| &group.paths).flat_map(|entry| entry.members());
@@ -48,7 +49,8 @@ pub(crate) fn watched(search: &Search) -> BTreeSet<(PathBuf, bool)> {
     near.take(WATCHED_MAX).collect()
 }
 
-/// The directories that a pattern looks into: what is before the first part that differs, and what the parts before the last match.
+/// The directories that a pattern searches: the fixed part, and the matches of each further component but the
+/// last.
 fn dirs_of(pattern: &str) -> Vec<PathBuf> {
     let parts: Vec<Component<'_>> = Path::new(pattern).components().collect();
     let differs = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
@@ -56,7 +58,7 @@ fn dirs_of(pattern: &str) -> Vec<PathBuf> {
     let parent = parts.len().saturating_sub(1);
     let mut dirs: Vec<PathBuf> = vec![parts[..fixed.min(parent)].iter().collect()];
     for end in fixed + 1..=parent {
-        // What `**` matches is found by the look alone.
+        // Matches of `**` are found by scans alone.
         if parts[fixed..end].iter().any(|part| part.as_os_str() == "**") {
             break;
         }

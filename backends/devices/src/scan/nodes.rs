@@ -1,4 +1,4 @@
-//! Device nodes: what a path leads to.
+//! Device nodes: the device that a path refers to.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -8,17 +8,17 @@ use std::path::Path;
 
 use crate::roots::Number;
 
-/// How deep a directory of nodes is followed, and how many entries are looked at.
+/// How deep a directory of nodes is searched, and how many entries are read.
 const DEPTH_MAX: usize = 4;
 const ENTRIES_MAX: usize = 1024;
 
-/// The number of the device at a path; why it cannot be given to a task if there is none.
+/// The number of the device at a path, or why it cannot be given to a task.
 pub(super) fn number(path: &Path) -> Result<Number, String> {
     let found = device_number(&metadata(path)?);
-    found.ok_or_else(|| format!("{} is no device", path.display()))
+    found.ok_or_else(|| format!("{} is not a device", path.display()))
 }
 
-/// The same of a path that may also be a directory of devices, of which a task gets all.
+/// The numbers of the device at a path, or of all devices in a directory, which a task gets together.
 pub(super) fn numbers(path: &Path) -> Result<BTreeSet<Number>, String> {
     let found = metadata(path)?;
     if !found.is_dir() {
@@ -33,7 +33,7 @@ pub(super) fn numbers(path: &Path) -> Result<BTreeSet<Number>, String> {
                 return Err(format!("{} has more than {ENTRIES_MAX} entries", path.display()));
             }
             left -= 1;
-            // Links are not followed: what they lead to is no part of the directory.
+            // Links are not followed: their targets do not belong to the directory.
             let Ok(found) = entry.metadata() else { continue };
             if found.is_dir() && depth < DEPTH_MAX {
                 open.push((entry.path(), depth + 1));
@@ -48,11 +48,7 @@ fn metadata(path: &Path) -> Result<Metadata, String> {
     let name = path.display();
     fs::metadata(path).map_err(|fault| {
         let is_missing = fault.kind() == io::ErrorKind::NotFound;
-        if is_missing {
-            format!("{name} is not there")
-        } else {
-            format!("{name} cannot be looked at: {fault}")
-        }
+        if is_missing { format!("{name} does not exist") } else { format!("cannot stat {name}: {fault}") }
     })
 }
 
@@ -64,7 +60,7 @@ fn device_number(found: &Metadata) -> Option<Number> {
     }
     Some(Number {
         block: kind.is_block_device(),
-        // As the C library takes a number apart.
+        // The C library's encoding of device numbers.
         major: u32::try_from(((number >> 8) & 0xfff) | ((number >> 32) & 0xffff_f000)).ok()?,
         minor: u32::try_from((number & 0xff) | ((number >> 12) & 0xffff_ff00)).ok()?,
     })
@@ -78,9 +74,9 @@ mod tests {
     fn numbers_are_those_of_the_node() {
         let null = Number { block: false, major: 1, minor: 3 };
         assert_eq!(number(Path::new("/dev/null")), Ok(null));
-        assert_eq!(number(Path::new("/dev")), Err("/dev is no device".to_owned()));
-        assert_eq!(number(Path::new("/dev/none")), Err("/dev/none is not there".to_owned()));
+        assert_eq!(number(Path::new("/dev")), Err("/dev is not a device".to_owned()));
+        assert_eq!(number(Path::new("/dev/none")), Err("/dev/none does not exist".to_owned()));
         assert_eq!(numbers(Path::new("/dev/null")), Ok(BTreeSet::from([null])));
-        assert_eq!(numbers(Path::new("/etc/hostname")), Err("/etc/hostname is no device".to_owned()));
+        assert_eq!(numbers(Path::new("/etc/hostname")), Err("/etc/hostname is not a device".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! Devices by the paths of their nodes.
+//! Devices that are selected by the paths of their nodes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::identity;
 use crate::roots::Number;
 
 impl Scan<'_> {
-    /// The devices by the paths of a group.
+    /// The devices that the paths of a group select.
     pub(super) fn paths(&mut self, group: &Group) -> Vec<Candidate> {
         let mut found = Vec::new();
         for entry in &group.paths {
@@ -51,7 +51,7 @@ impl Scan<'_> {
             .collect()
     }
 
-    /// A device of these nodes. It is known by the first that no other device may have.
+    /// A device with these nodes. Its identity is that of the first node that no other device may have.
     fn of_nodes(&mut self, group: &Group, members: &[(&PathMatch, &Path)]) -> Candidate {
         let mut found = Candidate::default();
         let own = members.iter().position(|(wanted, _)| wanted.limit == 1).unwrap_or(0);
@@ -81,7 +81,7 @@ impl Scan<'_> {
         found
     }
 
-    /// Says what a device is known by that has this node.
+    /// Sets the identity of a device that has this node.
     fn identify(&mut self, found: &mut Candidate, wanted: &PathMatch, path: &Path, number: Option<Number>) {
         let roots = &self.search.roots;
         found.known_by = identity::path(path, &roots.dev);
@@ -93,7 +93,7 @@ impl Scan<'_> {
             found.numa_node = sysfs::numa_node(dir);
             found.traffic = sysfs::traffic(dir);
         }
-        // Who names a path means what is at this path.
+        // A path without wildcards means whatever is at this path.
         if !wanted.is_pattern() {
             return;
         }

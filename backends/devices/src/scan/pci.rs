@@ -1,4 +1,4 @@
-//! PCI devices by the numbers of their makers, each with all nodes that its driver makes.
+//! PCI devices that are selected by their ids, each with all nodes that its driver creates.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ impl Scan<'_> {
         Some(found)
     }
 
-    /// The node by which a program drives a device that was given to no driver of the kernel: that of its IOMMU group.
+    /// The node for a device that is bound to vfio-pci, by which programs access it: that of its IOMMU group.
     fn vfio(&self, dir: &Path) -> Option<PathBuf> {
         let is_vfio = sysfs::link(&dir.join("driver")).is_some_and(|driver| driver == "vfio-pci");
         let group = sysfs::link(&dir.join("iommu_group")).filter(|_| is_vfio)?;

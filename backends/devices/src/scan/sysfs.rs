@@ -1,4 +1,4 @@
-//! What the kernel says about a device, in files that a driver may leave out or fill with anything.
+//! The kernel's description of a device, in files that a driver may omit or fill with anything.
 
 use std::fs::{self, OpenOptions};
 use std::io::Read;
@@ -11,21 +11,21 @@ use switchyard_core::device::Traffic;
 use crate::identity::Usb;
 use crate::roots::{Number, Roots};
 
-/// The largest file that the kernel makes: a page.
+/// The largest file in sysfs: a page.
 const FILE_MAX: u64 = 4096;
-/// The bytes of a sector, as the kernel counts them for every device.
+/// The size of a sector in the kernel's statistics, in bytes; the same for all devices.
 const SECTOR: u64 = 512;
-/// How many directories above a device are looked at.
+/// How many parent directories of a device are searched.
 const ABOVE_MAX: usize = 32;
-/// How deep the nodes of a device are below it, and how many entries are looked at on the way.
+/// How deep below a device its nodes are searched, and how many entries are read.
 const BELOW_MAX: usize = 10;
 const ENTRIES_MAX: usize = 2048;
-/// How many nodes one device may have.
+/// The most nodes of one device.
 const NODES_MAX: usize = 64;
 
-/// The text of a small file, without white space around it; `None` if there is none, it is empty or too large.
+/// The trimmed text of a small file; `None` if the file does not exist, is empty or too large.
 pub(super) fn text(path: &Path) -> Option<String> {
-    // Without O_NONBLOCK a FIFO would hold us for ever.
+    // Without O_NONBLOCK, opening a FIFO would block.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).ok()?;
     if !file.metadata().ok()?.is_file() {
         return None;
@@ -37,24 +37,24 @@ pub(super) fn text(path: &Path) -> Option<String> {
     (fits && !text.is_empty()).then_some(text)
 }
 
-/// Where the kernel tells of a device.
+/// The sysfs directory of a device.
 pub(super) fn dir(roots: &Roots, number: Number) -> Option<PathBuf> {
     let Number { block, major, minor } = number;
     let kind = if block { "block" } else { "char" };
     fs::canonicalize(roots.sys.join("dev").join(kind).join(format!("{major}:{minor}"))).ok()
 }
 
-/// The directory of a device and those above it, of what it is a part of.
+/// The directory of a device, and those of its parent devices.
 fn above(dir: &Path) -> impl Iterator<Item = &Path> {
     dir.ancestors().take(ABOVE_MAX)
 }
 
-/// The USB device that a device is or is a part of, and its directory.
+/// The USB device that a device is, or belongs to, and its directory.
 pub(super) fn usb_above(dir: &Path) -> Option<(Usb, PathBuf)> {
     above(dir).find_map(|dir| Some((usb(dir)?, dir.to_owned())))
 }
 
-/// The USB device of a directory.
+/// The USB device with this directory.
 pub(super) fn usb(dir: &Path) -> Option<Usb> {
     let digits = |name: &str| {
         let text = text(&dir.join(name))?.to_ascii_lowercase();
@@ -68,7 +68,8 @@ pub(super) fn usb(dir: &Path) -> Option<Usb> {
     })
 }
 
-/// Which part of the USB device at `usb` a node is: its interface and its subsystem, and its number among those that have both in common.
+/// Identifies the part of the USB device at `usb` that a node belongs to: its interface and subsystem, and
+/// its number among the nodes that have both in common.
 pub(super) fn usb_part(dir: &Path, usb: &Path) -> Option<String> {
     let below = dir.strip_prefix(usb).ok()?;
     let interface = below.iter().next()?.to_str()?.rsplit_once(':')?.1.to_owned();
@@ -82,12 +83,13 @@ pub(super) fn usb_part(dir: &Path, usb: &Path) -> Option<String> {
     ))
 }
 
-/// The address on the PCI bus of a device, or of that which it is a part of: the last on the way to it.
+/// The PCI address of a device, or of the one that it belongs to: the last one in the path.
 pub(super) fn pci_bus_id(dir: &Path) -> Option<String> {
     dir.iter().rev().filter_map(|part| part.to_str()).find(|part| is_pci(part)).map(str::to_owned)
 }
 
-/// Whether a text has the form `0000:3b:00.0`. A domain has up to eight digits, as `10000` of NVMe behind a controller of Intel's.
+/// Whether a text has the form `0000:3b:00.0`. A domain has up to eight digits, such as `10000` for NVMe
+/// devices behind Intel's VMD.
 pub(super) fn is_pci(text: &str) -> bool {
     let fits = |(byte, form): (u8, u8)| if form == b'0' { byte.is_ascii_hexdigit() } else { byte == form };
     let Some((domain, rest)) = text.split_once(':') else { return false };
@@ -98,12 +100,12 @@ pub(super) fn is_pci(text: &str) -> bool {
         && rest.bytes().zip(*form).all(fits)
 }
 
-/// The memory node that a device is next to, or that which it is a part of. The kernel says -1 for none.
+/// The NUMA node of a device, or of the one that it belongs to. The kernel reports -1 for none.
 pub(super) fn numa_node(dir: &Path) -> Option<u32> {
     above(dir).find_map(|dir| text(&dir.join("numa_node")))?.parse().ok()
 }
 
-/// What a block device has carried; see the kernel's documentation of `stat` of block devices.
+/// The I/O counters of a block device; see the kernel's documentation of the `stat` file of block devices.
 pub(super) fn traffic(dir: &Path) -> Option<Traffic> {
     let text = text(&dir.join("stat"))?;
     let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -111,12 +113,12 @@ pub(super) fn traffic(dir: &Path) -> Option<Traffic> {
     Some(Traffic { read_bytes: fields.get(2).map(bytes)?, written_bytes: fields.get(6).map(bytes)? })
 }
 
-/// The last part of where a link leads.
+/// The last component of a link's target.
 pub(super) fn link(path: &Path) -> Option<String> {
     Some(fs::read_link(path).ok()?.file_name()?.to_str()?.to_owned())
 }
 
-/// The path of the node that belongs to a directory, if it has one.
+/// The path of the device node of a sysfs directory, if it has one.
 pub(super) fn node(dir: &Path, dev: &Path) -> Option<PathBuf> {
     let uevent = text(&dir.join("uevent"))?;
     let name = Path::new(uevent.lines().find_map(|line| line.strip_prefix("DEVNAME="))?);
@@ -124,7 +126,8 @@ pub(super) fn node(dir: &Path, dev: &Path) -> Option<PathBuf> {
     (is_below && !name.as_os_str().is_empty()).then(|| dev.join(name))
 }
 
-/// The paths of the nodes of a device: its own, and those of all its parts that are no USB or PCI devices of their own. In ascending order.
+/// The paths of the nodes of a device in ascending order: its own, and those of all its parts that are not
+/// USB or PCI devices themselves.
 pub(super) fn nodes_below(device: &Path, dev: &Path) -> Vec<PathBuf> {
     let mut nodes: Vec<PathBuf> = node(device, dev).into_iter().collect();
     let mut open = vec![(device.to_owned(), 0)];
@@ -138,7 +141,7 @@ pub(super) fn nodes_below(device: &Path, dev: &Path) -> Vec<PathBuf> {
             left -= 1;
             let path = entry.path();
             let name = entry.file_name();
-            // Links lead away: to what the device is connected with, not to its parts.
+            // Links lead to related devices, not to parts of the device.
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if !is_dir || name.to_str().is_none_or(is_pci) || path.join("idVendor").exists() {
                 continue;
@@ -154,10 +157,10 @@ pub(super) fn nodes_below(device: &Path, dev: &Path) -> Vec<PathBuf> {
     nodes
 }
 
-/// The entries of a directory of the kernel, in ascending order.
+/// The entries of a sysfs directory, in ascending order.
 pub(super) fn entries(dir: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(dir).into_iter().flatten().flatten();
-    // Entries are links to where the devices are.
+    // The entries are links to the devices' directories.
     let mut entries: Vec<PathBuf> =
         found.take(super::DEVICES_MAX).filter_map(|entry| fs::canonicalize(entry.path()).ok()).collect();
     entries.sort();

@@ -1,4 +1,4 @@
-//! Looks at a node that a test makes: `/dev` and `/sys` in a directory.
+//! Scans of a node that a test creates: `/dev` and `/sys` in a directory.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -45,7 +45,7 @@ impl DeviceTree {
         self.make(name, SFlag::S_IFCHR, number);
     }
 
-    /// Writes files below a directory of the kernel.
+    /// Writes files below a directory of sysfs.
     fn files(&self, dir: &str, files: &[(&str, &str)]) {
         let dir = self.0.path().join("sys/devices").join(dir);
         fs::create_dir_all(&dir).unwrap();
@@ -54,7 +54,7 @@ impl DeviceTree {
         }
     }
 
-    /// A node, and what the kernel says about it.
+    /// Creates a node and its description in sysfs.
     fn described(&self, dir: &str, name: &str, number: (u64, u64), subsystem: &str) {
         self.char(name, number);
         self.files(dir, &[("uevent", &format!("MAJOR={}\nDEVNAME={name}", number.0))]);
@@ -141,7 +141,7 @@ fn a_pattern_has_what_is_there_and_a_path_is_told_while_it_is_missing() {
     assert_eq!(ids(&found.groups[0].devices), expected);
     assert_eq!(ids(&found.groups[1].devices), [("other", true)], "a path is in one group");
     assert_eq!(found.groups[0].devices[0].aliases, [node.pattern("acme0")]);
-    assert!(why(&found.groups[0].devices[2]).ends_with("acme2 is no device"));
+    assert!(why(&found.groups[0].devices[2]).ends_with("acme2 is not a device"));
     assert_eq!(node.look(groups.clone()).inventory, found);
     fs::remove_file(node.dev("acme0")).unwrap();
     assert_eq!(node.look(groups).inventory.groups[0].devices.len(), 3);
@@ -174,7 +174,7 @@ fn a_usb_device_has_all_of_its_nodes_and_is_known_by_its_serial_number_wherever_
     assert_eq!((devices[0].numa_node, devices[0].pci_bus_id.as_deref()), (Some(1), Some("0000:00:14.0")));
     assert_eq!(ids(&node.devices(usb("1A86", "A5 01"))), [("1a86:7523:A5_01", true)]);
     assert_eq!(ids(&node.devices(usb("0403", ""))), []);
-    // Plugged in elsewhere it has another number and another name.
+    // Plugged in elsewhere, the device has another number and another node name.
     let moved = DeviceTree::new();
     moved.usb("1-4.1", Some("A5 01"), 7);
     assert_eq!(moved.devices(usb("1a86", ""))[0].id, devices[0].id);
@@ -188,7 +188,7 @@ fn a_node_of_a_usb_device_is_known_by_the_same_and_belongs_to_whoever_has_the_de
     let devices = node.devices(ttys.clone());
     assert_eq!(ids(&devices), [("1a86:7523:A501:1.0-tty", true)]);
     assert_eq!(devices[0].aliases, [node.pattern("ttyUSB4")]);
-    // A path without a pattern is what is meant, whatever is plugged in there.
+    // A path without wildcards means whatever is at this path.
     assert_eq!(ids(&node.devices(of_paths("tty", &[node.pattern("ttyUSB4")]))), [("ttyUSB4", true)]);
     let found = node.look(vec![usb("1a86", ""), ttys]).inventory;
     assert_eq!(ids(&found.groups[0].devices), [("1a86:7523:A501", true)]);
@@ -208,7 +208,7 @@ fn twins_are_told_apart_by_their_ports() {
         devices.iter().find(|device| node.nodes(device).contains(&nodes.to_owned())).unwrap().id.clone()
     };
     let again = DeviceTree::new();
-    // In the other order the kernel gives them each other's numbers.
+    // In the reverse order, the kernel swaps their numbers.
     again.usb("1-3", Some("0001"), 4);
     again.usb("1-2", Some("0001"), 5);
     let swapped = again.devices(usb("1a86", ""));
@@ -229,7 +229,7 @@ fn a_pci_device_is_known_by_its_address_and_has_the_nodes_of_its_driver() {
     assert_eq!((devices[0].numa_node, devices[1].numa_node), (Some(1), None));
     let class = PciMatch { class: "02".into(), ..wanted };
     assert_eq!(ids(&node.devices(Group { pci: vec![class], ..group })), []);
-    // By a path it has the same address, and the kernel's number is no part of its id.
+    // Selected by a path, the device has the same address, and the kernel's number is not part of its id.
     let devices = node.devices(of_paths("gpu", &[node.pattern("dri/renderD*")]));
     assert_eq!(ids(&devices), [("0000:3b:00.0-renderD", true), ("0000:5e:00.0-renderD", true)]);
 }
@@ -245,7 +245,7 @@ fn a_pci_device_without_nodes_says_so_and_one_for_programs_has_that_of_its_iommu
     let dir = node.0.path().join("sys/devices/pci0000:3a/0000:3b:00.0");
     symlink("../../../bus/pci/drivers/vfio-pci", dir.join("driver")).unwrap();
     symlink("../../../kernel/iommu_groups/42", dir.join("iommu_group")).unwrap();
-    assert!(why(&node.devices(group.clone())[0]).ends_with("vfio/42 is not there"));
+    assert!(why(&node.devices(group.clone())[0]).ends_with("vfio/42 does not exist"));
     node.char("vfio/42", (243, 0));
     assert_eq!(node.nodes(&node.devices(group)[0]), ["vfio/42"]);
 }
@@ -290,7 +290,7 @@ fn devices_of_vendors_files_are_offered_by_name_and_a_bad_file_hides_none() {
         (&["acme.com/gpu=GPU-7".to_owned()][..], &[][..])
     );
     assert_eq!(devices[0].aliases, ["acme.com/gpu=0"]);
-    assert!(why(&devices[1]).ends_with("gpu1 is not there"));
+    assert!(why(&devices[1]).ends_with("gpu1 does not exist"));
     let notes: Vec<&String> = found.notes.iter().collect();
     assert!(notes[0].contains("bad.json: ") && notes[1].contains("huge.json: "), "{notes:?}");
 }
@@ -363,7 +363,7 @@ fn whatever_byte_is_in_a_name_the_id_is_valid() {
     fs::write(node.dev("").join("z".repeat(255)), "").unwrap();
     let found = node.look(vec![of_paths("odd", &[node.pattern("[xz]*")])]);
     let devices = &found.inventory.groups[0].devices;
-    // The bytes above 127 are no UTF-8 alone: no protocol has a word for such a name.
+    // The bytes above 127 are not valid UTF-8 by themselves: no protocol can represent such a name.
     assert_eq!(devices.len(), 126 + 1);
     assert!(devices.iter().all(|device| crate::identity::is_id(&device.id)), "{devices:?}");
     let distinct: BTreeSet<&str> = devices.iter().map(|device| device.id.as_str()).collect();
@@ -379,7 +379,7 @@ fn files_of_the_kernel_that_are_huge_or_odd_do_no_harm() {
     let devices = node.devices(usb("1a86", ""));
     assert_eq!(ids(&devices), [("1a86:7523:__2J__.._.._etc", true), ("1a86:7523:usb-1-2", true)]);
     assert!(devices.iter().all(|device| device.numa_node.is_none()));
-    // A link that leads to itself, and a directory in the place of a file.
+    // A link to itself, and a directory in the place of a file.
     let sys = node.0.path().join("sys");
     symlink("1-9", sys.join("bus/usb/devices/1-9")).unwrap();
     fs::create_dir_all(sys.join("bus/usb/devices/1-8/idVendor")).unwrap();

@@ -1,4 +1,4 @@
-//! USB devices by the numbers of their makers, each with its own node and those of its interfaces.
+//! USB devices that are selected by their ids, each with its own node and those of its interfaces.
 
 use std::path::{Path, PathBuf};
 
@@ -38,8 +38,8 @@ impl Scan<'_> {
         Some(found)
     }
 
-    /// Adds the nodes of the device at `dir`. Those that the kernel tells of and that are not there (yet) are left out, but for `own`,
-    /// without which it cannot be used.
+    /// Adds the nodes of the device at `dir`. Nodes that sysfs lists and that do not exist (yet) are left
+    /// out, except for `own`, without which the device cannot be used.
     pub(super) fn add_nodes(&self, group: &Group, found: &mut Candidate, own: Option<PathBuf>, dir: &Path) {
         let parts = sysfs::nodes_below(dir, &self.search.roots.dev);
         let parts = parts.into_iter().filter(|path| own.as_ref() != Some(path));
@@ -55,7 +55,9 @@ impl Scan<'_> {
             }
         }
         if found.nodes.is_empty() {
-            found.fault.get_or_insert_with(|| "its driver makes no device node, or it has none".to_owned());
+            found
+                .fault
+                .get_or_insert_with(|| "it has no driver, or its driver creates no device node".to_owned());
         }
         found.pci_bus_id = sysfs::pci_bus_id(dir);
         found.numa_node = sysfs::numa_node(dir);

@@ -1,4 +1,5 @@
-//! Cores and amounts of processors and memory: claimed before a task is made, and given back when it is over.
+//! CPUs and memory: exclusive CPUs and amounts are claimed before a task is created, and released when it has
+//! ended.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::node::{ENDLESS, FakeNode, limits, refused, until};
 
 const MIB: u64 = 1 << 20;
 
-/// A node of four processors and 100 MiB, on which no more than that is given out.
+/// A node with four CPUs and 100 MiB that does not overcommit.
 async fn node() -> FakeNode {
     let fake = FakeNode::new().await.fake;
     let node = FakeNode::within(fake, enforced());
@@ -45,7 +46,7 @@ async fn make(node: &FakeNode, spec: TaskSpec) -> Result<Arc<Task>> {
     scope.create_task(&sandbox.id.to_string(), spec).await
 }
 
-/// What all have reserved, in MiB.
+/// The total memory reservation, in MiB.
 fn memory(node: &FakeNode) -> u64 {
     let report = node.gateway.ledger_report();
     report.compute.reserved().values().map(|reserved| reserved.memory_bytes / MIB).sum()
@@ -124,11 +125,11 @@ async fn a_change_of_limits_changes_what_is_kept_and_one_that_fails_does_not() {
     node.scope.update_task(&id, update("1", 90)).await.unwrap();
     assert_eq!(memory(&node), 90);
     refused(make(&node, spec(Owner::Nomad, Some("1"), 1)).await);
-    // What a kubelet gives to a running container is told, and not refused.
+    // If a kubelet updates a running container, a conflict is reported, and not refused.
     make(&node, spec(Owner::Nomad, Some("2"), 1)).await.unwrap();
     node.scope.update_task(&id, update("1-2", 90)).await.unwrap();
     assert_eq!(node.gateway.ledger_report().compute.conflicts().len(), 1);
-    // A change that says nothing of it leaves all.
+    // An update without these fields changes nothing.
     node.scope.update_task(&id, TaskUpdate::default()).await.unwrap();
     assert_eq!(memory(&node), 91);
 }
@@ -155,7 +156,7 @@ async fn a_restart_of_the_daemon_knows_who_has_what() {
     assert_eq!(own, expected);
 }
 
-/// Two owners ask for this at the same time, again and again: one of them has it, and never both.
+/// Two owners request this concurrently, repeatedly: one of them gets it, and never both.
 async fn race(cores: Option<&str>, mebibytes: u64) {
     let node = node().await;
     for _ in 0..200 {

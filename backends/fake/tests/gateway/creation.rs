@@ -1,4 +1,4 @@
-//! Creation is idempotent, goes on without its caller, and leaves nothing when it fails.
+//! Creation is idempotent, continues without its caller, and leaves nothing behind when it fails.
 
 use futures::poll;
 use std::pin::pin;
@@ -17,7 +17,7 @@ async fn sandbox_creations_of_one_name_join_the_one_in_flight() {
     let mut first = pin!(node.scope.create_sandbox(sandbox_spec("pod")));
     assert!(poll!(&mut first).is_pending());
     hold.arrived(1).await;
-    // The retry is the same request although its clock has moved on.
+    // The retry is the same request although its timestamp differs.
     let mut second = pin!(node.scope.create_sandbox(sandbox_spec("pod")));
     assert!(poll!(&mut second).is_pending());
     hold.release();
@@ -80,7 +80,7 @@ async fn a_name_that_is_held_with_another_record_is_refused() {
     let hold = node.fake.hold(Method::CreateSandbox);
     let mut first = pin!(node.scope.create_sandbox(sandbox_spec("pod")));
     assert!(poll!(&mut first).is_pending());
-    // While it is in flight, and when it is done.
+    // While the creation is in flight, and afterwards.
     assert_eq!(refused(node.scope.create_sandbox(other.clone()).await), ErrorKind::AlreadyExists);
     hold.release();
     let sandbox = first.await.unwrap().id.to_string();
@@ -134,7 +134,7 @@ async fn a_task_made_while_its_sandbox_is_stopped_is_undone() {
     let mut stop = pin!(node.scope.stop_sandbox(&sandbox));
     assert!(poll!(&mut stop).is_pending());
     until(|| node.scope.sandbox(&sandbox).unwrap().state.as_str() == "stopping").await;
-    // The stop waits for the task: its network must not go from under it.
+    // The stop waits for the creation of the task, which needs the network.
     assert_eq!(node.fake.count(Method::StopSandbox), 0);
     hold.release();
     let (created, stopped) = tokio::join!(create, stop);

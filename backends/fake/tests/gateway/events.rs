@@ -1,4 +1,4 @@
-//! Events come in the order of the changes, and who is too slow is told.
+//! Events are sent in the order of the changes, and a subscriber that is too slow gets an error.
 
 use switchyard_core::event::{CAPACITY, EventKind, Lagged};
 use switchyard_core::id::Owner;
@@ -52,7 +52,7 @@ async fn a_task_that_never_ran_ends_without_having_started() {
 async fn who_is_too_slow_is_told_how_much_was_missed() {
     let node = FakeNode::new().await;
     let mut slow = node.scope.subscribe();
-    // Three events each: ready, stopped, removed.
+    // Each sandbox has three events: ready, stopped, removed.
     let lives = CAPACITY.div_ceil(3) + 1;
     for _ in 0..lives {
         let id = node.scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id.to_string();

@@ -1,4 +1,4 @@
-//! Further processes through the gateway.
+//! Execs through the gateway.
 
 use std::pin::pin;
 use std::time::Duration;

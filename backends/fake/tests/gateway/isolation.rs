@@ -1,4 +1,5 @@
-//! No owner sees or touches what another one made; ids are found by prefix; nothing is served before recovery.
+//! No owner sees or changes the objects of another; ids are found by prefix; nothing is served before
+//! recovery.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,14 +35,14 @@ async fn an_owner_neither_sees_nor_touches_what_another_made() {
     assert_eq!(refused(nomad.exec(&id, &specs::exec(&["true"])).await), ErrorKind::NotFound);
     let squatter = specs::task(Owner::Nomad, "squatter", BUSYBOX, ENDLESS);
     assert_eq!(refused(nomad.create_task(&sandbox, squatter).await), ErrorKind::NotFound);
-    // What it cannot see is stopped and removed, as far as it is concerned.
+    // Stopping and removing an invisible task succeeds, without an effect.
     nomad.stop_task(&id, Duration::ZERO).await.unwrap();
     nomad.remove_task(&id).await.unwrap();
     nomad.stop_sandbox(&sandbox).await.unwrap();
     nomad.remove_sandbox(&sandbox).await.unwrap();
     assert!(node.fake.runs(task.id) && node.fake.signals(task.id).is_empty());
     node.scope.stop_task(&id, Duration::ZERO).await.unwrap();
-    // The same name is free for each owner; its own event is the first that it gets.
+    // Names are per owner; the first event of an owner is its own.
     let own = nomad.create_sandbox(specs::sandbox(Owner::Nomad, "pod")).await.unwrap();
     assert_eq!(events.next().await.unwrap().map(|event| event.owner), Some(Owner::Nomad));
     assert_ne!(own.id, task.sandbox);
@@ -64,7 +65,7 @@ async fn what_is_in_an_image_is_told_to_whom_it_is_open_to() {
     assert!(node.scope.image_config(&id).await.unwrap().contains("linux"));
     let nomad = node.gateway.scope(Owner::Nomad);
     assert_eq!(refused(nomad.image_config(&id).await), ErrorKind::NotFound);
-    // Nor once its holder has let go of it while the other uses it.
+    // Also not after its holder has released it, while the other uses it.
     node.fake.images().remove(private, Owner::Kubernetes, true).await.unwrap();
     for scope in [&nomad, &node.scope] {
         assert_eq!(refused(scope.image_config(&id).await), ErrorKind::NotFound);
@@ -86,7 +87,7 @@ async fn a_spec_of_another_owner_is_a_fault_of_the_frontend() {
 async fn an_id_is_found_by_any_prefix_that_only_it_has() {
     let node = FakeNode::new().await;
     let mut by_digit: BTreeMap<char, Vec<String>> = BTreeMap::new();
-    // Of 17 ids two begin with the same digit.
+    // Of 17 ids, two begin with the same digit.
     for n in 0..17 {
         let id = node.scope.create_sandbox(sandbox_spec(&n.to_string())).await.unwrap().id.to_string();
         by_digit.entry(id.chars().next().unwrap()).or_default().push(id);
@@ -124,7 +125,7 @@ async fn before_recovery_nothing_is_served() {
     assert_eq!(refused(scope.sandbox(&id)), away);
     assert_eq!(refused(scope.start_task(&id).await), away);
     assert_eq!(refused(scope.wait_task(&id).await), away);
-    // Not even "it is gone": who would believe that would lose it.
+    // Not even success is returned: a caller that believed it would forget the object.
     assert_eq!(refused(scope.stop_task(&id, Duration::ZERO).await), away);
     assert_eq!(refused(scope.remove_task(&id).await), away);
     assert_eq!(refused(scope.stop_sandbox(&id).await), away);

@@ -1,5 +1,5 @@
-//! Devices that two owners want at once, by a gateway that is killed again and again: no slot is ever two owners', and what was answered
-//! is true afterwards.
+//! Two owners request the same devices concurrently, while the gateway is killed repeatedly: no slot ever has
+//! two owners, and every answer holds afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::node::{FakeNode, sandbox_spec, task_spec};
 
 const PAIRS: usize = 10_000;
 
-/// Pairs of one life of the gateway, and slots.
+/// The number of contested slots in one life of the gateway, and the number of slots.
 const LIFE: usize = 100;
 
 const SHARES: u16 = 4;
@@ -33,13 +33,13 @@ fn devices() -> Inventory {
     Inventory::of([DeviceGroup { shares: SHARES, devices, ..DeviceGroup::new("acme", "tpu", "v2") }])
 }
 
-/// What outlives the daemon.
+/// The state that survives the daemon.
 struct DurableState {
     fake: Fake,
     leases: Arc<MemoryStore>,
 }
 
-/// One life of the daemon: whatever it is at ends at once with its runtime.
+/// One life of the daemon: all its work ends with its runtime.
 struct Life {
     runtime: Runtime,
     gateway: Gateway,
@@ -62,11 +62,11 @@ impl DurableState {
     }
 }
 
-/// Who asked for what and got it, by slot.
+/// The owners that were answered, by slot.
 type Answered = BTreeMap<String, (Owner, LeaseToken)>;
 
 impl Life {
-    /// An orchestrator that wants a slot, as soon as it is told to.
+    /// An orchestrator that requests a slot when it is told to.
     fn asker(&self, owner: Owner, slot: &str, go: &watch::Receiver<bool>) -> JoinHandle<Result<Leased>> {
         let scope = self.gateway.scope(owner);
         let slots = vec![slot.to_owned()];
@@ -77,7 +77,7 @@ impl Life {
         })
     }
 
-    /// Both want this slot; one of them has it.
+    /// Both request this slot; one of them gets it.
     fn race(&self, slot: &str, round: usize) -> (Owner, LeaseToken) {
         let (go, begun) = watch::channel(false);
         let owners = [Owner::Kubernetes, Owner::Nomad];
@@ -104,7 +104,7 @@ impl Life {
         winners[0]
     }
 
-    /// Makes a task with a lease, in a sandbox of its own.
+    /// Creates a task with a lease, in a sandbox of its own.
     async fn make(&self, owner: Owner, token: LeaseToken) {
         let scope = self.gateway.scope(owner);
         let name = token.to_string();
@@ -118,7 +118,7 @@ impl Life {
         scope.start_task(&task.id.to_string()).await.unwrap();
     }
 
-    /// The owner of each slot, which is one, and the leases by slot.
+    /// Checks that each slot has one owner; returns the leases by slot.
     fn holders(&self) -> BTreeMap<String, (Owner, BTreeSet<LeaseToken>)> {
         let report = self.gateway.ledger_report();
         let mut holders: BTreeMap<String, (Owner, BTreeSet<LeaseToken>)> = BTreeMap::new();
@@ -140,7 +140,7 @@ impl Life {
         }
     }
 
-    /// Ends everything that anybody has.
+    /// Ends all leases and removes all objects.
     fn clear(&self) {
         self.runtime.block_on(async {
             for scope in Owner::ALL.map(|owner| self.gateway.scope(owner)) {
@@ -157,7 +157,7 @@ impl Life {
         });
     }
 
-    /// As `kill -9` ends a process, whatever it is at.
+    /// Ends everything at once, like `kill -9`.
     fn kill(self) {
         self.runtime.shutdown_timeout(Duration::from_secs(10));
     }
@@ -185,7 +185,7 @@ fn one_of_two_owners_has_the_last_slot_whenever_the_daemon_is_killed() {
             let (owner, token) = daemon.race(slot, round);
             *won.entry(owner).or_default() += 1;
             answered.insert(slot.clone(), (owner, token));
-            // Half of them are made use of.
+            // Half of the leases are used.
             if round % 2 == 1 {
                 daemon.runtime.block_on(daemon.make(owner, token));
             }
@@ -194,7 +194,7 @@ fn one_of_two_owners_has_the_last_slot_whenever_the_daemon_is_killed() {
         daemon.kill();
         let daemon = world.life();
         daemon.has(&answered);
-        // Whoever lost is refused still.
+        // The loser is still refused.
         for (slot, (owner, _)) in answered.iter().step_by(7) {
             let other = if *owner == Owner::Nomad { Owner::Kubernetes } else { Owner::Nomad };
             let asked =
@@ -202,7 +202,7 @@ fn one_of_two_owners_has_the_last_slot_whenever_the_daemon_is_killed() {
             assert_eq!(asked.unwrap_err().kind(), ErrorKind::FailedPrecondition);
         }
         daemon.clear();
-        // What has stopped may be started again for a while, but by this daemon alone.
+        // A stopped task may be started again for a while, but only by this daemon.
         daemon.kill();
     }
     assert_eq!(won.values().sum::<usize>(), PAIRS);
@@ -227,7 +227,7 @@ fn a_kill_among_many_that_ask_leaves_no_slot_to_two_and_loses_nothing_that_was_a
             .map(|(slot, owner)| (slot, owner, daemon.asker(owner, slot, &begun)))
             .collect();
         go.send_replace(true);
-        // Somewhere among their questions.
+        // At some moment during the requests.
         while asked.iter().filter(|(.., answer)| answer.is_finished()).count() < life {
             std::thread::yield_now();
         }

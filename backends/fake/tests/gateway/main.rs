@@ -1,4 +1,5 @@
-//! The gateway over the fake backend: what a frontend can rely on, and what the gateway never does to a backend.
+//! The gateway over the fake backend: what a frontend can rely on, and what the gateway never does to a
+//! backend.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

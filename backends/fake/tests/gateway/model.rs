@@ -1,4 +1,4 @@
-//! Random sequences of operations against a model that is two maps.
+//! Random sequences of operations, compared with a model that consists of two maps.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::node::{ENDLESS, FakeNode};
 
 const OWNERS: [Owner; 2] = [Owner::Kubernetes, Owner::Nomad];
 
-/// An owner and one of few names: what collides is what is interesting.
+/// An owner and one of few names, so that names collide.
 type Key = (usize, u8);
 
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ struct ModelTask {
     home: Key,
     record: u8,
     state: &'static str,
-    /// The backend has never heard of a start.
+    /// Whether the start was refused by the gateway and never reached the backend.
     untouched: bool,
 }
 
@@ -78,13 +78,13 @@ impl Model {
         self.tasks.get(&key).map_or_else(TaskId::random, |task| task.id).to_string()
     }
 
-    /// What the creation of a sandbox must come to.
+    /// The expected result of creating a sandbox.
     fn create_sandbox(&self, key: Key, record: u8) -> Option<ErrorKind> {
         let held = self.sandboxes.get(&key)?;
         (!held.ready || held.record != record).then_some(ErrorKind::AlreadyExists)
     }
 
-    /// What the creation of a task must come to.
+    /// The expected result of creating a task.
     fn create_task(&self, key: Key, home: Key, record: u8) -> Option<ErrorKind> {
         let Some(sandbox) = self.sandboxes.get(&home) else {
             return Some(ErrorKind::NotFound);
@@ -120,7 +120,7 @@ impl Model {
     }
 }
 
-// === the real thing beside it ===
+// === the system under test ===
 
 async fn take(node: &FakeNode, model: &mut Model, step: Step) {
     let scope = |key: Key| node.gateway.scope(OWNERS[key.0]);
@@ -207,7 +207,7 @@ let mut model = Model::default();
             for step in steps {
                 if matches!(step, Step::Kill) {
                     node = node.killed().await;
-                    // What the gateway alone refused is forgotten with it.
+                    // A failure that only the gateway knew of is lost with it.
                     for task in model.tasks.values_mut().filter(|task| task.untouched) {
                         task.state = "created";
                     }

@@ -14,24 +14,24 @@ use switchyard_core::state::{Exit, TaskState};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_fake::{BUSYBOX, Fake};
 
-/// A main process that runs until it is told to end.
+/// A main process that runs until it is killed.
 pub(crate) const ENDLESS: &[&str] = &["serve"];
 
 pub(crate) struct FakeNode {
     pub(crate) fake: Fake,
     pub(crate) gateway: Gateway,
-    /// The view of Kubernetes, which most tests use.
+    /// The scope of Kubernetes, which most tests use.
     pub(crate) scope: Scope,
 }
 
 impl FakeNode {
-    /// A node that has recovered (nothing) and pulled busybox.
+    /// A node that has recovered from an empty state, and has pulled busybox.
     pub(crate) async fn new() -> Self {
         let fake = Fake::with_local_busybox().await;
         Self::over(fake).await
     }
 
-    /// A node whose backend takes its time.
+    /// A node whose backend needs time for each call.
     pub(crate) async fn slow() -> Self {
         let node = Self::new().await;
         Self::over(node.fake.clone().with_latency(Duration::from_millis(2))).await
@@ -48,14 +48,15 @@ impl FakeNode {
         Self::within(fake, limits())
     }
 
-    /// A gateway over this backend with these limits, which has not recovered yet.
+    /// A gateway over this backend with these limits, before recovery.
     pub(crate) fn within(fake: Fake, limits: Limits) -> Self {
         let gateway = Gateway::new(Arc::new(fake.clone()), limits);
         let scope = gateway.scope(Owner::Kubernetes);
         Self { fake, gateway, scope }
     }
 
-    /// Kills the daemon at this very moment, and starts another, which has finished what removals it has found.
+    /// Kills the daemon at this moment and starts another one, which has completed the removals that it has
+    /// found.
     pub(crate) async fn killed(self) -> Self {
         let fake = self.fake.reopen();
         drop(self);
@@ -79,7 +80,7 @@ impl FakeNode {
         self.scope.create_task(&sandbox.id.to_string(), task_spec("task", command)).await.unwrap()
     }
 
-    /// A task that was started, in a sandbox of its own.
+    /// A started task in a sandbox of its own.
     pub(crate) async fn running(&self, command: &[&str]) -> Arc<Task> {
         let task = self.task(command).await;
         self.scope.start_task(&task.id.to_string()).await.unwrap();
@@ -101,13 +102,13 @@ impl FakeNode {
         }
     }
 
-    /// That the gateway has kept its half of the contract.
+    /// Checks that the gateway has fulfilled its part of the contract.
     #[track_caller]
     pub(crate) fn is_sound(&self) {
         assert_eq!(self.fake.breaches(), Vec::<String>::new());
     }
 
-    /// That backend and table hold the same objects, the tasks in the same states.
+    /// Checks that backend and table have the same objects, with the tasks in the same states.
     pub(crate) async fn agrees(&self) {
         self.is_sound();
         let recovered = self.fake.recover().await.unwrap();
@@ -129,7 +130,7 @@ impl FakeNode {
     }
 }
 
-/// Limits that a test need not wait for.
+/// Limits that a test does not have to wait for.
 pub(crate) fn limits() -> Limits {
     Limits {
         kill: Duration::from_secs(10),
@@ -148,7 +149,7 @@ pub(crate) fn task_spec(name: &str, command: &[&str]) -> TaskSpec {
     specs::task(Owner::Kubernetes, name, BUSYBOX, command)
 }
 
-/// The kind of the error that this must be.
+/// The kind of the error; panics on success.
 #[track_caller]
 pub(crate) fn refused<T>(result: Result<T>) -> ErrorKind {
     match result {
@@ -157,7 +158,7 @@ pub(crate) fn refused<T>(result: Result<T>) -> ErrorKind {
     }
 }
 
-/// Lets everything else run until `ready`; no clock is involved.
+/// Lets all other tasks run until `ready`; independent of the clock.
 #[track_caller]
 pub(crate) fn until(ready: impl Fn() -> bool) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();

@@ -1,4 +1,5 @@
-//! A port of the host is given to one at a time, from before a sandbox is made until its network is gone.
+//! A host port is assigned to one pod at a time, from before its sandbox is created until its network is
+//! released.
 
 use switchyard_core::backend::Backend;
 use switchyard_core::event::EventKind;
@@ -41,7 +42,7 @@ async fn a_port_that_another_owner_has_is_refused_with_its_name_before_anything_
     let told = events.next().await.unwrap().unwrap();
     assert_eq!(told.owner, Owner::Kubernetes);
     assert!(matches!(told.kind, EventKind::Refused(refusal) if refusal.to_string() == text));
-    // Nothing is held of what was refused.
+    // A refused request claims nothing.
     nomad(&node).create_sandbox(spec(Owner::Nomad, "other", &[81])).await.unwrap();
 }
 
@@ -110,13 +111,13 @@ async fn what_could_not_be_undone_of_a_start_takes_nothing_from_the_next_one() {
     left.arrived(1).await;
     node.scope.start_sandbox(id, pod()).await.unwrap();
     left.release();
-    // Whoever waited for the undoing has been told by now.
+    // A caller that waits for the rollback would have been answered by now.
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
     assert_eq!(refused(nomad(&node).create_sandbox(web()).await), ErrorKind::FailedPrecondition);
 
-    // Without a second start the ports are free once it is undone.
+    // Without a second start, the ports are free when the rollback is complete.
     node.scope.stop_sandbox(&id.to_string()).await.unwrap();
     let left = node.fake.hold(Method::NetworkReleased);
     node.fake.fail_next(Method::StartSandbox, Error::internal("no"));

@@ -1,4 +1,4 @@
-//! The daemon is killed, or stopped, and another one goes on.
+//! The daemon is killed or stopped, and another one continues.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -139,7 +139,7 @@ async fn a_task_that_the_backend_has_lost_has_ended_with_an_unknown_code() {
     assert_eq!((exit.code, exit.cause), (LOST_CODE, ExitCause::Lost));
 }
 
-/// What is left when the gateway is killed amid the removal of a sandbox, at this call of the backend.
+/// The state after the gateway was killed during the removal of a sandbox, at this call of the backend.
 async fn cut_off(node: FakeNode, sandbox: SandboxId, method: Method) -> Fake {
     let hold = node.fake.hold(method);
     let scope = node.scope.clone();
@@ -159,7 +159,7 @@ async fn a_removal_that_was_begun_is_finished_whoever_asks_again_or_nobody() {
         let node = FakeNode::new().await;
         let sandbox = node.running(&["ignore-term"]).await.sandbox;
         let fake = cut_off(node, sandbox, method).await;
-        // It fails first, as with a containerd that is away.
+        // The call fails first, as if containerd were unavailable.
         fake.fail_next(method, Error::unavailable("away"));
         let node = FakeNode::over(fake).await;
         until(|| node.fake.remaining_objects().is_empty()).await;
@@ -218,7 +218,7 @@ async fn what_waits_for_an_end_as_the_gateway_shuts_down_is_told_of_it() {
     hold.arrived(2).await;
     let mut shut_down = pin!(node.gateway.shut_down(LONG));
     assert!(poll!(&mut shut_down).is_pending());
-    // Whoever ends with the gateway has ended.
+    // Tasks that end with the gateway have ended.
     tokio::time::sleep(Duration::from_millis(1)).await;
     hold.release();
     let (stop, remove, shut_down) = tokio::join!(stop, remove, shut_down);

@@ -1,4 +1,4 @@
-//! What a second reader found: owners, updates, and retries at awkward moments.
+//! Findings of a code review: owners, updates, and retries at critical moments.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Stopping and removing: of tasks with patience and without, of sandboxes, with failures on the way.
+//! Stopping and removing tasks, with and without a grace period, and sandboxes, with failures.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -54,7 +54,7 @@ async fn a_stop_signal_that_is_held_back_uses_up_the_patience() {
     let begun = Instant::now();
     let hold = node.fake.hold(Method::SignalTask);
     let (stopped, ()) = tokio::join!(node.scope.stop_task(&id, SHORT), async {
-        // The signal to stop, and then the one to kill.
+        // The stop signal, and then SIGKILL.
         hold.arrived(2).await;
         assert!(begun.elapsed() >= SHORT && begun.elapsed() < SHORT * 2, "{:?}", begun.elapsed());
         hold.release();

@@ -1,4 +1,4 @@
-//! Random operations, faults and kills, all at the same time: whatever comes of each, the whole stays sound.
+//! Random concurrent operations, faults and kills: whatever each results in, the state stays consistent.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use switchyard_fake::Method;
 
 use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec, until};
 
-/// Far more than any round takes on a clock that only jumps.
+/// Far more than any round takes with the paused clock.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,7 @@ fn fault() -> impl Strategy<Value = Method> {
     ]
 }
 
-/// Does one thing, for a caller who may go away half way.
+/// Performs one operation for a caller that may drop it half way.
 async fn asked_for(node: &FakeNode, deed: (Deed, u8, u64)) {
     let work = perform(node, deed);
     let pause = deed.2;
@@ -65,7 +65,7 @@ async fn asked_for(node: &FakeNode, deed: (Deed, u8, u64)) {
     }
 }
 
-/// Does one thing; it may fail, but it must come to an end.
+/// Performs one operation; it may fail, but it must return.
 async fn perform(node: &FakeNode, (deed, name, pause): (Deed, u8, u64)) {
     let scope = &node.scope;
     let pod = format!("pod {name}");
@@ -78,7 +78,7 @@ async fn perform(node: &FakeNode, (deed, name, pause): (Deed, u8, u64)) {
     let task_id = task.map_or_else(String::new, |id| id.to_string());
     let pod_id = pod_id.unwrap_or_default();
     let patience = Duration::from_millis(pause * 1000);
-    // What each comes to depends on the others; the round is judged as a whole.
+    // The result of each depends on the others, so the round is checked as a whole.
     match deed {
         Deed::CreateSandbox => drop(scope.create_sandbox(sandbox_spec(&pod)).await),
         Deed::StopSandbox => drop(scope.stop_sandbox(&pod_id).await),
@@ -90,7 +90,7 @@ async fn perform(node: &FakeNode, (deed, name, pause): (Deed, u8, u64)) {
         Deed::StartTask => drop(scope.start_task(&task_id).await),
         Deed::StopTask => drop(scope.stop_task(&task_id, patience).await),
         Deed::RemoveTask => drop(scope.remove_task(&task_id).await),
-        // A task may go on for ever: this waiter leaves.
+        // A task may run forever: this waiter gives up.
         Deed::Wait => drop(tokio::time::timeout(patience, scope.wait_task(&task_id)).await),
         Deed::Exit => drop(task.map(|id| node.fake.exit(id, 1))),
     }
@@ -103,7 +103,7 @@ async fn settled(node: &FakeNode) {
         if !wrong() {
             return;
         }
-        // On this clock it takes no time, and lets watchers that wait to look again do so.
+        // With the paused clock this takes no time; it lets watchers that wait for their next check run.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     until(|| !wrong()).await;

@@ -1,4 +1,4 @@
-//! The journal on a real disk.
+//! The journal on a real file system.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -30,7 +30,7 @@ fn size(path: &Path) -> u64 {
     fs::metadata(path).unwrap().len()
 }
 
-/// What the next daemon finds.
+/// What the next daemon reads.
 async fn found(state: &TempDir) -> Vec<StoredLease> {
     Journal::new(state.path()).load().await.unwrap()
 }
@@ -46,7 +46,7 @@ async fn the_end_of_a_lease_whose_caller_could_not_wait_is_written_with_what_com
     let state = state();
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
-    // A disk that does not answer: another operation has its turn.
+    // Simulates a disk that does not answer: another operation holds the lock.
     let turn = Arc::clone(&journal.lock).acquire_owned().await.unwrap();
     assert_eq!(journal.remove(&[token(1)]).await.unwrap_err().kind(), Kind::DeadlineExceeded);
     assert_eq!(found(&state).await, [lease(1)]);
@@ -103,7 +103,7 @@ async fn what_has_ended_is_left_out_at_the_next_start_and_when_it_is_most_of_a_l
     assert!(size(&file(&state)) < largest);
     assert_eq!(found(&state).await, [lease(1)]);
     assert_eq!(size(&file(&state)), alone);
-    // The journal that was open has another file than this by now; two of them never have one in the life of a daemon.
+    // The open journal refers to the replaced file by now; in production a daemon opens only one.
     assert_eq!(files(&state), ["leases.journal"]);
 }
 
@@ -141,7 +141,7 @@ async fn a_full_disk_is_told_with_the_path_and_nothing_is_lost() {
     let state = state();
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
-    // A write to this device fails as one to a full disk does.
+    // A write to this device fails like one to a full disk.
     let full = || OpenOptions::new().append(true).open("/dev/full").unwrap();
     let fill = || journal.disk.lock().unwrap().state.as_mut().unwrap().file = Some(full());
     fill();
@@ -159,7 +159,8 @@ async fn a_full_disk_is_told_with_the_path_and_nothing_is_lost() {
 async fn leases_are_known_where_nothing_can_be_written_and_given_out_when_it_can() {
     let state = state();
     Journal::new(state.path()).put(&lease(1)).await.unwrap();
-    // A directory in the place of the passing file: the file cannot be written anew, as it must be after a torn end.
+    // A directory in the place of the temporary file: the file cannot be rewritten, which is necessary after
+    // an incomplete record.
     let blocked = file(&state).with_extension("new");
     fs::create_dir(&blocked).unwrap();
     OpenOptions::new().append(true).open(file(&state)).unwrap().write_all(b"\n1 torn").unwrap();
@@ -178,7 +179,7 @@ async fn what_is_not_understood_is_refused_and_left_as_it_is() {
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
     let later = [fs::read(file(&state)).unwrap(), b"\n2 6c6b1e2f {}\n".to_vec()].concat();
-    // Its sum is that of a record of version 2.
+    // The checksum is that of a record of version 2.
     let mut sum = crc32fast::Hasher::new();
     sum.update(b"2 {}");
     let later = String::from_utf8(later).unwrap().replace("6c6b1e2f", &format!("{:08x}", sum.finalize()));
@@ -237,7 +238,7 @@ enum Op {
     Put(u8),
     Remove(Vec<u8>),
     Restart,
-    /// The writing of a record is cut short.
+    /// The writing of a record is interrupted.
     Tear(usize),
 }
 

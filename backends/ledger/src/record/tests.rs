@@ -1,4 +1,4 @@
-//! What a journal says after any damage.
+//! What is read from a journal after any damage.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ enum Op {
     End(Vec<LeaseToken>),
 }
 
-/// A record, and where it lies in the journal.
+/// A record, and its position in the journal.
 struct Written {
     op: Op,
     from: usize,
@@ -41,7 +41,7 @@ fn write(ops: Vec<Op>) -> (Vec<u8>, Vec<Written>) {
     (bytes, written)
 }
 
-/// What records say, one after the other.
+/// The leases that result from these records.
 fn model<'a>(written: impl Iterator<Item = &'a Written>) -> BTreeMap<LeaseToken, StoredLease> {
     let mut leases = BTreeMap::new();
     for record in written {
@@ -58,7 +58,8 @@ fn leases(contents: &Contents) -> BTreeMap<LeaseToken, StoredLease> {
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    // Ids of slots are plain; those that an earlier version gave to devices are paths, which may be anything.
+    // Slot ids are plain, but those that an earlier version gave to devices are paths, which may contain
+    // anything.
     let slot = prop_oneof![
         Just("acme-0::1".to_owned()),
         "[a-z0-9:]{1,12}",
@@ -75,7 +76,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 #[test]
 fn a_record_is_written_as_it_always_was() {
-    // Journals of earlier builds must be read by later ones.
+    // Journals of earlier builds must be readable.
     let text = "\n1 9a0cef3b {\"lease\":{\"token\":\"07070707070707070707070707070707\",\"owner\":\"nomad\",\"slots\":[\"a::0\"]}}\n";
     assert_eq!(String::from_utf8(of_lease(&lease(7, &["a::0"]))).unwrap(), text);
     let text = "\n1 e0f33b30 {\"ended\":[\"07070707070707070707070707070707\"]}\n";
@@ -138,7 +139,7 @@ proptest! {
         let (bytes, written) = write(ops);
         for end in 0..=bytes.len() {
             let contents = read(&bytes[..end]).expect("what is written is understood");
-            // The last line end is not needed.
+            // The last newline is not needed.
             let whole = written.iter().filter(|record| record.to - 1 <= end);
             prop_assert_eq!(leases(&contents), model(whole), "the first {} bytes of {}", end, bytes.len());
             prop_assert!(contents.damaged.is_empty());

@@ -1,4 +1,4 @@
-//! Contents of sandbox files and their atomic replacement.
+//! The contents of sandbox files, and their atomic replacement.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -77,7 +77,7 @@ fn the_hosts_resolv_conf_is_copied_whole_through_a_symlink() {
 fn a_replaced_file_is_whole_and_old_readers_keep_theirs() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("hosts");
-    // What a kill between writing and renaming leaves.
+    // The temporary file that a kill between the write and the rename leaves.
     fs::write(temp.path().join("hosts.new"), "rubbish").unwrap();
     write_atomic(&path, b"one", 0o644).unwrap();
     let mut old = fs::File::open(&path).unwrap();

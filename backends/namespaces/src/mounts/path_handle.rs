@@ -1,4 +1,5 @@
-//! Places of the host that others can change the way to: held from the look at them, and shown elsewhere as they were then.
+//! Handles to files and directories below paths that others can change: opened once without following
+//! symlinks, checked, and then bind-mounted through the descriptor.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,23 +12,27 @@ use nix::sys::stat::Mode;
 
 use crate::error::Error;
 
-/// A file or directory that is held: whatever is put in its place, this is it.
+/// An open file or directory; the handle stays the same if another is put at its path.
 #[derive(Debug)]
 pub struct PathHandle(OwnedFd);
 
-// === impl Held ===
+// === impl PathHandle ===
 
 impl PathHandle {
-    /// What is at `path` below `root` now, without following a symbolic link below it.
+    /// Opens `path` below `root`, without following symlinks below `root`. Needs Linux 5.6.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a path that leads up, or is absolute; [`Error::File`] with `ELOOP` if there is a link on the way, and with
-    /// `ENOENT` if nothing is there. It needs Linux 5.6.
+    /// [`Error::Invalid`] for a path that is absolute or contains `..`; [`Error::File`] with `ELOOP` if a
+    /// component is a symlink, and with `ENOENT` if there is no such file.
     pub fn open_beneath(root: &Path, path: &Path) -> Result<Self, Error> {
         let plain = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
         if !plain {
             let value = path.display().to_string();
-            return Err(Error::Invalid { what: "path", value, why: "leads out of where it begins" });
+            return Err(Error::Invalid {
+                what: "path",
+                value,
+                why: "must be relative and must not contain ..",
+            });
         }
         let whole = root.join(path);
         let failed = |errno: Errno| Error::file("open", whole.clone())(errno.into());
@@ -38,15 +43,16 @@ impl PathHandle {
         openat2(root, below, OpenHow::new().flags(flags).resolve(resolve)).map(Self).map_err(failed)
     }
 
-    /// Mounts it at `target`, which is made, with what is mounted below it. `shared` says whether what is mounted at `target` later is
-    /// mounted in the source as well; else only the other way. [`unmount_tree`](super::unmount_tree) takes it away, also half of it.
+    /// Bind-mounts it recursively at `target`, which is created. With `shared`, later mounts below `target`
+    /// propagate to the source as well; else only those below the source to `target`.
+    /// [`unmount_tree`](super::unmount_tree) removes the mounts, also after an error.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::Mount`].
     pub fn bind_mount_at(&self, target: &Path, shared: bool) -> Result<(), Error> {
         let source = PathBuf::from(format!("/proc/thread-self/fd/{}", self.0.as_raw_fd()));
-        let kind = fs::metadata(&source).map_err(Error::file("look at", &source))?;
-        // A file is shown at a file.
+        let kind = fs::metadata(&source).map_err(Error::file("stat", &source))?;
+        // A file is mounted on a file.
         if kind.is_dir() {
             fs::create_dir_all(target).map_err(Error::file("make directory", target))?;
         } else {

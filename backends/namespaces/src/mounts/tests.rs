@@ -1,4 +1,4 @@
-//! The mount table, and unmounting on the real kernel.
+//! Parsing of the mount table, and unmounting on the real kernel.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -131,7 +131,7 @@ fn what_is_held_is_shown_whatever_is_put_in_its_place() {
         assert!(shown.join("all/b/dir/ours").exists());
         unmount_tree(&shown).unwrap();
         assert!(mount_points_under(&shown).unwrap().is_empty());
-        // And a link that is there already is not followed.
+        // A symlink that exists already is not followed either.
         let error = PathHandle::open_beneath(&root, Path::new("a/file")).unwrap_err();
         assert!(
             matches!(&error, Error::File { source, .. } if source.raw_os_error() == Some(libc::ELOOP)),

@@ -91,7 +91,7 @@ fn loopback_works_inside_for_both_families() {
         let pins = Pins::create(&temp.join("ns"), &all()).unwrap();
         run_in_netns(&pins.path(Ns::Net).unwrap(), || {
             let mut families = vec!["127.0.0.1:0"];
-            // A kernel booted with ipv6.disable=1 has no ::1 to speak to.
+            // A kernel booted with ipv6.disable=1 has no ::1 to connect to.
             if Path::new("/proc/net/if_inet6").exists() {
                 families.push("[::1]:0");
             }
@@ -187,7 +187,7 @@ fn pins_in_use_are_not_replaced() {
 fn a_creation_cut_short_is_seen_and_cleared_away() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
-        // What a kill leaves after the files are made and the first is mounted.
+        // What a kill leaves after the files are created and the first namespace is mounted.
         Pins::create(&dir, &PinSpec { net: true, ..PinSpec::default() }).unwrap();
         fs::write(dir.join("ipc"), "").unwrap();
         assert!(matches!(Pins::open(&dir), Err(Error::NotNamespace { .. })));
@@ -233,7 +233,7 @@ fn work_in_a_plain_file_or_with_a_panic_is_an_error() {
 #[tokio::test]
 async fn async_callers_get_the_same() {
     let temp = tempfile::tempdir().unwrap();
-    // This one is in the machine's own mount namespace, as in real life; the guard takes the mounts away on a panic too.
+    // In the machine's own mount namespace, as in production; the guard unmounts on a panic too.
     struct Guard(PathBuf);
     impl Drop for Guard {
         fn drop(&mut self) {
@@ -260,7 +260,8 @@ fn namespaces_belong_to_the_user_namespace_and_files_can_be_mapped_into_it() {
         let want = PinSpec { users, hostname: Some("mapped".to_owned()), ..all() };
         let made = Pins::create(&dir, &want).unwrap();
         let path = |ns| made.path(ns).unwrap();
-        // As root inside, and as nobody else: only who owns the network may change it.
+        // As root inside, and not as another user: only root of the owning user namespace may change the
+        // network.
         let output = std::process::Command::new("nsenter")
             .arg(format!("--user={}", path(Ns::User).display()))
             .arg(format!("--net={}", path(Ns::Net).display()))

@@ -2,11 +2,11 @@
 
 /// A longer header is not read. Real ones have a few hundred bytes.
 const MAX_HEADER: usize = 16 << 10;
-/// More than any server offers, and more parameters than any challenge has.
+/// The most challenges that are parsed, and the most parameters: more than any server sends.
 const MAX_CHALLENGES: usize = 16;
 const MAX_PARAMETERS: usize = 32;
 
-/// One challenge of the header. A header may hold several, and a response several headers.
+/// One challenge of the header. A header may contain several, and a response several headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthChallenge {
     /// The scheme in lower case: `bearer`, `basic`, ….
@@ -16,9 +16,9 @@ pub struct AuthChallenge {
 }
 
 impl AuthChallenge {
-    /// Parses a header's value as far as it makes sense; garbage yields fewer challenges, never an error, because a
-    /// challenge that is not understood cannot be answered anyway. At most 16 challenges with 32 parameters each are
-    /// taken, and none of a header above 16 KiB.
+    /// Parses a header's value as far as it makes sense; garbage yields fewer challenges, never an error,
+    /// because a challenge that is not understood cannot be answered anyway. At most 16 challenges with 32
+    /// parameters each are taken, and none of a header above 16 KiB.
     #[must_use]
     pub fn parse(header: &str) -> Vec<Self> {
         let mut challenges: Vec<Self> = Vec::new();

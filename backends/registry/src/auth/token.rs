@@ -1,4 +1,4 @@
-//! Answers to challenges, with tokens fetched from token services and kept for as long as they live.
+//! Answers challenges, with tokens that are fetched from token services and cached for their lifetime.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,15 +19,16 @@ use crate::limits::Bound;
 use crate::transport::{Call, Reply, Transport, read_limited, status_error};
 use crate::{Error, Host, Result};
 
-/// Entries each cache may hold; there is one per repository and user at most.
+/// The most entries of each cache; there is at most one per repository and user.
 const CACHE_LIMIT: usize = 1024;
-/// Bytes a token answer may have. Real ones have a few KiB.
+/// The largest response of a token service, in bytes. Usual ones have a few KiB.
 const ANSWER_LIMIT: Bound = Bound { most: 1 << 20, key: None };
-/// Bytes a token may have: no server takes a header that is longer, and this many are kept for each entry of the cache.
+/// The longest token, in bytes: no server accepts a longer header, and each entry of the cache may use that
+/// much memory.
 const TOKEN_LIMIT: usize = 64 << 10;
 /// The lifetime of a token that does not name one, by the token specification.
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(60);
-/// No token is believed to live longer than this.
+/// The longest time that a token is cached.
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 const CLIENT_ID: &str = "switchyard";
 
@@ -36,16 +37,16 @@ const CLIENT_ID: &str = "switchyard";
 pub(crate) struct Request<'a> {
     pub(crate) host: &'a Host,
     pub(crate) repository: &'a str,
-    /// Already [`Credentials::Anonymous`] for hosts that must not see any.
+    /// [`Credentials::Anonymous`] for hosts that must not get any.
     pub(crate) credentials: &'a Credentials,
     /// What is pulled, for errors.
     pub(crate) what: &'a str,
 }
 
-/// Remembers challenges and tokens for the whole process.
+/// Caches challenges and tokens for the whole process.
 #[derive(Default)]
 pub(crate) struct Authorizer {
-    /// The challenge that a host gave last, so that the next request carries its answer at once.
+    /// The last challenge of each host, so that the next request has its answer from the start.
     challenges: Mutex<HashMap<ChallengeKey, AuthChallenge>>,
     tokens: Mutex<HashMap<TokenKey, Token>>,
 }
@@ -85,7 +86,7 @@ struct TokenAnswer {
 // === impl Authorizer ===
 
 impl Authorizer {
-    /// The header that the last challenge of this host asks for, if it can be made without the network.
+    /// The header that answers the last challenge of this host, if that needs no request.
     pub(crate) fn known(&self, request: Request<'_>) -> Option<HeaderValue> {
         let challenge = lock(&self.challenges).get(&ChallengeKey::of(request))?.clone();
         let is_basic = challenge.scheme == "basic";
@@ -107,8 +108,8 @@ impl Authorizer {
     /// Answers the challenges of a 401. `refused` is the header that was sent and did not help.
     ///
     /// # Errors
-    /// [`Error::Unauthorized`] if the credentials do not fit any challenge or were refused; otherwise what the
-    /// conversation with the token service runs into.
+    /// [`Error::Unauthorized`] if the credentials do not fit any challenge or were refused; otherwise the
+    /// errors of the requests to the token service.
     pub(crate) async fn answer(
         &self,
         transport: &Transport,
@@ -159,7 +160,7 @@ impl Authorizer {
                 format!("{} asks for a token without naming who gives it (realm)", request.host.authority()),
             ));
         };
-        // Scoped so that the guard is gone before anything is awaited.
+        // Scoped so that the guard is dropped before any await.
         let known = lock(&self.tokens).get(&key).cloned();
         if let Some(token) = known
             && token.expires_at > Instant::now()
@@ -179,7 +180,7 @@ impl Authorizer {
             )
         })?;
         let lifetime = answer.expires_in.map_or(DEFAULT_LIFETIME, Duration::from_secs).min(MAX_LIFETIME);
-        // A token must not expire on its way.
+        // A token must not expire before the request arrives.
         let lifetime = lifetime.saturating_sub((lifetime / 10).min(Duration::from_secs(10)));
         let token = Token { header: header.clone(), expires_at: Instant::now() + lifetime };
         let now = Instant::now();
@@ -199,7 +200,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Inserts, after making room: first by dropping what is stale, then, rarely, by dropping everything.
+/// Inserts, after making room: first by removing stale entries, then, rarely, by removing all.
 fn insert_bounded<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: V, fresh: impl Fn(&V) -> bool) {
     if map.len() >= CACHE_LIMIT && !map.contains_key(&key) {
         map.retain(|_, value| fresh(value));
@@ -210,7 +211,8 @@ fn insert_bounded<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: V, fr
     map.insert(key, value);
 }
 
-/// What is safe on the way to the registry must be as safe on the way to its token service: credentials, and the token itself.
+/// Checks that a token service is accessed as securely as its registry: credentials and the token itself must
+/// not be sent with less protection.
 fn realm(request: Request<'_>, realm: &str) -> Result<Url> {
     let host = request.host.authority();
     let url = Url::parse(realm)
@@ -229,7 +231,7 @@ fn realm(request: Request<'_>, realm: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// One conversation with a token service.
+/// One request for a token.
 struct TokenService<'a> {
     transport: &'a Transport,
     request: Request<'a>,

@@ -9,25 +9,27 @@ use super::pull::{Pull, Target, report_skipped};
 use crate::transport::next_piece;
 use crate::{Descriptor, Error, Hasher, Result};
 
-/// Progress after which earlier failures are forgiven: the connection is bad, but the download is getting there.
+/// The progress, in bytes, after which earlier failures are not counted any more: the connection is bad, but
+/// the download advances.
 const FORGIVING: u64 = 1 << 20;
 
-/// A blob on its way. Dropping it closes the connection.
+/// A blob that is being downloaded. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Blob {
     pull: Pull,
     descriptor: Descriptor,
     what: String,
     path: String,
-    /// The next byte that the caller gets.
+    /// The position of the next byte for the caller.
     offset: u64,
-    /// Has seen everything before `offset`. None if the caller kept the beginning, or the checking, to itself.
+    /// Has hashed everything before `offset`. `None` if the caller has the beginning, or checks the digest
+    /// itself.
     hasher: Option<Hasher>,
     body: Option<Body>,
     /// Index of the host in use, among those that may pull.
     host: usize,
     failures: u32,
-    /// Where the last failure happened.
+    /// The offset of the last failure.
     failed_at: u64,
     finished: bool,
 }
@@ -37,7 +39,7 @@ pub struct Blob {
 struct Body {
     response: Response,
     host: String,
-    /// Bytes that come before `Blob::offset`, because the server does not do ranges.
+    /// The number of bytes before `Blob::offset` to skip, because the server does not support ranges.
     skip: u64,
 }
 
@@ -61,8 +63,8 @@ impl Blob {
         }
     }
 
-    /// Gives a hasher that has seen the bytes before the offset, so that the digest of a resumed blob is checked
-    /// too. It must compute the algorithm of the descriptor's digest; another one is not used.
+    /// Sets a hasher that has hashed the bytes before the offset, so that the digest of a resumed blob is
+    /// checked too. It must use the algorithm of the descriptor's digest; another one is ignored.
     #[must_use]
     pub fn after(mut self, prefix: Hasher) -> Self {
         if prefix.algorithm() == self.descriptor.digest.algorithm() {
@@ -71,8 +73,8 @@ impl Blob {
         self
     }
 
-    /// Leaves the digest to whoever takes the bytes; the size is checked all the same. Only for one that keeps nothing with
-    /// another digest.
+    /// Leaves the check of the digest to the caller; the size is checked here. Only for a caller that does
+    /// not keep content with another digest.
     #[must_use]
     pub fn without_digest_check(mut self) -> Self {
         self.hasher = None;
@@ -85,11 +87,12 @@ impl Blob {
         self.offset
     }
 
-    /// The next chunk, or None at the end, which is reached only if the size is right, and the digest where it is checked here.
+    /// The next chunk, or `None` at the end, which is reached only if the size is right, and the digest if it
+    /// is checked here.
     ///
     /// # Errors
-    /// [`Error::SizeMismatch`], [`Error::DigestMismatch`], or what the last host said when all attempts were used
-    /// up. After an error the blob has ended. Cancel-safe: a dropped call loses no bytes.
+    /// [`Error::SizeMismatch`], [`Error::DigestMismatch`], or the error of the last host after all attempts.
+    /// After an error the blob has ended. Cancel-safe: a dropped call loses no bytes.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>> {
         if self.finished {
             return Ok(None);
@@ -113,7 +116,7 @@ impl Blob {
             return Err(self.size_mismatch(self.offset));
         }
         loop {
-            // An empty blob is not worth a request, and a complete one must not be asked for a range behind its end.
+            // An empty blob needs no request, and for a complete one there is no range to request.
             if self.offset == size && self.body.is_none() {
                 return self.finish().map(|()| None);
             }
@@ -129,7 +132,7 @@ impl Blob {
                     }
                 }
                 Ok(None) if self.offset == size => return self.finish().map(|()| None),
-                // Without a length, a broken connection looks like an end.
+                // Without a content length, a broken connection looks like the end.
                 Ok(None) => {
                     let error = self.size_mismatch(self.offset);
                     self.fail(error).await?;
@@ -143,7 +146,7 @@ impl Blob {
         }
     }
 
-    /// Takes in a piece of the body: what was skipped is cut off, what is too much is an error.
+    /// Processes a piece of the body: the part to skip is cut off; more bytes than the blob has are an error.
     fn take(&mut self, mut piece: Bytes) -> Result<Option<Bytes>> {
         if let Some(body) = &mut self.body {
             let skipped = usize::try_from(body.skip).unwrap_or(usize::MAX).min(piece.len());
@@ -179,7 +182,7 @@ impl Blob {
         Error::SizeMismatch { what: self.what.clone(), expected: self.descriptor.size, actual }
     }
 
-    /// Opens a body at the current offset on the host in use, or goes on to the next host.
+    /// Requests the body from the current offset on from the current host, or else from the next ones.
     async fn connect(&mut self) -> Result<()> {
         let pull = self.pull.clone();
         let hosts = pull.capable(|host| host.pull, &self.what)?;
@@ -210,7 +213,7 @@ impl Blob {
         }
     }
 
-    /// Checks that a successful response is about the bytes that were asked for.
+    /// Checks that a successful response has the requested range.
     fn begin(&self, response: Response, host: String) -> Result<Body> {
         let size = self.descriptor.size;
         let length = response.content_length();
@@ -246,8 +249,8 @@ impl Blob {
         Ok(Body { response, host, skip })
     }
 
-    /// Counts a failure and waits before the next attempt, or gives up with `error`. The count is raised before the
-    /// wait, so that a dropped call cannot reset it.
+    /// Counts a failure and waits before the next attempt, or gives up with `error`. The failure is counted
+    /// before the wait, so that a dropped call cannot avoid it.
     async fn fail(&mut self, error: Error) -> Result<()> {
         self.body = None;
         if self.offset.saturating_sub(self.failed_at) >= FORGIVING {
@@ -260,7 +263,7 @@ impl Blob {
             return Err(error);
         }
         let pause = config.pause(self.failures, &error);
-        tracing::debug!(what = self.what, offset = self.offset, %error, ?pause, "download broke off, resuming");
+        tracing::debug!(what = self.what, offset = self.offset, %error, ?pause, "download interrupted, resuming");
         tokio::time::sleep(pause).await;
         Ok(())
     }

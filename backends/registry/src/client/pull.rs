@@ -15,9 +15,9 @@ use crate::{
     Manifest, MediaType, Platforms, Reference, Result,
 };
 
-/// Headers with challenges that are looked at.
+/// The most headers with challenges that are parsed.
 const MAX_CHALLENGE_HEADERS: usize = 16;
-/// Indexes may point to indexes; more levels than this serve nobody.
+/// The most levels of nested indexes that are followed.
 const MAX_DEPTH: usize = 4;
 
 /// A pull of one reference with one set of credentials. Cheap to clone; clones may work at the same time.
@@ -47,7 +47,7 @@ pub struct Resolved {
     pub host: String,
 }
 
-/// The manifest for a platform, and the way that led to it.
+/// The manifest for a platform, and the indexes that led to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     /// The indexes above the manifest, outermost first; empty for an image without an index.
@@ -60,7 +60,7 @@ pub struct Image {
     pub bytes: Bytes,
 }
 
-/// What one request is about.
+/// The target of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) path: &'a str,
@@ -86,18 +86,19 @@ impl Pull {
         &self.inner.reference
     }
 
-    /// The hosts that are asked, in order.
+    /// The hosts that requests are sent to, in order.
     #[must_use]
     pub fn hosts(&self) -> &[Host] {
         &self.inner.hosts
     }
 
-    /// Fetches what the reference stands for: by digest from the hosts that may pull, by tag from those that may
-    /// resolve. The document has the digest of the reference, and the one that the server announces.
+    /// Fetches the document that the reference names: by digest from the hosts with the capability `pull`, by
+    /// tag from those with `resolve`. The document is checked against the digest of the reference, and
+    /// against the one that the server announces.
     ///
     /// # Errors
-    /// What the last host said ([`Error::NotFound`], [`Error::Unauthorized`], …), after all before it failed too;
-    /// [`Error::UnsupportedMediaType`] for what is no container image. Cancel-safe.
+    /// The error of the last host ([`Error::NotFound`], [`Error::Unauthorized`], …), after all others failed
+    /// too; [`Error::UnsupportedMediaType`] if it is not a container image. Cancel-safe.
     pub async fn resolve(&self) -> Result<Resolved> {
         let reference = &self.inner.reference;
         match reference.digest() {
@@ -117,7 +118,8 @@ impl Pull {
         self.fetch(&descriptor.digest.to_string(), Some(&descriptor.digest), Some(descriptor)).await
     }
 
-    /// Goes from what was resolved to the manifest for one of `platforms`, through as many indexes as there are.
+    /// Fetches the manifest for the best of `platforms`, starting from a resolved document and following
+    /// nested indexes.
     ///
     /// # Errors
     /// [`Error::NoMatchingPlatform`], [`Error::TooLarge`] for an image with too many layers or bytes, or as
@@ -186,10 +188,10 @@ impl Pull {
         self.inner.reference.repo_digest(&descriptor.digest)
     }
 
-    /// The hosts that have what `needs` picks.
+    /// The hosts with the capability that `needs` selects.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if none has it, which is what the configuration says then.
+    /// [`Error::NotFound`] if the configuration gives it to none.
     pub(super) fn capable(&self, needs: impl Fn(Capabilities) -> bool, what: &str) -> Result<Vec<&Host>> {
         let hosts: Vec<&Host> = self.inner.hosts.iter().filter(|host| needs(host.capabilities)).collect();
         if hosts.is_empty() {
@@ -266,7 +268,8 @@ impl Pull {
             .and_then(|value| value.to_str().ok())
             .map(ToOwned::to_owned);
         let served_by = host.authority();
-        // Whoever names a digest knows what it is of; what a tag leads to may be anything that this node can reach.
+        // Content with a known digest may be quoted in errors; a tag may be redirected to anything that this
+        // node can reach.
         let may_quote = digest.is_some() || !reply.redirected_away;
         let Shared { config, .. } = self.shared();
         let bytes = read_limited(reply, what, config.limits.manifest(), config.idle_timeout).await?;
@@ -284,7 +287,7 @@ impl Pull {
         if let Some(expected) = expected.filter(|expected| expected.size != size) {
             return Err(Error::SizeMismatch { what: what.to_owned(), expected: expected.size, actual: size });
         }
-        // The index's word counts more than the header of a host that only has to deliver bytes.
+        // The media type in the index takes precedence over the header of the host that delivers the bytes.
         let content_type = expected.map(|expected| expected.media_type.as_str()).or(content_type.as_deref());
         let (media_type, manifest) = Manifest::parse(what, content_type, &bytes)
             .map_err(|error| if may_quote { error } else { without_quotes(error) })?;
@@ -296,8 +299,8 @@ impl Pull {
         Ok(Resolved { descriptor, manifest, bytes, host: served_by })
     }
 
-    /// One request, answered with 2xx or turned into an error. A challenge is answered, and a token that turns out
-    /// to be stale is replaced, once.
+    /// Sends one request; a response other than 2xx becomes an error. A challenge is answered, and a stale
+    /// token is replaced, once.
     pub(super) async fn get(&self, host: &Host, target: Target<'_>) -> Result<Reply> {
         let Shared { config, transport, authorizer } = self.shared();
         let anonymous = Credentials::Anonymous;
@@ -331,9 +334,9 @@ impl Pull {
     }
 }
 
-/// The error of a parser without what it has read.
+/// The error of a parser without quotes of the document.
 fn without_quotes(error: Error) -> Error {
-    let hidden = "at the end of a redirect";
+    let hidden = "at the target of a redirect";
     if let Error::UnsupportedMediaType { what, media_type: _, reason } = error {
         return Error::UnsupportedMediaType { what, media_type: hidden.to_owned(), reason };
     }
@@ -348,7 +351,7 @@ fn challenges(headers: &HeaderMap) -> Vec<AuthChallenge> {
     values.take(MAX_CHALLENGE_HEADERS).flat_map(AuthChallenge::parse).collect()
 }
 
-/// The digest in the header, which need not be there.
+/// The digest in the header, which is optional.
 fn announced_digest(reply: &Reply, what: &str) -> Result<Option<Digest>> {
     let Some(value) = reply.response.headers().get("docker-content-digest") else { return Ok(None) };
     let parsed = value.to_str().ok().and_then(|text| text.parse().ok());
@@ -360,7 +363,7 @@ fn announced_digest(reply: &Reply, what: &str) -> Result<Option<Digest>> {
     })
 }
 
-/// A mirror that fails is no failure of the pull, but an operator wants to know.
+/// Logs the failure of a mirror, which does not fail the pull.
 pub(super) fn report_skipped(host: &Host, error: &Error) {
     let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     tracing::warn!(host = %host.authority(), %error, cause, "mirror could not serve, asking the next host");

@@ -1,7 +1,7 @@
 //! The syntax of `hosts.toml`.
 //!
-//! Keys that nobody knows are logged and ignored, as containerd does, so that a file written for a newer containerd
-//! keeps working. A known key with a wrong value is an error: asking the wrong host would be worse than failing.
+//! Unknown keys are logged and ignored, as in containerd, so that a file written for a newer containerd works
+//! too. A known key with a wrong value is an error: using the wrong host would be worse than failing.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Section<'_> {
     fn registry(&self, reference: &Reference) -> Result<Host> {
         let host = Host::registry(reference)?;
         let tls = self.tls()?;
-        // Loopback's lenience stays unless the file says how to check the server.
+        // The defaults for loopback stay unless the file says how to verify the server.
         let skip_verify =
             tls.skip_verify.or(if tls.authorities.is_empty() { host.tls.skip_verify } else { None });
         Ok(Host {
@@ -120,7 +120,7 @@ impl Section<'_> {
         let mut plain_http = PlainHttp::Never;
         let explicit = tls != Tls::default();
         if base.scheme() == "http" && explicit && base.port().is_some() {
-            // TLS was configured, so it is preferred; the scheme says that it may be missing.
+            // TLS settings are configured, so TLS is preferred; the scheme `http` allows a server without it.
             base.set_scheme("https").map_err(|()| wrong("cannot be asked with TLS"))?;
             plain_http = PlainHttp::IfServerIsPlain;
         }
@@ -201,8 +201,9 @@ impl Section<'_> {
         }
     }
 
-    /// A path, a list of paths to files with certificate and key, or a list of pairs of paths. A flat list of a
-    /// certificate and its key is no pair for containerd, but people write it, and it can mean nothing else.
+    /// A path, a list of paths to files with certificate and key, or a list of pairs of paths. A flat list of
+    /// a certificate and its key is not a pair for containerd, but it is in use, and can have no other
+    /// meaning.
     fn client(&self) -> Result<Option<ClientPair>> {
         let expected = "a path, or a list of pairs [certificate, key]";
         let mut pairs = Vec::new();

@@ -170,7 +170,7 @@ fn directories_are_looked_for_in_containerds_order() {
     let other = Root::new(&[("b.example/hosts.toml", &server("other"))]);
     assert_eq!(host(&[&other, &root], "a.example:5000/x"), "colon");
     assert_eq!(host(&[&other, &root], "b.example/x"), "other");
-    // The first root that says anything about a registry decides, even if only by its default.
+    // The first root with settings for a registry is used, even if only with its default.
     assert_eq!(host(&[&root, &other], "b.example/x"), "default");
 }
 

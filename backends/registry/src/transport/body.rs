@@ -1,4 +1,4 @@
-//! Bodies: read with limits and deadlines, and understood when they explain an error.
+//! Response bodies: read with limits and deadlines, and parsed if they explain an error.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::error::{Idle, Slow, UnexpectedStatus, shown};
 use crate::limits::Bound;
 use crate::{BoxError, Error, Result};
 
-/// Bytes read of an error's body.
+/// How much of an error's body is read, in bytes.
 const ERROR_LIMIT: usize = 64 << 10;
-/// How long a document may take to arrive, however it trickles.
+/// How long a document may take to arrive in total.
 const DOCUMENT_DEADLINE: Duration = Duration::from_secs(300);
 /// How long an error's body is read.
 const ERROR_DEADLINE: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const ERROR_DEADLINE: Duration = Duration::from_secs(5);
 /// The next piece of a body.
 ///
 /// # Errors
-/// The connection's failure, or [`Idle`] after `idle_timeout` of silence. Cancel-safe.
+/// The connection's failure, or [`Idle`] if nothing is received for `idle_timeout`. Cancel-safe.
 pub(crate) async fn next_piece(
     response: &mut Response,
     idle_timeout: Duration,
@@ -35,10 +35,10 @@ pub(crate) async fn next_piece(
     }
 }
 
-/// Ends the reading of a document from `host` when it takes too long altogether.
+/// Aborts the reading of a document from `host` if it takes too long in total.
 ///
 /// # Errors
-/// [`Error::Unavailable`], or what the reading runs into. Cancel-safe if `reading` is.
+/// [`Error::Unavailable`], or the error of `reading`. Cancel-safe if `reading` is.
 pub(crate) async fn in_time<T>(
     what: &str,
     host: &str,
@@ -50,7 +50,7 @@ pub(crate) async fn in_time<T>(
     })
 }
 
-/// Reads a whole body of at most so many bytes, in the time that a document has.
+/// Reads a whole body of a bounded size, within the deadline of a document.
 pub(crate) async fn read_limited(
     reply: Reply,
     what: &str,
@@ -76,8 +76,8 @@ pub(crate) async fn read_limited(
     in_time(what, &host, reading).await
 }
 
-/// The error that an unsuccessful response stands for, with what its body says. The body of a redirect's target is not read: whoever
-/// chooses the target could have this node read for him what only the node can reach.
+/// The error for an unsuccessful response, with the message in its body. The body of a redirect's target is
+/// not read: the one who chooses the target could otherwise read what only this node can reach.
 pub(crate) async fn status_error(reply: Reply, what: &str, idle_timeout: Duration) -> Error {
     let Reply { mut response, host, redirected_away } = reply;
     let status = response.status();
@@ -91,7 +91,8 @@ pub(crate) async fn status_error(reply: Reply, what: &str, idle_timeout: Duratio
                 body.extend_from_slice(&piece[..piece.len().min(ERROR_LIMIT - body.len())]);
             }
         };
-        // A body that cannot be read in full only makes the message poorer, so failures and the deadline end the reading.
+        // An incomplete body only makes the message less precise, so failures and the deadline just end the
+        // reading.
         let _ = timeout(ERROR_DEADLINE, read).await;
     }
     let reason = error_detail(status, &body);
@@ -115,7 +116,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// What the body of an error says: codes and messages of the distribution specification's error format, and nothing else.
+/// The message of an error's body: codes and messages of the distribution specification's error format, and
+/// nothing else.
 fn error_detail(status: StatusCode, body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Entry {

@@ -11,18 +11,19 @@ use super::guard::Guarded;
 use crate::hosts::Tls;
 use crate::{BoxError, Error, Result};
 
-/// How long an unused connection is kept. The requests of a pull follow one another at once. The buffers of one that waits for a
-/// later pull keep the allocator from giving back what lies below them: 10 MiB after pulls of 200 MB.
+/// How long an idle connection is kept. The requests of one pull follow each other immediately. The buffers
+/// of a connection that is kept for a later pull prevent the allocator from returning memory to the system:
+/// 10 MiB after pulls of 200 MB.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// What a connection pool is made of. Hosts with equal keys share one.
+/// The settings of a connection pool. Hosts with equal keys share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ClientKey {
     pub(super) tls: Tls,
     pub(super) connect_timeout: Duration,
     pub(super) proxy: Option<Url>,
     pub(super) loopback: bool,
-    /// Whether a registry has led here, so that names must not be those of link-local addresses.
+    /// Whether a registry has named the URL, so that its host must not resolve to link-local addresses.
     pub(super) guarded: bool,
 }
 
@@ -64,7 +65,7 @@ pub(super) fn build(key: &ClientKey) -> Result<reqwest::Client> {
     match &key.proxy {
         Some(proxy) => {
             let proxy = reqwest::Proxy::all(proxy.clone()).map_err(proxy_error)?;
-            // Replaces what the environment says.
+            // Replaces the proxies of the environment.
             builder = builder.no_proxy().proxy(proxy);
         }
         // No proxy can reach this machine's own loopback.

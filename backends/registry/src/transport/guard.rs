@@ -1,5 +1,5 @@
-//! Where registries may send this client: anywhere but to link-local addresses. Those are of the node itself and its nearest
-//! neighbours, and clouds serve the credentials of the machine there.
+//! Restricts the URLs that registries may name: not link-local addresses, at which clouds serve the
+//! credentials of the machine.
 
 use std::error::Error as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,19 +9,19 @@ use url::{Host, Url};
 
 use crate::BoxError;
 
-/// The metadata services of clouds that have an address of another kind: of AWS and of Google, over IPv6.
+/// The addresses of cloud metadata services that are not link-local: of AWS and of Google, over IPv6.
 const METADATA: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
 
-/// A name or an address that must not be connected to because a registry said so.
+/// A host that a registry has named and that must not be connected to.
 #[derive(Debug, thiserror::Error)]
-#[error("{host} is link-local ({address}), where no registry may lead to")]
+#[error("{host} is link-local ({address}), which a registry may not refer to")]
 pub(super) struct LinkLocal {
     host: String,
     address: IpAddr,
 }
 
-/// Resolves names as the system does, and leaves link-local addresses out.
+/// Resolves names with the system's resolver, and leaves link-local addresses out.
 #[derive(Debug)]
 pub(super) struct Guarded;
 
@@ -37,7 +37,7 @@ impl Resolve for Guarded {
 /// The addresses that may be connected to.
 ///
 /// # Errors
-/// [`LinkLocal`] if the name has no others.
+/// [`LinkLocal`] if the name has only link-local addresses.
 fn permitted(name: &str, mut found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, BoxError> {
     let refused = found.iter().map(SocketAddr::ip).find(|address| is_link_local(*address));
     found.retain(|address| !is_link_local(address.ip()));
@@ -47,7 +47,7 @@ fn permitted(name: &str, mut found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, 
     }
 }
 
-/// Checks a URL that has an address instead of a name: those are never resolved.
+/// Checks a URL with an address instead of a name, which the resolver does not see.
 ///
 /// # Errors
 /// [`LinkLocal`].
@@ -72,7 +72,7 @@ pub(super) fn refusal(error: &reqwest::Error) -> Option<&LinkLocal> {
     None
 }
 
-/// Whether an address is link-local, also as one of the IPv6 addresses that stand for an IPv4 address.
+/// Whether an address is link-local, also if it is an IPv6 address with an embedded IPv4 address.
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -84,7 +84,7 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address within an IPv6 address: mapped, compatible, of NAT64, or of 6to4.
+/// The IPv4 address that is embedded in an IPv6 address: mapped, compatible, NAT64, or 6to4.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let of = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match address.segments() {

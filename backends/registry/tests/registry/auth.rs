@@ -15,7 +15,7 @@ fn unauthorized(challenge: &str) -> Response {
     with_header(401, "www-authenticate", challenge)
 }
 
-/// Makes `registry` want a token that `service` gives to those who `may` have it.
+/// Makes `registry` require a token, which `service` gives to requests that `may` accepts.
 fn want_token(registry: &Registry, service: &Registry, may: impl Fn(&Seen) -> bool + Send + 'static) {
     let challenge =
         format!(r#"Bearer realm="{}/token",service="reg",scope="repository:app:pull""#, service.url());

@@ -20,7 +20,8 @@ struct Debian {
 }
 
 impl Debian {
-    /// Starts it on a free port, with TLS if `certificates` names a directory with `server.crt` and `server.key`.
+    /// Starts it on a free port, with TLS if `certificates` names a directory with `server.crt` and
+    /// `server.key`.
     async fn start(certificates: Option<&Path>) -> Self {
         let root = TempDir::new().unwrap();
         let config = root.path().join("config.yml");
@@ -137,7 +138,7 @@ async fn a_plain_docker_registry_is_pulled_from() {
 async fn a_docker_registry_with_tls_is_trusted_as_configured() {
     let certificates = certificates().await;
     let registry = Debian::start(Some(certificates.path())).await;
-    // Makes the process choose its cryptography before the pushing client needs it.
+    // Makes the process install a cryptography provider before the pushing client needs one.
     let loopback = Client::new(quick());
     let http = reqwest::Client::builder().no_proxy().danger_accept_invalid_certs(true).build().unwrap();
     let digest = push(&http, &format!("https://{}", registry.authority), b"layer").await;

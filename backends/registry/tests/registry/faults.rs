@@ -1,4 +1,4 @@
-//! Registries that break, lie or keep silent.
+//! Registries that break connections, send wrong data or do not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

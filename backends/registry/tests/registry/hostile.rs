@@ -1,4 +1,5 @@
-//! Registries that mean harm: where they may lead this client, what of it comes back, and how much of anything is taken.
+//! Malicious registries: to which URLs they may send this client, what of the responses is revealed, and the
+//! limits on what they send.
 
 use std::time::Duration;
 
@@ -64,7 +65,7 @@ async fn a_token_service_at_a_link_local_address_is_refused() {
 
 #[tokio::test]
 async fn an_operators_own_host_may_be_link_local_and_lead_to_itself_alone() {
-    // What is asked of the link-local host comes to the proxy.
+    // Requests to the link-local host would arrive at the proxy.
     let proxy = Registry::start().await;
     proxy.image("v1", b"layer");
     let hosts = format!("server = \"http://169.254.1.1:5000\"\nproxy = \"{}\"", proxy.url());
@@ -297,7 +298,8 @@ async fn a_body_that_trickles_ends_with_its_deadline() {
     });
     let client = Client::new(Config { retries: 0, ..quick() });
     let pull = open(&client, &registry.reference("app:v1")).await;
-    // The connection is made in real time; from then on every timer fires as soon as nothing else is to do.
+    // The connection is made in real time; from then on paused time makes timers fire as soon as all tasks
+    // are idle.
     let connected = async {
         while registry.seen().is_empty() {
             tokio::task::yield_now().await;

@@ -129,7 +129,7 @@ async fn a_plain_host_with_tls_settings_is_asked_without_tls_if_it_has_none() {
     let pull = open(&roots, "a.example/app:v1").await;
     assert_eq!(pull.resolve().await.unwrap().descriptor, image);
     assert_eq!(read(pull.blob(&layer, 0)).await.unwrap(), b"layer");
-    // A host that is configured with TLS is never asked without.
+    // A host that is configured with TLS is never accessed without it.
     let (_root, roots) = certs_d("a.example", &format!("server = \"https://{}\"", registry.authority()));
     assert!(matches!(open(&roots, "a.example/app:v1").await.resolve().await, Err(Error::Unavailable { .. })));
 }

@@ -1,4 +1,5 @@
-//! A registry in this process. Rules may answer a request before the registry does, which is how it misbehaves.
+//! A registry in this process. Rules may answer a request before the registry does, which is how it
+//! misbehaves.
 
 use std::collections::HashMap;
 use std::io;
@@ -123,12 +124,12 @@ impl Registry {
         )
     }
 
-    /// Adds a rule, which is asked before those that were added later.
+    /// Adds a rule, which is tried before those that are added later.
     pub(crate) fn rule(&self, rule: impl FnMut(&Seen) -> Option<Response> + Send + 'static) {
         self.content.lock().unwrap().rules.push(Box::new(rule));
     }
 
-    /// Gives the first `times` requests that `applies` picks to `answer`.
+    /// Answers the first `times` requests that `applies` selects with `answer`.
     pub(crate) fn first(
         &self,
         mut times: usize,

@@ -1,4 +1,4 @@
-//! Puts the edits of devices into a runtime spec, after everything else.
+//! Applies the edits of CDI devices to a runtime spec, after everything else.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::file::{CdiDeviceNode, CdiHook, CdiMount, Edits};
 use crate::input::{HostFs, HostNode};
 use crate::{oci, text};
 
-/// The mode of a device node for which nobody says one.
+/// The mode of a device node if the file gives none.
 const DEFAULT_MODE: u32 = 0o666;
 
 /// The parts of a spec that edits change.
@@ -20,12 +20,13 @@ pub(crate) struct Target<'s> {
     pub(crate) hooks: &'s mut oci::Hooks,
 }
 
-/// Puts edits into a spec. Mounts are sorted by the depth of their destination afterwards, so that none hides another.
+/// Applies edits to a spec. Mounts are sorted by the depth of their destination afterwards, so that none
+/// hides another.
 ///
 /// # Errors
-/// `InvalidArgument`, naming `cdi_devices`, for a device node that is not there.
+/// `InvalidArgument`, naming `cdi_devices`, for a device node that does not exist.
 pub(crate) fn apply(edits: &Edits, target: Target<'_>, fs: &dyn HostFs) -> Result<()> {
-    // Devices that have network devices are refused before.
+    // Devices with network devices are refused earlier.
     let Edits { env, device_nodes, net_devices: _, hooks, mounts, intel_rdt, additional_gids } = edits;
     let Target { process, mounts: made, linux, hooks: all_hooks } = target;
     for line in env {

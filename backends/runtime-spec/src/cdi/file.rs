@@ -1,4 +1,5 @@
-//! The file of a vendor: JSON or YAML, read strictly, since what is passed over could be what makes a device safe.
+//! A CDI spec file: JSON or YAML, parsed strictly, since a key that is ignored could be the one that makes a
+//! device safe.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +7,26 @@ use serde::Deserialize;
 
 use super::{is_device, is_kind, yaml};
 
-/// The newest version of the interface that is known.
+/// The newest version of CDI that is supported.
 const NEWEST: Version = Version(1, 1, 0);
-/// The oldest one that anybody wrote files for.
+/// The oldest version that is supported.
 const OLDEST: Version = Version(0, 3, 0);
-/// A version of the interface.
+/// A version of CDI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Version(u32, u32, u32);
 
-/// A file that was understood.
+/// A valid file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpecFile {
     /// `vendor/class`.
     pub(super) kind: String,
-    /// What each device needs, by its name.
+    /// The edits of each device, by its name.
     pub(super) devices: BTreeMap<String, Edits>,
-    /// What a container needs that has any of them.
+    /// The edits for a container that has any of the devices.
     pub(super) edits: Edits,
 }
 
-/// What has to be done to a container.
+/// The changes to a container's spec.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(crate) struct Edits {
@@ -35,11 +36,11 @@ pub(crate) struct Edits {
     pub(crate) device_nodes: Vec<CdiDeviceNode>,
     /// Network devices.
     pub(crate) net_devices: Vec<CdiNetDevice>,
-    /// Programs of the host that are run at points of a container's life.
+    /// OCI hooks: programs of the host that are run at points of a container's lifecycle.
     pub(crate) hooks: Vec<CdiHook>,
     /// Mounts.
     pub(crate) mounts: Vec<CdiMount>,
-    /// Classes of cache and memory bandwidth.
+    /// Intel RDT: classes of cache and memory bandwidth.
     pub(crate) intel_rdt: Option<CdiIntelRdt>,
     /// Groups of the process.
     pub(crate) additional_gids: Vec<u32>,
@@ -94,7 +95,7 @@ pub(crate) struct CdiMount {
     pub(crate) kind: Option<String>,
 }
 
-/// Classes of cache and memory bandwidth, in the words of the runtime spec.
+/// Intel RDT: classes of cache and memory bandwidth, with the keys of the runtime spec.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CdiIntelRdt {
@@ -114,7 +115,7 @@ pub(crate) struct CdiIntelRdt {
     enable_mbm: Option<bool>,
 }
 
-/// The document as it is written.
+/// The document format.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Document {
@@ -136,7 +137,7 @@ struct Device {
     container_edits: Edits,
 }
 
-/// What a file is looked at for before it is read whole.
+/// The part of a file that is parsed before the whole.
 #[derive(Debug, Deserialize)]
 struct Head {
     kind: String,
@@ -145,13 +146,13 @@ struct Head {
 // === impl SpecFile ===
 
 impl SpecFile {
-    /// Whether a file in JSON says that it is of none of these kinds: most of the time that reading it would take is not spent.
+    /// Whether a JSON file is of none of these kinds. This is much faster than parsing the whole file.
     pub(super) fn is_of_others(bytes: &[u8], is_yaml: bool, kinds: &[&str]) -> bool {
         !is_yaml
             && serde_json::from_slice::<Head>(bytes).is_ok_and(|head| !kinds.contains(&head.kind.as_str()))
     }
 
-    /// Reads a file's content; what is wrong with it if it is no such file.
+    /// Parses the contents of a file. The error is a description of what is wrong with it.
     pub(super) fn parse(bytes: &[u8], is_yaml: bool) -> Result<Self, String> {
         let document =
             if is_yaml { serde_json::from_value(yaml::read(bytes)?) } else { serde_json::from_slice(bytes) };
@@ -198,7 +199,7 @@ impl Document {
         Ok(())
     }
 
-    /// The version that has all that is used, and what needs it.
+    /// The lowest version that has all features that the file uses, and the feature that needs it.
     fn needs(&self) -> (Version, &'static str) {
         let all: Vec<&Edits> = self
             .devices
@@ -245,7 +246,7 @@ impl Document {
 // === impl Edits ===
 
 impl Edits {
-    /// Puts others behind these. Of several classes of cache the last counts.
+    /// Appends others to these. The last of several RDT classes applies.
     pub(super) fn append(&mut self, others: &Self) {
         let Self { env, device_nodes, net_devices, hooks, mounts, intel_rdt, additional_gids } =
             others.clone();

@@ -1,4 +1,4 @@
-//! Which devices the files of vendors describe: for an inventory, which offers them by name.
+//! Lists the devices that CDI spec files describe, for an inventory that offers them by name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,39 +7,40 @@ use super::file::{CdiDeviceNode, Edits};
 use super::{Directory, is_word};
 use crate::input::HostFs;
 
-/// What the files of some directories describe.
+/// The devices in the files of some directories.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {
     /// The devices, by name in ascending order, each once.
     pub devices: Vec<Listed>,
-    /// The files that cannot be read or understood, each with the reason.
+    /// The files that cannot be read or parsed, each with the reason.
     pub bad: Vec<String>,
 }
 
-/// A device of a vendor's file.
+/// A device of a CDI spec file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// Its kind, `vendor/class`.
     pub kind: String,
     /// Its name within its kind.
     pub device: String,
-    /// Its own nodes. What a container gets with any device of the file is not among them.
+    /// Its own device nodes, without those that a container gets with any device of the file.
     pub nodes: Vec<ListedNode>,
-    /// Why no container can be given it.
+    /// Why it cannot be given to a container; `None` if it can.
     pub fault: Option<String>,
 }
 
-/// A device node, as a file names it.
+/// A device node in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedNode {
     /// Path on the host.
     pub path: PathBuf,
-    /// Whether it is a block device, its major and its minor number, where the file says so.
+    /// Whether it is a block device, its major and its minor number, if the file gives them.
     pub number: Option<(bool, u32, u32)>,
 }
 
-/// Lists the devices in the files of these directories. As for containers, a later directory wins, a device that two files of one
-/// directory have cannot be used, and a file that is malformed only takes its own devices away. Blocks on the file system.
+/// Lists the devices in the files of these directories. As for containers, a later directory takes
+/// precedence, a device that is in two files of one directory cannot be used, and a malformed file makes only
+/// its own devices unavailable. Blocks on the file system.
 #[must_use]
 pub fn list(dirs: &[PathBuf], fs: &dyn HostFs) -> Listing {
     let mut found: BTreeMap<(String, String), Listed> = BTreeMap::new();
@@ -81,7 +82,7 @@ impl Listed {
         Self {
             kind: kind.to_owned(),
             device: device.to_owned(),
-            // A FIFO is no device, and has no number.
+            // A FIFO is not a device and has no number.
             nodes: own
                 .device_nodes
                 .iter()
@@ -103,7 +104,7 @@ fn node(node: &CdiDeviceNode) -> ListedNode {
     let CdiDeviceNode { path, host_path, kind, major, minor, file_mode: _, permissions: _, uid: _, gid: _ } =
         node;
     let told = |number: &Option<i64>| number.and_then(|number| u32::try_from(number).ok());
-    // As for containers, numbers count only together with the type.
+    // As for containers, numbers are used only together with the type.
     let number = match (kind.as_deref(), told(major), told(minor)) {
         (Some(kind), Some(major), minor) => Some((kind == "b", major, minor.unwrap_or(0))),
         (Some(_) | None, _, _) => None,

@@ -1,4 +1,4 @@
-//! Files of vendors: which are understood, which device wins, and what they do to a spec.
+//! CDI spec files: which are valid, which device takes precedence, and how they change a spec.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -111,13 +111,13 @@ fn what_cannot_be_resolved_is_refused_with_the_reason() {
     let again = one("0.6.0", "a", "2");
     let twice = [("/etc/cdi/v.json", file.as_str()), ("/etc/cdi/w.json", &again)];
     assert!(refused(&twice, "v.example/class=a").contains("is in both /etc/cdi/v.json and /etc/cdi/w.json"));
-    // One bad file takes nobody else's devices away, and is told of when it may be what is missing.
+    // A bad file makes no devices of other files unavailable, and is named if it may have the missing device.
     let bad = [("/etc/cdi/bad.json", r#"{"cdiVersion":"0.6.0","strange":1}"#), ("/etc/cdi/v.json", &file)];
     assert!(resolved(&bad, &["v.example/class=a"]).is_ok());
     let report = refused(&bad, "v.example/class=x");
     assert!(report.contains("in no file of /etc/cdi, /var/run/cdi"), "{report}");
     assert!(report.contains("/etc/cdi/bad.json") && report.contains("strange"), "{report}");
-    // A file of another kind cannot be what is missing: it is not read whole.
+    // A file of another kind cannot have the missing device: it is not parsed completely.
     let strange = |kind: &str| format!(r#"{{"cdiVersion":"0.6.0","kind":"{kind}","strange":1}}"#);
     let same = strange("v.example/class");
     let other = strange("v.example/other");

@@ -1,5 +1,5 @@
-//! YAML as JSON, within bounds of depth and number of values that hold while the text is read: neither nesting nor references cost
-//! more than they allow.
+//! Converts YAML to JSON, with limits on depth and number of values that are enforced during parsing, so that
+//! neither nesting nor references can use more resources.
 
 use std::collections::HashMap;
 use std::str::Chars;
@@ -9,12 +9,13 @@ use yaml_rust2::parser::Parser;
 use yaml_rust2::scanner::TScalarStyle;
 use yaml_rust2::{Event, Yaml};
 
-/// How deep a document may nest.
+/// The maximum nesting depth of a document.
 const MAX_DEPTH: usize = 32;
-/// How many values a document may have, those that it repeats by reference counted each time.
+/// The maximum number of values in a document; values that are repeated by reference count each time.
 const MAX_VALUES: usize = 200_000;
 
-/// The one document of a text; what is wrong if there is none, if it is too large, or if JSON has no such thing.
+/// Parses a text with a single document. The error describes what is wrong, also if the document is too large
+/// or has what JSON cannot express.
 pub(super) fn read(bytes: &[u8]) -> Result<Value, String> {
     let text = std::str::from_utf8(bytes).map_err(|fault| fault.to_string())?;
     let mut parser: Parser<Chars<'_>> = Parser::new_from_str(text);
@@ -39,9 +40,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Value, String> {
     }
 }
 
-/// Puts a document together from the events of a parser.
+/// Builds a document from the events of a parser.
 struct Reader {
-    /// The lists and objects that are not at their end, the outermost first.
+    /// The lists and objects that are not complete, the outermost first.
     open: Vec<Open>,
     /// Values that can be repeated by reference.
     anchors: HashMap<usize, Done>,
@@ -51,7 +52,7 @@ struct Reader {
 }
 
 struct Open {
-    /// The number by which it can be repeated; 0 for none.
+    /// The number of its anchor; 0 for none.
     anchor: usize,
     content: Content,
     /// How many values are in it, and how deep they nest.
@@ -61,15 +62,15 @@ struct Open {
 
 enum Content {
     List(Vec<Value>),
-    /// With the key whose value comes next.
+    /// An object, with the key whose value comes next.
     Object(Map<String, Value>, Option<String>),
 }
 
-/// A value that is whole.
+/// A complete value.
 #[derive(Clone)]
 struct Done {
     value: Value,
-    /// How many values it is, itself included, and how many levels.
+    /// How many values it consists of, including itself, and how deep they nest.
     values: usize,
     depth: usize,
 }
@@ -102,20 +103,20 @@ impl Reader {
     }
 
     fn alias(&mut self, anchor: usize) -> Result<(), String> {
-        // What refers to itself is not whole yet.
+        // An anchor that refers to itself is not complete yet.
         let done = self.anchors.get(&anchor).cloned().ok_or("it has a value that is none")?;
         self.charge(done.values, done.depth)?;
         self.insert(0, done)
     }
 
-    /// Counts values that come below what is open, and nest so deep.
+    /// Counts values of this depth below the open ones; fails beyond the limits.
     fn charge(&mut self, values: usize, depth: usize) -> Result<(), String> {
         let left = self.left.checked_sub(values).filter(|_| self.open.len() + depth <= MAX_DEPTH);
         self.left = left.ok_or("it is too large")?;
         Ok(())
     }
 
-    /// Puts a value into what is open, or makes it the document.
+    /// Adds a value to the innermost open list or object, or makes it the document.
     fn insert(&mut self, anchor: usize, done: Done) -> Result<(), String> {
         if anchor > 0 {
             self.anchors.insert(anchor, done.clone());
@@ -145,7 +146,7 @@ impl Reader {
     }
 }
 
-/// What a text without quotes stands for.
+/// The value of a text without quotes.
 fn plain(text: &str) -> Result<Value, String> {
     match Yaml::from_str(text) {
         Yaml::String(text) | Yaml::Real(text) => Ok(Value::String(text)),

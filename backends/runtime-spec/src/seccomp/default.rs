@@ -1,11 +1,12 @@
-//! The default filter: what an ordinary program needs, and what each capability opens besides.
+//! The default seccomp filter: the system calls that ordinary programs need, and those that each capability
+//! adds.
 //!
-//! Equal in effect to the profile that Docker and containerd ship today (the one without `io_uring`, `AF_ALG` and
-//! `AF_VSOCK`). Names that a kernel or libseccomp does not know are passed over by the runtime.
+//! Equal in effect to the profile that Docker and containerd ship today (the one without `io_uring`, `AF_ALG`
+//! and `AF_VSOCK`). The runtime skips names that the kernel or libseccomp does not know.
 
 use super::profile::{Argument, Conditions, Profile, Rule};
 
-/// Calls that are always allowed.
+/// System calls that are always allowed.
 const ALWAYS: &str = "\
     accept accept4 access adjtimex alarm bind brk cachestat capget capset chdir chmod chown chown32 \
     clock_adjtime clock_adjtime64 clock_getres clock_getres_time64 clock_gettime clock_gettime64 \
@@ -46,7 +47,7 @@ const ALWAYS: &str = "\
     truncate64 ugetrlimit umask uname unlink unlinkat uretprobe utime utimensat utimensat_time64 utimes vfork \
     vmsplice wait4 waitid waitpid write writev";
 
-/// Calls that come with a capability.
+/// System calls that are allowed with a capability.
 const BY_CAPABILITY: [(&str, &str); 14] = [
     ("CAP_BPF", "bpf"),
     ("CAP_DAC_READ_SEARCH", "open_by_handle_at"),
@@ -69,7 +70,7 @@ const BY_CAPABILITY: [(&str, &str); 14] = [
     ("CAP_SYSLOG", "syslog"),
 ];
 
-/// Calls that exist on some architectures alone, by Go's names for them, as profile files have them.
+/// System calls that exist only on some architectures, which have Go's names, as in profile files.
 const BY_ARCH: [(&[&str], &str); 3] = [
     (&["amd64", "x32"], "arch_prctl"),
     (&["amd64", "x32", "x86"], "modify_ldt"),
@@ -79,24 +80,25 @@ const BY_ARCH: [(&[&str], &str); 3] = [
     ),
 ];
 
-/// The flags of clone(2) that make namespaces: mount, cgroup, UTS, IPC, user, process and network.
+/// The flags of clone(2) that create namespaces: mount, cgroup, UTS, IPC, user, process and network.
 const CLONE_NAMESPACES: u64 = 0x7e02_0000;
 
-/// The personalities of Linux that are allowed: the plain one, 32-bit, without address randomisation, both, and the
-/// question which one is set.
+/// The values of personality(2) that are allowed: the default, 32-bit, without address randomisation, both,
+/// and the query of the current one.
 const PERSONALITIES: [u64; 5] = [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// Socket families: `AF_ALG` reaches the kernel's cryptography, `AF_VSOCK` the hypervisor; neither knows namespaces.
+/// Socket families that are not namespaced: `AF_ALG` reaches the kernel's cryptography, `AF_VSOCK` the
+/// hypervisor.
 const AF_ALG: u64 = 38;
 const AF_VSOCK: u64 = 40;
 
 const ENOSYS: u32 = 38;
 
-/// The default filter before capabilities, architecture and kernel are looked at.
+/// The default profile, with conditions for capabilities, architecture and kernel version.
 pub(super) fn profile() -> Profile {
     let mut rules = vec![
         Rule::allow(ALWAYS),
-        // Before 4.8 a tracer could get around the filter of the traced.
+        // Before 4.8 a tracer could bypass the filter of the traced process.
         Rule::allow("process_vm_readv process_vm_writev ptrace")
             .includes(Conditions { min_kernel: "4.8".to_owned(), ..Conditions::default() }),
         Rule::allow("socket").argument(Argument::new(0, "SCMP_CMP_LT", AF_ALG)),

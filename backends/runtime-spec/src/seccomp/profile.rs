@@ -1,4 +1,4 @@
-//! A filter as a profile file has it, in Docker's form (with conditions) or in that of the OCI runtime spec.
+//! A seccomp profile file, in Docker's format (with conditions) or in that of the OCI runtime spec.
 
 use serde::Deserialize;
 
@@ -33,7 +33,7 @@ pub(super) struct Profile {
     syscalls: Option<Vec<Rule>>,
 }
 
-/// An architecture with those whose programs it also runs.
+/// An architecture, with the others whose programs it also runs.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ArchMap {
@@ -61,7 +61,7 @@ pub(super) struct Rule {
     excludes: Option<Conditions>,
 }
 
-/// When a rule counts, or when not.
+/// The conditions under which a rule applies, or does not apply.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Conditions {
@@ -73,7 +73,7 @@ pub(super) struct Conditions {
     pub(super) min_kernel: String,
 }
 
-/// What conditions are held against.
+/// What conditions are compared with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting<'a> {
     pub(super) arch: Arch,
@@ -85,7 +85,7 @@ pub(super) struct Setting<'a> {
 // === impl Rule ===
 
 impl Rule {
-    /// Allows the calls named, parted by blanks.
+    /// Allows the named system calls, which are separated by blanks.
     pub(super) fn allow(names: &str) -> Self {
         Self {
             names: names.split_whitespace().map(str::to_owned).collect(),
@@ -94,7 +94,7 @@ impl Rule {
         }
     }
 
-    /// Makes the calls named fail with `errno`.
+    /// Makes the named system calls fail with `errno`.
     pub(super) fn errno(names: &str, errno: u32) -> Self {
         Self { action: "SCMP_ACT_ERRNO".to_owned(), errno_ret: Some(errno), ..Self::allow(names) }
     }
@@ -138,7 +138,7 @@ impl Conditions {
         Self { arches: Some(names.iter().map(|name| (*name).to_owned()).collect()), ..Self::default() }
     }
 
-    /// All of it holds; what is not named does.
+    /// Whether all conditions hold; absent ones do.
     fn all_hold(&self, setting: Setting<'_>) -> Result<bool, String> {
         let arches = self.arches.as_deref().unwrap_or_default();
         let caps = self.caps.as_deref().unwrap_or_default();
@@ -147,7 +147,7 @@ impl Conditions {
             && self.min_kernel()?.is_none_or(|least| setting.kernel >= least))
     }
 
-    /// Anything that is named holds.
+    /// Whether any condition that is given holds.
     fn any_holds(&self, setting: Setting<'_>) -> Result<bool, String> {
         let caps = self.caps.as_deref().unwrap_or_default();
         Ok(has_arch(self.arches.as_deref().unwrap_or_default(), setting.arch)
@@ -174,7 +174,7 @@ impl Profile {
         Self { default_action: default_action.to_owned(), syscalls: Some(rules), ..Self::default() }
     }
 
-    /// The filter for a task; an error says what is wrong with the profile.
+    /// The filter for a task. The error is a description of what is wrong with the profile.
     pub(super) fn resolved(&self, setting: Setting<'_>) -> Result<LinuxSeccomp, String> {
         checked_action(&self.default_action)?;
         if !self.listener_path.is_empty() {

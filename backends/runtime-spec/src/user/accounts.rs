@@ -1,12 +1,13 @@
-//! `/etc/passwd` and `/etc/group`, read as streams: neither a file, nor a line, nor a list of members is ever in memory as a whole,
-//! because whoever makes an image writes them.
+//! `/etc/passwd` and `/etc/group`, read as streams: since the author of an image controls their sizes,
+//! neither a file, nor a line, nor a list of members is ever in memory as a whole.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, BufRead};
 
 use super::{Id, MAX_GROUPS};
 
-/// Longer than any name of a user or group, in bytes. A longer field is none.
+/// The longest field that is read, in bytes: longer than any name of a user or group. A longer field counts
+/// as empty.
 const FIELD_LIMIT: usize = 4096;
 
 /// A line of `/etc/passwd`.
@@ -16,21 +17,22 @@ pub(super) struct Account {
     pub(super) gid: u32,
 }
 
-/// What is looked for in `/etc/group`.
+/// A query of `/etc/group`.
 #[derive(Default)]
 pub(super) struct GroupQuery<'a> {
-    /// Groups whose numbers are wanted.
+    /// Names of groups whose ids are wanted.
     pub(super) names: BTreeSet<&'a str>,
     /// The user whose groups are wanted.
     pub(super) member: Option<&'a [u8]>,
 }
 
-/// What `/etc/group` says.
+/// The result of a query of `/etc/group`.
 #[derive(Default)]
 pub(super) struct Groups {
-    /// The numbers of those that were looked for, as far as they are there; of several with one name, the first.
+    /// The ids of the wanted groups that exist; of several with the same name, the first.
     pub(super) numbers: HashMap<String, u32>,
-    /// The groups that the user is in, each once, in their order. One more than a process can have says that there are too many.
+    /// The ids of the groups that the user is in, each once, in the order of the file. If there are too many,
+    /// the list is cut off after one more than a process can have.
     pub(super) of_member: Vec<u32>,
 }
 
@@ -50,7 +52,7 @@ pub(super) fn find_account(passwd: impl BufRead, user: &Id) -> io::Result<Option
     Ok(None)
 }
 
-/// Looks through `/etc/group`.
+/// Runs a query of `/etc/group`.
 pub(super) fn find_groups(group: impl BufRead, wish: &GroupQuery<'_>) -> io::Result<Groups> {
     let mut groups = Groups::default();
     let mut seen = BTreeSet::new();
@@ -81,7 +83,7 @@ fn account(fields: &mut Fields<impl BufRead>) -> io::Result<Option<Account>> {
     Ok(Some(Account { name, uid, gid }))
 }
 
-/// The name that a line begins with; `None` for a comment and for what has none.
+/// The name at the beginning of a line; `None` for a comment and for a line without a name.
 fn name(fields: &mut Fields<impl BufRead>) -> io::Result<Option<Vec<u8>>> {
     let name = fields.next(b":")?.unwrap_or_default().trim_ascii_start();
     Ok(Some(name).filter(|name| !name.is_empty() && !name.starts_with(b"#")).map(<[u8]>::to_vec))
@@ -91,7 +93,7 @@ fn name(fields: &mut Fields<impl BufRead>) -> io::Result<Option<Vec<u8>>> {
 struct Fields<R> {
     reader: R,
     field: Vec<u8>,
-    /// What ended the last field; `None` before the first line.
+    /// The byte that ended the last field; `None` before the first line.
     ended_by: Option<u8>,
     at_end: bool,
 }
@@ -101,7 +103,7 @@ impl<R: BufRead> Fields<R> {
         Self { reader, field: Vec::new(), ended_by: None, at_end: false }
     }
 
-    /// Goes on to the next line; whether there is one.
+    /// Advances to the next line; `false` at the end.
     fn next_line(&mut self) -> io::Result<bool> {
         while !matches!(self.ended_by, None | Some(b'\n')) {
             self.next(b"")?;
@@ -110,8 +112,8 @@ impl<R: BufRead> Fields<R> {
         Ok(!self.at_end && !self.reader.fill_buf()?.is_empty())
     }
 
-    /// The next field of the line, which ends with the line or one of these bytes; `None` if the line has ended. One that is too long is
-    /// empty.
+    /// The next field of the line, which ends with the line or one of these bytes; `None` if the line has
+    /// ended. A field that is too long is returned as empty.
     fn next(&mut self, ends: &[u8]) -> io::Result<Option<&[u8]>> {
         if self.ended_by == Some(b'\n') {
             return Ok(None);
@@ -141,7 +143,8 @@ impl<R: BufRead> Fields<R> {
         Ok(Some(if whole { &self.field } else { &[] }))
     }
 
-    /// The next field as the number of a user or group. The highest one means "no change" to the kernel.
+    /// The next field as the id of a user or group; `None` if it is not a valid one. The highest number means
+    /// "no change" to the kernel.
     fn number(&mut self) -> io::Result<Option<u32>> {
         let field = self.next(b":")?.unwrap_or_default();
         let text = std::str::from_utf8(field).unwrap_or_default().trim();

@@ -1,4 +1,4 @@
-//! Tests of looking users up in an image.
+//! Tests of resolving users in an image.
 
 use std::os::unix::fs::symlink;
 
@@ -42,7 +42,7 @@ fn read(rootfs: &Path) -> Result<Accounts> {
 #[track_caller]
 fn check(spec: &UserSpec, image: &str, uid: u32, gid: u32, groups: &[u32]) {
     let user = resolve(spec, image, &accounts()).unwrap();
-    // However little of them is read at a time.
+    // The result is the same however little is read at a time.
     let slow = |bytes: &'static [u8]| BufReader::with_capacity(1, bytes);
     assert_eq!(resolve_from(spec, image, slow(PASSWD), slow(GROUP)).unwrap(), user);
     assert_eq!((user.uid, user.gid, user.additional_gids.as_slice()), (uid, gid, groups));
@@ -107,11 +107,11 @@ fn links_of_the_image_do_not_lead_out_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let etc = dir.path().join("etc");
     std::fs::create_dir(&etc).unwrap();
-    // Inside, /real is the image's own; outside it would be the host's.
+    // Resolved inside, /real is the image's own file; outside it would be the host's.
     std::fs::write(dir.path().join("real"), "web:x:77:78::/:\n").unwrap();
     symlink("/real", etc.join("passwd")).unwrap();
     symlink("../../../../../../etc/group", etc.join("group")).unwrap();
-    // The second link leads to itself inside, which is an error and not the host's file.
+    // Resolved inside, the second symlink points to itself, which is an error; the host's file is not read.
     assert!(read(dir.path()).is_err());
     std::fs::remove_file(etc.join("group")).unwrap();
     let user = resolve(&spec(name("web")), "", &read(dir.path()).unwrap()).unwrap();

@@ -20,7 +20,8 @@ use switchyard_runtime_spec::{
 
 use crate::support::{Case, bare_host, words};
 
-/// Compares with `tests/golden/<name>.json`; the long filter is replaced by its size, it has files of its own.
+/// Compares with `tests/golden/<name>.json`; the long filter is replaced by its size, it has files of its
+/// own.
 #[track_caller]
 fn check(name: &str, built: Built) {
     let mut spec = built.spec;
@@ -46,7 +47,8 @@ fn compare(name: &str, made: &Value) {
     assert!(text == expected, "{} differs:\n{}", path.display(), diff(&expected, &text));
 }
 
-/// The same with the keys of all objects in order: serde_json keeps them as they come if any crate of the build asks for that.
+/// The same value with the keys of all objects sorted: serde_json keeps their order if any crate of the build
+/// enables that.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -59,7 +61,7 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// Lines that are in one text alone, with the line before the first of them.
+/// Lines that are only in one of the texts, with the line before the first of them.
 fn diff(expected: &str, made: &str) -> String {
     let old: Vec<&str> = expected.lines().collect();
     let new: Vec<&str> = made.lines().collect();

@@ -1,4 +1,5 @@
-//! Specs run by real runtimes on a root file system made of busybox. Needs root, runc, crun, busybox-static, util-linux.
+//! Specs run by real runtimes on a root file system made of busybox. Needs root, runc, crun, busybox-static,
+//! util-linux.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +25,7 @@ use crate::support::{Case, words};
 
 const APPLETS: [&str; 9] = ["sh", "cat", "id", "ls", "sleep", "unshare", "touch", "env", "mount"];
 
-/// A bundle, and whatever ran from it; all of it goes with the value.
+/// A bundle and the containers that were started from it; dropping this removes all of them.
 struct Bundle {
     dir: tempfile::TempDir,
     name: String,
@@ -98,7 +99,7 @@ impl Bundle {
         command
     }
 
-    /// Runs the case to its end with runc and gives its output, which must be a success.
+    /// Runs the case to its end with runc, asserts that it succeeds, and returns its output.
     #[track_caller]
     fn run(&self, case: &Case) -> String {
         let built = case.build_with(&RealHost).unwrap();
@@ -159,7 +160,8 @@ fn the_default_spec_runs_with_the_default_filter_and_capabilities() {
     assert_eq!(field(&status, "NoNewPrivs"), "0");
 }
 
-/// Runs crun in a mount namespace of its own, without the v2 tree of a hybrid node, which crun 1.8 refuses to work beside.
+/// Runs crun in a mount namespace of its own, without the v2 tree of a hybrid node, which crun 1.8 refuses to
+/// work beside.
 const CRUN: &str = "mountpoint -q /sys/fs/cgroup/unified && umount /sys/fs/cgroup/unified; exec crun \"$@\"";
 
 #[test]
@@ -315,7 +317,7 @@ fn a_further_process_runs_in_the_task_with_its_user_and_filter() {
     assert_eq!((field(&text, "Seccomp"), field(&text, "CapBnd")), ("2", "00000000a80425fb"));
 }
 
-/// A process that holds namespaces of its own.
+/// A process with namespaces of its own, which it keeps alive.
 struct Holder(Child);
 
 impl Holder {

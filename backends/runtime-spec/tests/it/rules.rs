@@ -1,4 +1,4 @@
-//! Rules of a whole spec, one by one.
+//! The rules of a whole spec, each tested by itself.
 
 use std::path::PathBuf;
 

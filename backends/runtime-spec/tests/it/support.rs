@@ -1,4 +1,4 @@
-//! A node made of words, and tasks to run on it.
+//! A simulated node, and tasks to run on it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -75,7 +75,7 @@ fn device(major: u32, minor: u32) -> DeviceInfo {
     DeviceInfo { block: false, major, minor, mode: 0o666, uid: 0, gid: 0 }
 }
 
-/// A task with all it depends on; tests change what they are about.
+/// A task with all inputs of its spec; tests change the parts that they are about.
 pub(crate) struct Case {
     pub(crate) task: TaskSpec,
     pub(crate) image: ImageConfig,
@@ -127,7 +127,7 @@ impl Case {
         }
     }
 
-    /// The same in a sandbox that allows privileges and with them taken.
+    /// A privileged task in a sandbox that allows that.
     pub(crate) fn privileged() -> Self {
         let mut case = Self::plain();
         case.sandbox.privileged = true;
@@ -158,14 +158,14 @@ impl Case {
         self.build_with(&FakeFs)
     }
 
-    /// The text of the error, which there must be.
+    /// The text of the error; panics without one.
     #[track_caller]
     pub(crate) fn refused(&self) -> String {
         self.build().expect_err("this must be refused").report()
     }
 }
 
-/// A v2 node that can do everything but huge pages and labels.
+/// A v2 node with all features except for huge pages and SELinux labels.
 pub(crate) fn bare_host() -> Host {
     Host {
         arch: Arch::X86_64,
@@ -189,7 +189,7 @@ pub(crate) fn words(list: &[&str]) -> Vec<String> {
     list.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// A task that asks for nothing.
+/// A task without any requests.
 pub(crate) fn task() -> TaskSpec {
     TaskSpec {
         meta: Meta {

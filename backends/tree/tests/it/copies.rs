@@ -47,7 +47,7 @@ fn owners_attributes_devices_and_names_of_one_file_are_copied() {
     fs::write(from.join("file"), "text").unwrap();
     chown(from.join("file"), Some(1000), Some(33)).unwrap();
     symlink("nowhere", from.join("link")).unwrap();
-    // In the order of the directory, its first name comes before or after the others: all lie in different ones.
+    // The names of the file are in different directories, so that the first to be copied may be any of them.
     fs::hard_link(from.join("file"), from.join("sub/name")).unwrap();
     fs::hard_link(from.join("file"), from.join(".links")).unwrap();
     let null = makedev(1, 3);

@@ -1,4 +1,4 @@
-//! Trees that are made to bring down who walks them.
+//! Trees that are made to crash or mislead programs that walk them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,12 +14,12 @@ use switchyard_tree::{Budget, Cancel, Error, copy, open, remove};
 
 use crate::{chain, snapshot};
 
-/// Deeper than any stack of a recursion, and than any number of descriptors that a process may have.
+/// Deeper than a recursion within the stack could go, and than a process may have descriptors.
 const DEEP: usize = 30_000;
-/// Says that this process is the one with few descriptors.
+/// The environment variable that marks the process with few descriptors.
 const FEW: &str = "SWITCHYARD_TREE_FEW_DESCRIPTORS";
 
-/// Runs a test once more, in a process that may have few descriptors; says whether this is that process.
+/// Runs a test once more, in a process that may open few descriptors; `true` in that process.
 fn with_few_descriptors(test: &str) -> bool {
     if std::env::var_os(FEW).is_some() {
         return true;
@@ -42,7 +42,7 @@ fn with_few_descriptors(test: &str) -> bool {
     false
 }
 
-/// Runs something on a stack that holds no recursion.
+/// Runs `work` on a thread with a stack too small for a recursion.
 fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
     thread::Builder::new()
         .stack_size(256 << 10)
@@ -108,14 +108,14 @@ fn many_chains_that_are_deeper_than_what_stays_open_are_copied_and_removed() {
     assert!(!to.exists() && from.join("wide-59/d/d/file").exists());
 }
 
-/// Changes a tree as fast as it can: makes, moves and removes directories, and puts links in their places.
+/// Changes a tree as fast as it can: creates, moves and removes directories, and replaces them by symlinks.
 fn disturb(tree: &Path, outside: &Path, stop: &AtomicBool) {
     let mut number = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         number += 1;
         let one = tree.join(format!("{}", number % 7));
         let other = tree.join(format!("{}", number % 5));
-        // Each of them may fail: the tree is being removed.
+        // Each of these may fail, since the tree is being removed.
         let _ = fs::create_dir_all(one.join("a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t"));
         let _ = fs::write(one.join("a/b/c/file"), "x");
         let _ = fs::rename(one.join("a/b/c"), other.join("moved"));
@@ -152,7 +152,8 @@ fn a_tree_that_is_changed_meanwhile_is_removed_or_told_and_nothing_outside_is_to
     });
     remove(&tree, &Cancel::default()).unwrap();
     assert!(!tree.exists());
-    // Through the links whoever disturbs has made things there, but nothing of that name is touched by anybody.
+    // The disturbing thread itself creates entries there through the symlinks, but none of them with this
+    // name.
     assert_eq!(fs::read_to_string(outside.join("kept/below/file")).unwrap(), "kept");
 }
 
@@ -166,7 +167,7 @@ fn what_is_mounted_in_a_tree_is_neither_emptied_nor_copied() {
     for point in ["bind", "other"] {
         fs::create_dir_all(tree.join(point).join("below")).unwrap();
     }
-    // Its mounts are seen by this thread alone, and go with it.
+    // The mounts are in a mount namespace of this thread, and end with it.
     let at = tree.clone();
     let of = kept.clone();
     let seen = thread::spawn(move || {

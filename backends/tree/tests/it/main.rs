@@ -1,4 +1,5 @@
-//! Trees are removed and copied as the standard library would do it, and those as well that it cannot.
+//! Trees are removed and copied with the same result as with the standard library, also those that it cannot
+//! handle.
 
 mod copies;
 mod hostile;
@@ -15,13 +16,13 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use rustix::fs::{FileType, Mode, mkdirat, mknodat, openat};
 
-/// Something to make in a tree; where that is chosen among the directories that are there already, by number.
+/// An entry to create in a tree; its number selects the existing directory that it is created in.
 #[derive(Debug, Clone)]
 enum Make {
     Dir(usize, u32),
     File(usize, Vec<u8>, u32),
     Link(usize, String),
-    /// A further name of a file that is there already.
+    /// A hard link to an existing file.
     Name(usize, usize),
     Fifo(usize),
 }
@@ -42,7 +43,7 @@ fn makes() -> impl Strategy<Value = Vec<Make>> {
     prop::collection::vec(make(), 0..80)
 }
 
-/// Makes a tree at `root`.
+/// Creates a tree at `root`.
 fn build(root: &Path, makes: &[Make]) {
     fs::create_dir(root).expect("what a test makes can be used");
     let mut dirs = vec![root.to_path_buf()];
@@ -81,7 +82,7 @@ fn build(root: &Path, makes: &[Make]) {
     }
 }
 
-/// All that can be seen of an entry; names of one file have the first of them in common.
+/// All visible properties of an entry; hard links of one file share the first name.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     mode: u32,
@@ -93,7 +94,7 @@ struct Seen {
     first_name: PathBuf,
 }
 
-/// What is in a tree, by path; read with the standard library.
+/// The entries of a tree, by path, read with the standard library.
 fn snapshot(root: &Path) -> BTreeMap<PathBuf, Seen> {
     fn walk(root: &Path, path: &Path, first: &mut BTreeMap<u64, PathBuf>, all: &mut BTreeMap<PathBuf, Seen>) {
         let data = fs::symlink_metadata(path).expect("what a test makes can be used");
@@ -133,7 +134,7 @@ fn snapshot(root: &Path) -> BTreeMap<PathBuf, Seen> {
     all
 }
 
-/// Makes a chain of so many directories below `top`, one in the other, and gives the deepest.
+/// Creates a chain of so many nested directories below `top`, and returns the deepest.
 fn chain(top: &Path, levels: usize) -> OwnedFd {
     let mut dir = switchyard_tree::open(top).expect("what a test makes can be used");
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;

@@ -23,7 +23,7 @@ proptest! {
         remove(&ours, &Cancel::default()).unwrap();
         prop_assert!(!ours.exists() && !theirs.exists());
         prop_assert_eq!(crate::snapshot(&other), before);
-        // What is gone is removed.
+        // Removing it again succeeds.
         remove(&ours, &Cancel::default()).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The filter before a real `h2`, and against an HPACK implementation that is not ours.
+//! The filter in front of a real `h2` server, and compared with an independent HPACK implementation.
 
 #![expect(
     clippy::unwrap_used,
@@ -82,7 +82,8 @@ async fn padding_priority_and_continuation_are_taken() {
 
 #[tokio::test]
 async fn a_value_that_is_longer_in_plain_text_gets_the_frames_that_it_needs() {
-    // The symbol '0' takes 5 bits: 15,000 of them with a percent sign fit into one frame, and their plain form with the rest does not.
+    // The symbol '0' takes 5 bits: 15,000 of them and a percent sign fit into one frame, but uncoded,
+    // together with the rest, they do not.
     let authority = format!("%{}", "0".repeat(15_000));
     let extra = vec![(b"x-pad".to_vec(), vec![b'p'; 1_300], 0)];
     let one =
@@ -92,7 +93,7 @@ async fn a_value_that_is_longer_in_plain_text_gets_the_frames_that_it_needs() {
     assert!(behind.len() > sent.len() + 5_000);
     check(&sent, 100);
     let served = served(&sent).await;
-    // `h2` refuses so long a list with 431, and goes on.
+    // `h2` refuses so long a list with 431, and continues.
     assert_eq!(served.last().unwrap(), "b-c");
 }
 
@@ -128,7 +129,7 @@ fn it_does_not_matter_where_a_connection_is_cut_in_two() {
 
 #[test]
 fn random_bytes_change_nothing_but_the_authority() {
-    // A generator of its own, so that a failure comes again.
+    // A deterministic generator, so that a failure can be reproduced.
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut next = || {
         state ^= state << 13;
@@ -145,7 +146,7 @@ fn random_bytes_change_nothing_but_the_authority() {
         let mut bytes: Vec<u8> = if round % 2 == 0 {
             (0..next()).map(|_| next()).collect()
         } else {
-            // Without the preface, which the check gives each.
+            // Without the preface, which the check adds.
             valid[24..].to_vec()
         };
         for _ in 0..round % 5 {
@@ -206,7 +207,7 @@ proptest! {
     fn h2_serves_every_request_of_a_client_whose_first_authority_is_a_path(mut requests in requests()) {
         requests.insert(0, request(SOCKET));
         for request in &mut requests {
-            // More than a few frames of a block end the connection, with or without the filter.
+            // `h2` closes the connection after more than a few frames of a block, with or without the filter.
             request.split = if request.split < 30 { 0 } else { request.split * 4 };
         }
         let sent = stream(&requests);

@@ -3,12 +3,13 @@
 use switchyard_authority::AuthorityFilter;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
 
-/// The authorities of the requests that `h2` serves behind the filter, when a client sends this and goes.
+/// The authorities of the requests that `h2` serves behind the filter, when a client sends these bytes and
+/// disconnects.
 pub(crate) async fn served(sent: &[u8]) -> Vec<String> {
     serve(sent, AuthorityFilter::new).await
 }
 
-/// The same without the filter.
+/// The same, without the filter.
 pub(crate) async fn served_without_filter(sent: &[u8]) -> Vec<String> {
     serve(sent, |stream| stream).await
 }
@@ -30,7 +31,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     tokio::join!(serve, send(client, sent)).0
 }
 
-/// Sends it, and goes when the server has read it all: it answers a last PING. Or when the server goes.
+/// Sends the bytes, and disconnects when the server has read all of them, which it shows by answering a final
+/// PING, or when the server disconnects.
 async fn send(mut client: DuplexStream, sent: &[u8]) {
     const LAST: &[u8] = b"the last";
     client.write_all(&[sent, &[0, 0, 8, 6, 0, 0, 0, 0, 0], LAST].concat()).await.unwrap();

@@ -1,23 +1,23 @@
-//! What clients send, in each of the ways that HPACK and HTTP/2 have for it.
+//! A client's bytes, in all encodings that HPACK and HTTP/2 have.
 
 use httlib_hpack::{Encoder, EncoderInput};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-/// How the name `:authority` is written.
+/// How the name `:authority` is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Name {
     Literal,
     HuffmanLiteral,
     Static,
-    /// By an entry of the client's own table, if there is one of that name.
+    /// By the index of an entry in the dynamic table with that name, if there is one.
     Dynamic,
-    /// By an entry of that name and value, if there is one.
+    /// By the index of an entry with that name and value, if there is one.
     Whole,
 }
 
-/// How a value is written.
+/// How a value is encoded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value {
     Plain,
@@ -29,24 +29,24 @@ pub(crate) struct Request {
     pub(crate) authority: Vec<u8>,
     pub(crate) name: Name,
     pub(crate) value: Value,
-    /// Without, with, or never.
+    /// Without indexing, with it, or never indexed.
     pub(crate) indexing: u8,
     /// Headers after the authority, with the encoder's flags.
     pub(crate) extra: Vec<(Vec<u8>, Vec<u8>, u8)>,
     pub(crate) padding: Option<u8>,
     pub(crate) priority: bool,
-    /// The size of the parts that the block comes in; 0 for one.
+    /// The size of the fragments that the block is split into; 0 for one.
     pub(crate) split: usize,
-    /// A new size of the client's table.
+    /// A table size update.
     pub(crate) resize: Option<u32>,
 }
 
-/// A client, and what it has sent.
+/// A client, and the bytes that it has sent.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) sent: Vec<u8>,
     encoder: Encoder<'static>,
-    /// The entries of the table that a client knows, the newest one first.
+    /// The entries of the client's dynamic table, the newest first.
     entries: Vec<(Vec<u8>, Vec<u8>)>,
     max: usize,
     stream: u32,
@@ -97,7 +97,7 @@ impl Client {
         while let Some(part) = parts.next() {
             self.frame(9, if parts.peek().is_none() { 4 } else { 0 }, part);
         }
-        // A frame that is none of ours.
+        // A frame on stream 0.
         let stream = std::mem::replace(&mut self.stream, 0);
         self.frame(6, 0, b"pingpong");
         self.stream = stream + 2;

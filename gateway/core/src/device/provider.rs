@@ -1,4 +1,4 @@
-//! Devices of which somebody else than the node's configuration knows what a task gets that has them.
+//! Devices for which a provider, not the node's configuration, determines what a task gets.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,30 +8,33 @@ use async_trait::async_trait;
 use super::Reservation;
 use crate::error::Result;
 
-/// Says what a task gets that has devices of some groups, at the moment when a task is made with them. Those groups are in the inventory
-/// with devices that have neither nodes nor names of the Container Device Interface. A group is named by its `resource`.
+/// Determines what a task with devices of some groups gets, at the moment when the task is created. In the
+/// inventory, the devices of these groups have neither nodes nor CDI names. A group is identified by its
+/// `resource`.
 ///
-/// All calls end within a time of the provider's own.
+/// All calls are bounded by the provider's own timeouts.
 #[async_trait]
 pub trait DeviceProvider: fmt::Debug + Send + Sync {
-    /// Whether the devices of this resource are its own.
+    /// Whether it provides the devices of this resource.
     fn provides(&self, resource: &str) -> bool;
 
-    /// What a task gets that has these devices of a resource. The gateway asks once for each lease, and again after an error and after a
-    /// restart of the daemon: the answer may have effects, and those of a second question must do no harm.
+    /// What a task with these devices of a resource gets. Called once per lease, and again after an error and
+    /// after a restart of the daemon: the call may have side effects, and repeating it must be harmless.
     ///
     /// # Errors
-    /// Why nothing can be made with them now: `Unavailable`, `DeadlineExceeded` or `FailedPrecondition`, after which it may be asked again.
+    /// The reason why no task can be created with them now: `Unavailable`, `DeadlineExceeded` or
+    /// `FailedPrecondition`; it may be called again.
     async fn allocate(&self, resource: &str, devices: &[String]) -> Result<Reservation>;
 
-    /// A task is about to be made with these devices, which were allocated before: called for each task, also for one in the place of one
-    /// that has ended.
+    /// Prepares these devices, allocated earlier, for a task that is about to be created. Called for each
+    /// task, including one that replaces an exited task.
     ///
     /// # Errors
-    /// Why it cannot be made now, as for [`DeviceProvider::allocate`].
+    /// The reason why the task cannot be created now, as for [`DeviceProvider::allocate`].
     async fn prepare(&self, resource: &str, devices: &[String]) -> Result<()>;
 
-    /// Which `size` of the `available` devices would do best, `must` among them; `None` if it does not say.
+    /// Which `size` of the `available` devices are best, including all of `must`; `None` if it has no
+    /// preference.
     async fn prefer(
         &self,
         resource: &str,

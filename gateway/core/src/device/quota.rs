@@ -1,14 +1,14 @@
-//! How many slots of a group each owner may hold, as operators write it.
+//! The maximum number of slots of a group that each owner may hold, as configured.
 
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::id::Owner;
 
-/// The quota that owners have by their names, as `kubernetes`.
+/// Parses quotas by owner names, for example `kubernetes`.
 ///
 /// # Errors
-/// `InvalidArgument` for a name that is no owner's.
+/// `InvalidArgument` for a name that is not an owner.
 pub fn parse(named: &BTreeMap<String, usize>) -> Result<BTreeMap<Owner, usize>> {
     let one = |(name, most): (&String, &usize)| match Owner::parse(name) {
         Some(owner) => Ok((owner, *most)),

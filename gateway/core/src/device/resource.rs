@@ -1,14 +1,15 @@
-//! Names of extended resources, as kubelets take them of a device plugin.
+//! Names of extended resources, as kubelets accept them from a device plugin.
 
 /// The longest name part, in bytes.
 const NAME_MAX: usize = 63;
 /// The longest prefix, in bytes: a DNS name, before which kubelets write `requests.`.
 const PREFIX_MAX: usize = 253 - "requests.".len();
 
-/// Whether a kubelet registers a device plugin for this resource. See `IsExtendedResourceName` of the kubelet.
+/// Whether a kubelet would register a device plugin for this resource. See `IsExtendedResourceName` in the
+/// kubelet.
 ///
 /// # Errors
-/// Why it does not.
+/// The reason why it would not.
 pub fn check(resource: &str) -> Result<(), &'static str> {
     let (prefix, name) = resource.split_once('/').ok_or("it has no slash")?;
     if prefix.ends_with("kubernetes.io") {

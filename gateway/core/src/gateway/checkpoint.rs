@@ -7,9 +7,9 @@ use crate::spec::CheckpointSpec;
 use crate::table::no_task;
 
 impl Scope {
-    /// Puts a running task's processes and what it has changed of its files into an archive. The task stands still meanwhile, and
-    /// goes on afterwards; what would change it has its turn then. Not idempotent: a second one needs a name of its own. Cancel-safe:
-    /// the work goes on.
+    /// Writes the processes of a running task and the changes to its files into an archive. The task is
+    /// frozen meanwhile and thawed afterwards; other operations that change the task wait. Not idempotent: a
+    /// second checkpoint needs a path of its own. Cancel-safe: the work continues.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it does not run; those of

@@ -1,4 +1,4 @@
-//! What tasks have of the node's processors and memory: claimed before they are made, counted until they end.
+//! The processors and memory that tasks claim: claimed before the task is created, reserved until it exits.
 
 use std::sync::Arc;
 
@@ -10,15 +10,16 @@ use crate::spec::{ComputeClaim, CpuSet, LeaseClaim, Reserved, Resources};
 use crate::state::{TaskEvent, TaskState};
 use crate::table::{Sandbox, Task};
 
-/// Whose claim it is: the owner, and the sandbox of the task.
+/// Who claims: the owner and the sandbox of the task.
 type Claimant = (Owner, SandboxId);
 
 impl Gateway {
-    /// Gives a task that is to be made or started what it claims.
+    /// Claims processors and memory for a task that is about to be created or started.
     ///
     /// # Errors
-    /// `FailedPrecondition` if another owner's task has one of its cores for itself, or more is reserved than the node has and that is
-    /// enforced; nothing is taken then.
+    /// `FailedPrecondition` if a task of another owner has one of its cores exclusively, or if the node's
+    /// capacity would be exceeded and [`Overcommit::Enforce`](crate::ledger::Overcommit::Enforce) is set.
+    /// Nothing is claimed then.
     pub(super) fn claim_compute(
         &self,
         id: TaskId,
@@ -32,7 +33,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Gives a task that is about to start what it was made with: its sandbox may have been stopped since, and be ready again.
+    /// Claims again, for a task that is about to start, what it was created with: its sandbox may have been
+    /// stopped and started again since.
     ///
     /// # Errors
     /// Those of [`Gateway::claim_compute`].
@@ -41,16 +43,17 @@ impl Gateway {
         self.claim_compute(task.id, place, &task.details.resources, task.details.compute)
     }
 
-    /// Takes back all that was given to a task that could not be made.
+    /// Releases everything that was claimed for a task that could not be created.
     pub(super) fn release_claims(&self, id: TaskId, leases: &[LeaseClaim]) {
         self.unbind(leases);
         self.ledger().compute.release(id);
     }
 
-    /// Gives a running task what it claims with other limits. [`Gateway::settle_compute`] comes after it, whatever becomes of these.
+    /// Changes the claim of a running task to that of its new limits. The caller then calls
+    /// [`Gateway::sync_compute`], whether the limits were applied or not.
     ///
     /// # Errors
-    /// `FailedPrecondition` if that is more than the node has, and that is enforced.
+    /// `FailedPrecondition` if the node's capacity would be exceeded and that is enforced.
     pub(super) fn change_compute(
         &self,
         task: &Task,
@@ -63,19 +66,20 @@ impl Gateway {
         Ok(())
     }
 
-    /// Puts down what a task has by what is on the table about it.
+    /// Sets a task's claim in the ledger to that of its limits in the table.
     pub(super) fn sync_compute(&self, id: TaskId) {
         let Some(task) = self.shared.table.task(id) else { return };
         let place = (task.meta.owner, task.sandbox);
         let holder = self.compute_holder(place, &task.details.resources, task.details.compute);
         self.ledger().compute.record(id, holder);
-        // One that ends from here on gives back what was put down just now.
+        // If the task exits from here on, its reservation just recorded is released by `apply_task`.
         if self.shared.table.task(id).is_none_or(|task| !holds_compute(&task.state)) {
             self.ledger().compute.end(id);
         }
     }
 
-    /// Applies an event to a task, and gives it before and after. When it has ended nothing is kept for it any more.
+    /// Applies an event to a task and returns the task before and after. Releases the reservation of a task
+    /// that has exited.
     pub(super) fn apply_task(&self, id: TaskId, event: TaskEvent) -> Result<(Arc<Task>, Arc<Task>)> {
         let (before, after) = self.shared.table.apply_task(id, event)?;
         if holds_compute(&before.state) && !holds_compute(&after.state) {
@@ -90,7 +94,8 @@ impl Gateway {
         resources: &Resources,
         claim: ComputeClaim,
     ) -> ComputeHolder {
-        let name = self.shared.table.sandbox(sandbox).map(|home| home.meta.name.clone()).unwrap_or_default();
+        let name =
+            self.shared.table.sandbox(sandbox).map(|found| found.meta.name.clone()).unwrap_or_default();
         ComputeHolder { owner, sandbox, name, cpus: cpus(resources, claim), reserved: claim.reserved }
     }
 
@@ -101,19 +106,19 @@ impl Gateway {
     }
 }
 
-/// What a task that was recovered has.
-pub(super) fn recovered_holder(task: &Task, home: &Sandbox) -> ComputeHolder {
+/// The claim of a recovered task.
+pub(super) fn recovered_holder(task: &Task, sandbox: &Sandbox) -> ComputeHolder {
     let claim = task.details.compute;
     ComputeHolder {
         owner: task.meta.owner,
-        sandbox: home.id,
-        name: home.meta.name.clone(),
+        sandbox: sandbox.id,
+        name: sandbox.meta.name.clone(),
         cpus: cpus(&task.details.resources, claim),
         reserved: if holds_compute(&task.state) { claim.reserved } else { Reserved::default() },
     }
 }
 
-/// Whether what a task in this state reserves is kept for it.
+/// Whether the reservation of a task in this state counts.
 const fn holds_compute(state: &TaskState) -> bool {
     match state {
         TaskState::Created | TaskState::Starting | TaskState::Running { .. } | TaskState::Stopping { .. } => {
@@ -123,7 +128,8 @@ const fn holds_compute(state: &TaskState) -> bool {
     }
 }
 
-/// The processors that a task is bound to. A list that cannot be read is refused where tasks are made.
+/// The processors that a task is bound to. A list that cannot be parsed counts as unbound; task creation
+/// refuses it.
 fn cpus(resources: &Resources, claim: ComputeClaim) -> Cpus {
     let list = resources.cpuset_cpus.as_deref().unwrap_or_default();
     match list.parse::<CpuSet>() {

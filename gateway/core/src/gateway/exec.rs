@@ -16,38 +16,39 @@ mod bounds;
 pub(super) use bounds::{CommandCounts, OutputBudget};
 use bounds::{CountedControl, OutputCharge};
 
-/// How much of each stream [`Scope::exec_sync`] keeps; the rest is read and dropped.
+/// How much of each stream [`Scope::exec_sync`] keeps; the rest is read and discarded.
 pub(crate) const OUTPUT_LIMIT: usize = 16 << 20;
 
-/// How long a killed process may take to be gone.
+/// How long a killed process may take to exit.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which part of what a command writes is kept of each stream; the rest is read and dropped.
+/// Which part of each output stream of a command is kept; the rest is read and discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Retain {
-    /// This many bytes from the beginning.
+    /// The first bytes, at most this many.
     First(usize),
-    /// This many bytes up to the end.
+    /// The last bytes, at most this many.
     Last(usize),
 }
 
-/// What a command wrote and how it ended.
+/// The output and exit code of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
     /// Exit code; 128 plus the signal if a signal ended it.
     pub code: i32,
-    /// What is kept of standard output.
+    /// The kept part of standard output.
     pub stdout: Bytes,
-    /// What is kept of standard error.
+    /// The kept part of standard error.
     pub stderr: Bytes,
 }
 
 impl Scope {
-    /// Starts a further process in a running task, with its streams. Dropping what it gives kills the process.
+    /// Starts a further process in a running task, with its streams. Dropping the returned value kills the
+    /// process.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if the task does not run; `ResourceExhausted` if too many run in it already; those of
-    /// [`Backend::exec`](crate::backend::Backend::exec).
+    /// `NotFound`; `FailedPrecondition` if the task does not run; `ResourceExhausted` if too many commands
+    /// run in it; those of [`Backend::exec`](crate::backend::Backend::exec).
     pub async fn exec(&self, id: &str, spec: &ExecSpec) -> Result<ExecProcess> {
         if spec.command.is_empty() {
             return Err(Error::invalid("cmd", "a command is needed"));
@@ -60,13 +61,14 @@ impl Scope {
         Ok(ExecProcess { stdin, stdout, stderr, control: Box::new(CountedControl::new(control, place)) })
     }
 
-    /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` of `None` waits for ever.
+    /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` of
+    /// `None` waits for ever.
     /// Cancel-safe: the process is killed.
     ///
     /// # Errors
-    /// Those of [`Scope::exec`]; `DeadlineExceeded` if it did not end in time: it has been killed; `Unavailable` if it was not started in
-    /// time because the task stands still, which says nothing of the command; `ResourceExhausted` if it writes more than the node can
-    /// collect for it now: it has been killed.
+    /// Those of [`Scope::exec`]; `DeadlineExceeded` if it did not exit in time: it has been killed;
+    /// `Unavailable` if it was not started in time because the task is frozen, which says nothing about the
+    /// command; `ResourceExhausted` if its output exceeds what the node can collect now: it has been killed.
     pub async fn exec_sync(
         &self,
         id: &str,
@@ -76,8 +78,8 @@ impl Scope {
         self.exec_to_end(id, spec, timeout, Retain::First(OUTPUT_LIMIT)).await
     }
 
-    /// As [`Scope::exec_sync`], but of each stream only this many bytes are kept, the last ones, and output that children hold open after
-    /// the end is cut off: that is no error.
+    /// As [`Scope::exec_sync`], but keeps only the last `bytes` bytes of each stream, and cuts off output
+    /// that children keep open after the exit; that is not an error.
     ///
     /// # Errors
     /// Those of [`Scope::exec_sync`].
@@ -98,7 +100,7 @@ impl Scope {
         timeout: Option<Duration>,
         keep: Retain,
     ) -> Result<ExecOutput> {
-        // What is beyond all clocks is no limit.
+        // A deadline that the clock cannot represent is no limit.
         let deadline =
             timeout.and_then(|limit| Some((limit, tokio::time::Instant::now().checked_add(limit)?)));
         let mut process = match deadline {
@@ -119,13 +121,14 @@ impl Scope {
             tokio::pin!(collected, exit);
             let code = tokio::select! {
                 code = &mut exit => code?,
-                // Both streams have ended: only the exit is missing.
+                // Both streams have ended; only the exit is outstanding.
                 output = &mut collected => {
                     let output = output?;
                     return Ok(finish(exit.await?, output));
                 }
             };
-            // A child may hold the pipes for ever: the process itself has ended, so wait a while and go.
+            // A child may keep the pipes open for ever. The process itself has exited, so wait only for a
+            // limited time.
             if matches!(keep, Retain::Last(_)) {
                 return tokio::select! {
                     output = &mut collected => Ok(finish(code, output?)),
@@ -140,7 +143,7 @@ impl Scope {
                 ))),
             }
         };
-        // Whatever comes of it, dropping the control clears the process away, and nobody waits for that.
+        // In every case dropping the control kills and deletes the process; no caller waits for that.
         match deadline {
             None => run.await,
             Some((limit, at)) => match tokio::time::timeout_at(at, run).await {
@@ -159,9 +162,7 @@ impl Scope {
         let still =
             self.running_task(id).ok().and_then(|task| self.gateway.shared.backend.exec_blocked(task.id));
         still.unwrap_or_else(|| {
-            Error::deadline(format!(
-                "the command was not even started within {limit:?}: does the runtime hang?"
-            ))
+            Error::deadline(format!("the command was not started within {limit:?}: does the runtime hang?"))
         })
     }
 }
@@ -174,12 +175,12 @@ async fn kill(control: &dyn ExecControl) -> Result<()> {
     match tokio::time::timeout(KILL_PATIENCE, killed).await {
         Ok(killed) => killed,
         Err(_) => Err(Error::deadline(format!(
-            "the command did not end in time, and was not gone {KILL_PATIENCE:?} after it was to be killed"
+            "the command did not end in time, and has not exited within {KILL_PATIENCE:?} of SIGKILL"
         ))),
     }
 }
 
-/// What has been read of a stream. Its bytes are the caller's to give back with the answer.
+/// What has been read of a stream. Its share of the budget is released together with the answer.
 struct Collected<'a> {
     bytes: BytesMut,
     _charge: OutputCharge<'a>,

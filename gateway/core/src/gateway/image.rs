@@ -1,4 +1,4 @@
-//! Images as one owner sees them.
+//! Images, as seen by one owner.
 
 use std::fs::File;
 
@@ -10,7 +10,8 @@ use crate::image::{Image, ImageId, LoadRequest, PullProgress, PullRequest};
 use crate::stats::DiskUsage;
 
 impl Scope {
-    /// Pulls an image, which this owner holds from then on. As [`ImageStore::pull`](crate::image::ImageStore::pull).
+    /// Pulls an image; this owner holds it from then on. See
+    /// [`ImageStore::pull`](crate::image::ImageStore::pull).
     ///
     /// # Errors
     /// Those of [`ImageStore::pull`](crate::image::ImageStore::pull).
@@ -25,7 +26,7 @@ impl Scope {
         backend.images().pull(request).await
     }
 
-    /// Takes an image out of an archive, which this owner alone holds from then on. As
+    /// Loads an image from an archive; only this owner holds it from then on. See
     /// [`ImageStore::load`](crate::image::ImageStore::load).
     ///
     /// # Errors
@@ -35,14 +36,15 @@ impl Scope {
         self.gateway.ready()?.backend.images().load(request).await
     }
 
-    /// How far a pull of this request is that is in flight. As [`ImageStore::progress`](crate::image::ImageStore::progress).
+    /// The progress of a pull of this request that is in flight. See
+    /// [`ImageStore::progress`](crate::image::ImageStore::progress).
     #[must_use]
     pub fn pull_progress(&self, request: &PullRequest) -> Option<PullProgress> {
         self.gateway.shared.backend.images().progress(request)
     }
 
-    /// The image of this id, id prefix, or reference. `None` if the node does not have it, or if this owner must first prove by a pull
-    /// of its own that it may use it.
+    /// The image with this id, id prefix, or reference. `None` if the node does not have it, or if this owner
+    /// may not use it before it has pulled it itself.
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if the store cannot be read.
@@ -54,7 +56,8 @@ impl Scope {
     /// The configuration of an image that this owner may use, as JSON.
     ///
     /// # Errors
-    /// `NotFound` if there is none for it; those of [`ImageStore::config`](crate::image::ImageStore::config).
+    /// `NotFound` if this owner cannot use it or the node does not have it; those of
+    /// [`ImageStore::config`](crate::image::ImageStore::config).
     pub async fn image_config(&self, id: &ImageId) -> Result<String> {
         let Some(image) = self.image(id.as_str()).await? else {
             return Err(Error::not_found(format!(
@@ -65,7 +68,7 @@ impl Scope {
         self.gateway.ready()?.backend.images().config(&image.id).await
     }
 
-    /// All images of the node, whoever holds them.
+    /// All images of the node, of all holders.
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if the store cannot be read.
@@ -74,7 +77,8 @@ impl Scope {
         Ok(images.into_iter().map(|image| self.as_seen_by_owner(image)).collect())
     }
 
-    /// Lets go of an image, which goes under all names that no other owner holds, unless another owner's tasks use it. Idempotent.
+    /// Releases this owner's hold on an image and removes it under all names that no other owner holds,
+    /// unless another owner's tasks use it. Idempotent.
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if the store cannot be written.
@@ -84,7 +88,7 @@ impl Scope {
         images.remove(reference, self.owner, self.used_by_others(&image.id)).await
     }
 
-    /// What images use on disk.
+    /// Disk usage of images.
     ///
     /// # Errors
     /// `Unavailable` before recovery, or if it cannot be read.
@@ -92,7 +96,7 @@ impl Scope {
         self.gateway.ready()?.backend.images().usage().await
     }
 
-    /// The image as this owner sees it: what it cannot remove it need not try to.
+    /// The image as this owner sees it: pinned if the owner could not remove it, so that it does not try.
     fn as_seen_by_owner(&self, image: Image) -> Image {
         let others_alone =
             !image.imported && !image.holders.is_empty() && !image.holders.contains_key(&self.owner);
@@ -100,7 +104,7 @@ impl Scope {
         Image { pinned, ..image }
     }
 
-    /// Whether tasks of other owners were made from this image, or have it as a volume.
+    /// Whether tasks of other owners were created from this image, or have it as a volume.
     fn used_by_others(&self, image: &ImageId) -> bool {
         let table = &self.gateway.shared.table;
         let uses = |details: &TaskDetails| {

@@ -1,4 +1,4 @@
-//! Devices: how each owner sees them, and leases of them.
+//! Device leases, and each owner's view of the devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,28 +17,19 @@ use crate::spec::{LeaseClaim, TaskSpec};
 use crate::state::TaskState;
 use crate::table::Task;
 
-/// How often leases that nobody uses are looked at.
+/// The interval at which unused leases are aged.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Devices that were leased.
+/// A granted lease.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leased {
-    /// By this a task is made with them: see [`TaskSpec::leases`].
+    /// The token with which a task is created: see [`TaskSpec::leases`].
     pub token: LeaseToken,
-    /// What the task gets.
+    /// What a task created with it gets.
     pub reservation: Reservation,
 }
 
-/// How a resource is in use. The first is the more urgent one for its orchestrator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ResourceUse {
-    /// A device of it is leased, or was given to a task, and no task that has it runs: its orchestrator is about to start one.
-    Waiting,
-    /// Each of its devices in use has a task that runs.
-    Running,
-}
-
-/// What a task that is being made has.
+/// The leases that a task being created is bound to.
 #[derive(Debug)]
 pub(super) struct BoundClaims {
     /// All its claims.
@@ -47,18 +38,18 @@ pub(super) struct BoundClaims {
     pub(super) fresh: Vec<LeaseClaim>,
 }
 
-/// How each owner sees the devices, for those owners that somebody looks for.
+/// The view of the devices of each owner that has a subscriber.
 #[derive(Debug, Default)]
 pub(super) struct DeviceViews {
-    /// Counts changes.
+    /// The number of changes; subscribers wait on it.
     changes: watch::Sender<u64>,
     by_owner: Mutex<BTreeMap<Owner, watch::Sender<Option<Arc<Inventory>>>>>,
 }
 
-// === impl Views ===
+// === impl DeviceViews ===
 
 impl DeviceViews {
-    /// Something has changed: whoever looks is told soon.
+    /// Signals a change, so that views are rebuilt and waiters check again.
     pub(super) fn mark_changed(&self) {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
@@ -75,18 +66,20 @@ impl DeviceViews {
 // === impl Scope ===
 
 impl Scope {
-    /// The devices as this owner sees them, kept up to date: each slot as a device of its own, unhealthy while it belongs to another owner.
-    /// `None` until the hardware was looked at.
+    /// This owner's view of the devices, kept up to date: each slot as a device of its own, unhealthy while
+    /// another owner holds it. `None` until the hardware was scanned.
     pub fn devices(&self) -> Inventories {
         self.gateway.shared.views.subscribe(self.owner)
     }
 
-    /// Leases slots of devices to this owner. It is on disk when this returns. The same slots, leased and not made use of yet, are the same
-    /// lease. Cancel-safe: the work goes on, and asking again gives the same lease.
+    /// Leases slots of devices to this owner; the lease is on disk when this returns. A request for the same
+    /// slots as an unused lease returns that lease. Cancel-safe: the work continues, and a repeated request
+    /// returns the same lease.
     ///
     /// # Errors
-    /// `InvalidArgument` if none is named, or too many; `NotFound` for a slot that is not there; `FailedPrecondition` for one that another
-    /// owner has, that is not well, or that is beyond the quota, with the holder; `Unavailable` before recovery.
+    /// `InvalidArgument` if `slots` is empty or too long; `NotFound` for an unknown slot;
+    /// `FailedPrecondition`, naming the holder if there is one, for a slot that another owner holds, that is
+    /// unhealthy, or that exceeds the quota; `Unavailable` before recovery.
     pub async fn lease(&self, slots: &[String]) -> Result<Leased> {
         let gateway = self.gateway.clone();
         let owner = self.owner;
@@ -95,12 +88,13 @@ impl Scope {
         self.gateway.run_detached(what, async move { gateway.lease(owner, &slots).await }).await
     }
 
-    /// What a task gets with a lease of this owner, as the devices are now; `None` for a token that is no lease of this owner's, or not any
-    /// more. An orchestrator that has forgotten what it was answered still knows the token.
+    /// What a task with this lease would get, with the devices as they are now; `None` if the token is not
+    /// (or no longer) a lease of this owner. For an orchestrator that has lost the answer of [`Scope::lease`]
+    /// but still has the token.
     ///
     /// # Errors
-    /// `Unavailable` before recovery and before the hardware was looked at; `FailedPrecondition` for a device that is not there any more or
-    /// not well.
+    /// `Unavailable` before recovery and before the hardware was scanned; `FailedPrecondition` for a device
+    /// that is gone or unhealthy.
     pub fn reservation(&self, token: LeaseToken) -> Result<Option<Reservation>> {
         self.gateway.ready()?;
         let ledger = self.gateway.ledger();
@@ -108,37 +102,8 @@ impl Scope {
         lease.map(|lease| ledger.devices.reserve(&lease.slots)).transpose()
     }
 
-    /// The resources of which tasks of this owner may have devices, each with the state of its tasks: by its leases that are not over, and
-    /// by the records of its tasks, also of those whose sandbox has stopped.
-    #[must_use]
-    pub fn resources_in_use(&self) -> BTreeMap<String, ResourceUse> {
-        let tasks = self.gateway.shared.table.tasks(self.owner);
-        let ledger = self.gateway.ledger();
-        let mut slots: BTreeMap<&str, ResourceUse> = BTreeMap::new();
-        for (_, lease) in ledger.devices.leases() {
-            if lease.owner == self.owner && lease.state.keeps_slots() {
-                slots.extend(lease.slots.iter().map(|slot| (slot.as_str(), ResourceUse::Waiting)));
-            }
-        }
-        for task in &tasks {
-            for slot in task.details.leases.iter().flat_map(|claim| &claim.slots) {
-                let seen = slots.entry(slot).or_insert(ResourceUse::Waiting);
-                if task.state.is_running() {
-                    *seen = ResourceUse::Running;
-                }
-            }
-        }
-        let mut resources = BTreeMap::new();
-        for (slot, seen) in slots {
-            if let Some(resource) = ledger.devices.resource_of(slot).filter(|resource| !resource.is_empty()) {
-                let known = resources.entry(resource.to_owned()).or_insert(seen);
-                *known = seen.min(*known);
-            }
-        }
-        resources
-    }
-
-    /// Waits until no sandbox has these slots that something else of this owner is to be made with. Cancel-safe.
+    /// Waits until no sandbox holds any of these slots that a newer lease of this owner is waiting for.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// `DeadlineExceeded` if that takes longer than `patience`: try again.
@@ -156,19 +121,20 @@ impl Scope {
         })
     }
 
-    /// Says which slots the orchestrator's pods have, by its own list: a lease that nothing was made with, and that is missing in several
-    /// lists one after the other, has ended.
+    /// Reports the slots that the orchestrator's pods have, from its own list: an unused lease that is
+    /// missing from several consecutive lists is ended.
     pub async fn reconcile_listed(&self, listed: &BTreeSet<String>) {
         let ended = self.gateway.ledger().devices.end_unlisted(self.owner, listed);
         if !ended.is_empty() {
-            tracing::info!(owner = %self.owner, leases = ended.len(), "leases ended that their orchestrator has no more");
+            tracing::info!(owner = %self.owner, leases = ended.len(), "unused leases ended: their orchestrator does not list them any more");
             self.gateway.shared.views.mark_changed();
             self.gateway.remove_stored(&ended).await;
         }
     }
 
-    /// What these leases of this owner were for has failed to start. Those that nothing was made with are kept from other owners for as
-    /// long as a restart may take, as after the end of a sandbox, and not for as long as a first start may. They stay on disk that long.
+    /// Reports that the start for which these leases were requested has failed. Those that no sandbox uses
+    /// stay reserved for this owner only as long as after the stop of a sandbox (the time for a restart), not
+    /// as long as before a first start. They stay on disk during that time.
     pub fn start_failed(&self, leases: &[LeaseClaim]) {
         let tokens: Vec<LeaseToken> = leases.iter().map(|claim| claim.token).collect();
         if !self.gateway.ledger().devices.start_failed(self.owner, &tokens).is_empty() {
@@ -176,7 +142,7 @@ impl Scope {
         }
     }
 
-    /// This owner's leases that nothing has been made with, although the orchestrator's list has all of their slots.
+    /// This owner's unused leases although all of their slots are in the orchestrator's list.
     #[must_use]
     pub fn unused(&self, listed: &BTreeSet<String>) -> BTreeSet<LeaseToken> {
         let ledger = self.gateway.ledger();
@@ -192,8 +158,8 @@ impl Scope {
 // === impl Gateway ===
 
 impl Gateway {
-    /// Keeps the devices as `hardware` has them, and tells each owner of its view, until the gateway shuts down. Call it once. Before
-    /// recovery no view has a healthy device.
+    /// Follows the inventory `hardware` and updates each owner's view, until the gateway shuts down. Call it
+    /// once. No view has a healthy device before recovery.
     pub fn watch_devices(&self, mut hardware: Inventories) {
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
@@ -216,10 +182,11 @@ impl Gateway {
         });
     }
 
-    /// Ends a lease that no sandbox has, or one in which every task has ended, as an operator asks for.
+    /// Ends a lease at an operator's request. Possible if no sandbox has the lease, or if all tasks of the
+    /// sandbox that has it have exited.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if a sandbox has it with a task that has not ended.
+    /// `NotFound`; `FailedPrecondition` if a sandbox with a task that has not exited has it.
     pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
         {
             let mut ledger = self.ledger();
@@ -239,13 +206,14 @@ impl Gateway {
                 }
             }
         }
-        tracing::info!(lease = %token, "a lease of devices was ended by an operator");
+        tracing::info!(lease = %token, "an operator ended a device lease");
         self.shared.views.mark_changed();
         self.remove_stored(&[token]).await;
         Ok(())
     }
 
-    /// Whether a sandbox has had tasks, and all of them have ended: an orchestrator that is away does not stop it.
+    /// Whether a sandbox has tasks and all of them have exited: while its orchestrator is unavailable,
+    /// nothing stops such a sandbox.
     fn has_ended(&self, sandbox: SandboxId) -> bool {
         let tasks = self.shared.table.tasks_of(sandbox);
         !tasks.is_empty() && tasks.iter().all(|task| matches!(task.state, TaskState::Exited { .. }))
@@ -253,14 +221,16 @@ impl Gateway {
 
     async fn lease(&self, owner: Owner, slots: &[String]) -> Result<Leased> {
         self.ready()?;
-        let _turn = self.shared.lease_locks.lock(owner).await;
+        let _guard = self.shared.lease_locks.lock(owner).await;
         let granted = self.ledger().devices.lease(owner, slots, LeaseToken::random());
         let granted = granted.map_err(|refusal| self.record_refusal(refusal))?;
         let token = granted.token;
         self.shared.views.mark_changed();
-        // Written before the new one, and so on disk with it: no two that overlap come back together after a power cut.
+        // Removed before the new lease is written, so that overlapping leases cannot both come back after a
+        // power failure.
         self.remove_stored(&granted.ended).await;
-        // Also one that there was already: it may have been taken back from a task, and not be on disk.
+        // An existing lease is written as well: it may have been unbound from a task, and then it is not on
+        // disk.
         let stored = StoredLease { token, owner, slots: granted.lease.slots };
         if let Err(error) = self.shared.leases.put(&stored).await {
             if granted.is_new {
@@ -273,11 +243,12 @@ impl Gateway {
         Ok(Leased { token, reservation: granted.reservation })
     }
 
-    /// Gives the leases that a task names to the sandbox that it is made in, and leases the devices that it names itself; all or none. A
-    /// lease that is not known any more, as one whose task was removed before a predecessor ended, does no harm if the task names its
-    /// devices as well and they are free.
+    /// Binds the leases that a task names to its sandbox, and leases the devices that it names directly; all
+    /// or none. An unknown lease (its task may have been removed before a predecessor ended) is not an error
+    /// if the task also names its devices directly and they are free.
     pub(super) fn bind(&self, sandbox: SandboxId, spec: &TaskSpec) -> Result<BoundClaims> {
-        let name = self.shared.table.sandbox(sandbox).map(|home| home.meta.name.clone()).unwrap_or_default();
+        let name =
+            self.shared.table.sandbox(sandbox).map(|found| found.meta.name.clone()).unwrap_or_default();
         let had = self.ledger().devices.of_sandbox(sandbox);
         let fresh = |claims: &[LeaseClaim]| {
             let fresh = claims.iter().filter(|claim| !had.contains(&claim.token));
@@ -316,13 +287,14 @@ impl Gateway {
         Ok(BoundClaims { fresh: fresh(&bound), claims: bound })
     }
 
-    /// Gives a task that is about to start what it was made with: its sandbox may have been stopped since, and be ready again.
+    /// Claims again, for a task that is about to start, the leases it was created with: its sandbox may have
+    /// been stopped and started again since.
     ///
     /// # Errors
-    /// `FailedPrecondition` if somebody else has it by now.
+    /// `FailedPrecondition` if another holder has a slot now.
     pub(super) fn reclaim_leases(&self, task: &Task) -> Result<()> {
         for claim in &task.details.leases {
-            let name = self.shared.table.sandbox(task.sandbox).map(|home| home.meta.name.clone());
+            let name = self.shared.table.sandbox(task.sandbox).map(|found| found.meta.name.clone());
             let place = (task.sandbox, name.unwrap_or_default());
             let taken = self.ledger().devices.reclaim(task.meta.owner, claim, place);
             taken.map_err(|refusal| self.record_refusal(refusal))?;
@@ -344,13 +316,13 @@ impl Gateway {
             (Ok(claims), _) => Ok(claims),
             (Err(refusal), NamedDevices::Refuse) => Err(self.record_refusal(refusal)),
             (Err(refusal), NamedDevices::Warn) => {
-                tracing::warn!(task = spec.meta.name, %refusal, "a task names a device that somebody else has: it gets it all the same");
+                tracing::warn!(task = spec.meta.name, %refusal, "a task names a device that another holder has: created nevertheless");
                 Ok(Vec::new())
             }
         }
     }
 
-    /// Takes leases back that nothing was made with after all, unless another task of the sandbox has them.
+    /// Unbinds leases of a task that was not created, unless another task of the sandbox uses them.
     pub(super) fn unbind(&self, claims: &[LeaseClaim]) {
         for claim in claims {
             let mut ledger = self.ledger();
@@ -372,14 +344,15 @@ impl Gateway {
         }
     }
 
-    /// The leases of a task that is on record are kept with it from now on.
+    /// Removes leases from the lease store once the record of a task contains them.
     pub(super) async fn forget_stored(&self, claims: &[LeaseClaim]) {
         let tokens: Vec<LeaseToken> = claims.iter().map(|claim| claim.token).collect();
         self.remove_stored(&tokens).await;
     }
 
-    /// Sees to the leases of a task that is about to be removed and runs no more, which no other task of its sandbox has: the sandbox keeps
-    /// them, and may have another task made with them; those that the task had named itself are over.
+    /// Called before a task that does not run is removed, for its leases that no other task of the sandbox
+    /// has: the sandbox keeps them for a next task, and they go back into the lease store; leases of devices
+    /// that the task named directly are ended.
     pub(super) async fn store_orphaned(&self, id: TaskId) {
         let Some(task) = self.shared.table.task(id) else { return };
         if task.details.leases.is_empty() || self.check_ready(task.sandbox).is_err() {
@@ -397,12 +370,12 @@ impl Gateway {
                 self.shared.views.mark_changed();
                 continue;
             }
-            // A removal makes space: it goes on where nothing can be written.
+            // An error is not returned: removing the task frees space and must proceed on a full disk.
             if let Err(error) =
                 self.shared.leases.put(&StoredLease { token, owner: task.meta.owner, slots }).await
             {
                 let error = error.report();
-                tracing::warn!(lease = %token, error, "a lease is not on disk until its next task is made");
+                tracing::warn!(lease = %token, error, "cannot store a lease: it is not on disk until the next task with it is created");
             }
         }
     }
@@ -414,12 +387,12 @@ impl Gateway {
         if let Err(error) = self.shared.leases.remove(tokens).await {
             tracing::warn!(
                 error = error.report(),
-                "leases that have ended are still on disk: the next recovery sees to them"
+                "cannot remove ended leases from disk: the next recovery does"
             );
         }
     }
 
-    /// Ends what leases hold too long, until the gateway shuts down.
+    /// Expires unused leases, until the gateway shuts down.
     pub(super) fn expire_leases(&self) {
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
@@ -435,15 +408,15 @@ impl Gateway {
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             rounds.tick().await;
-            let TickOutcome { freed, expired: over } = {
+            let TickOutcome { freed, expired } = {
                 let mut ledger = self.ledger();
                 if ledger.devices.has_timers() { ledger.devices.tick(ticks) } else { TickOutcome::default() }
             };
             if freed {
                 self.shared.views.mark_changed();
             }
-            // Those whose start has failed are on disk.
-            self.remove_stored(&over).await;
+            // Leases whose start has failed are still in the store.
+            self.remove_stored(&expired).await;
         }
     }
 
@@ -454,7 +427,7 @@ impl Gateway {
         let mut made: BTreeMap<Owner, View> = BTreeMap::new();
         // The sender lives as long as the gateway.
         while changes.changed().await.is_ok() {
-            // Views are made from a copy, so that nobody who asks for a lease waits for them.
+            // Views are built from a copy, so that lease requests do not wait for them.
             let outlook = Arc::new(self.ledger().devices.snapshot());
             let owners: Vec<Owner> =
                 views.by_owner.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
@@ -465,7 +438,8 @@ impl Gateway {
                 let views = views.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(view) = views.get(&owner) {
                     view.send_if_modified(|last| {
-                        // A view that has not changed is shared with the last one: its address tells, and nothing of it is compared.
+                        // An unchanged view is the same `Arc` as before, so comparing the addresses is
+                        // enough.
                         let is_new = last.as_ref().map(Arc::as_ptr) != now.as_ref().map(Arc::as_ptr);
                         last.clone_from(now);
                         is_new
@@ -480,7 +454,7 @@ fn has(claims: &[LeaseClaim], token: LeaseToken) -> bool {
     claims.iter().any(|claim| claim.token == token)
 }
 
-/// How many ticks a time is, at least one.
+/// A duration in ticks, at least one.
 fn ticks(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
 }

@@ -1,4 +1,5 @@
-//! What sandboxes hold of the node: taken before they are made, given back when they have stopped.
+//! The node's resources that sandboxes hold: claimed before they are created, released when they have
+//! stopped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -7,30 +8,18 @@ use futures::FutureExt;
 
 use super::Gateway;
 use super::compute::recovered_holder;
+use super::ledger_report::LedgerReport;
 use crate::backend::Recovered;
 use crate::error::{Error, Result};
 use crate::event::EventKind;
 use crate::id::{LeaseToken, SandboxId};
-use crate::ledger::{Compute, Devices, Lease, Ledger, PortHolder, Refusal, Refusals};
+use crate::ledger::{Lease, Ledger, PortHolder, Refusal};
 use crate::spec::SandboxSpec;
 use crate::state::SandboxState;
 use crate::table::Sandbox;
 
-/// What of the node is given to whom, at one moment.
-#[derive(Debug, Clone)]
-pub struct LedgerReport {
-    /// Devices and their leases.
-    pub devices: Devices,
-    /// Processors and memory.
-    pub compute: Compute,
-    /// The sandboxes that have ports of the host, by id.
-    pub ports: Vec<(SandboxId, PortHolder)>,
-    /// How often something was refused.
-    pub refusals: Refusals,
-}
-
 impl Gateway {
-    /// What of the node is given to whom.
+    /// All allocations of node resources.
     #[must_use]
     pub fn ledger_report(&self) -> LedgerReport {
         let ledger = self.ledger();
@@ -42,7 +31,7 @@ impl Gateway {
         }
     }
 
-    /// Whether it is known what of the devices was given out before, so that they can be given out.
+    /// Whether the leases of before the restart are known, so that devices can be leased.
     #[must_use]
     pub fn is_ledger_recovered(&self) -> bool {
         self.ledger().devices.is_recovered()
@@ -53,7 +42,7 @@ impl Gateway {
         self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of a refusal whoever may want to know, and gives the error for who asked.
+    /// Counts, logs and publishes a refusal, and returns the error for the caller.
     pub(super) fn record_refusal(&self, refusal: Refusal) -> Error {
         self.ledger().count(&refusal);
         tracing::warn!(
@@ -67,10 +56,10 @@ impl Gateway {
         refusal.into()
     }
 
-    /// Takes the ports of the host that a sandbox claims.
+    /// Claims the host ports of a sandbox.
     ///
     /// # Errors
-    /// `FailedPrecondition` if somebody else has one of them; none is taken then.
+    /// `FailedPrecondition` if another holder has one of them; none is claimed then.
     pub(super) fn claim_ports(&self, id: SandboxId, spec: &SandboxSpec) -> Result<()> {
         let holder = PortHolder {
             owner: spec.meta.owner,
@@ -81,21 +70,22 @@ impl Gateway {
         claimed.map_err(|refusal| self.record_refusal(refusal))
     }
 
-    /// Takes back what a sandbox has that has stopped.
+    /// Releases everything that a stopped sandbox holds.
     pub(super) async fn release(&self, id: SandboxId) {
-        let let_go = {
+        let released = {
             let mut ledger = self.ledger();
             ledger.ports.release(id);
             ledger.compute.release_sandbox(id);
             ledger.devices.release_sandbox(id)
         };
-        if !let_go.is_empty() {
+        if !released.is_empty() {
             self.shared.views.mark_changed();
-            self.remove_stored(&let_go).await;
+            self.remove_stored(&released).await;
         }
     }
 
-    /// Takes back the ports of a sandbox that could not be made, as soon as that is undone: until then packets still go its way.
+    /// Releases the ports of a sandbox whose creation failed, once its network is released: until then
+    /// packets still reach it.
     pub(super) fn release_when_undone(&self, id: SandboxId) {
         if self.shared.backend.wait_network_released(id).now_or_never().is_some() {
             self.ledger().ports.release(id);
@@ -106,7 +96,7 @@ impl Gateway {
             let shared = &gateway.shared;
             tokio::select! {
                 () = shared.backend.wait_network_released(id) => {
-                    // One that has been made ready again meanwhile has its ports anew.
+                    // A sandbox that was started again meanwhile has claimed its ports again.
                     let stopped = |sandbox: Arc<Sandbox>| sandbox.state == SandboxState::Stopped;
                     if shared.table.sandbox(id).is_none_or(stopped) {
                         gateway.ledger().ports.release(id);
@@ -117,15 +107,16 @@ impl Gateway {
         });
     }
 
-    /// Puts down what everything that was recovered holds, and what was leased. Who holds the same thing as another is told of, and left.
+    /// Records the claims of all recovered objects and the stored leases. Conflicting claims are logged and
+    /// both kept.
     pub(super) async fn recover_ledger(&self, recovered: &Recovered) {
         let stored = self.shared.leases.load().await;
         let mut in_use: Vec<LeaseToken> = Vec::new();
-        let homes = recovered.sandboxes.iter().filter(|sandbox| holds_ports(&sandbox.state));
-        let homes: BTreeMap<SandboxId, &Sandbox> = homes.map(|sandbox| (sandbox.id, sandbox)).collect();
+        let holding = recovered.sandboxes.iter().filter(|sandbox| holds_ports(&sandbox.state));
+        let holding: BTreeMap<SandboxId, &Sandbox> = holding.map(|sandbox| (sandbox.id, sandbox)).collect();
         {
             let mut ledger = self.ledger();
-            for sandbox in homes.values() {
+            for sandbox in holding.values() {
                 ledger.ports.record(sandbox.id, port_holder(sandbox));
             }
             for remnant in &recovered.remnants {
@@ -136,27 +127,28 @@ impl Gateway {
                     .record(remnant.id, PortHolder { owner, name, claims: remnant.host_ports.clone() });
             }
             for task in &recovered.tasks {
-                let Some(home) = homes.get(&task.sandbox) else {
-                    // It holds nothing. Its orchestrator may start it again, and an agent of Nomad's knows no more of its devices than the token.
+                let Some(sandbox) = holding.get(&task.sandbox) else {
+                    // The sandbox has stopped, so the task holds nothing. Its leases are remembered: its
+                    // orchestrator may start it again, and a Nomad agent knows only the token of its devices.
                     for claim in task.details.leases.iter().filter(|claim| !claim.named) {
                         ledger.devices.recall(claim.token, Lease::new(task.meta.owner, claim.slots.clone()));
                     }
                     continue;
                 };
-                ledger.compute.record(task.id, recovered_holder(task, home));
+                ledger.compute.record(task.id, recovered_holder(task, sandbox));
                 for claim in &task.details.leases {
-                    let name = home.meta.name.clone();
-                    let lease = Lease::bound(task.meta.owner, claim.slots.clone(), home.id, name);
+                    let name = sandbox.meta.name.clone();
+                    let lease = Lease::bound(task.meta.owner, claim.slots.clone(), sandbox.id, name);
                     let lease = Lease { named: claim.named, ..lease };
                     ledger.devices.record(claim.token, lease);
                     in_use.push(claim.token);
                 }
             }
             for (port, one, other) in ledger.ports.conflicts() {
-                tracing::warn!(%port, %one, %other, "two have the same port of the host: neither is ended");
+                tracing::warn!(%port, %one, %other, "two sandboxes have the same host port: neither is stopped");
             }
             for (cores, one, other) in ledger.compute.conflicts() {
-                tracing::warn!(%cores, %one, %other, "two have the same processors for themselves: neither is ended");
+                tracing::warn!(%cores, %one, %other, "two tasks have the same processors exclusively: neither is stopped");
             }
         }
         match stored {
@@ -170,11 +162,12 @@ impl Gateway {
             Err(error) => {
                 tracing::error!(
                     error = error.report(),
-                    "the leases of devices cannot be read: none is given out until this daemon is started anew"
+                    "cannot read the device leases: no device is leased until the daemon is restarted"
                 );
             }
         }
-        // Those that a task has were left by a kill between the making of the task and this.
+        // A task has these leases: a predecessor was killed after it created the task and before it removed
+        // them from the store.
         self.remove_stored(&in_use).await;
         for remnant in &recovered.remnants {
             self.release_when_undone(remnant.id);
@@ -183,7 +176,7 @@ impl Gateway {
     }
 }
 
-/// Whether a sandbox in this state has what it was made with.
+/// Whether a sandbox in this state holds the resources it was created with.
 const fn holds_ports(state: &SandboxState) -> bool {
     match state {
         SandboxState::Ready

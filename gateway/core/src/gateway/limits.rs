@@ -1,4 +1,4 @@
-//! What a gateway may take, and what it refuses.
+//! Limits and policies of a gateway.
 
 use std::num::NonZero;
 use std::thread::available_parallelism;
@@ -7,45 +7,48 @@ use std::time::Duration;
 use crate::ledger::Overcommit;
 use crate::spec::Reserved;
 
-/// How many sandboxes and tasks of one owner are started at a time for each processor, unless told otherwise.
+/// How many sandboxes and tasks of one owner are started at a time for each processor, by default.
 const STARTS_PER_PROCESSOR: usize = 4;
 
-/// How long the gateway waits for things that ought to be quick, and how much it takes on at a time.
+/// Timeouts for operations that should be quick, and limits on concurrent work.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// For a task to end after SIGKILL.
+    /// How long a task may take to exit after SIGKILL.
     pub kill: Duration,
-    /// For a backend that is away to come back before the end of a killed task is given up on.
+    /// How long an unavailable backend is waited for before waiting for the exit of a killed task is
+    /// abandoned.
     pub outage: Duration,
-    /// Between two looks at a backend that is away, at first.
+    /// First interval between retries while the backend is unavailable.
     pub retry_min: Duration,
-    /// The same, at most.
+    /// Longest interval between such retries.
     pub retry_max: Duration,
-    /// How much output of commands is collected at a time, of all commands together, in bytes.
+    /// How many bytes of output are collected at a time, of all commands together.
     pub exec_output_bytes: usize,
-    /// How many commands run in one task at a time.
+    /// How many commands may run in one task at a time.
     pub exec_per_task: usize,
-    /// How many sandboxes and tasks of one owner are started at a time; more of them wait.
+    /// How many sandboxes and tasks of one owner are started at a time; further starts wait.
     pub starts_per_owner: usize,
-    /// For a lease of devices that nothing has been made with to keep them from other owners.
+    /// How long an unused device lease is protected from other owners.
     pub lease: Duration,
-    /// For devices to be kept from other owners after what had them has stopped: it may be restarted.
+    /// How long devices are reserved for their owner after the sandbox that had them has stopped: it may be
+    /// restarted.
     pub restart_grace: Duration,
-    /// What becomes of a task that names a device by itself which somebody else has.
+    /// What happens to a task that directly names a device that another holder has.
     pub named_devices: NamedDevices,
-    /// All processors and memory of the node; `None` if that is not known.
+    /// All processors and memory of the node; `None` if not known.
     pub capacity: Option<Reserved>,
-    /// What becomes of a task that reserves more than is left of them.
+    /// What happens to a task that reserves more than is left of that.
     pub overcommit: Overcommit,
 }
 
-/// What becomes of a task that names a device of the node by itself, by a path or a name, where somebody else has that device.
+/// What happens to a task that names a device of the node directly, by a path or a CDI name, while another
+/// holder has that device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NamedDevices {
     /// It is refused.
     #[default]
     Refuse,
-    /// It is made, and that is told.
+    /// It is created, and a warning is logged.
     Warn,
 }
 

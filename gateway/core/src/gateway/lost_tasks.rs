@@ -1,4 +1,5 @@
-//! Tasks that the gateway has lost sight of: told once when it begins and once when it is over, however many they are.
+//! Tasks whose exit the gateway cannot wait for because the backend is unavailable. One log line reports the
+//! beginning and one the end of an outage, however many tasks are affected.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use crate::backend::Condition;
 use crate::error::Error;
 use crate::id::TaskId;
 
-/// The tasks that were lost sight of since the backend went away.
+/// The tasks affected since the backend became unavailable.
 #[derive(Debug, Default)]
 pub(super) struct LostTasks {
     tasks: Mutex<HashSet<TaskId>>,
@@ -20,7 +21,7 @@ impl LostTasks {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a task; whether it is the first.
+    /// Adds a task; returns whether it is the first.
     fn insert(&self, id: TaskId) -> bool {
         let mut tasks = self.tasks();
         let first = tasks.is_empty();
@@ -28,20 +29,21 @@ impl LostTasks {
         first
     }
 
-    /// Forgets them all; how many they were.
+    /// Removes all tasks and returns their number.
     fn drain_count(&self) -> usize {
         std::mem::take(&mut *self.tasks()).len()
     }
 }
 
 impl Gateway {
-    /// Tells that a task is lost sight of and looked for again. Those that follow it before the backend is back are counted.
+    /// Logs that waiting for a task failed and is retried. Further tasks before the backend is available
+    /// again are only counted.
     pub(super) fn report_lost(&self, id: TaskId, error: &Error) {
         if !self.shared.lost_tasks.insert(id) {
-            tracing::debug!(task.id = %id, error = error.report(), "lost sight of another task");
+            tracing::debug!(task.id = %id, error = error.report(), "waiting for another task failed: it is retried");
             return;
         }
-        tracing::warn!(task.id = %id, error = error.report(), "lost sight of a task: looking again, for it and any that follow");
+        tracing::warn!(task.id = %id, error = error.report(), "waiting for the exit of a task failed: it is retried for this and all further tasks until the runtime answers");
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
             let shared = &gateway.shared;
@@ -51,12 +53,12 @@ impl Gateway {
             }
             tracing::info!(
                 tasks = shared.lost_tasks.drain_count(),
-                "the runtime answers: tasks that were lost sight of are watched again"
+                "the runtime answers: the affected tasks are watched again"
             );
         });
     }
 
-    /// Returns once the backend is well, looking each `pause`. Cancel-safe.
+    /// Waits until the backend is healthy, checking at intervals of `pause`. Cancel-safe.
     async fn wait_backend_healthy(&self, pause: Duration) {
         loop {
             tokio::time::sleep(pause).await;
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_of_an_outage_is_told_and_each_task_counts_once() {
+    fn only_the_first_task_of_an_outage_is_logged_and_each_task_counts_once() {
         let lost = LostTasks::default();
         let tasks = [TaskId::random(), TaskId::random()];
         assert!(lost.insert(tasks[0]));

@@ -1,4 +1,5 @@
-//! How long is waited for what a backend that is away could not tell, or could not let come to its end.
+//! Bounds on waiting while the backend is unavailable: it can then neither report an exit nor finish an
+//! operation.
 
 use std::future::Future;
 
@@ -11,7 +12,8 @@ use crate::id::TaskId;
 use crate::keyed_lock::KeyedLockGuard;
 
 impl Gateway {
-    /// A turn at a task, unless the backend stays away: whoever has the turn then may never be done with it.
+    /// Locks a task, unless the backend stays unavailable: the operation that holds the lock may then never
+    /// finish.
     ///
     /// # Errors
     /// `Unavailable` with the reason.
@@ -19,7 +21,8 @@ impl Gateway {
         self.unless_outage(id, self.shared.task_locks.lock(id)).await
     }
 
-    /// Waits for what was asked about a task before, unless the backend stays away: it cannot come to an end then.
+    /// Waits for an earlier operation on a task, unless the backend stays unavailable: the operation cannot
+    /// finish then.
     ///
     /// # Errors
     /// `Unavailable` with the reason.
@@ -28,27 +31,28 @@ impl Gateway {
             biased;
             done = before => Ok(done),
             reason = self.backend_outage() => Err(Error::unavailable(format!(
-                "what was asked about task {id} before does not come to its end: {reason}"
+                "an earlier operation on task {id} does not finish: {reason}"
             ))),
         }
     }
 
-    /// Waits for the end of a killed task, but not for a backend that stays away: nobody can tell of the end then.
+    /// Waits for the exit of a killed task, up to the kill limit, unless the backend stays unavailable: it
+    /// cannot report the exit then.
     pub(super) async fn within_kill_limit(&self, id: TaskId, ended: impl Future<Output = ()>) -> Result<()> {
         tokio::select! {
             ended = tokio::time::timeout(self.shared.limits.kill, ended) => ended.map_err(|_| self.kill_timeout_error(id)),
             reason = self.backend_outage() => Err(Error::unavailable(format!(
-                "task {id} was killed, but its end cannot be told: {reason}"
+                "task {id} was sent SIGKILL, but its exit cannot be observed: {reason}"
             ))),
         }
     }
 
-    /// Returns, with the reason, once the backend has been away for a while without a break.
+    /// Returns the reason once the backend has been unavailable without interruption for the outage limit.
     async fn backend_outage(&self) -> String {
         let limits = &self.shared.limits;
         let mut since = None;
         loop {
-            // Most tasks are gone before the first look.
+            // Most tasks have exited before the first check.
             tokio::time::sleep(limits.retry_min).await;
             match self.shared.backend.status().runtime {
                 Condition::True => since = None,
@@ -64,8 +68,6 @@ impl Gateway {
 
     fn kill_timeout_error(&self, id: TaskId) -> Error {
         let limit = self.shared.limits.kill;
-        Error::deadline(format!(
-            "task {id} was sent SIGKILL, and nobody has told of its end within {limit:?}"
-        ))
+        Error::deadline(format!("task {id} was sent SIGKILL, but no exit was reported within {limit:?}"))
     }
 }

@@ -1,5 +1,6 @@
-//! What tasks get that have devices of a provider. It is asked when a task is made, for all orchestrators in one place: what it answers
-//! has neither to be foreseen when devices are leased, nor to be carried by an orchestrator.
+//! Devices that a [`DeviceProvider`] supplies. The provider is called when a task is created, in one place
+//! for all orchestrators: its answer need not be known when devices are leased, and no orchestrator has to
+//! carry it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,21 +13,22 @@ use crate::error::{Error, Result};
 use crate::id::LeaseToken;
 use crate::spec::TaskSpec;
 
-/// What the provider answers, once.
+/// The provider's answer, requested once.
 type CachedReservation = Arc<OnceCell<Reservation>>;
 
-/// The provider, and what it has answered.
+/// The provider and its cached answers.
 #[derive(Debug, Default)]
 pub(super) struct CachedProvider {
     provider: OnceLock<Arc<dyn DeviceProvider>>,
-    /// What it has answered, by lease and resource. A second task with a lease waits for the answer that the first has asked for.
+    /// The answers by lease and resource. A second task with the same lease waits for the answer that the
+    /// first one requested.
     reservations: Mutex<BTreeMap<(LeaseToken, String), CachedReservation>>,
 }
 
-// === impl Provided ===
+// === impl CachedProvider ===
 
 impl CachedProvider {
-    /// Where the answer for a lease is, or will be. Those of leases that are over are forgotten: `known` are the others.
+    /// The cell of the answer for a lease. Drops the answers of leases that are not in `known`.
     fn cached_reservation(
         &self,
         known: &BTreeSet<LeaseToken>,
@@ -41,8 +43,8 @@ impl CachedProvider {
 // === impl Scope ===
 
 impl Scope {
-    /// Which `size` of the `available` slots of a resource would do best, by its provider; `None` if there is none, or it does not say.
-    /// Ends within a time of the provider's own. Cancel-safe.
+    /// Which `size` of the `available` slots of a resource its provider prefers; `None` if there is no
+    /// provider or it has no preference. Bounded by the provider's own timeout. Cancel-safe.
     pub async fn prefer(
         &self,
         resource: &str,
@@ -62,17 +64,17 @@ impl Scope {
 // === impl Gateway ===
 
 impl Gateway {
-    /// Has a provider say what tasks get that have devices of its groups. Call it once at most, before recovery.
+    /// Sets the provider of devices. Call it at most once, before recovery.
     pub fn set_device_provider(&self, provider: Arc<dyn DeviceProvider>) {
-        // There is one provider in the life of a gateway.
+        // A gateway has one provider for its whole life.
         let _ = self.shared.provider.provider.set(provider);
     }
 
-    /// Adds what the provider gives a task that has devices of its groups. What the task has at the same place by itself stays. Leases that
-    /// are not known are left to those who bind them.
+    /// Adds to a task what the provider supplies for the devices of its leases. Entries of the task itself
+    /// take precedence. Unknown leases are skipped; `bind` reports them.
     ///
     /// # Errors
-    /// Those of the provider; `Unavailable` for a device that nobody knows (yet).
+    /// Those of the provider; `Unavailable` for a device that is not in the inventory (yet).
     pub(super) async fn add_provided_devices(&self, spec: &mut TaskSpec) -> Result<()> {
         let Some(provider) = self.shared.provider.provider.get() else { return Ok(()) };
         for claim in &spec.leases.clone() {
@@ -89,7 +91,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// The devices of a provider that a lease of this task's owner has, by resource.
+    /// The provider's devices in a lease of this task's owner, by resource.
     fn provided_leases(
         &self,
         provider: &dyn DeviceProvider,

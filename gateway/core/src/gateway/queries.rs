@@ -1,4 +1,4 @@
-//! Looking: usage, facts, and what happens. Nothing here changes anything.
+//! Read-only queries: usage, information, and events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Scope {
         Ok(ListAndWatch { since, sandboxes, events, ended: shared.shutdown.clone() })
     }
 
-    /// One of this owner's sandboxes with its tasks, all at one moment.
+    /// One of this owner's sandboxes with its tasks, as of one moment.
     ///
     /// # Errors
     /// `NotFound`; `Unavailable` before recovery.
@@ -31,7 +31,7 @@ impl Scope {
         found.filter(|home| home.sandbox.meta.owner == self.owner).ok_or_else(|| no_sandbox(id))
     }
 
-    /// The sandbox of a task, if it still stands.
+    /// A sandbox by id, if it still exists.
     ///
     /// # Errors
     /// `NotFound`.
@@ -44,7 +44,7 @@ impl Scope {
             .ok_or_else(|| no_sandbox(id))
     }
 
-    /// Usage of these tasks; one that is gone is left out.
+    /// Usage of these tasks; those that do not exist any more are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read.
@@ -53,7 +53,7 @@ impl Scope {
         self.gateway.shared.backend.task_stats(&ids).await
     }
 
-    /// All that can be told of these tasks; one that does not run is left out.
+    /// All metrics of these tasks; those that do not run are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read.
@@ -68,7 +68,7 @@ impl Scope {
         Ok(ids.iter().copied().filter(own).collect())
     }
 
-    /// Facts of a task for people.
+    /// Information about a task for people.
     ///
     /// # Errors
     /// `NotFound`; `Unavailable` if they cannot be read.
@@ -86,7 +86,7 @@ impl Scope {
         self.gateway.shared.backend.sandbox_stats(id).await
     }
 
-    /// Traffic of these sandboxes; one that is gone or has the host's network is left out.
+    /// Traffic of these sandboxes; those that do not exist any more or use the host's network are left out.
     ///
     /// # Errors
     /// `Unavailable` if nothing can be read.
@@ -100,7 +100,7 @@ impl Scope {
         self.gateway.shared.backend.sandbox_traffic(&ids).await
     }
 
-    /// Facts of a sandbox for people.
+    /// Information about a sandbox for people.
     ///
     /// # Errors
     /// `NotFound`; `Unavailable` if they cannot be read.

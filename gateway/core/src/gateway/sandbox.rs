@@ -1,4 +1,4 @@
-//! Making, stopping, starting again and removing sandboxes.
+//! Creating, stopping, restarting and removing sandboxes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::state::{SandboxEvent, SandboxState};
 use crate::table::Sandbox;
 
 impl Scope {
-    /// Names the ranges that this owner's sandboxes are to get their addresses from. Idempotent. Cancel-safe: the work goes on.
+    /// Sets the address ranges for this owner's sandboxes. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
     /// Those of [`Backend::set_ranges`](crate::backend::Backend::set_ranges).
@@ -22,15 +22,17 @@ impl Scope {
         let gateway = self.gateway.clone();
         let owner = self.owner;
         let work = async move { gateway.shared.backend.set_ranges(owner, ranges).await };
-        self.gateway.run_detached(format!("change of the ranges of {owner}"), work).await
+        self.gateway.run_detached(format!("change of the address ranges of {owner}"), work).await
     }
 
-    /// Makes a sandbox ready. Idempotent under its name: the same request joins the one in flight or gets the sandbox that it made.
-    /// Cancel-safe: the work goes on, and a retry finds it.
+    /// Creates a sandbox and makes it ready. Idempotent by name: the same request joins the creation in
+    /// flight or returns the sandbox that it created. Cancel-safe: the work continues, and a retry finds the
+    /// sandbox.
     ///
     /// # Errors
-    /// `AlreadyExists` if the name is held by a sandbox with another configuration, or by one that is no longer ready; `FailedPrecondition`
-    /// if somebody else has a port of the host that it claims; those of [`Backend::create_sandbox`](crate::backend::Backend::create_sandbox).
+    /// `AlreadyExists` if the name is held by a sandbox with another configuration, or by one that is no
+    /// longer ready; `FailedPrecondition` if another holder has a host port that it claims; those of
+    /// [`Backend::create_sandbox`](crate::backend::Backend::create_sandbox).
     pub async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
         let shared = self.gateway.ready()?;
         if spec.meta.owner != self.owner {
@@ -58,12 +60,12 @@ impl Scope {
             Some(held) => Decision::Answer(Ok(held)),
         };
         let gateway = self.gateway.clone();
-        let making = spec.clone();
-        shared.new_sandboxes.run(key, &request, decide, move || make_sandbox(gateway, making)).await
+        let new_spec = spec.clone();
+        shared.new_sandboxes.run(key, &request, decide, move || make_sandbox(gateway, new_spec)).await
     }
 
-    /// Stops a sandbox: ends its tasks at once and releases its network. Idempotent; what does not exist is stopped.
-    /// Cancel-safe: the work goes on.
+    /// Stops a sandbox: kills its tasks and releases its network. Idempotent: succeeds if it does not exist.
+    /// Cancel-safe: the work continues.
     ///
     /// # Errors
     /// Those of [`Backend::stop_sandbox`](crate::backend::Backend::stop_sandbox); it can be stopped again.
@@ -74,12 +76,14 @@ impl Scope {
         }
     }
 
-    /// Makes a sandbox ready again that is not, with the addresses it had; `spec` is what it was made from. What is left of it is
-    /// stopped first. Idempotent: a ready one is left alone. Cancel-safe: the work goes on.
+    /// Makes a sandbox ready again, with the addresses it had; `spec` is the spec it was created from. A
+    /// sandbox that is not stopped yet is stopped first. Idempotent: succeeds for a ready one. Cancel-safe:
+    /// the work continues.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it is being removed, or stopped meanwhile; those of
-    /// [`Backend::start_sandbox`](crate::backend::Backend::start_sandbox). It is stopped then.
+    /// `NotFound`; `FailedPrecondition` if it is being removed, or is stopped meanwhile; those of
+    /// [`Backend::start_sandbox`](crate::backend::Backend::start_sandbox). After an error the sandbox is
+    /// stopped.
     pub async fn start_sandbox(&self, id: SandboxId, spec: SandboxSpec) -> Result<()> {
         let id = self.sandbox_by_id(id)?.id;
         let gateway = self.gateway.clone();
@@ -87,8 +91,8 @@ impl Scope {
         self.gateway.shared.sandbox_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
     }
 
-    /// Keeps what the frontend puts down about a ready sandbox; it is found in its details, also after a restart. Cancel-safe: the
-    /// work goes on.
+    /// Stores the frontend's note about a ready sandbox; it is part of the sandbox's details, also after a
+    /// restart. Cancel-safe: the work continues.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it is not ready; those of
@@ -99,7 +103,7 @@ impl Scope {
         self.gateway.run_detached(format!("note on sandbox {id}"), amend_sandbox(gateway, id, note)).await
     }
 
-    /// Stops a sandbox, removes its tasks and then the sandbox. Idempotent. Cancel-safe: the work goes on.
+    /// Stops a sandbox, removes its tasks and then the sandbox. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
     /// Those of stopping and removing; it can be removed again.
@@ -114,21 +118,21 @@ impl Scope {
 }
 
 impl Gateway {
-    /// Goes on with a removal that a predecessor had begun, until it is done, the sandbox has been made ready again, or the gateway shuts
-    /// down. Who asks for the same joins it.
+    /// Continues a removal that a predecessor had begun, until it succeeds, the sandbox is ready again, or
+    /// the gateway shuts down. A concurrent removal request joins it.
     pub(super) fn resume_removal(&self, id: SandboxId) {
         let gateway = self.clone();
         self.shared.operations.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let mut pause = shared.limits.retry_min;
-let mut told = false;
-            tracing::info!(sandbox.id = %id, "a removal that a predecessor had begun goes on");
+let mut warned = false;
+            tracing::info!(sandbox.id = %id, "continuing a removal that a predecessor had begun");
             while let Err(error) = gateway.remove_sandbox(id).await {
-                if told {
-                    tracing::debug!(sandbox.id = %id, error = error.report(), "a removal does not get on yet");
+                if warned {
+                    tracing::debug!(sandbox.id = %id, error = error.report(), "a removal still fails");
                 } else {
-                    tracing::warn!(sandbox.id = %id, error = error.report(), "a removal does not get on: it is tried until it does");
-                    told = true;
+                    tracing::warn!(sandbox.id = %id, error = error.report(), "a removal fails: it is retried until it succeeds");
+                    warned = true;
                 }
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
@@ -148,7 +152,8 @@ let mut told = false;
         self.shared.sandbox_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
     }
 
-    /// Watches a sandbox that has a process of its own, until it breaks, is no longer ready, or the gateway shuts down.
+    /// Watches a sandbox that has a process of its own, until it fails, is no longer ready, or the gateway
+    /// shuts down.
     pub(super) fn watch_sandbox(&self, sandbox: &Sandbox) {
         if sandbox.details.pid.is_none() || !sandbox.state.is_ready() {
             return;
@@ -169,7 +174,7 @@ let mut told = false;
                     Err(error) if error.kind() == crate::ErrorKind::NotFound => return,
                     Err(error) => error,
                 };
-                tracing::debug!(sandbox.id = %id, error = error.report(), "lost sight of a sandbox: looking again");
+                tracing::debug!(sandbox.id = %id, error = error.report(), "waiting for a sandbox failed: retrying");
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
                     () = shared.unwatched.cancelled() => return,
@@ -179,12 +184,13 @@ let mut told = false;
                     return;
                 }
             };
-            // The end of the process is what a stop brings about, and then no news; another may have been started since.
-            let is_news = |sandbox: Arc<Sandbox>| sandbox.state.is_ready() && sandbox.details.pid == pid;
-            if shared.table.sandbox(id).is_some_and(is_news) {
-                tracing::warn!(sandbox.id = %id, reason, "a sandbox has broken");
+            // A stop ends the process as well, and then its exit is expected. The sandbox may also have a new
+            // process by now.
+            let is_unexpected = |sandbox: Arc<Sandbox>| sandbox.state.is_ready() && sandbox.details.pid == pid;
+            if shared.table.sandbox(id).is_some_and(is_unexpected) {
+                tracing::warn!(sandbox.id = %id, reason, "a sandbox has failed");
                 if let Err(error) = shared.table.apply_sandbox(id, SandboxEvent::Lost { reason }) {
-                    tracing::debug!(sandbox.id = %id, error = error.report(), "it was stopped meanwhile");
+                    tracing::debug!(sandbox.id = %id, error = error.report(), "the failed sandbox was stopped meanwhile");
                 }
             }
         });
@@ -211,7 +217,8 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
         };
     let sandbox =
         Sandbox { id, meta: Arc::new(spec.meta), handler: spec.handler, details, state: SandboxState::Ready };
-    // The flight under this name is ours, so the name is free: this cannot fail but by a fault of ours.
+    // Only this operation creates a sandbox under this name now, so the name is free: a failure here is a
+    // bug.
     let sandbox = shared.table.insert_sandbox(sandbox)?;
     gateway.watch_sandbox(&sandbox);
     Ok(sandbox)
@@ -219,7 +226,7 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
 
 async fn amend_sandbox(gateway: Gateway, id: SandboxId, note: Vec<u8>) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    let _turn = shared.sandbox_locks.lock(id).await;
+    let _guard = shared.sandbox_locks.lock(id).await;
     gateway.check_ready(id)?;
     shared.backend.amend_sandbox(id, &note).await?;
     shared.table.set_note(id, note)
@@ -231,21 +238,21 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     if matches!(sandbox.state, SandboxState::Stopped | SandboxState::Removing) {
         return Ok(());
     }
-    // From here on nothing is put down about it, nor that it is to be removed, until it is stopped.
-    let _turn = shared.sandbox_locks.lock(id).await;
-    // From here on no task can be added; those being made come to their end and undo themselves.
-    let settled = shared.new_tasks.wait_matching(|key| key.sandbox == id);
-    if tokio::time::timeout(shared.limits.kill, settled).await.is_err() {
-        tracing::warn!(sandbox.id = %id, "a task is still being made in a sandbox that is stopped; it will be undone");
+    // While this lock is held, no note and no removal is recorded for the sandbox.
+    let _guard = shared.sandbox_locks.lock(id).await;
+    // From here on no task can be added; creations in flight finish and undo themselves.
+    let creations = shared.new_tasks.wait_matching(|key| key.sandbox == id);
+    if tokio::time::timeout(shared.limits.kill, creations).await.is_err() {
+        tracing::warn!(sandbox.id = %id, "a task is still being created in a sandbox that is being stopped: the task will be removed");
     }
     let tasks = shared.table.tasks_of(id);
     let kills = tasks.iter().map(|task| gateway.kill_task(task.id));
     let stopped = match first_error(future::join_all(kills).await) {
-        // No process runs any more: the network can go while what the tasks left is cleared up.
+        // No process runs any more: the network can be released while the tasks are cleaned up.
         Ok(()) => {
-            let settled = future::join_all(tasks.iter().map(|task| gateway.wait_exit_published(task.id)));
-            let (stopped, settled) = future::join(shared.backend.stop_sandbox(id), settled).await;
-            stopped.and_then(|()| first_error(settled))
+            let exits = future::join_all(tasks.iter().map(|task| gateway.wait_exit_published(task.id)));
+            let (stopped, exits) = future::join(shared.backend.stop_sandbox(id), exits).await;
+            stopped.and_then(|()| first_error(exits))
         }
         Err(error) => Err(error),
     };
@@ -267,8 +274,8 @@ async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Re
         return Ok(());
     }
     gateway.stop_sandbox(id).await?;
-    // A stop that is asked for from here on waits for the end of this.
-    let _turn = shared.sandbox_locks.lock(id).await;
+    // A stop requested from here on waits until this start is finished.
+    let _guard = shared.sandbox_locks.lock(id).await;
     gateway.claim_ports(id, &spec).map_err(|error| error.context(format!("start sandbox {id}")))?;
     if let Err(error) = shared.table.apply_sandbox(id, SandboxEvent::StartRequested) {
         gateway.release(id).await;
@@ -281,7 +288,7 @@ async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Re
             gateway.check_ready(id).map(drop)
         }
         Err(error) => {
-            // First: while it is starting its ports are those of the start.
+            // First leave the state `Starting`: in that state the ports belong to the start.
             let failed = shared.table.apply_sandbox(id, SandboxEvent::StartFailed);
             gateway.release_when_undone(id);
             failed?;
@@ -296,14 +303,15 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
         return Ok(());
     }
     shared.table.apply_sandbox(id, SandboxEvent::StopRequested)?;
-    let marked = {
-        // A stop in flight comes first: it would put the sandbox down as stopped.
-        let _turn = shared.sandbox_locks.lock(id).await;
+    let recorded = {
+        // After a stop in flight: that would otherwise record the sandbox as stopped and overwrite the
+        // removal.
+        let _guard = shared.sandbox_locks.lock(id).await;
         shared.backend.begin_removal(id).await
     };
-    // What can be done is done, although nobody would go on with it after a restart.
+    // If the removal could not be recorded, no recovery would continue it; stop the sandbox nevertheless.
     gateway.stop_sandbox(id).await?;
-    marked.map_err(|error| error.context(format!("remove sandbox {id}")))?;
+    recorded.map_err(|error| error.context(format!("remove sandbox {id}")))?;
     shared.table.apply_sandbox(id, SandboxEvent::RemoveRequested)?;
     let tasks = shared.table.tasks_of(id);
     let removals = tasks.iter().map(|task| gateway.remove_task(task.id));
@@ -324,7 +332,7 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     }
 }
 
-/// The first error among these, if any; a task that is gone meanwhile is none.
+/// The first error among the results; `NotFound` (the task is gone) does not count.
 fn first_error(results: Vec<Result<()>>) -> Result<()> {
     results.into_iter().try_for_each(ignore_not_found)
 }

@@ -1,4 +1,4 @@
-//! Joining the streams of a task, and reaching a port inside a sandbox.
+//! Attaching to the streams of a task, and connecting to a port inside a sandbox.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::stream::{AttachSpec, Attachment, Dialled};
 use crate::table::{Sandbox, Task, sandbox_not_ready};
 
 impl Scope {
-    /// The task of this id, which must run.
+    /// The task with this id, if it runs.
     ///
     /// # Errors
     /// As for [`Scope::task`]; `FailedPrecondition` if it does not run.
@@ -16,7 +16,7 @@ impl Scope {
         self.running_task(id)
     }
 
-    /// The sandbox of this id, which must be ready.
+    /// The sandbox with this id, if it is ready.
     ///
     /// # Errors
     /// As for [`Scope::sandbox`]; `FailedPrecondition` if it is not ready.
@@ -29,10 +29,11 @@ impl Scope {
         }
     }
 
-    /// Joins the streams of a running task. Dropping what it gives leaves the task.
+    /// Attaches to the streams of a running task. Dropping the returned value does not affect the task.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it does not run; those of [`Backend::attach`](crate::backend::Backend::attach).
+    /// `NotFound`; `FailedPrecondition` if it does not run; those of
+    /// [`Backend::attach`](crate::backend::Backend::attach).
     pub async fn attach(&self, id: &str, spec: AttachSpec) -> Result<Attachment> {
         let task = self.running_task(id)?;
         self.gateway.shared.backend.attach(task.id, spec).await
@@ -41,16 +42,16 @@ impl Scope {
     /// Sets the size of a running task's terminal, in characters.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it does not run; `Unavailable` if the runtime is away.
+    /// `NotFound`; `FailedPrecondition` if it does not run; `Unavailable` if the runtime cannot be reached.
     pub async fn resize_task(&self, id: &str, width: u16, height: u16) -> Result<()> {
         let task = self.running_task(id)?;
         self.gateway.shared.backend.resize_task(task.id, width, height).await
     }
 
-    /// Connects to whoever listens on a TCP port at the loopback address of a ready sandbox. Cancel-safe.
+    /// Connects to a TCP port on the loopback address of a ready sandbox. Cancel-safe.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it is not ready; `Unavailable` if nobody listens.
+    /// `NotFound`; `FailedPrecondition` if it is not ready; `Unavailable` if no process listens on the port.
     pub async fn dial(&self, id: &str, port: u16) -> Result<Dialled> {
         let sandbox = self.require_ready_sandbox(id)?;
         self.gateway.shared.backend.dial(sandbox.id, port).await

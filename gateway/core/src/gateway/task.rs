@@ -1,4 +1,4 @@
-//! Making, starting, stopping and removing tasks.
+//! Creating, starting, stopping and removing tasks.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,18 +8,17 @@ use super::lease::BoundClaims;
 use super::{Gateway, NewTask, Op, Scope, Shared, ignore_not_found};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{SandboxId, TaskId};
-use crate::keyed_lock::KeyedLockGuard;
 use crate::singleflight::Decision;
 use crate::spec::{PidMode, Signal, TaskSpec, TaskUpdate, Throttle};
 use crate::state::{Exit, TaskEvent, TaskState};
 use crate::table::{Task, no_sandbox, no_task, sandbox_not_ready};
 
 impl Scope {
-    /// Makes a task in a ready sandbox. Idempotent under its name, as [`Scope::create_sandbox`] is. Cancel-safe.
+    /// Creates a task in a ready sandbox. Idempotent by name, as [`Scope::create_sandbox`]. Cancel-safe.
     ///
     /// # Errors
-    /// `NotFound` if there is no such sandbox or image; `FailedPrecondition` if the sandbox is not ready; `AlreadyExists` if the
-    /// name is held by a task with another configuration; those of
+    /// `NotFound` if the sandbox or the image does not exist; `FailedPrecondition` if the sandbox is not
+    /// ready; `AlreadyExists` if the name is held by a task with another configuration; those of
     /// [`Backend::create_task`](crate::backend::Backend::create_task).
     pub async fn create_task(&self, sandbox: &str, spec: TaskSpec) -> Result<Arc<Task>> {
         let shared = self.gateway.ready()?;
@@ -52,12 +51,12 @@ impl Scope {
             },
         };
         let gateway = self.gateway.clone();
-        let making = spec.clone();
-        let home = sandbox.id;
-        shared.new_tasks.run(key, &request, decide, move || make_task(gateway, home, making)).await
+        let new_spec = spec.clone();
+        let sandbox = sandbox.id;
+        shared.new_tasks.run(key, &request, decide, move || make_task(gateway, sandbox, new_spec)).await
     }
 
-    /// Whether a task can be made in this sandbox now.
+    /// Whether a task can be created in this sandbox now.
     fn check_admission(&self, sandbox: SandboxId, pid: PidMode) -> Result<()> {
         self.gateway.check_ready(sandbox)?;
         let PidMode::Target(target) = pid else { return Ok(()) };
@@ -69,7 +68,7 @@ impl Scope {
         }
     }
 
-    /// Starts a created task; joins a start in flight. Cancel-safe: the work goes on.
+    /// Starts a created task; joins a start in flight. Cancel-safe: the work continues.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it is not in the state `Created`; those of
@@ -82,18 +81,17 @@ impl Scope {
         self.gateway.shared.task_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
     }
 
-    /// Stops a task: its stop signal, and SIGKILL when `grace` has passed since the call. Returns when it has ended. Idempotent; a task
-    /// that does not exist or does not run is stopped. A second call while one is stopping sends no second signal, but keeps its own
-    /// `grace`.
-    /// Cancel-safe: the work goes on.
+    /// Stops a task: sends its stop signal, and SIGKILL when `grace` has passed since the call. Returns after
+    /// its exit. Idempotent: succeeds for a task that does not exist or does not run. A second call during a
+    /// stop sends no second stop signal, but applies its own `grace`. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// `DeadlineExceeded` if it outlives SIGKILL; `Unavailable` if the runtime is away.
+    /// `DeadlineExceeded` if no exit is seen after SIGKILL; `Unavailable` if the runtime cannot be reached.
     pub async fn stop_task(&self, id: &str, grace: Duration) -> Result<()> {
         self.stop_task_by(id, None, grace).await
     }
 
-    /// As [`Scope::stop_task`], with this signal in place of the task's own.
+    /// As [`Scope::stop_task`], with `signal` in place of the task's own stop signal.
     ///
     /// # Errors
     /// Those of [`Scope::stop_task`].
@@ -110,22 +108,22 @@ impl Scope {
     /// Sends a signal to the main process of a running task.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it does not run; `Unavailable` if the runtime is away.
+    /// `NotFound`; `FailedPrecondition` if it does not run; `Unavailable` if the runtime cannot be reached.
     pub async fn signal_task(&self, id: &str, signal: Signal) -> Result<()> {
         let task = self.running_task(id)?;
         self.gateway.shared.backend.signal_task(task.id, signal).await
     }
 
-    /// Waits until a task has ended. Cancel-safe; any number of waiters.
+    /// Waits for the exit of a task. Cancel-safe; any number of callers may wait.
     ///
     /// # Errors
-    /// `NotFound` if it does not exist or is removed before it has ended.
+    /// `NotFound` if it does not exist or is removed before it exits.
     pub async fn wait_task(&self, id: &str) -> Result<Exit> {
         let task = self.task(id)?;
         self.gateway.wait_exit(task.id).await
     }
 
-    /// Removes a task, with SIGKILL first if it runs. Idempotent. Cancel-safe: the work goes on.
+    /// Removes a task, with SIGKILL first if it runs. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
     /// Those of [`Backend::remove_task`](crate::backend::Backend::remove_task); it can be removed again.
@@ -136,11 +134,13 @@ impl Scope {
         }
     }
 
-    /// Changes a task's limits and annotations; what `update` does not name stays.
+    /// Changes a task's limits and annotations; those that `update` does not name stay. Cancel-safe: the work
+    /// continues.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it has ended; cancel-safe: the work goes on; those of
-    /// [`Backend::update_task`](crate::backend::Backend::update_task), after which the old limits are in force.
+    /// `NotFound`; `FailedPrecondition` if it has exited; those of
+    /// [`Backend::update_task`](crate::backend::Backend::update_task), after which the old limits are in
+    /// force.
     pub async fn update_task(&self, id: &str, update: impl Into<TaskUpdate> + Send) -> Result<()> {
         let id = self.task(id)?.id;
         let gateway = self.gateway.clone();
@@ -148,10 +148,11 @@ impl Scope {
         self.gateway.run_detached(format!("update of task {id}"), update_task(gateway, id, update)).await
     }
 
-    /// Makes the log of a running task go on in a new file.
+    /// Reopens the log of a running task: its output continues in a new file.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it does not run or has no log; `Unavailable` if the logkeeper is away.
+    /// `NotFound`; `FailedPrecondition` if it does not run or has no log; `Unavailable` if the logkeeper
+    /// cannot be reached.
     pub async fn reopen_log(&self, id: &str) -> Result<()> {
         let task = self.running_task(id)?;
         self.gateway.shared.backend.reopen_log(task.id).await
@@ -159,13 +160,14 @@ impl Scope {
 }
 
 impl Gateway {
-    /// Ends a task at once. Returns when no process of it runs any more; [`Gateway::settle_task`] waits until that is told.
+    /// Kills a task. Returns when no process of it runs; [`Gateway::wait_exit_published`] waits for the exit
+    /// event.
     pub(super) async fn kill_task(&self, id: TaskId) -> Result<()> {
         if !self.send_kill(id, None, Duration::ZERO).await? {
             return Ok(());
         }
         let ended = async {
-            // Whoever watches the task looks again when the backend is back; its end is told then.
+            // The task's watcher retries when the backend is available again, and then publishes the exit.
             if self.shared.backend.wait_end(id).await.is_err() {
                 drop(self.wait_exit(id).await);
             }
@@ -173,13 +175,13 @@ impl Gateway {
         self.within_kill_limit(id, ended).await
     }
 
-    /// Waits until the end of a killed task is told.
+    /// Waits until the exit of a killed task is published.
     pub(super) async fn wait_exit_published(&self, id: TaskId) -> Result<()> {
         match self.shared.table.task(id) {
             Some(task) if task.state.may_run() => {}
             Some(_) | None => return Ok(()),
         }
-        // NotFound: removed meanwhile.
+        // `NotFound`: it was removed meanwhile.
         self.within_kill_limit(id, async { drop(self.wait_exit(id).await) }).await
     }
 
@@ -193,13 +195,14 @@ impl Gateway {
         if self.send_kill(id, signal, grace).await? { self.wait_exit_published(id).await } else { Ok(()) }
     }
 
-    /// Asks a task to stop, and kills it when it still runs after `grace`. False if it runs no more.
+    /// Asks a task to stop, and sends SIGKILL if it still runs after `grace`. Returns false if it does not
+    /// run any more.
     async fn send_kill(&self, id: TaskId, signal: Option<Signal>, grace: Duration) -> Result<bool> {
         let shared: &Shared = &self.shared;
         self.unless_outage(id, shared.task_ops.wait_finished(&Op::Start(id))).await?;
         let Some(mut task) = shared.table.task(id) else { return Ok(false) };
         if task.state == TaskState::Created {
-            // A start that a predecessor was at may still come to something.
+            // The runtime may still finish a start that a predecessor began: wait for its outcome.
             drop(self.lock_task(id).await?);
             let Some(now) = shared.table.task(id) else { return Ok(false) };
             task = now;
@@ -208,21 +211,21 @@ impl Gateway {
             return Ok(false);
         }
         if grace > Duration::ZERO {
-            // The time runs from the asking: the backend may hold the signal back for a while.
-            let asked = async {
+            // `grace` runs from the request: the backend may delay the signal.
+            let stop = async {
                 self.send_stop_signal(id, signal.unwrap_or(task.details.stop_signal)).await?;
-                // NotFound: removed meanwhile.
+                // `NotFound`: it was removed meanwhile.
                 drop(self.wait_exit(id).await);
                 Ok(())
             };
-            if let Ok(ended) = tokio::time::timeout(grace, asked).await {
+            if let Ok(ended) = tokio::time::timeout(grace, stop).await {
                 return ended.map(|()| false);
             }
         }
         match self.apply_task(id, TaskEvent::StopRequested) {
             Ok((_, after)) if !after.state.may_run() => return Ok(false),
             Ok(_) => {}
-            // It has ended between the look and the request.
+            // It exited between the check and the request.
             Err(error) if error.kind() == ErrorKind::FailedPrecondition => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -230,7 +233,7 @@ impl Gateway {
         Ok(true)
     }
 
-    /// Sends a task its stop signal, once: callers at the same time share the sending, later ones find it sent.
+    /// Sends a task its stop signal once: concurrent callers share one send, later callers send none.
     async fn send_stop_signal(&self, id: TaskId, signal: Signal) -> Result<()> {
         let gateway = self.clone();
         let sent = || match self.shared.table.task(id) {
@@ -240,7 +243,7 @@ impl Gateway {
         let work = move || async move {
             gateway.shared.backend.signal_task(id, signal).await?;
             match gateway.apply_task(id, TaskEvent::StopRequested) {
-                // It has ended or gone meanwhile.
+                // It exited or was removed meanwhile.
                 Err(error) if error.kind() != ErrorKind::FailedPrecondition => ignore_not_found(Err(error)),
                 Ok(_) | Err(_) => Ok(()),
             }
@@ -248,7 +251,7 @@ impl Gateway {
         self.shared.task_ops.run(Op::Stop(id), b"", sent, work).await
     }
 
-    /// Runs work that goes on when its caller has gone.
+    /// Runs work that continues if the caller goes away.
     pub(super) async fn run_detached<T: Send + 'static>(
         &self,
         what: String,
@@ -261,7 +264,7 @@ impl Gateway {
             .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
     }
 
-    /// Whether tasks can be made and started in a sandbox.
+    /// Whether tasks can be created and started in a sandbox.
     pub(super) fn check_ready(&self, id: SandboxId) -> Result<()> {
         match self.shared.table.sandbox(id) {
             Some(sandbox) if sandbox.state.is_ready() => Ok(()),
@@ -270,7 +273,7 @@ impl Gateway {
         }
     }
 
-    /// The end of a task, when it comes.
+    /// Waits for the exit of a task.
     async fn wait_exit(&self, id: TaskId) -> Result<Exit> {
         let mut view = self.shared.table.watch_task(id).ok_or_else(|| no_task(id))?;
         let ended =
@@ -285,114 +288,13 @@ impl Gateway {
             | TaskState::Stopping { .. } => Err(no_task(id)),
         }
     }
-
-    /// Sees to a start that a predecessor was at; requests that would change the task have their turn after it.
-    pub(super) fn resume_start(&self, id: TaskId, turn: KeyedLockGuard) {
-        let gateway = self.clone();
-        self.shared.watchers.spawn(async move {
-            let shared: &Shared = &gateway.shared;
-            let _turn = turn;
-            let mut pause = shared.limits.retry_min;
-let mut told = false;
-            let started = loop {
-                let settled = tokio::select! {
-                    settled = shared.backend.resolve_start(id) => settled,
-                    () = shared.unwatched.cancelled() => return,
-                };
-                match settled {
-                    Ok(Some(started)) => break started,
-                    Ok(None) => return,
-                    Err(error) if error.kind() == ErrorKind::NotFound => return,
-                    Err(error) if told => {
-                        tracing::debug!(task.id = %id, error = error.report(), "what came of a start is still not known");
-                    }
-                    Err(error) => {
-                        tracing::warn!(task.id = %id, error = error.report(), "what came of a start is looked at until it is known");
-                        told = true;
-                    }
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = shared.unwatched.cancelled() => return,
-                }
-                pause = (pause * 2).min(shared.limits.retry_max);
-            };
-            let event = TaskEvent::Started { pid: started.pid, at: started.at };
-            let applied = gateway
-                .apply_task(id, TaskEvent::StartRequested)
-                .and_then(|_| gateway.apply_task(id, event));
-            match applied {
-                Ok(_) => gateway.watch_exit(id),
-                Err(error) => {
-                    tracing::error!(task.id = %id, error = error.report(), "a task that runs is not known to");
-                }
-            }
-        });
-    }
-
-    /// Removes a task that is on no table, however often that fails, until the gateway shuts down; the next recovery finds it then.
-    fn discard_task(&self, id: TaskId) {
-        let gateway = self.clone();
-        self.shared.operations.spawn(async move {
-            let shared: &Shared = &gateway.shared;
-            let mut pause = shared.limits.retry_min;
-            loop {
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = shared.shutdown.cancelled() => return,
-                }
-                match shared.backend.remove_task(id).await {
-                    Ok(()) => return,
-                    Err(error) => {
-                        tracing::debug!(task.id = %id, error = error.report(), "a task made in vain is still there");
-                    }
-                }
-                pause = (pause * 2).min(shared.limits.retry_max);
-            }
-        });
-    }
-
-    /// Watches a running task until it has ended, it is gone, or the gateway shuts down. A backend that is away is asked again,
-    /// ever more slowly, for as long as the task is on the table.
-    pub(super) fn watch_exit(&self, id: TaskId) {
-        let gateway = self.clone();
-        self.shared.watchers.spawn(async move {
-            let shared: &Shared = &gateway.shared;
-            let mut pause = shared.limits.retry_min;
-            loop {
-                let waited = tokio::select! {
-                    waited = shared.backend.wait_task(id) => waited,
-                    () = shared.unwatched.cancelled() => return,
-                };
-                let exit = match waited {
-                    Ok(exit) => exit,
-                    Err(error) if error.kind() == ErrorKind::NotFound => Exit::lost(SystemTime::now()),
-                    Err(error) => {
-                        gateway.report_lost(id, &error);
-                        tokio::select! {
-                            () = tokio::time::sleep(pause) => {}
-                            () = shared.unwatched.cancelled() => return,
-                        }
-                        pause = (pause * 2).min(shared.limits.retry_max);
-                        if shared.table.task(id).is_none_or(|task| !task.state.may_run()) {
-                            return;
-                        }
-                        continue;
-                    }
-                };
-                if let Err(error) = gateway.apply_task(id, TaskEvent::Exited(exit)) {
-                    tracing::debug!(task.id = %id, error = error.report(), "an exit came too late");
-                }
-                return;
-            }
-        });
-    }
 }
 
 async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> Result<Arc<Task>> {
     let shared: &Shared = &gateway.shared;
     let id = TaskId::random();
-    // Before leases are bound, so that what the provider names is asked of the ledger as what the task names itself.
+    // Before leases are bound, so that the ledger checks the provider's devices like those that the task
+    // names itself.
     gateway.add_provided_devices(&mut spec).await?;
     gateway.claim_compute(id, (spec.meta.owner, sandbox), &spec.resources, spec.compute)?;
     let BoundClaims { claims, fresh } =
@@ -415,7 +317,7 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> 
             gateway.release_claims(id, &fresh);
             // The sandbox was stopped meanwhile.
             if let Err(error) = shared.backend.remove_task(id).await {
-                tracing::warn!(task.id = %id, error = error.report(), "a task made in vain is removed as soon as that can be");
+                tracing::warn!(task.id = %id, error = error.report(), "cannot remove a task whose sandbox was stopped meanwhile: retrying");
                 gateway.discard_task(id);
             }
             Err(refused)
@@ -425,14 +327,14 @@ async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> 
 
 async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    let waits = shared.table.task(id).is_some_and(|task| task.state == TaskState::Created);
-    let _turn = gateway.lock_task(id).await?;
+    let was_created = shared.table.task(id).is_some_and(|task| task.state == TaskState::Created);
+    let _guard = gateway.lock_task(id).await?;
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
-    if waits && task.state.was_started() {
-        // While this waited, the start that a predecessor was at came to something: that is the one asked for.
+    if was_created && task.state.was_started() {
+        // The start that a predecessor began succeeded while this call waited: it is the one requested.
         return Ok(());
     }
-    // A start that is refused changes nothing.
+    // A refused start changes no state.
     gateway.check_ready(task.sandbox)?;
     gateway.reclaim_leases(&task)?;
     gateway.reclaim_compute(&task)?;
@@ -453,7 +355,7 @@ async fn start_task(gateway: Gateway, id: TaskId) -> Result<()> {
 
 async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    let _turn = gateway.lock_task(id).await?;
+    let _guard = gateway.lock_task(id).await?;
     let task = shared.table.task(id).ok_or_else(|| no_task(id))?;
     match task.state {
         TaskState::Created | TaskState::Running { .. } | TaskState::Stopping { .. } => {}
@@ -481,7 +383,7 @@ async fn update_task(gateway: Gateway, id: TaskId, update: TaskUpdate) -> Result
 async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
     let shared: &Shared = &gateway.shared;
     gateway.end_task(id, None, Duration::ZERO).await?;
-    let _turn = gateway.lock_task(id).await?;
+    let _guard = gateway.lock_task(id).await?;
     match gateway.apply_task(id, TaskEvent::RemoveRequested) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

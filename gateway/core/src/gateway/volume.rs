@@ -1,10 +1,10 @@
-//! Volumes that outlive the tasks that had them.
+//! Volumes, which outlive the tasks that use them.
 
 use super::Scope;
 use crate::error::Result;
 
 impl Scope {
-    /// Removes a volume of this owner. Idempotent. Cancel-safe: the work goes on.
+    /// Removes a volume of this owner. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
     /// Those of [`Backend::remove_volume`](crate::backend::Backend::remove_volume).

@@ -1,7 +1,8 @@
-//! Processors and memory: cores that tasks have for themselves, and what all tasks reserve together.
+//! Processors and memory: cores that tasks have exclusively, and the sum of what all tasks reserve.
 //!
-//! Orchestrators plan by themselves: each keeps its own tasks apart, and knows nothing of another's. So cores are held by an owner against
-//! other owners, and amounts are summed over all of them.
+//! Orchestrators schedule independently: each separates its own tasks and does not know those of others. So
+//! exclusive cores of one owner are protected only against other owners, and reservations are summed over all
+//! owners.
 
 use std::collections::BTreeMap;
 
@@ -9,72 +10,73 @@ use super::refusal::{Holder, Reason, Refusal, Resource};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::spec::{CpuSet, Reserved};
 
-/// What becomes of a task that reserves more than the node has left.
+/// What happens to a task that reserves more than the node has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overcommit {
-    /// It is made.
+    /// It is created.
     Off,
-    /// It is made, and that is told.
+    /// It is created, and a warning is logged.
     #[default]
     Warn,
     /// It is refused.
     Enforce,
 }
 
-/// What tasks have of the node's processors and memory.
+/// The tasks' claims of processors and memory.
 #[derive(Debug, Clone, Default)]
 pub struct Compute {
-    /// All that the node has; `None` while that is not known.
+    /// All that the node has; `None` if not known.
     capacity: Option<Reserved>,
     policy: Overcommit,
     tasks: BTreeMap<TaskId, ComputeHolder>,
-    /// What the tasks of each owner reserve together.
+    /// The sum of the reservations of each owner.
     reserved: BTreeMap<Owner, Reserved>,
-    /// The last warning about each owner's cores that somebody else has for itself: it is told once.
+    /// The last warning about overlapping cores of each owner; the same warning is not repeated.
     warned: BTreeMap<Owner, Refusal>,
 }
 
-/// A task that has something of the node's processors and memory.
+/// A task's claim of processors and memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComputeHolder {
-    /// Whose it is.
+    /// The owner of the task.
     pub owner: Owner,
     /// Its sandbox.
     pub sandbox: SandboxId,
-    /// The name of that.
+    /// The name of that sandbox.
     pub name: String,
     /// The processors that it is bound to.
     pub cpus: Cpus,
-    /// What is kept for it. Nothing once it has ended.
+    /// The reservation; zero once the task has exited.
     pub reserved: Reserved,
 }
 
-/// The processors that a task is bound to.
+/// The processors that a task may run on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Cpus {
-    /// All that there are.
+    /// All processors of the node.
     #[default]
     Any,
-    /// These, with others.
+    /// These, shared with others.
     Shared(CpuSet),
-    /// These, and nobody else is to run there.
+    /// These, exclusively.
     Exclusive(CpuSet),
 }
 
 // === impl Compute ===
 
 impl Compute {
-    /// Nothing is given out yet of what the node has.
+    /// Without claims.
     #[must_use]
     pub fn new(capacity: Option<Reserved>, policy: Overcommit) -> Self {
         Self { capacity, policy, ..Self::default() }
     }
 
-    /// Gives a task what it claims. What it had before is given back. What is given although it should not be, is in the answer.
+    /// Records the claim of a task; it replaces an earlier claim of the same task. Returns warnings about
+    /// claims that are granted although they conflict.
     ///
     /// # Errors
-    /// Cores that a task of another owner has for itself, if these are to be the task's own; more than the node has left, if that is
-    /// enforced. Nothing has changed then.
+    /// The task claims exclusive cores that a task of another owner has exclusively; or more is claimed than
+    /// the node has left and [`Overcommit::Enforce`] is set. Nothing has changed then.
     pub fn claim(&mut self, id: TaskId, holder: ComputeHolder) -> Result<Vec<Refusal>, Refusal> {
         if let (Cpus::Exclusive(_), Some(refusal)) = (&holder.cpus, self.conflict(&holder)) {
             return Err(refusal);
@@ -82,11 +84,11 @@ impl Compute {
         self.change(id, holder)
     }
 
-    /// Gives a running task what it claims from now on, as [`Compute::claim`] does; but cores are given to it also if somebody else has
-    /// them: its orchestrator has done so already.
+    /// Replaces the claim of a running task, as [`Compute::claim`]; but conflicting cores are granted with a
+    /// warning, because the orchestrator has assigned them already.
     ///
     /// # Errors
-    /// More than the node has left, if that is enforced. Nothing has changed then.
+    /// More is claimed than the node has left, and [`Overcommit::Enforce`] is set. Nothing has changed then.
     pub fn change(&mut self, id: TaskId, holder: ComputeHolder) -> Result<Vec<Refusal>, Refusal> {
         let mut warnings = Vec::new();
         if let Some(refusal) = self.over_capacity(id, &holder) {
@@ -107,7 +109,7 @@ impl Compute {
         Ok(warnings)
     }
 
-    /// Puts down what a task has already. What it had before is given back.
+    /// Records a claim without checks; it replaces an earlier claim of the same task.
     pub fn record(&mut self, id: TaskId, holder: ComputeHolder) {
         self.release(id);
         if holder.cpus == Cpus::Any && holder.reserved == Reserved::default() {
@@ -118,7 +120,8 @@ impl Compute {
         self.tasks.insert(id, holder);
     }
 
-    /// A task has ended: nothing is kept for it any more but its cores, on which its orchestrator may start it or its like anew.
+    /// A task has exited: releases its reservation but keeps its cores, on which its orchestrator may start
+    /// it or a successor again.
     pub fn end(&mut self, id: TaskId) {
         let Some(holder) = self.tasks.get_mut(&id) else { return };
         let owner = holder.owner;
@@ -126,14 +129,14 @@ impl Compute {
         self.unreserve(owner, reserved);
     }
 
-    /// Takes back all that a task has.
+    /// Releases the whole claim of a task.
     pub fn release(&mut self, id: TaskId) {
         if let Some(holder) = self.tasks.remove(&id) {
             self.unreserve(holder.owner, holder.reserved);
         }
     }
 
-    /// Takes back all that the tasks of a sandbox have, which has stopped.
+    /// Releases the claims of all tasks of a sandbox that has stopped.
     pub fn release_sandbox(&mut self, sandbox: SandboxId) {
         let own = self.tasks.iter().filter(|(_, holder)| holder.sandbox == sandbox);
         for id in own.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -141,19 +144,19 @@ impl Compute {
         }
     }
 
-    /// All that the node has, as far as that is known.
+    /// All that the node has; `None` if not known.
     #[must_use]
     pub const fn capacity(&self) -> Option<Reserved> {
         self.capacity
     }
 
-    /// What the tasks of each owner reserve together.
+    /// The sum of the reservations of each owner.
     #[must_use]
     pub const fn reserved(&self) -> &BTreeMap<Owner, Reserved> {
         &self.reserved
     }
 
-    /// The tasks that have cores for themselves, and these.
+    /// The tasks with exclusive cores, and these cores.
     pub fn exclusive(&self) -> impl Iterator<Item = (TaskId, &ComputeHolder, &CpuSet)> {
         self.tasks.iter().filter_map(|(id, holder)| match &holder.cpus {
             Cpus::Exclusive(cpus) => Some((*id, holder, cpus)),
@@ -161,7 +164,7 @@ impl Compute {
         })
     }
 
-    /// Cores that tasks of two owners have for themselves, with both: found at recovery.
+    /// Cores that tasks of two owners both have exclusively, with both holders; possible only after recovery.
     #[must_use]
     pub fn conflicts(&self) -> Vec<(CpuSet, Holder, Holder)> {
         let mut found = Vec::new();
@@ -176,13 +179,13 @@ impl Compute {
         found
     }
 
-    /// Cores of a task that one of another owner has for itself.
+    /// The refusal if a task of another owner has one of the requested cores exclusively.
     fn conflict(&self, asks: &ComputeHolder) -> Option<Refusal> {
         let (Cpus::Shared(wanted) | Cpus::Exclusive(wanted)) = &asks.cpus else { return None };
         self.exclusive().find_map(|(_, holder, cores)| common(asks, holder, wanted, cores, Reason::Held))
     }
 
-    /// Cores that a task is to have for itself, and on which those of another owner run.
+    /// The refusal if cores are requested exclusively and tasks of another owner run on them.
     fn overlap(&self, asks: &ComputeHolder) -> Option<Refusal> {
         let Cpus::Exclusive(wanted) = &asks.cpus else { return None };
         self.tasks.values().find_map(|holder| match &holder.cpus {
@@ -191,8 +194,8 @@ impl Compute {
         })
     }
 
-    /// The amount that with this task is more than the node has, if the task adds to it. With the policy to warn only of the task with
-    /// which it begins to be more.
+    /// The refusal if this task's reservation increases a sum that exceeds the node's capacity. Unless the
+    /// policy is [`Overcommit::Enforce`], only the task that first exceeds the capacity is reported.
     fn over_capacity(&self, id: TaskId, asks: &ComputeHolder) -> Option<Refusal> {
         let capacity = self.capacity?;
         let now = self.reserved.values().fold(Reserved::default(), |sum, own| sum.plus(*own));
@@ -221,7 +224,7 @@ impl Compute {
     }
 }
 
-/// That two tasks of different owners are bound to the same cores, if they are.
+/// The refusal if two tasks of different owners are bound to common cores.
 fn common(
     asks: &ComputeHolder,
     holder: &ComputeHolder,

@@ -1,16 +1,16 @@
 //! Devices: which slots are leased, to whom, and how each owner sees them.
 //!
 //! ```text
-//! (free) ──lease──► Unbound ──bind──► Bound ──the sandbox has stopped──► LetGo ──grace is over──► (free, its token remembered)
-//!                     │  ▲              │                                 │
-//!                     │  └─nothing made─┘   ◄──────────bind───────────────┘
-//!                     ├──aged──► contestable: another owner may overtake it
-//!                     └──dropped──► (free)
+//! (free) ─lease─► Unbound ──bind───► Bound ──sandbox stopped──► Released ──grace over──► (free, remembered)
+//!                   │  ▲               │  ▲                        │
+//!                   │  └──not created──┘  └──────────bind──────────┘
+//!                   ├──aged──► contestable: another owner may take the slots
+//!                   └──dropped──► (free)
 //! ```
 //!
-//! All leases of a slot are one owner's, and one sandbox at most has it. An orchestrator is believed about its own devices: it may lease a
-//! slot that a sandbox of its own still has, since it counts devices as free before their containers have ended. What is made with the
-//! new lease waits for the end of that sandbox.
+//! All leases of a slot belong to one owner, and at most one sandbox has the slot. An orchestrator may lease
+//! a slot that one of its own sandboxes still has, since it counts devices as free before their containers
+//! have exited. A task with the new lease waits until that sandbox has stopped.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -33,116 +33,119 @@ pub use named::DeviceNames;
 pub use report::{DeviceReport, GroupReport, SlotHolder, SlotReport};
 pub use view::{View, ViewSnapshot};
 
-/// As many slots as one lease may have.
+/// The maximum number of slots of one lease.
 pub const LEASE_SLOTS_MAX: usize = 1024;
 
-/// As many leases as there may be. Callers get the same one for the same question, so that more are a fault.
+/// The maximum number of leases. A repeated request returns the same lease, so more than this indicates a
+/// bug.
 const LEASES_MAX: usize = 16_384;
 
-/// After so many lists of what its orchestrator's pods have, one after the other, in which a slot is missing, a lease of it that nothing was
-/// made with has ended.
+/// An unbound lease ends when a slot of it is missing from this many consecutive lists of its orchestrator's
+/// pods.
 const MISSES: u32 = 3;
 
-/// Within so many ticks a kubelet has asked for the devices of all containers of a pod.
+/// A kubelet requests the devices of all containers of a pod within this many ticks.
 const ONE_ADMISSION: u32 = 2;
 
-/// As many tokens as are remembered of leases whose slots are free again.
+/// The maximum number of remembered tokens of leases whose slots are free again.
 const REMEMBERED_MAX: usize = 1024;
 
-/// Which devices there are, and who has them.
+/// The devices of the node and their leases.
 #[derive(Debug, Clone, Default)]
 pub struct Devices {
-    /// What there is, with what there was: an id that a kubelet was told of is never taken back.
+    /// The present devices and those that were present before: an id once reported to a kubelet is never
+    /// removed.
     known: Option<Arc<Inventory>>,
-    /// The group and the device of each slot, by their numbers in `known`.
+    /// The indices in `known` of the group and the device of each slot.
     positions: Arc<BTreeMap<String, (usize, usize)>>,
     leases: BTreeMap<LeaseToken, Lease>,
-    /// The leases of each slot that has any.
+    /// The leases of each slot that has one.
     by_slot: BTreeMap<String, BTreeSet<LeaseToken>>,
-    /// Leases that hold nothing, the oldest first.
+    /// Leases that reserve nothing any more, the oldest first.
     remembered: VecDeque<LeaseToken>,
-    /// What was leased before a predecessor ended is known.
+    /// Whether the leases of before the restart are known.
     recovered: bool,
 }
 
 /// A lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// What it is of, in ascending order.
+    /// Its slots, in ascending order.
     pub slots: Vec<String>,
     /// How far it has come.
     pub state: LeaseState,
-    /// For how many ticks it has been so.
+    /// The number of ticks since it entered this state.
     pub age: u32,
-    /// How many lists of its orchestrator it was missing in, one after the other.
+    /// The number of consecutive lists of its orchestrator that it was missing from.
     pub misses: u32,
-    /// A sandbox had one of its slots when it was asked for: what is made with it waits for the end of that sandbox.
+    /// A sandbox had one of its slots when the lease was requested: a task with it waits until that sandbox
+    /// has stopped.
     pub awaits_release: bool,
-    /// Nobody has asked for it: a task named the devices.
+    /// No caller requested the lease: a task named the devices directly.
     pub named: bool,
 }
 
-/// How long leases hold what nobody uses, in ticks.
+/// How long unused leases reserve their slots, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TickLimits {
-    /// Until another owner may have the slots of a lease that nothing has been made with.
+    /// Until another owner may take the slots of an unbound lease.
     pub unbound: u32,
-    /// Until another owner may have the slots of a lease whose sandbox has stopped.
+    /// Until another owner may take the slots of a lease whose sandbox has stopped.
     pub grace: u32,
 }
 
-/// What time has changed.
+/// The changes of one tick.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TickOutcome {
-    /// A slot is free for others now.
+    /// Whether a slot became free for other owners.
     pub freed: bool,
-    /// The leases whose grace is over.
+    /// The leases whose grace period is over.
     pub expired: Vec<LeaseToken>,
 }
 
-/// How far a lease has come.
+/// The state of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseState {
-    /// Nothing has been made with it.
+    /// No sandbox has it.
     Unbound {
-        /// It has waited so long that another owner may have its slots.
+        /// Whether it is so old that another owner may take its slots.
         contestable: bool,
     },
     /// A sandbox has it.
     Bound {
-        /// That sandbox.
+        /// Id of that sandbox.
         sandbox: SandboxId,
-        /// Its name.
+        /// Name of that sandbox.
         name: String,
     },
     /// The sandbox that had it has stopped.
     Released {
-        /// Its owner may still start another one with it before anybody else has its slots.
+        /// Whether the slots are still reserved for its owner, which may start another sandbox with it.
         grace: bool,
     },
 }
 
-/// A lease that was asked for.
+/// A granted lease request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Granted {
     /// Its token.
     pub token: LeaseToken,
     /// The lease.
     pub lease: Lease,
-    /// Whether it was made for this request.
+    /// Whether the lease was created for this request.
     pub is_new: bool,
-    /// Leases that have ended for it.
+    /// The leases that were ended in favour of this one.
     pub ended: Vec<LeaseToken>,
-    /// What a task gets with it.
+    /// What a task created with it gets.
     pub reservation: Reservation,
 }
 
 // === impl LeaseState ===
 
 impl LeaseState {
-    /// Whether no other owner may have the slots of the lease, except for a lease that is contestable.
+    /// Whether the lease still reserves its slots for its owner; true for a contestable lease as well.
     pub(crate) const fn keeps_slots(&self) -> bool {
         match self {
             Self::Unbound { .. } | Self::Bound { .. } => true,
@@ -154,10 +157,11 @@ impl LeaseState {
 // === impl Devices ===
 
 impl Devices {
-    /// Leases slots to an owner under `token`. The same slots, leased and not made use of, are the same lease.
+    /// Leases slots to an owner under `token`. If the owner has an unbound lease of the same slots, that one
+    /// is granted instead.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing has changed then.
+    /// A [`Refusal`]; nothing has changed then.
     pub fn lease(&mut self, owner: Owner, slots: &[String], token: LeaseToken) -> Result<Granted, Refusal> {
         let refuse = |slot: &str, reason, holder| Refusal {
             owner,
@@ -193,16 +197,16 @@ impl Devices {
         let slots: Vec<String> = wanted.into_iter().collect();
         let unwell = |error: Error| refuse(first, Reason::Unhealthy(error.report()), None);
         let reservation = self.reserve(&slots).map_err(unwell)?;
-        let behind = slots
+        let awaits_release = slots
             .iter()
             .any(|slot| self.on_slot(slot).any(|(_, lease)| matches!(lease.state, LeaseState::Bound { .. })));
         if let Some(token) = self.same_unbound(owner, &slots) {
-            let lease = Lease { awaits_release: behind, ..Lease::new(owner, slots) };
+            let lease = Lease { awaits_release, ..Lease::new(owner, slots) };
             self.leases.insert(token, lease.clone());
             return Ok(Granted { token, lease, is_new: false, ended: Vec::new(), reservation });
         }
-        // An orchestrator that gives a slot out anew has given up what it asked for before; but a kubelet asks for the containers of a pod
-        // one after the other, and those after an init container have its devices too.
+        // An orchestrator that assigns a slot again has given up its earlier request. But a kubelet requests
+        // the containers of a pod one after the other, and those after an init container share its devices.
         let of_one_pod =
             |lease: &Lease| owner == Owner::Kubernetes && lease.owner == owner && lease.age < ONE_ADMISSION;
         let ended = self.end_matching(&slots, |lease| match lease.state {
@@ -210,16 +214,16 @@ impl Devices {
             LeaseState::Released { .. } => true,
             LeaseState::Bound { .. } => false,
         });
-        let lease = Lease { awaits_release: behind, ..Lease::new(owner, slots) };
+        let lease = Lease { awaits_release, ..Lease::new(owner, slots) };
         self.insert(token, lease.clone());
         Ok(Granted { token, lease, is_new: true, ended, reservation })
     }
 
-    /// Gives a lease to a sandbox that something is made in, and says what it is of. Idempotent.
+    /// Binds a lease to the sandbox in which a task is being created, and returns the claim. Idempotent.
     ///
     /// # Errors
-    /// [`Reason::Lost`] for a token that is not known to be this owner's; [`Reason::Held`] if somebody else has a slot of it, as the sandbox
-    /// whose end it waits for. Nothing has changed then.
+    /// [`Reason::Lost`] for a token that is not known as a lease of this owner; [`Reason::Held`] if another
+    /// holder has a slot of it, for example the sandbox whose stop it waits for. Nothing has changed then.
     pub fn bind(
         &mut self,
         owner: Owner,
@@ -232,13 +236,13 @@ impl Devices {
         let slots = lease.slots.clone();
         let named = lease.named;
         self.check_free(owner, &slots, sandbox)?;
-        // Its successor has begun: what had a slot of it before is not restarted.
-        let over: BTreeSet<LeaseToken> = slots
+        // The successor has begun, so what had these slots before is not restarted.
+        let superseded: BTreeSet<LeaseToken> = slots
             .iter()
             .flat_map(|slot| self.on_slot(slot).map(|(other, _)| other))
             .filter(|other| *other != token)
             .collect();
-        over.into_iter().for_each(|other| self.end_grace(other));
+        superseded.into_iter().for_each(|other| self.end_grace(other));
         self.remembered.retain(|known| *known != token);
         if let Some(lease) = self.leases.get_mut(&token) {
             lease.set_state(LeaseState::Bound { sandbox, name: name.to_owned() });
@@ -246,7 +250,7 @@ impl Devices {
         Ok(LeaseClaim { token, slots, named })
     }
 
-    /// Takes a lease back from a sandbox in which nothing was made with it after all.
+    /// Unbinds a lease from a sandbox in which no task was created with it.
     pub fn unbind(&mut self, token: LeaseToken) {
         if let Some(lease) =
             self.leases.get_mut(&token).filter(|lease| matches!(lease.state, LeaseState::Bound { .. }))
@@ -255,21 +259,21 @@ impl Devices {
         }
     }
 
-    /// A sandbox has stopped: says which leases it had. Each has its grace now.
+    /// A sandbox has stopped: starts the grace period of its leases and returns them.
     pub fn release_sandbox(&mut self, stopped: SandboxId) -> Vec<LeaseToken> {
-        let of_it = |lease: &&mut Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == stopped);
+        let bound_here = |lease: &&mut Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == stopped);
         let leases = self.leases.iter_mut().filter_map(|(token, lease)| {
-            let lease = Some(lease).filter(of_it)?;
+            let lease = Some(lease).filter(bound_here)?;
             lease.set_state(LeaseState::Released { grace: true });
             Some(*token)
         });
         leases.collect()
     }
 
-    /// Some time has passed: leases that nobody uses hold their slots no longer than so many ticks. The token of a lease whose grace is over
-    /// is remembered, for a start that comes late and finds its slots free.
+    /// Advances time by one tick: unused leases reserve their slots for a limited number of ticks. The token
+    /// of a lease whose grace period is over is remembered, for a late start that finds its slots still free.
     pub fn tick(&mut self, limits: TickLimits) -> TickOutcome {
-        let mut over = Vec::new();
+        let mut expired = Vec::new();
         let mut freed = false;
         for (token, lease) in &mut self.leases {
             lease.age = lease.age.saturating_add(1);
@@ -279,16 +283,16 @@ impl Devices {
                 }
                 LeaseState::Released { grace } if *grace && lease.age >= limits.grace => {
                     (*grace, freed) = (false, true);
-                    over.push(*token);
+                    expired.push(*token);
                 }
                 LeaseState::Unbound { .. } | LeaseState::Released { .. } | LeaseState::Bound { .. } => {}
             }
         }
-        self.remember(&over);
-        TickOutcome { freed, expired: over }
+        self.remember(&expired);
+        TickOutcome { freed, expired }
     }
 
-    /// The owner of a lease starts nothing with it any more before somebody else has its slots.
+    /// Ends the grace period of a lease whose owner will not restart what used it.
     fn end_grace(&mut self, token: LeaseToken) {
         if let Some(lease) = self.leases.get_mut(&token)
             && lease.state == (LeaseState::Released { grace: true })
@@ -298,7 +302,7 @@ impl Devices {
         }
     }
 
-    /// Whether time changes anything.
+    /// Whether a tick can change anything.
     #[must_use]
     pub fn has_timers(&self) -> bool {
         let waits = |lease: &Lease| match lease.state {
@@ -309,7 +313,7 @@ impl Devices {
         self.leases.values().any(waits)
     }
 
-    /// Ends a lease, whoever has it.
+    /// Ends a lease in any state.
     pub(crate) fn revoke(&mut self, token: LeaseToken) {
         self.end(token);
     }
@@ -325,8 +329,9 @@ impl Devices {
         self.leases.iter().map(|(token, lease)| (*token, lease))
     }
 
-    /// Whether a sandbox has one of these slots that something else is to be made with: a lease of it was asked for after that sandbox had
-    /// it. An orchestrator asks for all containers of a pod in one go, and those wait for none of their own.
+    /// Whether a sandbox has one of these slots and a newer lease waits for it, that is, a lease requested
+    /// while the sandbox had it already. The containers of one pod request their devices together and do not
+    /// wait for each other.
     #[must_use]
     pub fn has_slot_awaiting_release(&self, owner: Owner, slots: &[String]) -> bool {
         slots.iter().any(|slot| {
@@ -337,25 +342,25 @@ impl Devices {
         })
     }
 
-    /// What was leased before is known: slots can be leased from now on.
+    /// The leases of before the restart are known: slots can be leased from now on.
     pub fn set_recovered(&mut self) {
         self.recovered = true;
     }
 
-    /// Who of another owner has a slot.
+    /// The holder of a slot that belongs to another owner.
     fn foreign_holder(&self, owner: Owner, slot: &str) -> Option<Holder> {
         let (_, lease) = self.on_slot(slot).find(|(_, lease)| lease.owner != owner && lease.holds())?;
         Some(lease.holder())
     }
 
-    /// Which sandbox other than this has a slot.
+    /// The holder of a slot if it is a sandbox other than this one.
     fn other_sandbox(&self, slot: &str, this: SandboxId) -> Option<Holder> {
         let other =
             |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox != this);
         self.on_slot(slot).find(|(_, lease)| other(lease)).map(|(_, lease)| lease.holder())
     }
 
-    /// Refuses if somebody else than this sandbox of this owner has one of these slots.
+    /// Refuses if a holder other than this sandbox has one of these slots.
     fn check_free(&self, owner: Owner, slots: &[String], this: SandboxId) -> Result<(), Refusal> {
         let held = |slot: &String| {
             let holder = self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, this))?;
@@ -390,7 +395,7 @@ impl Devices {
         self.leases.insert(token, lease);
     }
 
-    /// Keeps leases that hold nothing, for a start that comes late and finds their slots free.
+    /// Remembers leases that reserve nothing, for a late start that finds their slots still free.
     fn remember(&mut self, leases: &[LeaseToken]) {
         self.remembered.extend(leases);
         while self.remembered.len() > REMEMBERED_MAX
@@ -413,11 +418,11 @@ impl Devices {
         }
     }
 
-    /// Ends those leases of these slots that are so.
-    fn end_matching(&mut self, slots: &[String], so: impl Fn(&Lease) -> bool) -> Vec<LeaseToken> {
+    /// Ends the leases of these slots that match.
+    fn end_matching(&mut self, slots: &[String], matches: impl Fn(&Lease) -> bool) -> Vec<LeaseToken> {
         let found: BTreeSet<LeaseToken> = slots
             .iter()
-            .flat_map(|slot| self.on_slot(slot).filter(|(_, lease)| so(lease)).map(|(token, _)| token))
+            .flat_map(|slot| self.on_slot(slot).filter(|(_, lease)| matches(lease)).map(|(token, _)| token))
             .collect();
         for token in &found {
             self.end(*token);
@@ -429,7 +434,7 @@ impl Devices {
 // === impl Lease ===
 
 impl Lease {
-    /// A lease of these slots that nothing has been made with.
+    /// An unbound lease of these slots.
     #[must_use]
     pub const fn new(owner: Owner, slots: Vec<String>) -> Self {
         Self {
@@ -443,7 +448,7 @@ impl Lease {
         }
     }
 
-    /// A lease of these slots that a sandbox has.
+    /// A lease of these slots that is bound to a sandbox.
     #[must_use]
     pub fn bound(owner: Owner, slots: Vec<String>, sandbox: SandboxId, name: String) -> Self {
         Self { state: LeaseState::Bound { sandbox, name }, ..Self::new(owner, slots) }
@@ -453,7 +458,7 @@ impl Lease {
         (self.state, self.age, self.misses) = (state, 0, 0);
     }
 
-    /// Whether no other owner can have its slots.
+    /// Whether no other owner may take its slots.
     #[must_use]
     pub const fn holds(&self) -> bool {
         match self.state {
@@ -463,7 +468,7 @@ impl Lease {
         }
     }
 
-    /// Who has its slots.
+    /// The holder of its slots.
     #[must_use]
     pub fn holder(&self) -> Holder {
         match &self.state {

@@ -1,4 +1,4 @@
-//! Ports of the host.
+//! Host ports.
 
 use std::collections::BTreeMap;
 
@@ -6,31 +6,31 @@ use super::refusal::{Holder, Reason, Refusal, Resource};
 use crate::id::{Owner, SandboxId};
 use crate::spec::{HostPort, HostPorts, Protocol};
 
-/// Which sandbox has which ports of the host.
+/// The host ports of sandboxes.
 #[derive(Debug, Default)]
 pub struct Ports {
     sandboxes: BTreeMap<SandboxId, PortHolder>,
     by_number: BTreeMap<(Protocol, u16), Vec<(HostPort, SandboxId)>>,
 }
 
-/// A sandbox that has ports of the host.
+/// A sandbox that has host ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortHolder {
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
     /// Its name.
     pub name: String,
-    /// What it has.
+    /// The ports.
     pub claims: HostPorts,
 }
 
 // === impl Ports ===
 
 impl Ports {
-    /// Gives a sandbox the ports that it claims, all or none. What it had before is given back.
+    /// Claims ports for a sandbox, all or none. They replace the earlier claim of the same sandbox.
     ///
     /// # Errors
-    /// The first that somebody of another group has; nothing has changed then.
+    /// The first port that a sandbox of another group has; nothing has changed then.
     pub fn claim(&mut self, id: SandboxId, holder: PortHolder) -> Result<(), Refusal> {
         for port in &holder.claims.ports {
             if let Some(other) = self.conflict(id, &holder, port) {
@@ -46,7 +46,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Puts down what a sandbox has already, whoever else has it. What it had before is given back.
+    /// Records a claim without checks. It replaces the earlier claim of the same sandbox.
     pub fn record(&mut self, id: SandboxId, holder: PortHolder) {
         self.release(id);
         if holder.claims.ports.is_empty() {
@@ -58,7 +58,7 @@ impl Ports {
         self.sandboxes.insert(id, holder);
     }
 
-    /// Takes back what a sandbox has.
+    /// Releases the ports of a sandbox.
     pub fn release(&mut self, id: SandboxId) {
         let Some(holder) = self.sandboxes.remove(&id) else { return };
         for port in &holder.claims.ports {
@@ -72,24 +72,25 @@ impl Ports {
         }
     }
 
-    /// Who has ports, by id.
+    /// The sandboxes that have ports, by id.
     pub fn holders(&self) -> impl Iterator<Item = (SandboxId, &PortHolder)> {
         self.sandboxes.iter().map(|(id, holder)| (*id, holder))
     }
 
-    /// Ports that two hold who do not share them, with both: found at recovery, made by an earlier version.
+    /// Ports that two sandboxes of different groups have, with both holders; found at recovery, created by an
+    /// earlier version.
     pub fn conflicts(&self) -> Vec<(HostPort, Holder, Holder)> {
         let all = self.sandboxes.iter().flat_map(|(id, holder)| {
             holder.claims.ports.iter().filter_map(|port| {
                 let other = self.conflict(*id, holder, port)?;
-                // Each pair once.
+                // Report each pair once.
                 (Some(*id) < other.sandbox).then(|| (*port, holder.named(*id), other))
             })
         });
         all.collect()
     }
 
-    /// Who has a port that is asked for, and does not share it with who asks.
+    /// The sandbox of another group that has a requested port.
     fn conflict(&self, id: SandboxId, asks: &PortHolder, port: &HostPort) -> Option<Holder> {
         let holders = self.by_number.get(&(port.protocol, port.port))?;
         holders.iter().find_map(|(held, by)| {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        /// The model is a list of who has what, looked through as a whole.
+        /// The model is a list of all claims that is searched linearly.
         #[test]
         fn never_do_two_groups_hold_one_port(ops in ops()) {
             let mut ports = Ports::default();

@@ -1,4 +1,4 @@
-//! Why something was not given, in a form that metrics, events and errors are made of.
+//! Refusals: why a resource was not granted, in a form for metrics, events and errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,31 +7,31 @@ use crate::error::Error;
 use crate::id::{LeaseToken, Owner, SandboxId};
 use crate::spec::{CpuSet, HostPort, Reserved};
 
-/// Something was asked for and not given.
+/// A refused request for a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Who asked.
+    /// The owner that requested it.
     pub owner: Owner,
-    /// What for.
+    /// The resource.
     pub resource: Resource,
-    /// Why not.
+    /// The reason.
     pub reason: Reason,
-    /// Who has it, where somebody has.
+    /// The current holder, where there is one.
     pub holder: Option<Box<Holder>>,
 }
 
-/// What the ledger gives out.
+/// A resource of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resource {
     /// A port of the host.
     Port(HostPort),
     /// A slot of a device, by its id.
     Slot(String),
-    /// The slots of a lease.
+    /// All slots of a lease.
     Lease(LeaseToken),
-    /// Processors, for a task alone.
+    /// Processors, exclusively.
     Cores(CpuSet),
-    /// Time of processors.
+    /// Processor time.
     Cpu {
         /// How much, in thousandths of a processor.
         milli: u64,
@@ -43,51 +43,51 @@ pub enum Resource {
     },
 }
 
-/// Why something is not given.
+/// The reason of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// Somebody else has it.
+    /// Another holder has it.
     Held,
-    /// Somebody else uses it too.
+    /// Another holder uses it as well.
     Shared,
     /// It is more than the node has left.
     Overcommitted {
         /// All that the node has.
         capacity: Reserved,
-        /// What each owner has of that.
+        /// What each owner has reserved of that.
         reserved: BTreeMap<Owner, Reserved>,
     },
     /// There is no such slot.
     Unknown,
-    /// Its device is not well, for this reason.
+    /// Its device is unhealthy, for this reason.
     Unhealthy(String),
-    /// The owner has as many of its group as it may.
+    /// The owner's quota for its group is used up.
     Quota,
-    /// Nothing is asked for, or more than can ever be given at once.
+    /// The request is empty, or names more than one request may.
     TooMany,
-    /// There are more leases than can be kept account of.
+    /// The maximum number of leases is reached.
     Full,
-    /// The lease is not known, or not any more.
+    /// The lease is not known, or no longer known.
     Lost,
-    /// The ledger is not complete yet.
+    /// The leases of before the restart are not known yet.
     Recovering,
 }
 
-/// Who has something.
+/// The holder of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// The sandbox that has it; `None` while it is leased and nothing has been made with it.
+    /// The sandbox that has it; `None` while it is leased and no sandbox uses it yet.
     pub sandbox: Option<SandboxId>,
-    /// The name of that sandbox; empty without one.
+    /// The name of that sandbox; empty if there is none.
     pub name: String,
 }
 
 // === impl Refusal ===
 
 impl Refusal {
-    /// For metrics: the kind of what was asked for.
+    /// The kind of the resource, for metrics.
     #[must_use]
     pub const fn resource(&self) -> &'static str {
         match self.resource {
@@ -111,9 +111,9 @@ impl fmt::Display for Refusal {
         }
         match (&self.reason, &self.holder) {
             (Reason::Held, Some(holder)) => write!(f, "is held by {holder}: it can be had when that has ended"),
-            (Reason::Held, None) => f.write_str("is held by somebody else"),
+            (Reason::Held, None) => f.write_str("is held by another holder"),
             (Reason::Shared, Some(holder)) => write!(f, "is used by {holder} as well"),
-            (Reason::Shared, None) => f.write_str("is used by somebody else as well"),
+            (Reason::Shared, None) => f.write_str("is used by another holder as well"),
             (Reason::Overcommitted { capacity, reserved }, _) => self.explain(f, *capacity, reserved),
             (Reason::Unknown, _) => {
                 f.write_str("is not on this node, or not any more: does a group of devices.groups name it?")
@@ -123,7 +123,7 @@ impl fmt::Display for Refusal {
                 write!(f, "is beyond what {} may have: see quota of its group in devices.groups, or of its resource in devices.host.resources", self.owner)
             }
             (Reason::TooMany, _) => f.write_str("cannot be asked for: a request names between 1 and 1024 slots"),
-            (Reason::Full, _) => f.write_str("cannot be leased: there are too many leases that nothing was made with"),
+            (Reason::Full, _) => f.write_str("cannot be leased: there are too many leases"),
             (Reason::Lost, _) => {
                 f.write_str("is not known (any more): its devices may have been given to others meanwhile; ask for them anew")
             }
@@ -135,7 +135,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// What is asked for of processors or memory, in words.
+    /// The requested amount of processors or memory, for people.
     fn amount(&self) -> String {
         match self.resource {
             Resource::Cpu { milli } => in_processors(milli),
@@ -144,7 +144,7 @@ impl Refusal {
         }
     }
 
-    /// Why an amount is too much: who has how much of all that there is.
+    /// Why an amount is too large: the capacity, and what each owner has reserved of it.
     fn explain(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -171,7 +171,7 @@ impl Refusal {
     }
 }
 
-/// Thousandths of a processor, in words.
+/// Thousandths of a processor, for people.
 fn in_processors(milli: u64) -> String {
     let whole = milli / 1000;
     let rest = milli % 1000;
@@ -187,7 +187,7 @@ fn in_mebibytes(bytes: u64) -> String {
 impl std::error::Error for Refusal {}
 
 impl From<Refusal> for Error {
-    /// All may be had later, but for what is not on the node.
+    /// A refused resource may become available later, except one that is not on the node.
     fn from(refusal: Refusal) -> Self {
         let text = refusal.to_string();
         match refusal.reason {
@@ -208,7 +208,7 @@ impl From<Refusal> for Error {
 // === impl Reason ===
 
 impl Reason {
-    /// The word in metrics.
+    /// The name in metrics.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {

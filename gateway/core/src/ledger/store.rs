@@ -1,4 +1,4 @@
-//! Where leases are kept that nothing has been made with yet: no object bears them.
+//! The persistent store of leases that no task uses yet: no other record contains them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,40 +8,42 @@ use async_trait::async_trait;
 use crate::error::Result;
 use crate::id::{LeaseToken, Owner};
 
-/// A lease as it is kept.
+/// A lease in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLease {
     /// Its token.
     pub token: LeaseToken,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// The slots that it is of.
+    /// Its slots.
     pub slots: Vec<String>,
 }
 
-/// Keeps leases.
+/// Stores leases.
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
-    /// All that are kept.
+    /// All stored leases.
     ///
     /// # Errors
-    /// They cannot be read; nothing can be leased then.
+    /// The store cannot be read; no device can be leased then.
     async fn load(&self) -> Result<Vec<StoredLease>>;
 
-    /// Keeps a lease; it outlives a power cut when this returns. Idempotent. Not cancel-safe: run it to its end.
+    /// Stores a lease; it survives a power failure when this returns. Idempotent. Not cancel-safe: run it to
+    /// completion.
     ///
     /// # Errors
-    /// It may be kept or not: remove it.
+    /// The lease may or may not be stored: remove it.
     async fn put(&self, lease: &StoredLease) -> Result<()>;
 
-    /// Keeps these leases no more. Idempotent; those that are not kept are removed. Not cancel-safe: run it to its end.
+    /// Removes leases from the store. Idempotent: succeeds for leases that are not stored. Not cancel-safe:
+    /// run it to completion.
     ///
     /// # Errors
-    /// They may be kept still; a later recovery finds them.
+    /// The leases may still be stored; a later recovery finds them.
     async fn remove(&self, tokens: &[LeaseToken]) -> Result<()>;
 }
 
-/// Keeps leases for as long as it lives itself.
+/// A store in memory, lost when it is dropped.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     leases: Mutex<BTreeMap<LeaseToken, StoredLease>>,

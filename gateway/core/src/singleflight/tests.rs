@@ -1,4 +1,4 @@
-//! Tests of joining.
+//! Tests of shared runs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

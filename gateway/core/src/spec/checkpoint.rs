@@ -1,16 +1,16 @@
-//! What a checkpoint of a task is to be.
+//! A request for a checkpoint of a task.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// An archive to make of a running task, from which it could go on elsewhere.
+/// An archive to write of a running task, from which it can be restored elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointSpec {
-    /// The archive: an absolute path that nothing has yet, in a directory that is there.
+    /// The archive: an absolute path that does not exist yet, in an existing directory.
     pub location: PathBuf,
-    /// How long all of it may take.
+    /// The time limit for the whole operation.
     pub limit: Duration,
-    /// Files that the frontend adds to the archive, by their names.
+    /// Files that the frontend adds to the archive, by name.
     pub notes: BTreeMap<String, Vec<u8>>,
 }

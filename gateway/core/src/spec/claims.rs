@@ -1,4 +1,4 @@
-//! What a sandbox or a task claims of the node for itself: ports of the host, devices that were leased to it, processors and memory.
+//! Resources of the node that a sandbox or task claims: host ports, leased devices, processors and memory.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,46 +8,51 @@ use super::Protocol;
 use crate::error::{Error, Result};
 use crate::id::LeaseToken;
 
-/// The ports of the host that a sandbox claims, whether the gateway maps them, its processes bind them, or somebody else does either.
+/// The host ports that a sandbox claims, whether the gateway maps them, its processes bind them, or something
+/// else uses them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostPorts {
-    /// Sandboxes of one owner with the same group share the ports that they name alike: those of an allocation, and the attempts of a pod.
+    /// Sandboxes of one owner with the same group share the ports they both name: those of a Nomad
+    /// allocation, or the attempts of a pod.
     pub group: String,
     /// The ports.
     pub ports: Vec<HostPort>,
 }
 
-/// As many ports of the host as a sandbox may claim.
+/// The maximum number of host ports of a sandbox.
 pub const HOST_PORTS_MAX: usize = 4096;
 
-/// A port of the host.
+/// A host port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostPort {
     /// Transport protocol.
     pub protocol: Protocol,
     /// The port, never 0.
     pub port: u16,
-    /// The address; `None` for all.
+    /// The address; `None` for all addresses.
     pub ip: Option<IpAddr>,
 }
 
-/// A lease of devices that a task is made with.
+/// A device lease that a task is created with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseClaim {
     /// The lease.
     pub token: LeaseToken,
-    /// The slots that it is of. A frontend leaves them out; the gateway fills them in for the backend, which keeps them with the task.
+    /// The slots of the lease. Left empty by frontends; the gateway fills them in for the backend, which
+    /// records them with the task.
     pub slots: Vec<String>,
-    /// The task names the devices itself, and nobody has asked for the lease: it goes with the last task of its sandbox that has it.
+    /// The task named the devices directly, without requesting a lease: the lease ends with the last task of
+    /// its sandbox that uses it.
     pub named: bool,
 }
 
-/// What of the node's processors and memory an orchestrator keeps for a task.
+/// The reservation of processors and memory that an orchestrator made for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ComputeClaim {
-    /// How much of them.
+    /// The reserved amounts.
     pub reserved: Reserved,
-    /// The processors of its limits (`cpuset_cpus`) are the task's own: the orchestrator gives them to no other.
+    /// The processors of its limits (`cpuset_cpus`) are exclusive: the orchestrator gives them to no other
+    /// task.
     pub exclusive_cpus: bool,
 }
 
@@ -63,7 +68,7 @@ pub struct Reserved {
 // === impl HostPorts ===
 
 impl HostPorts {
-    /// The ports of a sandbox of this group, each once. `field` is where its frontend has them from.
+    /// The ports of a sandbox of this group, without duplicates. `field` names the request field, for errors.
     ///
     /// # Errors
     /// `InvalidArgument` if there are more than [`HOST_PORTS_MAX`].
@@ -80,7 +85,7 @@ impl HostPorts {
 // === impl LeaseClaim ===
 
 impl LeaseClaim {
-    /// The claim of a frontend, which knows the token alone.
+    /// The claim of a frontend, which knows only the token.
     #[must_use]
     pub const fn new(token: LeaseToken) -> Self {
         Self { token, slots: Vec::new(), named: false }
@@ -90,7 +95,7 @@ impl LeaseClaim {
 // === impl Reserved ===
 
 impl Reserved {
-    /// Both together.
+    /// The sum; saturating.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -99,7 +104,7 @@ impl Reserved {
         }
     }
 
-    /// What is left without `other`.
+    /// The difference; saturating at 0.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         Self {
@@ -112,7 +117,7 @@ impl Reserved {
 // === impl HostPort ===
 
 impl HostPort {
-    /// Whether nobody can have this port while another has `other`: the same protocol and port, and an address in common.
+    /// Whether both cannot be bound at once: the same protocol and port, and an address in common.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.protocol == other.protocol && self.port == other.port && share_address(self.ip, other.ip)
@@ -129,8 +134,8 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Whether two addresses that are listened at have one in common. `0.0.0.0` is all of IPv4; `::` is all of both, since a socket there
-/// takes connections to IPv4 too unless it says otherwise.
+/// Whether two listening addresses overlap. `0.0.0.0` covers all of IPv4; `::` covers both families, since a
+/// socket bound to it also accepts IPv4 connections unless it opts out.
 fn share_address(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return true };
     let one = one.to_canonical();

@@ -1,42 +1,43 @@
-//! Sets of processors, as the kernel writes them.
+//! Sets of processors in the kernel's list format.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// As many ranges as a set may have: with every other processor of the largest kernel there are fewer.
+/// The maximum number of ranges of a set: every other processor of the largest supported kernel needs fewer.
 const RANGES_MAX: usize = 4096;
 
-/// A set of processors by their numbers, as `0-3,8`. It takes as much memory as its text, however many processors that names.
+/// A set of processor numbers, for example `0-3,8`. Its memory is proportional to its text, not to the number
+/// of processors.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuSet {
-    /// First and last of each range: in ascending order, and with a gap between any two.
+    /// First and last of each range, in ascending order; ranges neither overlap nor touch.
     ranges: Vec<(u32, u32)>,
 }
 
 // === impl CpuSet ===
 
 impl CpuSet {
-    /// How many processors there are in it.
+    /// The number of processors.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.ranges.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
     }
 
-    /// Whether there is none in it.
+    /// Whether the set is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The processors of either.
+    /// The processors that are in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         self.ranges.iter().chain(&other.ranges).copied().collect()
     }
 
-    /// The processors of both.
+    /// The processors that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let mut mine = self.ranges.iter().peekable();
@@ -63,7 +64,7 @@ impl CpuSet {
 }
 
 impl FromIterator<(u32, u32)> for CpuSet {
-    /// The processors of these ranges, in any order, each from its first to its last.
+    /// The processors of these inclusive ranges, in any order.
     fn from_iter<I: IntoIterator<Item = (u32, u32)>>(ranges: I) -> Self {
         let mut sorted: Vec<(u32, u32)> = ranges.into_iter().filter(|(first, last)| first <= last).collect();
         sorted.sort_unstable();
@@ -81,7 +82,8 @@ impl FromIterator<(u32, u32)> for CpuSet {
 impl FromStr for CpuSet {
     type Err = Error;
 
-    /// Reads the kernel's list format: numbers and ranges with commas between them. A text of blanks alone is the empty set.
+    /// Parses the kernel's list format: numbers and ranges separated by commas. A blank text is the empty
+    /// set.
     fn from_str(text: &str) -> Result<Self> {
         let wrong = |why: &str| Error::invalid("processors", format!("{text:?} {why}"));
         if text.trim().is_empty() {

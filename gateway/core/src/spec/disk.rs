@@ -1,4 +1,4 @@
-//! Limits on what a task may put on disk: which of its directories count together, and how much that may be.
+//! Limits on a task's disk usage: which of its directories are counted together, and their limit.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,60 +6,61 @@ use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// What some of a task's directories may take on disk. It stands for as long as the task does.
+/// A limit on the disk usage of some of a task's directories, for the life of the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskLimit {
     /// The directories.
     pub places: LimitedPlaces,
     /// Bytes; not 0.
     pub bytes: u64,
-    /// What they are counted as.
+    /// The quota project that they are counted under.
     pub project: Project,
-    /// The key that asks for it, as the caller spells it: errors name it.
+    /// The request field of the limit, as the caller spells it, for errors.
     pub field: String,
 }
 
-/// Directories of a task: its root file system, which is `/`, and its volumes, each by the path at which it is seen inside.
+/// Directories of a task: its root file system, which is `/`, and its volumes, each by its path in the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitedPlaces {
     /// These, counted together.
     These(Vec<PathBuf>),
     /// All that no other limit names, counted together.
     Rest,
-    /// All that no other limit names, each with the limit for itself.
+    /// All that no other limit names, each counted separately with this limit.
     RestApart,
 }
 
-/// What the directories of a limit are counted as.
+/// The quota project that directories are counted under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Project {
-    /// A project of their own.
+    /// A new project of their own.
     New,
-    /// This one, which may have other directories as well. The last limit that is set on it counts.
+    /// This one, which may contain other directories as well. The last limit set on a project applies.
     Given(ProjectId),
 }
 
-/// The number of a project, under which file systems count what directories take.
+/// A project number, under which file systems count the disk usage of directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProjectId(u32);
 
-/// A part of a task's directories that is limited as one.
+/// A part of a task's directories with one common limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskPart {
-    /// At least one; in order.
+    /// At least one; sorted.
     pub places: Vec<PathBuf>,
     /// Bytes; not 0.
     pub bytes: u64,
-    /// What they are counted as.
+    /// The quota project that they are counted under.
     pub project: Project,
-    /// The key that asks for the limit.
+    /// The request field of the limit.
     pub field: String,
 }
 
-/// The parts that limits make of a task's directories, that of its root file system first. No directory is in two of them.
+/// Divides a task's directories into parts according to its limits, the part of the root file system first.
+/// No directory is in two parts.
 ///
 /// # Errors
-/// `InvalidArgument` for a path at which the task has no volume, and for one that two limits name.
+/// `InvalidArgument` for a path at which the task has no volume, and for a path that two limits name.
 pub fn disk_parts(limits: &[DiskLimit], volumes: &[PathBuf]) -> Result<Vec<DiskPart>> {
     let mut rest: BTreeSet<&Path> = volumes.iter().map(PathBuf::as_path).collect();
     rest.insert(Path::new("/"));
@@ -108,10 +109,10 @@ fn refusal(limit: &DiskLimit, place: &Path, why: &str) -> Error {
 // === impl ProjectId ===
 
 impl ProjectId {
-    /// The first that is not for people to give out.
+    /// The first number of those that the gateway assigns itself.
     pub const FIRST: Self = Self(1 << 24);
 
-    /// The project of this number; `None` for those below [`ProjectId::FIRST`], and for what is no project.
+    /// The project with this number; `None` below [`ProjectId::FIRST`] and for a number that is no project.
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
         if number >= Self::FIRST.0 && number < u32::MAX { Some(Self(number)) } else { None }
@@ -123,7 +124,7 @@ impl ProjectId {
         self.0
     }
 
-    /// The one after it; `None` after the last.
+    /// The next number; `None` after the last.
     #[must_use]
     pub const fn next(self) -> Option<Self> {
         Self::new(self.0 + 1)
@@ -153,13 +154,13 @@ mod tests {
     #[track_caller]
     fn check(limits: &[DiskLimit], volumes: &[&str], expected: &[(&[&str], u64)]) {
         let volumes: Vec<_> = volumes.iter().map(PathBuf::from).collect();
-        let parts = disk_parts(limits, &volumes).expect("it can be done");
-        let told: Vec<_> = parts.into_iter().map(|part| (part.places, part.bytes)).collect();
+        let parts = disk_parts(limits, &volumes).expect("the limits are valid");
+        let found: Vec<_> = parts.into_iter().map(|part| (part.places, part.bytes)).collect();
         let expected: Vec<_> = expected
             .iter()
             .map(|(paths, bytes)| (paths.iter().map(PathBuf::from).collect::<Vec<_>>(), *bytes))
             .collect();
-        assert_eq!(told, expected);
+        assert_eq!(found, expected);
     }
 
     #[test]
@@ -182,7 +183,7 @@ mod tests {
             (vec![limit(these(&["/", "/"]), 1)], "/ is limited twice"),
             (vec![limit(these(&["/"]), 1), limit(these(&["/", "/v"]), 1)], "/ is limited twice"),
         ] {
-            let error = disk_parts(&limits, &["/v".into()]).expect_err("it cannot be done");
+            let error = disk_parts(&limits, &["/v".into()]).expect_err("the limits are invalid");
             assert!(error.to_string().starts_with(&format!("quota: {path}")), "{error}");
         }
     }

@@ -1,24 +1,24 @@
-//! What of the host, or of an image, appears inside a task: mounts and devices.
+//! Mounts and devices of a task.
 
 use std::path::PathBuf;
 
-/// Something of the host that appears inside.
+/// A mount of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Absolute path inside.
+    /// Absolute path in the task.
     pub destination: PathBuf,
-    /// What appears there.
+    /// What is mounted there.
     pub source: MountSource,
-    /// No writing through it.
+    /// Read-only.
     pub readonly: bool,
-    /// Nor through anything mounted below it. Needs `readonly` and private propagation.
+    /// Recursively read-only. Requires `readonly` and private propagation.
     pub recursive_readonly: bool,
-    /// Whether mounts made later go across.
+    /// Mount propagation.
     pub propagation: Propagation,
-    /// What belongs to the host's ids inside the source is seen as that of the sandbox's, and the other way round. Needs a sandbox
-    /// with a user namespace.
+    /// Idmapped: ids of the host in the source appear as ids of the sandbox's user namespace, and vice versa.
+    /// Requires a sandbox with a user namespace.
     pub id_mapped: bool,
-    /// Give the source the task's SELinux label.
+    /// Relabel the source with the task's SELinux label.
     pub selinux_relabel: bool,
     /// Further mount options.
     pub options: Vec<String>,
@@ -27,30 +27,31 @@ pub struct Mount {
 /// The source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MountSource {
-    /// A path of the host; symbolic links in it are followed.
+    /// A host path; symbolic links in it are followed.
     Host {
         /// Absolute path.
         path: PathBuf,
-        /// What to do where nothing is there.
+        /// What to do if the path does not exist.
         missing: MissingSource,
     },
-    /// What is at a path below a directory of the host that processes of tasks can write in. No symbolic link below that directory is
-    /// followed, also none that is put there after it was looked at: what is not there any more when the task is started is not mounted.
+    /// A path below a host directory that processes of tasks can write to. No symbolic link below that
+    /// directory is followed, even if it is created after the check: if the path does not exist any more when
+    /// the task is started, it is not mounted.
     Beneath {
-        /// Absolute path of the directory.
+        /// Absolute path of that directory.
         root: PathBuf,
-        /// Path below it, without `..`; empty for the directory itself.
+        /// Path relative to it, without `..`; empty for the directory itself.
         path: PathBuf,
     },
-    /// The files of an image that the node has; they cannot be written.
+    /// The files of an image on the node, read-only.
     Image {
         /// The image, by any reference or id.
         reference: String,
         /// A directory in it, relative to its root; empty for the root.
         sub_path: PathBuf,
     },
-    /// A directory of the gateway's own that outlives its tasks. It is made when the first task that names it is, and begins with what
-    /// the image has at the destination.
+    /// A volume of the gateway, which outlives its tasks. It is created with the first task that names it,
+    /// and initialised with the image's content at the destination.
     Volume {
         /// Its name among the volumes of the task's owner; see [`is_volume_name`].
         name: String,
@@ -64,7 +65,8 @@ pub enum MountSource {
     },
 }
 
-/// Whether a text can be the name of a volume: letters, digits, `_`, `.` and `-`, beginning with a letter or a digit, at most 128.
+/// Whether a text is a valid volume name: letters, digits, `_`, `.` and `-`, beginning with a letter or a
+/// digit, at most 128 bytes.
 #[must_use]
 pub fn is_volume_name(text: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
@@ -73,16 +75,16 @@ pub fn is_volume_name(text: &str) -> bool {
         && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// What to do about a host path that does not exist.
+/// What to do if a host path does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingSource {
-    /// Make a directory.
+    /// Create a directory.
     CreateDir,
-    /// Refuse.
+    /// Fail.
     Fail,
 }
 
-/// Mount propagation, as seen from inside.
+/// Mount propagation, from the task's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Propagation {
     /// None.
@@ -94,12 +96,12 @@ pub enum Propagation {
     Bidirectional,
 }
 
-/// A device of the host, or a directory of devices.
+/// A host device, or a directory of devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceNode {
     /// Path on the host.
     pub host_path: PathBuf,
-    /// Path inside.
+    /// Path in the task.
     pub container_path: PathBuf,
     /// Any of `r`, `w`, `m`.
     pub permissions: String,

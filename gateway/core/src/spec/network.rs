@@ -1,4 +1,4 @@
-//! How a sandbox is connected, and what its tasks are told of names.
+//! Network and name resolution of a sandbox.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,52 +7,52 @@ use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 
-/// How a sandbox is connected.
+/// The network of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SandboxNetwork {
-    /// The host's own namespace, also for UTS.
+    /// The host's network and UTS namespaces.
     Host,
-    /// A namespace of its own, connected by CNI plugins.
+    /// A namespace of its own, set up by CNI plugins.
     Pod(PodNetwork),
     /// A namespace of its own with loopback only.
     Isolated,
-    /// A namespace that somebody else made and connects.
+    /// A namespace that another program created and connects.
     Joined(PathBuf),
 }
 
-/// What CNI is told about a sandbox.
+/// The CNI configuration of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodNetwork {
-    /// Which network it is.
+    /// Which network to attach to.
     pub link: Link,
-    /// The hardware address of its interface; `None` leaves that to the network.
+    /// The MAC address of its interface; `None` leaves it to the network.
     pub mac: Option<MacAddress>,
-    /// Ports of the host that lead here.
+    /// Host ports that are forwarded to it.
     pub ports: Vec<PortMapping>,
     /// Rate limits.
     pub bandwidth: Option<Bandwidth>,
     /// `CNI_ARGS` pairs, in order.
     pub args: Vec<(String, String)>,
-    /// Capability arguments of the frontend's own, by capability name.
+    /// Further CNI capability arguments of the frontend, by capability name.
     pub capabilities: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// A network that sandboxes can be connected to.
+/// A network that sandboxes can be attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Link {
-    /// The node's, as others have configured it.
+    /// The node's CNI network, as configured by its operator.
     #[default]
     Node,
-    /// The gateway's own bridge, which is there without anybody's doing.
+    /// The gateway's own bridge, which needs no configuration.
     Bridge,
 }
 
-/// A hardware address of one interface: neither of a group nor all zero.
+/// The MAC address of one interface: neither multicast nor all zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
-    /// Reads six hexadecimal bytes with colons or dashes between them.
+    /// Parses six hexadecimal bytes separated by colons or dashes.
     ///
     /// # Errors
     /// `InvalidArgument`, naming `mac_address`.
@@ -80,10 +80,10 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// Namespace of a sandbox's host name.
+/// UTS namespace of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UtsMode {
-    /// The host's with the host's network, else its own.
+    /// The host's with the host's network, otherwise its own.
     #[default]
     Network,
     /// Its own.
@@ -92,16 +92,16 @@ pub enum UtsMode {
     Host,
 }
 
-/// A port of the host that leads into a sandbox.
+/// A host port that is forwarded into a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortMapping {
     /// Transport protocol.
     pub protocol: Protocol,
-    /// Port inside.
+    /// Port in the sandbox.
     pub container_port: u16,
-    /// Port outside, never 0.
+    /// Port on the host, never 0.
     pub host_port: u16,
-    /// Address outside; `None` for all.
+    /// Address on the host; `None` for all addresses.
     pub host_ip: Option<IpAddr>,
 }
 
@@ -117,7 +117,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The word that operators know it by.
+    /// The lower-case name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -127,7 +127,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol that [`Protocol::as_str`] gives this word for.
+    /// The protocol with this [`Protocol::as_str`] name.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.as_str() == word)
@@ -146,13 +146,13 @@ pub struct Bandwidth {
 /// Resolver configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Dns {
-    /// Name servers, by address.
+    /// Name server addresses.
     pub servers: Vec<String>,
     /// Search domains.
     pub searches: Vec<String>,
     /// Options.
     pub options: Vec<String>,
-    /// What is left empty here is as the host has it.
+    /// Fields that are empty here are taken from the host.
     pub host_defaults: bool,
 }
 
@@ -165,12 +165,13 @@ pub struct HostEntry {
     pub names: Vec<String>,
 }
 
-/// An address in `/etc/hosts`.
+/// An address for `/etc/hosts`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostAddress {
-    /// This one.
+    /// A fixed address.
     Ip(IpAddr),
-    /// That of the host, as the sandbox sees it. Only the gateway's own bridge, and the host's network, have one that is known.
+    /// The host's address as seen by the sandbox. Known only for the gateway's own bridge and the host's
+    /// network.
     Gateway,
 }
 

@@ -1,20 +1,21 @@
-//! Limits of a cgroup.
+//! Cgroup placement and limits.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::CpuSet;
 
-/// Where the cgroup of an object goes.
+/// Where the cgroup of an object is placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CgroupPlacement {
-    /// Below this parent, in a group named after the id. An empty path is the gateway's own default parent.
+    /// Below this parent, in a cgroup named after the object's id. An empty path is the gateway's default
+    /// parent.
     Parent(PathBuf),
-    /// Exactly this group, which somebody else made and removes. Nothing is left in it.
+    /// Exactly this cgroup, which another program creates and removes. No child cgroup is left in it.
     Leaf {
-        /// Its path below the root of the hierarchies: of cgroup v2, or of the controllers of v1.
+        /// Its path below the cgroup v2 root, or below the root of each v1 controller.
         path: PathBuf,
-        /// On cgroup v1, the group of the cpuset controller, where that is another; others may be in it.
+        /// With cgroup v1, the cgroup of the cpuset controller if it differs; other processes may be in it.
         cpuset: Option<PathBuf>,
     },
 }
@@ -25,7 +26,7 @@ impl Default for CgroupPlacement {
     }
 }
 
-/// Limits of a cgroup. `None`: not asked for.
+/// Cgroup limits. `None`: not requested.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resources {
     /// Relative weight, 2 to 262144.
@@ -34,25 +35,25 @@ pub struct Resources {
     pub cpu_quota_us: Option<i64>,
     /// Length of the period in µs.
     pub cpu_period_us: Option<u64>,
-    /// CPUs, as `0-2,7`.
+    /// Processors, for example `0-2,7`.
     pub cpuset_cpus: Option<String>,
-    /// Memory nodes, as `0`.
+    /// NUMA nodes, for example `0`.
     pub cpuset_mems: Option<String>,
     /// Hard limit in bytes; -1 for none.
     pub memory_limit_bytes: Option<i64>,
     /// Memory plus swap in bytes; -1 for none. `None` with a memory limit means no swap.
     pub memory_swap_limit_bytes: Option<i64>,
-    /// Soft limit in bytes.
+    /// Soft memory limit in bytes.
     pub memory_reservation_bytes: Option<i64>,
-    /// How readily the kernel swaps, 0 to 100. Cgroup v1 only.
+    /// Swappiness, 0 to 100. Cgroup v1 only.
     pub memory_swappiness: Option<u64>,
-    /// Number of processes; -1 for no limit.
+    /// Maximum number of processes and threads; -1 for no limit.
     pub pids_limit: Option<i64>,
     /// Huge page limits.
     pub hugepages: Vec<HugepageLimit>,
-    /// Score adjustment of the main process, -1000 to 1000.
+    /// OOM score adjustment of the main process, -1000 to 1000.
     pub oom_score_adj: Option<i32>,
-    /// Files of cgroup v2, verbatim.
+    /// Cgroup v2 files and their content, verbatim.
     pub unified: BTreeMap<String, String>,
 }
 
@@ -65,15 +66,16 @@ pub struct HugepageLimit {
     pub limit_bytes: u64,
 }
 
-/// Whether a text is a list of processors or memory nodes as the kernel reads one: `0-2,7`.
+/// Whether a text is a list of processors or NUMA nodes as the kernel accepts it: `0-2,7`.
 #[must_use]
 pub fn is_number_list(text: &str) -> bool {
     text.parse::<CpuSet>().is_ok_and(|set| !set.is_empty())
 }
 
 impl Resources {
-    /// These limits changed by `update`: what `update` does not name stays, but for a sum of memory and swap that the new memory
-    /// limit leaves no room for, or that allowed no swap: it becomes the new limit.
+    /// These limits, changed by `update`: limits that `update` does not name stay. Exception: a
+    /// memory-plus-swap limit that is below the new memory limit, or that allowed no swap, becomes the new
+    /// memory limit.
     #[must_use]
     pub fn merged(&self, update: &Self) -> Self {
         let Self {
@@ -114,7 +116,7 @@ impl Resources {
             unified: merged_unified,
         }
     }
-    /// The sum of memory and swap beside a new memory limit.
+    /// The memory-plus-swap limit for a new memory limit.
     fn swap_beside(&self, memory: Option<i64>) -> Option<i64> {
         let (sum, Some(memory)) = (self.memory_swap_limit_bytes?, memory) else {
             return self.memory_swap_limit_bytes;
@@ -128,7 +130,7 @@ impl Resources {
 mod tests {
     use super::*;
 
-    /// The sum after a change of memory alone.
+    /// The memory-plus-swap limit after an update of the memory limit alone.
     #[track_caller]
     fn check(memory: i64, sum: Option<i64>, update: i64, expected: Option<i64>) {
         let with = |memory, sum| Resources {

@@ -1,18 +1,19 @@
-//! SELinux labels, and the grammar of each of their parts.
+//! SELinux labels, and the grammar of their parts.
 //!
-//! A label becomes a mount option, an argument of OCI runtimes and a line of `/proc/self/attr`. So none of its parts may hold a character
-//! that means something in one of these: a quote ends the mount option `context="..."`, and what follows would be further options.
+//! A label is used in a mount option, an argument of OCI runtimes and a line of `/proc/self/attr`. So no part
+//! may contain a character with a meaning in one of these: a quote would end the mount option
+//! `context="..."`, and the rest would be parsed as further options.
 
 use std::fmt;
 
 use crate::{Error, Result};
 
-/// Longest user, role or type, in bytes; policies have far shorter ones.
+/// Longest user, role or type, in bytes; those of real policies are far shorter.
 const NAME_LIMIT: usize = 255;
-/// Longest level, in bytes. A category for every other number below 1024 takes less.
+/// Longest level, in bytes. A level with every other category below 1024 is shorter.
 const LEVEL_LIMIT: usize = 4096;
 
-/// An SELinux label; empty parts are the policy's defaults.
+/// An SELinux label; an empty part takes the policy's default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SelinuxLabel {
     /// User.
@@ -26,10 +27,10 @@ pub struct SelinuxLabel {
 }
 
 impl SelinuxLabel {
-    /// Refuses a label of which a part that is given cannot be one.
+    /// Checks all parts that are not empty.
     ///
     /// # Errors
-    /// `InvalidArgument`, naming `field` with the part below it.
+    /// `InvalidArgument`, naming `field` and the part, if a part is malformed.
     pub fn check(&self, field: impl fmt::Display) -> Result<()> {
         let Self { user, role, type_, level } = self;
         let parts = [
@@ -46,18 +47,18 @@ impl SelinuxLabel {
 /// A part of a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelinuxPart {
-    /// The user, as `system_u`.
+    /// The user, for example `system_u`.
     User,
-    /// The role, as `system_r`.
+    /// The role, for example `system_r`.
     Role,
-    /// The type, as `container_t`.
+    /// The type, for example `container_t`.
     Type,
-    /// The level or range of levels, as `s0:c1,c2` or `s0-s15:c0.c1023`.
+    /// The level or range of levels, for example `s0:c1,c2` or `s0-s15:c0.c1023`.
     Level,
 }
 
 impl SelinuxPart {
-    /// Refuses a text that cannot be this part of a label. Whether the node's policy knows it is not looked at.
+    /// Checks the syntax of this part of a label, but not whether the node's policy defines it.
     ///
     /// # Errors
     /// `InvalidArgument`, naming `field`.
@@ -89,31 +90,32 @@ impl fmt::Display for SelinuxPart {
     }
 }
 
-/// The name of a user, a role or a type: letters, digits, `_`, `-` and `.`, and a letter, a digit or `_` at the beginning.
+/// The name of a user, role or type: letters, digits, `_`, `-` and `.`, beginning with a letter, a digit or
+/// `_`.
 fn is_name(text: &str) -> bool {
     let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     begins && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
-/// A level, or two with `-` between them.
+/// A level, or two levels separated by `-`.
 fn is_range(text: &str) -> bool {
     let (low, high) = text.split_once('-').map_or((text, None), |(low, high)| (low, Some(high)));
     is_level(low) && high.is_none_or(is_level)
 }
 
-/// A sensitivity, and after `:` its categories.
+/// A sensitivity, optionally followed by `:` and its categories.
 fn is_level(text: &str) -> bool {
     let (sensitivity, categories) = text.split_once(':').map_or((text, None), |(one, two)| (one, Some(two)));
     is_word(sensitivity) && categories.is_none_or(|list| list.split(',').all(is_categories))
 }
 
-/// A category, or the first and the last of several with `.` between them.
+/// A category, or the first and last category of a range, separated by `.`.
 fn is_categories(text: &str) -> bool {
     let (first, last) = text.split_once('.').map_or((text, None), |(first, last)| (first, Some(last)));
     is_word(first) && last.is_none_or(is_word)
 }
 
-/// The name of a sensitivity or a category: a letter, then letters, digits and `_`.
+/// The name of a sensitivity or category: a letter, then letters, digits and `_`.
 fn is_word(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -128,7 +130,7 @@ mod tests {
     const ALL: [SelinuxPart; 4] =
         [SelinuxPart::User, SelinuxPart::Role, SelinuxPart::Type, SelinuxPart::Level];
 
-    /// A level as policies have them.
+    /// A level in the syntax of real policies.
     fn level() -> impl Strategy<Value = String> {
         "s[0-9]{1,2}(:c[0-9]{1,4}([.]c[0-9]{1,4})?(,c[0-9]{1,4}([.]c[0-9]{1,4})?){0,20})?"
     }

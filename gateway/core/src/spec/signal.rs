@@ -1,16 +1,16 @@
-//! Signals by number and by the names that images use.
+//! Signals by number and by the names used in images.
 
 /// A Linux signal number, 1 to 64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signal(u8);
 
 impl Signal {
-    /// Ends a process that listens.
+    /// Asks a process to terminate.
     pub const TERM: Self = Self(15);
-    /// Ends any process.
+    /// Kills any process.
     pub const KILL: Self = Self(9);
 
-    /// The signal with this number, if there is one.
+    /// The signal with this number, if it is valid.
     #[must_use]
     pub const fn new(number: u8) -> Option<Self> {
         if number >= 1 && number <= 64 { Some(Self(number)) } else { None }
@@ -22,7 +22,8 @@ impl Signal {
         self.0
     }
 
-    /// The signal of this name (`SIGTERM`, `TERM`, `RTMIN+3`) or number, as an image's `STOPSIGNAL` spells it.
+    /// The signal with this name (`SIGTERM`, `TERM`, `RTMIN+3`) or number, in the syntax of an image's
+    /// `STOPSIGNAL`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim().to_ascii_uppercase();

@@ -1,4 +1,4 @@
-//! Ranges of addresses.
+//! Address ranges.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// A range of addresses, as `10.1.0.0/24`: those whose first bits are these.
+/// An address range in CIDR notation, for example `10.1.0.0/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subnet {
     first: IpAddr,
@@ -20,7 +20,7 @@ impl Subnet {
         self.first
     }
 
-    /// How many first bits are fixed.
+    /// The prefix length.
     #[must_use]
     pub const fn prefix(&self) -> u8 {
         self.prefix
@@ -30,7 +30,7 @@ impl Subnet {
 impl FromStr for Subnet {
     type Err = Error;
 
-    /// Takes any address of the range for the first one.
+    /// Accepts any address of the range, not only the first one.
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || Error::invalid("subnet", format!("{text:?} is no range such as 10.1.0.0/24"));
         let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;

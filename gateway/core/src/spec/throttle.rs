@@ -1,42 +1,43 @@
-//! Limits on the use of block devices, and shares in it.
+//! Limits on block devices, and I/O weights.
 
 use std::path::PathBuf;
 
-/// The most that a task may do with a block device in a second. It stands until another of the same device and use takes its place.
+/// A limit on a task's use of a block device per second. Applies until replaced by another one for the same
+/// device and kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Throttle {
     /// The device on the host: a whole disk.
     pub device: PathBuf,
-    /// What is counted.
+    /// What is limited.
     pub what: Throttled,
     /// Bytes or operations per second; not 0.
     pub rate: u64,
 }
 
-/// A task's share in the use of block devices, beside the shares of others. It stands for as long as the task does.
+/// A task's I/O weight relative to other tasks, for the life of the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IoWeight {
-    /// The device on the host, a whole disk; `None` is for all that are not named.
+    /// The device on the host, a whole disk; `None` for all devices that are not named.
     pub device: Option<PathBuf>,
-    /// The share: from 10 to 1000.
+    /// The weight: 10 to 1000.
     pub weight: u16,
 }
 
-/// What a [`Throttle`] counts.
+/// What a [`Throttle`] limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Throttled {
-    /// Bytes that are read.
+    /// Bytes read.
     ReadBytes,
-    /// Bytes that are written.
+    /// Bytes written.
     WriteBytes,
-    /// Reads.
+    /// Read operations.
     Reads,
-    /// Writes.
+    /// Write operations.
     Writes,
 }
 
 impl Throttle {
-    /// Limits and those that change them, each in the place of an older one of the same device and use.
+    /// `limits` with `changes` applied: each replaces an older limit of the same device and kind.
     #[must_use]
     pub fn merged(limits: &[Self], changes: &[Self]) -> Vec<Self> {
         let mut merged = limits.to_vec();

@@ -1,4 +1,4 @@
-//! Changes to a task that is there already.
+//! Changes to an existing task.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use super::{ComputeClaim, Resources, Throttle};
 pub struct TaskUpdate {
     /// Limits.
     pub resources: Resources,
-    /// Annotations of the runtime spec; those not named stay.
+    /// Annotations of the runtime spec; others stay.
     pub annotations: BTreeMap<String, String>,
-    /// Limits on block devices; those not named stay.
+    /// Limits on block devices; others stay.
     pub throttles: Vec<Throttle>,
-    /// What of the node's processors and memory is kept for it from now on; `None`: as before.
+    /// The new reservation of processors and memory; `None` keeps the old one.
     pub compute: Option<ComputeClaim>,
 }
 

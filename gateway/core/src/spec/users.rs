@@ -1,6 +1,6 @@
-//! User namespaces: which ids of the host those inside are.
+//! User namespaces: the mapping between ids inside and ids of the host.
 
-/// A user namespace to make.
+/// A user namespace to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserNamespace {
     /// User ids.
@@ -9,28 +9,29 @@ pub struct UserNamespace {
     pub gids: IdMap,
 }
 
-/// Ids inside and what they are on the host. The id 0 inside is among them.
+/// The mapping of ids inside to ids of the host. It always contains the id 0 inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdMap {
     ranges: Vec<IdRange>,
 }
 
-/// A range of ids.
+/// A mapped range of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdRange {
     /// The first one inside.
     pub inside: u32,
-    /// What that is on the host.
+    /// The host id that it is mapped to.
     pub host: u32,
-    /// How many there are.
+    /// The number of ids.
     pub length: u32,
 }
 
 impl IdMap {
-    /// A map of these ranges; what is wrong with them if they cannot be one.
+    /// A map of these ranges.
     ///
     /// # Errors
-    /// A sentence for people: the ranges overlap, are empty or too long, or leave out the id 0 inside.
+    /// The reason, for people, if the ranges overlap, are empty or too long, leave out the id 0 inside, or
+    /// map it to the host's root.
     pub fn new(ranges: Vec<IdRange>) -> Result<Self, String> {
         for (index, range) in ranges.iter().enumerate() {
             let fits = |first: u32| range.length > 0 && first.checked_add(range.length).is_some();
@@ -41,7 +42,7 @@ impl IdMap {
             let overlaps = |other: &IdRange| {
                 meets(range.inside, other.inside, other.length) || meets(range.host, other.host, other.length)
             };
-            // What comes later was not looked at yet, and is when its turn comes.
+            // Compare with earlier ranges only; later ones are compared with this one in their own iteration.
             if ranges.iter().take(index).any(overlaps) {
                 return Err("two of its ranges overlap".to_owned());
             }
@@ -60,7 +61,7 @@ impl IdMap {
         &self.ranges
     }
 
-    /// What an id inside is on the host; `None` if it is nothing there.
+    /// The host id of an id inside; `None` if it is not mapped.
     #[must_use]
     pub fn host(&self, inside: u32) -> Option<u32> {
         self.ranges.iter().find_map(|range| {
@@ -69,7 +70,7 @@ impl IdMap {
         })
     }
 
-    /// What an id of the host is inside; `None` if it is nothing there.
+    /// The id inside of a host id; `None` if it is not mapped.
     #[must_use]
     pub fn inside(&self, host: u32) -> Option<u32> {
         self.ranges.iter().find_map(|range| {
@@ -78,7 +79,7 @@ impl IdMap {
         })
     }
 
-    /// What the root inside is on the host.
+    /// The host id of root inside.
     #[must_use]
     pub fn root(&self) -> u32 {
         self.host(0).expect("a map without the root inside is never made")

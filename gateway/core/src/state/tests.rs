@@ -1,4 +1,4 @@
-//! Property tests of the state machines against models written as plain sets of moves.
+//! Property tests of the state machines against models that list the transitions.
 
 use std::time::{Duration, SystemTime};
 
@@ -27,7 +27,7 @@ fn task_event() -> impl Strategy<Value = TaskEvent> {
     ]
 }
 
-/// The model: which word follows which, by the diagram; `None` is refusal.
+/// The model: the state after an event, according to the diagram; `None` if it is refused.
 fn model(state: &str, event: &TaskEvent, ran: bool) -> Option<&'static str> {
     use TaskEvent as E;
     Some(match (state, event) {
@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn the_first_word_on_an_exit_stands(events in prop::collection::vec(task_event(), 0..40)) {
+    fn the_first_recorded_exit_stands(events in prop::collection::vec(task_event(), 0..40)) {
         let first = Exit { code: 3, finished_at: at(9), cause: ExitCause::OomKilled };
         let mut state = TaskState::Running { pid: 1, started_at: at(1) }.apply(TaskEvent::Exited(first.clone())).unwrap();
         for event in events {
@@ -136,7 +136,7 @@ proptest! {
 }
 
 #[test]
-fn a_refusal_names_the_state_and_the_wish() {
+fn a_refusal_names_the_state_and_the_event() {
     let refused = TaskState::Created.apply(TaskEvent::StopRequested).unwrap_err();
     assert_eq!(refused.to_string(), "it is created: cannot stop");
 }

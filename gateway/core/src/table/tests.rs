@@ -1,4 +1,4 @@
-//! What is found by its name.
+//! Tests of look-ups by name.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Containers.
+//! Converts containers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,30 +11,32 @@ use switchyard_core::spec::{
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
+use super::field::{absolute, makeable, name, required, text, without_parents};
 use super::security::ContainerContext;
-use super::{absolute, makeable, mount, name, required, resources, security, signal, text, without_parents};
+use super::{mount, resources, security, signal};
 use crate::config::Config;
 use crate::record::{self, ContainerRecord};
 
-/// Annotations by which older kubelets ask for CDI devices.
+/// Prefix of the annotations by which older kubelets request CDI devices.
 const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
 
-/// Annotations by which kubelets pass on the tokens of leases that a device plugin of this gateway has answered them.
+/// Prefix of the annotations by which kubelets pass on the tokens of leases from a device plugin of this
+/// gateway.
 const LEASE_ANNOTATIONS: &str = "devices.switchyard.io/";
 
-/// As many leases of devices as a container may have: a kubelet asks for one for each kind of device.
+/// The most device leases of a container: a kubelet requests one for each kind of device.
 const LEASES_MAX: usize = 256;
 
-/// The sandbox that a container is made in.
+/// The sandbox that a container is created in.
 #[derive(Debug)]
 pub(crate) struct Parent<'a> {
-    /// Its id.
+    /// The sandbox's id.
     pub(crate) id: SandboxId,
-    /// As it was asked for.
+    /// The configuration in the sandbox's request.
     pub(crate) config: &'a cri::PodSandboxConfig,
-    /// Whether its handler makes mounts read-only all the way down.
+    /// Whether its handler supports recursive read-only mounts.
     pub(crate) recursive_readonly: bool,
-    /// Names of volumes that its container asks for, by the number of their mount; v1 has no word for them.
+    /// Names of volumes that the container requests, by the index of their mount; v1 has no field for them.
     pub(crate) volumes: &'a BTreeMap<u32, String>,
 }
 
@@ -48,26 +50,28 @@ impl Parent<'_> {
         self.security().is_some_and(|context| context.privileged)
     }
 
-    /// The pod's user namespace, if it has one of its own.
+    /// The pod's own user namespace, if it has one.
     pub(super) fn users(&self) -> Result<Option<UserNamespace>> {
         let options = self.security().and_then(|context| context.namespace_options.as_ref());
         let options = options.and_then(|options| options.userns_options.clone());
         security::user_namespace(options, "the pod's userns_options")
     }
 
-    /// The process namespace of a container that asks for the pod's. A sandbox without one of its own gives each its own.
+    /// The pid namespace of a container that requests the pod's. If the sandbox has no shared one, each
+    /// container has its own.
     fn pid(&self) -> PidMode {
         let options = self.security().and_then(|context| context.namespace_options.as_ref());
         match options.map_or(cri::NamespaceMode::Pod, cri::NamespaceOption::pid) {
             cri::NamespaceMode::Pod => PidMode::Sandbox,
             cri::NamespaceMode::Node => PidMode::Host,
-            // No sandbox is made with TARGET.
+            // Sandboxes with TARGET are refused.
             cri::NamespaceMode::Container | cri::NamespaceMode::Target => PidMode::Private,
         }
     }
 }
 
-/// A container to make, asked for at `now`; `target` finds the container whose process namespace it joins.
+/// Converts a container that was requested at `now`; `target` finds the container whose pid namespace it
+/// joins.
 pub(crate) fn container(
     config: cri::ContainerConfig,
     parent: &Parent<'_>,
@@ -131,14 +135,14 @@ pub(crate) fn container(
         cdi_devices: cdi_names(&cdi_devices, &annotations)?,
         leases: leases(&annotations)?,
         security,
-        // CRI has none of these; the runtime's own stand.
+        // CRI has no fields for these; the runtime's defaults apply.
         rlimits: Vec::new(),
         throttles: Vec::new(),
         io_weights: Vec::new(),
         net_priority: None,
         disk_limits: Vec::new(),
         resources: resources::limits(limits, "config.linux.resources")?,
-        // Who makes it knows more: see `reserved`.
+        // Set by the caller; see `reserved`.
         compute: ComputeClaim::default(),
         cgroup: None,
         pid: pid.unwrap_or_else(|| parent.pid()),
@@ -157,7 +161,7 @@ pub(crate) fn container(
     })
 }
 
-/// Devices by name: those of the field, then those of annotations, each once.
+/// The names of CDI devices: those of the field, then those of annotations, without duplicates.
 fn cdi_names(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>) -> Result<Vec<String>> {
     let fields = devices
         .iter()
@@ -181,7 +185,7 @@ fn cdi_names(devices: &[cri::CdiDevice], annotations: &BTreeMap<String, String>)
     Ok(names)
 }
 
-/// The leases of devices that a container is made with: their tokens are in the keys, the values mean nothing.
+/// The device leases of a container: their tokens are in the keys, the values have no meaning.
 fn leases(annotations: &BTreeMap<String, String>) -> Result<Vec<LeaseClaim>> {
     let mut leases = Vec::new();
     for key in annotations.keys() {
@@ -222,7 +226,7 @@ fn environment(envs: Vec<cri::KeyValue>) -> Result<Vec<EnvVar>> {
     envs.into_iter().enumerate().map(variable).collect()
 }
 
-/// Where output goes; without a directory or a path there is no log.
+/// Where output is written; without a directory or a path there is no log.
 fn output(directory: &str, log_path: &str) -> Result<Output> {
     if directory.is_empty() || log_path.is_empty() {
         return Ok(Output::Live);
@@ -245,7 +249,7 @@ fn output(directory: &str, log_path: &str) -> Result<Output> {
     Ok(Output::Log(path))
 }
 
-/// What tools and runtimes look for in a runtime spec.
+/// The annotations that tools and runtimes expect in a runtime spec.
 fn runtime_annotations(
     metadata: &cri::ContainerMetadata,
     image: &cri::ImageSpec,

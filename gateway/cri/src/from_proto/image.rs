@@ -1,4 +1,4 @@
-//! Pull requests and credentials.
+//! Converts pull requests and credentials.
 
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -7,29 +7,29 @@ use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
-use super::required;
+use super::field::required;
 
-/// Docker's configuration files pad or do not.
+/// Docker's configuration files may or may not have padding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The registry that references without a host mean, under all its names.
+/// The names of the registry that references without a host refer to.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
-/// An image to pull.
+/// The pull request of an image.
 pub(crate) fn pull_request(request: cri::PullImageRequest) -> Result<PullRequest> {
     let cri::PullImageRequest {
         image,
         auth,
-        // The sandbox is told for placing the download's cost; images belong to nobody here.
+        // Sent to account for the cost of the download; images do not belong to a pod here.
         sandbox_config: _,
     } = request;
     let cri::ImageSpec {
         image: reference,
         annotations: _,
-        // For status only: `image` is what to pull.
+        // For status only: `image` is what is pulled.
         user_specified_image: _,
         runtime_handler,
         image_ref: _,
@@ -44,7 +44,7 @@ pub(crate) fn pull_request(request: cri::PullImageRequest) -> Result<PullRequest
     Ok(PullRequest { reference, credentials, handler: runtime_handler, owner: Owner::Kubernetes })
 }
 
-/// What to show the registry of `reference`. Credentials for another registry are not for its eyes.
+/// The credentials for the registry of `reference`. Credentials for another registry are not sent to it.
 fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
     let cri::AuthConfig { username, password, auth, server_address, identity_token, registry_token } = auth;
     if !server_address.is_empty() && !same_registry(server_host(&server_address), registry_host(reference)) {
@@ -58,7 +58,7 @@ fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
         let decoded = BASE64.decode(auth.trim()).map_err(|_| malformed())?;
         let decoded = String::from_utf8(decoded).map_err(|_| malformed())?;
         let (username, password) = decoded.split_once(':').ok_or_else(malformed)?;
-        // Some writers of Docker's files fill up with NULs.
+        // Some tools that write Docker's files pad with NULs.
         let password = password.trim_end_matches('\0');
         return Ok(Credentials::Basic { username: username.to_owned(), password: password.to_owned() });
     }
@@ -71,7 +71,7 @@ fn credentials(auth: cri::AuthConfig, reference: &str) -> Result<Credentials> {
     Ok(Credentials::Anonymous)
 }
 
-/// The registry that a reference names, as Docker reads references.
+/// The registry of a reference, by Docker's rules.
 fn registry_host(reference: &str) -> &str {
     match reference.split_once('/') {
         Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => first,
@@ -104,7 +104,7 @@ mod tests {
         let request =
             cri::PullImageRequest { image: Some(image), auth: Some(auth.clone()), sandbox_config: None };
         let pull = pull_request(request).expect("it is well formed");
-        // Credentials do not show in `Debug`, so compare and name the field.
+        // `Debug` does not print credentials, so compare them and print the request.
         assert!(pull.credentials == expected, "{auth:?} gave {:?}", pull.credentials);
     }
 

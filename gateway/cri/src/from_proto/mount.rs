@@ -1,4 +1,4 @@
-//! Mounts and devices of a container.
+//! Converts mounts and devices of a container.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,9 +9,10 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::container::Parent;
-use super::{absolute, known, security, text, without_parents};
+use super::field::{absolute, known, text, without_parents};
+use super::security;
 
-/// Mounts, in the order asked for.
+/// The mounts, in the order of the request.
 pub(super) fn mounts(mounts: Vec<cri::Mount>, parent: &Parent<'_>) -> Result<Vec<Mount>> {
     let users = parent.users()?;
     let mount = |(index, wire)| {
@@ -50,7 +51,7 @@ fn mount(
     };
     let id_mapped = id_mapped(&field, uid_mappings, gid_mappings, users)?;
     let source = match image {
-        // The kubelet knows the error by how its text begins.
+        // The kubelet recognizes the error by the beginning of its text.
         Some(image) => image_volume(&field, image, &image_sub_path, &host_path, readonly)
             .map_err(|error| error.context(IMAGE_VOLUME_FAILED))?,
         None if !image_sub_path.is_empty() => {
@@ -98,7 +99,7 @@ fn image_volume(
     host_path: &str,
     readonly: bool,
 ) -> Result<MountSource> {
-    // Kubelets give the id that PullImage answered; `image_ref` is the same in newer ones.
+    // Kubelets send the id from the answer to PullImage; newer ones also send it as `image_ref`.
     let reference = [image.image, image.image_ref].into_iter().find(|reference| !reference.is_empty());
     let reference =
         reference.ok_or_else(|| Error::invalid(format_args!("{field}.image.image"), "it is empty"))?;
@@ -121,7 +122,7 @@ fn image_volume(
     Ok(MountSource::Image { reference, sub_path })
 }
 
-/// Whether a mount is to be id-mapped. Its mappings can only be those of its pod: kubelets give no others.
+/// Whether a mount is to be id-mapped. Only the pod's own mappings are supported: kubelets send no others.
 fn id_mapped(
     field: &str,
     uids: Vec<cri::IdMapping>,
@@ -145,7 +146,7 @@ fn id_mapped(
     }
 }
 
-/// The same path without `.` and `..`, read as text: inside a container nothing is there yet to be followed.
+/// The path without `.` and `..`, resolved lexically: the file system of the container does not exist yet.
 fn lexically_clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::from("/");
     for part in path.components() {
@@ -160,7 +161,7 @@ fn lexically_clean(path: &Path) -> PathBuf {
     clean
 }
 
-/// Devices of the host.
+/// The host's device nodes.
 pub(super) fn devices(devices: Vec<cri::Device>) -> Result<Vec<DeviceNode>> {
     let device = |(index, wire)| {
         let cri::Device { container_path, host_path, permissions } = wire;

@@ -1,6 +1,6 @@
-//! Quantities as Kubernetes writes them: `10M`, `1.5Gi`, `2e3`.
+//! Parses Kubernetes quantities: `10M`, `1.5Gi`, `2e3`.
 
-/// The whole number that `text` says, rounded up; `None` if it says none, a negative one, or one beyond `u64`.
+/// The value as a whole number, rounded up; `None` if the text is malformed, negative, or exceeds `u64`.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -10,7 +10,8 @@ pub(super) fn parse(text: &str) -> Option<u64> {
         return None;
     }
     let digits = format!("{whole}{fraction}");
-    // Zeros in front cost nothing; what remains fits or is too large in any unit but the smallest.
+    // Leading zeros do not count towards the length; what remains fits, or is too large in any unit but the
+    // smallest.
     let digits = digits.trim_start_matches('0');
     let mantissa: u128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
     let scale = scale(suffix)?;
@@ -26,7 +27,7 @@ pub(super) fn parse(text: &str) -> Option<u64> {
     } else if exponent >= 0 {
         mantissa.checked_mul(power(exponent.unsigned_abs())?)?
     } else {
-        // A divisor beyond all numbers leaves less than one, which is rounded up.
+        // If the divisor overflows, the value is less than one, which is rounded up.
         power(exponent.unsigned_abs()).map_or(1, |divisor| mantissa.div_ceil(divisor))
     };
     u64::try_from(value).ok()

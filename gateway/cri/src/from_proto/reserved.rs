@@ -1,25 +1,27 @@
-//! What a container reserves of the node, as far as CRI says so.
+//! The resources that a container reserves on the node, as far as CRI shows them.
 //!
-//! CRI has no field for requests. A kubelet makes other fields of them: the weight of processors, and the score by which the kernel chooses
-//! what it kills when memory is short.
+//! CRI has no field for requests. A kubelet encodes them in other fields: the CPU shares, and the OOM score
+//! adjustment.
 
 use switchyard_core::spec::{Reserved, Resources};
 
-/// The file of cgroup v2 that a kubelet with memory QoS writes the request into.
+/// The cgroup v2 file to which a kubelet with memory QoS writes the memory request.
 const MEMORY_MIN: &str = "memory.min";
 
-/// The scores that a kubelet makes of requests: 1000 less the thousandths of the node's memory. Those beyond are not made of them.
+/// The OOM score adjustments that a kubelet computes from memory requests: 1000 less the thousandths of the
+/// node's memory. Values outside are not computed from requests.
 const SCORES: std::ops::RangeInclusive<i32> = 3..=998;
 
-/// The least of these scores that means nothing is reserved, or less than a thousandth of the node's memory.
+/// The lowest score that means no memory request, or one of less than a thousandth of the node's memory.
 const NOTHING: i32 = 999;
 
-/// What a container with these limits reserves on a node with so much memory, in bytes; 0 if that is not known.
+/// What a container with these limits reserves on a node with this much memory, in bytes; 0 if the node's
+/// memory is unknown.
 pub(crate) fn reserved(limits: &Resources, node_memory: u64) -> Reserved {
     Reserved { cpu_milli: cpu_milli(limits), memory_bytes: memory_bytes(limits, node_memory) }
 }
 
-/// The weight is 1024 for each processor, rounded down, and at least 2.
+/// The shares are 1024 for each CPU, rounded down, and at least 2.
 fn cpu_milli(limits: &Resources) -> u64 {
     match limits.cpu_shares {
         None | Some(0..=2) => 0,
@@ -38,7 +40,7 @@ fn memory_bytes(limits: &Resources, node_memory: u64) -> u64 {
             (node_memory / 1000).saturating_mul(thousandths).min(limit.unwrap_or(u64::MAX))
         }
         Some(NOTHING..) => 0,
-        // Of a pod whose requests are its limits, and of clients that are no kubelets.
+        // A pod whose requests equal its limits, or a client other than a kubelet.
         Some(_) | None => limit.unwrap_or_default(),
     }
 }
@@ -55,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_weight_of_processors_is_their_request() {
-        // As kubelets reckon: milli * 1024 / 1000, rounded down.
+        // As kubelets compute it: milli * 1024 / 1000, rounded down.
         for milli in [0_u64, 1, 2] {
             let shares = Some((milli * 1024 / 1000).max(2));
             let limits = Resources { cpu_shares: shares, ..Resources::default() };

@@ -1,4 +1,4 @@
-//! Limits of a container.
+//! Converts the limits of a container.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,17 @@ use switchyard_core::spec::{HugepageLimit, Resources, is_number_list};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
-/// What the kernel takes as a period of processor time, in µs.
+/// The CPU periods that the kernel accepts, in µs.
 const PERIODS_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
 
-/// The shortest quota that the kernel takes, in µs.
+/// The shortest CPU quota that the kernel accepts, in µs.
 const SHORTEST_QUOTA_US: i64 = 1_000;
 
-/// Weights that cgroups know; others are taken as the nearest of these, as the kernel has it.
+/// The CPU shares that cgroups accept; others are clamped, as by the kernel.
 const SHARES: (u64, u64) = (2, 262_144);
 
-/// Limits of a new container. Zero means not given, but for the OOM score: a container always gets one of its own.
+/// The limits of a new container. Zero means not set, except for the OOM score adjustment, which a container
+/// always has.
 pub(super) fn limits(limits: Option<cri::LinuxContainerResources>, field: &str) -> Result<Resources> {
     let limits = limits.unwrap_or_default();
     let score = limits.oom_score_adj;
@@ -24,12 +25,12 @@ pub(super) fn limits(limits: Option<cri::LinuxContainerResources>, field: &str) 
     Ok(limits)
 }
 
-/// Changes to the limits of a container; what is zero stays as it is.
+/// Changes to the limits of a container; fields that are zero stay unchanged.
 pub(crate) fn update(limits: cri::LinuxContainerResources) -> Result<Resources> {
     convert(limits, "linux")
 }
 
-/// Refuses limits that could not be set.
+/// Refuses invalid limits.
 pub(crate) fn check(limits: Option<&cri::LinuxContainerResources>, field: &str) -> Result<()> {
     limits.map_or(Ok(()), |limits| convert(limits.clone(), field).map(drop))
 }
@@ -129,7 +130,7 @@ fn swap(bytes: i64, memory: Option<i64>, field: &str) -> Result<Option<i64>> {
     }
 }
 
-/// A list of numbers and ranges, `0-3,8`; nothing if it is empty.
+/// A list of numbers and ranges, such as `0-3,8`; `None` if it is empty.
 fn list(text: String, field: impl std::fmt::Display) -> Result<Option<String>> {
     if text.is_empty() {
         return Ok(None);
@@ -154,7 +155,7 @@ fn hugepages(limits: Vec<cri::HugepageLimit>, field: &str) -> Result<Vec<Hugepag
                 format!("{page_size:?} is not a size such as \"2MB\""),
             ));
         }
-        // The later word on a size stands.
+        // The last limit for a size counts.
         all.retain(|known| known.page_size != page_size);
         all.push(HugepageLimit { page_size, limit_bytes: limit });
     }
@@ -167,7 +168,7 @@ fn cgroup_files(files: BTreeMap<String, String>, field: &str) -> Result<BTreeMap
         if !name.contains('.') || name.contains(['/', '\0']) || name.starts_with('.') {
             return Err(Error::invalid(at(), "it is not the name of a cgroup file, such as \"memory.high\""));
         }
-        super::text(at(), value)?;
+        super::field::text(at(), value)?;
     }
     Ok(files)
 }

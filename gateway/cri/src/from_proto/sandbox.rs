@@ -1,4 +1,4 @@
-//! Sandboxes.
+//! Converts sandboxes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,17 +14,18 @@ use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
-use super::security::{self, SandboxNamespaces};
-use super::{
-    absolute, known, makeable, name, name_or_nothing, numeric_id, quantity, required, text, without_parents,
+use super::field::{
+    absolute, known, makeable, name, name_or_nothing, numeric_id, required, text, without_parents,
 };
+use super::quantity;
+use super::security::{self, SandboxNamespaces};
 use crate::config::Config;
 use crate::record::{self, SandboxRecord};
 
-/// The kernel's limit on a host name, in bytes.
+/// The kernel's limit on the length of a host name, in bytes.
 const HOST_NAME_MAX: usize = 64;
 
-/// Rates that make sense for an interface, in bits per second; Kubernetes draws the same line.
+/// The accepted bandwidths of an interface, in bits per second; Kubernetes has the same limits.
 const RATES: std::ops::RangeInclusive<u64> = 1_000..=1_000_000_000_000_000;
 
 /// The Linux part of a sandbox's configuration.
@@ -36,7 +37,7 @@ struct Linux {
     sysctls: BTreeMap<String, String>,
 }
 
-/// A sandbox to make, asked for at `now`.
+/// Converts a sandbox that was requested at `now`.
 pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime) -> Result<SandboxSpec> {
     let bytes = record::encode(&request);
     let SandboxRecord { config, runtime_handler } = request;
@@ -88,7 +89,8 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
             record: bytes,
         },
         handler: runtime_handler,
-        // Kubelets name the node here when a pod uses its network; the host's name stays the host's.
+        // For a pod on the host's network, kubelets send the node's name here; the host's name must not
+        // change.
         hostname: if namespaces.host_network { String::new() } else { hostname },
         sysctls: with_defaults(sysctls, &namespaces, settings)?,
         network,
@@ -97,7 +99,7 @@ pub(crate) fn sandbox(request: SandboxRecord, settings: &Config, now: SystemTime
         ipc: namespaces.ipc,
         pid: namespaces.pid,
         dns: dns(dns_config)?,
-        // Kubelets mount an `/etc/hosts` of their own.
+        // Kubelets mount their own `/etc/hosts`.
         extra_hosts: Vec::new(),
         shm_size_bytes: DEFAULT_SHM_BYTES,
         log_dir: log_dir(&log_directory)?,
@@ -113,7 +115,7 @@ fn check_metadata(metadata: &cri::PodSandboxMetadata) -> Result<()> {
     let cri::PodSandboxMetadata { name: pod, uid, namespace, attempt: _ } = metadata;
     name("config.metadata.name", pod)?;
     name("config.metadata.namespace", namespace)?;
-    // Pods written by hand for crictl often lack it.
+    // Pods that are written by hand for crictl often have none.
     name_or_nothing("config.metadata.uid", uid)
 }
 
@@ -143,7 +145,7 @@ fn linux_part(linux: Option<cri::LinuxPodSandboxConfig>, settings: &Config) -> R
         cgroup_parent,
         security_context,
         sysctls,
-        // Sums for a runtime that sizes a machine by them; the kubelet itself sets the pod's cgroup.
+        // For runtimes that size a virtual machine; the kubelet itself configures the pod's cgroup.
         overhead: _,
         resources: _,
     } = linux.unwrap_or_default();
@@ -154,7 +156,8 @@ fn linux_part(linux: Option<cri::LinuxPodSandboxConfig>, settings: &Config) -> R
         namespace_options,
         selinux_options,
         run_as_user,
-        // What follows is for a process of the sandbox's own. It has nothing to protect and runs as the backend sees fit.
+        // The following fields are for a process of the sandbox itself. It has nothing to protect, and the
+        // backend chooses how it runs.
         readonly_rootfs: _,
         supplemental_groups,
         privileged,
@@ -200,7 +203,7 @@ fn ports(mappings: Vec<cri::PortMapping>) -> Result<Vec<PortMapping>> {
         };
         let host_port = port("host_port", host_port)?;
         let container_port = port("container_port", container_port)?;
-        // Ports that the host does not lend are listed for information.
+        // Ports without a host port are informational.
         if host_port == 0 {
             continue;
         }
@@ -219,8 +222,9 @@ fn ports(mappings: Vec<cri::PortMapping>) -> Result<Vec<PortMapping>> {
     Ok(ports)
 }
 
-/// The ports of the host that a pod claims. On the host's network they are those that its processes bind, which the API server fills in. The
-/// attempts of a pod have them together: one may not be gone yet when the next is made.
+/// The host ports that a pod claims. On the host's network they are those that its processes bind, which the
+/// API server fills in. All attempts of a pod share them: an earlier attempt may not be gone yet when the
+/// next one is created.
 fn host_ports(metadata: &cri::PodSandboxMetadata, mappings: &[PortMapping]) -> Result<HostPorts> {
     let claim = |mapping: &PortMapping| {
         let PortMapping { protocol, container_port: _, host_port, host_ip } = *mapping;
@@ -231,7 +235,7 @@ fn host_ports(metadata: &cri::PodSandboxMetadata, mappings: &[PortMapping]) -> R
     HostPorts::new(group, mappings.iter().map(claim), "config.port_mappings")
 }
 
-/// The ranges of pods' addresses, one for each family.
+/// The ranges of pod addresses, one for each IP family.
 pub(crate) fn ranges(pod_cidr: &str) -> Result<Vec<Subnet>> {
     let range = |text: &str| {
         let wrong = || {
@@ -278,7 +282,7 @@ fn cni_args(metadata: &cri::PodSandboxMetadata) -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// Resolver configuration; one that is empty means the host's, as if it were missing.
+/// The resolver configuration; an empty one means the host's, as if it were missing.
 fn dns(config: Option<cri::DnsConfig>) -> Result<Option<Dns>> {
     let Some(cri::DnsConfig { servers, searches, options }) = config else {
         return Ok(None);
@@ -297,9 +301,10 @@ fn dns(config: Option<cri::DnsConfig>) -> Result<Option<Dns>> {
     Ok((!empty).then_some(Dns { servers, searches, options, host_defaults: false }))
 }
 
-// === kernel parameters ===
+// === sysctls ===
 
-/// The parameters asked for, which must belong to a namespace that is the sandbox's own, and the defaults that they do not name.
+/// The requested sysctls, which must belong to a namespace of the sandbox, and the defaults that they do not
+/// set.
 fn with_defaults(
     mut sysctls: BTreeMap<String, String>,
     namespaces: &SandboxNamespaces,
@@ -311,7 +316,7 @@ fn with_defaults(
     if !namespaces.host_network {
         let defaults = [
             (settings.unprivileged_ports, "net.ipv4.ip_unprivileged_port_start", "0"),
-            // The range would hold groups that a user namespace does not have.
+            // Without a user namespace only: the range contains groups that a user namespace does not have.
             (
                 settings.unprivileged_icmp && namespaces.users.is_none(),
                 "net.ipv4.ping_group_range",
@@ -336,7 +341,7 @@ fn check_sysctl(parameter: &str, value: &str, namespaces: &SandboxNamespaces) ->
     let (what, shared) = match name.namespace() {
         Some(SysctlNamespace::Network) => ("network", namespaces.host_network),
         Some(SysctlNamespace::Ipc) => ("IPC", namespaces.ipc == IpcMode::Host),
-        // A sandbox on the host's network has the host's name.
+        // A sandbox on the host's network uses the host's UTS namespace.
         Some(SysctlNamespace::Uts) => ("UTS", namespaces.host_network),
         None => {
             return Err(Error::invalid(

@@ -1,4 +1,4 @@
-//! Users, namespaces and confinement.
+//! Converts users, namespaces and security settings.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::container::Parent;
-use super::{absolute, known, numeric_id};
+use super::field::{absolute, known, numeric_id};
 use crate::config::{Config, UnsetSeccomp};
 
 const FIELD: &str = "config.linux.security_context";
@@ -19,37 +19,37 @@ const FIELD: &str = "config.linux.security_context";
 /// Namespaces of a sandbox.
 #[derive(Debug, PartialEq)]
 pub(super) struct SandboxNamespaces {
-    /// It uses the host's network.
+    /// Whether it uses the host's network.
     pub(super) host_network: bool,
     /// Its process namespace.
     pub(super) pid: SandboxPid,
     /// Its IPC namespace.
     pub(super) ipc: IpcMode,
-    /// Its user namespace, if it has one of its own.
+    /// The user namespace, if it has its own.
     pub(super) users: Option<UserNamespace>,
 }
 
-/// What a security context says about a container.
+/// The security context of a container.
 #[derive(Debug, Default)]
 pub(super) struct ContainerContext {
-    /// Confinement.
+    /// Seccomp, AppArmor, SELinux, capabilities and the like.
     pub(super) security: Security,
-    /// Who it runs as.
+    /// The user that it runs as.
     pub(super) user: UserSpec,
-    /// Its process namespace; `None` takes the sandbox's.
+    /// The pid namespace; `None` uses the sandbox's.
     pub(super) pid: Option<PidMode>,
 }
 
 // === namespaces ===
 
-/// Namespaces of a sandbox; those that are not given are the pod's.
+/// The namespaces of a sandbox; namespaces that are not specified are the pod's own.
 pub(super) fn sandbox_namespaces(options: Option<cri::NamespaceOption>) -> Result<SandboxNamespaces> {
     let at = |name: &str| format!("{FIELD}.namespace_options.{name}");
     let cri::NamespaceOption {
         network,
         pid,
         ipc,
-        // A sandbox joins no container: the modes below say so.
+        // A sandbox cannot join a container: TARGET is refused below.
         target_id: _,
         userns_options,
     } = options.unwrap_or_default();
@@ -80,7 +80,7 @@ pub(super) fn sandbox_namespaces(options: Option<cri::NamespaceOption>) -> Resul
     Ok(SandboxNamespaces { host_network, pid, ipc, users })
 }
 
-/// The user namespace that a pod asks for; `None` for the host's.
+/// The user namespace that a pod requests; `None` for the host's.
 pub(super) fn user_namespace(
     options: Option<cri::UserNamespace>,
     field: &str,
@@ -99,7 +99,7 @@ pub(super) fn user_namespace(
     }
 }
 
-/// The mappings of a user namespace: one range each, as Kubernetes gives them.
+/// The mappings of a user namespace: exactly one range each, as Kubernetes sends.
 pub(super) fn id_maps(
     uids: Vec<cri::IdMapping>,
     gids: Vec<cri::IdMapping>,
@@ -116,7 +116,7 @@ pub(super) fn id_maps(
     Ok(UserNamespace { uids: map("uids", uids)?, gids: map("gids", gids)? })
 }
 
-/// Process namespace of a container; its network, IPC and users are always the sandbox's.
+/// The pid namespace of a container; its network, IPC and user namespaces are always the sandbox's.
 fn pid_mode(
     options: cri::NamespaceOption,
     parent: &Parent<'_>,
@@ -144,7 +144,7 @@ fn pid_mode(
 
 // === containers ===
 
-/// What the security context of a container says.
+/// Converts the security context of a container.
 pub(super) fn container_context(
     context: Option<cri::LinuxContainerSecurityContext>,
     parent: &Parent<'_>,
@@ -232,7 +232,7 @@ fn user_ref(uid: Option<cri::Int64Value>, name: String, has_group: bool) -> Resu
     }
 }
 
-/// Groups by number.
+/// Numeric group ids.
 pub(super) fn groups(numbers: &[i64]) -> Result<Vec<u32>> {
     let group = |(index, number): (usize, &i64)| {
         numeric_id(format_args!("{FIELD}.supplemental_groups[{index}]"), *number)
@@ -254,7 +254,7 @@ fn capability_changes(changes: Option<cri::Capability>) -> Result<CapabilityChan
         ("add_ambient_capabilities", &add_ambient_capabilities),
     ] {
         for (index, capability) in list.iter().enumerate() {
-            // Names that the kernel does not know are the runtime's to judge: it may be newer than we are.
+            // Unknown names are passed on: the runtime may be newer than this program.
             if capability.is_empty() || !capability.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
                 return Err(Error::invalid(
                     format_args!("{FIELD}.capabilities.{name}[{index}]"),
@@ -272,7 +272,7 @@ fn capability_changes(changes: Option<cri::Capability>) -> Result<CapabilityChan
 
 // === profiles ===
 
-/// The profile in force: the new field, or else the old one.
+/// The effective seccomp profile: the new field, or else the deprecated one.
 fn seccomp_profile(
     profile: Option<cri::SecurityProfile>,
     old: &str,
@@ -333,7 +333,7 @@ fn apparmor_of(profile: Option<cri::SecurityProfile>, old: &str) -> Result<Optio
     }
 }
 
-/// An SELinux label; one that says nothing is none.
+/// An SELinux label; an empty one is none.
 pub(super) fn selinux_label(options: Option<cri::SeLinuxOption>) -> Result<Option<SelinuxLabel>> {
     let Some(cri::SeLinuxOption { user, role, r#type, level }) = options else {
         return Ok(None);
@@ -346,7 +346,8 @@ pub(super) fn selinux_label(options: Option<cri::SeLinuxOption>) -> Result<Optio
     Ok(Some(label))
 }
 
-/// Checks the profiles of a sandbox. They are for a process of its own, whose confinement is the backend's.
+/// Checks the profiles of a sandbox. They are for a process of the sandbox itself, which the backend
+/// confines.
 pub(super) fn check_sandbox_profiles(
     seccomp: Option<cri::SecurityProfile>,
     seccomp_profile_path: &str,

@@ -1,15 +1,15 @@
-//! Stop signals: CRI counts through names, Linux has its own numbers.
+//! Converts stop signals: CRI has its own numbering, and is translated by name.
 
 use switchyard_core::Result;
 use switchyard_core::spec::Signal;
 use switchyard_proto::cri::v1 as cri;
 
-use super::known;
+use super::field::known;
 
-/// The signal of this number on the wire; `None` leaves it to the image.
+/// The signal with this number on the wire; `None` uses the image's.
 pub(super) fn stop_signal(number: i32) -> Result<Option<Signal>> {
     let signal: cri::Signal = known("config.stop_signal", number)?;
-    // `SIGNAL_SIGRTMINPLUS3` is `RTMIN+3` where Linux people spell it.
+    // `SIGNAL_SIGRTMINPLUS3` is `RTMIN+3` in Linux notation.
     let name = signal.as_str_name().replace("PLUS", "+").replace("MINUS", "-");
     Ok(name.strip_prefix("SIGNAL_").and_then(Signal::parse))
 }

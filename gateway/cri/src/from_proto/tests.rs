@@ -1,13 +1,13 @@
-//! What goes in, field by field: golden translations, the field that each refusal names, and that nothing panics.
+//! Conversions from the wire: golden results, the field that each error names, and that nothing panics.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proptest::prelude::*;
 use prost::Message;
-use switchyard_core::ErrorKind;
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::spec::*;
+use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::*;
@@ -103,7 +103,7 @@ fn container_of(config: cri::ContainerConfig) -> Result<TaskSpec> {
     container_in(&pod(), config, &Config::default())
 }
 
-/// The kind and text of the refusal of a pod changed so.
+/// Checks the kind and text of the error for a modified pod.
 #[track_caller]
 fn refuses_pod(change: impl FnOnce(&mut cri::PodSandboxConfig), kind: ErrorKind, message: &str) {
     let mut config = pod();
@@ -112,7 +112,7 @@ fn refuses_pod(change: impl FnOnce(&mut cri::PodSandboxConfig), kind: ErrorKind,
     assert_eq!((error.kind(), error.report().as_str()), (kind, message));
 }
 
-/// The same for a container.
+/// Checks the kind and text of the error for a modified container.
 #[track_caller]
 fn refuses(change: impl FnOnce(&mut cri::ContainerConfig), kind: ErrorKind, message: &str) {
     let mut config = app();
@@ -121,7 +121,7 @@ fn refuses(change: impl FnOnce(&mut cri::ContainerConfig), kind: ErrorKind, mess
     assert_eq!((error.kind(), error.report().as_str()), (kind, message));
 }
 
-/// The same for its limits.
+/// Checks the text of the error for modified limits.
 #[track_caller]
 fn refuses_limit(change: impl FnOnce(&mut cri::LinuxContainerResources), message: &str) {
     refuses(
@@ -134,7 +134,7 @@ fn refuses_limit(change: impl FnOnce(&mut cri::LinuxContainerResources), message
     );
 }
 
-/// The same for its security context.
+/// Checks the kind and text of the error for a modified security context.
 #[track_caller]
 fn refuses_context(
     change: impl FnOnce(&mut cri::LinuxContainerSecurityContext),
@@ -155,7 +155,7 @@ fn pod_context(config: &mut cri::PodSandboxConfig) -> &mut cri::LinuxSandboxSecu
 
 // === nothing panics ===
 
-/// A container with something in every field, to be damaged.
+/// A container with a value in every field, to be corrupted.
 fn full() -> Vec<u8> {
     let mut config = app();
     config.envs = vec![cri::KeyValue { key: "A".into(), value: b"b".to_vec() }];

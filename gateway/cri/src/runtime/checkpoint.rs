@@ -10,12 +10,12 @@ use switchyard_proto::cri::v1 as cri;
 use super::Runtime;
 use crate::to_proto;
 
-/// How long a checkpoint may take whose client does not say: a kubelet waits no longer either.
+/// The timeout of a checkpoint if the client sets none; a kubelet waits no longer either.
 const LIMIT: Duration = Duration::from_secs(120);
 
 impl Runtime {
-    /// CRI v1 CheckpointContainer: an archive at `location`, which nothing has yet; the container goes on. Kubelets take
-    /// `Unimplemented` as the answer of a runtime that cannot.
+    /// CRI v1 CheckpointContainer: creates an archive at `location`, which must not exist; the container
+    /// continues to run. Kubelets understand `Unimplemented` as the answer of a runtime without support.
     pub(super) async fn checkpoint(
         &self,
         request: cri::CheckpointContainerRequest,

@@ -1,4 +1,4 @@
-//! The life of containers.
+//! The lifecycle calls of containers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ impl Runtime {
         self.create_with(request, &BTreeMap::new(), |_| {}).await
     }
 
-    /// The same, of a container with named volumes, by the number of their mount, that `add` asks more for.
+    /// Creates a container with named volumes, by the index of their mount; `add` adds further settings to
+    /// the spec.
     pub(crate) async fn create_with(
         &self,
         request: cri::CreateContainerRequest,
@@ -35,15 +36,16 @@ impl Runtime {
         let cri::CreateContainerRequest { pod_sandbox_id, config, sandbox_config } = request;
         let sandbox = self.scope.sandbox(&pod_sandbox_id)?;
         let record = self.records.sandbox(&sandbox);
-        // What the sandbox was made from counts, not what the caller says now, unless it cannot be read any more.
-        let home = record
+        // The configuration that created the sandbox counts, not the one in this call, unless its record
+        // cannot be decoded.
+        let sandbox_config = record
             .as_ref()
             .and_then(|record| record.config.as_ref())
             .or(sandbox_config.as_ref())
             .ok_or_else(|| unreadable(&sandbox))?;
         let config = config.ok_or_else(|| Error::invalid("config", "it is missing"))?;
         let recursive_readonly = self.recursive_readonly(&sandbox);
-        let parent = Parent { id: sandbox.id, config: home, recursive_readonly, volumes };
+        let parent = Parent { id: sandbox.id, config: sandbox_config, recursive_readonly, volumes };
         let target = |id: &str| self.target(&sandbox, id);
         let mut spec = from_proto::container(config, &parent, &self.config, &target, SystemTime::now())?;
         add(&mut spec);
@@ -53,7 +55,7 @@ impl Runtime {
         Ok(cri::CreateContainerResponse { container_id: task.id.to_string() })
     }
 
-    /// What a container with these limits claims of the node's processors and memory.
+    /// What a container with these limits claims of the node's CPUs and memory.
     fn compute(&self, limits: &Resources, exclusive_cpus: bool) -> ComputeClaim {
         let node = self.scope.capacity().unwrap_or_default();
         ComputeClaim { reserved: from_proto::reserved(limits, node.memory_bytes), exclusive_cpus }
@@ -69,7 +71,7 @@ impl Runtime {
         handler.is_some_and(|handler| handler.recursive_readonly_mounts)
     }
 
-    /// The container of this sandbox whose process namespace another one joins.
+    /// The container of this sandbox whose pid namespace another container joins.
     fn target(&self, sandbox: &Arc<Sandbox>, id: &str) -> Result<TaskId> {
         let task = self.scope.task(id)?;
         if task.sandbox != sandbox.id {
@@ -98,7 +100,7 @@ impl Runtime {
         Ok(cri::StartContainerResponse {})
     }
 
-    /// CRI v1 StopContainer. Idempotent, also for an id that names nothing. A negative grace is none.
+    /// CRI v1 StopContainer. Idempotent, also for an unknown id. A negative grace period counts as zero.
     pub(super) async fn stop(
         &self,
         request: cri::StopContainerRequest,
@@ -109,7 +111,7 @@ impl Runtime {
         Ok(cri::StopContainerResponse {})
     }
 
-    /// CRI v1 RemoveContainer. Idempotent, also for an id that names nothing.
+    /// CRI v1 RemoveContainer. Idempotent, also for an unknown id.
     pub(super) async fn remove(
         &self,
         request: cri::RemoveContainerRequest,
@@ -127,7 +129,7 @@ impl Runtime {
         Ok(self.chosen(all, filter)?.iter().map(|task| self.container(task)).collect())
     }
 
-    /// The same on the wire.
+    /// CRI v1 ListContainers, encoded.
     pub(crate) fn list_encoded(
         &self,
         cri::ListContainersRequest { filter }: cri::ListContainersRequest,
@@ -142,7 +144,7 @@ impl Runtime {
         to_proto::container(task, self.records.task(task).as_deref())
     }
 
-    /// Those of `all`, by id, that a filter lets through.
+    /// The containers of `all`, sorted by id, that match a filter.
     fn chosen(&self, all: Vec<Arc<Task>>, filter: Option<cri::ContainerFilter>) -> Result<Vec<Arc<Task>>> {
         let cri::ContainerFilter { id, state, pod_sandbox_id, label_selector } = filter.unwrap_or_default();
         let mut found = filter::tasks(all, || self.scope.sandboxes(), &id, &pod_sandbox_id, &label_selector)?;
@@ -172,8 +174,8 @@ impl Runtime {
         })
     }
 
-    /// CRI v1 UpdateContainerResources. The annotations are for the runtime; those that a status shows are what the container was made
-    /// with, as CRI has it.
+    /// CRI v1 UpdateContainerResources. The annotations are for the runtime; as CRI specifies, a status shows
+    /// those of the container's creation.
     pub(super) async fn update(
         &self,
         request: cri::UpdateContainerResourcesRequest,
@@ -181,7 +183,7 @@ impl Runtime {
         self.update_with(request, |_| {}).await
     }
 
-    /// The same, with what `add` asks for besides.
+    /// Updates the limits; `add` adds further changes.
     pub(crate) async fn update_with(
         &self,
         request: cri::UpdateContainerResourcesRequest,
@@ -212,7 +214,8 @@ impl Runtime {
         Ok(cri::ReopenContainerLogResponse {})
     }
 
-    /// CRI v1 ExecSync. No time is no limit. A command that fails is an answer, not an error.
+    /// CRI v1 ExecSync. A timeout of 0 is no limit. A command that exits with an error code is an answer, not
+    /// an error.
     pub(super) async fn exec_sync(&self, request: cri::ExecSyncRequest) -> Result<cri::ExecSyncResponse> {
         let cri::ExecSyncRequest { container_id, cmd, timeout } = request;
         let limit = match u64::try_from(timeout) {

@@ -1,8 +1,9 @@
-//! GetContainerEvents: what there is, then what happens, to one client.
+//! GetContainerEvents: sends one client the current state, then the events.
 //!
-//! A client gets its answers as fast as it takes them: each is made when the one before has gone, from the table as it is then. What
-//! waits for a slow client is the one queue that all share and the ids of what it has not been told of yet. One that misses events is
-//! told so and cut off; when it comes again it begins with what there is.
+//! A client is sent messages as fast as it reads them: each message is built when the previous one was taken,
+//! from the current state of the table. For a slow client, only its position in the queue that all clients
+//! share is stored, and the ids of initial objects that were not sent yet. A client that misses events gets
+//! an error, and its stream ends; when it reconnects, it begins with the current state.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,24 +23,24 @@ use crate::record::Records;
 use crate::status::status;
 use crate::{batch, to_proto};
 
-/// What happened to one object, as CRI names it.
+/// An event of one object, in CRI's terms.
 #[derive(Debug, Clone, PartialEq)]
 struct Notice {
     at: SystemTime,
     kind: cri::ContainerEventType,
-    /// Of the container, or of the sandbox itself.
+    /// The id of the container, or of the sandbox itself.
     id: String,
     sandbox: SandboxId,
-    /// The sandbox as it was, for when it is gone.
+    /// The last state of the sandbox, for use after its removal.
     last_seen: Option<Arc<Sandbox>>,
 }
 
-/// One client's place in what it is told.
+/// The position of one client in the events.
 struct Feed {
     scope: Scope,
     records: Arc<Records>,
     watch: ListAndWatch,
-    /// What there was at the beginning and has not been told of.
+    /// The initial sandboxes that were not sent yet.
     initial: vec::IntoIter<SandboxId>,
     pending: VecDeque<Notice>,
 }
@@ -52,31 +53,31 @@ impl Runtime {
         let scope = self.scope.clone();
         let records = Arc::clone(&self.records);
         let feed = Feed { scope, records, watch: following, initial: standing, pending: VecDeque::new() };
-        let told = stream::unfold(Some(feed), |feed| async {
+        let messages = stream::unfold(Some(feed), |feed| async {
             let mut feed = feed?;
             match feed.next().await {
                 Ok(message) => Some((Ok(message), Some(feed))),
-                // It is the last word.
+                // An error ends the stream.
                 Err(error) => Some((Err(status(&error)), None)),
             }
         });
-        Ok(told.boxed())
+        Ok(messages.boxed())
     }
 }
 
 // === impl Feed ===
 
 impl Feed {
-    /// The next message, when there is one. Cancel-safe.
+    /// The next message; waits for one. Cancel-safe.
     async fn next(&mut self) -> Result<cri::ContainerEventResponse> {
         loop {
             if let Some(notice) = self.pending.pop_front() {
                 return Ok(self.message(notice));
             }
             if let Some(id) = self.initial.next() {
-                // One that is gone by now is told of by its events.
-                if let Ok(home) = self.scope.sandbox_with_tasks(id) {
-                    self.pending.extend(initial_notices(&home, self.watch.since));
+                // If a sandbox is gone by now, its events follow.
+                if let Ok(current) = self.scope.sandbox_with_tasks(id) {
+                    self.pending.extend(initial_notices(&current, self.watch.since));
                 }
                 continue;
             }
@@ -87,7 +88,7 @@ impl Feed {
                     return Err(Error::new(
                         ErrorKind::ResourceExhausted,
                         format!(
-                            "{} events were missed because they were not taken in time: connect again, the answer begins with what there is",
+                            "{} events were missed because the client did not read them in time: connect again, the stream begins with the current state",
                             lagged.missed
                         ),
                     ));
@@ -96,19 +97,19 @@ impl Feed {
         }
     }
 
-    /// The message of a notice, with the pod as it is now; as it was last if it is gone.
+    /// The message of a notice, with the pod's current state, or its last one if it is gone.
     fn message(&self, notice: Notice) -> cri::ContainerEventResponse {
         let Notice { at, kind, id, sandbox, last_seen: was } = notice;
-        let (home, containers_statuses) = match self.scope.sandbox_with_tasks(sandbox) {
-            Ok(home) => {
-                let statuses = container_statuses(&home, &self.records);
-                (Some(home.sandbox), statuses)
+        let (sandbox, containers_statuses) = match self.scope.sandbox_with_tasks(sandbox) {
+            Ok(current) => {
+                let statuses = container_statuses(&current, &self.records);
+                (Some(current.sandbox), statuses)
             }
             Err(_) => (was, Vec::new()),
         };
-        let pod_sandbox_status = home.map(|home| {
-            let record = self.records.sandbox(&home);
-            to_proto::sandbox_status(&home, record.as_deref())
+        let pod_sandbox_status = sandbox.map(|sandbox| {
+            let record = self.records.sandbox(&sandbox);
+            to_proto::sandbox_status(&sandbox, record.as_deref())
         });
         cri::ContainerEventResponse {
             container_id: id,
@@ -120,22 +121,23 @@ impl Feed {
     }
 }
 
-/// All containers of a sandbox in full.
-pub(super) fn container_statuses(home: &SandboxWithTasks, records: &Records) -> Vec<cri::ContainerStatus> {
+/// The statuses of all containers of a sandbox.
+pub(super) fn container_statuses(current: &SandboxWithTasks, records: &Records) -> Vec<cri::ContainerStatus> {
     let status = |task| to_proto::container_status(task, records.task(task).as_deref());
-    home.tasks.iter().map(|task| status(task)).collect()
+    current.tasks.iter().map(|task| status(task)).collect()
 }
 
-/// What is told of a sandbox that stands when a client comes: each object by the last thing that happened to it.
-fn initial_notices(home: &SandboxWithTasks, at: SystemTime) -> Vec<Notice> {
+/// The initial notices of an existing sandbox: one for each object, with the event that led to its current
+/// state.
+fn initial_notices(current: &SandboxWithTasks, at: SystemTime) -> Vec<Notice> {
     use cri::ContainerEventType as Kind;
-    let sandbox = home.sandbox.id;
+    let sandbox = current.sandbox.id;
     let notice = |id: String, kind| Notice { at, kind, id, sandbox, last_seen: None };
-    let state = match to_proto::sandbox_state(&home.sandbox.state) {
+    let state = match to_proto::sandbox_state(&current.sandbox.state) {
         cri::PodSandboxState::SandboxReady => Kind::ContainerStartedEvent,
         cri::PodSandboxState::SandboxNotready => Kind::ContainerStoppedEvent,
     };
-    let tasks = home.tasks.iter().map(|task| {
+    let tasks = current.tasks.iter().map(|task| {
         let kind = match to_proto::container_state(&task.state) {
             cri::ContainerState::ContainerCreated => Kind::ContainerCreatedEvent,
             cri::ContainerState::ContainerRunning => Kind::ContainerStartedEvent,
@@ -148,7 +150,8 @@ fn initial_notices(home: &SandboxWithTasks, at: SystemTime) -> Vec<Notice> {
     std::iter::once(notice(sandbox.to_string(), state)).chain(tasks).collect()
 }
 
-/// What an event is in CRI's words. A sandbox is made and started at once.
+/// Converts an event. CRI has separate events for creating and starting a sandbox, which happen together
+/// here.
 fn notices(event: Event) -> Vec<Notice> {
     use cri::ContainerEventType as Kind;
     let Event { at, owner: _, kind, sandbox: was } = event;
@@ -162,10 +165,10 @@ fn notices(event: Event) -> Vec<Notice> {
         EventKind::TaskStarted(id) => (id.to_string(), &[Kind::ContainerStartedEvent][..]),
         EventKind::TaskExited(id, _) => (id.to_string(), &[Kind::ContainerStoppedEvent][..]),
         EventKind::TaskRemoved(id) => (id.to_string(), &[Kind::ContainerDeletedEvent][..]),
-        // Who asked was told so, and CRI has no event of it.
+        // The caller got the error, and CRI has no event for it.
         EventKind::Refused(_) => return Vec::new(),
     };
-    // Every event tells its sandbox; without one a message would mean nothing to its readers.
+    // Every message contains its sandbox; without one it would be useless to clients.
     let Some(was) = was else { return Vec::new() };
     let notice = |kind: &Kind| Notice {
         at,

@@ -1,4 +1,4 @@
-//! Metrics of pods and their containers, as kubelets ask for them who do not run cAdvisor.
+//! Metrics of pods and their containers, for kubelets that do not run cAdvisor.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -12,16 +12,16 @@ use super::Runtime;
 use crate::to_proto::{self, CommonLabels};
 
 impl Runtime {
-    /// CRI v1 ListPodSandboxMetrics: of the pods that are ready, with those of their containers that run.
+    /// CRI v1 ListPodSandboxMetrics: the pods that are ready, with their running containers.
     pub(super) async fn metrics(&self) -> Result<Vec<cri::PodSandboxMetrics>> {
         let mut sandboxes = self.scope.sandboxes()?;
         sandboxes.retain(|sandbox| sandbox.state.is_ready());
         let mut tasks = self.scope.tasks()?;
         tasks.retain(|task| task.state.is_running());
-        let homes: Vec<SandboxId> = sandboxes.iter().map(|sandbox| sandbox.id).collect();
+        let sandbox_ids: Vec<SandboxId> = sandboxes.iter().map(|sandbox| sandbox.id).collect();
         let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
         let (traffic, read) =
-            try_join(self.scope.sandbox_traffic(&homes), self.scope.task_metrics(&ids)).await?;
+            try_join(self.scope.sandbox_traffic(&sandbox_ids), self.scope.task_metrics(&ids)).await?;
         let now = SystemTime::now();
         let mut all = Vec::with_capacity(sandboxes.len());
         let mut places = HashMap::with_capacity(sandboxes.len());
@@ -37,7 +37,7 @@ impl Runtime {
             });
         }
         for task in &tasks {
-            // One that ended meanwhile has not been read; one whose pod is not ready is not told.
+            // A container that has exited meanwhile has no readings; one whose pod is not ready is left out.
             let (Some((place, pod)), Some(read)) = (places.get(&task.sandbox), read.get(&task.id)) else {
                 continue;
             };

@@ -6,12 +6,12 @@ use switchyard_proto::cri::v1 as cri;
 use super::Runtime;
 use crate::{from_proto, to_proto};
 
-/// The version of the kubelet's side of CRI; a constant that kubelets check, whatever version the API has.
+/// The version of the kubelet's side of CRI; a constant that kubelets check, independent of the API version.
 const KUBE_API_VERSION: &str = "0.1.0";
 
-/// CRI Version, of an `api` such as `v1`.
+/// CRI Version, for an API version such as `v1`.
 pub(crate) fn version(request: cri::VersionRequest, api: &str) -> cri::VersionResponse {
-    // The version that a client speaks changes nothing.
+    // The client's version is irrelevant.
     let cri::VersionRequest { version: _ } = request;
     cri::VersionResponse {
         version: KUBE_API_VERSION.to_owned(),
@@ -22,8 +22,8 @@ pub(crate) fn version(request: cri::VersionRequest, api: &str) -> cri::VersionRe
 }
 
 impl Runtime {
-    /// CRI v1 UpdateRuntimeConfig: the ranges of pods' addresses, for networks that take them from outside. No word on them changes
-    /// nothing.
+    /// CRI v1 UpdateRuntimeConfig: the ranges of pod addresses, for networks that are configured with them
+    /// from outside. An empty request changes nothing.
     pub(super) async fn update_config(
         &self,
         request: cri::UpdateRuntimeConfigRequest,
@@ -34,12 +34,12 @@ impl Runtime {
         let ranges = from_proto::ranges(&pod_cidr)?;
         if !ranges.is_empty() {
             self.scope.set_ranges(ranges).await?;
-            tracing::info!(pod_cidr, "the range of pods' addresses is named");
+            tracing::info!(pod_cidr, "the ranges of pod addresses are set");
         }
         Ok(cri::UpdateRuntimeConfigResponse {})
     }
 
-    /// CRI v1 Status. Answers also before recovery.
+    /// CRI v1 Status. Also answers before recovery.
     pub(super) fn node_status(&self, request: cri::StatusRequest) -> cri::StatusResponse {
         let cri::StatusRequest { verbose } = request;
         let backend = self.scope.status();
@@ -51,7 +51,7 @@ impl Runtime {
         status
     }
 
-    /// CRI v1 RuntimeConfig. Answers also before recovery.
+    /// CRI v1 RuntimeConfig. Also answers before recovery.
     pub(super) fn node_config(&self, request: cri::RuntimeConfigRequest) -> cri::RuntimeConfigResponse {
         let cri::RuntimeConfigRequest {} = request;
         to_proto::runtime_config(self.scope.status().cgroup_driver)

@@ -1,4 +1,4 @@
-//! The life of sandboxes.
+//! The lifecycle calls of sandboxes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ impl Runtime {
         Ok(cri::RunPodSandboxResponse { pod_sandbox_id: sandbox.id.to_string() })
     }
 
-    /// StartPodSandbox, an addition to v1alpha2: makes a pod ready again that is not, with the addresses it had. Idempotent.
+    /// StartPodSandbox, an addition to v1alpha2: makes a pod that is not ready ready again, with the
+    /// addresses that it had. Idempotent.
     pub(crate) async fn start_sandbox(&self, id: &str) -> Result<()> {
         let sandbox = self.scope.sandbox(id)?;
         let record = self.records.sandbox(&sandbox).ok_or_else(|| unreadable(&sandbox))?;
@@ -38,7 +39,7 @@ impl Runtime {
         self.scope.start_sandbox(sandbox.id, spec).await
     }
 
-    /// CRI v1 StopPodSandbox. Idempotent, also for an id that names nothing.
+    /// CRI v1 StopPodSandbox. Idempotent, also for an unknown id.
     pub(super) async fn stop_sandbox(
         &self,
         request: cri::StopPodSandboxRequest,
@@ -48,7 +49,7 @@ impl Runtime {
         Ok(cri::StopPodSandboxResponse {})
     }
 
-    /// CRI v1 RemovePodSandbox. Idempotent, also for an id that names nothing.
+    /// CRI v1 RemovePodSandbox. Idempotent, also for an unknown id.
     pub(super) async fn remove_sandbox(
         &self,
         request: cri::RemovePodSandboxRequest,
@@ -67,8 +68,8 @@ impl Runtime {
     ) -> Result<cri::PodSandboxStatusResponse> {
         let cri::PodSandboxStatusRequest { pod_sandbox_id, verbose } = request;
         let id = self.scope.sandbox(&pod_sandbox_id)?.id;
-        let home = self.scope.sandbox_with_tasks(id)?;
-        let sandbox = &home.sandbox;
+        let current = self.scope.sandbox_with_tasks(id)?;
+        let sandbox = &current.sandbox;
         let record = self.records.sandbox(sandbox);
         let info = if verbose {
             let inspection = self.scope.inspect_sandbox(sandbox.id).await?;
@@ -79,14 +80,15 @@ impl Runtime {
         Ok(cri::PodSandboxStatusResponse {
             status: Some(to_proto::sandbox_status(sandbox, record.as_deref())),
             info,
-            // For kubelets that follow events: they take the later of what an event and what this call says.
-            containers_statuses: super::events::container_statuses(&home, &self.records),
-            timestamp: to_proto::nanoseconds(home.at),
+            // For kubelets that follow events: they use the later one of an event and this answer.
+            containers_statuses: super::events::container_statuses(&current, &self.records),
+            timestamp: to_proto::nanoseconds(current.at),
         })
     }
 
-    /// CRI v1 UpdatePodSandboxResources. The kubelet has changed the pod's own cgroup before it calls; what it says is kept with the pod
-    /// and told in its verbose status. What it does not say stays as it was.
+    /// CRI v1 UpdatePodSandboxResources. The kubelet has changed the pod's own cgroup before this call; the
+    /// values are stored with the pod and shown in its verbose status. Values that are not in the request
+    /// stay unchanged.
     pub(super) async fn update_sandbox(
         &self,
         request: cri::UpdatePodSandboxResourcesRequest,
@@ -112,7 +114,7 @@ impl Runtime {
         Ok(chosen(all, filter).iter().map(|sandbox| self.pod_sandbox(sandbox)).collect())
     }
 
-    /// The same on the wire.
+    /// CRI v1 ListPodSandbox, encoded.
     pub(crate) fn list_sandboxes_encoded(
         &self,
         cri::ListPodSandboxRequest { filter }: cri::ListPodSandboxRequest,
@@ -128,15 +130,15 @@ impl Runtime {
     }
 }
 
-/// The error for a sandbox whose record is of another version.
+/// The error for a sandbox whose record has an unknown version.
 pub(super) fn unreadable(sandbox: &Sandbox) -> Error {
     Error::failed_precondition(format!(
-        "sandbox {} was made by a version of this program that is not understood: make it anew",
+        "sandbox {} was created by an incompatible version of this program: create it again",
         sandbox.id
     ))
 }
 
-/// Those of `all`, by id, that a filter lets through.
+/// The sandboxes of `all`, sorted by id, that match a filter.
 fn chosen(all: Vec<Arc<Sandbox>>, filter: Option<cri::PodSandboxFilter>) -> Vec<Arc<Sandbox>> {
     let cri::PodSandboxFilter { id, state, label_selector } = filter.unwrap_or_default();
     let mut found = filter::sandboxes(all, &id, &label_selector);

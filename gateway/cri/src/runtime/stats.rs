@@ -1,4 +1,4 @@
-//! Usage of containers and sandboxes.
+//! The usage calls of containers and sandboxes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use switchyard_proto::cri::v1 as cri;
 use super::Runtime;
 use crate::{filter, to_proto};
 
-/// How many sandboxes are read at once.
+/// How many sandboxes are read concurrently.
 const AT_ONCE: usize = 16;
 
 impl Runtime {
-    /// CRI v1 ContainerStats. A container that does not run has its attributes only.
+    /// CRI v1 ContainerStats. For a container that does not run, only the attributes are set.
     pub(super) async fn usage_of_container(
         &self,
         request: cri::ContainerStatsRequest,
@@ -28,7 +28,7 @@ impl Runtime {
         Ok(cri::ContainerStatsResponse { stats: self.container_usage(vec![task]).await?.pop() })
     }
 
-    /// CRI v1 ListContainerStats, of all containers that have not ended.
+    /// CRI v1 ListContainerStats, of all containers that have not exited.
     pub(super) async fn usage_of_containers(
         &self,
         filter: Option<cri::ContainerStatsFilter>,
@@ -65,9 +65,9 @@ impl Runtime {
             sandboxes.iter().map(|sandbox| (sandbox.id, Vec::new())).collect();
         let mut tasks = self.scope.tasks()?;
         tasks.retain(|task| inside.contains_key(&task.sandbox) && has_not_ended(task));
-        let homes: Vec<_> = tasks.iter().map(|task| task.sandbox).collect();
-        for (home, stats) in homes.into_iter().zip(self.container_usage(tasks).await?) {
-            inside.entry(home).or_default().push(stats);
+        let sandbox_ids: Vec<_> = tasks.iter().map(|task| task.sandbox).collect();
+        for (sandbox, stats) in sandbox_ids.into_iter().zip(self.container_usage(tasks).await?) {
+            inside.entry(sandbox).or_default().push(stats);
         }
         let reads: Vec<_> = sandboxes
             .into_iter()
@@ -76,7 +76,7 @@ impl Runtime {
                 async move {
                     match self.sandbox_usage(&sandbox, containers).await {
                         Ok(stats) => Ok(Some(stats)),
-                        // It went while the list was made.
+                        // The sandbox was removed while the list was built.
                         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
                         Err(error) => Err(error),
                     }
@@ -86,7 +86,7 @@ impl Runtime {
         stream::iter(reads).buffered(AT_ONCE).try_filter_map(|stats| async { Ok(stats) }).try_collect().await
     }
 
-    /// Usage of these tasks, one entry each and in their order, read in one pass.
+    /// The usage of these tasks, one entry each and in the same order, read in one pass.
     async fn container_usage(&self, tasks: Vec<Arc<Task>>) -> Result<Vec<cri::ContainerStats>> {
         let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
         let read = if ids.is_empty() { BTreeMap::new() } else { self.scope.task_stats(&ids).await? };

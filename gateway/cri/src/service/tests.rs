@@ -1,4 +1,4 @@
-//! The lists that are answered from kept bytes, beside what the generated server answers.
+//! Compares the lists that are answered from cached encodings with the answers of the generated server.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -19,7 +19,7 @@ struct ServerFixture {
     images: Images,
 }
 
-/// An answer: the headers, which hold the status if it failed, the body, and the trailers.
+/// An answer: the headers, which contain the status on failure, the body, and the trailers.
 type Raw = (http::HeaderMap, Bytes, Option<http::HeaderMap>);
 
 impl ServerFixture {
@@ -68,7 +68,7 @@ impl ServerFixture {
         answer.expect("it is well formed").into_inner().container_id
     }
 
-    /// Asks both servers, and fails unless they answer alike.
+    /// Calls both servers, and fails unless their answers are equal.
     async fn ask(&self, method: &str, message: &[u8]) -> Raw {
         let kept = call(MethodRouter(self.service.clone()), method, message).await;
         let generated = call(self.service.generated.clone(), method, message).await;

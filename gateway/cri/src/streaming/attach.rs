@@ -1,9 +1,9 @@
-//! A client that is attached to a container: the container does not notice when it comes or goes, but for an input that is for
-//! one client only.
+//! A client that is attached to a container. The container does not notice when a client connects or
+//! disconnects, except for `stdin_once`.
 //!
-//! A client that ends its input and leaves it at that has said what it had to say: it hears what the container answers for a
-//! moment more, and then its session ends, as clients know it from other runtimes. Otherwise a client that is fed from a pipe
-//! would stay for as long as the container runs.
+//! A client that closes its input still receives output for a moment, for answers of the container; then its
+//! session ends, as in other runtimes. Otherwise a client whose input is a pipe would stay for as long as the
+//! container runs.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::to_refusal;
 
-/// How long a client that says nothing more still listens.
+/// How long a client receives output after it has closed its input.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// A client of an attach who has not come yet.
+/// An attach whose client has not connected yet.
 #[derive(Debug)]
 pub(super) struct PendingAttach {
     pub(super) scope: Scope,
     pub(super) task: TaskId,
     pub(super) spec: AttachSpec,
-    /// Whether it stays to the end of the container although it says nothing more.
+    /// Whether the session lasts until the container exits, although the client has closed its input.
     pub(super) until_the_end: bool,
 }
 
@@ -38,13 +38,13 @@ pub(super) struct PendingAttach {
 struct Attached {
     scope: Scope,
     task: TaskId,
-    /// The client says nothing more, and does not stay for that.
+    /// The client has closed its input, and the session is to end because of that.
     stdin_closed: CancellationToken,
-    /// Its session is over.
+    /// The session is over.
     session_ended: CancellationToken,
 }
 
-/// The container's input, as one client has it.
+/// The container's input, for one client.
 struct AttachedStdin {
     sink: Sink,
     stdin_closed: CancellationToken,
@@ -68,7 +68,7 @@ impl Command for PendingAttach {
         let hearing = |source| {
             Output::new(AttachedOutput { source, session_ended: Box::pin(over.clone().cancelled_owned()) })
         };
-        // What a client says to a container without an input is heard by nobody.
+        // The input of a client is discarded if the container has none.
         let saying = match stdin {
             Some(sink) => Input::new(AttachedStdin { sink, stdin_closed: said.clone(), until_the_end }),
             None => Input::new(tokio::io::sink()),
@@ -100,7 +100,7 @@ impl Control for Attached {
         let outcome = tokio::select! {
             ended = self.scope.wait_task(&task) => match ended {
                 Err(error) if error.kind() != ErrorKind::NotFound => Outcome::Failed(error.report()),
-                // The outputs end by themselves, when all has been heard.
+                // The output streams end when all output has been sent.
                 Ok(_) | Err(_) => return Outcome::Exited(0),
             },
             () = silent => Outcome::Exited(0),
@@ -142,7 +142,7 @@ impl AsyncRead for AttachedOutput {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         let read = Pin::new(&mut self.source).poll_read(cx, buffer);
-        // What is there is given first; nothing read is the end.
+        // Available output is delivered first; a read of zero bytes is the end of the stream.
         if read.is_pending() && self.session_ended.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }

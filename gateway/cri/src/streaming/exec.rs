@@ -1,4 +1,5 @@
-//! A command that is run for a client: it is started when the client comes and killed when it goes.
+//! A command that is run for a client: it is started when the client connects, and killed when the client
+//! disconnects.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::task::AbortHandle;
 
 use super::{output, to_refusal};
 
-/// A command that waits for its client.
+/// An exec whose client has not connected yet.
 #[derive(Debug)]
 pub(super) struct PendingExec {
     pub(super) scope: Scope,
@@ -21,11 +22,11 @@ pub(super) struct PendingExec {
     pub(super) spec: ExecSpec,
 }
 
-/// A command that runs. Dropped, it is killed if need be and cleared away.
+/// A running command. Dropping it kills the command if necessary, and removes it.
 struct RunningExec {
     process: Arc<dyn ExecControl>,
     drain: Duration,
-    /// Ends the output that children of the command hold open.
+    /// Ends the output streams that children of the command still hold open.
     cut: Mutex<Option<AbortHandle>>,
 }
 
@@ -66,7 +67,10 @@ impl Control for RunningExec {
 
     async fn hang_up(&self) {
         if let Err(error) = self.process.signal(Signal::KILL).await {
-            tracing::debug!(error = error.report(), "a command whose client has gone is killed later");
+            tracing::debug!(
+                error = error.report(),
+                "cannot kill a command whose client is gone; it is killed later"
+            );
         }
     }
 }

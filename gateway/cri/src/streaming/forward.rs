@@ -1,4 +1,4 @@
-//! The ports of a pod, as a client of port-forward reaches them.
+//! The ports of a pod, for clients of port-forward.
 
 use async_trait::async_trait;
 use switchyard_core::gateway::Scope;

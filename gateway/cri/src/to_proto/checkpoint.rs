@@ -1,4 +1,4 @@
-//! What an archive of a checkpoint says of the container, in the words that containerd's archives have.
+//! The files in a checkpoint's archive that describe the container, in the format of containerd's archives.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -10,10 +10,10 @@ use switchyard_proto::cri::v1 as cri;
 use super::container;
 use crate::record::ContainerRecord;
 
-/// The time that stands for none.
+/// The timestamp that means "never".
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// The files that describe a container whose checkpoint is made at `now`, by their names.
+/// The contents of the files that describe a container whose checkpoint is created at `now`, by file name.
 pub(crate) fn checkpoint_notes(
     task: &Task,
     record: Option<&ContainerRecord>,
@@ -75,7 +75,7 @@ fn full(status: &cri::ContainerStatus) -> Value {
     })
 }
 
-/// A time as RFC 3339 has it.
+/// A time in RFC 3339 format.
 fn stamp(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map_or_else(|_| NEVER.to_owned(), |time| time.to_string())
 }

@@ -1,4 +1,4 @@
-//! Containers.
+//! Converts containers.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -8,10 +8,11 @@ use switchyard_core::state::{Exit, ExitCause, TaskState};
 use switchyard_core::table::Task;
 use switchyard_proto::cri::v1 as cri;
 
-use super::{nanoseconds, resources, signal};
+use super::time::nanoseconds;
+use super::{resources, signal};
 use crate::record::ContainerRecord;
 
-/// How a task's life reads in CRI.
+/// The fields of a container status that depend on the task's state.
 #[derive(Debug, PartialEq)]
 struct StatusFields {
     state: cri::ContainerState,
@@ -22,7 +23,7 @@ struct StatusFields {
     message: String,
 }
 
-/// The state in CRI's words. What is being removed has ended, or had never run.
+/// The state in CRI's terms. A container that is being removed has exited, or has never run.
 pub(crate) const fn container_state(state: &TaskState) -> cri::ContainerState {
     match state {
         TaskState::Created | TaskState::Starting | TaskState::Removing { exit: None, .. } => {
@@ -35,7 +36,7 @@ pub(crate) const fn container_state(state: &TaskState) -> cri::ContainerState {
     }
 }
 
-/// One container in short.
+/// A container in a list.
 pub(crate) fn container(task: &Task, record: Option<&ContainerRecord>) -> cri::Container {
     cri::Container {
         id: task.id.to_string(),
@@ -51,7 +52,7 @@ pub(crate) fn container(task: &Task, record: Option<&ContainerRecord>) -> cri::C
     }
 }
 
-/// One container in full.
+/// A container's full status.
 pub(crate) fn container_status(task: &Task, record: Option<&ContainerRecord>) -> cri::ContainerStatus {
     let StatusFields { state, started_at, finished_at, exit_code, reason, message } =
         status_fields(&task.state);
@@ -109,12 +110,13 @@ fn exited_fields(started_at: Option<SystemTime>, exit: &Exit) -> StatusFields {
         ExitCause::OomKilled => ("OOMKilled", String::new()),
         ExitCause::StartFailed(why) => ("StartError", why.clone()),
         ExitCause::Lost => {
-            ("Unknown", "it ended while nobody looked, and its exit code is not known".to_owned())
+            ("Unknown", "it exited while it was not observed; its exit code is unknown".to_owned())
         }
     };
     StatusFields {
         state: cri::ContainerState::ContainerExited,
-        // CRI wants both times of whatever has ended, also where it never ran or its start is forgotten.
+        // CRI requires both times for any exited container, also if it never ran or its start time is
+        // unknown.
         started_at: nanoseconds(started_at.unwrap_or(exit.finished_at)),
         finished_at: nanoseconds(exit.finished_at),
         exit_code: exit.code,
@@ -127,7 +129,7 @@ fn config(record: Option<&ContainerRecord>) -> Option<&cri::ContainerConfig> {
     record.and_then(|record| record.config.as_ref())
 }
 
-/// Which container of its pod it is; where no record says it, by the label that kubelets set.
+/// The container's name and attempt; without a record, from the labels that kubelets set.
 pub(super) fn metadata(task: &Task, record: Option<&ContainerRecord>) -> cri::ContainerMetadata {
     if let Some(metadata) = config(record).and_then(|config| config.metadata.clone()) {
         return metadata;
@@ -136,12 +138,12 @@ pub(super) fn metadata(task: &Task, record: Option<&ContainerRecord>) -> cri::Co
     cri::ContainerMetadata { name: name.clone(), attempt: 0 }
 }
 
-/// Annotations as given; none where no record says them.
+/// The annotations of the request; none without a record.
 pub(super) fn annotations(record: Option<&ContainerRecord>) -> BTreeMap<String, String> {
     config(record).map(|config| config.annotations.clone()).unwrap_or_default()
 }
 
-/// The image as the user wrote it, never empty.
+/// The image as the user wrote it; never empty.
 pub(super) fn image(task: &Task, record: Option<&ContainerRecord>) -> cri::ImageSpec {
     let mut spec = config(record).and_then(|config| config.image.clone()).unwrap_or_default();
     if !spec.user_specified_image.is_empty() {
@@ -153,7 +155,7 @@ pub(super) fn image(task: &Task, record: Option<&ContainerRecord>) -> cri::Image
     spec
 }
 
-/// The user by numbers; CRI counts the primary group among the groups.
+/// The user in numeric form; CRI includes the primary group in the supplementary groups.
 fn user(user: &ResolvedUser) -> cri::LinuxContainerUser {
     let ResolvedUser { uid, gid, groups } = user;
     let mut supplemental_groups = vec![i64::from(*gid)];

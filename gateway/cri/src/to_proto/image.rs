@@ -1,4 +1,4 @@
-//! Images and the space they take.
+//! Converts images and their disk usage.
 
 use switchyard_core::image::Image;
 use switchyard_core::stats::DiskUsage;
@@ -33,7 +33,7 @@ pub(crate) fn image(image: &Image) -> cri::Image {
     }
 }
 
-/// The user of an image's `USER` line, by number or by name; its group is the image's own business.
+/// The user of an image's `USER` line, by id or by name; its group is not shown.
 fn user_of(line: &str) -> (Option<cri::Int64Value>, String) {
     let user = line.split(':').next().unwrap_or_default();
     match user.parse() {
@@ -42,7 +42,7 @@ fn user_of(line: &str) -> (Option<cri::Int64Value>, String) {
     }
 }
 
-/// What images and writable layers take. Both are on the same file systems, and both lists say so.
+/// The disk usage of images and writable layers. Both are on the same file systems, so both lists are equal.
 pub(crate) fn image_fs_info(usage: &[DiskUsage]) -> cri::ImageFsInfoResponse {
     let filesystems: Vec<_> = usage.iter().map(disk_usage).collect();
     cri::ImageFsInfoResponse { image_filesystems: filesystems.clone(), container_filesystems: filesystems }

@@ -1,4 +1,4 @@
-//! The `info` of verbose answers: JSON for people and their scripts, under the keys that containerd's users know.
+//! The `info` of verbose answers: JSON for people and scripts, with the keys that containerd's users know.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ mod config;
 
 use config::{container_config, pod_config};
 
-/// The map of an answer with one entry.
+/// The `info` map of an answer, with one entry.
 type Info = BTreeMap<String, String>;
 
-/// What there is to say of a sandbox.
+/// The verbose information of a sandbox.
 pub(crate) fn sandbox_info(
     sandbox: &Sandbox,
     record: Option<&SandboxRecord>,
@@ -43,7 +43,7 @@ pub(crate) fn sandbox_info(
     wrapped("info", info)
 }
 
-/// What there is to say of a container.
+/// The verbose information of a container.
 pub(crate) fn container_info(task: &Task, record: Option<&ContainerRecord>, inspection: &Inspection) -> Info {
     let mut info = inspected(inspection);
     info.insert("sandboxID".to_owned(), json!(task.sandbox.to_string()));
@@ -55,7 +55,7 @@ pub(crate) fn container_info(task: &Task, record: Option<&ContainerRecord>, insp
     wrapped("info", info)
 }
 
-/// What there is to say of an image: its configuration, as its author wrote it, and who holds it.
+/// The verbose information of an image: its configuration as published, and its holders.
 pub(crate) fn image_info(image: &Image, config: &str) -> Info {
     let holder = |(owner, right): (&Owner, &Right)| {
         let right = match right {
@@ -74,7 +74,7 @@ pub(crate) fn image_info(image: &Image, config: &str) -> Info {
     )
 }
 
-/// What there is to say of the node.
+/// The verbose information of the node.
 pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info {
     let driver = match backend.cgroup_driver {
         CgroupDriver::Systemd => "systemd",
@@ -96,7 +96,7 @@ pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info
     info
 }
 
-/// The network's configuration in the shape that containerd's users know; without a network there is none in the list.
+/// The network configuration in containerd's format; without a network, the list is empty.
 fn cni_config(network: &str) -> Value {
     let config = parsed(network);
     let plugin = |plugin: &Value| json!({ "Network": plugin, "Source": plugin.to_string() });
@@ -128,7 +128,7 @@ fn inspected(inspection: &Inspection) -> Map<String, Value> {
         snapshot_key,
         runtime_spec,
         runtime_options,
-        // For sandboxes only.
+        // Set for sandboxes only.
         cni_result: _,
     } = inspection;
     let mut info = Map::new();
@@ -141,7 +141,7 @@ fn inspected(inspection: &Inspection) -> Map<String, Value> {
     info
 }
 
-/// JSON as it is, other text as a string, nothing as null.
+/// JSON as it is, other text as a string, an empty text as null.
 fn parsed(text: &str) -> Value {
     if text.is_empty() { Value::Null } else { serde_json::from_str(text).unwrap_or_else(|_| json!(text)) }
 }

@@ -1,7 +1,7 @@
-//! The metrics of ListMetricDescriptors and ListPodSandboxMetrics, under the names and labels that cAdvisor gave them.
+//! The metrics of ListMetricDescriptors and ListPodSandboxMetrics, with the names and labels of cAdvisor.
 //!
-//! What the kernel has no source for has a descriptor and no value: never a zero that nobody counted. CRI's values are whole numbers,
-//! so seconds are whole seconds.
+//! A metric for which the kernel has no source has a descriptor but no value: a zero is only reported if it
+//! was measured. CRI's values are integers, so seconds are whole seconds.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,8 @@ use switchyard_core::stats::{Detail, FileSystem, InterfaceStats, TaskMetrics, Us
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
 
-use super::{container, nanoseconds, sandbox};
+use super::time::nanoseconds;
+use super::{container, sandbox};
 use crate::record::{ContainerRecord, SandboxRecord};
 
 mod names;
@@ -21,7 +22,7 @@ pub(crate) use names::descriptors;
 const NS_IN_SECOND: u64 = 1_000_000_000;
 const US_IN_SECOND: u64 = 1_000_000;
 
-/// Whose metrics these are: the values of the labels that all have.
+/// The values of the labels that all metrics of an object have.
 #[derive(Debug, Clone)]
 pub(crate) struct CommonLabels {
     pod: String,
@@ -31,14 +32,14 @@ pub(crate) struct CommonLabels {
     image: String,
 }
 
-/// Metrics of one object, read at one time.
+/// Collects the metrics of one object, read at one time.
 struct MetricsBuilder {
     subject: CommonLabels,
     timestamp: i64,
     metrics: Vec<cri::Metric>,
 }
 
-/// The metrics of one container that runs, read at `now`.
+/// The metrics of a running container, read at `now`.
 pub(crate) fn container_metrics(
     task: &Task,
     record: Option<&ContainerRecord>,
@@ -69,7 +70,7 @@ pub(crate) fn container_metrics(
     cri::ContainerMetrics { container_id: sheet.subject.id, metrics: sheet.metrics }
 }
 
-/// The metrics of one sandbox, read at `now`: its traffic.
+/// The metrics of a sandbox, read at `now`: its network traffic.
 pub(crate) fn sandbox_metrics(
     pod: &CommonLabels,
     interfaces: &[InterfaceStats],
@@ -101,26 +102,26 @@ pub(crate) fn sandbox_metrics(
     sheet.metrics
 }
 
-// === impl Subject ===
+// === impl CommonLabels ===
 
 impl CommonLabels {
-    /// A sandbox itself; containers are told apart from it by their name.
-    pub(crate) fn of(home: &Sandbox, record: Option<&SandboxRecord>) -> Self {
-        let metadata = sandbox::metadata(home, record);
+    /// The labels of a sandbox itself; those of its containers differ in the container name.
+    pub(crate) fn of(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> Self {
+        let metadata = sandbox::metadata(sandbox, record);
         Self {
             pod: metadata.name,
             namespace: metadata.namespace,
             container: String::new(),
-            id: home.id.to_string(),
+            id: sandbox.id.to_string(),
             image: String::new(),
         }
     }
 }
 
-// === impl Sheet ===
+// === impl MetricsBuilder ===
 
 impl MetricsBuilder {
-    /// Puts a value on it, if there is one. The labels are those that the name has beyond what all have.
+    /// Adds a value, if there is one. `labels` are those of the metric beyond [`names::COMMON`].
     fn push(&mut self, name: &'static Name, labels: &[&str], value: Option<u64>) {
         debug_assert_eq!(labels.len(), name.labels.len(), "{}", name.name);
         let Some(value) = value else { return };
@@ -158,7 +159,8 @@ impl MetricsBuilder {
             self.push(&names::MEMORY_KERNEL, &[], memory.kernel_bytes);
             self.push(&names::MEMORY_PEAK, &[], memory.peak_bytes);
             self.push(&names::MEMORY_FAILCNT, &[], memory.limit_hits);
-            // Where the kernel counts both in one, they are the container's: it is all that is in its cgroup.
+            // Where the kernel has only one counter for both, it is reported as the container's: it covers
+            // all processes in its cgroup.
             let own = (
                 memory.own_page_faults.or(memory.page_faults),
                 memory.own_major_page_faults.or(memory.major_page_faults),
@@ -223,11 +225,11 @@ impl MetricsBuilder {
         }
     }
 
-    /// The limits that were asked for; what is not limited has no value.
+    /// The requested limits; unlimited resources have no value.
     fn limits(&mut self, resources: &Resources) {
         let limit = |bytes: Option<i64>| bytes.and_then(|bytes| u64::try_from(bytes).ok());
         let memory = limit(resources.memory_limit_bytes);
-        // With a limit on memory and none on the sum of both there is no swap.
+        // With a memory limit and no limit on the sum of memory and swap, there is no swap.
         let sum = resources.memory_swap_limit_bytes.or(resources.memory_limit_bytes);
         let file = |name: &str| resources.unified.get(name).and_then(|text| text.trim().parse().ok());
         let reserved = limit(resources.memory_reservation_bytes);

@@ -1,13 +1,14 @@
-//! The node: conditions, handlers and features.
+//! Converts the node's conditions, handlers and features.
 
 use switchyard_core::backend::{BackendStatus, CgroupDriver, Condition, Handler};
 use switchyard_proto::cri::v1 as cri;
 
-/// How the node is. Until what a predecessor left has been recovered the runtime is not ready, whatever the backend says.
+/// The status of the node. Until the gateway has recovered the state of its predecessor, the runtime is not
+/// ready, whatever the backend reports.
 pub(crate) fn status(backend: &BackendStatus, recovered: bool, handlers: &[Handler]) -> cri::StatusResponse {
     let recovering = Condition::False {
         reason: "Recovering".to_owned(),
-        message: "the gateway is recovering what its predecessor left".to_owned(),
+        message: "the gateway is recovering the state of its predecessor".to_owned(),
     };
     let runtime = if recovered { &backend.runtime } else { &recovering };
     cri::StatusResponse {
@@ -24,7 +25,7 @@ pub(crate) fn status(backend: &BackendStatus, recovered: bool, handlers: &[Handl
     }
 }
 
-/// The settings that the kubelet must agree with.
+/// The settings that the kubelet must match.
 pub(crate) fn runtime_config(driver: CgroupDriver) -> cri::RuntimeConfigResponse {
     let driver = match driver {
         CgroupDriver::Systemd => cri::CgroupDriver::Systemd,
@@ -43,7 +44,7 @@ fn condition(name: &str, condition: &Condition) -> cri::RuntimeCondition {
     cri::RuntimeCondition { r#type: name.to_owned(), status, reason, message }
 }
 
-/// Every handler, and the default one once more without a name.
+/// All handlers; the default one is listed again with an empty name.
 fn runtime_handlers(handlers: &[Handler]) -> Vec<cri::RuntimeHandler> {
     let wire = |name: &str, handler: &Handler| cri::RuntimeHandler {
         name: name.to_owned(),

@@ -1,9 +1,9 @@
-//! Limits of a container, as they are in force.
+//! Converts the effective limits of a container.
 
 use switchyard_core::spec::{HugepageLimit, Resources};
 use switchyard_proto::cri::v1 as cri;
 
-/// Limits; what is not limited is zero.
+/// Limits; zero means unlimited.
 pub(super) fn limits(resources: &Resources) -> cri::LinuxContainerResources {
     let Resources {
         cpu_shares,
@@ -13,7 +13,7 @@ pub(super) fn limits(resources: &Resources) -> cri::LinuxContainerResources {
         cpuset_mems,
         memory_limit_bytes,
         memory_swap_limit_bytes,
-        // CRI v1 has no word for these three.
+        // CRI v1 has no fields for these three.
         memory_reservation_bytes: _,
         memory_swappiness: _,
         pids_limit: _,

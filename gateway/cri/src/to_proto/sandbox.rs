@@ -1,4 +1,4 @@
-//! Sandboxes.
+//! Converts sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use switchyard_core::state::SandboxState;
 use switchyard_core::table::Sandbox;
 use switchyard_proto::cri::v1 as cri;
 
-use super::nanoseconds;
+use super::time::nanoseconds;
 use crate::record::SandboxRecord;
 
-/// Everything but a ready sandbox is not ready: the kubelet then replaces it.
+/// Only a ready sandbox is reported as ready; the kubelet replaces all others.
 pub(crate) const fn sandbox_state(state: &SandboxState) -> cri::PodSandboxState {
     match state {
         SandboxState::Ready => cri::PodSandboxState::SandboxReady,
@@ -21,7 +21,7 @@ pub(crate) const fn sandbox_state(state: &SandboxState) -> cri::PodSandboxState 
     }
 }
 
-/// One sandbox in short.
+/// A sandbox in a list.
 pub(crate) fn pod_sandbox(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri::PodSandbox {
     cri::PodSandbox {
         id: sandbox.id.to_string(),
@@ -34,7 +34,7 @@ pub(crate) fn pod_sandbox(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> 
     }
 }
 
-/// One sandbox in full.
+/// A sandbox's full status.
 pub(crate) fn sandbox_status(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri::PodSandboxStatus {
     let options = namespaces(sandbox, record);
     cri::PodSandboxStatus {
@@ -52,7 +52,7 @@ pub(crate) fn sandbox_status(sandbox: &Sandbox, record: Option<&SandboxRecord>) 
     }
 }
 
-/// Who the pod is; where no record says it, by the labels that kubelets set.
+/// The pod's name, namespace, uid and attempt; without a record, from the labels that kubelets set.
 pub(super) fn metadata(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri::PodSandboxMetadata {
     if let Some(metadata) =
         record.and_then(|record| record.config.as_ref()).and_then(|config| config.metadata.clone())
@@ -68,7 +68,7 @@ pub(super) fn metadata(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri
     }
 }
 
-/// Annotations as given; none where no record says them.
+/// The annotations of the request; none without a record.
 pub(super) fn annotations(record: Option<&SandboxRecord>) -> BTreeMap<String, String> {
     record
         .and_then(|record| record.config.as_ref())
@@ -76,7 +76,8 @@ pub(super) fn annotations(record: Option<&SandboxRecord>) -> BTreeMap<String, St
         .unwrap_or_default()
 }
 
-/// The addresses of a ready sandbox: the primary one first, none with the host's network. One that is not ready has lost them.
+/// The addresses of a ready sandbox: the primary one first, none on the host's network. A sandbox that is not
+/// ready has no addresses.
 fn network(sandbox: &Sandbox) -> Option<cri::PodSandboxNetworkStatus> {
     if !sandbox.state.is_ready() {
         return None;
@@ -88,7 +89,7 @@ fn network(sandbox: &Sandbox) -> Option<cri::PodSandboxNetworkStatus> {
     })
 }
 
-/// The namespaces as asked for; where no record says it, the network as it is.
+/// The namespaces of the request; without a record, the network mode only.
 fn namespaces(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri::NamespaceOption {
     match record.and_then(|record| record.config.as_ref()) {
         Some(config) => config

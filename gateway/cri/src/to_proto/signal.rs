@@ -1,4 +1,4 @@
-//! Linux signal numbers as CRI counts them.
+//! Converts Linux signal numbers to CRI's.
 
 use switchyard_core::spec::Signal;
 use switchyard_proto::cri::v1 as cri;
@@ -41,12 +41,12 @@ const BY_NUMBER: [cri::Signal; 31] = {
     ]
 };
 
-/// The signal as CRI names it. The two that a C library keeps for itself have no name there.
+/// The signal in CRI's numbering. The two signals that the C library reserves have no name in CRI.
 pub(super) fn stop_signal(signal: Signal) -> cri::Signal {
     let number = signal.number();
     match BY_NUMBER.get(usize::from(number) - 1) {
         Some(name) => *name,
-        // The real-time signals follow each other without a gap in both countings, one apart.
+        // The real-time signals are consecutive in both numberings, with an offset of one.
         None if number >= 34 => {
             cri::Signal::try_from(i32::from(number) + 1).unwrap_or(cri::Signal::RuntimeDefault)
         }

@@ -1,4 +1,4 @@
-//! Usage of containers and sandboxes.
+//! Converts the usage of containers and sandboxes.
 
 use std::time::SystemTime;
 
@@ -10,13 +10,15 @@ use switchyard_core::stats::{
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
 
-use super::{container, nanoseconds, sandbox};
+use super::time::nanoseconds;
+use super::{container, sandbox};
 use crate::record::{ContainerRecord, SandboxRecord};
 
-/// The interface that network plugins make for the pod.
+/// The interface that CNI plugins create for the pod.
 const DEFAULT_INTERFACE: &str = "eth0";
 
-/// Usage of one container; `rate` is what its processor time rose by a second. Without `stats` it has attributes only.
+/// The usage of a container; `rate` is the increase of its CPU time per second. Without `stats` only the
+/// attributes are set.
 pub(crate) fn container_stats(
     task: &Task,
     record: Option<&ContainerRecord>,
@@ -39,7 +41,7 @@ pub(crate) fn container_stats(
     }
 }
 
-/// Usage of one sandbox with that of its containers, read at `now`.
+/// The usage of a sandbox and of its containers, read at `now`.
 pub(crate) fn sandbox_stats(
     sandbox: &Sandbox,
     record: Option<&SandboxRecord>,
@@ -123,7 +125,7 @@ fn io(usage: &IoUsage) -> cri::IoUsage {
 
 fn pressure(pressure: &Pressure) -> cri::PsiStats {
     let line = |line: &PressureLine| cri::PsiData {
-        // The kernel counts microseconds here, CRI nanoseconds.
+        // The kernel counts microseconds, CRI nanoseconds.
         total: line.total_us.saturating_mul(1000),
         avg10: line.avg10,
         avg60: line.avg60,
@@ -144,7 +146,7 @@ fn network(interfaces: &[InterfaceStats], now: SystemTime) -> Option<cri::Networ
             rx_errors,
             tx_bytes,
             tx_errors,
-            // CRI has words for these among the metrics only.
+            // CRI has these only as metrics.
             rx_packets: _,
             rx_dropped: _,
             tx_packets: _,

@@ -1,8 +1,8 @@
-//! What comes out: echoes of the request, and what stands in for a request that cannot be read.
+//! Conversions to the wire: echoes of the request, and the substitutes for a record that cannot be decoded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::json;
 use switchyard_core::backend::{

@@ -1,4 +1,4 @@
-//! What a client of v1alpha2 asks for that v1 has no word for: one function for each addition.
+//! The additions of v1alpha2, which v1 has no fields for: one function for each.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -15,10 +15,10 @@ use super::quota::disk_limits;
 use crate::from_proto::absolute;
 use crate::record::{self, ContainerRecord};
 
-/// Shares in block devices that every kernel with shares takes.
+/// The block I/O weights that every kernel with weights accepts.
 const WEIGHTS: std::ops::RangeInclusive<u16> = 10..=1000;
 
-/// Additions that were asked for and can be done.
+/// Additions that were requested and are supported.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Additions {
     rlimits: Vec<Rlimit>,
@@ -27,14 +27,14 @@ pub(super) struct Additions {
     memory_reservation: Option<i64>,
     memory_swappiness: Option<u64>,
     net_priority: Option<u32>,
-    /// Names of volumes, by the number of their mount.
+    /// Names of volumes, by the index of their mount.
     volumes: BTreeMap<u32, String>,
-    /// Names of mounts, by their numbers: those of volumes, and what clients call host paths.
+    /// Names of mounts, by their index: those of volumes, and those that clients give to host paths.
     names: BTreeMap<u32, String>,
     disk_limits: Vec<DiskLimit>,
-    /// As it was asked for.
+    /// As requested.
     quota_id: String,
-    /// The additions alone, as they were asked for.
+    /// The additions alone, as requested.
     asked: Option<old::LinuxContainerResources>,
 }
 
@@ -49,13 +49,13 @@ pub(super) fn of_container(config: Option<&old::ContainerConfig>) -> Result<Addi
     let quota_id = config.quota_id.clone();
     let quotas = resources.map(|resources| resources.disk_quota.clone()).unwrap_or_default();
     let disk_limits = disk_limits(&quotas, field, &quota_id)?;
-    // Both say nothing.
+    // Empty and "0" both mean none.
     let quota_id = if quota_id == "0" { String::new() } else { quota_id };
     let rest = of_resources(resources, field)?;
     Ok(Additions { net_priority, volumes, names, disk_limits, quota_id, ..rest })
 }
 
-/// The additions of a change.
+/// The additions of an update.
 pub(super) fn of_update(resources: Option<&old::LinuxContainerResources>) -> Result<Additions> {
     let additions = of_resources(resources, "linux")?;
     let Additions { rlimits, io_weights, memory_swappiness, .. } = &additions;
@@ -73,7 +73,7 @@ pub(super) fn of_update(resources: Option<&old::LinuxContainerResources>) -> Res
     }
 }
 
-/// Refuses what is asked for a pod as a whole: its sums are what v1 has, and they are taken down, not set.
+/// Refuses additions for a pod as a whole: v1's limits of a pod are stored, not applied.
 pub(super) fn of_sandbox(config: Option<&old::PodSandboxConfig>, field: &str) -> Result<()> {
     let Some(linux) = config.and_then(|config| config.linux.as_ref()) else { return Ok(()) };
     for (part, resources) in [("overhead", &linux.overhead), ("resources", &linux.resources)] {
@@ -85,7 +85,7 @@ pub(super) fn of_sandbox(config: Option<&old::PodSandboxConfig>, field: &str) ->
     Ok(())
 }
 
-/// The name of an addition that is asked for.
+/// The name of the first addition that is requested.
 fn first_addition(resources: &old::LinuxContainerResources) -> Option<&'static str> {
     let alone = alone(resources)?;
     let asked = [
@@ -121,7 +121,7 @@ fn of_resources(resources: Option<&old::LinuxContainerResources>, field: &str) -
     })
 }
 
-/// The additions without what v1 has as well; `None` if there are none.
+/// The additions without the fields of v1; `None` if there are none.
 fn alone(resources: &old::LinuxContainerResources) -> Option<old::LinuxContainerResources> {
     let alone = old::LinuxContainerResources {
         cpu_period: 0,
@@ -139,19 +139,19 @@ fn alone(resources: &old::LinuxContainerResources) -> Option<old::LinuxContainer
     (alone != old::LinuxContainerResources::default()).then_some(alone)
 }
 
-/// The refusal of an addition that this runtime does not do.
+/// The error for an unsupported addition.
 fn unsupported(field: impl Display, why: &str) -> Error {
     Error::unimplemented(format!("{field}: is not supported: {why}"))
 }
 
-/// The names of mounts, by their numbers.
+/// The names of mounts, by their index.
 fn names(mounts: &[old::Mount]) -> BTreeMap<u32, String> {
     let named = (0..).zip(mounts).filter(|(_, mount)| !mount.name.is_empty());
     named.map(|(index, mount)| (index, mount.name.clone())).collect()
 }
 
-/// The names of volumes, by the number of their mount. A mount with a host path is of that, whatever it is called: Pouch tells both of
-/// its volumes, and clients give both back.
+/// The names of volumes, by the index of their mount. A mount with a host path is that of the path, also if
+/// it has a name: Pouch returns both for its volumes, and clients send both back.
 fn named_volumes(mounts: &[old::Mount]) -> Result<BTreeMap<u32, String>> {
     let mut volumes = BTreeMap::new();
     let named = |mount: &old::Mount| !mount.name.is_empty() && mount.host_path.is_empty();
@@ -167,7 +167,7 @@ fn named_volumes(mounts: &[old::Mount]) -> Result<BTreeMap<u32, String>> {
     Ok(volumes)
 }
 
-/// Refuses what is no name of a volume.
+/// Refuses an invalid name of a volume.
 pub(super) fn check_volume(name: &str, field: impl Display) -> Result<()> {
     if is_volume_name(name) {
         return Ok(());
@@ -176,7 +176,8 @@ pub(super) fn check_volume(name: &str, field: impl Display) -> Result<()> {
     Err(Error::invalid(field, format!("{name:?} {why}")))
 }
 
-/// The priority of what is sent; the backend refuses it in pods with a network of their own, and where the kernel has none.
+/// The priority of network traffic; the backend refuses it in pods with their own network, and where the
+/// kernel has no support.
 fn net_priority(priority: i64) -> Result<Option<u32>> {
     match u32::try_from(priority) {
         Ok(0) => Ok(None),
@@ -188,7 +189,7 @@ fn net_priority(priority: i64) -> Result<Option<u32>> {
     }
 }
 
-/// Shares in block devices; the backend refuses them where the kernel has none.
+/// Block I/O weights; the backend refuses them where the kernel has no support.
 fn weights(resources: &old::LinuxContainerResources, field: &str) -> Result<Vec<IoWeight>> {
     let share = |at: &str, weight: u32| {
         u16::try_from(weight).ok().filter(|weight| WEIGHTS.contains(weight)).ok_or_else(|| {
@@ -211,7 +212,7 @@ fn weights(resources: &old::LinuxContainerResources, field: &str) -> Result<Vec<
     Ok(weights)
 }
 
-/// Limits on block devices.
+/// Throttles of block devices.
 fn throttles(resources: &old::LinuxContainerResources, field: &str) -> Result<Vec<Throttle>> {
     let lists = [
         ("blkio_device_read_bps", Throttled::ReadBytes, &resources.blkio_device_read_bps),
@@ -243,7 +244,7 @@ fn kernel_memory(bytes: i64, field: &str) -> Result<()> {
     }
 }
 
-/// How readily the kernel swaps; the backend refuses it where only cgroup v2 is.
+/// The swappiness; the backend refuses it on nodes with only cgroup v2.
 fn memory_swappiness(percent: Option<cri::Int64Value>, field: &str) -> Result<Option<u64>> {
     let Some(cri::Int64Value { value }) = percent else { return Ok(None) };
     let percent = u64::try_from(value).ok().filter(|percent| *percent <= 100);
@@ -252,7 +253,7 @@ fn memory_swappiness(percent: Option<cri::Int64Value>, field: &str) -> Result<Op
     })
 }
 
-/// A soft limit on memory in bytes; zero is none asked for.
+/// A soft memory limit in bytes; zero is not set.
 fn memory_reservation(bytes: i64, field: &str) -> Result<Option<i64>> {
     match bytes {
         0 => Ok(None),
@@ -263,7 +264,7 @@ fn memory_reservation(bytes: i64, field: &str) -> Result<Option<i64>> {
     }
 }
 
-/// Limits of processes; -1 is for no limit.
+/// Resource limits of processes; -1 is unlimited.
 fn ulimits(limits: &[old::Ulimit], field: &str) -> Result<Vec<Rlimit>> {
     let limit = |(index, limit): (usize, &old::Ulimit)| {
         let old::Ulimit { name, hard, soft } = limit;
@@ -297,7 +298,8 @@ fn ulimits(limits: &[old::Ulimit], field: &str) -> Result<Vec<Rlimit>> {
 // === impl Additions ===
 
 impl Additions {
-    /// Asks for them, and that every host path is there. They become a part of the record, so that a retry is known by them.
+    /// Adds them to the spec, and that every host path must exist. They become a part of the record, so that
+    /// a retry is recognized by them.
     pub(super) fn apply(self, spec: &mut TaskSpec) {
         self.limit(&mut spec.resources);
         let Self {
@@ -330,18 +332,18 @@ impl Additions {
         }
     }
 
-    /// Names of volumes, by the number of their mount.
+    /// Names of volumes, by the index of their mount.
     pub(super) const fn volumes(&self) -> &BTreeMap<u32, String> {
         &self.volumes
     }
 
-    /// Asks for those that can be changed.
+    /// Adds those that can be changed to an update.
     pub(super) fn change(self, update: &mut TaskUpdate) {
         self.limit(&mut update.resources);
         update.throttles = self.throttles;
     }
 
-    /// Asks for those that are limits of the cgroup.
+    /// Adds those that are limits of the cgroup.
     fn limit(&self, resources: &mut Resources) {
         resources.memory_reservation_bytes = self.memory_reservation;
         resources.memory_swappiness = self.memory_swappiness;

@@ -1,4 +1,4 @@
-//! Disk quotas: what a client of v1alpha2 says of directories, sizes and projects.
+//! Parses disk quotas: directories, sizes and projects.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -9,12 +9,13 @@ use switchyard_core::{Error, Result};
 
 /// The key for the root file system and all volumes.
 const ALL: &str = ".*";
-/// Between directories that are counted together.
+/// Separator of directories that are counted together.
 const JOINT: char = '&';
-/// Units of sizes, and how many bits of a number each is.
+/// Units of sizes, as exponents of two.
 const UNITS: [(&str, u32); 5] = [("k", 10), ("m", 20), ("g", 30), ("t", 40), ("p", 50)];
 
-/// The limits that are asked for. `quota_id` says what all of them are counted as; empty where each is apart.
+/// The requested limits. `quota_id` is the project that all of them are counted in; if it is empty, each has
+/// its own.
 pub(super) fn disk_limits(
     quotas: &BTreeMap<String, String>,
     field: &str,
@@ -38,7 +39,7 @@ pub(super) fn disk_limits(
     quotas.iter().map(limit).collect()
 }
 
-/// What `quota_id` says; `None` if it says nothing.
+/// The project in `quota_id`; `None` if there is none.
 fn project(quota_id: &str) -> Result<Option<Project>> {
     match quota_id {
         "" | "0" => Ok(None),
@@ -56,7 +57,7 @@ fn project(quota_id: &str) -> Result<Option<Project>> {
     }
 }
 
-/// The directories of a key; all of them are one if they are `joined` in a project.
+/// The directories of a key; with `joined` they are counted together in one project.
 fn places(field: &str, key: &str, joined: bool) -> Result<LimitedPlaces> {
     if key == ALL {
         return Ok(if joined { LimitedPlaces::Rest } else { LimitedPlaces::RestApart });
@@ -76,8 +77,8 @@ fn places(field: &str, key: &str, joined: bool) -> Result<LimitedPlaces> {
     key.split(JOINT).map(path).collect::<Result<_>>().map(LimitedPlaces::These)
 }
 
-/// A size: a whole number, and after it nothing or `b` for bytes, or `k`, `m`, `g`, `t` or `p` for 1024 of what is before, with or
-/// without `b` or `ib` after it, in capitals or not.
+/// Parses a size: a whole number, followed by nothing or `b` for bytes, or by a power of 1024, which is `k`,
+/// `m`, `g`, `t` or `p`, optionally followed by `b` or `ib`. Case is ignored.
 fn bytes(field: impl Display, size: &str) -> Result<u64> {
     let digits = size.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = size.split_at(digits);

@@ -1,4 +1,4 @@
-//! What answers of v1alpha2 say beyond those of v1.
+//! What the answers of v1alpha2 contain beyond those of v1.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,8 @@ use super::recoded;
 use crate::record::ContainerRecord;
 use crate::to_proto;
 
-/// Adds what v1 does not say of a container. Its volumes are those of its image, whether the node still has that or not.
+/// Adds the fields that v1 does not have to a container's status. Its volumes are those of its image, also if
+/// the node no longer has the image.
 pub(super) fn complete(
     status: &mut old::ContainerStatus,
     task: &Task,
@@ -24,7 +25,7 @@ pub(super) fn complete(
 ) {
     let limits = status.resources.as_mut().and_then(|resources| resources.linux.as_mut());
     if let Some(limits) = limits {
-        // What cannot change is as it was asked for.
+        // Settings that cannot change are those of the request.
         let asked = record.and_then(|record| record.additions.clone()).unwrap_or_default();
         limits.disk_quota = asked.disk_quota;
         limits.ulimits = asked.ulimits;
@@ -47,14 +48,14 @@ pub(super) fn complete(
     status.envs = environment(&inspection.runtime_spec);
 }
 
-/// One image with its volumes.
+/// An image with its volumes.
 pub(super) fn image(image: &Image) -> Result<old::Image> {
     let mut old: old::Image = recoded(&to_proto::image(image))?;
     old.volumes = volumes(&image.volumes);
     Ok(old)
 }
 
-/// The limits on block devices that are of one use.
+/// The throttles of one kind.
 fn throttles(all: &[Throttle], what: Throttled) -> Vec<old::ThrottleDevice> {
     let of_this = all.iter().filter(|throttle| throttle.what == what);
     let device = |throttle: &Throttle| old::ThrottleDevice {
@@ -68,7 +69,7 @@ fn volumes(directories: &[PathBuf]) -> BTreeMap<String, old::Volume> {
     directories.iter().map(|path| (path.to_string_lossy().into_owned(), old::Volume {})).collect()
 }
 
-/// The environment in an OCI runtime spec; nothing if there is none.
+/// The environment in an OCI runtime spec; empty if there is none.
 fn environment(spec: &str) -> Vec<cri::KeyValue> {
     let spec: serde_json::Value = serde_json::from_str(spec).unwrap_or_default();
     let variables = spec["process"]["env"].as_array().into_iter().flatten();

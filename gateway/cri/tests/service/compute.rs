@@ -1,4 +1,4 @@
-//! Processors and memory of containers: what a kubelet says of them, and whom they are kept from.
+//! CPUs and memory of containers: what a kubelet requests, and from whom they are protected.
 
 use switchyard_contract::specs;
 use switchyard_core::id::Owner;
@@ -10,7 +10,7 @@ use tonic::Code;
 
 use crate::support::{ServiceFixture, app, code, pod};
 
-/// A container bound to these processors, as a kubelet with a static CPU manager makes it.
+/// A container bound to these CPUs, as by a kubelet with a static CPU manager.
 fn bound(name: &str, cpuset_cpus: &str) -> cri::ContainerConfig {
     let mut config = app(name);
     let limits = config.linux.get_or_insert_default().resources.get_or_insert_default();
@@ -21,7 +21,7 @@ fn bound(name: &str, cpuset_cpus: &str) -> cri::ContainerConfig {
     config
 }
 
-/// Gives a task of Nomad's a processor for itself.
+/// Gives a task of Nomad exclusive CPUs.
 async fn nomad_takes(node: &ServiceFixture, cpu: &str) -> Result<()> {
     let scope = node.gateway.scope(Owner::Nomad);
     let name = format!("nomad-{cpu}");
@@ -34,7 +34,7 @@ async fn nomad_takes(node: &ServiceFixture, cpu: &str) -> Result<()> {
     scope.create_task(&sandbox.id.to_string(), task).await.map(drop)
 }
 
-/// The processors that containers have for themselves.
+/// The exclusive CPUs of all containers.
 fn own(node: &ServiceFixture) -> Vec<String> {
     let report = node.gateway.ledger_report();
     let own = report.compute.exclusive().filter(|(_, holder, _)| holder.owner == Owner::Kubernetes);
@@ -56,7 +56,7 @@ async fn processors_that_the_kubelet_gave_to_one_container_are_kept_from_others_
     let reserved = node.gateway.ledger_report().compute.reserved()[&Owner::Kubernetes];
     assert_eq!((reserved.cpu_milli, reserved.memory_bytes), (3000, 3 * (64 << 20)));
 
-    // A container that its CPU manager takes out of the pool, and puts back into it.
+    // A container that its CPU manager takes out of the pool, and puts back.
     for (cpus, expected) in [("0", vec!["1"]), ("1", vec!["1", "1"]), ("", vec!["1", "1"]), ("0", vec!["1"])]
     {
         let pool = node.runtime.list_containers(cri::ListContainersRequest::default()).await;

@@ -1,5 +1,6 @@
-//! Sequences of calls whose texts are of every length and byte and whose numbers are at every edge, against a model that holds what was
-//! created: no call is answered with a fault of ours or not at all, lists show what the model has, and every label comes back as it went.
+//! Random sequences of calls, with texts of any length and content and numbers at every edge, compared with a
+//! model of the created objects: no call fails with an internal error or without an answer, lists agree with
+//! the model, and every label is returned unchanged.
 //!
 //! `PROPTEST_CASES` makes it run longer; `tests/fuzz` does.
 
@@ -18,10 +19,11 @@ use tonic::{Code, Status};
 use crate::support::ServiceFixture;
 use calls::call;
 
-/// Every call is answered by then; they take milliseconds.
+/// The timeout of a call; calls take milliseconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What clients are told whose request cannot be done. `Unknown` and `Internal` are faults of ours, and of the way there.
+/// The codes for requests that cannot be served. `Unknown` and `Internal` would be errors of the gateway or
+/// of the transport.
 const REFUSALS: [Code; 6] = [
     Code::InvalidArgument,
     Code::NotFound,
@@ -31,11 +33,11 @@ const REFUSALS: [Code; 6] = [
     Code::ResourceExhausted,
 ];
 
-/// What was created, as it was asked for, by id.
+/// The created objects, as requested, by id.
 #[derive(Debug, Default)]
 struct Model {
     pods: BTreeMap<String, cri::PodSandboxConfig>,
-    /// With the id of the pod.
+    /// With the id of their pod.
     containers: BTreeMap<String, (String, cri::ContainerConfig)>,
 }
 
@@ -56,7 +58,7 @@ async fn asked<T>(what: &str, answer: impl Future<Output = Result<T, Status>>) -
 // === impl Model ===
 
 impl Model {
-    /// The id that a number stands for: one of these, or a text that may be none.
+    /// The id of a target: one of these objects, or a text that need not be an id.
     fn pick<T>(objects: &BTreeMap<String, T>, target: &calls::Target) -> String {
         match target {
             calls::Target::Known(number) if !objects.is_empty() => {
@@ -83,7 +85,7 @@ impl Model {
     }
 }
 
-/// Lists show what was created, as it was asked for.
+/// Checks that lists show what was created, as requested.
 async fn compare(node: &mut ServiceFixture, model: &Model) {
     let list = cri::ListPodSandboxRequest::default();
     let pods = node.runtime.list_pod_sandbox(list).await.expect("pods can be listed").into_inner().items;

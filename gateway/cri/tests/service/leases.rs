@@ -1,4 +1,4 @@
-//! Devices that were leased to the kubelet: from the annotation of a container to the end of its sandbox.
+//! Devices that were leased to the kubelet: from the annotation of a container until the end of its sandbox.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn devices() -> Inventory {
     Inventory::of([DeviceGroup { devices, ..DeviceGroup::new("acme", "tpu", "v2") }])
 }
 
-/// Puts one device into a node.
+/// Adds one device to a node.
 async fn equip(node: &ServiceFixture) {
     let (_, inventories) = watch::channel(Some(Arc::new(devices())));
     node.gateway.watch_devices(inventories);
@@ -25,13 +25,13 @@ async fn equip(node: &ServiceFixture) {
     view.wait_for(Option::is_some).await.expect("the gateway lives");
 }
 
-/// A lease of the device, as the key by which a kubelet passes it on.
+/// Leases the device, and returns the annotation key by which a kubelet passes the lease on.
 async fn lease(scope: &Scope) -> Result<String> {
     let leased = scope.lease(&["acme0".to_owned()]).await?;
     Ok(format!("devices.switchyard.io/{}", leased.token))
 }
 
-/// A container that this lease is for, in its n-th life.
+/// A container with this lease.
 fn leased(key: &str, attempt: u32) -> cri::ContainerConfig {
     let mut config = app("app");
     config.metadata.as_mut().expect("it is set").attempt = attempt;
@@ -39,7 +39,7 @@ fn leased(key: &str, attempt: u32) -> cri::ContainerConfig {
     config
 }
 
-/// Nomad does not get the device; says who has it.
+/// Checks that Nomad does not get the device; returns the error, which names the holder.
 async fn is_held(node: &ServiceFixture) -> String {
     let error = lease(&node.gateway.scope(Owner::Nomad)).await.expect_err("it is held");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
@@ -109,7 +109,7 @@ async fn a_lease_that_is_not_the_kubelets_makes_no_container_and_one_that_is_mal
     let malformed = node.create(&sandbox, leased("devices.switchyard.io/x", 0)).await;
     assert_eq!(code(malformed), Code::InvalidArgument);
     assert_eq!(node.fake.tasks(), []);
-    // What asks for no device is not concerned.
+    // A container without devices is not affected.
     node.create(&sandbox, app("other")).await.expect("it is well formed");
 }
 
@@ -123,7 +123,7 @@ async fn a_successor_has_the_device_only_when_the_pod_that_had_it_has_ended() {
     let first = node.run(pod("first")).await.expect("it is well formed");
     let container = node.create(&first, leased(&key, 0)).await.expect("it has its lease");
     node.start(&container).await.expect("it is created");
-    // A kubelet counts the devices of a pod that was taken from it as free, although it still ends.
+    // A kubelet counts the devices of a deleted pod as free, although its containers are still stopping.
     let key = lease(&scope).await.expect("a kubelet is believed about its own devices");
     let second = node.run(pod("second")).await.expect("it is well formed");
     let refused = node.create(&second, leased(&key, 0)).await.expect_err("the first one still runs");

@@ -1,4 +1,5 @@
-//! The CRI services over a real unix socket, with the generated clients, the gateway, and a backend in memory.
+//! The CRI services over a real unix socket, with the generated clients, the gateway, and a backend in
+//! memory.
 
 mod compute;
 mod containers;

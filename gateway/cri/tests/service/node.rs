@@ -1,4 +1,4 @@
-//! The node as a whole: who it says it is, and what it does not serve.
+//! The node as a whole: its version and status, and unsupported calls.
 
 use switchyard_core::id::Owner;
 use switchyard_fake::Fake;

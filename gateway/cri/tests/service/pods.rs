@@ -30,7 +30,7 @@ async fn list(node: &mut ServiceFixture, filter: cri::PodSandboxFilter) -> Vec<S
     items.into_iter().map(|item| item.id).collect()
 }
 
-/// A sandbox that some other program made through the core.
+/// A sandbox that another program has created through the core.
 fn foreign(owner: Owner, record: Vec<u8>) -> SandboxSpec {
     SandboxSpec {
         meta: Meta {

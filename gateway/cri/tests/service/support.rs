@@ -1,4 +1,4 @@
-//! A node under test: a fake backend, a gateway, a server on a socket of its own, and clients.
+//! A node under test: a fake backend, a gateway, a server on its own socket, and clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Status};
 
-/// What clients of CRI accept, and our server as well.
+/// The largest message of CRI clients, and of our server.
 const MESSAGE_LIMIT: usize = 16 << 20;
 
 pub(crate) struct ServiceFixture {
@@ -31,7 +31,7 @@ pub(crate) struct ServiceFixture {
     pub(crate) images: ImageServiceClient<Channel>,
     /// For clients of other versions.
     pub(crate) channel: Channel,
-    /// What outlives the daemon on disk.
+    /// The state that survives the daemon on disk.
     leases: Arc<MemoryStore>,
     server: JoinHandle<()>,
     _dir: TempDir,
@@ -43,7 +43,7 @@ impl Drop for ServiceFixture {
     }
 }
 
-/// A kubelet that has given processor 1 to a single container.
+/// A kubelet that has assigned CPU 1 exclusively to a container.
 #[derive(Debug)]
 struct PodResources;
 
@@ -55,12 +55,12 @@ impl ExclusiveCpus for PodResources {
 }
 
 impl ServiceFixture {
-    /// A node that serves, with busybox in its registry.
+    /// A serving node, with busybox in its registry.
     pub(crate) async fn new() -> Self {
         Self::over(Fake::with_busybox()).await
     }
 
-    /// The same over this backend.
+    /// A serving node over this backend.
     pub(crate) async fn over(fake: Fake) -> Self {
         Self::unrecovered(fake).await.recovered().await
     }
@@ -181,7 +181,7 @@ impl ServiceFixture {
         Ok(self.runtime.exec_sync(request).await?.into_inner())
     }
 
-    /// Waits until a container has ended.
+    /// Waits until a container has exited.
     pub(crate) async fn ended(&self, id: &str) {
         let scope = self.gateway.scope(Owner::Kubernetes);
         tokio::time::timeout(Duration::from_secs(30), scope.wait_task(id))
@@ -190,7 +190,7 @@ impl ServiceFixture {
             .expect("it is there");
     }
 
-    /// The gateway kept its half of the backend's contract.
+    /// Checks that the gateway kept its part of the backend's contract.
     #[track_caller]
     pub(crate) fn is_sound(&self) {
         assert_eq!(self.fake.breaches(), Vec::<String>::new());
@@ -205,7 +205,7 @@ pub(crate) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
 }
 
-/// A pod as a kubelet asks for it.
+/// A pod as a kubelet requests it.
 pub(crate) fn pod(name: &str) -> cri::PodSandboxConfig {
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
@@ -232,7 +232,7 @@ pub(crate) fn pod(name: &str) -> cri::PodSandboxConfig {
     }
 }
 
-/// A container as a kubelet asks for it; it runs until it is told to end.
+/// A container as a kubelet requests it; it runs until it is stopped.
 pub(crate) fn app(name: &str) -> cri::ContainerConfig {
     cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),

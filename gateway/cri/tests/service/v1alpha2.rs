@@ -45,13 +45,13 @@ impl Old {
     }
 }
 
-/// What a call that must succeed says.
+/// The answer to a call that must succeed.
 #[track_caller]
 fn told<T>(answer: Result<Response<T>, Status>) -> T {
     answer.expect("it answers").into_inner()
 }
 
-/// A container as a client of this version asks for it.
+/// A container as a client of this version requests it.
 fn container(name: &str) -> old::ContainerConfig {
     old::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
@@ -63,7 +63,7 @@ fn container(name: &str) -> old::ContainerConfig {
     }
 }
 
-/// The same pod, as a client of this version asks for it.
+/// The same pod, as a client of this version requests it.
 fn old_pod(name: &str) -> old::PodSandboxConfig {
     let bytes = prost::Message::encode_to_vec(&pod(name));
     prost::Message::decode(bytes.as_slice()).expect("the versions have the same bytes")
@@ -172,7 +172,7 @@ async fn what_runs_is_used_and_measured_by_either_version() {
         told(old.runtime.exec_sync(request.clone()).await),
         told(node.runtime.exec_sync(request).await)
     );
-    // This node has no streaming server; both versions say so.
+    // This node has no streaming server; both versions report that.
     let request = cri::ExecRequest { container_id: container_id(), stdout: true, ..Default::default() };
     same(old.runtime.exec(request.clone()).await, node.runtime.exec(request).await);
     let request = cri::AttachRequest { container_id: container_id(), stdout: true, ..Default::default() };

@@ -1,8 +1,8 @@
-//! What a request over HTTP may say of itself: the name that it was sent to, and that it has no body.
+//! Checks of an HTTP request before it is served: its host name, and that it has no body.
 //!
-//! A web page can have its visitor's browser send requests to loopback by a name of the page's own that resolves to 127.0.0.1
-//! (DNS rebinding), and read the answers. Such a request says that name as its host, so a loopback listener answers to loopback
-//! names and to addresses alone.
+//! A web page can make its visitor's browser send requests to loopback under the page's own host name, if
+//! that resolves to 127.0.0.1 (DNS rebinding), and read the answers. Such a request has that name in its Host
+//! header, so a loopback listener accepts only `localhost` and IP addresses as host.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,24 +11,24 @@ use http::uri::Authority;
 use http::{Request, StatusCode, Version};
 use hyper::body::Body;
 
-/// Which names clients may ask by.
+/// Which host names a listener accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hosts {
-    /// `localhost`, and addresses.
+    /// `localhost` and IP addresses.
     Loopback,
-    /// All.
+    /// Every name.
     Any,
 }
 
 impl Hosts {
-    /// What is allowed on a TCP listener.
+    /// The names that are accepted on a TCP listener.
     #[must_use]
     pub fn of(listener: SocketAddr) -> Self {
         if listener.ip().to_canonical().is_loopback() { Self::Loopback } else { Self::Any }
     }
 }
 
-/// Why a request is not answered with a page; `None` if it is.
+/// The status and reason with which a request is refused; `None` if it is accepted.
 pub(super) fn refusal(hosts: Hosts, request: &Request<impl Body>) -> Option<(StatusCode, String)> {
     if !request.body().is_end_stream() {
         return Some((StatusCode::PAYLOAD_TOO_LARGE, "no page takes a request with a body\n".into()));
@@ -38,18 +38,20 @@ pub(super) fn refusal(hosts: Hosts, request: &Request<impl Body>) -> Option<(Sta
     }
     let mut named = request.headers().get_all(HOST).iter();
     let host = match (request.uri().authority(), named.next(), named.next()) {
-        (_, _, Some(_)) => Err("a request names one host\n"),
+        (_, _, Some(_)) => Err("a request must name exactly one host\n"),
         (Some(target), _, None) => Ok(target.clone()),
-        (None, Some(host), None) => Authority::try_from(host.as_bytes()).map_err(|_| "the host is no name\n"),
-        // Browsers, which are whom this is about, always say it.
+        (None, Some(host), None) => {
+            Authority::try_from(host.as_bytes()).map_err(|_| "the host is not a valid name\n")
+        }
+        // HTTP/1.0 needs no Host header. Browsers, against which this check protects, always send one.
         (None, None, None) if request.version() < Version::HTTP_11 => return None,
-        (None, None, None) => Err("a request says for which host it is\n"),
+        (None, None, None) => Err("a request must have a Host header\n"),
     };
     match host {
         Ok(host) if is_loopback_name(host.host()) => None,
         Ok(host) => {
             let why = format!(
-                "{:?} is not a name of this listener: ask by localhost or by the address, or listen on another than a loopback address (admin.listen)\n",
+                "{:?} is not a name of this listener: use localhost or the address, or set admin.listen to a non-loopback address\n",
                 host.host()
             );
             Some((StatusCode::MISDIRECTED_REQUEST, why))
@@ -58,7 +60,7 @@ pub(super) fn refusal(hosts: Hosts, request: &Request<impl Body>) -> Option<(Sta
     }
 }
 
-/// Whether no DNS server can have a say in what this name means.
+/// Whether the name is resolved without DNS.
 fn is_loopback_name(host: &str) -> bool {
     let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     let name = host.strip_suffix('.').unwrap_or(host);

@@ -1,7 +1,9 @@
-//! The HTTP/1.1 server below the admin pages. A stranger can reach it, so connections, request heads and idle time are bounded.
+//! The HTTP/1.1 server below the admin pages. Untrusted clients can reach it, so connections, request heads
+//! and idle time are bounded.
 //!
-//! At the limit on connections the one that has been idle for longest is closed for a new one: whoever holds many connections open
-//! keeps nobody out, and a scraper whose idle connection was closed connects again.
+//! At the limit, the connection that has been idle for longest is closed for a new one. So a client that
+//! holds many connections open does not lock others out, and a scraper whose idle connection was closed
+//! connects again.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,19 +25,19 @@ use tower::ServiceExt as _;
 
 use super::host::{self, Hosts};
 
-/// How long one page may take; every page has shorter limits of its own.
+/// The timeout for one page; every page has shorter timeouts itself.
 const PAGE_LIMIT: Duration = Duration::from_secs(30);
 
-/// What the clients of one listener may take.
+/// Limits for the clients of one listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How many connections may be open at once.
     pub max_connections: usize,
-    /// How long a new connection may take for the head of its first request.
+    /// How long a new connection may take to send the head of its first request.
     pub header_timeout: Duration,
-    /// How long a connection may go without a new request after an answer.
+    /// How long a connection may be idle after an answer.
     pub idle_timeout: Duration,
-    /// The most bytes of a request's head; at least 8192.
+    /// The maximum size of a request's head in bytes; at least 8192.
     pub max_header_bytes: usize,
 }
 
@@ -47,7 +49,7 @@ where
     let mut connections = JoinSet::new();
     let mut places = ConnectionTable::new(limits.max_connections);
     loop {
-        // Those that were closed to make room count until their tasks have ended.
+        // Connections that were closed for others count until their tasks have ended.
         let room = connections.len() < 2 * limits.max_connections && places.has_room();
         tokio::select! {
             Some(ended) = connections.join_next() => {
@@ -64,7 +66,7 @@ where
     }
 }
 
-/// Serves one connection until it ends, takes too long, or has to make room.
+/// Serves one connection until it ends, exceeds a timeout, or is closed for another one.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     router: Router,
@@ -100,7 +102,7 @@ async fn connection(
                 return;
             }
             () = place.evicted.cancelled() => return,
-            // What it does may have changed since the deadline was set.
+            // The connection may have changed its activity since the deadline was set.
             () = sleep_until(place.deadline(&limits)) => if place.deadline(&limits) <= Instant::now() {
                 return;
             },
@@ -112,7 +114,7 @@ async fn connection(
 struct ConnectionTable {
     limit: usize,
     open: Vec<Weak<ConnectionState>>,
-    /// Told whenever a connection has become idle.
+    /// Notified when a connection becomes idle.
     freed: Arc<Notify>,
 }
 
@@ -123,12 +125,12 @@ struct ConnectionState {
     freed: Arc<Notify>,
 }
 
-/// What a connection does.
+/// The activity of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionPhase {
-    /// Its first request has not come whole.
+    /// Its first request is not complete.
     Head,
-    /// A page is being made for it.
+    /// A request is being served.
     Page,
     /// It has been answered.
     Idle,
@@ -139,13 +141,13 @@ impl ConnectionTable {
         Self { limit: limit.max(1), open: Vec::new(), freed: Arc::new(Notify::new()) }
     }
 
-    /// Whether a connection may be accepted: there is a place, or a connection that can be closed for it.
+    /// Whether a connection may be accepted: the limit is not reached, or an idle connection can be closed.
     fn has_room(&mut self) -> bool {
         self.open.retain(|place| place.upgrade().is_some_and(|place| !place.evicted.is_cancelled()));
         self.open.len() < self.limit || self.idle_longest().is_some()
     }
 
-    /// A place for one more connection; the one that has been idle for longest is closed if there is none.
+    /// Registers one more connection; at the limit, the connection that has been idle for longest is closed.
     fn admit(&mut self) -> Arc<ConnectionState> {
         if self.open.len() >= self.limit
             && let Some(oldest) = self.idle_longest()
@@ -184,7 +186,7 @@ impl ConnectionState {
         }
     }
 
-    /// When it is closed, if nothing changes.
+    /// When the connection is closed if its activity does not change.
     fn deadline(&self, limits: &Limits) -> Instant {
         let (doing, since) = self.state();
         since

@@ -1,4 +1,5 @@
-//! `switchyard cri`: a small CRI client for looks and tries. It works with every runtime that serves `runtime.v1`.
+//! `switchyard cri`: a small CRI client for inspection and tests. It works with every runtime that serves
+//! `runtime.v1`.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,10 +19,10 @@ mod logs;
 mod pod;
 mod show;
 
-/// The largest answer that is accepted, in bytes: what other CRI clients accept.
+/// The largest response that is accepted, in bytes; other CRI clients have the same limit.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// Which runtime is asked, and for what.
+/// The runtime, and the command.
 #[derive(Debug, Args)]
 pub(super) struct CriArgs {
     /// The runtime's CRI socket.
@@ -61,7 +62,7 @@ enum CriCommand {
         /// The image's reference or id.
         image: String,
     },
-    /// Pull an image if it is absent, and run it as the one container of a new pod.
+    /// Pull an image if it is absent, and run it as the only container of a new pod.
     Run(pod::RunArgs),
     /// List pods.
     Pods,
@@ -105,7 +106,7 @@ pub(super) enum CriError {
     Refused { call: &'static str, status: Box<tonic::Status> },
     #[error("{call} was answered without {what}")]
     Incomplete { call: &'static str, what: &'static str },
-    #[error("container {0} has no log: it was made without a log path")]
+    #[error("container {0} has no log: it was created without a log path")]
     NoLog(String),
     #[error("cannot read the log {}", path.display())]
     Log {
@@ -132,7 +133,7 @@ struct Client {
     timeout: Duration,
 }
 
-/// Carries a command out.
+/// Runs a command.
 pub(super) async fn run(args: CriArgs) -> Result<ExitCode, CriError> {
     let CriArgs { socket, output, timeout, command } = args;
     let channel = channel::grpc(&socket)
@@ -167,14 +168,14 @@ fn refused(call: &'static str) -> impl FnOnce(tonic::Status) -> CriError {
 }
 
 impl Client {
-    /// A request with the deadline that was asked for.
+    /// A request with the deadline from the command line.
     fn request<T>(&self, message: T) -> tonic::Request<T> {
         let mut request = tonic::Request::new(message);
         request.set_timeout(self.timeout);
         request
     }
 
-    /// Pulls an image and gives its reference by digest.
+    /// Pulls an image; returns its reference by digest.
     async fn pull(&mut self, image: &str) -> Result<String, CriError> {
         let request =
             self.request(cri::PullImageRequest { image: Some(image_spec(image)), ..Default::default() });

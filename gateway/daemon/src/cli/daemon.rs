@@ -1,4 +1,4 @@
-//! `switchyard status` and `switchyard ps`: what the daemon says over its admin socket.
+//! `switchyard status` and `switchyard ps`: queries to the daemon over its admin socket.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::status::{Objects, StatusReport};
 /// How long the daemon may take to answer.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Which daemon is asked, and how its answer is shown.
+/// The daemon, and the output format.
 #[derive(Debug, Args)]
 pub(super) struct Target {
     /// The daemon's admin socket.
@@ -43,7 +43,7 @@ pub(super) enum DaemonError {
     Deadline(String),
     #[error("the daemon answered {path} with {status}: {text}")]
     Refused { path: String, status: StatusCode, text: String },
-    #[error("the daemon's answer to {path} is not understood: is it of this version?")]
+    #[error("cannot parse the daemon's answer to {path}: is the daemon of the same version?")]
     Answer {
         path: String,
         #[source]
@@ -53,7 +53,7 @@ pub(super) enum DaemonError {
     Output(#[from] io::Error),
 }
 
-/// Shows the parts and counts; exit status 1 if the daemon is not ready.
+/// Shows the parts and the counts of objects; exit status 1 if the daemon is not ready.
 pub(super) async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
     let report: StatusReport = ask(target, "/statusz").await?;
     match target.output {
@@ -98,7 +98,7 @@ pub(super) async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
     Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is known of the versions of runtimes and containerd; nothing if nothing is.
+/// The table of versions with known vulnerabilities; empty if there are none.
 fn advisories(report: &StatusReport) -> String {
     if report.advisories.is_empty() {
         return String::new();
@@ -109,7 +109,9 @@ fn advisories(report: &StatusReport) -> String {
         .map(|advisory| [advisory.program.clone(), advisory.version.clone(), advisory.ids.join(" ")])
         .collect();
     let table = table(["PROGRAM", "VERSION", "KNOWN VULNERABILITIES, BY THE VERSION ALONE"], &rows);
-    format!("\n{table}If a version was fixed under its number, list it in advisories.ignore.\n")
+    format!(
+        "\n{table}If your distribution has fixed a version without changing its number, list it in advisories.ignore.\n"
+    )
 }
 
 /// Lists sandboxes and tasks of all owners.
@@ -161,13 +163,13 @@ pub(super) async fn ps(target: &Target) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// What a page of the daemon says.
+/// The content of a page of the daemon.
 pub(super) async fn ask<T: DeserializeOwned>(target: &Target, path: &str) -> Result<T, DaemonError> {
     let body = send(target, Method::GET, path).await?;
     serde_json::from_slice(&body).map_err(|source| DaemonError::Answer { path: path.to_owned(), source })
 }
 
-/// Sends a request to the daemon, which must do as it says; gives what it answers.
+/// Sends a request to the daemon and returns the body; any status but success is an error.
 pub(super) async fn send(target: &Target, method: Method, path: &str) -> Result<Bytes, DaemonError> {
     let answer = tokio::time::timeout(LIMIT, channel::request(&target.socket, method, path)).await;
     let (status, body) = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))??;

@@ -1,4 +1,4 @@
-//! `switchyard devices`: which devices and ports of the host there are, and who has them.
+//! `switchyard devices`: the devices and host ports, with their holders.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use crate::status::{
     PortView, SlotView,
 };
 
-/// In a column that has nothing to say.
+/// The placeholder of an empty column.
 const NOTHING: &str = "-";
 
-/// What the ledger has given to whom.
+/// Shows the ledger, or changes it.
 #[derive(Debug, Args)]
 pub(super) struct DevicesArgs {
     #[command(flatten)]
@@ -27,14 +27,14 @@ pub(super) struct DevicesArgs {
 
 #[derive(Debug, Subcommand)]
 enum DevicesCommand {
-    /// End a lease of devices that no sandbox has, so that others can have them at once.
+    /// End a lease of devices that no sandbox uses, so that others can have the devices at once.
     Release {
         /// The token of the lease, as `switchyard devices` shows it.
         token: LeaseToken,
     },
 }
 
-/// Lists devices and ports of the host, or ends a lease.
+/// Lists devices and host ports, or ends a lease.
 pub(super) async fn run(args: &DevicesArgs) -> Result<(), DaemonError> {
     let target = &args.target;
     match &args.command {
@@ -78,7 +78,7 @@ fn shown(devices: &DevicesView) -> String {
     text
 }
 
-/// What each owner reserves of all that there is, and who has processors for itself.
+/// The reservations of each owner beside the capacity of the node, and the tasks with exclusive processors.
 fn compute(compute: &ComputeView) -> String {
     let row = |owner: &str, amount: AmountView| {
         [owner.to_owned(), processors(amount.cpu_milli), format!("{} MiB", amount.memory_bytes >> 20)]
@@ -97,7 +97,7 @@ fn compute(compute: &ComputeView) -> String {
     text
 }
 
-/// Vendors' device plugins, and why others could not register.
+/// Vendors' device plugins, and why a plugin could not register.
 fn plugins(host: &HostView) -> String {
     let row = |plugin: &PluginView| {
         [
@@ -125,12 +125,12 @@ fn failed(error: &ErrorView) -> String {
     format!("{} {}", error.at, error.error)
 }
 
-/// Thousandths of a processor as `1.5`.
+/// Thousandths of a processor as a decimal, `1.5`.
 fn processors(milli: u64) -> String {
     format!("{}.{}", milli / 1000, milli % 1000 / 100)
 }
 
-/// A row for each who has a slot, or one for nobody.
+/// A row for each holder of a slot, or one row without a holder.
 fn slot_rows(slot: &SlotView) -> Vec<[String; 8]> {
     let row = |holder: Option<&HolderView>| {
         let (health, unheld) = if slot.healthy { ("healthy", "free") } else { ("unhealthy", NOTHING) };

@@ -1,4 +1,4 @@
-//! `switchyard nomad-plugin`: what Nomad agents start, and how it gets into their plugin_dir.
+//! `switchyard nomad-plugin`: the plugins that Nomad agents start, and their installation into a plugin_dir.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -19,14 +19,14 @@ use crate::telemetry::TelemetryError;
 /// The plugins, by the names of their files in a plugin_dir.
 const FILES: [(&str, Role); 2] = [("switchyard", Role::Driver), ("switchyard-device", Role::Device)];
 
-/// Plugins of Nomad agents.
+/// The plugins of Nomad agents.
 #[derive(Debug, Subcommand)]
 pub(super) enum NomadPlugin {
-    /// Be the task driver of the agent that starts this.
+    /// Run as the task driver of the agent that starts this process.
     Driver(LaunchArgs),
-    /// Be the device plugin of the agent that starts this.
+    /// Run as the device plugin of the agent that starts this process.
     Device(LaunchArgs),
-    /// Make the files of both plugins in an agent's plugin_dir: links to this program.
+    /// Install both plugins into an agent's plugin_dir, as links to this program.
     Install {
         /// The agent's plugin_dir.
         dir: PathBuf,
@@ -35,13 +35,14 @@ pub(super) enum NomadPlugin {
 
 #[derive(Debug, Args)]
 pub(super) struct LaunchArgs {
-    /// The name that jobs know the plugin by. Default: switchyard, or switchyard-device.
+    /// The name of the plugin in jobs and in the agent's configuration. Default: switchyard, or
+    /// switchyard-device.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Where the daemon serves agents. Default: nomad.sock in its default run directory.
+    /// The daemon's socket for agents. Default: nomad.sock in its default run directory.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// What the agent is told: a level, or filters such as "info,switchyard_nomad=debug".
+    /// What is logged to the agent: a level, or filters such as "info,switchyard_nomad=debug".
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
 }
@@ -51,7 +52,7 @@ pub(super) struct LaunchArgs {
 pub(super) enum NomadError {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    #[error("{0:?} is no name of a plugin: letters, digits, `-` and `_`, at most 64")]
+    #[error("{0:?} is not a valid plugin name: use letters, digits, `-` and `_`, at most 64")]
     Name(String),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
@@ -61,7 +62,7 @@ pub(super) enum NomadError {
     Launch(#[from] LaunchError),
     #[error("cannot find this program's own file")]
     Exe(#[source] io::Error),
-    #[error("{} is there already and no link: remove it first", .0.display())]
+    #[error("{} exists and is not a link: remove it first", .0.display())]
     InTheWay(PathBuf),
     #[error("cannot make {}", path.display())]
     Link { path: PathBuf, source: io::Error },
@@ -69,7 +70,8 @@ pub(super) enum NomadError {
     Output(#[from] io::Error),
 }
 
-/// The arguments of this process, with the command in them that a plugin's name, or an agent as the starter, stands for.
+/// The arguments of this process, with the command inserted if there is none: `nomad-plugin device` if the
+/// program has the device plugin's name, `nomad-plugin driver` if a Nomad agent started it (`cookie`).
 pub(super) fn as_started(args: Vec<OsString>, cookie: Option<&OsStr>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let Some(program) = args.next() else { return Vec::new() };
@@ -85,7 +87,7 @@ pub(super) fn as_started(args: Vec<OsString>, cookie: Option<&OsStr>) -> Vec<OsS
     std::iter::once(program).chain(command.iter().map(OsString::from)).chain(rest).collect()
 }
 
-/// Tells whoever started this of an error: an agent in its own form.
+/// Whether a Nomad agent started this process.
 pub(super) fn is_started_by_agent() -> bool {
     std::env::var_os(COOKIE.0).is_some()
 }
@@ -111,11 +113,11 @@ fn launch(role: Role, args: LaunchArgs) -> Result<(), NomadError> {
         version: VERSION,
         socket_env: SocketEnv::from_env(),
     };
-    // One thread: it only passes on what others say.
+    // One thread: the launcher only forwards calls.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(NomadError::Runtime)?;
     let end = runtime.block_on(launcher::run(launch, announce));
-    // Calls that are open are cut off by our end, as an agent expects it.
+    // Open calls are aborted by the end of this process, as an agent expects.
     runtime.shutdown_background();
     match end? {
         End::Asked | End::DaemonGone | End::Signal => Ok(()),
@@ -127,7 +129,7 @@ fn is_name(name: &str) -> bool {
     letters && (1..=64).contains(&name.len())
 }
 
-/// Makes the links, each at once; what they were before they are no more. Idempotent.
+/// Creates the links, each by an atomic rename that replaces an existing link. Idempotent.
 fn install(dir: &Path) -> Result<(), NomadError> {
     let exe = std::env::current_exe().and_then(fs::canonicalize).map_err(NomadError::Exe)?;
     let fail = |path: &Path| {
@@ -144,7 +146,7 @@ fn install(dir: &Path) -> Result<(), NomadError> {
     let mut made = String::new();
     for (file, role) in FILES {
         let path = dir.join(file);
-        // Another install may be under way.
+        // The name has the pid because another install may run at the same time.
         let new = dir.join(format!(".{file}.{}", std::process::id()));
         let linked = symlink(&exe, &new).and_then(|()| fs::rename(&new, &path));
         linked.map_err(fail(&path))?;
@@ -165,7 +167,8 @@ const fn what(role: Role) -> &'static str {
     }
 }
 
-/// What an agent, or a person, is told of an error.
+/// Reports an error to the agent in hclog's format, if an agent started this process; returns whether one
+/// did.
 pub(super) fn report_error(error: &dyn std::error::Error) -> bool {
     let agents = is_started_by_agent();
     if agents {

@@ -1,4 +1,4 @@
-//! `[devices]` and `[ledger]`: what of the node is given out, and how.
+//! `[devices]` and `[ledger]`: the resources of the node that the ledger allocates.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,52 +9,53 @@ use switchyard_devices::Group;
 
 use super::{DescribedDevices, DeviceHost, KubeletDevices};
 
-/// Which devices there are, and where they are described.
+/// The devices of the node, and the directories with their descriptions.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DevicesConfig {
     /// Directories with vendors' files of the Container Device Interface; a later one wins.
     pub cdi_spec_dirs: Vec<PathBuf>,
-    /// Devices that jobs ask for by vendor, type and name.
+    /// Groups of devices, which jobs request by vendor, type and name.
     pub groups: Vec<Group>,
-    /// How long devices that an orchestrator was given and made nothing with are kept from the others, in minutes.
+    /// How long an orchestrator keeps devices that it was allocated but has not used yet, in minutes.
     pub lease_minutes: u32,
-    /// How long devices are kept for a restart of what had them, in seconds.
+    /// How long an orchestrator keeps devices after the sandbox that used them has stopped, in seconds.
     pub restart_grace_seconds: u32,
-    /// What becomes of a task that names a device of a group by itself, where somebody else has that device.
+    /// What to do with a task that requests a device of a group by path or CDI name while another holder has
+    /// it.
     pub named: NamedDevicePolicy,
-    /// Where the kubelet is found that is offered those with a resource.
+    /// The kubelet to which groups with a resource are offered.
     pub kubelet: KubeletDevices,
-    /// Where vendors' device plugins register with the gateway.
+    /// The registration host for vendors' device plugins.
     pub host: DeviceHost,
 }
 
-/// What becomes of a task that names a device by itself, where somebody else has that device.
+/// What to do with a task that requests a device by path or CDI name while another holder has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NamedDevicePolicy {
     /// It is refused.
     #[default]
     Refuse,
-    /// It is made, and the log says so.
+    /// It is created, with a warning in the log.
     Warn,
 }
 
-/// How processors and memory are given out.
+/// The accounting of processors and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LedgerConfig {
-    /// What becomes of a task that reserves more than the node has left.
+    /// What to do with a task that reserves more than the node has left.
     pub overcommit: Overcommit,
 }
 
-/// What becomes of a task that reserves more processors or memory than the node has left.
+/// What to do with a task that reserves more processors or memory than the node has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Overcommit {
-    /// It is made.
+    /// It is created.
     Off,
-    /// It is made, and the log says so.
+    /// It is created, with a warning in the log.
     #[default]
     Warn,
     /// It is refused.
@@ -76,12 +77,12 @@ impl Default for DevicesConfig {
 }
 
 impl DevicesConfig {
-    /// The part of it that is about containers.
+    /// The part of the section that the backend needs.
     pub(crate) fn described(&self) -> DescribedDevices {
         DescribedDevices { cdi_spec_dirs: self.cdi_spec_dirs.clone() }
     }
 
-    /// What the groups are called, which no resource of vendors' plugins can be.
+    /// The names of the configured groups, which resources of vendors' plugins cannot have.
     #[must_use]
     pub fn reserved_names(&self) -> ReservedNames {
         let name = |group: &Group| [group.vendor.clone(), group.kind.clone(), group.name.clone()];
@@ -91,13 +92,13 @@ impl DevicesConfig {
         }
     }
 
-    /// How long devices that an orchestrator was given and made nothing with are kept from the others.
+    /// How long an orchestrator keeps devices that it was allocated but has not used yet.
     #[must_use]
     pub const fn lease(&self) -> Duration {
         Duration::from_secs(60 * self.lease_minutes as u64)
     }
 
-    /// How long devices are kept for a restart of what had them.
+    /// How long an orchestrator keeps devices after the sandbox that used them has stopped.
     #[must_use]
     pub const fn restart_grace(&self) -> Duration {
         Duration::from_secs(self.restart_grace_seconds as u64)

@@ -1,4 +1,4 @@
-//! Finds the line on which a key stands in a TOML file.
+//! Finds the line of a key in a TOML file.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use toml_edit::{ImDocument, Item, TomlError, Value};
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
-    /// Nobody set it.
+    /// The default.
     Default,
     /// A line of a file, counted from 1.
     File {
@@ -18,9 +18,9 @@ pub enum Location {
         /// The line.
         line: usize,
     },
-    /// A variable of the environment.
+    /// An environment variable.
     Env(String),
-    /// A flag of the command line.
+    /// A command line flag.
     Flag(String),
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// A parsed TOML file that knows where its keys stand.
+/// A parsed TOML file with the positions of its keys.
 #[derive(Debug)]
 pub(super) struct Document {
     root: ImDocument<String>,
@@ -45,7 +45,7 @@ impl Document {
     /// Parses a file's text.
     ///
     /// # Errors
-    /// The line of the syntax error, and what is wrong.
+    /// The line of the syntax error, and the parser's message.
     pub(super) fn parse(text: &str) -> Result<Self, (usize, String)> {
         let parsed = ImDocument::parse(text.to_owned());
         let root = parsed.map_err(|error: TomlError| {
@@ -55,13 +55,13 @@ impl Document {
         Ok(Self { root })
     }
 
-    /// The line on which the key of this path stands; `None` if the file does not set it.
+    /// The line of the key of this path; `None` if the file does not set it.
     pub(super) fn line_of(&self, path: &[String]) -> Option<usize> {
         let mut item = self.root.as_item();
         let mut span = None;
         for step in path {
             let (key_span, next) = child(item, step)?;
-            // A table that only exists by the keys below it has no place of its own: theirs will do.
+            // A table that exists only by the keys below it has no position: the position of a key is used.
             span = key_span.or(span);
             item = next.item()?;
         }
@@ -69,7 +69,7 @@ impl Document {
     }
 }
 
-/// What a step leads to; a value inside an array ends the way.
+/// The item that a path element leads to; values inside arrays have no items.
 enum Next<'a> {
     Item(&'a Item),
     Leaf,

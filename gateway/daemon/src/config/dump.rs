@@ -7,7 +7,8 @@ use toml::{Table, Value};
 use super::load::Loaded;
 
 impl Loaded {
-    /// The effective configuration as TOML; with `origin`, each line says where its value comes from.
+    /// The effective configuration as TOML; with `origin`, each line has a comment with the source of its
+    /// value.
     #[must_use]
     pub fn dump(&self, origin: bool) -> String {
         let mut out = String::new();
@@ -44,7 +45,7 @@ fn append(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("writing to a string cannot fail");
 }
 
-/// A key as TOML spells it.
+/// A key in TOML syntax.
 fn key(name: &str) -> String {
     let bare = !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');

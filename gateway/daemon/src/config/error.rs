@@ -1,14 +1,14 @@
-//! What can be wrong with a configuration.
+//! Errors of a configuration.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::document::Location;
 
-/// Why a configuration cannot be used. Every message says where the fault is and what would be right.
+/// Why a configuration is invalid. Every message has the position of the error and the expected value.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file that was asked for, or a drop-in, cannot be read.
+    /// The given file, or a drop-in, cannot be read.
     #[error("cannot read configuration {}", path.display())]
     Read {
         /// The file or directory.
@@ -22,52 +22,52 @@ pub enum ConfigError {
     Syntax {
         /// Where.
         location: Location,
-        /// What the parser says.
+        /// The parser's message.
         message: String,
     },
-    /// A file does not say which form it has.
+    /// A file does not state its format version.
     #[error("{}: the top key \"version\" is missing: add `version = 1` as the first line", .0.display())]
     NoVersion(PathBuf),
-    /// A file has a form of another time.
+    /// A file has a format version that this build does not read.
     #[error("{location}: version {found} is not read by this build: it reads version 1")]
     Version {
         /// Where.
         location: Location,
-        /// What the file says.
+        /// The version in the file.
         found: String,
     },
-    /// A key that nobody knows.
+    /// An unknown key.
     #[error("{location}: unknown key \"{key}\"{}: {hint}", place(section))]
     UnknownKey {
         /// Where.
         location: Location,
         /// The key.
         key: String,
-        /// The section it stands in, dotted; empty for the top.
+        /// Its section, dotted; empty for the top level.
         section: String,
-        /// What was meant, or what would be known.
+        /// The probable key, or the known keys.
         hint: String,
     },
-    /// A value of the wrong type, or a word that is none of those allowed.
+    /// A value of the wrong type, or a word that is not among those allowed.
     #[error("{location}: {key}: expected {expected}, found {found}")]
     WrongType {
         /// Where.
         location: Location,
         /// The key, dotted.
         key: String,
-        /// What would be right.
+        /// The expected type or words.
         expected: String,
-        /// What is there.
+        /// The actual value.
         found: String,
     },
-    /// A value of the right type that cannot be used.
+    /// A value of the right type that is invalid.
     #[error("{location}: {key}: {why}")]
     Invalid {
         /// Where.
         location: Location,
         /// The key, dotted.
         key: String,
-        /// What is wrong with it, and what would be right.
+        /// Why it is invalid, and what is valid.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Reads the layers of the configuration, merges them and explains what is wrong with them.
+//! Reads the layers of the configuration, merges them and reports errors in them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,35 +12,35 @@ use super::error::ConfigError;
 use super::nearest::nearest;
 use super::{Config, DOCUMENTED, VERSION, validate};
 
-/// The file that is read where none is named; it may be missing.
+/// The file that is read if none is given; it may be missing.
 pub const DEFAULT_FILE: &str = "/etc/switchyard/config.toml";
 
-/// What begins the name of every variable of the environment that is configuration; they also have `__` in them.
+/// The prefix of environment variables that set keys; their names also contain `__`.
 const ENV_PREFIX: &str = "SWITCHYARD_";
 
-/// Where configuration comes from.
+/// The sources of the configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// The file; it must be there. `None` is [`DEFAULT_FILE`], which need not.
+    /// The file; it must exist. `None` is [`DEFAULT_FILE`], which may be missing.
     pub file: Option<PathBuf>,
     /// The environment.
     pub env: Vec<(String, String)>,
-    /// Flags: as typed, the dotted key, and the value.
+    /// The flags that set keys.
     pub flags: Vec<Flag>,
 }
 
-/// A flag of the command line that sets a key.
+/// A command line flag that sets a key.
 #[derive(Debug, Clone)]
 pub struct Flag {
     /// The flag, for messages.
     pub flag: String,
     /// The dotted key.
     pub key: String,
-    /// The value, as TOML or as a bare word.
+    /// The value, in TOML syntax or as a bare word.
     pub value: String,
 }
 
-/// A configuration, and where each value of it comes from.
+/// A configuration, and the source of each value.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration.
@@ -72,7 +72,7 @@ enum LayerSource {
 /// Reads and merges all sources, and checks the result.
 ///
 /// # Errors
-/// The first fault found, with its place.
+/// The first error, with its position.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
     let mut layers = vec![Layer { values: parse_values(DOCUMENTED), source: LayerSource::Defaults }];
     let mut files = Vec::new();
@@ -83,7 +83,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         }
     }
     let mut env: Vec<_> = sources.env.iter().filter_map(|(name, value)| env_layer(name, value)).collect();
-    // The environment has no order of its own; this one makes errors repeatable.
+    // The environment has no defined order; sorting makes errors reproducible.
     env.sort_by(|a, b| a.0.cmp(&b.0));
     layers.extend(env.into_iter().map(|(_, layer)| layer));
     layers.extend(sources.flags.iter().map(flag_layer));
@@ -100,7 +100,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
 }
 
 impl Loaded {
-    /// What can be used and is probably not meant so, each with its place.
+    /// Warnings about values that are valid but probably not intended, each with its position.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let warnings = validate::warnings(&self.config).into_iter();
@@ -175,7 +175,7 @@ fn flag_layer(flag: &Flag) -> Layer {
     Layer { values: nest(&path, &flag.value), source: LayerSource::Flag { flag: flag.flag.clone(), path } }
 }
 
-/// One value below its path. The text is TOML, or else a bare word.
+/// A table with one value at this path. The text is parsed as TOML, or else taken as a string.
 fn nest(path: &[String], text: &str) -> Dict {
     let value: Value = match format!("value = {text}").parse::<toml::Table>() {
         Ok(table) if table.len() == 1 => {
@@ -201,7 +201,7 @@ impl Provider for &Layer {
 // === impl Layers ===
 
 impl Layers {
-    /// Where the value at this path comes from: the highest layer that has it.
+    /// The source of the value at this path: the highest layer that sets it.
     pub(super) fn origin_of(&self, path: &[String]) -> Location {
         self.0.iter().rev().find_map(|layer| layer.locate(path)).unwrap_or(Location::Default)
     }
@@ -217,7 +217,7 @@ impl Layers {
         };
         match kind {
             Kind::UnknownField(field, known) => {
-                // The path leads to the unknown key itself, or to its section: which of them is figment's own affair.
+                // figment's path leads either to the unknown key itself or to its section.
                 let section = path.strip_suffix(std::slice::from_ref(&field)).unwrap_or(&path);
                 let full = [section, std::slice::from_ref(&field)].concat();
                 let hint = match nearest(&field, known.iter().copied()) {
@@ -271,7 +271,7 @@ impl Layer {
 
 // === words ===
 
-/// serde's names of types are Rust's; these are TOML's.
+/// TOML's names for types, instead of serde's, which are Rust's.
 fn article(expected: &str) -> String {
     match expected {
         "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "an integer that is not negative".into(),
@@ -281,6 +281,7 @@ fn article(expected: &str) -> String {
         "a sequence" => "an array".into(),
         "a map" => "a table".into(),
         other if other.starts_with("struct ") => "a table".into(),
+        other if other.starts_with("enum ") => "a string".into(),
         other => other.into(),
     }
 }

@@ -1,6 +1,6 @@
-//! The known key that a mistyped one was most likely meant to be.
+//! Suggests the known key that is most similar to a mistyped one.
 
-/// The candidate nearest to `word`, if any is near enough to be meant: at most a third of its letters differ.
+/// The candidate most similar to `word`, if at most a third of its letters differ.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     candidates

@@ -91,8 +91,11 @@ fn an_advisory_is_ignored_by_program_and_version() {
         Etc::new("version = 1\n[advisories]\nignore = [\"runc 1.1.5+ds1\", \"containerd 1.6.20~ds1\"]\n");
     assert_eq!(load(&etc.sources()).unwrap().config.advisories.ignore.len(), 2);
     for wrong in ["runc", "runc ", "CVE-2024-21626", "runk 1.0", "runc 1.1 5"] {
-        let told = message(&format!("version = 1\n[advisories]\nignore = [{wrong:?}]\n"));
-        assert!(told.starts_with("config.toml:3: ") && told.contains("no program and version"), "{told}");
+        let error = message(&format!("version = 1\n[advisories]\nignore = [{wrong:?}]\n"));
+        assert!(
+            error.starts_with("config.toml:3: ") && error.contains("not a program and version"),
+            "{error}"
+        );
     }
 }
 
@@ -173,16 +176,16 @@ fn an_unknown_key_of_a_drop_in_a_variable_or_a_flag_is_named_too() {
 
 #[test]
 fn the_streaming_server_needs_a_url_that_leads_to_it_and_a_certificate_with_its_key() {
-    let told = |text: &str| message(&format!("version = 1\n[cri.streaming]\n{text}\n"));
-    let url = told("url = \"localhost:80\"");
-    assert!(url.contains("cri.streaming.url") && url.contains("no http:// or https:// URL"), "{url}");
-    let everywhere = told("listen = \"0.0.0.0:10010\"");
+    let error = |text: &str| message(&format!("version = 1\n[cri.streaming]\n{text}\n"));
+    let url = error("url = \"localhost:80\"");
+    assert!(url.contains("cri.streaming.url") && url.contains("not an http:// or https:// URL"), "{url}");
+    let everywhere = error("listen = \"0.0.0.0:10010\"");
     assert!(everywhere.contains("set cri.streaming.url as well"), "{everywhere}");
-    let half = told("tls_key = \"/k\"");
-    assert!(half.contains("come together"), "{half}");
-    let idle = told("idle_timeout_seconds = 0");
+    let half = error("tls_key = \"/k\"");
+    assert!(half.contains("must be set together"), "{half}");
+    let idle = error("idle_timeout_seconds = 0");
     assert!(idle.contains("must be at least 1"), "{idle}");
-    let relative = told("tls_certificate = \"c\"\ntls_key = \"/k\"");
+    let relative = error("tls_certificate = \"c\"\ntls_key = \"/k\"");
     assert!(relative.contains("not an absolute path"), "{relative}");
 }
 
@@ -214,18 +217,18 @@ fn a_wrong_type_is_named_with_its_line_and_the_right_one() {
 fn values_that_cannot_work_are_refused_where_they_stand() {
     assert_eq!(
         message("version = 1\n[containerd]\ndefault_runtime = \"kata\"\n"),
-        "config.toml:3: containerd.default_runtime: \"kata\" is none of the runtimes that are configured: crun, runc"
+        "config.toml:3: containerd.default_runtime: \"kata\" is not one of the configured runtimes: crun, runc"
     );
     assert_eq!(
         message("version = 1\n[images]\nmax_config_bytes = 20000000\n"),
-        "config.toml:3: images.max_config_bytes: 20000000 is more than containerd takes at once: at most 15728640"
+        "config.toml:3: images.max_config_bytes: 20000000 is more than containerd accepts in one message: at most 15728640"
     );
     assert_eq!(
         message(
             "version = 1\n[containerd.runtimes.runc]\nupdate_annotations = [\"a.example/*\", \"run.oci.handler\"]\n"
         ),
-        "config.toml:3: containerd.runtimes.runc.update_annotations: \"run.oci.handler\" is neither a key nor the beginning of keys \
-         with \"*\" after it, or it is one that containerd, shims and OCI runtimes reserve"
+        "config.toml:3: containerd.runtimes.runc.update_annotations: \"run.oci.handler\" is neither a key nor a prefix of keys \
+         followed by \"*\", or it is one that containerd, shims and OCI runtimes reserve"
     );
     assert_eq!(
         message("version = 1\n[paths]\nstate = \"var\"\n"),
@@ -241,27 +244,27 @@ fn values_that_cannot_work_are_refused_where_they_stand() {
     );
     let long = "x".repeat(120);
     let kubelets = "/var/lib/kubelet/device-plugins";
-    let told = message(&format!("version = 1\n[devices.host]\ndirectory = \"{kubelets}\"\n"));
-    assert!(told.contains("config.toml:3: devices.host.directory: /var/lib/kubelet"), "{told}");
+    let error = message(&format!("version = 1\n[devices.host]\ndirectory = \"{kubelets}\"\n"));
+    assert!(error.contains("config.toml:3: devices.host.directory: /var/lib/kubelet"), "{error}");
     let resource =
         "version = 1\n[[devices.host.resources]]\nname = \"acme.com/gpu\"\nquota = { nomad = 1 }\n";
-    let told = message(&format!(
+    let error = message(&format!(
         "{resource}[[devices.groups]]\nvendor = \"acme.com\"\ntype = \"gpu\"\npaths = [\"/dev/a\"]\n"
     ));
     assert!(
-        told.contains("devices.host.resources: name: acme.com/gpu is a group of devices.groups"),
-        "{told}"
+        error.contains("devices.host.resources: name: acme.com/gpu is a group of devices.groups"),
+        "{error}"
     );
-    let told = message(&resource.replace("nomad", "docker"));
+    let error = message(&resource.replace("nomad", "docker"));
     assert!(
-        told.contains("devices.host.resources: acme.com/gpu: quota: \"docker\" is no owner: kubernetes"),
-        "{told}"
+        error.contains("devices.host.resources: acme.com/gpu: quota: \"docker\" is no owner: kubernetes"),
+        "{error}"
     );
     assert!(message(&resource.replace("quota", "quotas")).contains("did you mean \"quota\"?"));
-    let told = message(&format!("version = 1\n[devices.kubelet]\ndirectory = \"/{long}\"\n"));
+    let error = message(&format!("version = 1\n[devices.kubelet]\ndirectory = \"/{long}\"\n"));
     assert!(
-        told.starts_with("config.toml:3: devices.kubelet.directory: the directory has 121 bytes"),
-        "{told}"
+        error.starts_with("config.toml:3: devices.kubelet.directory: the directory has 121 bytes"),
+        "{error}"
     );
     assert!(message(&format!("version = 1\n[paths]\nrun = \"/{long}\"\n")).contains("the kernel allows 107"));
     assert!(
@@ -354,13 +357,13 @@ fn devices_are_read_as_they_are_documented_and_dumped() {
 
 #[test]
 fn a_bridge_or_a_device_that_cannot_be_is_refused_where_it_stands() {
-    let told = message("version = 1\n[network.bridge]\nsubnets = []\n");
-    assert!(told.starts_with("config.toml:2: network.bridge: subnets: "), "{told}");
-    let told =
+    let error = message("version = 1\n[network.bridge]\nsubnets = []\n");
+    assert!(error.starts_with("config.toml:2: network.bridge: subnets: "), "{error}");
+    let error =
         message("version = 1\n[[devices.groups]]\nvendor = \"a/b\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n");
-    assert!(told.starts_with("config.toml:2: devices.groups: vendor: "), "{told}");
-    let told = message(
+    assert!(error.starts_with("config.toml:2: devices.groups: vendor: "), "{error}");
+    let error = message(
         "version = 1\n[[devices.groups]]\nvendor = \"a\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\nattributes = { healthy_slots = \"9\" }\n",
     );
-    assert!(told.contains("healthy_slots is set by the gateway"), "{told}");
+    assert!(error.contains("healthy_slots is set by the gateway"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Checks that go beyond the type of a value.
+//! Checks of values beyond their types.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -10,19 +10,20 @@ use url::Url;
 
 use super::{AdminConfig, Config, ContainerdMode, DevicesConfig, ImagesConfig, StreamingConfig};
 
-/// What the head of a request to the admin server may be limited to, in bytes: the HTTP server needs the least.
+/// The range of `admin.max_header_bytes`; the minimum is what the HTTP server needs.
 const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
 
-/// The longest path of a unix socket that the kernel takes, without its final NUL.
+/// The longest path of a unix socket that the kernel accepts, without the final NUL.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// The largest document of an image: it is written to containerd in one message, of which it takes 16 MiB.
+/// The largest manifest or configuration of an image: it is written to containerd in one message, which may
+/// have 16 MiB.
 const DOCUMENT_MAX: u64 = 15 << 20;
 
-/// The key that is wrong, dotted, and why.
+/// The dotted key of an invalid value, and the reason.
 type Fault = (String, String);
 
-/// Checks what the types cannot say.
+/// Checks all values.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let fault = |key: &str, why: String| Err((key.to_owned(), why));
     for (key, path) in paths(config) {
@@ -49,13 +50,16 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     }
     check_admin(&config.admin)?;
     if let Err(error) = EnvFilter::try_new(&config.log.level) {
-        return fault("log.level", format!("{:?} is no level nor filter: {error}", config.log.level));
+        return fault(
+            "log.level",
+            format!("{:?} is neither a level nor a filter: {error}", config.log.level),
+        );
     }
     let containerd = &config.containerd;
     if !containerd.runtimes.contains_key(&containerd.default_runtime) {
         let known: Vec<_> = containerd.runtimes.keys().map(String::as_str).collect();
         let why = format!(
-            "{:?} is none of the runtimes that are configured: {}",
+            "{:?} is not one of the configured runtimes: {}",
             containerd.default_runtime,
             known.join(", ")
         );
@@ -117,7 +121,7 @@ fn check_devices(devices: &DevicesConfig) -> Result<(), Fault> {
     let taken = devices.reserved_names();
     if let Some(resource) = devices.host.resources.iter().find(|resource| taken.has(&resource.name)) {
         let why = format!(
-            "name: {} is a group of devices.groups, so that no plugin can register it: give that group the quota, or another name",
+            "name: {} is a group of devices.groups, so that no plugin can register it: set the quota of that group, or rename the group",
             resource.name
         );
         return fault("devices.host.resources", why);
@@ -125,7 +129,7 @@ fn check_devices(devices: &DevicesConfig) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What can be used and is probably not meant so.
+/// Warnings about values that are valid but probably not intended.
 pub(super) fn warnings(config: &Config) -> Vec<Fault> {
     if !config.nomad.enabled || !config.devices.kubelet.enabled {
         return Vec::new();
@@ -134,7 +138,7 @@ pub(super) fn warnings(config: &Config) -> Vec<Fault> {
         config.devices.groups.iter().filter(|group| !group.resource.is_empty() && group.quota.is_empty());
     let warning = |group: &Group| {
         let why = format!(
-            "{} is offered to kubelets, as {}, and to Nomad, and goes to who asks first: a quota says how many each may have, as \
+            "{} is offered to kubelets, as {}, and to Nomad, and each device goes to the first that requests it: set a quota for each, such as \
              quota = {{ kubernetes = 1, nomad = 1 }}",
             group.full_name(),
             group.resource
@@ -144,7 +148,7 @@ pub(super) fn warnings(config: &Config) -> Vec<Fault> {
     shared.map(warning).collect()
 }
 
-/// Checks what makes no sense as 0.
+/// Checks values that must not be 0.
 fn check_at_least_one(config: &Config) -> Result<(), Fault> {
     let containerd = &config.containerd;
     for (key, is_zero) in [
@@ -176,7 +180,7 @@ fn check_at_least_one(config: &Config) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks what an image may have.
+/// Checks the limits of images.
 fn check_images(images: &ImagesConfig) -> Result<(), Fault> {
     let fault = |key: &str, why: String| Err((key.to_owned(), why));
     for (key, bytes) in [
@@ -187,7 +191,8 @@ fn check_images(images: &ImagesConfig) -> Result<(), Fault> {
             return fault(key, "must be at least 1".into());
         }
         if bytes > DOCUMENT_MAX {
-            let why = format!("{bytes} is more than containerd takes at once: at most {DOCUMENT_MAX}");
+            let why =
+                format!("{bytes} is more than containerd accepts in one message: at most {DOCUMENT_MAX}");
             return fault(key, why);
         }
     }
@@ -216,7 +221,7 @@ fn check_streaming(streaming: &StreamingConfig) -> Result<(), Fault> {
     let fault = |key: &str, why: String| Err((key.to_owned(), why));
     if streaming.tls_certificate.is_some() != streaming.tls_key.is_some() {
         let given = if streaming.tls_key.is_some() { "tls_key" } else { "tls_certificate" };
-        let why = "cri.streaming.tls_certificate and cri.streaming.tls_key come together".into();
+        let why = "cri.streaming.tls_certificate and cri.streaming.tls_key must be set together".into();
         return fault(&format!("cri.streaming.{given}"), why);
     }
     if streaming.listen.ip().is_unspecified() && streaming.url.is_none() {
@@ -227,7 +232,7 @@ fn check_streaming(streaming: &StreamingConfig) -> Result<(), Fault> {
     if let Some(url) = &streaming.url
         && streaming_url(url).is_none()
     {
-        return fault("cri.streaming.url", format!("{url:?} is no http:// or https:// URL with a host"));
+        return fault("cri.streaming.url", format!("{url:?} is not an http:// or https:// URL with a host"));
     }
     Ok(())
 }

@@ -1,25 +1,26 @@
-//! How many connections a socket serves at once.
+//! Limits the concurrent connections of a socket.
 //!
-//! Whoever may connect is as good as root. The limit is for clients that go wrong: one that opens connections and forgets them takes
-//! files and memory of the daemon, but neither all there are nor the kubelet's place.
+//! All clients that may connect can become root. The limit protects against faulty clients: one that opens
+//! connections and forgets them uses files and memory of the daemon only up to the limit, and leaves
+//! connections for the kubelet.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long refusals are not logged after one that was.
+/// The minimum time between two log lines about refused connections.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// The places of one socket. Clones are the same.
+/// The connection limit of one socket. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionLimiter {
     limit: usize,
-    /// The key of the configuration that says the limit.
+    /// The configuration key of the limit.
     key: &'static str,
     open: Arc<Mutex<OpenConnections>>,
 }
 
-/// A connection's place, given back when it is dropped.
+/// The permit of one connection, returned when it is dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     open: Arc<Mutex<OpenConnections>>,
@@ -33,15 +34,15 @@ struct OpenConnections {
     logged: Option<Instant>,
 }
 
-// === impl Places ===
+// === impl ConnectionLimiter ===
 
 impl ConnectionLimiter {
     pub(super) fn new(limit: usize, key: &'static str) -> Self {
         Self { limit, key, open: Arc::default() }
     }
 
-    /// A place for a connection of this process, if there is one; at most half of them are for one process. Logs that there is none, once
-    /// a minute.
+    /// A permit for a connection of this process; one process gets at most half of the limit. Logs a refusal
+    /// at most once a minute.
     pub(super) fn acquire(&self, process: Option<i32>) -> Option<ConnectionPermit> {
         let mut taken = lock(&self.open);
         let all = taken.total;
@@ -60,7 +61,7 @@ impl ConnectionLimiter {
                 pid = process,
                 open = all,
                 of_this_process = of,
-                "a connection is refused: {key} allows {limit} at once, and {share} to one process"
+                "connection refused: {key} allows {limit} concurrent connections, and {share} of one process"
             );
         }
         None

@@ -1,4 +1,5 @@
-//! The private containerd of `containerd.mode = "managed"`: its configuration, its command and how it is asked for life.
+//! The private containerd of `containerd.mode = "managed"`: its configuration, its command and its health
+//! probe.
 
 use std::fs;
 use std::io;
@@ -17,12 +18,13 @@ use super::{Program, Timeouts, make_dir};
 use crate::channel::{self, report};
 use crate::config::Config;
 
-/// How long one question may take.
+/// The timeout of one probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Plugins that a gateway has no use for: containerd's own CRI in all its generations, what only CRI needs, the restart monitor (under
-/// its name of 1.x and that of 2.x), which starts containers by their labels, behind the gateway's back, and snapshotters that warn at
-/// each start where their kernel part is missing. Names that a release does not have are ignored by it.
+/// Plugins that the gateway does not need: containerd's own CRI plugins of all versions, plugins that only
+/// CRI needs, the restart monitor (under its names of 1.x and 2.x), which starts containers by their labels
+/// without the gateway's knowledge, and snapshotters that log a warning at each start if the kernel does not
+/// support them. containerd ignores names that it does not know.
 const DISABLED_PLUGINS: [&str; 13] = [
     "io.containerd.grpc.v1.cri",
     "io.containerd.cri.v1.images",
@@ -39,10 +41,10 @@ const DISABLED_PLUGINS: [&str; 13] = [
     "io.containerd.tracing.processor.v1.otlp",
 ];
 
-/// Where containerd keeps downloads that have not ended, below its root.
+/// containerd's directory of unfinished downloads, below its root.
 const DOWNLOADS: &str = "io.containerd.content.v1.content/ingest";
 
-/// As many of these are looked at as at most are there in earnest.
+/// The maximum number of downloads that are checked; it is more than ever exist at the same time.
 const MOST_DOWNLOADS: usize = 10_000;
 
 /// The bit of CAP_SYS_RESOURCE (capabilities(7)).
@@ -77,15 +79,15 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     }
 }
 
-/// The directories that it finds when it starts, with their modes.
+/// The directories that must exist when containerd starts, with their modes.
 fn dirs(config: &Config) -> Vec<(PathBuf, u32)> {
     let run = config.paths.run.join("containerd");
     let state = run.join("state");
-    // A starting containerd clears away what tasks that are gone have left below its root, but only for the namespaces that it finds here:
-    // none after a reboot, which takes these directories along.
+    // A starting containerd removes data of former tasks below its root, but only for namespaces that it
+    // finds in this directory: none after a reboot, which empties it.
     let tasks = state.join("io.containerd.runtime.v2.task");
     let of_namespace = tasks.join(&config.containerd.namespace);
-    // Tasks with user namespaces of their own have to pass through.
+    // Tasks in user namespaces must be able to traverse it.
     let open = [run, state, tasks, of_namespace].map(|dir| (dir, 0o711));
     std::iter::once((config.paths.state.join("containerd"), 0o700)).chain(open).collect()
 }
@@ -103,9 +105,11 @@ fn write(file: &Path, dirs: &[(PathBuf, u32)], text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes downloads without a name; gives how many. containerd knows a download by the name that is in its directory and syncs neither, so
-/// that after a power cut one that had ended is there again with an empty name or none: containerd's collector passes over it for ever, and
-/// with a log line at each collection. No containerd runs that could be about to write the name. What cannot be removed is left.
+/// Removes downloads without a name; returns how many. containerd identifies a download by a name that it
+/// stores in the download's directory, and it syncs neither. So after a power cut a finished download may
+/// exist again with an empty name or none; containerd's garbage collector skips it for ever, with a log line
+/// at each collection. No containerd is running that could be about to write the name. Errors are only
+/// logged.
 fn clear_nameless(downloads: &Path) -> usize {
     let Ok(entries) = fs::read_dir(downloads) else { return 0 };
     let mut removed = 0;
@@ -120,17 +124,18 @@ fn clear_nameless(downloads: &Path) -> usize {
         match fs::remove_dir_all(&dir) {
             Ok(()) => removed += 1,
             Err(error) => {
-                tracing::warn!(dir = %dir.display(), %error, "what is left of a download cannot be removed");
+                tracing::warn!(dir = %dir.display(), %error, "cannot remove an unfinished download without a name");
             }
         }
     }
     if removed > 0 {
-        tracing::info!(removed, "downloads without a name are removed, as a power cut leaves them");
+        tracing::info!(removed, "removed downloads without a name, which a power cut leaves");
     }
     removed
 }
 
-/// containerd's configuration, in version 2 of its form: 1.6 reads no later one, and later releases read it.
+/// containerd's configuration in format version 2: 1.6 reads no later version, and later releases still read
+/// it.
 fn generate(config: &Config, oom: &OomScore) -> Table {
     let text = |path: &Path| Value::String(path.display().to_string());
     let run = config.paths.run.join("containerd");
@@ -152,7 +157,7 @@ fn generate(config: &Config, oom: &OomScore) -> Table {
     table
 }
 
-/// What this process may do about scores of the OOM killer (proc(5), `oom_score_adj`).
+/// The OOM score adjustment of this process, and whether it may lower it (proc(5), `oom_score_adj`).
 struct OomScore {
     current: i32,
     may_lower: bool,
@@ -171,15 +176,16 @@ impl OomScore {
         }
     }
 
-    /// The score nearest to `wanted` that a child can be given; `None` is the one it has anyway. containerd does not start
-    /// if it is told to set a score that it may not.
+    /// The allowed score nearest to `wanted` for a child; `None` if that is the inherited one. containerd
+    /// does not start if its configuration has a score that it may not set.
     fn allowed(&self, wanted: i32) -> Option<i32> {
         let score = if self.may_lower { wanted } else { wanted.max(self.current) };
         (score != self.current).then_some(score)
     }
 }
 
-/// Asks containerd for its version, and for one record: one whose database hangs is as good as none.
+/// Queries containerd's version, and one record of its database, because a containerd whose database hangs
+/// cannot serve.
 async fn probe(socket: PathBuf, namespace: String) -> Result<String, String> {
     let asked = async {
         let channel = channel::grpc(&socket).await.map_err(|error| report(&error))?;
@@ -189,7 +195,7 @@ async fn probe(socket: PathBuf, namespace: String) -> Result<String, String> {
         grpc.ready().await.map_err(|error| report(&error))?;
         match ask(&mut grpc, NAMESPACE, GetNamespaceRequest { name: namespace }).await {
             Ok(()) => {}
-            // It is made with the first object in it.
+            // The namespace does not exist before its first object is created.
             Err(status) if status.code() == Code::NotFound => {}
             Err(status) => return Err(report(&status)),
         }
@@ -204,14 +210,14 @@ const VERSION: &str = "/containerd.services.version.v1.Version/Version";
 /// containerd `services.namespaces.v1.Namespaces.Get`.
 const NAMESPACE: &str = "/containerd.services.namespaces.v1.Namespaces/Get";
 
-/// The answer of [`VERSION`], whose first field is the version.
+/// The response of [`VERSION`], whose first field is the version.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 struct VersionResponse {
     #[prost(string, tag = "1")]
     version: String,
 }
 
-/// What [`NAMESPACE`] is asked.
+/// The request of [`NAMESPACE`].
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 struct GetNamespaceRequest {
     #[prost(string, tag = "1")]

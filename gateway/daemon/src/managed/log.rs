@@ -1,4 +1,4 @@
-//! The log of a managed process: put aside when it has grown long, and its end for messages.
+//! The log of a managed process: its rotation, and its last line for error messages.
 
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use switchyard_steps::{Step, reach};
 
-/// A log is put aside when it is longer, in bytes.
+/// The size in bytes above which a log is rotated.
 const LIMIT: u64 = 16 << 20;
 
-/// How much of its end is looked at for a message, in bytes.
+/// How much of its end is read for a message, in bytes.
 const TAIL: u64 = 4096;
 
-/// Puts a log aside whose writer has not been started yet.
+/// Rotates a log whose writer has not been started yet.
 pub(super) fn rotate(log: &Path) -> io::Result<()> {
     if is_long(log) {
         fs::rename(log, log.with_extension("log.1"))?;
@@ -22,9 +22,9 @@ pub(super) fn rotate(log: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the log of a process that runs from growing without end, by a look every so often. Cancel-safe.
+/// Periodically rotates the log of a running process, so that it does not grow without bound. Cancel-safe.
 pub(super) async fn rotate_periodically(log: &Path, every: Duration) -> std::convert::Infallible {
-    let mut told = false;
+    let mut is_failing = false;
     loop {
         tokio::time::sleep(every).await;
         let path = log.to_owned();
@@ -32,15 +32,15 @@ pub(super) async fn rotate_periodically(log: &Path, every: Duration) -> std::con
             tokio::task::spawn_blocking(move || if is_long(&path) { copy_truncate(&path) } else { Ok(()) });
         let cut = cut.await;
         let failed = matches!(cut, Ok(Err(_)));
-        if let (Ok(Err(error)), false) = (cut, told) {
-            tracing::warn!(log = %log.display(), %error, "the log of a managed process grows: it cannot be put aside");
+        if let (Ok(Err(error)), false) = (cut, is_failing) {
+            tracing::warn!(log = %log.display(), %error, "cannot rotate the log of a managed process, which keeps growing");
         }
-        told = failed;
+        is_failing = failed;
     }
 }
 
-/// Copies a log whose writer has it open, and empties it. The writer appends, so it goes on at the front; what it writes
-/// between the two steps is lost.
+/// Copies and truncates a log that its writer has open. The writer appends, so it continues at the beginning;
+/// what it writes between the two operations is lost.
 fn copy_truncate(log: &Path) -> io::Result<()> {
     fs::copy(log, log.with_extension("log.1"))?;
     fs::OpenOptions::new().write(true).open(log)?.set_len(0)
@@ -50,7 +50,7 @@ fn is_long(log: &Path) -> bool {
     fs::metadata(log).is_ok_and(|meta| meta.len() > LIMIT)
 }
 
-/// The last line of a log, for a message about why its writer ended.
+/// The last line of a log, for a message about the end of its writer.
 pub(super) fn last_line(log: &Path) -> String {
     let read = || -> io::Result<String> {
         let mut file = fs::File::open(log)?;

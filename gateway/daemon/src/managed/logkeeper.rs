@@ -1,4 +1,4 @@
-//! The logkeeper of `logkeeper.mode = "managed"`: this binary under another command.
+//! The logkeeper of `logkeeper.mode = "managed"`: this binary with another command.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::{Program, State, Timeouts, make_dir};
 use crate::channel::report;
 use crate::config::Config;
 
-/// How long one greeting may take.
+/// The timeout of one probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
-/// The longest wait before a start: busy containers wait as long as there is no logkeeper.
+/// The longest pause before a start; it is short because busy containers block while no logkeeper runs.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// The managed logkeeper as a program to supervise; `exe` is our own binary.
@@ -47,7 +47,7 @@ pub fn program(config: &Config, exe: &Path) -> Program {
     }
 }
 
-/// Greets the logkeeper.
+/// Probes the logkeeper.
 ///
 /// # Errors
 /// Why it does not answer.
@@ -56,7 +56,7 @@ pub async fn probe(socket: PathBuf) -> Result<String, String> {
     Ok(format!("logkeeper protocol {}", welcome.version))
 }
 
-/// One look at a logkeeper that somebody else runs.
+/// Probes a logkeeper that is managed externally.
 pub async fn probe_state(socket: &Path) -> State {
     let client = Client::with_limit(socket, PROBE_LIMIT);
     match client.hello().await {

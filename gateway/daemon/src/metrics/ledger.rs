@@ -1,4 +1,4 @@
-//! What the ledger has given to whom. Labels are names of the configuration and words of ours.
+//! Metrics of the ledger. Labels are names from the configuration and a fixed set of words.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,16 @@ use crate::status::{
     AmountView, ComputeView, DevicesView, ExclusiveView, PortView, RefusalView, ReservedView,
 };
 
-/// The resource that all ports of the host are.
+/// The value of the label `resource` for all host ports.
 const PORT: &str = "port";
 
-/// The resources that processors and memory are: cores that a task has for itself, and what all tasks reserve.
+/// The values of the label `resource` for processors and memory: exclusive cores, and the reservations of all
+/// tasks.
 const CORE: &str = "core";
 const CPU: &str = "cpu_milli";
 const MEMORY: &str = "memory_bytes";
 
-/// Gauges of the ledger, and its own count of refusals.
+/// Gauges of the ledger, and its own counter of refusals.
 #[derive(Debug)]
 pub(super) struct LedgerMetrics {
     capacity: IntGaugeVec,
@@ -69,7 +70,7 @@ impl LedgerMetrics {
         self.set_compute(&devices.compute);
         for RefusalView { owner, resource, reason, count } in &devices.refusals {
             let counter = self.refusals.with_label_values(&[owner, resource, reason]);
-            // The ledger counts; here is only shown what it says.
+            // The ledger counts; this counter only takes over its value.
             counter.inc_by(count.saturating_sub(counter.get()));
         }
     }

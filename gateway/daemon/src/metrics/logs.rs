@@ -1,11 +1,11 @@
-//! What the logkeeper has done, as its own counters say.
+//! Metrics of the logkeeper, from its own counters.
 
 use prometheus::{IntCounter, IntGauge, Registry};
 use switchyard_logkeeper::protocol::Stats;
 
 use super::signed;
 
-/// The logkeeper's counters. They begin anew with each logkeeper, but for the containers that it takes up.
+/// The logkeeper's counters. They restart with each logkeeper, except for the containers that it recovers.
 #[derive(Debug)]
 pub(super) struct LogMetrics {
     containers: IntGauge,
@@ -56,7 +56,7 @@ impl LogMetrics {
             (&self.dropped_lines, stats.totals.dropped_lines),
             (&self.dropped_bytes, stats.totals.dropped_bytes),
         ] {
-            // The logkeeper counts; here is only shown what it says.
+            // The logkeeper counts; this counter only takes over its value.
             counter.reset();
             counter.inc_by(count);
         }

@@ -1,4 +1,4 @@
-//! Device plugins of vendors, which register with the gateway.
+//! Metrics of hosted plugins: vendors' device plugins that register with the gateway.
 
 use std::time::UNIX_EPOCH;
 
@@ -7,7 +7,7 @@ use switchyard_device_host::{PluginReport, PluginState, Report};
 
 use super::{counters, gauges};
 
-/// Gauges of the host of plugins, and its own count of failures.
+/// Gauges of the registration host, and its own counter of failures.
 #[derive(Debug)]
 pub(super) struct PluginMetrics {
     plugins: IntGaugeVec,
@@ -60,7 +60,7 @@ impl PluginMetrics {
         }
         for (reason, count) in &report.failures {
             let counter = self.failures.with_label_values(&[*reason]);
-            // The host counts; here is only shown what it says.
+            // The host counts; this counter only takes over its value.
             counter.inc_by(count.saturating_sub(counter.get()));
         }
     }

@@ -39,10 +39,10 @@ impl ProcessMetrics {
         })
     }
 
-    /// Reads everything anew; what cannot be read keeps its last value.
+    /// Updates all values; a value that cannot be read stays unchanged.
     pub(super) fn refresh(&self) {
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            // One of them is the directory itself, being read.
+            // One of the descriptors is that of the directory being read.
             self.open_fds.set(float(entries.count().saturating_sub(1) as u64));
         }
         if let Ok((soft, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
@@ -55,7 +55,7 @@ impl ProcessMetrics {
         ) else {
             return;
         };
-        // Fields are counted from 1 in proc(5); these begin with the third.
+        // proc(5) numbers the fields from 1; this list begins with the third.
         let fields = stat_fields(&stat);
         let field = |index: usize| fields.get(index - 3).and_then(|text| text.parse::<f64>().ok());
         if let (Some(user), Some(system)) = (field(14), field(15)) {
@@ -84,7 +84,7 @@ fn number(variable: SysconfVar) -> Option<f64> {
     u64::try_from(value).ok().map(float)
 }
 
-/// A gauge is a float: beyond 2^53 it rounds, which is as good as it gets.
+/// A gauge is a float: values beyond 2^53 are rounded, which is acceptable.
 const fn float(value: u64) -> f64 {
     value as f64
 }

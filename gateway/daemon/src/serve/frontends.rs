@@ -1,4 +1,4 @@
-//! The gRPC servers of the frontends, each on a socket of its own.
+//! The gRPC servers of the frontends, each on its own socket.
 
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -22,25 +22,25 @@ use crate::layer::RpcLayer;
 use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::wiring::{self, Wiring};
 
-/// The calls of CRI that ask how the daemon is.
+/// The CRI methods that query the status of the daemon.
 const CRI_AT_ONCE: &[&str] = &["Version", "Status"];
 
-/// The sockets of the frontends that are to be served.
+/// The sockets of the enabled frontends.
 pub(super) struct FrontendSockets {
     cri: Option<GuardedListener>,
     nomad: Option<GuardedListener>,
 }
 
-/// The names of the frontends that are to be served.
+/// The names of the enabled frontends.
 pub(super) fn enabled_frontends(config: &Config) -> Vec<&'static str> {
     let named = [(config.cri.enabled, "cri"), (config.nomad.enabled, "nomad")];
     named.into_iter().filter_map(|(enabled, name)| enabled.then_some(name)).collect()
 }
 
-// === impl Doors ===
+// === impl FrontendSockets ===
 
 impl FrontendSockets {
-    /// Makes the sockets; who calls waits until the frontends are there.
+    /// Creates the sockets; calls queue until the frontends serve.
     pub(super) fn bind(config: &Config) -> Result<Self, ListenError> {
         let bind = |enabled: bool, socket: PathBuf, group: &Option<String>| {
             enabled.then(|| GuardedListener::bind(&socket, group.as_deref())).transpose()
@@ -49,9 +49,9 @@ impl FrontendSockets {
         let nomad = &config.nomad;
         Ok(Self {
             cri: bind(cri.enabled, config.cri_socket(), &cri.socket_group)?
-                .map(|door| door.with_limit(cri.max_connections, "cri.max_connections")),
+                .map(|listener| listener.with_limit(cri.max_connections, "cri.max_connections")),
             nomad: bind(nomad.enabled, config.nomad_socket(), &nomad.socket_group)?
-                .map(|door| door.with_limit(nomad.max_connections, "nomad.max_connections")),
+                .map(|listener| listener.with_limit(nomad.max_connections, "nomad.max_connections")),
         })
     }
 
@@ -67,33 +67,35 @@ impl Daemon {
     /// Serves all frontends; requests wait until recovery is done.
     pub(super) fn serve_frontends(
         &self,
-        doors: FrontendSockets,
+        sockets: FrontendSockets,
         wiring: &Wiring,
         gateway: &Gateway,
         sessions: Option<Sessions>,
     ) {
-        if let Some((door, sessions)) = doors.cri.zip(sessions) {
+        if let Some((listener, sessions)) = sockets.cri.zip(sessions) {
             let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), &self.config, sessions);
             let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait(), CRI_AT_ONCE);
             let server = Server::builder().max_concurrent_streams(self.config.cri.max_streams);
-            self.serve_grpc("cri", door, self.server("cri", gate, server, routes));
+            self.serve_grpc("cri", listener, self.server("cri", gate, server, routes));
         }
         if self.config.devices.kubelet.enabled {
             self.offer_devices(gateway);
         }
-        if let Some(door) = doors.nomad {
+        if let Some(listener) = sockets.nomad {
             let stop = self.shutdown.token().clone();
             let services = (wiring.nomad)(gateway.scope(Owner::Nomad), stop);
             self.node.set_launchers(services.launchers);
-            self.spawn("tending of what nomad leaves", services.background);
-            // An agent whose call is refused starts a second task: calls wait for as long as it takes, or until they are called off.
+            self.spawn("nomad background work", services.background);
+            // Calls wait without a timeout, until they are cancelled: an agent whose call is refused would
+            // start a second task.
             let gate = GateLayer::new(gateway.clone(), Duration::MAX, &switchyard_nomad::AT_ONCE);
             let server = switchyard_nomad::tune(Server::builder(), self.config.nomad.max_streams);
-            self.serve_grpc("nomad", door, self.server("nomad", gate, server, services.routes));
+            self.serve_grpc("nomad", listener, self.server("nomad", gate, server, services.routes));
         }
     }
 
-    /// Has the gateway know the devices of the node: those of the configuration, and those of vendors' plugins, where these may register.
+    /// Gives the gateway the devices of the node: those of the configuration, and those of vendors' plugins
+    /// if these may register.
     pub(super) fn watch_devices(&self, gateway: &Gateway) {
         let stop = self.shutdown.token().clone();
         let hardware = wiring::hardware(&self.config, stop.clone());
@@ -113,7 +115,7 @@ impl Daemon {
         let observe = move |routes: Routes| Routes::from(routes.into_axum_router().layer(layer.clone()));
         let host = wiring::device_host(hosted, &self.config, Arc::new(observe));
         let shutdown = self.shutdown.clone();
-        // Like other servers it goes on for a moment after the end was asked for.
+        // Like other servers it runs for a short time after the daemon was asked to end.
         self.tasks.spawn(async move {
             if AssertUnwindSafe(host.serve(stop)).catch_unwind().await.is_err() {
                 shutdown.fail("the host of vendors' device plugins panicked; the log says where");
@@ -121,7 +123,7 @@ impl Daemon {
         });
     }
 
-    /// Offers devices to a kubelet, on sockets in a directory of the kubelet's; it does so by itself once recovery is done.
+    /// Offers devices to a kubelet, on sockets in the kubelet's directory, once recovery is done.
     fn offer_devices(&self, gateway: &Gateway) {
         let layer = RpcLayer::new("device_plugin", &self.metrics);
         let observe = move |routes: Routes| Routes::from(routes.into_axum_router().layer(layer.clone()));
@@ -130,7 +132,7 @@ impl Daemon {
         self.node.set_kubelet_devices(frontend.registrations());
         let stop = self.shutdown.token().clone();
         let shutdown = self.shutdown.clone();
-        // Unlike other parts it goes on after the end was asked for, so that sockets are removed.
+        // Unlike other parts it continues after the daemon was asked to end, so that its sockets are removed.
         self.tasks.spawn(async move {
             if AssertUnwindSafe(frontend.serve(stop)).catch_unwind().await.is_err() {
                 shutdown.fail("the device plugin for kubelets panicked; the log says where");
@@ -142,21 +144,22 @@ impl Daemon {
         server.layer(RpcLayer::new(name, &self.metrics)).layer(gate).add_routes(routes)
     }
 
-    fn serve_grpc(&self, name: &'static str, door: GuardedListener, server: LayeredRouter) {
+    fn serve_grpc(&self, name: &'static str, listener: GuardedListener, server: LayeredRouter) {
         let shutdown = self.shutdown.clone();
         let node = Arc::clone(&self.node);
         let stopped = self.shutdown.clone();
         let fault = self.shutdown.clone();
         node.set_serving(name, true);
-        tracing::info!(socket = %door.path().display(), "{name} is served");
+        tracing::info!(socket = %listener.path().display(), "{name} is served");
         let serve = async move {
-            let ended = server.serve_with_incoming_shutdown(door.into_stream(), stopped.ended()).await;
+            let ended = server.serve_with_incoming_shutdown(listener.into_stream(), stopped.ended()).await;
             node.set_serving(name, false);
             if let Err(error) = ended {
                 fault.fail(format!("the {name} server ended: {}", report(&error)));
             }
         };
-        // Unlike other parts it goes on after the end was asked for, so that answers in flight are given.
+        // Unlike other parts it continues after the daemon was asked to end, so that running calls are
+        // answered.
         self.tasks.spawn(async move {
             let deadline = async {
                 shutdown.ended().await;
@@ -168,11 +171,11 @@ impl Daemon {
                         shutdown.fail(format!("the {name} server panicked; the log says where"));
                     }
                 }
-                () = deadline => tracing::warn!("calls of {name} are cut off: they did not end in time"),
+                () = deadline => tracing::warn!("calls of {name} are aborted: they did not end within the deadline"),
             }
         });
     }
 }
 
-/// A server with our layers around it.
+/// A server with our layers.
 type LayeredRouter = Router<Stack<GateLayer, Stack<RpcLayer, Identity>>>;

@@ -1,4 +1,4 @@
-//! What the ledger has given to whom, as `/v1/devices` gives it.
+//! The content of the ledger, as `/v1/devices` shows it.
 
 use std::net::IpAddr;
 
@@ -11,46 +11,46 @@ use switchyard_core::spec::Reserved;
 
 use super::HostView;
 
-/// Devices and ports of the host, and who has them.
+/// Devices and host ports, with their holders.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicesView {
-    /// Whether slots are given out: it is known what was given out before.
+    /// Whether slots can be allocated, which requires that earlier allocations have been recovered.
     pub ready: bool,
     /// The groups of devices.
     pub groups: Vec<GroupView>,
-    /// The slots, each with who has it.
+    /// The slots, each with its holders.
     pub slots: Vec<SlotView>,
-    /// The ports of the host that somebody has.
+    /// The host ports that sandboxes hold.
     pub ports: Vec<PortView>,
     /// Processors and memory.
     pub compute: ComputeView,
-    /// Device plugins of vendors; nothing while they are not hosted.
+    /// Vendors' device plugins; `None` while they are not hosted.
     pub host: Option<HostView>,
-    /// How often something was refused since the daemon began.
+    /// How often a request was refused since the daemon started.
     pub refusals: Vec<RefusalView>,
 }
 
-/// A group of like devices.
+/// A group of devices of the same kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupView {
-    /// Who makes them.
+    /// The vendor.
     pub vendor: String,
-    /// What they are.
+    /// The type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Their model.
+    /// The name, such as a model.
     pub name: String,
-    /// What kubelets call them; empty if they are not offered to kubelets.
+    /// The resource name for kubelets; empty if the group is not offered to kubelets.
     pub resource: String,
     /// How many slots there are.
     pub capacity: usize,
-    /// How many of them nobody has, and can be given out.
+    /// How many of them are free and healthy.
     pub free: usize,
-    /// How many of them each owner has that has any.
+    /// How many of them each owner holds, for owners with at least one.
     pub held: Vec<HeldView>,
 }
 
-/// What an owner has of a group.
+/// The slots of an owner in a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldView {
     /// The owner.
@@ -66,59 +66,59 @@ pub struct SlotView {
     pub id: String,
     /// The id of the device.
     pub device: String,
-    /// The vendor, type and name of its group with slashes between them; empty if it is of none.
+    /// The vendor, type and name of its group, separated by slashes; empty if it is in none.
     pub group: String,
-    /// Whether the device can be given to a task.
+    /// Whether the device is healthy.
     pub healthy: bool,
-    /// Why not; empty if it can.
+    /// Why it is unhealthy; empty if it is healthy.
     pub reason: String,
-    /// Who has it: nobody, one, or more if they were found so.
+    /// Its holders: none, one, or several if recovery found it so.
     pub holders: Vec<HolderView>,
 }
 
-/// Who has a slot.
+/// A holder of a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderView {
     /// The owner.
     pub owner: String,
-    /// The sandbox; nothing while no task was made with it, or when the sandbox has stopped.
+    /// The sandbox; `None` while no task was created with the lease, or when the sandbox has stopped.
     pub sandbox: Option<String>,
     /// The name of the sandbox; empty without one.
     pub name: String,
-    /// `unbound`: nothing was made with it; `contestable`: nor will be, it seems; `bound`: the sandbox has it; `grace`: what had it has
-    /// stopped, and may be restarted.
+    /// `unbound`: no task was created with the lease; `contestable`: nor within `devices.lease_minutes`;
+    /// `bound`: the sandbox uses it; `grace`: the sandbox that used it has stopped, and may be restarted.
     pub state: String,
     /// The token of the lease.
     pub token: String,
 }
 
-/// A port of the host that a sandbox has.
+/// A host port that a sandbox holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortView {
     /// The port.
     pub port: u16,
     /// `tcp`, `udp` or `sctp`.
     pub protocol: String,
-    /// The address; nothing for all.
+    /// The address; `None` for all.
     pub address: Option<IpAddr>,
-    /// Who made the sandbox.
+    /// The owner of the sandbox.
     pub owner: String,
     /// The sandbox.
     pub sandbox: String,
     /// Its name.
     pub name: String,
-    /// Within this group of its owner the port is one claim.
+    /// The claim group: sandboxes of one owner with the same group share the port.
     pub group: String,
 }
 
-/// What is given out of the node's processors and memory.
+/// The reservations of the node's processors and memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeView {
-    /// All that the node has; nothing if that is not known.
+    /// The capacity of the node; `None` if it is not known.
     pub capacity: Option<AmountView>,
-    /// What the running tasks of each owner reserve together.
+    /// The sum of the reservations of each owner's running tasks.
     pub reserved: Vec<ReservedView>,
-    /// The tasks that have processors for themselves.
+    /// The tasks with exclusive processors.
     pub exclusive: Vec<ExclusiveView>,
 }
 
@@ -131,50 +131,50 @@ pub struct AmountView {
     pub memory_bytes: u64,
 }
 
-/// What an owner's tasks reserve.
+/// The reservations of an owner's tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedView {
     /// The owner.
     pub owner: String,
-    /// How much.
+    /// The amount.
     #[serde(flatten)]
     pub amount: AmountView,
 }
 
-/// A task that has processors for itself.
+/// A task with exclusive processors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExclusiveView {
-    /// The processors, as `0-3,8`.
+    /// The processors, such as `0-3,8`.
     pub cpus: String,
     /// How many they are.
     pub count: u64,
-    /// Whose it is.
+    /// The owner.
     pub owner: String,
     /// The task.
     pub task: String,
     /// Its sandbox.
     pub sandbox: String,
-    /// The name of that.
+    /// The name of the sandbox.
     pub name: String,
 }
 
-/// How often something was refused.
+/// How often requests of a kind were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalView {
-    /// Who asked.
+    /// The owner that requested it.
     pub owner: String,
-    /// The kind of what was asked for: `port`, `device`, `core`, `cpu` or `memory`.
+    /// What was requested: `port`, `device`, `core`, `cpu` or `memory`.
     pub resource: String,
-    /// Why not, in one word.
+    /// The reason, in one word.
     pub reason: String,
     /// How often.
     pub count: u64,
 }
 
-// === impl Devices ===
+// === impl DevicesView ===
 
 impl DevicesView {
-    /// The view of what the ledger says, and the host of vendors' plugins, if there is one.
+    /// Converts the report of the ledger, and that of the registration host if there is one.
     #[must_use]
     pub fn of(report: &LedgerReport, plugins: Option<switchyard_device_host::Report>) -> Self {
         let devices = report.devices.report();
@@ -252,7 +252,7 @@ impl From<GroupReport> for GroupView {
 }
 
 impl GroupView {
-    /// The vendor, type and name, with slashes between them.
+    /// The vendor, type and name, separated by slashes.
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}/{}", self.vendor, self.kind, self.name)

@@ -1,18 +1,18 @@
-//! Device plugins of vendors, as `/v1/devices` gives them.
+//! Vendors' device plugins, as `/v1/devices` shows them.
 
 use serde::{Deserialize, Serialize};
 use switchyard_device_host::{LastError, PluginReport, Report};
 
 use super::rfc3339;
 
-/// The host of vendors' device plugins.
+/// The registration host of vendors' device plugins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostView {
-    /// Why no plugin can register now; nothing if they can.
+    /// Why no plugin can register now; `None` if they can.
     pub fault: Option<String>,
-    /// The plugins that have registered since the daemon began, one for each resource.
+    /// The plugins that have registered since the daemon started, the newest for each resource.
     pub plugins: Vec<PluginView>,
-    /// The registration that was refused last, or whose plugin did not answer.
+    /// The last registration that was refused, or whose plugin did not answer.
     pub last_refused: Option<ErrorView>,
 }
 
@@ -27,20 +27,20 @@ pub struct PluginView {
     pub state: String,
     /// Since when, as RFC 3339.
     pub since: String,
-    /// How many devices it has listed last.
+    /// How many devices its last list had.
     pub devices: usize,
-    /// How many of them can be given to a task.
+    /// How many of them are healthy.
     pub healthy: usize,
-    /// What failed last of it, or of an earlier plugin of the resource.
+    /// The last failure of this or an earlier plugin of the resource.
     pub last_error: Option<ErrorView>,
 }
 
-/// Something that failed.
+/// A failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorView {
-    /// When, as RFC 3339.
+    /// Its time, as RFC 3339.
     pub at: String,
-    /// What, and why.
+    /// The error.
     pub error: String,
 }
 

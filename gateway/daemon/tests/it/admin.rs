@@ -1,4 +1,4 @@
-//! The admin pages over real sockets, from a source that the test controls.
+//! Tests of the admin pages over real sockets, with a status source that the test controls.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -162,10 +162,10 @@ impl Pages {
         self.say(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
     }
 
-    /// What comes over TCP until the end of the connection, after these words.
+    /// Sends this text over TCP, and returns everything received until the end of the connection.
     async fn say(&self, words: &str) -> String {
         let mut stream = TcpStream::connect(self.tcp).await.unwrap();
-        // It may be refused before it has come whole.
+        // The server may refuse the request before it has been sent completely.
         drop(stream.write_all(words.as_bytes()).await);
         let mut bytes = Vec::new();
         drop(soon("the end", stream.read_to_end(&mut bytes)).await);
@@ -173,7 +173,7 @@ impl Pages {
     }
 }
 
-/// A client that asks over one connection for as long as that stands, as Prometheus does.
+/// A client that reuses one connection until it is closed, as Prometheus does.
 struct Scraper {
     address: std::net::SocketAddr,
     connection: Option<BufReader<TcpStream>>,
@@ -184,7 +184,7 @@ impl Scraper {
         Self { address: pages.tcp, connection: None }
     }
 
-    /// One page; a connection that the server has closed while it was idle is made again.
+    /// One page; reconnects if the server has closed the idle connection.
     async fn scrape(&mut self) -> io::Result<()> {
         if let Some(connection) = &mut self.connection
             && Self::ask(connection).await.is_ok()
@@ -379,13 +379,13 @@ async fn a_head_without_end_is_refused_and_one_that_does_not_come_is_not_waited_
     let pages = Pages::with(limits).await;
     let giant = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(10_000));
     assert!(pages.say(&giant).await.starts_with("HTTP/1.1 431 "));
-    // Of one that is much too long, the refusal may be lost.
+    // If the request is much too long, the refusal may be lost.
     let endless = pages.say(&"x".repeat(8 << 20)).await;
     assert!(!endless.contains(" 200 "), "{endless}");
     let many = "A: b\r\n".repeat(1000);
     assert!(pages.say(&format!("GET / HTTP/1.1\r\n{many}\r\n")).await.starts_with("HTTP/1.1 431 "));
     assert_eq!(pages.say("GET / HTT").await, "");
-    // One that was answered and asks no more is closed as well.
+    // A connection with an answered and then an incomplete request is closed as well.
     let answered = pages.say("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\nGET /li").await;
     assert!(answered.ends_with("\r\n\r\nok\n"), "{answered}");
 }
@@ -399,7 +399,7 @@ async fn a_scraper_goes_on_while_others_hold_every_connection() {
     let mut held = Vec::new();
     for number in 0..400 {
         let mut stream = TcpStream::connect(pages.tcp).await.unwrap();
-        // Some say nothing, some do not come to an end, some stay idle, some do not read.
+        // Some send nothing, some an incomplete request, some stay idle, some do not read.
         let words = ["", "GET / HTTP", "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"][number % 3];
         drop(stream.write_all(words.as_bytes()).await);
         held.push(stream);
@@ -410,7 +410,7 @@ async fn a_scraper_goes_on_while_others_hold_every_connection() {
     for _ in 0..20 {
         soon("a page", scraper.scrape()).await.unwrap();
     }
-    // All but as many as there are places are closed.
+    // All connections above the limit are closed.
     let closed = async {
         while held.len() > LIMIT {
             held.retain(is_open);
@@ -420,7 +420,7 @@ async fn a_scraper_goes_on_while_others_hold_every_connection() {
     soon("the others to be closed", closed).await;
 }
 
-/// Whether the other end has not closed a connection.
+/// Whether the server has not closed the connection.
 fn is_open(stream: &TcpStream) -> bool {
     loop {
         match stream.try_read(&mut [0; 1024]) {

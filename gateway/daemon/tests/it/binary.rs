@@ -1,4 +1,4 @@
-//! The real daemon: our binary over a managed containerd, killed and ended.
+//! Tests of the real daemon: our binary with a managed containerd, killed and stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};

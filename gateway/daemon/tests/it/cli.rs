@@ -1,4 +1,4 @@
-//! The command line: exit status, and what is printed where.
+//! Tests of the command line: exit status, standard output and standard error.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Managed processes: small programs for the corner cases, and the real containerd and logkeeper for their whole life.
+//! Managed processes: small programs for the corner cases, and the real containerd and logkeeper for their
+//! whole life.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{Killed, exe, soon, switchyard, wait_until};
 
-/// A supervisor at work.
+/// A running supervisor.
 struct Supervisor {
     state: watch::Receiver<State>,
     stop: CancellationToken,
@@ -33,7 +34,7 @@ impl Supervisor {
         Self { state, stop, task }
     }
 
-    /// The process that serves, other than `not`.
+    /// Waits for a serving process other than `not`.
     async fn up(&mut self, not: Option<ProcessId>) -> (ProcessId, bool) {
         let up = |state: &State| matches!(state, State::Up { process, .. } if Some(*process) != not);
         match soon("the process to serve", self.state.wait_for(up)).await.unwrap().clone() {
@@ -54,7 +55,7 @@ impl Supervisor {
         }
     }
 
-    /// The process that runs and does not answer.
+    /// Waits for a process that runs and does not answer.
     async fn hanging(&mut self) -> ProcessId {
         let hangs = |state: &State| matches!(state, State::Hanging { .. });
         match soon("the process to hang", self.state.wait_for(hangs)).await.unwrap().clone() {
@@ -153,7 +154,7 @@ async fn a_program_that_never_answers_is_ended_by_force_and_replaced() {
     let mut supervisor = Supervisor::start(program);
     let why = supervisor.down().await;
     assert_eq!(why, "did not answer within 1s: no file");
-    // On a busy machine the first ones may be ended before they are the program, which SIGTERM does not end.
+    // On a busy machine the first processes may end before they execute the program, which ignores SIGTERM.
     let first = tokio::task::spawn_blocking(move || {
         let pid = || Some(Pid::from_raw(fs::read_to_string(&deaf).ok()?.lines().next()?.parse().ok()?));
         wait_until("it is deaf", || pid().is_some());
@@ -233,7 +234,7 @@ fn two_starters_at_once_start_one_program() {
     first.wait().unwrap();
 }
 
-/// Directories of a daemon under test. Dropped, whatever its pid files name is killed.
+/// Directories of a daemon under test. When it is dropped, it kills the processes in its pid files.
 struct ManagedProcesses {
     config: Config,
     _dir: TempDir,
@@ -264,7 +265,8 @@ impl Drop for ManagedProcesses {
     }
 }
 
-/// Started, adopted by the next supervisor, restarted after its death by each of them, left running.
+/// The program is started, adopted by the next supervisor, restarted after its death by each of them, and
+/// left running.
 async fn whole_life(program: impl Fn() -> Program) {
     let mut first = Supervisor::start(program());
     let (started, adopted) = first.up(None).await;

@@ -1,4 +1,4 @@
-//! The RPC layer under a real tonic server, and the socket's guard before it.
+//! Tests of the RPC layer in a real tonic server, and of the listener's checks before it.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ async fn a_real_server_is_counted_by_method_and_code() {
 
     let in_flight = || scrape(&metrics).contains("switchyard_rpc_in_flight{protocol=\"cri\"} 0");
     let idle = async {
-        // The server hears of a dropped call by a frame of its own.
+        // The server learns of a dropped call by a separate frame.
         while !in_flight() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
@@ -109,7 +109,7 @@ async fn a_real_server_is_counted_by_method_and_code() {
     check(&text, "ImageStatus", "NOT_FOUND");
     check(&text, "RemoveImage", "UNAVAILABLE");
     check(&text, "StreamImages", "CANCELLED");
-    // Whether the deadline is noticed by the server or by its client first is left to chance.
+    // Either the server or the client may notice the deadline first.
     assert!(text.contains("method=\"runtime.v1.ImageService/PullImage\",protocol=\"cri\"} 1"), "{text}");
     assert!(text.contains("switchyard_rpc_duration_seconds_bucket{"), "{text}");
 }

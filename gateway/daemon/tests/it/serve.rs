@@ -1,4 +1,4 @@
-//! The whole daemon over the in-memory backend: up, asked, refused a second time, down.
+//! Tests of the whole daemon with the in-memory backend: start, requests, refusal of a second daemon, stop.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,8 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Killed, exe, soon, switchyard};
 
-/// Directories and a configuration file. Dropped, the logkeeper that the daemon left running is killed.
+/// Directories and a configuration file. When it is dropped, it kills the logkeeper that the daemon left
+/// running.
 struct ServedDaemon {
     dir: TempDir,
 }
@@ -157,7 +158,7 @@ async fn requests_that_come_before_recovery_wait_for_it() {
     let mut client = node.client().await;
     let mut early =
         tokio::spawn(async move { client.list_pod_sandbox(cri::ListPodSandboxRequest::default()).await });
-    // Whoever asks about the daemon itself is answered meanwhile.
+    // Queries of the daemon's own status are answered meanwhile.
     let mut client = node.client().await;
     client.version(cri::VersionRequest::default()).await.unwrap();
     let status = client.status(cri::StatusRequest::default()).await.unwrap().into_inner();
@@ -273,7 +274,7 @@ async fn a_lease_of_before_is_shown_and_ended_and_stays_so() {
     let node =
         ServedDaemon::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
     let token = LeaseToken::random();
-    // As a predecessor left it, which called the device by its path.
+    // A lease of a predecessor that used the device's path as its id.
     let lease = StoredLease { token, owner: Owner::Nomad, slots: vec!["/dev/null".into()] };
     Journal::new(Path::new(&node.path("state"))).put(&lease).await.unwrap();
     let daemon = node.serve(&Fake::new());

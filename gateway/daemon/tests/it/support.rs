@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Helpers of several tests.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use switchyard_process::ProcessId;
 
-/// How long anything may take before a test fails.
+/// The timeout of every wait.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Our own binary.
@@ -40,7 +40,7 @@ impl Drop for Killed {
     }
 }
 
-/// Looks until a condition holds.
+/// Polls until a condition holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
     let began = Instant::now();
@@ -50,7 +50,7 @@ pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Waits for a future, but not for ever.
+/// Waits for a future, with the timeout.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }

@@ -1,4 +1,4 @@
-//! What is taken of a plugin, and what is not.
+//! Which messages of plugins are accepted, and which are not.
 
 use switchyard_core::ErrorKind;
 

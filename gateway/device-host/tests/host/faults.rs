@@ -1,4 +1,5 @@
-//! Plugins that hang, fail, lie and die while a container is made: the error says so, and the ledger is as before.
+//! Plugins that hang, fail, send invalid answers or die while a container is created: the error says so, and
+//! the ledger is unchanged.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ async fn leased(node: &HostFixture) -> Leased {
     node.gateway.scope(Owner::Nomad).lease(&[IDS[0].to_owned()]).await.unwrap()
 }
 
-/// The lease is Nomad's as before, and nothing was made with it.
+/// The lease still belongs to Nomad, and no task was created with it.
 fn is_unbound(node: &HostFixture, leased: &Leased) {
     let report = node.gateway.ledger_report();
     let lease = report.devices.get(leased.token).expect("it is still there");

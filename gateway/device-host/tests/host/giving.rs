@@ -1,4 +1,5 @@
-//! What containers and tasks get that are made with a vendor's devices, and that nobody else gets the same ones.
+//! What containers and tasks get that are created with a vendor's devices, and that no two of them get the
+//! same device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use switchyard_proto::kubelet::device_plugin::v1beta1;
 
 use crate::node::{GPU, HostFixture, IDS, token, variable};
 
-/// What a plugin gives besides a variable.
+/// The parts of a plugin's answer besides the environment variable.
 fn answer() -> v1beta1::ContainerAllocateResponse {
     v1beta1::ContainerAllocateResponse {
         mounts: vec![v1beta1::Mount {
@@ -50,7 +51,7 @@ async fn a_container_gets_what_the_plugin_says_and_the_plugin_is_asked_once() {
     let [gpu] = &spec.devices[..] else { panic!("{:?}", spec.devices) };
     assert_eq!((gpu.host_path.to_str(), &*gpu.permissions), (Some("/dev/acme/gpu7"), "mrw"));
     assert_eq!(spec.cdi_devices, ["acme.com/gpu=7"]);
-    // A restart of the container: the same lease.
+    // A restart of the container, with the same lease.
     let again = node.task(Owner::Kubernetes, &sandbox, "again", token(&given)).await.unwrap();
     assert_eq!((again.env, again.mounts, again.devices), (spec.env, spec.mounts, spec.devices));
     assert_eq!(vendor.calls("Allocate"), [given.ids[GPU].clone()]);

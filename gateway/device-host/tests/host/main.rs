@@ -1,4 +1,5 @@
-//! Vendors' plugins register with the gateway, over real sockets: a kubelet's model and Nomad's scope are offered their devices.
+//! Vendors' plugins register with the gateway, over real sockets: their devices are offered to a model of a
+//! kubelet and to Nomad's scope.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

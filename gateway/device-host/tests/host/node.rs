@@ -1,4 +1,4 @@
-//! A node with a gateway that hosts plugins, and offers their devices to a kubelet.
+//! A node with a gateway that hosts plugins and offers their devices to a kubelet.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const GPU: &str = "acme.com/gpu";
 
-/// The ids of a vendor that are ids of ours too.
+/// Vendor's ids that are valid as our ids too.
 pub(crate) const IDS: [&str; 3] = ["GPU-8a2f3c11-0", "GPU-8a2f3c11-1", "GPU-8a2f3c11-2"];
 
 pub(crate) struct HostFixture {
@@ -40,17 +40,17 @@ impl Drop for HostFixture {
 }
 
 impl HostFixture {
-    /// A node without devices of its own.
+    /// A node without configured devices.
     pub(crate) async fn new() -> Self {
         Self::with(Inventory::default()).await
     }
 
-    /// A node whose configuration has these groups.
+    /// A node with these configured groups.
     pub(crate) async fn with(inventory: Inventory) -> Self {
         Self::configured(inventory, Vec::new()).await
     }
 
-    /// The same, and something is said of these resources.
+    /// A node with these configured groups and these settings of resources.
     pub(crate) async fn configured(inventory: Inventory, resources: Vec<ResourceConfig>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let stop = CancellationToken::new();
@@ -78,12 +78,12 @@ impl HostFixture {
         node
     }
 
-    /// Where plugins register.
+    /// The directory in which plugins register.
     pub(crate) fn directory(&self) -> PathBuf {
         self.dir.path().join("host")
     }
 
-    /// Changes the devices that the configuration has.
+    /// Changes the configured devices.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Inventory)) {
         self.hardware.send_modify(|inventory| {
             let mut next = inventory.as_deref().cloned().unwrap_or_default();
@@ -99,14 +99,14 @@ impl HostFixture {
         vendor
     }
 
-    /// A kubelet, once it knows so many healthy devices of the resource.
+    /// A kubelet, once it knows `healthy` healthy devices of the resource.
     pub(crate) async fn kubelet(&self, healthy: usize) -> Kubelet {
         let kubelet = Kubelet::start(&self.dir.path().join("kubelet"), Options::default());
         kubelet.wait_until("they are offered", |kubelet| kubelet.capacity(GPU).1 == healthy).await;
         kubelet
     }
 
-    /// The devices of the resource as an owner sees them, once that is so.
+    /// The devices of the resource as an owner sees them, once the condition holds.
     pub(crate) async fn seen(&self, owner: Owner, so: impl Fn(&[Device]) -> bool) -> Vec<Device> {
         let mut view = self.gateway.scope(owner).devices();
         let of_it = |inventory: &Inventory| {
@@ -118,7 +118,7 @@ impl HostFixture {
         of_it(seen.unwrap().as_deref().unwrap())
     }
 
-    /// Waits until so many devices are healthy to Nomad.
+    /// Waits until Nomad sees `count` healthy devices.
     pub(crate) async fn healthy(&self, count: usize) {
         let healthy = |devices: &[Device]| {
             devices.iter().filter(|device| device.health == Health::Healthy).count() == count
@@ -126,7 +126,8 @@ impl HostFixture {
         self.seen(Owner::Nomad, healthy).await;
     }
 
-    /// Makes and starts a task with a lease, in a sandbox of its own; gives the sandbox and what the task was made with.
+    /// Creates and starts a task with a lease, in a sandbox of its own; returns the sandbox and the spec of
+    /// the task.
     pub(crate) async fn run(
         &self,
         owner: Owner,
@@ -139,7 +140,7 @@ impl HostFixture {
         Ok((sandbox, spec))
     }
 
-    /// Makes and starts a task with a lease.
+    /// Creates and starts a task with a lease.
     pub(crate) async fn task(
         &self,
         owner: Owner,
@@ -155,25 +156,25 @@ impl HostFixture {
         self.fake.spec(task.id).ok_or_else(|| Error::internal("it was just made"))
     }
 
-    /// How many plugins are in a state.
+    /// The number of plugins in a state.
     pub(crate) fn count(&self, state: PluginState) -> usize {
         self.hosted.report().count(state)
     }
 
-    /// How often something has failed.
+    /// How many failures of a kind were counted.
     pub(crate) fn failures(&self, word: &str) -> u64 {
         let report = self.hosted.report();
         report.failures.iter().find(|(name, _)| *name == word).expect("it is one").1
     }
 }
 
-/// The lease that an answer names.
+/// The token of the lease in an answer to Allocate.
 pub(crate) fn token(options: &RunOptions) -> LeaseToken {
     let mut tokens = options.annotations.keys().filter_map(|key| key.strip_prefix("devices.switchyard.io/"));
     tokens.next().expect("there is a token").parse().expect("it is one")
 }
 
-/// The value of a variable.
+/// The value of an environment variable.
 pub(crate) fn variable<'a>(spec: &'a TaskSpec, name: &str) -> Option<&'a str> {
     let found = spec.env.iter().find(|variable| variable.name == name)?;
     Some(std::str::from_utf8(&found.value).unwrap())
@@ -188,7 +189,7 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     tokio::time::timeout(Duration::from_secs(20), met).await.unwrap_or_else(|_| panic!("{what}"));
 }
 
-/// What is in a directory.
+/// The names of the files in a directory.
 pub(crate) fn names(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();

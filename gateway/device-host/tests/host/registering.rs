@@ -1,4 +1,5 @@
-//! Who may register, and what becomes of a plugin's devices when it, or another one, comes and goes.
+//! Who may register, and what happens to a plugin's devices when it, or another plugin, connects and
+//! disconnects.
 
 use std::os::unix::fs::symlink;
 
@@ -44,8 +45,8 @@ async fn what_names_no_resource_or_no_socket_of_the_directory_is_refused() {
         ("v1beta1", "x.kubernetes.io/gpu", "gpu.sock", "resource_name"),
         ("v1beta1", GPU, "../host/gpu.sock", "endpoint"),
         ("v1beta1", GPU, "kubelet.sock", "endpoint"),
-        ("v1beta1", GPU, "link.sock", "is no socket"),
-        ("v1beta1", GPU, "file", "is no socket"),
+        ("v1beta1", GPU, "link.sock", "is not a socket"),
+        ("v1beta1", GPU, "file", "is not a socket"),
         ("v1beta1", "acme.com/own", "gpu.sock", "devices.groups"),
         ("v1beta1", "taken.com/gpu", "gpu.sock", "devices.groups"),
     ] {
@@ -71,7 +72,7 @@ async fn a_plugin_that_does_not_answer_is_told_so_within_the_call() {
     let mut request = vendor.request();
     request.endpoint = "nobody.sock".to_owned();
     let refused = vendor::register(&node.directory(), request).await.unwrap_err();
-    assert!(refused.message().contains("nobody listens on"), "{refused:?}");
+    assert!(refused.message().contains("no process listens on"), "{refused:?}");
     assert_eq!(node.failures("unreachable"), 2);
 }
 
@@ -102,7 +103,7 @@ async fn the_end_of_an_earlier_plugin_does_not_end_the_later_one() {
     node.healthy(3).await;
     let second = node.vendor("gpu-2.sock", &IDS[..2]).await;
     node.healthy(2).await;
-    // What the first one says does not count any more.
+    // Lists of the first plugin are ignored now.
     first.set_devices(IDS.map(|id| device(id, false)).to_vec());
     drop(first);
     second.set_devices(vec![device(IDS[0], true)]);
@@ -134,7 +135,7 @@ async fn what_a_predecessor_left_in_the_directory_goes() {
     let seen = hosted.clone();
     let stop = tokio_util::sync::CancellationToken::new();
     let other = tokio::spawn(Host::new(hosted, config).serve(stop.clone()));
-    // The directory has a host that lives: the other one leaves it alone, and says so.
+    // A live host serves the directory: the second one leaves it alone, and reports why.
     until("it is told", || seen.report().fault.is_some_and(|fault| fault.contains("serves"))).await;
     assert_eq!(names(&directory), ["gpu.sock", "kubelet.sock"]);
     stop.cancel();

@@ -1,4 +1,4 @@
-//! What operators are told of plugins.
+//! What the report for operators contains.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use switchyard_kubelet::vendor::{self, CallBehaviour, device};
 
 use crate::node::{GPU, HostFixture, IDS, until};
 
-/// What is told of the one plugin.
+/// The report of the only plugin.
 fn plugin(node: &HostFixture) -> PluginReport {
     let report = node.hosted.report();
     let [plugin] = &report.plugins[..] else { panic!("{report:?}") };

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
-/// How long an event may take to be seen; what no event tells of takes a look.
+/// How long a change may take to be noticed; without an inotify event, the next poll notices it.
 const SOON: Duration = Duration::from_secs(10);
 
 struct Watching {
@@ -67,7 +67,7 @@ async fn a_socket_in_the_place_of_another_is_another_kubelet() {
     let new = watching.path("new.sock");
     let _first = UnixListener::bind(&socket).unwrap();
     let first = watching.generation(0).await;
-    // At once: a look alone may find the same number and the same time.
+    // Immediately, because then a poll alone may find the same inode number and timestamp.
     fs::remove_file(&socket).unwrap();
     let _second = UnixListener::bind(&socket).unwrap();
     let second = watching.generation(first).await;

@@ -1,11 +1,11 @@
-//! Examples, and what holds for whatever is asked.
+//! Examples, and properties that hold for any request.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::listing::{Offer, Slot};
 
-/// Slots with the memory nodes they are near.
+/// A listing of slots, with their NUMA nodes.
 fn listing(slots: &[(&str, Option<u32>)], placement: SlotPlacement) -> Listing {
     let slots = slots.iter().map(|(id, numa_node)| (*id, Slot { healthy: true, numa_node: *numa_node }));
     Listing::default().after(&Offer { slots: slots.collect(), placement }).0

@@ -1,4 +1,4 @@
-//! What a pod gets, and what the ledger has of it then.
+//! What a pod gets, and what the ledger then contains.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use switchyard_kubelet::{Kubelet, Options, RunOptions};
 
 use crate::node::{PluginFixture, TPU, group, inventory, registered};
 
-/// The lease that an answer names.
+/// The token of the lease in an answer to Allocate.
 pub(crate) fn token(options: &RunOptions) -> LeaseToken {
     let mut tokens = options.annotations.keys().filter_map(|key| key.strip_prefix("devices.switchyard.io/"));
     let token = tokens.next().expect("there is a token").parse().expect("it is one");
@@ -19,7 +19,7 @@ pub(crate) fn token(options: &RunOptions) -> LeaseToken {
     token
 }
 
-/// Makes and starts a task with a lease, in a sandbox of its own, as CRI does; gives the sandbox.
+/// Creates and starts a task with a lease, in a sandbox of its own, as CRI does; returns the sandbox.
 pub(crate) async fn run(node: &PluginFixture, name: &str, token: LeaseToken) -> String {
     let scope = node.gateway.scope(Owner::Kubernetes);
     let sandbox = scope.create_sandbox(specs::sandbox(Owner::Kubernetes, name)).await.unwrap();
@@ -51,7 +51,7 @@ async fn a_pod_gets_its_devices_and_the_token_of_their_lease() {
 async fn a_refusal_names_the_resource_the_device_and_who_has_it() {
     let node = PluginFixture::with(inventory([group(TPU, 1, 1)])).await;
     let kubelet = node.followed(1).await;
-    // Asked for before the kubelet has seen that it is gone.
+    // The device is asked for before the kubelet has seen that it is gone.
     let mut client = crate::hostile::client(&node.endpoint(&kubelet, TPU)).await;
     let nomad = node.gateway.scope(Owner::Nomad);
     nomad.lease(&["acme-com-tpu-000".to_owned()]).await.unwrap();
@@ -69,7 +69,7 @@ async fn the_successor_of_a_pod_waits_for_the_end_of_its_containers() {
     let first = kubelet.admit("first", "app", &[(TPU, 1)]).await.unwrap();
     let sandbox = run(&node, "first", token(&first)).await;
     kubelet.pre_start("first", "app").await.expect("a restart does not wait for itself");
-    // The pod is no more, and its containers run on.
+    // The pod is removed, but its containers still run.
     kubelet.remove_pod("first");
     let second = kubelet.admit("second", "app", &[(TPU, 1)]).await.unwrap();
     assert_ne!(token(&second), token(&first));

@@ -34,7 +34,7 @@ async fn a_device_that_vanishes_stays_unhealthy_and_the_kubelet_lives() {
             node.change_group(|group| group.devices.clear());
             kubelet.wait_until("they are unhealthy", |kubelet| kubelet.capacity(TPU) == (3, 0)).await;
         };
-        // Given or not: a device may have gone before it was asked for.
+        // Both results are fine: the device may vanish before it is allocated.
         let (_, ()) = tokio::join!(admitted, vanished);
         assert_eq!(kubelet.crash(), None);
         kubelet.remove_pod("pod");

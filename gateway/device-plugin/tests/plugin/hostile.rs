@@ -1,4 +1,4 @@
-//! What no kubelet asks for.
+//! Requests that no kubelet makes.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::node::{PluginFixture, TPU, group, inventory};
 
-/// A client of a plugin's socket.
+/// A client of the plugin at a socket.
 pub(crate) async fn client(socket: &Path) -> DevicePluginClient<Channel> {
     let socket: PathBuf = socket.to_owned();
     let connect = tower::service_fn(move |_| {
@@ -105,7 +105,7 @@ async fn connections_without_end_keep_no_kubelet_out() {
     }
     node.change_group(|group| group.devices.truncate(1));
     kubelet.wait_until("its stream goes on", |kubelet| kubelet.capacity(TPU) == (2, 1)).await;
-    // The next registration has a socket of its own.
+    // The next registration uses a new socket.
     let again = node.followed(1).await;
     assert_eq!(again.capacity(TPU), (2, 1));
     drop(idle);

@@ -1,4 +1,4 @@
-//! The frontend before a model of a kubelet, over a gateway with the fake backend.
+//! The frontend against a model of a kubelet, over a gateway with the fake backend.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -34,12 +34,12 @@ impl Drop for PluginFixture {
 }
 
 impl PluginFixture {
-    /// A node with these devices, whose frontend serves.
+    /// A node with these devices, and a running frontend.
     pub(crate) async fn with(inventory: Inventory) -> Self {
         Self::configured(inventory, |_, _| {}).await
     }
 
-    /// The same with another configuration.
+    /// A node with another configuration of the frontend.
     pub(crate) async fn configured(inventory: Inventory, configure: impl FnOnce(&mut Config, &Path)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config {
@@ -65,7 +65,7 @@ impl PluginFixture {
         &self.config.directory
     }
 
-    /// A path in the node's own directory.
+    /// A path in the node's temporary directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -75,14 +75,14 @@ impl PluginFixture {
         Kubelet::start(self.directory(), Options::default())
     }
 
-    /// A kubelet, once it knows so many resources.
+    /// A kubelet, once `resources` resources are registered with it.
     pub(crate) async fn followed(&self, resources: usize) -> Kubelet {
         let kubelet = self.kubelet();
         registered(&kubelet, resources).await;
         kubelet
     }
 
-    /// Waits until the frontend knows that so many of its resources are followed.
+    /// Waits until the frontend counts this many of its resources as followed.
     pub(crate) async fn follows(&self, resources: usize) {
         let followed = async {
             while self.registrations.followed() != resources {
@@ -92,7 +92,7 @@ impl PluginFixture {
         tokio::time::timeout(Duration::from_secs(10), followed).await.expect("they are followed");
     }
 
-    /// Changes the devices that there are.
+    /// Changes the inventory.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Inventory)) {
         self.hardware.send_modify(|inventory| {
             let mut next = inventory.as_deref().cloned().unwrap_or_default();
@@ -101,12 +101,12 @@ impl PluginFixture {
         });
     }
 
-    /// Changes the first group of them.
+    /// Changes the first group of the inventory.
     pub(crate) fn change_group(&self, change: impl FnOnce(&mut DeviceGroup)) {
         self.change(|inventory| change(Arc::make_mut(&mut inventory.groups[0])));
     }
 
-    /// Ends the frontend, as the daemon does.
+    /// Ends the frontend, as the daemon does on shutdown.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
         let ended = tokio::time::timeout(Duration::from_secs(10), &mut self.serving).await;
@@ -116,7 +116,7 @@ impl PluginFixture {
         assert!(!left.iter().any(ours), "{left:?}");
     }
 
-    /// The path of a plugin's socket that a kubelet knows.
+    /// The path of the plugin's socket that was registered last for a resource.
     pub(crate) fn endpoint(&self, kubelet: &Kubelet, resource: &str) -> PathBuf {
         let all = kubelet.registrations();
         let last = all.iter().rev().find(|registered| registered.resource == resource);
@@ -124,7 +124,7 @@ impl PluginFixture {
     }
 }
 
-/// Waits until a kubelet has the devices of so many resources.
+/// Waits until a kubelet has the devices of this many resources.
 pub(crate) async fn registered(kubelet: &Kubelet, resources: usize) {
     kubelet
         .wait_until("the resources are registered", |kubelet| {
@@ -134,7 +134,7 @@ pub(crate) async fn registered(kubelet: &Kubelet, resources: usize) {
         .await;
 }
 
-/// Devices of a resource, with so many slots each.
+/// A group with this many devices, each with `shares` slots.
 pub(crate) fn group(resource: &str, devices: usize, shares: u16) -> DeviceGroup {
     let name = resource.replace(['.', '/'], "-");
     let device = |number: usize| Device {

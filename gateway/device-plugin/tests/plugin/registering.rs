@@ -1,4 +1,4 @@
-//! A kubelet is registered with whenever it starts, however that looks from outside.
+//! The resources are registered with every kubelet that starts, however its start looks from outside.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use switchyard_kubelet::{Kubelet, Options, remove_sockets};
 use crate::allocating::{run, token};
 use crate::node::{PluginFixture, TPU, group, inventory, registered};
 
-/// How long a registration may take on a machine that is busy with other tests: a kubelet takes some milliseconds.
+/// How long a registration may take on a machine that is busy with other tests. It normally takes some
+/// milliseconds.
 const SOON: Duration = Duration::from_secs(5);
 
 #[track_caller]
@@ -49,7 +50,7 @@ async fn each_kubelet_that_starts_is_registered_with_on_a_new_socket() {
     endpoints.sort();
     endpoints.dedup();
     assert_eq!(endpoints.len(), 10);
-    // Nothing is left of the sockets of before.
+    // The sockets of earlier registrations are gone.
     let ours = fs::read_dir(node.directory()).unwrap().count();
     assert_eq!(ours, 3, "a socket for each resource, and the kubelet's");
     node.stop().await;
@@ -59,7 +60,7 @@ async fn each_kubelet_that_starts_is_registered_with_on_a_new_socket() {
 async fn a_kubelet_that_starts_while_its_predecessor_lives_is_registered_with() {
     let node = PluginFixture::with(inventory([group(TPU, 4, 1)])).await;
     let old = node.followed(1).await;
-    // All sockets go, the old kubelet's too, and its connections are still there.
+    // All sockets are deleted, including the old kubelet's, but its connections persist.
     let new = node.followed(1).await;
     check_soon(&new);
     drop(old);
@@ -73,7 +74,7 @@ async fn a_socket_that_is_moved_into_place_is_a_new_kubelet() {
     let _old = node.followed(1).await;
     let aside = node.path("aside");
     let new = Kubelet::start(&aside, Options::default());
-    // The new kubelet connects to endpoints in the directory that it knows.
+    // The new kubelet connects to endpoints in the directory at its original path.
     fs::rename(node.directory(), node.path("device-plugins-old")).unwrap();
     fs::rename(&aside, node.directory()).unwrap();
     std::os::unix::fs::symlink(node.directory(), &aside).unwrap();
@@ -139,7 +140,8 @@ async fn resources_that_pods_may_have_devices_of_are_registered_before_all_other
     let names: Vec<String> = (0..24).map(|number| format!("acme.com/r{number:02}")).collect();
     let node = PluginFixture::with(inventory(names.iter().map(|name| group(name, 4, 1)))).await;
     let kubelet = node.followed(names.len()).await;
-    // In the order of names the last ones: of a pod that runs, of one that has stopped, and of one that has not begun.
+    // The last ones in alphabetical order: of a pod that runs, of one that has stopped, and of one that has
+    // not started.
     let [runs, stopped, waits] = ["acme.com/r21", "acme.com/r22", "acme.com/r23"];
     for (pod, resource) in [("runs", runs), ("stopped", stopped), ("waits", waits)] {
         let given = kubelet.admit(pod, "app", &[(resource, 1)]).await.unwrap();
@@ -150,7 +152,7 @@ async fn resources_that_pods_may_have_devices_of_are_registered_before_all_other
             }
         }
     }
-    // What another owner has is of no use to a kubelet.
+    // A device that another owner has is not urgent for a kubelet.
     node.gateway.scope(Owner::Nomad).lease(&["acme-com-r20-000".to_owned()]).await.unwrap();
     let mut checkpoint = kubelet.kill();
     for _ in 0..5 {
@@ -182,7 +184,7 @@ async fn the_plugin_watcher_finds_what_is_to_be_found() {
     fs::create_dir(&registry).unwrap();
     let kubelet = Kubelet::start(node.directory(), options());
     registered(&kubelet, 1).await;
-    // A kubelet that starts finds what it has found before.
+    // A kubelet that starts finds the existing socket again.
     let endpoint = kubelet.registrations()[0].endpoint.clone();
     assert!(registry.join(endpoint).exists());
     drop(kubelet);

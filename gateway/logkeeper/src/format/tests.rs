@@ -14,7 +14,8 @@ fn frame(input: &[u8], max_line: usize) -> (Vec<(Tag, Vec<u8>)>, usize) {
     (lines, used)
 }
 
-/// Splits whole lines first and cuts them afterwards, as a reader with an endless buffer would.
+/// Splits the input into whole lines first and cuts them afterwards, as a reader with an unlimited buffer
+/// would.
 fn model(input: &[u8], max_line: usize) -> Vec<(Tag, Vec<u8>)> {
     let mut lines = Vec::new();
     for raw in input.split_inclusive(|byte| *byte == b'\n').filter(|raw| raw.ends_with(b"\n")) {
@@ -87,7 +88,7 @@ fn nul_and_invalid_utf8_pass_verbatim() {
 }
 
 fn output() -> impl Strategy<Value = Vec<u8>> {
-    // Line ends and carriage returns are made common, for they are where framing can go wrong.
+    // Newlines and carriage returns are made frequent, because framing errors occur there.
     let byte = prop_oneof![2 => Just(b'\n'), 2 => Just(b'\r'), 5 => Just(b'x'), 2 => any::<u8>()];
     proptest::collection::vec(byte, 0..200)
 }
@@ -97,7 +98,7 @@ proptest! {
     fn framing_agrees_with_the_model(input in output(), max_line in 1_usize..12) {
         let (lines, used) = frame(&input, max_line);
         let expected = model(&input, max_line);
-        // Of an unfinished line only whole partial chunks may have come out already.
+        // Of an unfinished line, only whole partial chunks may have been returned already.
         prop_assert!(lines.len() >= expected.len());
         prop_assert_eq!(&lines[..expected.len()], &expected[..]);
         prop_assert!(lines[expected.len()..].iter().all(|(tag, c)| *tag == Tag::Partial && c.len() == max_line));

@@ -1,4 +1,4 @@
-//! Each test stops after one step of a batch, as a kill there would, and takes the files up again.
+//! Each test stops after one step of a batch, as a kill there would, and recovers the files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -64,7 +64,7 @@ impl Setup {
         while journal.receive(stream, fifo, &mut self.scratch).unwrap() != Received::Empty {}
     }
 
-    /// The log without its times.
+    /// The log without timestamps.
     fn log(&self) -> String {
         Self::read(log(&self.spec))
     }
@@ -115,7 +115,7 @@ fn check_killed_between_log_and_record(cut: usize, rename: bool) {
     setup.receive(&mut journal, Stream::Stdout);
     let before = fs::metadata(log(&setup.spec)).unwrap().len();
     let record = fs::read(&setup.paths.position).unwrap();
-    // Equal lines: looking at content could not tell what was written.
+    // The lines are equal, so that the content does not show which ones were written.
     setup.write(Stream::Stdout, "same\nsame\n");
     setup.receive(&mut journal, Stream::Stdout);
     drop(journal);
@@ -221,7 +221,7 @@ fn output_is_logged_without_its_spool_when_that_cannot_be_written() {
     let mut journal = setup.create();
     setup.write(Stream::Stdout, "he");
     setup.receive(&mut journal, Stream::Stdout);
-    // A read-only descriptor stands for a full disk: splice fails and takes nothing.
+    // A read-only descriptor simulates a full disk: splice fails and moves nothing.
     let end = journal.spools[0].as_ref().unwrap().logged();
     journal.spools[0] = Some(Spool::read_only(&setup.paths.spools[0], end));
     setup.write(Stream::Stdout, "ld\nnext\nunfinished");

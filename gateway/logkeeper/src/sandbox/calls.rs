@@ -1,6 +1,7 @@
 //! The system calls by name.
 
-/// What the keeper, the asynchronous runtime and the C library do. Calls that differ by architecture come last.
+/// What the logkeeper, the asynchronous runtime and the C library call. Calls that differ by architecture
+/// come last.
 #[rustfmt::skip]
 pub(super) const ALLOWED: &[i64] = &[
     // Files.
@@ -15,7 +16,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_listen, libc::SYS_accept4, libc::SYS_connect, libc::SYS_shutdown, libc::SYS_recvfrom, libc::SYS_recvmsg,
     libc::SYS_sendto, libc::SYS_sendmsg, libc::SYS_getsockopt, libc::SYS_setsockopt, libc::SYS_getsockname,
     libc::SYS_getpeername,
-    // Waiting.
+    // Waiting and polling.
     libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_eventfd2,
     libc::SYS_ppoll, libc::SYS_pselect6, libc::SYS_futex, libc::SYS_nanosleep, libc::SYS_clock_nanosleep,
     libc::SYS_restart_syscall, libc::SYS_sched_yield,
@@ -24,11 +25,11 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_set_robust_list, libc::SYS_get_robust_list, libc::SYS_set_tid_address, libc::SYS_sched_getaffinity,
     libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_sigaltstack, libc::SYS_exit,
     libc::SYS_exit_group,
-    // What there is to know.
+    // Information about the process and the system.
     libc::SYS_getpid, libc::SYS_gettid, libc::SYS_getppid, libc::SYS_getuid, libc::SYS_geteuid, libc::SYS_getgid,
     libc::SYS_getegid, libc::SYS_getrandom, libc::SYS_uname, libc::SYS_sysinfo, libc::SYS_clock_gettime,
     libc::SYS_clock_getres, libc::SYS_gettimeofday,
-    // Until the second filter is there, which refuses it.
+    // Allowed until the second filter is installed, which refuses it.
     libc::SYS_seccomp,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_renameat,
@@ -64,14 +65,14 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_getrlimit,
 ];
 
-/// What somebody would want of a process of root's.
+/// What an attacker could use in a process of root.
 #[rustfmt::skip]
 pub(super) const REFUSED: &[i64] = &[
     // Programs and other processes.
     libc::SYS_execve, libc::SYS_execveat, libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev,
     libc::SYS_pidfd_open, libc::SYS_pidfd_getfd, libc::SYS_pidfd_send_signal, libc::SYS_kcmp, libc::SYS_rt_sigqueueinfo,
     libc::SYS_rt_tgsigqueueinfo, libc::SYS_tkill,
-    // Who it is.
+    // User and group ids.
     libc::SYS_setuid, libc::SYS_setgid, libc::SYS_setreuid, libc::SYS_setregid, libc::SYS_setresuid,
     libc::SYS_setresgid, libc::SYS_setgroups, libc::SYS_setfsuid, libc::SYS_setfsgid, libc::SYS_capset,
     libc::SYS_personality, libc::SYS_seccomp,
@@ -80,7 +81,7 @@ pub(super) const REFUSED: &[i64] = &[
     libc::SYS_open_tree, libc::SYS_move_mount, libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount,
     libc::SYS_fspick, libc::SYS_mount_setattr, libc::SYS_open_by_handle_at, libc::SYS_mknodat, libc::SYS_swapon,
     libc::SYS_swapoff, libc::SYS_quotactl,
-    // The kernel and its less travelled parts.
+    // The kernel itself, and its rarely used parts.
     libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_userfaultfd, libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key,
     libc::SYS_init_module, libc::SYS_finit_module, libc::SYS_delete_module, libc::SYS_kexec_load, libc::SYS_reboot,

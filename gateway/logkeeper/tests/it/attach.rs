@@ -18,14 +18,14 @@ async fn read(from: &mut (impl tokio::io::AsyncRead + Unpin), len: usize) -> Str
     String::from_utf8(bytes).unwrap()
 }
 
-/// Reads what there is to the end.
+/// Reads until the end of the stream.
 async fn read_all(mut from: impl tokio::io::AsyncRead + Unpin) -> Vec<u8> {
     let mut bytes = Vec::new();
     tokio::time::timeout(PATIENCE, from.read_to_end(&mut bytes)).await.unwrap().unwrap();
     bytes
 }
 
-/// Writes numbered lines of 64 bytes from a thread of its own.
+/// Writes numbered lines of 64 bytes, from a separate thread.
 fn write_numbers(mut fifo: File, numbers: std::ops::Range<u32>) -> std::thread::JoinHandle<File> {
     std::thread::spawn(move || {
         for number in numbers {
@@ -47,12 +47,12 @@ async fn all_who_are_attached_get_what_comes_from_then_on_to_the_end() {
     let mut first = site.client.attach("c1", Stream::Stdout).await.unwrap();
     let mut errors = site.client.attach("c1", Stream::Stderr).await.unwrap();
     output.out("one\n");
-    // Two pipes have no order of their own.
+    // The order between two pipes is undefined.
     site.await_lines("c1", 2).await;
     output.err("two\n");
     assert_eq!((read(&mut first, 4).await.as_str(), read(&mut errors, 4).await.as_str()), ("one\n", "two\n"));
     let second = site.client.attach("c1", Stream::Stdout).await.unwrap();
-    // No line end is needed to be shown.
+    // Output is sent without waiting for a newline.
     output.out("$ ");
     assert_eq!(read(&mut first, 2).await, "$ ");
     output.out("exit");
@@ -83,7 +83,8 @@ async fn a_client_that_does_not_read_keeps_nobody_waiting_and_misses_what_is_too
     drop(fifo);
     let text = String::from_utf8(read_all(stuck).await).unwrap();
     assert!(text.len() < 10 << 20, "{} bytes came", text.len());
-    // Only once something is missing, perhaps from the middle of a line, and then all is there to the end.
+    // A number is missing only from one point on, perhaps within a line, and after it all numbers come to the
+    // end.
     let numbers: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
     let gaps = numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
     assert!(gaps <= 2, "{gaps} gaps");
@@ -150,7 +151,7 @@ async fn a_container_without_a_log_can_be_attached_to_also_after_a_restart() {
     output.out("nobody hears\n");
     let mut client = site.client.attach("c1", Stream::Stdout).await.unwrap();
     output.out("hello\n");
-    // What was written just before may come or not.
+    // What was written just before may or may not be received.
     let mut heard = String::new();
     while !heard.ends_with("hello\n") {
         heard.push_str(&read(&mut client, 1).await);

@@ -1,4 +1,4 @@
-//! The keeper's process, as the kernel shows it: confined, in each of its threads.
+//! The logkeeper's process, as the kernel shows it: each of its threads is confined.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ async fn each_thread_has_no_new_privileges_and_a_filter() {
     let site = Site::new();
     let victim = Victim::start(&site);
     await_hello(&site).await;
-    // A thread that comes later has it too.
+    // A thread that is started later is confined too.
     let spec = site.spec("c1");
     let mut output = site.output(&spec);
     site.client.open(&spec).await.unwrap();

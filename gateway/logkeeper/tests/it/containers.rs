@@ -71,7 +71,7 @@ async fn finish_waits_for_the_writers_to_close_when_told_to() {
     site.client.open(&spec).await.unwrap();
     let finish = site.client.finish("c1", PATIENCE);
     tokio::pin!(finish);
-    // Written while the finish is under way, as a shim does that has not copied everything yet.
+    // Written while the finish is in progress, as by a shim that has not copied everything yet.
     loop {
         tokio::select! {
             done = &mut finish => panic!("finished with writers: {done:?}"),
@@ -186,7 +186,8 @@ async fn a_long_line_comes_in_chunks_and_a_held_tail_never_blocks_its_writer() {
     site.client.open(&spec).await.unwrap();
     output.out("first\nheld ");
     site.await_lines("c1", 1).await;
-    // More than any FIFO holds in one write, behind a tail: the writer fills the FIFO and sleeps within the call.
+    // More than any FIFO holds, in one write, after an unfinished line: the writer fills the FIFO and sleeps
+    // within the call.
     let long = vec![b'y'; 3 * 1024 * 1024];
     let mut fifo = output.stdout;
     let writer = tokio::task::spawn_blocking(move || std::io::Write::write_all(&mut fifo, &long).unwrap());
@@ -281,7 +282,7 @@ async fn last_output_written_while_no_keeper_runs_survives_the_shim_with_a_hold(
     output.out("last words\n");
     drop(output);
     let keeper = site.start().await;
-    // The hold does not count as a writer, so this ends as soon as all is read.
+    // The hold does not count as a writer, so this returns as soon as all output is read.
     assert_eq!(site.client.finish("c1", PATIENCE).await.unwrap().lines, 1);
     drop(hold);
     assert_eq!(texts(log(&spec)), ["stdout F last words"]);

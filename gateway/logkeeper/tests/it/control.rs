@@ -1,4 +1,4 @@
-//! The control socket: who may serve it, what it refuses, and how the client gets over a restart.
+//! The control socket: who may serve it, what it refuses, and how the client survives a restart.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -133,7 +133,7 @@ async fn lines_that_are_no_requests_get_an_answer() {
         let garbage = ask("garbage\n");
         let good = ask("{\"op\":\"stats\"}\n");
         let long = "x".repeat(70_000);
-        // The keeper hangs up on a line without end; the rest of the write may already fail.
+        // The keeper closes the connection on an endless line; the rest of the write may already fail.
         drop(stream.get_mut().write_all(long.as_bytes()));
         let mut rest = String::new();
         let ended = stream.read_line(&mut rest).map_or(true, |len| len == 0);

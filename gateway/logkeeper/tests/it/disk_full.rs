@@ -1,4 +1,4 @@
-//! A full disk costs lines, which are counted and told of, and never a container's time.
+//! On a full disk, lines are dropped, counted and reported, and the container never blocks.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::support::{PATIENCE, Site, log, parse};
 
-/// A small file system that is unmounted whatever happens.
+/// A small file system that is unmounted on drop.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -22,7 +22,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Detached, so that a failed test with open files leaves no mount behind either.
+        // Detached, so that a failed test with open files does not leave a mount behind either.
         if let Err(error) = umount2(&self.0, MntFlags::MNT_DETACH) {
             eprintln!("cannot unmount {}: {error}", self.0.display());
         }
@@ -49,7 +49,7 @@ async fn check_full_disk(state_too: bool) {
         fifo
     });
     let mut fifo = tokio::time::timeout(PATIENCE, writer).await.expect("the writer was blocked").unwrap();
-    // All of it has been taken before room is made.
+    // All output has been read before space is freed.
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let totals = site.client.stats().await.unwrap().totals;
@@ -68,7 +68,7 @@ async fn check_full_disk(state_too: bool) {
     let finished = site.client.finish("c1", Duration::ZERO).await.unwrap();
     assert!(finished.dropped_lines > 0);
     assert_eq!(finished.bytes + finished.dropped_bytes, LINES as u64 * 99 + 5);
-    // The logs tell of every line that was dropped, and hold every other one, in order.
+    // The logs report every line that was dropped, and contain all others in order.
     let after = parse(log(&spec));
     let mut told = 0;
     let mut kept = Vec::new();
@@ -87,7 +87,7 @@ async fn check_full_disk(state_too: bool) {
     assert_eq!(kept.len() as u64, finished.lines);
     assert_eq!(kept.pop().as_deref(), Some("after"));
     if state_too {
-        // Without a spool an unfinished line is not held back, so lines come in pieces.
+        // Without a spool an unfinished line is not held back, so lines are split into pieces.
         return keeper.stop().await;
     }
     assert_eq!(finished.lines + finished.dropped_lines, LINES as u64 + 1);

@@ -1,4 +1,5 @@
-//! A file system in memory that hangs when it is told to, as one on a network does: the kernel asks this process over `/dev/fuse`.
+//! An in-memory FUSE file system that hangs on demand, like a network file system: this process serves the
+//! kernel's requests over `/dev/fuse`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -11,7 +12,7 @@ use std::thread::JoinHandle;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// A mounted file system. Dropped, it is unmounted, and what waits for it fails.
+/// A mounted file system. Dropping it unmounts it, and calls that wait for it fail.
 pub(crate) struct Fuse {
     point: PathBuf,
     state: Arc<State>,
@@ -22,18 +23,18 @@ pub(crate) struct Fuse {
 struct State {
     hung: Mutex<bool>,
     changed: Condvar,
-    /// By number less 2; the root is 1.
+    /// By inode number less 2; the root is 1.
     nodes: Mutex<Vec<Inode>>,
 }
 
-/// A file, or a directory without content.
+/// A file, or a directory, which has no content.
 struct Inode {
     parent: u64,
     name: Vec<u8>,
     content: Option<Vec<u8>>,
 }
 
-/// Requests, as `linux/fuse.h` numbers them.
+/// Opcodes of requests, from `linux/fuse.h`.
 mod op {
     pub(super) const LOOKUP: u32 = 1;
     pub(super) const FORGET: u32 = 2;
@@ -64,18 +65,18 @@ impl Fuse {
         Self { point, state, server: Some(server) }
     }
 
-    /// From now on nothing is answered.
+    /// Stops answering requests.
     pub(crate) fn hang(&self) {
         *self.state.hung.lock().unwrap() = true;
     }
 
-    /// Answers what has waited, and all else.
+    /// Answers the pending requests, and all later ones.
     pub(crate) fn resume(&self) {
         *self.state.hung.lock().unwrap() = false;
         self.state.changed.notify_all();
     }
 
-    /// What has been written to each file, by its path below the root, without asking the kernel.
+    /// The content of each file, by its path below the root, read without the kernel.
     pub(crate) fn contents(&self) -> BTreeMap<String, Vec<u8>> {
         let nodes = self.state.nodes.lock().unwrap();
         let path = |node: &Inode| {
@@ -95,10 +96,10 @@ impl Fuse {
 impl Drop for Fuse {
     fn drop(&mut self) {
         self.resume();
-        // By force, so that whoever still waits gets an error, and the server's read too.
+        // Forced, so that pending callers get an error, and the server's read too.
         let _ = umount2(&self.point, MntFlags::MNT_FORCE);
         if let Err(error) = umount2(&self.point, MntFlags::MNT_DETACH) {
-            // It may be gone by the first.
+            // The first call may have unmounted it already.
             assert_eq!(error, Errno::EINVAL);
         }
         drop(self.server.take().map(JoinHandle::join));
@@ -125,7 +126,7 @@ impl State {
             reply.extend(error.to_le_bytes());
             reply.extend(unique.to_le_bytes());
             reply.extend(body);
-            // Who asked may be gone.
+            // The caller may be gone.
             drop(device.write(&reply));
         }
     }
@@ -196,7 +197,7 @@ fn fields(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// What the kernel caches for no time at all.
+/// An entry that the kernel must not cache.
 fn entry(node: &Inode, at: usize) -> Vec<u8> {
     let id = at as u64 + 2;
     let mut entry = id.to_le_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! Sockets that outlive who handed them over.
+//! Sockets that outlive the process that handed them over.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::{PATIENCE, Site};
 
-/// A client's socket, and the server's, which says when the last descriptor of the other is closed.
+/// A client's socket and the server's; the server's reports when the last descriptor of the client's is
+/// closed.
 fn pair() -> (UnixStream, UnixStream) {
     let (client, server) = UnixStream::pair().unwrap();
     server.set_nonblocking(true).unwrap();
@@ -21,7 +22,7 @@ fn pair() -> (UnixStream, UnixStream) {
 fn is_open(mut server: &UnixStream) -> bool {
     match server.read(&mut [0]) {
         Ok(read) => read > 0,
-        // Something waited there that nobody has read.
+        // The client's socket was closed with unread data in it.
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
         Err(error) => {
             assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
@@ -38,7 +39,7 @@ async fn a_held_socket_outlives_its_owner_and_the_connection_it_came_over() {
     let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
     lifeline.hold(client.as_fd(), false).await.unwrap();
     drop(client);
-    // An answer proves that the keeper has seen all that came before.
+    // The answer proves that the keeper has processed everything before.
     site.client.stats().await.unwrap();
     assert!(is_open(&server));
     drop(lifeline);
@@ -57,7 +58,7 @@ async fn a_socket_of_one_call_is_let_go_once_that_is_answered_and_nobody_is_left
         let (client, mut server) = pair();
         let mut lifeline = Lifeline::connect(&site.config.socket).await.unwrap();
         lifeline.hold(client.as_fd(), one_call).await.unwrap();
-        // What is said while the owner lives is for the owner.
+        // What is sent while the owner lives is for the owner.
         server.write_all(b"first").unwrap();
         (&client).read_exact(&mut [0; 5]).unwrap();
         drop((client, lifeline));
@@ -84,7 +85,7 @@ async fn a_released_socket_is_closed_at_once() {
     drop(client);
     lifeline.release().await.unwrap();
     assert!(!is_open(&server));
-    // The lifeline is as good as before.
+    // The lifeline is still usable.
     let (client, server) = pair();
     lifeline.hold(client.as_fd(), false).await.unwrap();
     drop(client);

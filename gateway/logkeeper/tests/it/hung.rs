@@ -14,7 +14,7 @@ use crate::support::{Output, PATIENCE, Site, log, texts};
 /// How many containers have their logs on the file system that hangs.
 const HUNG: usize = 100;
 
-/// By how much the keeper may grow while they hang, in KiB.
+/// By how much the keeper's memory may grow while they hang, in KiB.
 const GROWTH: u64 = 4 * 1024;
 
 /// A node with two file systems for logs.
@@ -36,7 +36,7 @@ impl Disks {
         LogSpec { log, ..self.site.spec(id) }
     }
 
-    /// Waits until the keeper says that so many file systems hang.
+    /// Waits until the keeper reports this many file systems as hanging.
     async fn await_stalled(&self, count: u64) {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         while self.site.client.stats().await.unwrap().stalled != count {
@@ -45,7 +45,7 @@ impl Disks {
         }
     }
 
-    /// The contents of a log on it.
+    /// The content of a log on the file system that can hang.
     fn lines(&self, id: &str) -> Vec<String> {
         let text = String::from_utf8(self.fuse.contents()[&format!("{id}/0.log")].clone()).unwrap();
         text.lines().map(|line| line[31..].to_owned()).collect()
@@ -108,7 +108,7 @@ async fn a_hung_file_system_stalls_its_own_logs_alone() {
     client.open(&another).await.unwrap();
     of_another.out("line\n");
     assert_eq!(client.finish("another", Duration::ZERO).await.unwrap().lines, 1);
-    // What would have to wait is refused at once, or so many calls would hold up all others.
+    // A call that would have to wait is refused at once; otherwise such calls would hold up all others.
     let late = disks.spec("late");
     let mut of_late = site.output(&late);
     for _ in 0..2 {
@@ -137,7 +137,7 @@ async fn a_hung_file_system_stalls_its_own_logs_alone() {
             "{lines:?}"
         );
     }
-    // It was opened when that could be done.
+    // It was opened when the file system answered again.
     of_late.out("late\n");
     client.open(&late).await.unwrap();
     assert_eq!(client.finish("late", Duration::ZERO).await.unwrap().lines, 1);
@@ -165,8 +165,8 @@ async fn a_keeper_that_ends_while_a_log_hangs_leaves_it_to_the_next_one() {
     of_hung.out("two\n");
     disks.await_stalled(1).await;
     client.shutdown().await.unwrap();
-    // The old process cannot end while one of its threads is in a call that does not return; the next one serves all the same, once
-    // the old one has let go of the directory and the socket.
+    // The old process cannot end while one of its threads is in a call that does not return. The next one
+    // serves nevertheless, once the old one has released the lock of the directory and the socket.
     let mut next = Victim::start(site);
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !client.hello().await.is_ok_and(|welcome| welcome.pid == next.pid()) {

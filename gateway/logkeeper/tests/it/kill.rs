@@ -1,4 +1,4 @@
-//! The keeper is killed again and again while containers write: no line is lost, torn or doubled.
+//! The keeper is killed again and again while containers write: no line is lost, torn or duplicated.
 
 use std::fs;
 use std::io::Write;
@@ -12,13 +12,13 @@ use switchyard_logkeeper::{Config, FifoHold};
 
 use crate::support::{PATIENCE, Site, log, parse};
 
-/// Where the keeper under test works; set only for the child process.
+/// The environment variable with the keeper's directory; set only for the child process.
 const SITE: &str = "SWITCHYARD_TEST_KEEPER_SITE";
 
-/// How often the keeper is killed.
+/// How many times the keeper is killed.
 const KILLS: u64 = 60;
 
-/// A keeper in a process of its own, which dies with this value.
+/// A keeper in a process of its own, which is killed when this is dropped.
 pub(crate) struct Victim(Child);
 
 impl Victim {
@@ -48,7 +48,8 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // It may be dead already, and one that a file system holds ends only after that is gone, which a failed test drops later.
+        // It may be dead already. A process that a file system blocks ends only after the file system is
+        // unmounted, which a failed test drops later.
         drop(self.0.kill());
         let deadline = std::time::Instant::now() + Duration::from_secs(5);
         while !self.has_ended() && std::time::Instant::now() < deadline {
@@ -57,7 +58,7 @@ impl Drop for Victim {
     }
 }
 
-/// Not a test of its own: the process that [`Victim`] starts. Without the variable there is nothing to run.
+/// Not a test, but the body of the process that [`Victim`] starts. Without the variable it does nothing.
 #[test]
 fn body_of_the_keeper_process() {
     if let Some(dir) = std::env::var_os(SITE).map(PathBuf::from) {
@@ -69,7 +70,8 @@ fn body_of_the_keeper_process() {
 fn write_lines(mut fifo: fs::File, progress: &AtomicU64, stop: &AtomicBool) -> u64 {
     let mut number = 0_u64;
     while !stop.load(Ordering::Relaxed) {
-        // Many lines are equal but for their number's last digits, and every hundredth is cut into chunks.
+        // Many lines differ only in the last digits of their number, and every hundredth is split into
+        // chunks.
         let pad = if number.is_multiple_of(100) { 40_000 } else { number % 90 };
         let pad = "x".repeat(usize::try_from(pad).unwrap());
         fifo.write_all(format!("{number:08} ").as_bytes()).unwrap();
@@ -80,7 +82,7 @@ fn write_lines(mut fifo: fs::File, progress: &AtomicU64, stop: &AtomicBool) -> u
     number
 }
 
-/// A small generator of kill moments; a failed run prints the seed.
+/// A small random generator for the moments of the kills; a failed run prints the seed.
 fn next_random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -104,7 +106,7 @@ async fn no_kill_loses_tears_or_doubles_a_line() {
     let spec = site.spec("c1");
     let output = site.output(&spec);
     site.client.open(&spec).await.unwrap();
-    // The writers may end, and close, while the keeper is dead.
+    // The writers may end, and close their ends, while the keeper is dead.
     let _hold = FifoHold::open(&spec).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let progress: [Arc<AtomicU64>; 2] = Default::default();
@@ -119,7 +121,8 @@ async fn no_kill_loses_tears_or_doubles_a_line() {
     let mut logs = Vec::new();
     for kill in 0..KILLS {
         await_hello(&site).await;
-        // The moment is chosen by the writer's progress, and then by spinning for part of a batch's time.
+        // The moment is chosen by the writer's progress, and then by spinning for part of the time of a
+        // batch.
         let goal = progress[0].load(Ordering::Relaxed) + next_random(&mut random) % 4000;
         let deadline = tokio::time::Instant::now() + PATIENCE;
         while progress[0].load(Ordering::Relaxed) < goal {
@@ -129,7 +132,7 @@ async fn no_kill_loses_tears_or_doubles_a_line() {
         for _ in 0..next_random(&mut random) % 20_000 {
             std::hint::spin_loop();
         }
-        // The kubelet renames and reopens; a kill comes before, between and after.
+        // The kubelet renames and reopens; a kill happens before, between and after.
         let rename = |logs: &mut Vec<PathBuf>| {
             let old = log(&spec).with_extension(format!("log.{kill:03}"));
             fs::rename(log(&spec), &old).unwrap();

@@ -1,4 +1,4 @@
-//! Two hundred containers: what a keeper of so many needs, and that it sleeps while they are silent.
+//! Two hundred containers: how much memory their keeper needs, and that it sleeps while they write nothing.
 
 use std::fs;
 use std::io::Write;
@@ -11,16 +11,17 @@ use crate::support::Site;
 /// How many containers there are.
 const CONTAINERS: usize = 200;
 
-/// What each prints to its standard output, a mebibyte in lines of 128 bytes.
+/// How many lines of 128 bytes each prints to its standard output: a mebibyte.
 const LINES: u64 = 8192;
 
-/// By how much the keeper may grow for all of them, in KiB: 40 for each, and the buffers that all share.
+/// By how much the keeper's memory may grow for all of them, in KiB: 40 for each, and the shared buffers.
 const GROWTH: u64 = 10 * 1024;
 
-/// What a spool may hold on to when its stream is idle, in bytes: its last page, and one that is not logged to its end.
+/// How much a spool may hold when its stream is idle, in bytes: its last page, and one that is not completely
+/// logged.
 const SPOOL: u64 = 2 * 4096;
 
-/// A number of `/proc/<pid>/status`.
+/// A number in `/proc/<pid>/status`.
 fn status(pid: u32, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
@@ -41,7 +42,7 @@ async fn two_hundred_containers_need_little_memory_and_no_processor_while_silent
     }
     let line = format!("{}\n", "x".repeat(127));
     let text = line.repeat(usize::try_from(LINES).unwrap());
-    // Some write at once, so that the keeper has several to look after.
+    // Some write at once, so that the keeper has to switch between them.
     for group in outputs.chunks_mut(8) {
         std::thread::scope(|scope| {
             for output in group {
@@ -60,7 +61,7 @@ async fn two_hundred_containers_need_little_memory_and_no_processor_while_silent
         let held = entry.metadata().unwrap().blocks() * 512;
         assert!(held <= SPOOL, "{} holds {held} bytes", entry.path().display());
     }
-    // Nobody asks and nobody prints: then nothing may wake it. It may still be on its way to sleep.
+    // Without requests and output nothing may wake the keeper. At first it may still be about to sleep.
     let woken = || status(victim.pid(), "voluntary_ctxt_switches");
     let mut last = woken();
     let mut quiet = 0;

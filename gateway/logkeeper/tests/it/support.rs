@@ -1,4 +1,4 @@
-//! What the tests share: a keeper in this process, FIFOs with the shim's part played, and a parser of logs.
+//! Shared by the tests: a keeper in this process, FIFOs as a shim has them, and a parser of logs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// How long anything may take before a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory with everything a keeper and its containers need.
+/// A directory with everything that a keeper and its containers need.
 pub(crate) struct Site {
     pub(crate) dir: TempDir,
     pub(crate) config: Config,
@@ -72,7 +72,7 @@ impl Site {
         }
     }
 
-    /// Makes a container's FIFOs and holds both ends.
+    /// Creates a container's FIFOs and opens both ends.
     pub(crate) fn output(&self, spec: &LogSpec) -> Output {
         let [stdout, stderr] = [&spec.stdout, &spec.stderr].map(|path| {
             let path = path.as_ref().unwrap();

@@ -1,4 +1,4 @@
-//! Docker's `config.json`: which credentials, or which program that has them, are for a registry.
+//! Docker's `config.json`: the credentials for a registry, or the helper program that has them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use switchyard_core::image::Credentials;
 use switchyard_core::{Error, Result};
 
-/// The parts of the file that name credentials. Everything else in it is not ours.
+/// The parts of the file that concern credentials. All other keys are ignored.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct DockerConfig {
@@ -29,18 +29,18 @@ struct AuthEntry {
     registrytoken: String,
 }
 
-/// Where the credentials for a registry are.
+/// Where the credentials for a registry are stored.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CredentialSource {
-    /// In the file.
+    /// In this file.
     Here(Credentials),
-    /// With the program `docker-credential-…`.
+    /// In the helper program `docker-credential-…`.
     Helper(String),
 }
 
 impl DockerConfig {
     /// # Errors
-    /// `InvalidArgument` if it is no such file. Nothing of its content is in the text.
+    /// `InvalidArgument` if it is not such a file. The text contains nothing of its content.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         serde_json::from_slice(bytes).map_err(|fault| {
             let line = fault.line();
@@ -52,10 +52,11 @@ impl DockerConfig {
         })
     }
 
-    /// Where the credentials for this registry are: a helper of its own comes first, then the store of all, then the file.
+    /// Where the credentials for this registry are: a helper of the registry takes precedence over the common
+    /// store, and that over entries in the file.
     ///
     /// # Errors
-    /// `InvalidArgument` if the entry of the file cannot be read.
+    /// `InvalidArgument` if the entry of the file is malformed.
     pub(super) fn credential_source(&self, registry: &str) -> Result<Option<CredentialSource>> {
         let host = host_of(registry);
         let helper = self.helpers.get(registry).or_else(|| self.helpers.get(host));
@@ -109,7 +110,7 @@ fn find<'a, V>(entries: &'a BTreeMap<String, V>, host: &str) -> Option<&'a V> {
     entries.iter().find(|(key, _)| host_of(key) == host).map(|(_, entry)| entry)
 }
 
-/// The host of a registry's name, which may be an address with scheme and path.
+/// The host of a registry name, which may be an address with scheme and path.
 pub(super) fn host_of(name: &str) -> &str {
     let name = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
     match name.split('/').next().unwrap_or(name) {

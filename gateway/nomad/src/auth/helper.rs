@@ -1,4 +1,5 @@
-//! Docker's credential helpers: programs that are asked on their standard input for the credentials of a registry.
+//! Docker's credential helpers: programs that read the name of a registry from standard input and print its
+//! credentials.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use tokio::process::Command;
 /// How long a helper may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much a helper may say.
+/// The longest output of a helper that is read, in bytes.
 const ANSWER_LIMIT: u64 = 64 << 10;
 
-/// The name that helpers give to what is no user but a token.
+/// The user name with which helpers mark a token.
 const TOKEN_USER: &str = "<token>";
 
-/// What a helper answers.
+/// The answer of a helper.
 #[derive(Deserialize)]
 struct HelperOutput {
     #[serde(rename = "Username", default)]
@@ -27,10 +28,12 @@ struct HelperOutput {
     secret: String,
 }
 
-/// What the program `docker-credential-NAME` has for a registry; `None` if it has nothing. Cancel-safe: it is killed.
+/// The credentials that the program `docker-credential-NAME` has for a registry; `None` if it has none.
+/// Cancel-safe: the program is killed.
 ///
 /// # Errors
-/// `InvalidArgument` for a name that is none of a program; `Unavailable` if it cannot be run or fails; `DeadlineExceeded`.
+/// `InvalidArgument` for a name that is not a program name; `Unavailable` if it cannot be run or fails;
+/// `DeadlineExceeded`.
 pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials>> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if !name.bytes().all(plain) {
@@ -48,12 +51,13 @@ pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials
     if text.contains("credentials not found") {
         return Ok(None);
     }
-    // Helpers say on standard output why they fail. What that is nobody knows: only its first line is told.
+    // Helpers report errors on standard output. The content is unknown and may be long, so only the first
+    // line is used.
     let why: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
     Err(Error::unavailable(format!("{program} failed for {registry}: {why}")))
 }
 
-/// Asks the program; whether it ended well, and what it said.
+/// Runs the program; returns whether it succeeded, and its output.
 async fn run(program: &str, registry: &str) -> Result<(bool, Vec<u8>)> {
     let failed = |doing: &str, fault: std::io::Error| {
         Error::unavailable(format!("{doing} {program}: is it on the PATH of the daemon?")).with_source(fault)
@@ -70,23 +74,27 @@ async fn run(program: &str, registry: &str) -> Result<(bool, Vec<u8>)> {
     let stdout = child.stdout.take();
     let ask = async {
         if let Some(mut stdin) = stdin {
-            // One that answers without listening is well.
+            // A program that answers without reading its input is accepted.
             drop(stdin.write_all(registry.as_bytes()).await);
         }
     };
     let listen = async {
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         if let Some(stdout) = stdout {
-            stdout.take(ANSWER_LIMIT).read_to_end(&mut said).await.map_err(|fault| failed("read", fault))?;
+            stdout
+                .take(ANSWER_LIMIT)
+                .read_to_end(&mut printed)
+                .await
+                .map_err(|fault| failed("read", fault))?;
         }
-        Ok::<_, Error>(said)
+        Ok::<_, Error>(printed)
     };
-    let ((), said) = tokio::join!(ask, listen);
+    let ((), printed) = tokio::join!(ask, listen);
     let status = child.wait().await.map_err(|fault| failed("wait for", fault))?;
-    Ok((status.success(), said?))
+    Ok((status.success(), printed?))
 }
 
-/// What an answer gives; an empty one gives nothing.
+/// Parses an answer; an empty one means no credentials.
 fn answer(output: &[u8]) -> Result<Option<Credentials>, &'static str> {
     let answer: HelperOutput =
         serde_json::from_slice(output).map_err(|_| "its answer is not the JSON of a helper")?;

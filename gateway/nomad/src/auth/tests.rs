@@ -1,4 +1,4 @@
-//! Where credentials are looked for, and in which order.
+//! Tests of where credentials are looked up, and in which order.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -119,7 +119,7 @@ async fn the_file_comes_before_the_helper() {
 async fn a_file_that_hangs_holds_nobody_longer_than_a_look_may_take() {
     let dir = tempfile::tempdir().expect("there is room");
     let path = dir.path().join("config.json");
-    // Nobody writes into it: to open it hangs as one on a dead file system does.
+    // A FIFO without a writer: opening it blocks, as on a dead file system.
     mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).expect("there is room");
     let looks = BlockingPool::new(1, Duration::from_millis(50));
     let config = AuthConfig { config: path.display().to_string(), helper: String::new() };
@@ -136,7 +136,7 @@ async fn a_file_that_hangs_holds_nobody_longer_than_a_look_may_take() {
     let mut writer = OpenOptions::new().write(true).open(&path).expect("somebody reads");
     writer.write_all(BASIC.as_bytes()).expect("somebody reads");
     drop(writer);
-    // The thread has to return first.
+    // The blocked thread has to return first.
     std::fs::remove_file(&path).expect("it is there");
     std::fs::write(&path, BASIC).expect("there is room");
     let found = loop {

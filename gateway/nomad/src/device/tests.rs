@@ -1,4 +1,4 @@
-//! The plugin over devices that a test says there are.
+//! Tests of the plugin with a given inventory.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::configs::devices;
 
 type Tell = watch::Sender<Option<Arc<Inventory>>>;
 
-/// Far longer than anything here waits.
+/// Far longer than any wait in these tests.
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn unrecovered() -> (Gateway, Tell, DeviceService) {
@@ -33,12 +33,13 @@ async fn plugin() -> (Gateway, Tell, DeviceService) {
     (gateway, tell, service)
 }
 
-/// By this the class of a node changes with the health of its devices, so that servers look again at jobs that wait for one.
+/// Changes the computed class of a node with the health of its devices, so that servers re-evaluate jobs that
+/// wait for one.
 fn healthy_slots(group: &nomad::DeviceGroup) -> Option<attribute::Value> {
     group.attributes[HEALTHY_SLOTS].value.clone()
 }
 
-/// Two devices, of which the second is so, and a group without any.
+/// Two devices, the second with this health, and a group without devices.
 fn inventory(health: Health) -> Inventory {
     let mut inventory = devices(&["acme0", "acme1"], 1);
     let full = Arc::make_mut(&mut inventory.groups[0]);
@@ -69,7 +70,7 @@ impl DeviceService {
     }
 }
 
-/// The token of a reservation.
+/// The lease token of a reservation.
 fn token(reservation: &nomad::ContainerReservation) -> LeaseToken {
     let mut tokens = reservation.envs.iter().filter(|(name, _)| name.starts_with(LEASE_VARIABLE));
     let (name, token) = tokens.next().expect("it has a lease");
@@ -113,7 +114,7 @@ async fn the_first_answer_comes_although_nothing_is_known_and_then_each_change()
     assert_eq!(group.devices[0].hw_locality.as_ref().unwrap().pci_bus_id, "0000:3b:00.0");
     assert_eq!((group.attributes.len(), &*group.attributes["memory"].unit), (5, "GiB"));
     assert_eq!(healthy_slots(group), Some(attribute::Value::IntVal(2)));
-    // What an agent does not see is no news to it.
+    // A change that the agent cannot see is not reported.
     let mut same = inventory(Health::Healthy);
     Arc::make_mut(&mut same.groups[0]).devices[0].traffic = None;
     tell.send_replace(Some(Arc::new(same)));
@@ -123,7 +124,7 @@ async fn the_first_answer_comes_although_nothing_is_known_and_then_each_change()
     assert_eq!(health(&stream.next().await.unwrap().unwrap()), [("acme0", ""), ("acme1", "it burns")]);
     tell.send_replace(Some(Arc::default()));
     assert_eq!(stream.next().await.unwrap().unwrap(), nomad::FingerprintResponse::default());
-    // Nobody looks any more: an agent that saw the end would drop all devices for good.
+    // The scanner ends: an agent that saw the end of the stream would drop all devices for good.
     drop(tell);
     let quiet = tokio::time::timeout(MINUTE, stream.next()).await;
     assert!(quiet.is_err(), "{quiet:?}");

@@ -1,4 +1,5 @@
-//! From devices in the gateway's words to Nomad's. Agents drop all devices for good over a field that is empty or a unit they do not know.
+//! Conversion of devices from the gateway's types to Nomad's. Agents drop all devices for good if a field is
+//! empty or a unit is unknown to them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,17 +16,18 @@ use super::{HEALTHY_SLOTS, LEASE_VARIABLE};
 
 const KIB: u64 = 1 << 10;
 
-/// What there is; nothing while that is not known.
+/// The devices; none if they are not known yet.
 pub(super) fn fingerprint(inventory: Option<&Inventory>) -> nomad::FingerprintResponse {
     let groups = inventory.into_iter().flat_map(|inventory| &inventory.groups);
-    // A group without devices has nothing to say, and no agent wants to hear it.
+    // Groups without devices are omitted.
     let device_group = groups.filter(|group| !group.devices.is_empty()).map(|one| group(one)).collect();
     nomad::FingerprintResponse { device_group }
 }
 
-/// How many devices of a group can be given to tasks. A server that has no healthy device for a job looks again when the class of the node
-/// changes, which is made of the attributes of its devices and not of their health: without this a job that came while another owner had the
-/// devices would wait after these are free.
+/// How many devices of a group can be given to tasks. A server without a healthy device for a job
+/// re-evaluates when the class of a node changes. The class is computed from the attributes of the devices,
+/// not from their health: without this attribute, a job submitted while another owner had the devices would
+/// keep waiting after they become free.
 fn healthy_slots(devices: &[Device]) -> Attribute {
     let healthy = devices.iter().filter(|device| device.health == Health::Healthy).count();
     attribute(&Fact::Whole(i64::try_from(healthy).unwrap_or(i64::MAX), String::new()))
@@ -41,10 +43,10 @@ fn group(group: &DeviceGroup) -> nomad::DeviceGroup {
         // Each slot is a device here, and those beyond the quota are unhealthy.
         shares: _,
         quota: _,
-        // For kubelets.
+        // For kubelets only.
         resource: _,
         placement: _,
-        // For tasks.
+        // For tasks only.
         variable: _,
         env: _,
         shared: _,
@@ -80,8 +82,8 @@ fn attribute(fact: &Fact) -> Attribute {
     Attribute { value: Some(value), unit }
 }
 
-/// What a task gets. There are no mounts in it: agents would put them in the place of the task's volumes. They come with the start, as do
-/// devices of the Container Device Interface, which have no place here.
+/// What a task gets. Without mounts: agents would put them in place of the task's volumes. They are added at
+/// the start of the task, as are CDI devices, which these messages cannot express.
 pub(super) fn reserved(leased: Leased) -> nomad::ReserveResponse {
     let Leased { token, reservation: Reservation { mut env, nodes, mounts: _, cdi: _ } } = leased;
     env.insert(variable(token), token.to_string());
@@ -98,12 +100,12 @@ pub(super) fn reserved(leased: Leased) -> nomad::ReserveResponse {
     nomad::ReserveResponse { container_res: Some(reservation) }
 }
 
-/// The variable that brings the token of a lease to the start of the task.
+/// The variable that carries the token of a lease to the start of the task.
 fn variable(token: LeaseToken) -> String {
     format!("{LEASE_VARIABLE}{}", &token.to_string()[..8])
 }
 
-/// How the devices are at this time.
+/// The statistics of the devices at this time.
 pub(super) fn stats(inventory: Option<&Inventory>, now: SystemTime) -> nomad::StatsResponse {
     let groups = inventory.into_iter().flat_map(|inventory| &inventory.groups);
     let one = |group: &Arc<DeviceGroup>| nomad::DeviceGroupStats {

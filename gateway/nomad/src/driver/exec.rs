@@ -1,4 +1,4 @@
-//! ExecTask: a command with an end, for script checks and templates.
+//! ExecTask: a command that runs to its end, for script checks and templates.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use super::Driver;
 use crate::to_proto;
 
-/// What agents keep of each stream of a check.
+/// The part of each stream that agents keep of a check.
 const OUTPUT_BYTES: usize = 4 << 10;
 
-/// How long a command may take where the agent names no time.
+/// The time limit of a command if the agent sets none.
 const LONGEST: Duration = Duration::from_secs(10 * 60);
 
-/// How long output is waited for that children of a command hold open when it has ended.
+/// How long to wait for output that children keep open after the command has exited.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
 
 impl Driver {
-    /// Runs a command in a task to its end, and gives the last of what it wrote. Cancel-safe: it is killed.
+    /// Runs a command in a task to its end, and returns the last part of its output. Cancel-safe: the command
+    /// is killed.
     ///
     /// # Errors
     /// `NotFound`; those of [`Scope::exec_tail`](switchyard_core::gateway::Scope::exec_tail).
@@ -41,7 +42,7 @@ impl Driver {
     }
 }
 
-/// A command as the task's main process: its environment, directory and user.
+/// A command that runs like the task's main process: with its environment, directory and user.
 pub(super) const fn command_in_task(command: Vec<String>, stdin: bool) -> ExecSpec {
     ExecSpec { command, tty: false, size: None, stdin, env: Vec::new(), cwd: None, drain: DRAIN }
 }

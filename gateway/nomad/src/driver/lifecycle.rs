@@ -1,4 +1,4 @@
-//! What becomes of a task that was started: waited for, signalled, stopped, destroyed, taken up again.
+//! Operations on started tasks: recover, wait, signal, stop and destroy.
 
 use std::time::Duration;
 
@@ -16,20 +16,22 @@ use crate::status::unknown_task;
 use crate::to_proto;
 
 impl Driver {
-    /// Takes up a task after a restart of whoever: it is known or it is not. It is not touched. Idempotent.
+    /// Answers whether a task can be recovered after a restart of the agent or the daemon. Does not change
+    /// it. Idempotent.
     ///
     /// # Errors
-    /// `NotFound` if it is gone, or its end is not known: the agent starts it anew then.
+    /// `NotFound` if it does not exist, or its exit is not known: the agent then starts it again.
     pub(super) fn recover(&self, id: &str) -> Result<nomad::RecoverTaskResponse> {
         let task = self.task(id)?;
         match &task.state {
             TaskState::Exited { exit, .. } if exit.cause == ExitCause::Lost => {
-                Err(Error::not_found("it ended while nobody looked, as by a restart of the node")
+                Err(Error::not_found("its exit was not observed, for example because the node was restarted")
                     .context(unknown_task(id).to_string()))
             }
             TaskState::Removing { .. } => Err(unknown_task(id)),
-            // An agent has a handle of what has begun: this is what is left of it, and no wait for it would ever end.
-            TaskState::Created => Err(Error::not_found("it has not begun since the node was started")
+            // The agent has a handle, so it believes that the task runs; this task never will, and waiting
+            // for its exit would never end.
+            TaskState::Created => Err(Error::not_found("it has not been started since the node was booted")
                 .context(unknown_task(id).to_string())),
             TaskState::Starting
             | TaskState::Running { .. }
@@ -38,10 +40,10 @@ impl Driver {
         }
     }
 
-    /// Waits for the end of a task. Any number of callers; answers at once after the end. Cancel-safe.
+    /// Waits for the exit of a task. Any number of callers; returns at once after the exit. Cancel-safe.
     ///
     /// # Errors
-    /// `NotFound` if it is gone.
+    /// `NotFound` if it does not exist.
     pub(super) async fn wait(&self, id: &str) -> Result<nomad::WaitTaskResponse> {
         let task = self.task(id)?.id.to_string();
         match self.shared.scope.wait_task(&task).await {
@@ -53,10 +55,12 @@ impl Driver {
         }
     }
 
-    /// Stops a task: this signal, or else its own, and SIGKILL after `grace`. Returns when it has ended; one that is gone is stopped.
+    /// Stops a task: sends `signal`, or else its own stop signal, and SIGKILL after `grace`. Returns after
+    /// its exit; succeeds if it does not exist.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no signal; those of [`Scope::stop_task`](switchyard_core::gateway::Scope::stop_task).
+    /// `InvalidArgument` for an unknown signal; those of
+    /// [`Scope::stop_task`](switchyard_core::gateway::Scope::stop_task).
     pub(super) async fn stop(
         &self,
         id: &str,
@@ -74,7 +78,7 @@ impl Driver {
     /// Sends a signal to the main process of a task.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` for what is no signal; `FailedPrecondition` if it does not run.
+    /// `NotFound`; `InvalidArgument` for an unknown signal; `FailedPrecondition` if it does not run.
     pub(super) async fn signal(&self, id: &str, signal: &str) -> Result<nomad::SignalTaskResponse> {
         let task = self.task(id)?;
         let signal = parse_signal(signal)?;
@@ -82,11 +86,12 @@ impl Driver {
         Ok(nomad::SignalTaskResponse {})
     }
 
-    /// Takes a task away with all that was made for it, after whatever is being done in its place. Idempotent. Cancel-safe: the work
-    /// goes on.
+    /// Removes a task with everything that was created for it, after the operation in progress on it.
+    /// Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it runs, without `force`; those of the removal, after which it can be destroyed again.
+    /// `FailedPrecondition` if it runs and `force` is not set; those of the removal, after which it can be
+    /// destroyed again.
     pub(super) async fn destroy(
         &self,
         id: String,
@@ -96,28 +101,35 @@ impl Driver {
         let driver = self.clone();
         let what = format!("destruction of task {id}");
         let work = async move {
-            let turn = driver.shared.task_locks.lock(task_key(&id).to_owned()).await;
-            driver.remove_locked(&id, force, &gc, turn).await
+            let guard = driver.shared.task_locks.lock(task_key(&id).to_owned()).await;
+            driver.remove_locked(&id, force, &gc, guard).await
         };
         self.shared.scope.run_detached(what, work).await?;
         Ok(nomad::DestroyTaskResponse {})
     }
 
-    /// Takes away a task that no agent has named, unless one has since, with all that was made for it. In the caller's own time.
+    /// Removes a task that no agent has named, unless one has named it since, with everything that was
+    /// created for it. Runs within the caller's future.
     ///
     /// # Errors
     /// Those of [`Driver::destroy`].
     pub(crate) async fn remove_dangling(&self, id: &str, gc: &GcConfig) -> Result<()> {
-        let turn = self.shared.task_locks.lock(task_key(id).to_owned()).await;
+        let guard = self.shared.task_locks.lock(task_key(id).to_owned()).await;
         if self.shared.references.knows_task(id) {
             Ok(())
         } else {
-            self.remove_locked(id, true, gc, turn).await
+            self.remove_locked(id, true, gc, guard).await
         }
     }
 
-    /// As [`Driver::destroy`], in the caller's own time, and its turn at the place of the task.
-    async fn remove_locked(&self, id: &str, force: bool, gc: &GcConfig, _turn: KeyedLockGuard) -> Result<()> {
+    /// As [`Driver::destroy`], but within the caller's future; `_guard` is the lock of the task key.
+    async fn remove_locked(
+        &self,
+        id: &str,
+        force: bool,
+        gc: &GcConfig,
+        _guard: KeyedLockGuard,
+    ) -> Result<()> {
         let scope = &self.shared.scope;
         let task = scope.task_named(id)?;
         if let Some(task) = &task
@@ -127,7 +139,8 @@ impl Driver {
             let text = "must call StopTask for the given task before Destroy or set force to true";
             return Err(Error::failed_precondition(format!("{text}: {id:?} runs")));
         }
-        // Who is refused goes on knowing it; who is not does not ask again, whatever comes of it.
+        // After a refusal the agent still references the task; otherwise it does not ask again, whatever the
+        // outcome.
         self.shared.references.forget(id);
         let Some(sandbox) = scope.sandbox_named(id)? else { return Ok(()) };
         let sandbox = sandbox.id.to_string();
@@ -143,7 +156,7 @@ impl Driver {
     }
 }
 
-/// The signal of this name, with or without `SIG`, or number.
+/// The signal with this name, with or without `SIG`, or number.
 fn parse_signal(text: &str) -> Result<Signal> {
     Signal::parse(text).ok_or_else(|| {
         let message =

@@ -1,4 +1,5 @@
-//! The network of an allocation, where the driver is to make it: a sandbox without tasks, that the tasks of the group join.
+//! The network of an allocation, if the driver creates it: a sandbox without tasks, whose namespace the tasks
+//! of the group join.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,10 +17,12 @@ use crate::session::Session;
 use crate::to_proto;
 
 impl Driver {
-    /// Makes the namespace of an allocation; the agent connects it. Idempotent. Cancel-safe: the work goes on.
+    /// Creates the network namespace of an allocation; the agent connects it. Idempotent. Cancel-safe: the
+    /// work continues.
     ///
     /// # Errors
-    /// `InvalidArgument`; those of [`Scope::create_sandbox`](switchyard_core::gateway::Scope::create_sandbox). Nothing is left.
+    /// `InvalidArgument`; those of
+    /// [`Scope::create_sandbox`](switchyard_core::gateway::Scope::create_sandbox). Nothing is left behind.
     pub(super) async fn make_network(
         &self,
         session: Option<&Session>,
@@ -43,13 +46,13 @@ impl Driver {
         });
         let made = self.shared.scope.run_detached(what, work).await?;
         if let Some(session) = session {
-            // It was not there yet when it was named first.
+            // Note it again: it did not exist yet when it was first named, and may have been dropped as gone.
             self.shared.references.note_network(&session.id, &network_name(alloc_id));
         }
         Ok(made)
     }
 
-    /// Whoever calls this has the turn of the name.
+    /// The caller holds the lock of the name.
     async fn make_namespace(&self, name: &str, spec: SandboxSpec) -> Result<nomad::CreateNetworkResponse> {
         let scope = &self.shared.scope;
         if let Some(sandbox) = scope.sandbox_named(name)? {
@@ -57,7 +60,7 @@ impl Driver {
                 let isolation_spec = Some(to_proto::isolation(&sandbox));
                 return Ok(nomad::CreateNetworkResponse { isolation_spec, created: false });
             }
-            // It broke, as by a restart of the node.
+            // It has failed, for example through a restart of the node.
             scope.remove_sandbox(&sandbox.id.to_string()).await?;
         }
         let sandbox = scope.create_sandbox(spec).await?;
@@ -65,18 +68,19 @@ impl Driver {
         Ok(nomad::CreateNetworkResponse { isolation_spec, created: true })
     }
 
-    /// Takes the namespace of an allocation away. Idempotent. Cancel-safe: the work goes on.
+    /// Removes the network namespace of an allocation. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of [`Scope::remove_sandbox`](switchyard_core::gateway::Scope::remove_sandbox); it can be tried again.
+    /// Those of [`Scope::remove_sandbox`](switchyard_core::gateway::Scope::remove_sandbox); it can be tried
+    /// again.
     pub(super) async fn remove_network(&self, alloc_id: &str) -> Result<nomad::DestroyNetworkResponse> {
         let name = network_name(alloc_id);
         self.shared.references.forget(&name);
         self.remove_unused_network(name).await.map(|()| nomad::DestroyNetworkResponse {})
     }
 
-    /// Takes the network of this name away, unless an agent has asked for it that still has its allocation. Idempotent. Cancel-safe: the
-    /// work goes on.
+    /// Removes the network of this name, unless an agent has requested it and its allocation still exists.
+    /// Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
     /// As [`Driver::remove_network`].
@@ -100,14 +104,14 @@ impl Driver {
     }
 }
 
-/// A namespace with loopback alone.
+/// A namespace with loopback only.
 fn network(meta: Meta, hostname: &str) -> SandboxSpec {
     SandboxSpec {
         meta,
         handler: String::new(),
         hostname: hostname.to_owned(),
         network: SandboxNetwork::Isolated,
-        // Those of the group are known with its first task.
+        // The host ports of the group are known only with its first task.
         host_ports: HostPorts::default(),
         uts: UtsMode::Network,
         ipc: IpcMode::Shared,

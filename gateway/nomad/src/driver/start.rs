@@ -1,4 +1,4 @@
-//! StartTask: from a request to a task that runs, with nothing left where it fails.
+//! StartTask: from a request to a running task; after an error nothing is left behind.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,32 +12,35 @@ use switchyard_core::{ErrorKind, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use super::Driver;
-use crate::from_proto;
 use crate::identity::{self, Record, task_key};
 use crate::plan::Plan;
 use crate::session::Session;
 use crate::to_proto;
+use crate::{from_proto, planning};
 
-/// What is there already under the id of a start.
+/// What exists under the id of a start.
 #[derive(Debug, PartialEq, Eq)]
 enum Existing {
     /// Nothing.
     Nothing,
-    /// The task of the same request, which runs or did: its start was not heard of.
+    /// The task of the same request, which runs or has exited: the agent did not get the answer to its start.
     Started,
-    /// The task of the same request, whose start was asked for by a predecessor, or never.
+    /// The task of the same request, not known to have started: its start was requested from a predecessor,
+    /// or never.
     Created,
-    /// Something half made, or of another request.
+    /// An incomplete task, or one of a different request.
     Stale,
 }
 
 impl Driver {
-    /// Starts a task, or takes up the one that an earlier call with the same request has started. If the caller goes while the image
-    /// comes, nothing is left; later, the task is started nevertheless, for a retry to find it.
+    /// Starts a task, or adopts the one that an earlier call with the same request has started. If the caller
+    /// goes away during the image pull, nothing is left behind; after that, the task is started nevertheless,
+    /// so that a retry finds it.
     ///
     /// # Errors
-    /// Those of the plan, of [`Images::get`](crate::images::Images::get), of the leases and of the creation. Nothing is left. What another
-    /// owner has of the node is `FailedPrecondition`: an agent may try again.
+    /// Those of the plan, of [`Images::get`](crate::images::Images::get), of the leases and of the creation.
+    /// Nothing is left behind. A conflict with resources of another owner is `FailedPrecondition`: an agent
+    /// may retry.
     pub(super) async fn start(
         &self,
         session: Arc<Session>,
@@ -51,24 +54,25 @@ impl Driver {
             None => match Box::pin(self.begin(&session, &request, record)).await {
                 Ok(task) => task,
                 Err(error) => {
-                    // No agent says of a task that it will not be started again. Leases that cannot be read are why it was refused.
+                    // Agents do not report that they will not restart a task. Malformed leases are ignored:
+                    // they are the reason of the refusal.
                     self.shared.scope.start_failed(&from_proto::leases(&request).unwrap_or_default());
                     return Err(error);
                 }
             },
         };
-        // It was not there yet when it was named first.
+        // Note it again: it did not exist yet when it was first named, and may have been dropped as gone.
         self.shared.references.note_task(&session.id, &task.meta.name);
         Ok(to_proto::started(request, self.sandbox_of(&task).as_deref(), &task))
     }
 
-    /// Makes the place of a task free, but for a task of the same request that has started.
+    /// Removes other starts of the task, and adopts a started task of the same request.
     async fn clear_stale(&self, record: &Record) -> Result<Option<Arc<Task>>> {
         let driver = self.clone();
         let record = record.clone();
         let what = format!("start of task {}", record.id);
         let work = async move {
-            let _turn = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
+            let _guard = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
             driver.clear_stale_locked(&record).await
         };
         self.shared.scope.run_detached(what, work).await
@@ -81,9 +85,9 @@ impl Driver {
         record: Record,
     ) -> Result<Arc<Task>> {
         let plan = self.plan_on_pool(session, request).await?;
-        let teller = self.shared.events.sender_for(&session.id, request);
+        let events = self.shared.events.sender_for(&session.id, request);
         for warning in &plan.warnings {
-            teller.send(warning, &[]);
+            events.send(warning, &[]);
         }
         let images = &self.shared.images;
         let auth = &session.config.auth;
@@ -92,22 +96,22 @@ impl Driver {
         let mut tries = 0;
         loop {
             tries += 1;
-            let place = (allocation(&request.alloc_id), local.as_path());
-            let image = images.get(&plan.image, place, &plan.sandbox.handler, auth, &teller).await?;
+            let local_dir = (allocation(&request.alloc_id), local.as_path());
+            let image = images.get(&plan.image, local_dir, &plan.sandbox.handler, auth, &events).await?;
             let mut plan = plan.clone();
             image.as_str().clone_into(&mut plan.task.image);
             match Box::pin(self.make_detached(&record, plan)).await {
-                // It was let go between the look and the making.
+                // The image was removed between the check and the creation of the task.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries == 1 => {
                     tracing::debug!(
                         task = request.id,
                         error = error.report(),
-                        "its image has gone: once more"
+                        "the image was removed meanwhile: pulling it again"
                     );
                 }
                 Err(error) => {
                     if error.kind() == ErrorKind::FailedPrecondition {
-                        teller.send(format!("Cannot start yet: {}", error.status_text()), &[]);
+                        events.send(format!("Cannot start yet: {}", error.status_text()), &[]);
                     }
                     if gc.image {
                         self.shared.image_gc.schedule(&image, gc.image_delay);
@@ -119,15 +123,15 @@ impl Driver {
         }
     }
 
-    /// Plans off the threads that serve others: it looks at paths, which may be on a file system that hangs.
+    /// Plans on the pool for host paths: planning accesses paths whose file system may hang.
     async fn plan_on_pool(&self, session: &Arc<Session>, request: &nomad::TaskConfig) -> Result<Plan> {
         let session = Arc::clone(session);
         let request = request.clone();
-        let whose = allocation(&request.alloc_id);
-        self.shared.pool.run(whose, move || Plan::make(&request, &session)).await
+        let object = allocation(&request.alloc_id);
+        self.shared.pool.run(object, move || planning::plan(&request, &session)).await
     }
 
-    /// Makes and starts what is planned; goes on when its caller has gone.
+    /// Creates and starts the planned task; continues if the caller goes away.
     async fn make_detached(&self, record: &Record, plan: Plan) -> Result<Arc<Task>> {
         let mut plan = self.with_lease_devices(plan)?;
         let record = record.clone().with_plan(&plan);
@@ -135,9 +139,9 @@ impl Driver {
         (plan.sandbox.meta, plan.task.meta) = (meta.clone(), meta);
         let driver = self.clone();
         let what = format!("start of task {}", record.id);
-        // What is planned is big, and this waits in several places.
+        // Boxed: the plan is large and held across several awaits.
         let work = Box::pin(async move {
-            let _turn = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
+            let _guard = driver.shared.task_locks.lock(task_key(&record.id).to_owned()).await;
             match driver.clear_stale_locked(&record).await? {
                 Some(task) => Ok(task),
                 None => driver.make(plan).await,
@@ -146,8 +150,8 @@ impl Driver {
         self.shared.scope.run_detached(what, work).await
     }
 
-    /// Adds what the leases of a task give it, as the devices are now: while its image came, one may have been plugged in elsewhere. A lease
-    /// that is not known any more is refused when the task is made.
+    /// Adds what the task's leases give it, with the devices as they are now: during the image pull, a device
+    /// may have been moved to another port. An unknown lease is refused when the task is created.
     pub(super) fn with_lease_devices(&self, plan: Plan) -> Result<Plan> {
         let given = |claim: &LeaseClaim| self.shared.scope.reservation(claim.token).transpose();
         let reserved: Vec<Reservation> = plan.task.leases.iter().filter_map(given).collect::<Result<_>>()?;
@@ -165,12 +169,13 @@ impl Driver {
         match made.await {
             Ok(task) => Ok(task),
             Err(error) => {
-                // What cannot be taken away now goes with the next start in its place, or as a task that no agent knows.
-                if let Err(left) = scope.remove_sandbox(&sandbox).await {
+                // If it cannot be removed now, the next start of the task or the sweep of dangling tasks
+                // removes it.
+                if let Err(cleanup_error) = scope.remove_sandbox(&sandbox).await {
                     tracing::warn!(
                         sandbox,
-                        error = left.report(),
-                        "what is left of a failed start goes later"
+                        error = cleanup_error.report(),
+                        "cannot remove the sandbox of a failed start: it is removed later"
                     );
                 }
                 Err(error)
@@ -178,14 +183,18 @@ impl Driver {
         }
     }
 
-    /// Whoever calls this has the turn of the place.
+    /// The caller holds the lock of the task key.
     async fn clear_stale_locked(&self, record: &Record) -> Result<Option<Arc<Task>>> {
         let scope = &self.shared.scope;
         let here = task_key(&record.id);
         for sandbox in scope.sandboxes_with_prefix(here)? {
             let name = &sandbox.meta.name;
             if task_key(name) == here && *name != record.id {
-                tracing::info!(task = name, by = record.id, "a start that no agent heard of is taken away");
+                tracing::info!(
+                    task = name,
+                    by = record.id,
+                    "removing an earlier start of the task, which no agent references"
+                );
                 scope.remove_sandbox(&sandbox.id.to_string()).await?;
             }
         }
@@ -198,7 +207,11 @@ impl Driver {
                 match scope.start_task(&id).await {
                     Ok(()) => return Ok(Some(scope.task(&id)?)),
                     Err(error) => {
-                        tracing::debug!(task = record.id, error = error.report(), "it is made anew");
+                        tracing::debug!(
+                            task = record.id,
+                            error = error.report(),
+                            "cannot start the existing task: creating it again"
+                        );
                     }
                 }
             }
@@ -211,12 +224,12 @@ impl Driver {
     }
 }
 
-/// Whose directories are looked at, as errors say.
+/// The owner of the accessed directories, for errors.
 fn allocation(id: &str) -> String {
     format!("allocation {id}")
 }
 
-/// What this sandbox and task, both under the id of a start, are to the request of this digest.
+/// How this sandbox and task, both under the id of a start, relate to the request with this digest.
 fn existing(sandbox: Option<&Sandbox>, task: Option<&Task>, digest: &[u8]) -> Existing {
     let Some(task) = task else {
         return if sandbox.is_some() { Existing::Stale } else { Existing::Nothing };

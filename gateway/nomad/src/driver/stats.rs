@@ -1,4 +1,4 @@
-//! TaskStats: the usage of a task, again and again until it has ended.
+//! TaskStats: the usage of a task, repeatedly until its exit.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +23,7 @@ struct StatsSampler {
     before: Option<Sample>,
 }
 
-/// The usage of a task at each interval, first at once. It ends with the task, or the gateway.
+/// The usage of a task, immediately and at each interval. Ends when the task exits or the gateway shuts down.
 pub(super) fn stream(
     scope: Scope,
     task: &Task,
@@ -63,9 +63,13 @@ impl StatsSampler {
                     self.before = Some(now);
                     return Some(stats);
                 }
-                // There is a next time; the agent would open a new stream at once.
+                // Continue with the next interval: after an error the agent would open a new stream at once.
                 Err(error) => {
-                    tracing::debug!(task = self.id, error = error.report(), "its usage cannot be read now");
+                    tracing::debug!(
+                        task = self.id,
+                        error = error.report(),
+                        "cannot read the usage of a task: trying again at the next interval"
+                    );
                 }
             }
         }

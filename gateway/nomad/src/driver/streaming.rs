@@ -1,12 +1,12 @@
-//! ExecTaskStreaming: a command with a client at its streams.
+//! ExecTaskStreaming: a command whose streams are connected to a client.
 //!
 //! ```text
 //!  client ── setup, input, sizes ──► listen ──► process ──► pump ── output ──► client
-//!                                                  └ end ─► what is left of the output, both closed, the exit code, the end
+//!                                                  └ exit ─► rest of the output, close both, exit code, end
 //! ```
 //!
-//! A client never closes its half; when it goes, the whole is dropped, which kills the process. Messages with nothing in them are signs
-//! of life.
+//! A client never closes its half of the stream; when it goes away, everything is dropped, which kills the
+//! process. Empty messages are keep-alives.
 
 use std::time::Duration;
 
@@ -29,25 +29,26 @@ use super::{Driver, DriverStream};
 use crate::status::{shutting_down, status};
 use crate::to_proto;
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its setup message.
 const SETUP: Duration = Duration::from_secs(30);
 
-/// How long the size of a terminal is waited for: clients say it next.
+/// How long to wait for the size of the terminal, which clients send next.
 const SIZE: Duration = Duration::from_millis(100);
 
-/// How long output is waited for that children of a command hold open when it has ended. What waits to be read is read all the same.
+/// How long to wait for output that children keep open after the command has exited. Unread output is read in
+/// any case.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// How many answers may wait for the client.
+/// How many responses may be queued for the client.
 const ANSWERS: usize = 4;
 
-/// The most bytes of one answer.
+/// The largest data size of one response, in bytes.
 const CHUNK: usize = 32 << 10;
 
 type StreamingRequest = nomad::ExecTaskStreamingRequest;
 type StreamingResponse = nomad::ExecTaskStreamingResponse;
 
-/// One of the two streams of output.
+/// One of the two output streams.
 #[derive(Debug, Clone, Copy)]
 enum Output {
     Stdout,
@@ -55,10 +56,11 @@ enum Output {
 }
 
 impl Driver {
-    /// Runs a command in a task for as long as its client listens.
+    /// Runs a command in a task for as long as its client is connected.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is not said first what to run; `NotFound`; those of [`Scope::exec`](switchyard_core::gateway::Scope::exec).
+    /// `InvalidArgument` if the first message is not a setup; `NotFound`; those of
+    /// [`Scope::exec`](switchyard_core::gateway::Scope::exec).
     pub(super) async fn exec_streaming<S>(
         &self,
         metadata: &MetadataMap,
@@ -77,12 +79,12 @@ impl Driver {
         let scope = &self.shared.scope;
         let task = self.task(&task_id).map_err(|error| status(&error))?.id.to_string();
         let named = !command.is_empty();
-        let said = if tty { first_size(&mut requests).await } else { None };
-        let size = said.as_ref().and_then(|said| said.as_ref().ok()?.tty_size).and_then(size);
+        let second = if tty { first_size(&mut requests).await } else { None };
+        let size = second.as_ref().and_then(|message| message.as_ref().ok()?.tty_size).and_then(size);
         let spec = ExecSpec { tty, size, ..command_in_task(command, true) };
         match scope.exec(&task, &spec).await {
             Ok(process) => {
-                let requests = stream::iter(std::iter::once(Ok(first)).chain(said)).chain(requests);
+                let requests = stream::iter(std::iter::once(Ok(first)).chain(second)).chain(requests);
                 Ok(response_stream(process, requests, scope.ended()))
             }
             Err(error) if named && error.kind() == ErrorKind::InvalidArgument => {
@@ -93,7 +95,8 @@ impl Driver {
     }
 }
 
-/// What a client says next, if it says it soon: the size of its terminal, as a rule, which the command is to find when it starts.
+/// The client's next message, if it comes soon: normally the size of its terminal, which the command should
+/// have from its start.
 async fn first_size<S>(requests: &mut S) -> Option<Result<StreamingRequest, Status>>
 where
     S: Stream<Item = Result<StreamingRequest, Status>> + Unpin,
@@ -101,17 +104,17 @@ where
     tokio::time::timeout(SIZE, requests.next()).await.ok().flatten()
 }
 
-/// A command that cannot be run ends as in a shell.
+/// A command that cannot be run ends with the exit codes of a shell.
 fn refused_stream(tty: bool, error: &Error) -> DriverStream<StreamingResponse> {
     let text = error.report();
     let code = if text.contains("ermission denied") { 126 } else { 127 };
     let output = if tty { Output::Stdout } else { Output::Stderr };
-    let said =
+    let messages =
         std::iter::once(output.data_message(format!("{text}\r\n").into_bytes())).chain(final_messages(code));
-    Box::pin(stream::iter(said.map(Ok)))
+    Box::pin(stream::iter(messages.map(Ok)))
 }
 
-/// What is said last.
+/// The final messages.
 fn final_messages(code: i32) -> [StreamingResponse; 3] {
     let exited = StreamingResponse {
         exited: true,
@@ -129,39 +132,39 @@ fn response_stream<S>(
 where
     S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin + 'static,
 {
-    let (tell, told) = mpsc::channel(ANSWERS);
+    let (sender, receiver) = mpsc::channel(ANSWERS);
     let serving = AbortOnDropHandle::new(tokio::spawn(async move {
         let ExecProcess { stdin, stdout, stderr, control } = process;
         let control = control.as_ref();
         tokio::select! {
-            served = serve(stdout, stderr, control, &tell) => {
+            served = serve(stdout, stderr, control, &sender) => {
                 if let Err(error) = served {
-                    // One who has gone need not be told.
-                    let _ = tell.send(Err(status(&error))).await;
+                    // An error means that the client is gone.
+                    let _ = sender.send(Err(status(&error))).await;
                 }
             }
-            // The client has gone: so does the process.
+            // The client is gone, so the process is killed.
             () = listen(requests, stdin, control) => {}
             () = ended => {
-                let _ = tell.send(Err(shutting_down())).await;
+                let _ = sender.send(Err(shutting_down())).await;
             }
         }
     }));
-    let stream = stream::unfold((told, serving), async |(mut told, serving)| {
-        told.recv().await.map(|said| (said, (told, serving)))
+    let stream = stream::unfold((receiver, serving), async |(mut receiver, serving)| {
+        receiver.recv().await.map(|message| (message, (receiver, serving)))
     });
     Box::pin(stream)
 }
 
-/// Carries output to the client until the process has ended and all of it is out.
+/// Sends output to the client until the process has exited and all output is sent.
 async fn serve(
     stdout: Option<Source>,
     stderr: Option<Source>,
     control: &dyn ExecControl,
-    tell: &mpsc::Sender<Result<StreamingResponse, Status>>,
+    sender: &mpsc::Sender<Result<StreamingResponse, Status>>,
 ) -> Result<()> {
     let output =
-        async { tokio::join!(pump(stdout, Output::Stdout, tell), pump(stderr, Output::Stderr, tell)) };
+        async { tokio::join!(pump(stdout, Output::Stdout, sender), pump(stderr, Output::Stderr, sender)) };
     tokio::pin!(output);
     let (code, drained) = tokio::select! {
         code = control.wait() => (code?, false),
@@ -175,9 +178,9 @@ async fn serve(
             }
         }
     }
-    for said in final_messages(code) {
-        // One who has gone need not be told.
-        let _ = tell.send(Ok(said)).await;
+    for message in final_messages(code) {
+        // An error means that the client is gone.
+        let _ = sender.send(Ok(message)).await;
     }
     Ok(())
 }
@@ -197,16 +200,16 @@ async fn pump(
                     return;
                 }
             }
-            // So does a terminal end.
+            // This is also how the output of a terminal ends.
             Err(fault) => {
-                tracing::debug!(%fault, ?output, "the output of a command broke off");
+                tracing::debug!(%fault, ?output, "cannot read the output of a command");
                 return;
             }
         }
     }
 }
 
-/// Does what the client asks for until it has gone.
+/// Handles the client's messages until it goes away.
 async fn listen<S>(mut requests: S, mut stdin: Option<Sink>, control: &dyn ExecControl)
 where
     S: Stream<Item = Result<StreamingRequest, Status>> + Send + Unpin,
@@ -220,11 +223,11 @@ where
             stdin = feed(stdin.take(), &data, close).await;
         }
     }
-    // It has closed its half, and listens still.
+    // It has closed its half but still receives.
     std::future::pending().await
 }
 
-/// Writes to the process; gives nothing back once that is over.
+/// Writes to the process; returns `None` once its input is closed.
 async fn feed(stdin: Option<Sink>, data: &[u8], close: bool) -> Option<Sink> {
     let mut stdin = stdin?;
     let fed = async {
@@ -237,15 +240,15 @@ async fn feed(stdin: Option<Sink>, data: &[u8], close: bool) -> Option<Sink> {
     match fed.await {
         Ok(()) if !close => Some(stdin),
         Ok(()) => None,
-        // It listens no more.
+        // It has closed its input.
         Err(fault) => {
-            tracing::debug!(%fault, "a command does not take its input");
+            tracing::debug!(%fault, "cannot write to the input of a command");
             None
         }
     }
 }
 
-/// Width and height, if that is what they can be.
+/// Width and height, if they are in range.
 fn size(TerminalSize { height, width }: TerminalSize) -> Option<(u16, u16)> {
     Some((u16::try_from(width).ok()?, u16::try_from(height).ok()?))
 }
@@ -253,7 +256,7 @@ fn size(TerminalSize { height, width }: TerminalSize) -> Option<(u16, u16)> {
 async fn resize(control: &dyn ExecControl, asked: TerminalSize) {
     let Some((width, height)) = size(asked) else { return };
     if let Err(error) = control.resize(width, height).await {
-        tracing::debug!(error = error.report(), "a terminal keeps its size");
+        tracing::debug!(error = error.report(), "cannot set the size of a terminal");
     }
 }
 

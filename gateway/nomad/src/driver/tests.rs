@@ -1,4 +1,4 @@
-//! The driver over a backend in memory, as an agent uses it.
+//! Tests of the driver with an in-memory backend, as an agent uses it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ mod whole;
 const ALLOC: &str = "3a7c11aa-0000-4000-8000-0123456789ab";
 const SESSION: &str = "the-session";
 
-/// An agent with its driver, on a backend in memory.
+/// An agent with its driver, on an in-memory backend.
 struct DriverFixture {
     fake: Fake,
     gateway: Gateway,
@@ -70,7 +70,7 @@ async fn lab() -> DriverFixture {
     lab_with(PluginConfig::default()).await
 }
 
-/// A call as the launcher passes it on.
+/// A call as the launcher forwards it.
 fn call<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert(SESSION_KEY, SESSION.parse().expect("it is ASCII"));

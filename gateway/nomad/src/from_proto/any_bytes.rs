@@ -1,4 +1,4 @@
-//! What holds for any bytes that come as a configuration: the fuzz target and the property tests call it.
+//! Invariants for arbitrary bytes as a configuration: called by the fuzz target and the property tests.
 
 use std::sync::Arc;
 
@@ -12,11 +12,12 @@ use crate::session::{Processors, Session};
 
 const ALLOC_DIR: &str = "/var/nomad/alloc/a1";
 
-/// Reads bytes as the configuration of the plugin, and as that of a task for an operator who allows nothing special. What cannot be
-/// is refused as such, and what can be has no more of the host than the directory of its allocation.
+/// Decodes bytes as the configuration of the plugin, and as that of a task of an operator who allows nothing
+/// special. Malformed ones are refused, and a task that is accepted has no access to the host beyond its
+/// allocation directory.
 ///
 /// # Panics
-/// It does not hold.
+/// An invariant is violated.
 pub(crate) fn check(bytes: &[u8]) {
     if let Err(error) = PluginConfig::decode(bytes) {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");

@@ -1,4 +1,4 @@
-//! Devices of a task: those of its config, and those that Nomad has given it.
+//! Devices of a task: those of its config, and those that Nomad has assigned to it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,11 @@ use switchyard_core::spec::{DeviceNode, LeaseClaim};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{TaskRequest, absolute, check_count, text};
+use super::field::{absolute, check_count, text};
+use super::request::TaskRequest;
 use crate::device::LEASE_VARIABLE;
 
-/// The variable by which Nomad's plugin for GPUs says which ones a task has.
+/// The variable with which Nomad's GPU plugin lists a task's GPUs.
 const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// The devices of a task.
@@ -18,7 +19,7 @@ const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
 pub(super) struct Devices {
     /// By path.
     pub(super) nodes: Vec<DeviceNode>,
-    /// By name in the Container Device Interface.
+    /// By CDI name.
     pub(super) cdi: Vec<String>,
 }
 
@@ -53,15 +54,15 @@ pub(super) fn devices(asked: &TaskRequest<'_>) -> Result<Devices> {
     if let Some(gpus) = gpus(asked).filter(|_| !by_runtime) {
         text("task.device_env", gpus)?;
         for gpu in gpus.split(',').map(str::trim).filter(|gpu| !matches!(*gpu, "" | "none" | "void")) {
-            // The gateway's own groups have whole names in such a variable.
+            // The gateway's own groups have complete CDI names in this variable.
             devices.name(if is_cdi(gpu) { gpu.to_owned() } else { format!("nvidia.com/gpu={gpu}") });
         }
     }
     Ok(devices)
 }
 
-/// The leases that the device plugin has given to a task. They are in what Nomad's device plugins say alone: a variable of the same name
-/// that the job sets is the job's own.
+/// The leases that the device plugin has given to a task. Only variables from Nomad's device plugins count: a
+/// variable of the same name that the job sets is the job's own.
 pub(crate) fn leases(task: &nomad::TaskConfig) -> Result<Vec<LeaseClaim>> {
     let mut leases: Vec<LeaseClaim> = Vec::new();
     for (name, token) in &task.device_env {
@@ -81,12 +82,12 @@ pub(crate) fn leases(task: &nomad::TaskConfig) -> Result<Vec<LeaseClaim>> {
     Ok(leases)
 }
 
-/// Whether a variable of a task is a lease that the device plugin has given to it. The task has no use for it.
+/// Whether a variable of a task is a lease from the device plugin. The task itself does not need it.
 pub(super) fn is_lease(task: &nomad::TaskConfig, name: &str) -> bool {
     name.starts_with(LEASE_VARIABLE) && task.device_env.contains_key(name)
 }
 
-/// The GPUs that Nomad has given to a task; `None` if it has given none.
+/// The GPUs that Nomad has assigned to a task; `None` if there are none.
 pub(super) fn gpus<'a>(asked: &TaskRequest<'a>) -> Option<&'a String> {
     asked.task.device_env.get(NVIDIA)
 }
@@ -94,7 +95,7 @@ pub(super) fn gpus<'a>(asked: &TaskRequest<'a>) -> Option<&'a String> {
 // === impl Devices ===
 
 impl Devices {
-    /// Adds a device in the place of one that appears at the same path.
+    /// Adds a device; it replaces one with the same path in the task.
     fn add(&mut self, host_path: PathBuf, container_path: PathBuf, permissions: String) {
         self.nodes.retain(|known| known.container_path != container_path);
         self.nodes.push(DeviceNode { host_path, container_path, permissions });
@@ -107,7 +108,7 @@ impl Devices {
     }
 }
 
-/// Whether a text is the name of a device, `vendor/class=name`, and no path.
+/// Whether a text is a CDI device name, `vendor/class=name`, and not a path.
 fn is_cdi(text: &str) -> bool {
     !text.starts_with('/')
         && text.split_once('=').is_some_and(|(kind, name)| kind.contains('/') && !name.is_empty())
@@ -116,7 +117,7 @@ fn is_cdi(text: &str) -> bool {
 /// A path inside the task.
 fn container_path(field: &str, text: &str) -> Result<PathBuf> {
     let path = absolute(field, text)?;
-    // A runtime finds something there already, and takes it for the device.
+    // The runtime would find an existing file there, and take it for the device.
     if path == Path::new("/") {
         return Err(Error::invalid(field, "no device can be at \"/\""));
     }

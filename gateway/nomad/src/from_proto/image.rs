@@ -4,14 +4,14 @@ use std::path::{Component, Path};
 
 use switchyard_core::{Error, Result};
 
-use super::TaskRequest;
+use super::request::TaskRequest;
 use crate::plan::ImageRequest;
 
-/// The image, and how it is to be had.
+/// The image, and how to obtain it.
 pub(super) fn image_request(asked: &TaskRequest<'_>) -> Result<ImageRequest> {
     let options = asked.options;
     let config = &asked.session.config;
-    // The docker driver has long taken it as people copy it from their browser.
+    // The docker driver accepts this prefix, as people copy it from their browser.
     let reference = options.image.strip_prefix("https://").unwrap_or(&options.image);
     if reference.is_empty() || reference.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err(Error::invalid("image", format!("{:?} names no image", options.image)));
@@ -31,14 +31,14 @@ pub(super) fn image_request(asked: &TaskRequest<'_>) -> Result<ImageRequest> {
     })
 }
 
-/// Whether a registry may give another image under this name tomorrow: its tag is `latest`, or it has none.
+/// Whether a registry may serve a different image under this name later: its tag is `latest`, or it has none.
 fn is_mutable_tag(reference: &str) -> bool {
     let last = reference.rsplit('/').next().unwrap_or_default();
     let tag = last.split_once(':').map(|(_, tag)| tag);
     !reference.contains('@') && matches!(tag, None | Some("latest"))
 }
 
-/// A path that stays below where it starts.
+/// A relative path that does not leave its base directory.
 fn relative_path(field: &str, path: &str) -> Result<String> {
     let inside =
         Path::new(path).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));

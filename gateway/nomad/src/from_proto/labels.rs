@@ -1,16 +1,16 @@
-//! Labels of a task: those of the job, and Nomad's own facts.
+//! Labels of a task: those of the job, and those with facts from Nomad.
 
 use std::collections::BTreeMap;
 
 use switchyard_core::{Error, Result};
 
-use super::TaskRequest;
+use super::request::TaskRequest;
 use crate::plugin_config::{LABEL_NAMES, matches};
 
-/// How labels with facts of Nomad begin; they are the docker driver's.
+/// Prefix of the labels with facts from Nomad, as in the docker driver.
 pub(crate) const PREFIX: &str = "com.hashicorp.nomad.";
 
-/// The labels of a task. Nomad's facts win over what a job calls so.
+/// The labels of a task. Facts from Nomad override labels of the job.
 pub(super) fn labels(asked: &TaskRequest<'_>) -> Result<BTreeMap<String, String>> {
     let task = asked.task;
     let mut labels = asked.options.labels.clone();

@@ -1,4 +1,4 @@
-//! Mounts of a task: its directories, those of its config, and those that Nomad has for it.
+//! Mounts of a task: its directories, those of its config, and those from Nomad.
 
 use std::path::{Path, PathBuf};
 
@@ -6,23 +6,24 @@ use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_v
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{TaskRequest, absolute, check_count, clean};
+use super::field::{absolute, check_count, clean};
+use super::request::TaskRequest;
 use crate::plan::ConfinedMount;
 use crate::task_config::{MountKind, MountOptions, Tmpfs, Volume};
 
 /// The mounts of a task.
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
-    /// In the order asked for.
+    /// In the requested order.
     pub(super) mounts: Vec<Mount>,
-    /// Those whose sources must lie in the directory of the allocation.
+    /// Those whose sources must be in the allocation directory.
     pub(super) confined: Vec<ConfinedMount>,
 }
 
-/// A source on the host.
+/// A source path on the host.
 struct Source {
     path: PathBuf,
-    /// It is in the directory of the allocation, where tasks can put links.
+    /// Whether it is in the allocation directory, where tasks can create links.
     inside: bool,
 }
 
@@ -50,7 +51,8 @@ pub(super) fn mounts(asked: &TaskRequest<'_>) -> Result<Mounts> {
     Ok(mounts)
 }
 
-/// The directories that every task has, where its variables say. The logs are the agent's: it would follow what a task puts there.
+/// The directories that every task has, at the paths in its variables. Not the logs: the agent would follow a
+/// link that a task puts there.
 fn directories(asked: &TaskRequest<'_>, mounts: &mut Mounts) -> Result<()> {
     let place = |variable: &str, usual: &str| match asked.task.env.get(variable) {
         Some(path) => absolute(format_args!("task.env[{variable:?}]"), path),
@@ -116,7 +118,7 @@ fn of_tmpfs(tmpfs: &Tmpfs) -> Result<Mount> {
     Ok(Mount { readonly: *readonly, options, ..plain(container_path(field, destination)?, source, false) })
 }
 
-/// A mount that the agent asks for: host volumes, CSI, devices. What it names is its own doing.
+/// A mount that the agent requests: host volumes, CSI, devices. Its paths are trusted.
 fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Result<Mount> {
     let nomad::Mount { task_path, host_path, readonly, propagation_mode, selinux_label, request_name: _ } =
         mount;
@@ -145,12 +147,12 @@ fn of_agent(asked: &TaskRequest<'_>, field: &str, mount: &nomad::Mount) -> Resul
 
 // === sources ===
 
-/// Whether binds get the task's label by the operator's wish.
+/// Whether bind mounts get the task's SELinux label, by the operator's configuration.
 fn relabels(asked: &TaskRequest<'_>) -> bool {
     !asked.session.config.volumes.selinuxlabel.is_empty()
 }
 
-/// A path in the task's directory, or of the host if the operator lets jobs have those.
+/// A path in the task's directory, or of the host if the operator allows those.
 fn host_source(
     asked: &TaskRequest<'_>,
     field: &str,
@@ -167,7 +169,7 @@ fn host_source(
     Ok(MountSource::Host { path, missing })
 }
 
-/// Where a source lies; a relative one begins in the task's directory.
+/// The location of a source; a relative path starts in the task's directory.
 fn source(asked: &TaskRequest<'_>, text: &str) -> Source {
     let path = clean(&asked.task_dir.join(text));
     let inside = path != asked.alloc_dir && path.starts_with(&asked.alloc_dir);
@@ -215,8 +217,8 @@ fn plain(destination: PathBuf, source: MountSource, selinux_relabel: bool) -> Mo
 // === impl Mounts ===
 
 impl Mounts {
-    /// Adds a mount, with the fields that its source and its place come from; what lies in the directory of the allocation must also
-    /// lead there.
+    /// Adds a mount, with the fields that its source and its destination come from. A source in the
+    /// allocation directory must not lead out of it through links.
     fn add(&mut self, asked: &TaskRequest<'_>, [of_source, of_place]: [&str; 2], mount: Mount) -> Result<()> {
         if let MountSource::Host { path, .. } = &mount.source
             && path.starts_with(&asked.alloc_dir)

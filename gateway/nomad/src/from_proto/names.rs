@@ -1,4 +1,4 @@
-//! What a task is told of names: its own, the resolver's configuration, further hosts; and kernel parameters of its namespaces.
+//! Host name, resolver configuration, additional hosts, and kernel parameters of a task.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,16 +7,19 @@ use switchyard_core::spec::{Dns, HostAddress, HostEntry, IpcMode, SandboxNetwork
 use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
 
-use super::{TaskRequest, text};
+use super::field::text;
+use super::request::TaskRequest;
 
 /// The kernel's limit on a host name, in bytes.
 const HOST_NAME_MAX: usize = 64;
 
-/// What Docker lets every network but the host's have, also that of a group: low ports and echo requests for all users.
+/// What Docker allows on every network except the host's, also on that of a group: low ports and echo
+/// requests for all users.
 const OPEN_NETWORK: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
-/// The host name of a task that has one: the one that it asks for, or that of its group's network, or one made of the allocation's id.
+/// The host name of a task that has its own: the requested one, or that of its group's network, or one
+/// derived from the allocation id.
 pub(super) fn hostname(asked: &TaskRequest<'_>) -> Result<String> {
     let group = asked.task.network_isolation_spec.as_ref().and_then(|spec| spec.hosts_config.as_ref());
     let of_group = group.map(|hosts| hosts.hostname.as_str()).unwrap_or_default();
@@ -42,7 +45,8 @@ fn check_hostname(field: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The resolver's configuration: each part as the task's config has it, or else as the job's `dns` block; `None` is the host's.
+/// The resolver configuration: each part from the task's config, or else from the job's `dns` block; `None`
+/// is the host's.
 pub(super) fn dns(asked: &TaskRequest<'_>) -> Result<Option<Dns>> {
     let options = asked.options;
     let job = asked.task.dns.clone().unwrap_or_default();
@@ -78,7 +82,7 @@ pub(super) fn dns(asked: &TaskRequest<'_>) -> Result<Option<Dns>> {
     Ok((!empty).then_some(Dns { servers, searches, options, host_defaults: true }))
 }
 
-/// Further lines of `/etc/hosts`, from `name:address`.
+/// Additional lines of `/etc/hosts`, from `name:address`.
 pub(super) fn extra_hosts(entries: &[String], network: &SandboxNetwork) -> Result<Vec<HostEntry>> {
     let entry = |(index, entry): (usize, &String)| {
         let field = format!("extra_hosts[{index}]");
@@ -102,7 +106,8 @@ pub(super) fn extra_hosts(entries: &[String], network: &SandboxNetwork) -> Resul
     entries.iter().enumerate().map(entry).collect()
 }
 
-/// Kernel parameters, which must belong to a namespace that is the task's own; one that it names wins over what Docker always sets.
+/// Kernel parameters, which must belong to a namespace of the task itself; those of the task override those
+/// that Docker always sets.
 pub(super) fn sysctls(
     asked: &BTreeMap<String, String>,
     network: &SandboxNetwork,

@@ -1,4 +1,4 @@
-//! The network of a task: which it is on, and which ports of the host lead to it.
+//! The network of a task, and the host ports that are forwarded to it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,26 +9,28 @@ use switchyard_core::spec::{
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{ITEMS_MAX, TaskRequest, absolute, security};
+use super::field::{ITEMS_MAX, absolute};
+use super::request::TaskRequest;
+use super::security;
 use crate::plan::NamedPort;
 
-/// The network of a task, and what the agent is told of it.
+/// The network of a task, and what the agent is told about it.
 #[derive(Debug)]
 pub(super) struct TaskNetwork {
-    /// Which it is.
+    /// The network.
     pub(super) network: SandboxNetwork,
-    /// Its ports by label; of a network of its own alone.
+    /// Its ports by label; only with a network of its own.
     pub(super) ports: Vec<NamedPort>,
-    /// The ports of the host that it claims, whoever has them lead to it.
+    /// The host ports that it claims, whoever forwards them.
     pub(super) host_ports: HostPorts,
-    /// What there is to say about it.
+    /// Warnings for people.
     pub(super) warnings: Vec<String>,
 }
 
-/// A port is given out for both: Nomad does not tell them apart.
+/// A port is assigned for both protocols: Nomad does not distinguish them.
 const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
-/// A port that the agent has given out.
+/// A port that the agent has assigned.
 struct AssignedPort<'a> {
     label: &'a str,
     host: i32,
@@ -36,10 +38,10 @@ struct AssignedPort<'a> {
     host_ip: &'a str,
 }
 
-/// The network that a task is on.
+/// The network of a task.
 ///
-/// What the task's config says counts more than what its group has: without a word there a task is in the namespace that the agent
-/// made for its group, or, if it made none, on the gateway's bridge.
+/// The task's config takes precedence over its group's network. Without a `network_mode` the task joins the
+/// namespace that the agent made for its group, or, if it made none, is on the gateway's bridge.
 pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
     let options = asked.options;
     for (field, count) in [("ports", options.ports.len()), ("port_map", options.port_map.len())] {
@@ -86,7 +88,7 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
                 }
             }
             if matches!(network, SandboxNetwork::Joined(_)) && !options.ports.is_empty() {
-                // They are the agent's to publish, whatever the task says of them.
+                // The agent publishes the ports of the group, whatever the task says about them.
                 warnings.extend(unknown_ports(asked));
             } else {
                 named_ports(asked)?;
@@ -98,7 +100,7 @@ pub(super) fn network(asked: &TaskRequest<'_>) -> Result<TaskNetwork> {
     Ok(TaskNetwork { network, ports, host_ports, warnings })
 }
 
-/// The ports of the host that a task claims. Its allocation's tasks have them together.
+/// The host ports that a task claims; shared with the other tasks of its allocation.
 fn host_ports(
     asked: &TaskRequest<'_>,
     network: &SandboxNetwork,
@@ -115,8 +117,9 @@ fn host_ports(
     HostPorts::new(asked.task.alloc_id.clone(), ports, "task.resources")
 }
 
-/// The ports that the agent has given to the group of a task, and in jobs of the old form to the task. What is no port is left out: the
-/// gateway does nothing with these, and nobody can bind it.
+/// The ports that the agent has assigned to the task's group, and in jobs of the old form to the task.
+/// Invalid port numbers are left out: the gateway does nothing with these ports, and no process can bind such
+/// a number.
 fn given_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = HostPort> + use<'a> {
     let resources = asked.task.resources.as_ref();
     let group = resources.into_iter().flat_map(|resources| &resources.ports);
@@ -128,7 +131,7 @@ fn given_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = HostPort> + 
     });
     group.chain(own).flat_map(|(number, ip)| {
         let port = u16::try_from(number).ok().filter(|port| *port != 0);
-        // Without an address that can be read it may be bound at any.
+        // If the address cannot be parsed, the port may be bound at any address.
         port.into_iter().flat_map(move |port| both_protocols(port, ip.parse().ok()))
     })
 }
@@ -137,7 +140,7 @@ fn both_protocols(port: u16, ip: Option<IpAddr>) -> [HostPort; 2] {
     PROTOCOLS.map(|protocol| HostPort { protocol, port, ip })
 }
 
-/// The namespace that the agent has made for the group of a task.
+/// The namespace that the agent has created for the task's group.
 fn group_namespace(asked: &TaskRequest<'_>) -> Result<Option<SandboxNetwork>> {
     use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
     let field = "task.network_isolation_spec";
@@ -148,7 +151,7 @@ fn group_namespace(asked: &TaskRequest<'_>) -> Result<Option<SandboxNetwork>> {
     Ok(match known {
         Mode::Group => Some(SandboxNetwork::Joined(absolute(format_args!("{field}.path"), &spec.path)?)),
         Mode::None => Some(SandboxNetwork::Isolated),
-        // A group without a network of its own leaves it to its tasks.
+        // A group without a network of its own leaves the network to its tasks.
         Mode::Host | Mode::Task => None,
     })
 }
@@ -193,7 +196,7 @@ fn own(asked: &TaskRequest<'_>, warnings: &mut Vec<String>) -> Result<SandboxNet
     }))
 }
 
-/// What there is to say about labels that are not there.
+/// Warnings about labels that do not exist.
 fn unknown_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = String> + use<'a> {
     let task = asked.task;
     let ports = &asked.options.ports;
@@ -205,7 +208,8 @@ fn unknown_ports<'a>(asked: &TaskRequest<'a>) -> impl Iterator<Item = String> + 
     })
 }
 
-/// The ports of a task by label: those of its group that it names, or, in a job of the old form, all of its own.
+/// The ports of a task by label: those of its group that it names, or, in a job of the old form, all of its
+/// own.
 fn named_ports(asked: &TaskRequest<'_>) -> Result<Vec<NamedPort>> {
     let options = asked.options;
     let resources = asked.task.resources.as_ref();
@@ -262,7 +266,7 @@ fn port(field: &str, given: &AssignedPort<'_>) -> Result<NamedPort> {
             ip.parse::<IpAddr>().map_err(|_| Error::invalid(field, format!("{ip:?} is no IP address")))?,
         ),
     };
-    // Without another number it is the same inside.
+    // Without another number, the port inside is the same.
     let container_port = if given.to > 0 { number(given.to)? } else { host_port };
     Ok(NamedPort { label: given.label.to_owned(), host_port, container_port, host_ip })
 }

@@ -1,17 +1,17 @@
-//! The processors of a node as an agent tells of them.
+//! The processors of a node, as an agent reports them.
 
 use switchyard_proto::nomad::base::proto as base;
 
 use crate::session::Processors;
 
 impl From<&base::NomadConfig> for Processors {
-    /// What an agent said; nothing if it said nothing.
+    /// The agent's report; empty if it sent none.
     fn from(config: &base::NomadConfig) -> Self {
         let topology = config.driver.as_ref().and_then(|driver| driver.topology.as_ref());
         let Some(base::ClientTopology { cores, override_total_compute, .. }) = topology else {
             return Self::default();
         };
-        // As the agent itself counts: what the processor promises, or else its best, or a guess.
+        // Computed as the agent does: a core's base speed, or else its maximum speed, or a guess.
         let speed = |core: &base::ClientTopologyCore| {
             [core.base_speed, core.max_speed, core.guess_speed].into_iter().find(|speed| *speed > 0)
         };

@@ -1,4 +1,4 @@
-//! Limits of a task, and the cgroup that its agent made for it.
+//! Limits of a task, and the cgroup that its agent created for it.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -7,32 +7,34 @@ use switchyard_core::spec::{CgroupPlacement, ComputeClaim, Reserved, Resources, 
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::{TaskRequest, absolute};
+use super::field::absolute;
+use super::request::TaskRequest;
+use crate::paths::named_group;
 use crate::session::Processors;
 
-/// The most and the least shares of the kernel. Nomad counts shares in MHz.
+/// The kernel's maximum and minimum of shares. Nomad counts shares in MHz.
 const MOST_SHARES: u64 = 262_144;
 const LEAST_SHARES: u64 = 2;
 
-/// Docker's period, and the kernel's bounds of one, in µs.
+/// Docker's period, and the kernel's bounds of a period, in µs.
 const PERIOD_US: u64 = 100_000;
 const PERIODS_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
 
-/// The least quota of the kernel, in µs.
+/// The kernel's minimum quota, in µs.
 const LEAST_QUOTA_US: i64 = 1_000;
 
 const MIB: i64 = 1 << 20;
 
-/// Where hierarchies of cgroups are mounted.
+/// The mount point of the cgroup hierarchies.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// How an agent calls the group of cpusets of the tasks that have no processors for themselves, with cgroup v1.
+/// The agent's name for the cpuset cgroup of the tasks without exclusive processors, with cgroup v1.
 const SHARE: &str = "share";
 
-/// The field by which an agent names it.
+/// The request field with that cgroup.
 const GROUP: &str = "task.resources.linux_resources.cpuset_cgroup";
 
-/// What can be limited of a process, as job files call it.
+/// The rlimits by their names in job files.
 const RLIMITS: [&str; 15] = [
     "core",
     "cpu",
@@ -72,7 +74,8 @@ pub(super) fn limits(asked: &TaskRequest<'_>) -> Result<Resources> {
     })
 }
 
-/// What an agent keeps for a task. The processors that it names are the task's own: tasks that share theirs have no list.
+/// The agent's reservation for a task. The processors that it names are exclusive: tasks that share theirs
+/// have no list.
 pub(super) fn compute(asked: &TaskRequest<'_>) -> ComputeClaim {
     let wire = asked.task.resources.clone().unwrap_or_default();
     let linux = wire.linux_resources.unwrap_or_default();
@@ -86,12 +89,12 @@ pub(super) fn compute(asked: &TaskRequest<'_>) -> ComputeClaim {
     ComputeClaim { reserved, exclusive_cpus: !linux.cpuset_cpus.is_empty() }
 }
 
-/// The MHz of a task.
+/// The CPU of a task in MHz.
 fn mhz(cpu: Option<nomad::AllocatedCpuResources>, linux: &nomad::LinuxResources) -> i64 {
     cpu.map(|cpu| cpu.cpu_shares).filter(|mhz| *mhz > 0).unwrap_or(linux.cpu_shares)
 }
 
-/// Thousandths of a processor for MHz; 0 if the agent has not said how fast the node's processors are.
+/// MHz in thousandths of a processor; 0 if the agent has not reported the speed of the node's processors.
 fn cpu_milli(mhz: i64, node: Processors) -> u64 {
     let milli = u128::try_from(mhz).unwrap_or_default() * u128::from(node.cores) * 1000;
     milli
@@ -100,7 +103,7 @@ fn cpu_milli(mhz: i64, node: Processors) -> u64 {
         .unwrap_or_default()
 }
 
-/// The processors that a task has for itself; `None` if it has none.
+/// The exclusive processors of a task; `None` if it has none.
 fn processors(list: String, group: &str) -> Result<Option<String>> {
     let field = "task.resources.linux_resources.cpuset_cpus";
     if list.is_empty() {
@@ -109,14 +112,15 @@ fn processors(list: String, group: &str) -> Result<Option<String>> {
     if !is_number_list(&list) {
         return Err(Error::invalid(field, format!("{list:?} is not a list such as \"0-3,8\"")));
     }
-    // With cgroup v1 the group itself is given them: one of many tasks would take from the others what is theirs.
+    // With cgroup v1 the list would be set on the shared cgroup itself: one task would restrict all others in
+    // it.
     if Path::new(group).file_name().is_some_and(|name| name == SHARE) {
         return Err(Error::invalid(field, format!("{group:?} is the group of tasks that share theirs")));
     }
     Ok(Some(list))
 }
 
-/// Shares of the kernel for MHz. On a node with more of them than the kernel has shares, they are made fewer in proportion.
+/// MHz as kernel shares. Scaled down on a node with more MHz than the kernel has shares.
 fn shares(mhz: i64, total_mhz: u64) -> Option<u64> {
     let mhz = u64::try_from(mhz).ok().filter(|mhz| *mhz > 0)?;
     let scaled = if total_mhz > MOST_SHARES {
@@ -142,7 +146,7 @@ fn quota(asked: &TaskRequest<'_>, mhz: i64, percent_ticks: f64) -> Result<(Optio
         let why = "the agent has not said how many processors the node has";
         return Err(Error::invalid("cpu_hard_limit", why));
     }
-    // The agent's own figure leaves out what it withholds.
+    // The agent's own figure excludes what it reserves for the system.
     let quota = if percent_ticks.is_finite() && percent_ticks > 0.0 {
         let quota = percent_ticks * f64::from(u32::try_from(period).unwrap_or(u32::MAX)) * f64::from(cores);
         format!("{:.0}", quota.floor()).parse::<i64>().ok()
@@ -154,7 +158,7 @@ fn quota(asked: &TaskRequest<'_>, mhz: i64, percent_ticks: f64) -> Result<(Optio
     Ok((Some(quota.ok_or_else(wrong)?.max(LEAST_QUOTA_US)), Some(period)))
 }
 
-/// The memory that a task is promised, in bytes; `None` if nothing is said of it.
+/// The memory reservation of a task, in bytes; `None` if it has none.
 fn memory_reservation(memory: nomad::AllocatedMemoryResources, limit_bytes: i64) -> Option<i64> {
     bytes(memory.memory_mb).or(Some(limit_bytes).filter(|bytes| *bytes > 0))
 }
@@ -163,7 +167,7 @@ fn bytes(mb: i64) -> Option<i64> {
     Some(mb.saturating_mul(MIB)).filter(|bytes| *bytes > 0)
 }
 
-/// Limit and reservation of memory, in bytes.
+/// Memory limit and reservation, in bytes.
 fn memory(
     asked: &TaskRequest<'_>,
     memory: Option<nomad::AllocatedMemoryResources>,
@@ -178,7 +182,7 @@ fn memory(
     let wanted = i64::try_from(asked.options.memory_hard_limit_mb).unwrap_or(i64::MAX);
     match bytes(wanted.max(memory_max_mb)) {
         None => (soft, None),
-        // A reservation over the limit is none.
+        // The reservation is capped at the limit.
         Some(hard) => (Some(hard), soft.map(|soft| soft.min(hard))),
     }
 }
@@ -192,7 +196,7 @@ fn pids(asked: &TaskRequest<'_>) -> Result<Option<i64>> {
             Err(Error::invalid("pids_limit", why))
         }
         (Some(own), _) => Ok(Some(own)),
-        // As with Docker, one below 0 is none of the task's own, and the plugin's counts.
+        // As with Docker, a negative value means no limit of the task's own, and the plugin's applies.
         (None, most) => Ok(most.or(own.map(|_| -1))),
     }
 }
@@ -205,12 +209,13 @@ fn oom_score(asked: &TaskRequest<'_>) -> Result<Option<i32>> {
             "a negative one needs allow_privileged in the plugin's configuration",
         )),
         Some(score) => Ok(Some(score)),
-        // Also one of 0 is said: a task that is told none has that of its shim, which the kernel is to spare.
+        // Also set if it is 0: a task without a value inherits that of its shim, which the kernel should
+        // spare.
         None => Ok(Some(config.oom_score_adj)),
     }
 }
 
-/// Limits of the main process: `nofile = "1024:2048"`.
+/// Rlimits of the main process: `nofile = "1024:2048"`.
 pub(super) fn rlimits(asked: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
     let rlimit = |(name, text): (&String, &String)| {
         let field = format!("ulimit.{name}");
@@ -237,7 +242,7 @@ pub(super) fn rlimits(asked: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
     asked.iter().map(rlimit).collect()
 }
 
-/// The cgroup that the agent made; `None` if it made none.
+/// The cgroup that the agent created; `None` if it created none.
 pub(super) fn cgroup(asked: &TaskRequest<'_>) -> Result<Option<CgroupPlacement>> {
     let path = named_group(asked.task);
     if path.is_empty() {
@@ -249,16 +254,11 @@ pub(super) fn cgroup(asked: &TaskRequest<'_>) -> Result<Option<CgroupPlacement>>
     Ok(Some(placement))
 }
 
-/// The path of the cgroup that an agent names as the one it made; empty if it made none.
-pub(crate) fn named_group(task: &nomad::TaskConfig) -> &str {
-    let linux = task.resources.as_ref().and_then(|resources| resources.linux_resources.as_ref());
-    linux.map(|linux| linux.cpuset_cgroup.as_str()).unwrap_or_default()
-}
-
-/// Where a task goes whose agent names this group, and would call one of the task's own `<leaf>`.
+/// The cgroup placement for a task whose agent names this cgroup; its own cgroup would be named `<leaf>`.
 ///
-/// With cgroup v2 the group is the task's own, a scope. With v1 it is one of cpusets, `<parent>/share` or `<parent>/reserve/<leaf>`, and
-/// the task's own group is `<parent>/<leaf>` in the other hierarchies.
+/// With cgroup v2 the cgroup belongs to the task alone, a scope. With v1 it is a cpuset cgroup,
+/// `<parent>/share` or `<parent>/reserve/<leaf>`, and the task's own cgroup is `<parent>/<leaf>` in the other
+/// hierarchies.
 fn leaf_of(path: &Path, leaf: &str) -> Option<CgroupPlacement> {
     let below = path.strip_prefix(CGROUPS).ok()?;
     if path.extension().is_some_and(|end| end == "scope") {

@@ -1,4 +1,4 @@
-//! Namespaces and confinement of a task: what it asks for, as far as the operator of the node allows it.
+//! Namespaces and security settings of a task: the requested ones, as far as the operator allows them.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,13 @@ use switchyard_core::spec::{
 };
 use switchyard_core::{Error, ErrorKind, Result};
 
-use super::{TaskRequest, absolute, devices, names};
+use super::field::absolute;
+use super::request::TaskRequest;
+use super::{devices, names};
 use crate::capability;
 use crate::plugin_config::{DEFAULT_CAPS, PluginConfig, matches};
 
-/// What Docker hides.
+/// The paths that Docker masks.
 const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
@@ -28,13 +30,13 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
 ];
 
-/// What Docker lets nobody write.
+/// The paths that Docker makes read-only.
 const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// The type that SELinux does not confine.
 const UNCONFINED_TYPE: &str = "spc_t";
 
-/// Namespaces of a task but for its network.
+/// Namespaces of a task, except its network.
 #[derive(Debug)]
 pub(super) struct Namespaces {
     /// Its host name; empty with the host's.
@@ -46,14 +48,15 @@ pub(super) struct Namespaces {
     pub(super) cgroup: Option<CgroupNamespace>,
 }
 
-/// The namespaces that a task asks for.
+/// The requested namespaces.
 pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> Result<Namespaces> {
     let options = asked.options;
     let modes = &asked.session.config.allowed_modes;
     let pid = host_or_own(asked, "pid_mode", &options.pid_mode, &["private"], &modes.pid)?;
     let ipc = host_or_own(asked, "ipc_mode", &options.ipc_mode, &["private", "shareable"], &modes.ipc)?;
     let uts = host_or_own(asked, "uts_mode", &options.uts_mode, &["private"], &modes.uts)?;
-    // Every task is in the host's user namespace; to ask for it gives nothing, but is judged as Nomad judges it.
+    // Every task is in the host's user namespace. Requesting it changes nothing, but is checked as Nomad
+    // checks it.
     host_or_own(asked, "userns_mode", &options.userns_mode, &[], &modes.userns)?;
     let host_network = *network == SandboxNetwork::Host;
     let (uts, hostname) = match (uts, host_network, options.hostname.is_empty()) {
@@ -82,7 +85,7 @@ pub(super) fn namespaces(asked: &TaskRequest<'_>, network: &SandboxNetwork) -> R
     Ok(Namespaces { hostname, uts, ipc, sandbox_pid, pid, cgroup })
 }
 
-/// Whether a mode is the host's. That needs the operator's leave.
+/// Whether a mode is the host's, which the operator must allow.
 fn host_or_own(
     asked: &TaskRequest<'_>,
     field: &str,
@@ -100,7 +103,7 @@ fn host_or_own(
     }
 }
 
-/// Refuses a namespace of the host that the operator has not allowed.
+/// Refuses a host namespace that the operator has not allowed.
 pub(super) fn require_host_mode_allowed(
     asked: &TaskRequest<'_>,
     field: &str,
@@ -133,7 +136,7 @@ pub(super) fn handler(asked: &TaskRequest<'_>) -> Result<String> {
     Err(Error::invalid("runtime", format!("requested runtime {wanted:?} is not allowed: {why}")))
 }
 
-/// The confinement of a task.
+/// The security settings of a task.
 pub(super) fn security(asked: &TaskRequest<'_>) -> Result<Security> {
     let options = asked.options;
     let config = &asked.session.config;
@@ -169,7 +172,7 @@ pub(super) fn security(asked: &TaskRequest<'_>) -> Result<Security> {
     Ok(security)
 }
 
-/// Does what a `security_opt` says: `key`, `key=value`, or in the old spelling `key:value`.
+/// Applies a `security_opt`: `key`, `key=value`, or in the old spelling `key:value`.
 fn apply(field: &str, option: &str, config: &PluginConfig, security: &mut Security) -> Result<()> {
     let (key, value) = match option.split_once('=').or_else(|| option.split_once(':')) {
         Some((key, value)) => (key, value),
@@ -207,7 +210,8 @@ fn apply(field: &str, option: &str, config: &PluginConfig, security: &mut Securi
     Ok(())
 }
 
-/// Refuses a `security_opt` that the operator has not allowed. What confines a task as it is confined anyway, or further, needs no leave.
+/// Refuses a `security_opt` that the operator has not allowed. One that confines a task as by default, or
+/// further, is always allowed.
 fn require_option_allowed(field: &str, (key, value): (&str, &str), config: &PluginConfig) -> Result<()> {
     if matches!(
         (key, value),
@@ -220,7 +224,8 @@ fn require_option_allowed(field: &str, (key, value): (&str, &str), config: &Plug
         let why = "is not allowed on this Nomad agent: have allow_security_opt of the plugin's configuration name it";
         return Err(Error::invalid(field, format!("{option:?} {why}")));
     }
-    // It leaves /proc/sys writable, and in that the way to a program that the kernel starts as root of the host.
+    // It makes /proc/sys writable, and thereby the path of a program that the kernel starts as root of the
+    // host.
     if key == "systempaths" && !config.allow_privileged {
         let why = "is as good as privileged, and allow_privileged of the plugin's configuration is false";
         return Err(Error::invalid(field, format!("{option:?} {why}")));

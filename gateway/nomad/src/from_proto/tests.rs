@@ -1,4 +1,4 @@
-//! Tests of plans: what each option comes to, and what is refused, by its name.
+//! Tests of plans: the result of each option, and the errors of refused ones.
 
 use proptest::prelude::*;
 use rmpv::Value;
@@ -15,7 +15,7 @@ mod files;
 mod networks;
 mod whole;
 
-/// The plan of a task with these options, for an agent that says nothing.
+/// The plan of a task with these options, for an agent without a plugin configuration.
 #[track_caller]
 fn planned<const N: usize>(entries: [(&str, Value); N]) -> Plan {
     plan(&task(entries), &session(PluginConfig::default())).unwrap()
@@ -27,26 +27,26 @@ fn planned_for<const N: usize>(config: PluginConfig, entries: [(&str, Value); N]
     plan(&task(entries), &session(config)).unwrap()
 }
 
-/// Checks that a task is refused in these words.
+/// Checks that a task is refused with this error.
 #[track_caller]
 fn refused_task(task: &nomad::TaskConfig, config: PluginConfig, kind: ErrorKind, text: &str) {
     let error = plan(task, &session(config)).unwrap_err();
     assert_eq!((error.kind(), error.to_string().as_str()), (kind, text));
 }
 
-/// Checks that an option with this value is refused in these words.
+/// Checks that an option with this value is invalid, with this error.
 #[track_caller]
 fn invalid(key: &str, value: impl Into<Value>, text: &str) {
     refused_task(&task([(key, value.into())]), PluginConfig::default(), ErrorKind::InvalidArgument, text);
 }
 
-/// Checks that an option with this value cannot be had, in these words.
+/// Checks that an option with this value is not supported, with this error.
 #[track_caller]
 fn impossible(key: &str, value: impl Into<Value>, text: &str) {
     refused_task(&task([(key, value.into())]), PluginConfig::default(), ErrorKind::Unimplemented, text);
 }
 
-/// A configuration of an operator who allows a lot.
+/// The configuration of an operator who allows much.
 fn generous() -> PluginConfig {
     let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
     PluginConfig {

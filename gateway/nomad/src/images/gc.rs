@@ -1,4 +1,4 @@
-//! Which images are let go, and when.
+//! Which images are released, and when.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,15 @@ use tokio::time::Instant;
 
 use crate::session::Sessions;
 
-/// Lets go of images that no task of Nomad's uses, some time after the last one has gone. Whose tasks they were is not kept: while an agent
-/// is here that wants its images to stay (`gc.image = false`), all stay.
+/// Releases images that no Nomad task uses, some time after the last task was removed. It is not recorded
+/// whose tasks they were: while an agent is connected that keeps its images (`gc.image = false`), all images
+/// are kept.
 #[derive(Debug)]
 pub(crate) struct ImageGc {
     scope: Scope,
     sessions: Sessions,
     due: Mutex<BTreeMap<ImageId, Instant>>,
-    /// Something is due that was not before.
+    /// Signalled when a release was scheduled.
     changed: Notify,
 }
 
@@ -33,12 +34,13 @@ impl ImageGc {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A task is about to be made from this image.
+    /// A task is about to be created from this image: cancels its scheduled release.
     pub(crate) fn cancel(&self, image: &ImageId) {
         self.due().remove(image);
     }
 
-    /// A task that used this image has gone. If it was the last one, the image is let go after this time.
+    /// A task that used this image was removed: the image is released after `delay`, unless another task uses
+    /// it then.
     pub(crate) fn schedule(&self, image: &ImageId, delay: Duration) {
         if self.is_used(image) {
             return;
@@ -48,7 +50,8 @@ impl ImageGc {
         self.changed.notify_one();
     }
 
-    /// Images that Nomad holds and no task of it uses are let go after this time: the daemon that knew when has ended before it.
+    /// Schedules the release of all images that Nomad holds and none of its tasks use: the schedule of a
+    /// predecessor is lost.
     ///
     /// # Errors
     /// Those of [`Scope::images`].
@@ -61,7 +64,7 @@ impl ImageGc {
         Ok(())
     }
 
-    /// Lets go of what is due, for as long as it is polled. Cancel-safe.
+    /// Releases images when they are due, while it is polled. Cancel-safe.
     pub(crate) async fn run(&self) {
         loop {
             let next = self.due().values().min().copied();
@@ -101,27 +104,27 @@ impl ImageGc {
                     self.scope.remove_image(image.as_str()).await?;
                     Ok(true)
                 }
-                // It is there by others' doing, as one that an operator has imported: theirs to keep.
+                // Nomad has not pulled it, for example an image imported by an operator: others remove it.
                 Some(_) | None => Ok(false),
             }
         };
         let removed: Result<bool> = removed.await;
         match removed {
-            Ok(true) => tracing::info!(%image, "let go of an image that no task of Nomad's uses"),
+            Ok(true) => tracing::info!(%image, "released an image that no Nomad task uses"),
             Ok(false) => {}
-            // It is found again when an agent comes back, or the next task that uses it has gone.
+            // It is scheduled again when an agent comes back, or the next task that uses it is removed.
             Err(error) => {
-                tracing::warn!(%image, error = error.report(), "an image that no task of Nomad's uses is kept");
+                tracing::warn!(%image, error = error.report(), "cannot release an image that no Nomad task uses");
             }
         }
     }
 
-    /// Whether an agent is here that wants its images to stay.
+    /// Whether an agent is connected that keeps its images.
     fn is_disabled(&self) -> bool {
         self.sessions.all().iter().any(|session| !session.config.gc.image)
     }
 
-    /// Whether a task uses this image; before the tasks are known, one may.
+    /// Whether a task uses this image; before recovery it must be assumed.
     fn is_used(&self, image: &ImageId) -> bool {
         let Ok(tasks) = self.scope.tasks() else { return true };
         tasks.iter().any(|task| {

@@ -1,4 +1,4 @@
-//! Pulls that get on and pulls that do not, and when images are let go.
+//! Tests of progressing and stalled pulls, and of the release of images.
 
 use super::*;
 use crate::configs::session;

@@ -1,4 +1,5 @@
-//! Answers single calls without a generated server: the launcher knows some calls of a service and passes the others on.
+//! Answers single calls without a generated server: the launcher handles some calls of a service and forwards
+//! the others.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -10,13 +11,13 @@ use tonic::server::Grpc;
 use tonic::{Response, Status};
 use tonic_prost::ProstCodec;
 
-/// A call as the server hands it on.
+/// A call as received from the server.
 pub(super) type Call = http::Request<Body>;
 
 /// The answer to a call.
 pub(super) type ResponseFuture = BoxFuture<http::Response<Body>, Infallible>;
 
-/// Answers a call with one message for one.
+/// Answers a unary call.
 pub(super) fn unary<Q, T>(
     call: Call,
     work: impl FnOnce(Q) -> Result<T, Status> + Send + 'static,
@@ -34,7 +35,7 @@ where
     Box::pin(async move { Ok(grpc.unary(service, call).await) })
 }
 
-/// Answers a call with many messages for one.
+/// Answers a call with a stream of messages.
 pub(super) fn streaming<Q, T>(
     call: Call,
     answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
@@ -51,7 +52,7 @@ where
     Box::pin(async move { Ok(grpc.server_streaming(service, call).await) })
 }
 
-/// Keeps a call with messages both ways open until its caller leaves it, and says nothing.
+/// Keeps a bidirectional call open until the caller ends it, without sending a message.
 pub(super) fn never_answered<Q, T>(call: Call) -> ResponseFuture
 where
     Q: prost::Message + Default + 'static,
@@ -65,11 +66,11 @@ where
 }
 
 fn drained<Q: Send + 'static, T: Send + 'static>(
-    said: tonic::Streaming<Q>,
+    messages: tonic::Streaming<Q>,
 ) -> impl Stream<Item = Result<T, Status>> + Send {
-    futures::stream::unfold(said, |mut said| async move {
-        // However it ends, the caller has no more to say, and so have we.
-        while let Ok(Some(_)) = said.message().await {}
+    futures::stream::unfold(messages, |mut messages| async move {
+        // Its end and its errors mean the same: the call is over.
+        while let Ok(Some(_)) = messages.message().await {}
         None
     })
 }
@@ -79,9 +80,11 @@ where
     Q: prost::Message + Default + 'static,
     T: prost::Message + Default + 'static,
 {
-    // A configuration may be long, and the agent that sends it is trusted.
-    Grpc::new(ProstCodec::default())
-        .apply_max_message_size_config(Some(crate::MAX_MESSAGE), Some(crate::MAX_MESSAGE))
+    // No size limit: a configuration may be long, and the agent that sends it is trusted.
+    Grpc::new(ProstCodec::default()).apply_max_message_size_config(
+        Some(crate::transport::MAX_MESSAGE),
+        Some(crate::transport::MAX_MESSAGE),
+    )
 }
 
 /// Answers a call with an error.
@@ -89,7 +92,7 @@ pub(super) fn refuse(status: Status) -> http::Response<Body> {
     status.into_http()
 }
 
-/// Runs an answer that is a future.
+/// Boxes the future of an answer.
 pub(super) fn boxed(work: impl Future<Output = http::Response<Body>> + Send + 'static) -> ResponseFuture {
     Box::pin(async move { Ok(work.await) })
 }

@@ -1,7 +1,7 @@
-//! Calls that the daemon's death cuts off are not answered: the launcher ends, and that is the answer.
+//! Calls that are cut off by the end of the daemon get no answer: the launcher exits instead.
 //!
-//! An agent that sees a call fail looks for the end of its plugin for three seconds, and recovers its tasks if it comes; else it
-//! believes the error, and a task whose wait failed is started a second time.
+//! An agent whose call fails waits three seconds for the exit of its plugin, and recovers its tasks if the
+//! plugin exits. Otherwise it takes the error as final, and starts a task whose wait failed a second time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,24 +14,24 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 
-/// How long an error is held back. The launcher has ended long before, if the daemon has; else the connection alone broke, and
-/// somebody has to say so.
+/// How long an error is delayed. If the daemon has ended, the launcher exits long before; otherwise only the
+/// connection broke, and the error must be returned.
 pub(super) const ERROR_DELAY: Duration = Duration::from_secs(5);
 
-/// What is told of a connection that broke while the daemon lives.
+/// The error for a connection that broke while the daemon lives.
 pub(super) fn broken() -> Status {
     crate::status::status(&switchyard_core::Error::unavailable(
         "the connection to the switchyard daemon broke, but its session did not end: see the daemon's log",
     ))
 }
 
-/// A body whose errors are held back.
+/// A body whose errors are delayed.
 pub(super) struct DelayedErrorBody {
     inner: Body,
     delay: Option<Pin<Box<Sleep>>>,
 }
 
-// === impl Steady ===
+// === impl DelayedErrorBody ===
 
 impl DelayedErrorBody {
     pub(super) fn new(inner: Body) -> Self {

@@ -1,4 +1,5 @@
-//! The end that an agent asks for: its answer goes out first, and it comes in time.
+//! The deadline of an exit that the agent requested: late enough for the answer to be sent, and in time for
+//! the agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,19 +7,19 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long an answer takes to go out, with much to spare.
+/// The time for an answer to be sent, with much to spare.
 const ANSWER_GRACE: Duration = Duration::from_millis(50);
 
-/// How long the agent, which has told of its own end, may take to ask for ours.
+/// How long an agent that has announced its own end may take to request the plugin's exit.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(1500);
 
-/// When a launcher is to end. Clones are the same.
+/// When a launcher exits. Clones share state.
 #[derive(Debug, Clone)]
 pub(super) struct ExitDeadline {
     at: Arc<watch::Sender<Option<Instant>>>,
 }
 
-// === impl Ending ===
+// === impl ExitDeadline ===
 
 impl Default for ExitDeadline {
     fn default() -> Self {
@@ -27,29 +28,29 @@ impl Default for ExitDeadline {
 }
 
 impl ExitDeadline {
-    /// The agent wants the process to end (go-plugin's `Shutdown`).
+    /// The agent requests the exit of the process (go-plugin's `Shutdown`).
     pub(super) fn now(&self) {
         self.within(ANSWER_GRACE);
     }
 
-    /// The agent is about to end (the driver's `Shutdown`): it asks for our end next, or has no time to.
+    /// The agent is about to end (the driver's `Shutdown`): it requests the exit next, or does not get to it.
     pub(super) fn soon(&self) {
         self.within(SHUTDOWN_GRACE);
     }
 
-    /// Only ever earlier than it was.
+    /// Sets the deadline, unless an earlier one is set.
     fn within(&self, patience: Duration) {
         let then = Instant::now() + patience;
         self.at.send_modify(|at| *at = Some(at.map_or(then, |at| at.min(then))));
     }
 
-    /// Returns when the process is to end. Cancel-safe.
+    /// Returns when the deadline has passed. Cancel-safe.
     pub(super) async fn wait(&self) {
         let mut changes = self.at.subscribe();
         loop {
             let at = *changes.borrow_and_update();
             tokio::select! {
-                // The sender is this very value.
+                // The sender is `self`, so the channel cannot close.
                 _ = changes.changed() => {}
                 () = until(at) => return,
             }

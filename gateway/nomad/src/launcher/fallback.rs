@@ -1,4 +1,5 @@
-//! Streams that begin before the daemon is there: the launcher says first how things are, and then the daemon does.
+//! Streams that begin before the daemon is available: the launcher sends a first message itself, and the
+//! daemon's messages follow.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,19 +10,20 @@ use tonic::{Status, Streaming};
 use super::delayed_error::{ERROR_DELAY, broken};
 use super::link::{Link, SessionHandle};
 
-/// How long the daemon may take to be there before somebody else speaks for it: an agent that starts waits for the first word.
+/// How long the daemon may take before the launcher answers in its place: an agent that starts waits for the
+/// first message.
 const GRACE: Duration = Duration::from_millis(700);
 
-/// Where such a stream is.
+/// The state of such a stream.
 enum StreamState<T> {
-    /// Nothing has been said, and this is to be said if the daemon is away.
+    /// No message was sent; this one is sent if the daemon is not available.
     Begin(Option<T>),
-    /// The daemon speaks.
+    /// The daemon's stream is forwarded.
     Daemon(Box<Streaming<T>>),
 }
 
-/// What the daemon says on a stream that `open` opens, and before that, if the daemon is away, `first`. It ends with the launcher only,
-/// unless the daemon itself refuses it.
+/// The messages of the stream that `open` opens at the daemon, preceded by `first` if the daemon is not
+/// available. Ends only with the launcher, unless the daemon refuses the stream.
 pub(super) fn stream<T, F>(
     link: Link,
     first: Option<T>,
@@ -54,7 +56,9 @@ where
                     }
                 }
                 StreamState::Daemon(mut daemon) => match daemon.message().await {
-                    Ok(Some(said)) => return Some((Ok(said), (StreamState::Daemon(daemon), link, open))),
+                    Ok(Some(message)) => {
+                        return Some((Ok(message), (StreamState::Daemon(daemon), link, open)));
+                    }
                     Ok(None) => {
                         return Some((
                             Err(delay_error(broken()).await),
@@ -73,7 +77,8 @@ where
     })
 }
 
-/// An error, when the launcher has had time to end: the daemon's death is none.
+/// Returns an error only after the launcher has had time to exit: the end of the daemon must not appear as an
+/// error.
 async fn delay_error(status: Status) -> Status {
     tokio::time::sleep(ERROR_DELAY).await;
     status

@@ -1,33 +1,34 @@
-//! What an agent and its plugin say to each other before they speak gRPC.
+//! The handshake of an agent and its plugin, before gRPC.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// The variable by which an agent tells a plugin that it is started as one, and its value: facts of Nomad's.
+/// The variable, and its value, with which Nomad marks a process started as a plugin.
 pub const COOKIE: (&str, &str) =
     ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
 
 /// The version of go-plugin's own protocol.
 const CORE_VERSION: u32 = 1;
 
-/// The version of what Nomad speaks over it.
+/// The version of Nomad's protocol over it.
 const NOMAD_VERSION: u32 = 2;
 
 /// The process was not started by an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandshakeError;
 
-/// Whether this process was started by an agent, by the value of its cookie.
+/// Checks by the value of the cookie whether an agent started this process.
 ///
 /// # Errors
-/// [`HandshakeError`], which says to a person what to do instead.
+/// [`HandshakeError`], which tells a person what to do instead.
 pub fn check_cookie(value: Option<&OsStr>) -> Result<(), HandshakeError> {
     if value == Some(OsStr::new(COOKIE.1)) { Ok(()) } else { Err(HandshakeError) }
 }
 
-/// The line that tells an agent where its plugin listens. `multiplex` if the agent asked whether one connection can carry several.
+/// The line that tells an agent where its plugin listens. `multiplex`: the agent asked whether one connection
+/// can carry several.
 pub(super) fn line(socket: &Path, multiplex: bool) -> String {
-    // The sixth field would be a certificate; an agent that asks for the seventh is told that there is no such thing here.
+    // The sixth field would be a certificate; the seventh answers that multiplexing is not supported.
     let tail = if multiplex { "|false" } else { "" };
     format!("{CORE_VERSION}|{NOMAD_VERSION}|unix|{}|grpc|{tail}\n", socket.display())
 }

@@ -1,4 +1,4 @@
-//! What a launcher answers by itself: what it is, what it takes, what it can do, and go-plugin's own calls.
+//! The calls that a launcher answers itself: identity, schemas, capabilities, and go-plugin's own calls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,21 +15,22 @@ use tonic::{Request, Status};
 
 use super::calls::{Call, ResponseFuture, never_answered, streaming, unary};
 use super::exit_deadline::ExitDeadline;
+use super::fallback;
+use super::launch::{Launch, Role};
 use super::link::{Link, SessionHandle};
 use super::routing::{BaseCall, DriverCall, GoPluginCall, LocalCall};
-use super::{Launch, Role, fallback};
 use crate::PluginConfig;
 use crate::capabilities::capabilities;
 use crate::schema::{plugin_schema, task_schema};
 use crate::session::SESSION_KEY;
 
-/// The version of Nomad's plugin interfaces, the only one there is.
+/// The version of Nomad's plugin interfaces; there is only one.
 const API_VERSION: &str = "v0.1.0";
 
-/// The service name by which a host asks go-plugin's health service for the plugin.
+/// The service name under which a host checks the plugin with go-plugin's health service.
 const HEALTH_NAME: &str = "plugin";
 
-/// Who answers.
+/// Answers the local calls.
 #[derive(Debug, Clone)]
 pub(super) struct LocalServices {
     launch: Arc<Launch>,
@@ -38,7 +39,7 @@ pub(super) struct LocalServices {
     config: Arc<Mutex<PluginConfig>>,
 }
 
-// === impl Answers ===
+// === impl LocalServices ===
 
 impl LocalServices {
     pub(super) fn new(launch: &Launch, link: Link, ending: ExitDeadline) -> Self {
@@ -72,7 +73,7 @@ impl LocalServices {
                 Ok(nomad::InitResponse {})
             }),
             DriverCall::Shutdown => unary(call, move |nomad::ShutdownRequest {}| {
-                tracing::info!("the agent is about to end; its tasks go on");
+                tracing::info!("the agent is about to end; its tasks continue");
                 this.ending.soon();
                 Ok(nomad::ShutdownResponse {})
             }),
@@ -107,7 +108,7 @@ impl LocalServices {
     }
 
     fn devices(&self, call: Call) -> ResponseFuture {
-        // Without the daemon there are no devices: the agent waits for this word when it starts.
+        // Without the daemon there are no devices; an agent that starts waits for this first message.
         let away = device::FingerprintResponse::default();
         let open = |up: SessionHandle| async move {
             let request = named(&up, device::FingerprintRequest {});
@@ -119,7 +120,7 @@ impl LocalServices {
         )
     }
 
-    /// What every host of go-plugin may ask.
+    /// The calls of go-plugin itself.
     fn host(&self, method: GoPluginCall, call: Call) -> ResponseFuture {
         let ending = self.ending.clone();
         match method {
@@ -132,7 +133,7 @@ impl LocalServices {
                 ending.now();
                 Ok(plugin::Empty {})
             }),
-            // We write nothing anywhere that a host would have to carry.
+            // The launcher writes no output for the host to collect.
             GoPluginCall::Stdio => streaming::<(), plugin::StdioData>(call, stream::pending()),
             GoPluginCall::Broker => never_answered::<plugin::ConnInfo, plugin::ConnInfo>(call),
         }
@@ -155,13 +156,14 @@ impl LocalServices {
         base::ConfigSchemaResponse {
             spec: match self.launch.role {
                 Role::Driver => Some(plugin_schema()),
-                // Which devices there are is the node's business: the daemon's configuration says.
+                // The devices of the node are configured in the daemon.
                 Role::Device => None,
             },
         }
     }
 
-    /// Takes a configuration, if the daemon would. An agent tries one twice, without saying anything of its node, before it means it.
+    /// Accepts a configuration if the daemon would. An agent first sends one twice for validation, without
+    /// information about its node.
     fn set_config(&self, request: base::SetConfigRequest) -> Result<base::SetConfigResponse, Status> {
         let base::SetConfigRequest { msgpack_config, nomad_config, plugin_api_version: _ } = request;
         if self.launch.role == Role::Driver {
@@ -213,7 +215,7 @@ fn serving() -> health::HealthCheckResponse {
     health::HealthCheckResponse { status: health::health_check_response::ServingStatus::Serving.into() }
 }
 
-/// A request in the name of a session.
+/// A request with the session in its metadata.
 fn named<T>(up: &SessionHandle, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert(SESSION_KEY, up.session.clone());

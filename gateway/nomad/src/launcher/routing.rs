@@ -1,28 +1,28 @@
-//! Which calls a launcher answers by itself, which are the daemon's, and which are nobody's.
+//! Routing of calls: which are answered by the launcher, which by the daemon, and which by neither.
 
-use super::Role;
+use super::launch::Role;
 
-/// Whose a call is.
+/// Who answers a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallTarget {
     /// The launcher answers it.
     Local(LocalCall),
-    /// The daemon does.
+    /// The daemon answers it.
     Daemon,
-    /// There is no such service.
+    /// No such service exists.
     Unknown,
 }
 
 /// A call that the launcher answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LocalCall {
-    /// The plugin's own, of whatever kind.
+    /// A call of every plugin.
     Base(BaseCall),
-    /// The task driver's.
+    /// A call of the task driver.
     Driver(DriverCall),
-    /// The one of the device plugin.
+    /// The `Fingerprint` call of the device plugin.
     DeviceFingerprint,
-    /// Those that every host of go-plugin may make.
+    /// A call of go-plugin itself.
     Host(GoPluginCall),
 }
 
@@ -34,7 +34,7 @@ pub(super) enum BaseCall {
     SetConfig,
 }
 
-/// Calls about the driver, and about no task.
+/// Calls about the driver that concern no task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DriverCall {
     Init,
@@ -55,7 +55,7 @@ pub(super) enum GoPluginCall {
     Broker,
 }
 
-/// Whose the call with this path is, `/package.Service/Method`.
+/// Who answers the call with this path, `/package.Service/Method`.
 pub(super) fn target_of(role: Role, path: &str) -> CallTarget {
     let Some((service, method)) = path.trim_start_matches('/').split_once('/') else {
         return CallTarget::Unknown;

@@ -1,4 +1,5 @@
-//! What the agent calls: a few calls are answered here, whether or not the daemon is there; all others are passed on as they are.
+//! The services for the agent: a few calls are answered here, with or without the daemon; all others are
+//! forwarded unchanged.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -12,10 +13,10 @@ use tower::ServiceExt;
 use super::calls::{Call, ResponseFuture, boxed, refuse};
 use super::delayed_error::{DelayedErrorBody, ERROR_DELAY, broken};
 use super::exit_deadline::ExitDeadline;
+use super::launch::{Launch, Role};
 use super::link::Link;
 use super::local::LocalServices;
 use super::routing::{CallTarget, target_of};
-use super::{Launch, Role};
 use crate::session::{CALLER_KEY, SESSION_KEY};
 
 /// The services of a plugin.
@@ -26,7 +27,7 @@ pub(super) struct PluginService {
     link: Link,
 }
 
-// === impl Front ===
+// === impl PluginService ===
 
 impl PluginService {
     pub(super) fn new(launch: &Launch, link: Link, ending: ExitDeadline) -> Self {
@@ -56,7 +57,8 @@ impl Service<Call> for PluginService {
     }
 }
 
-/// Passes a call on with its body as it comes, and the answer back with its trailers. It waits for a daemon that is away.
+/// Forwards a call with its streaming body, and the answer with its trailers. Waits while the daemon is not
+/// available.
 async fn forward(link: Link, call: Call) -> http::Response<Body> {
     let up = link.session().await;
     let (mut head, body) = call.into_parts();
@@ -70,14 +72,14 @@ async fn forward(link: Link, call: Call) -> http::Response<Body> {
     match up.channel.oneshot(http::Request::from_parts(head, body)).await {
         Ok(response) => response.map(|body| Body::new(DelayedErrorBody::new(body))),
         Err(error) => {
-            tracing::debug!(%error, "a call was cut off");
+            tracing::debug!(%error, "a forwarded call was interrupted");
             tokio::time::sleep(ERROR_DELAY).await;
             refuse(broken())
         }
     }
 }
 
-/// The process that holds the other end of the connection; it is another one after a restart of the agent.
+/// The process at the other end of the connection; it changes with a restart of the agent.
 fn caller(extensions: &http::Extensions) -> Option<http::HeaderValue> {
     let pid = extensions.get::<UdsConnectInfo>()?.peer_cred?.pid()?;
     http::HeaderValue::try_from(ProcessId::of(pid)?.to_string()).ok()
@@ -96,7 +98,7 @@ mod tests {
         assert_eq!(caller(&extensions), None);
         extensions.insert(ours.connect_info());
         let own = ProcessId::of(std::process::id().cast_signed()).unwrap();
-        let told: ProcessId = caller(&extensions).unwrap().to_str().unwrap().parse().unwrap();
-        assert_eq!(told, own);
+        let reported: ProcessId = caller(&extensions).unwrap().to_str().unwrap().parse().unwrap();
+        assert_eq!(reported, own);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a launcher listens: a socket of its own that only root and its own user can use.
+//! The launcher's socket, accessible only to root and the launcher's own user.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -13,30 +13,32 @@ use nix::unistd::{Uid, geteuid};
 use switchyard_authority::AuthorityFilter;
 use tokio::net::{UnixListener, UnixStream};
 
-use super::{Launch, handshake};
+use super::handshake;
+use super::launch::Launch;
 
-/// The longest path of a unix socket that the kernel takes, without its final NUL.
+/// The longest path of a unix socket that the kernel accepts, without the final NUL.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// What the names of sockets end in.
+/// Suffix of socket names.
 const SUFFIX: &str = ".sock";
 
-/// What the agent says of sockets in its plugin's environment. Nomad says nothing; other hosts of go-plugin may.
+/// The agent's settings for sockets in its plugin's environment. Nomad sets none; other hosts of go-plugin
+/// may.
 #[derive(Debug, Clone, Default)]
 pub struct SocketEnv {
-    /// Where the socket is to be.
+    /// The directory for the socket.
     pub socket_dir: Option<PathBuf>,
-    /// It asks whether one connection can carry several.
+    /// Whether the host asks if one connection can carry several.
     pub multiplex: bool,
 }
 
-/// No directory can hold the socket.
+/// No directory is usable for the socket.
 #[derive(Debug)]
 pub struct SocketError {
     tried: Vec<(PathBuf, io::Error)>,
 }
 
-/// A socket that is listened on; its file goes when this is dropped.
+/// A listening socket; its file is removed on drop.
 #[derive(Debug)]
 pub(super) struct PluginSocket {
     listener: UnixListener,
@@ -47,10 +49,10 @@ pub(super) struct PluginSocket {
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
-// === impl Host ===
+// === impl SocketEnv ===
 
 impl SocketEnv {
-    /// What this process was started with.
+    /// The settings in this process's environment.
     #[must_use]
     pub fn from_env() -> Self {
         let given = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -61,11 +63,11 @@ impl SocketEnv {
     }
 }
 
-// === impl Place ===
+// === impl PluginSocket ===
 
 impl PluginSocket {
-    /// Listens beside the daemon's socket, or where the host wants it, or else below the directory for temporary files. What killed
-    /// launchers have left there is removed.
+    /// Listens beside the daemon's socket, or where the host asks for it, or else below the directory for
+    /// temporary files. Removes the sockets there that killed launchers left behind.
     pub(super) fn bind(launch: &Launch) -> Result<Self, SocketError> {
         let beside = launch.daemon.parent().map(|run| run.join("launchers"));
         let elsewhere = std::env::temp_dir().join(format!("switchyard-{}", geteuid()));
@@ -86,7 +88,7 @@ impl PluginSocket {
         }
         make_private(dir)?;
         remove_stale(dir);
-        // One of our own number can only be a predecessor's, from before it was given out again.
+        // A socket with this process id was left by an earlier process with the same id.
         remove(&path)?;
         let listener = UnixListener::bind(&path)?;
         let file = SocketFile(path);
@@ -94,12 +96,13 @@ impl PluginSocket {
         Ok(Self { listener, file, multiplex: launch.socket_env.multiplex })
     }
 
-    /// What the agent is told.
+    /// The handshake line for the agent.
     pub(super) fn line(&self) -> String {
         handshake::line(&self.file.0, self.multiplex)
     }
 
-    /// Its callers, without end. They may come and go, or not call at all. The file is removed with the stream.
+    /// The accepted connections, without end; there may be any number, or none. The file is removed when the
+    /// stream is dropped.
     pub(super) fn into_incoming(self) -> impl Stream<Item = io::Result<AuthorityFilter<UnixStream>>> {
         futures::stream::unfold(self, |place| async move {
             let stream = accept(&place.listener).await;
@@ -121,8 +124,8 @@ async fn accept(listener: &UnixListener) -> UnixStream {
                 Err(error) => tracing::warn!(%error, "a caller without credentials is refused"),
             },
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection, and tries until it can");
-                // The reason is most likely a limit on files, which does not go away at once.
+                tracing::warn!(%error, "cannot accept a connection: retrying");
+                // The reason is most likely a limit on open files, which persists for a while.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -133,10 +136,10 @@ fn may_call(uid: Uid) -> bool {
     uid.is_root() || uid == geteuid()
 }
 
-/// Makes a directory that nobody else can use; one that is there must be such.
+/// Creates a directory that only its owner can use; an existing one must have such permissions.
 fn make_private(dir: &Path) -> io::Result<()> {
     if let Some(parent) = dir.parent() {
-        // The daemon's own directory, if the daemon has never run since the node was started.
+        // The daemon's own directory, in case the daemon has not run since boot.
         DirBuilder::new().recursive(true).mode(0o711).create(parent)?;
     }
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -150,8 +153,8 @@ fn make_private(dir: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, "others than its owner may write there"))
 }
 
-/// Removes the sockets of launchers that were killed. A socket that anybody listens on is left alone, and so is one whose process
-/// lives: it may be about to listen.
+/// Removes the sockets of killed launchers. Keeps a socket that a process listens on, and one whose process
+/// lives, since it may be about to listen.
 fn remove_stale(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
@@ -161,7 +164,7 @@ fn remove_stale(dir: &Path) {
         let refused =
             || Probe::connect(&path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
         if dead && refused() {
-            // Another launcher may do the same at the same time.
+            // Another launcher may do the same concurrently.
             let _ = remove(&path);
         }
     }
@@ -174,16 +177,16 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-// === impl File ===
+// === impl SocketFile ===
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Nobody is left to tell: what stays is swept by the next launcher.
+        // Errors are ignored: the next launcher removes a socket that stays.
         let _ = remove(&self.0);
     }
 }
 
-// === impl PlaceError ===
+// === impl SocketError ===
 
 impl fmt::Display for SocketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -201,7 +204,7 @@ impl std::error::Error for SocketError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launcher::Role;
+    use crate::launcher::launch::Role;
 
     fn launch(run: &Path) -> Launch {
         Launch {
@@ -229,7 +232,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let launchers = dir.path().join("launchers");
         make_private(&launchers).unwrap();
-        // No process has this number: the kernel's limit is 2^22.
+        // No process has this id: the kernel's limit is 2^22.
         let stale = launchers.join("driver-4194305.sock");
         drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
         let listened = launchers.join("driver-4194306.sock");

@@ -1,4 +1,4 @@
-//! Tests of where paths lead, with links of all kinds in a directory of an allocation.
+//! Tests of path resolution, with all kinds of links in an allocation directory.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,10 +8,12 @@ use switchyard_core::spec::CgroupPlacement;
 
 use super::*;
 use crate::configs::{session, task, texts};
+use crate::planning;
 use crate::plugin_config::{PluginConfig, VolumesConfig};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-/// The directory of an allocation with a task, as an agent makes it, and a directory beside it that is nobody's business.
+/// An allocation directory with a task, as an agent creates it, and a directory beside it that must not be
+/// reachable.
 struct Alloc {
     dir: tempfile::TempDir,
 }
@@ -39,9 +41,9 @@ impl Alloc {
         nomad::TaskConfig { alloc_dir, ..task([("volumes", texts(volumes))]) }
     }
 
-    /// What the volumes of a task lead to.
+    /// The resolved volumes of a task.
     fn settled(&self, volumes: &[&str]) -> Result<Vec<PathBuf>> {
-        let plan = Plan::make(&self.task(volumes), &session(PluginConfig::default()))?;
+        let plan = planning::plan(&self.task(volumes), &session(PluginConfig::default()))?;
         let asked = |mount: &Mount| mount.destination.components().count() == 2;
         let own = ["/alloc", "/local", "/secrets"].map(PathBuf::from);
         let more =
@@ -81,7 +83,7 @@ fn a_link_that_leads_out_is_refused() {
     symlink("../../../outside", alloc.path("web/local/up")).unwrap();
     symlink(alloc.outside(), alloc.path("web/local/absolute")).unwrap();
     symlink("/", alloc.path("web/local/root")).unwrap();
-    // Inside again, but by way of outside.
+    // Leads inside again, but through outside.
     symlink(alloc.path("web/local"), alloc.path("web/local/round")).unwrap();
     let out = "a link in it leads out of the allocation's directory";
     for link in ["up", "absolute", "root", "round", "up/secret", "root/etc", "up/new"] {
@@ -98,11 +100,11 @@ fn links_are_looked_at_also_where_volumes_of_the_host_are_allowed() {
     symlink(alloc.outside(), alloc.path("web/local/planted")).unwrap();
     let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
     let session = session(PluginConfig { volumes, ..PluginConfig::default() });
-    let error = Plan::make(&alloc.task(&["local/planted:/x"]), &session).unwrap_err();
+    let error = planning::plan(&alloc.task(&["local/planted:/x"]), &session).unwrap_err();
     assert!(error.to_string().ends_with("a link in it leads out of the allocation's directory"), "{error}");
-    // What the job itself names is the job's to name.
+    // Paths that the job itself names may be outside.
     let outside = format!("{}:/x", alloc.outside().display());
-    let plan = Plan::make(&alloc.task(&[&outside]), &session).unwrap();
+    let plan = planning::plan(&alloc.task(&[&outside]), &session).unwrap();
     let mut sources = plan.task.mounts.iter().map(|mount| &mount.source);
     assert!(
         sources.any(|source| matches!(source, MountSource::Host { path, .. } if *path == alloc.outside()))
@@ -117,7 +119,7 @@ fn logs_can_be_read_only_wherever_they_are_seen() {
     let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
     let session = session(PluginConfig { volumes, ..PluginConfig::default() });
     let asked = ["../alloc:/shared", "local/logs:/l", "../alloc/logs/old:/o", "..:/all", "local:/mine"];
-    let plan = Plan::make(&alloc.task(&asked), &session).unwrap();
+    let plan = planning::plan(&alloc.task(&asked), &session).unwrap();
     let of_alloc =
         plan.task.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Beneath { .. }));
     let (readonly, writable): (Vec<&Mount>, Vec<_>) = of_alloc.partition(|mount| mount.readonly);

@@ -1,5 +1,5 @@
-//! Reads the configuration of the plugin, and refuses what cannot be: an agent whose plugin refuses its configuration does not start, so
-//! what means nothing here is only warned of.
+//! Decodes the configuration of the plugin and refuses invalid values. An agent whose plugin refuses its
+//! configuration does not start, so options that have no effect here only cause warnings.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::{AllowedModes, AuthConfig, DEFAULT_CAPS, DanglingConfig, GcConfig, Pl
 use crate::capability;
 use crate::value::Block;
 
-/// The least that pulls are let go without progress, and tasks that nobody knows are left alone.
+/// The minimum of the timeout of stalled pulls and of the grace period of dangling tasks.
 const LEAST: Duration = Duration::from_secs(60);
 
-/// Facts of Nomad that can be labels.
+/// Nomad facts that can become labels.
 pub(crate) const LABEL_NAMES: [&str; 8] = [
     "job_name",
     "job_id",
@@ -24,7 +24,7 @@ pub(crate) const LABEL_NAMES: [&str; 8] = [
     "node_id",
 ];
 
-/// Keys of the docker driver that mean nothing here, and why.
+/// Keys of the docker driver that have no effect here, and why.
 const WITHOUT_MEANING: [(&str, &str); 7] = [
     ("endpoint", "there is no Docker: tasks run on the containerd that the daemon is configured with"),
     ("tls", "there is no Docker to speak to"),
@@ -36,7 +36,7 @@ const WITHOUT_MEANING: [(&str, &str); 7] = [
 ];
 
 impl PluginConfig {
-    /// The configuration that an agent has encoded, and what there is to say about it that stops nobody.
+    /// Decodes an agent's configuration; returns it with warnings.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the key.
@@ -91,14 +91,14 @@ fn allowed_modes(mut block: Block) -> Result<AllowedModes> {
     })
 }
 
-/// Texts; an empty list is one, and no list is the default.
+/// A list of texts; the default applies only if there is no list, not if it is empty.
 fn listed(block: &mut Block, key: &str, default: Vec<String>) -> Result<Vec<String>> {
     if block.has(key) { block.texts(key) } else { Ok(default) }
 }
 
 fn auth(mut block: Block) -> Result<AuthConfig> {
     let config = AuthConfig { config: block.text("config")?, helper: block.text("helper")? };
-    // It becomes the end of the name of a program that is looked for in PATH.
+    // It becomes the suffix of the name of a program that is searched in PATH.
     if config.helper.contains('/') {
         return Err(Error::invalid(
             block.at("helper"),
@@ -161,13 +161,13 @@ fn oom_score(block: &mut Block) -> Result<i32> {
     known.ok_or_else(|| Error::invalid("oom_score_adj", format!("{score} is not between -1000 and 1000")))
 }
 
-/// A length of time that is not 0.
+/// A duration that is not 0.
 fn positive(block: &mut Block, key: &str, default: Duration) -> Result<Duration> {
     let value = block.duration(key)?.unwrap_or(default);
     if value.is_zero() { Err(Error::invalid(block.at(key), "it cannot be 0")) } else { Ok(value) }
 }
 
-/// A length of time that is a minute or more.
+/// A duration of at least a minute.
 fn at_least(block: &mut Block, key: &str, default: Duration) -> Result<Duration> {
     let value = block.duration(key)?.unwrap_or(default);
     if value < LEAST {
@@ -177,7 +177,7 @@ fn at_least(block: &mut Block, key: &str, default: Duration) -> Result<Duration>
     }
 }
 
-/// Whether a pattern, in which `*` stands for any text, fits a name.
+/// Whether a pattern, in which `*` stands for any text, matches a name.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == name;

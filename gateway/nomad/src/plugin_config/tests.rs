@@ -23,7 +23,7 @@ fn an_agent_that_says_nothing_gets_the_defaults_of_the_docker_driver() {
         decode([("gc", Value::Nil), ("allow_caps", Value::Nil), ("allow_privileged", Value::Nil)]),
         nothing
     );
-    // A block that is given says nothing of the keys that are not.
+    // A block does not set the keys that it does not contain.
     assert_eq!(decode([("gc", map([("image", Value::Nil), ("dangling_containers", map([]))]))]), nothing);
 }
 

@@ -1,4 +1,4 @@
-//! What agents have named, by which it is told what none of them knows any more.
+//! The ids that agents have named, from which dangling tasks and networks are derived.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use crate::identity::{Agent, Record, is_network};
 use crate::session::Session;
 
-/// What the sessions have named.
+/// The ids that the sessions have named.
 #[derive(Debug)]
 pub(crate) struct AgentReferences {
-    /// When this daemon began, in clock ticks since boot; what was named before it does not know.
+    /// When this daemon was started, in clock ticks since boot; it does not know what was named before.
     began: Option<u64>,
     known: Mutex<ReferenceState>,
 }
@@ -22,24 +22,24 @@ pub(crate) struct AgentReferences {
 #[derive(Debug, Default)]
 struct ReferenceState {
     sessions: HashMap<String, SessionReferences>,
-    /// The networks that each life of an agent has asked for; those of callers that are not known are `None`'s.
+    /// The networks that each agent process has requested; `None` collects those of unknown callers.
     networks: HashMap<Option<ProcessId>, HashSet<String>>,
 }
 
-/// What one session has named.
+/// The ids that one session has named.
 #[derive(Debug, Default, Clone)]
 struct SessionReferences {
-    /// The agent's process, as far as it has called.
+    /// The agent's process, if it has called.
     process: Option<ProcessId>,
-    /// Since when each agent is known to be behind it; it is one, as a rule.
+    /// The agents of the session, normally one, and since when each is known.
     agents: HashMap<Agent, Instant>,
     tasks: HashSet<String>,
 }
 
-// === impl Seen ===
+// === impl AgentReferences ===
 
 impl AgentReferences {
-    /// Nothing is named yet. `began` is when this daemon began, in clock ticks since boot.
+    /// Empty. `began` is the start of this daemon, in clock ticks since boot.
     pub(crate) fn new(began: Option<u64>) -> Self {
         Self { began, known: Mutex::default() }
     }
@@ -62,7 +62,8 @@ impl AgentReferences {
         }
     }
 
-    /// This process has called by a session. If another had before, the agent has just come back.
+    /// This process has called in a session. If a different process had called before, the agent was
+    /// restarted.
     pub(crate) fn note_process(&self, session: &str, life: Option<ProcessId>) {
         let Some(life) = life else { return };
         let mut known = self.lock();
@@ -72,7 +73,7 @@ impl AgentReferences {
         }
     }
 
-    /// A session has shown which agent is behind it.
+    /// A session has shown which agent it belongs to.
     pub(crate) fn note_agent(&self, session: &str, agent: Option<Agent>) {
         if let Some(agent) = agent {
             let mut known = self.lock();
@@ -81,7 +82,7 @@ impl AgentReferences {
         }
     }
 
-    /// The agents that are behind a session, as far as they have shown.
+    /// The agents that have identified themselves in a session.
     pub(crate) fn agents(&self, session: &str) -> Vec<Agent> {
         self.lock()
             .sessions
@@ -90,14 +91,14 @@ impl AgentReferences {
             .unwrap_or_default()
     }
 
-    /// A session needs the network of this name.
+    /// A session requests the network of this name.
     pub(crate) fn note_network(&self, session: &str, name: &str) {
         let mut known = self.lock();
         let life = known.sessions.get(session).and_then(|named| named.process);
         known.networks.entry(life).or_default().insert(name.to_owned());
     }
 
-    /// An agent does not want this task, or network, any more.
+    /// An agent does not need this task, or network, any more.
     pub(crate) fn forget(&self, id: &str) {
         let mut known = self.lock();
         known.sessions.values_mut().for_each(|named| {
@@ -108,26 +109,27 @@ impl AgentReferences {
         });
     }
 
-    /// Whether an agent that is here, in its present life, has asked for the network of this name.
+    /// Whether a present process of a connected agent has requested the network of this name.
     pub(crate) fn knows_network(&self, name: &str) -> bool {
         self.lock().knows_network(name)
     }
 
-    /// Forgets sessions that are not open, and tasks and networks that are gone.
+    /// Drops closed sessions, and tasks and networks that do not exist.
     pub(super) fn retain(&self, open: &[Arc<Session>], exists: impl Fn(&str) -> bool) {
         let mut known = self.lock();
         known.sessions.retain(|id, _| open.iter().any(|session| session.id == *id));
         for named in known.sessions.values_mut() {
             named.tasks.retain(|id| exists(id));
         }
-        // Not with the session: a plugin that was killed comes back in the same life of its agent.
+        // Networks are kept without their session: a plugin that was killed is restarted by the same agent
+        // process.
         known.networks.retain(|_, names| {
             names.retain(|name| exists(name));
             !names.is_empty()
         });
     }
 
-    /// Whether this task is one that no agent knows, as far as this session can tell.
+    /// Whether no agent references this task, as far as this session can tell.
     pub(super) fn is_dangling(
         &self,
         session: &str,
@@ -147,9 +149,10 @@ impl AgentReferences {
         self.lock().sessions.values().any(|named| named.tasks.contains(id))
     }
 
-    /// Whether no agent has asked for this network, as far as this session can tell. An agent asks for each that it needs when it begins,
-    /// and may let long go by between two tasks in it: only who has heard all that it has said in its present life can tell. What it says
-    /// of tasks does not count: it also asks for those of allocations that have ended.
+    /// Whether no agent has requested this network, as far as this session can tell. An agent requests each
+    /// network that it needs when it starts, and much time may pass between two tasks in it: the answer is
+    /// reliable only if this daemon has received every call of the present agent process. Calls about tasks
+    /// do not count: an agent also asks for tasks of allocations that have ended.
     pub(super) fn is_unreferenced(&self, session: &str, network: &str) -> bool {
         let known = self.lock();
         let life = known.sessions.get(session).and_then(|named| named.process);
@@ -157,7 +160,8 @@ impl AgentReferences {
         heard_all && !known.knows_network(network)
     }
 
-    /// Whether a sandbox is older than it takes an agent to make use of it, and this agent has been here for as long.
+    /// Whether a sandbox is older than the grace period, and this agent has been connected for at least as
+    /// long.
     pub(super) fn is_past_grace(
         &self,
         session: &str,
@@ -170,7 +174,7 @@ impl AgentReferences {
     }
 }
 
-// === impl Known ===
+// === impl ReferenceState ===
 
 impl ReferenceState {
     fn is_here(&self, session: &str, agent: &Agent, grace: Duration, now: Instant) -> bool {

@@ -1,4 +1,4 @@
-//! Which tasks count as known to nobody.
+//! Tests of which tasks and networks count as dangling.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const GRACE: Duration = Duration::from_secs(300);
 const ID: &str = "3a7c/web/0123abcd";
 const NETWORK: &str = "network/3a7c";
 
-/// When the daemon began.
+/// When the daemon was started.
 const BEGAN: u64 = 1000;
 
 fn sandbox(age: Duration) -> Sandbox {
@@ -41,7 +41,7 @@ fn agent() -> Option<Agent> {
     Agent::new("/opt/nomad/alloc/else")
 }
 
-/// An agent that began so long after the daemon.
+/// An agent process that was started this much later than the daemon.
 fn life(after: u64) -> Option<ProcessId> {
     Some(ProcessId { pid: 7, started: BEGAN + after })
 }
@@ -65,7 +65,7 @@ fn check_network(seen: &AgentReferences, expected: bool, why: &str) {
     assert_eq!(is_dangling_network(seen, GRACE * 2, later()), expected, "{why}");
 }
 
-/// What is said of a network of this age without tasks, whose allocation is there.
+/// The result for a network of this age without tasks, whose allocation exists.
 fn is_dangling_network(seen: &AgentReferences, age: Duration, now: (Instant, SystemTime)) -> bool {
     let agent = agent().expect("it has a directory");
     seen.is_past_grace("1", &network(age), &agent, GRACE, now) && seen.is_unreferenced("1", NETWORK)

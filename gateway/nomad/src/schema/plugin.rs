@@ -1,4 +1,4 @@
-//! The schema of an agent's `plugin` block: that of Nomad's docker driver, and what is ours.
+//! The schema of an agent's `plugin` block: that of Nomad's docker driver, with additions.
 
 use switchyard_proto::nomad::shared::hclspec;
 
@@ -7,7 +7,7 @@ use super::{FLAG, NUMBER, PAIRS, TEXT, TEXTS, attr, block, object};
 /// The schema of the plugin's configuration.
 pub(crate) fn plugin_schema() -> hclspec::Spec {
     object([
-        // Who may do what.
+        // Permissions.
         attr("allow_privileged", FLAG),
         attr("allow_caps", TEXTS),
         attr("allow_devices", FLAG),
@@ -52,9 +52,9 @@ pub(crate) fn plugin_schema() -> hclspec::Spec {
         attr("extra_labels", TEXTS),
         attr("pids_limit", NUMBER),
         attr("oom_score_adj", NUMBER),
-        // Ours.
+        // Not in the docker driver.
         attr("must_create_network", FLAG),
-        // Docker's own, which mean nothing here.
+        // Keys of the docker driver without an effect.
         attr("endpoint", TEXT),
         block("tls", [attr("cert", TEXT), attr("key", TEXT), attr("ca", TEXT)]),
         block("logging", [attr("type", TEXT), attr("config", PAIRS)]),

@@ -1,4 +1,5 @@
-//! The schema of a task's `config`: that of Nomad's docker driver, also what is refused here, so that the refusal can say why.
+//! The schema of a task's `config`: that of Nomad's docker driver, including unsupported options, so that
+//! their refusal can give the reason.
 
 use switchyard_proto::nomad::shared::hclspec;
 

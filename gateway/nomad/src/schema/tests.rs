@@ -1,4 +1,4 @@
-//! Tests of the schemas: that an agent takes them, and that they are what is read.
+//! Tests of the schemas: that agents accept them, and that they agree with the decoders.
 
 use rmpv::Value;
 use switchyard_core::{ErrorKind, Result};
@@ -8,7 +8,7 @@ use crate::configs::{bytes, list, map};
 use crate::plugin_config::PluginConfig;
 use crate::task_config::TaskOptions;
 
-/// Calls `look` with every attribute and block of a schema and the path to it.
+/// Calls `look` with every attribute and block of a schema, and its path.
 fn walk(at: &str, spec: &hclspec::Spec, look: &mut dyn FnMut(&str, &Block)) {
     let block = spec.block.as_ref().expect("an agent refuses a specification of nothing");
     let (name, nested) = match block {
@@ -37,13 +37,13 @@ fn walk(at: &str, spec: &hclspec::Spec, look: &mut dyn FnMut(&str, &Block)) {
     }
 }
 
-/// A value of another kind than a schema wants.
+/// A value of a type that does not fit the schema.
 fn wrong(block: &Block) -> Value {
     let type_ = if let Block::Attr(attr) = block { attr.r#type.as_str() } else { "" };
     if matches!(type_, TEXT | NUMBER) { true.into() } else { 1.5.into() }
 }
 
-/// A configuration that says this under a path, each block on the way given once.
+/// A configuration with this value at a path; each block on the path occurs once.
 fn config(path: &str, lists: &[String], value: Value) -> Value {
     let mut value = value;
     let mut at = path;
@@ -60,7 +60,7 @@ fn config(path: &str, lists: &[String], value: Value) -> Value {
     }
 }
 
-/// Checks that each key of a schema is read: what is of a wrong kind there is refused by the path of the key.
+/// Checks that each key of a schema is decoded: a value of a wrong type is refused with the path of the key.
 fn check(schema: &hclspec::Spec, base: &[(&str, Value)], decode: &dyn Fn(&[u8]) -> Result<()>) -> usize {
     let mut keys = Vec::new();
     let mut lists = Vec::new();
@@ -80,7 +80,7 @@ fn check(schema: &hclspec::Spec, base: &[(&str, Value)], decode: &dyn Fn(&[u8]) 
                 .filter(|(key, _)| root != Some(*key))
                 .map(|(key, value)| ((*key).into(), value.clone())),
         );
-        // What a list of blocks has is in its first one.
+        // The keys of a list of blocks are those of its first block.
         let lists = lists.iter().filter(|list| path.starts_with(&format!("{list}.")));
         let named =
             lists.fold(path.clone(), |named, list| named.replacen(list.as_str(), &format!("{list}[0]"), 1));

@@ -1,4 +1,5 @@
-//! Configurations as an agent's own libraries (hcl 2.25 and go-cty 1.19) have encoded them with these schemas, read back.
+//! Configurations encoded with these schemas by an agent's own libraries (hcl 2.25 and go-cty 1.19), decoded
+//! here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::task_config::{DeviceOptions, MountKind, MountOptions, TaskOptions, Vo
 
 /// `{"image":"busybox:1.36"}`.
 const TASK_BARE: &str = include_str!("vectors/task-bare.hex");
-/// Most options, some in other spellings than their type's: `"true"`, numbers as texts and texts as numbers.
+/// Most options, some in other forms than their type: `"true"`, numbers as texts and texts as numbers.
 const TASK_RICH: &str = include_str!("vectors/task-rich.hex");
 /// `{}`.
 const PLUGIN_BARE: &str = include_str!("vectors/plugin-bare.hex");

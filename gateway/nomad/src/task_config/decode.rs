@@ -1,4 +1,5 @@
-//! Reads the options of a task, and refuses by name what means nothing on containerd and would be missed.
+//! Decodes the options of a task, and refuses by name those that have no effect with containerd but would be
+//! missed.
 
 use switchyard_core::image::Credentials;
 use switchyard_core::{Error, Result};
@@ -7,10 +8,10 @@ use super::{DeviceOptions, MountKind, MountOptions, TaskOptions, Tmpfs, Volume};
 use crate::value::Block;
 
 impl TaskOptions {
-    /// The options that an agent has encoded.
+    /// Decodes the options from an agent's encoding.
     ///
     /// # Errors
-    /// `InvalidArgument`, naming the key; `Unimplemented` for what cannot be done here.
+    /// `InvalidArgument`, naming the key; `Unimplemented` for unsupported options.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let mut block = Block::decode(bytes)?;
         refuse_foreign(&mut block)?;
@@ -143,7 +144,7 @@ impl TaskOptions {
         Ok(())
     }
 
-    /// What has no effect, or next to none.
+    /// Options with no effect, or hardly any.
     fn read_rest(&mut self, block: &mut Block) -> Result<()> {
         let mut logging = block.block("logging")?;
         let kind = logging.text("type")?;
@@ -167,12 +168,12 @@ impl TaskOptions {
     }
 }
 
-/// A flag that is off unless it is given.
+/// A flag that defaults to false.
 fn yes(block: &mut Block, key: &str) -> Result<bool> {
     block.flag(key).map(Option::unwrap_or_default)
 }
 
-/// What only Docker has, or only Windows.
+/// Refuses options that exist only with Docker, or only on Windows.
 fn refuse_foreign(block: &mut Block) -> Result<()> {
     let isolation = block.text("isolation")?;
     if !matches!(isolation.as_str(), "" | "default") {
@@ -197,7 +198,7 @@ fn refuse_foreign(block: &mut Block) -> Result<()> {
 fn credentials(mut block: Block) -> Result<Option<Credentials>> {
     let username = block.text("username")?;
     let password = block.text("password")?;
-    // Credentials are for the registry of the image, whatever this says; Docker looks at neither.
+    // Credentials always apply to the registry of the image; Docker ignores both keys as well.
     let _ = (block.text("email")?, block.text("server_address")?);
     Ok(match (username.as_str(), password.as_str()) {
         ("", "") => None,
@@ -218,7 +219,7 @@ fn mount_options(mut block: Block) -> Result<MountOptions> {
     check_volume(block.block("volume_options")?)?;
     let kind = match kind.as_str() {
         "" | "volume" if source.is_empty() => {
-            let why = "a volume needs a name here, or nobody could remove it";
+            let why = "a volume needs a name here: an unnamed one could never be removed";
             return Err(Error::unimplemented(format!("{}: {why}", block.at("source"))));
         }
         "" | "volume" => MountKind::Volume { name: source },
@@ -239,7 +240,7 @@ fn mount_options(mut block: Block) -> Result<MountOptions> {
     Ok(MountOptions { field: block.path().to_owned(), target, readonly, kind })
 }
 
-/// Volumes are directories of the gateway's own that begin with what the image has there; nothing else can be asked of them.
+/// Volumes are directories of the gateway, initialised from the image; they have no further options.
 fn check_volume(mut block: Block) -> Result<()> {
     if yes(&mut block, "no_copy")? {
         let why = "a volume begins with what the image has at its target";

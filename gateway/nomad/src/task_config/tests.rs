@@ -1,4 +1,4 @@
-//! Tests of the options of a task: that they are taken as they are, and that each malformed one is refused by its name.
+//! Tests of the options of a task: valid ones are decoded, and each malformed one is refused by name.
 
 use rmpv::Value;
 use switchyard_core::ErrorKind;
@@ -13,7 +13,7 @@ fn decode<const N: usize>(entries: [(&str, Value); N]) -> TaskOptions {
     TaskOptions::decode(&config(entries)).unwrap()
 }
 
-/// Checks that a key with this value is refused in these words.
+/// Checks that a key with this value is refused with this error.
 #[track_caller]
 fn refused(key: &str, value: Value, kind: ErrorKind, text: &str) {
     let error = TaskOptions::decode(&config([(key, value)])).unwrap_err();
@@ -254,7 +254,7 @@ fn what_is_malformed_is_refused_by_its_name() {
     impossible(
         "mounts",
         mount(&[("type", "volume".into())]),
-        "mounts[0].source: a volume needs a name here, or nobody could remove it",
+        "mounts[0].source: a volume needs a name here: an unnamed one could never be removed",
     );
 }
 

@@ -1,4 +1,5 @@
-//! Texts that stand for mounts: `source:destination[:options]` of a volume, `destination[:options]` of a tmpfs, and sizes.
+//! Parses mounts in text form: `source:destination[:options]` for a volume, `destination[:options]` for a
+//! tmpfs; and sizes.
 
 use switchyard_core::spec::Propagation;
 use switchyard_core::{Error, Result};
@@ -8,15 +9,15 @@ use switchyard_core::{Error, Result};
 pub(crate) struct Volume {
     /// Its path in the configuration.
     pub(crate) field: String,
-    /// A path, or with a volume driver a name.
+    /// A path, or with a volume driver a volume name.
     pub(crate) source: String,
-    /// Where it appears.
+    /// Path in the task.
     pub(crate) destination: String,
-    /// No writing.
+    /// Read-only.
     pub(crate) readonly: bool,
-    /// Whether mounts made later go across.
+    /// Mount propagation.
     pub(crate) propagation: Propagation,
-    /// It is given the task's SELinux label.
+    /// Relabel it with the task's SELinux label.
     pub(crate) relabel: bool,
 }
 
@@ -25,22 +26,22 @@ pub(crate) struct Volume {
 pub(crate) struct Tmpfs {
     /// Its path in the configuration.
     pub(crate) field: String,
-    /// Where it appears.
+    /// Path in the task.
     pub(crate) destination: String,
     /// 0 for the kernel's default.
     pub(crate) size_bytes: u64,
     /// Permission bits.
     pub(crate) mode: u32,
-    /// No writing.
+    /// Read-only.
     pub(crate) readonly: bool,
-    /// Programs may be run from it.
+    /// Whether programs can be executed from it.
     pub(crate) exec: bool,
 }
 
 // === impl Volume ===
 
 impl Volume {
-    /// Reads an entry.
+    /// Parses an entry.
     pub(super) fn parse(field: String, text: &str) -> Result<Self> {
         let parts: Vec<&str> = text.split(':').collect();
         let (source, destination, options) = match parts[..] {
@@ -66,7 +67,7 @@ impl Volume {
         for option in options.split(',').filter(|option| !option.is_empty()) {
             match option {
                 "ro" => volume.readonly = true,
-                // What comes after it is for other systems' file sharing.
+                // Options that only affect file sharing of other systems.
                 "rw" | "cached" | "delegated" | "consistent" => {}
                 "z" | "Z" => volume.relabel = true,
                 other => volume.propagation = propagation(&volume.field, other)?,
@@ -79,7 +80,7 @@ impl Volume {
 // === impl Tmpfs ===
 
 impl Tmpfs {
-    /// Reads an entry.
+    /// Parses an entry.
     pub(super) fn parse(field: String, text: &str) -> Result<Self> {
         let (destination, options) = text.split_once(':').unwrap_or((text, ""));
         let mut tmpfs = Self {
@@ -116,7 +117,7 @@ impl Tmpfs {
     }
 }
 
-/// A propagation as Docker spells it. Mounts below the source always go along.
+/// A propagation in Docker's notation. Mounts below the source are always included.
 pub(crate) fn propagation(field: &str, text: &str) -> Result<Propagation> {
     match text {
         "" | "private" | "rprivate" => Ok(Propagation::Private),
@@ -128,7 +129,7 @@ pub(crate) fn propagation(field: &str, text: &str) -> Result<Propagation> {
     }
 }
 
-/// A size in bytes as Docker writes it: `64m`, `10G`, `1024`, `1.5g`, `10GiB`.
+/// A size in bytes in Docker's notation: `64m`, `10G`, `1024`, `1.5g`, `10GiB`.
 pub(super) fn size(text: &str) -> Option<u64> {
     let lower = text.trim().to_ascii_lowercase();
     let lower = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
@@ -147,6 +148,6 @@ pub(super) fn size(text: &str) -> Option<u64> {
         let tens = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
         bytes += fraction.parse::<u128>().ok()? * unit / tens;
     }
-    // Sizes go through signed numbers of 64 bits elsewhere.
+    // Sizes are signed 64-bit numbers elsewhere.
     u64::try_from(bytes).ok().filter(|bytes| i64::try_from(*bytes).is_ok())
 }

@@ -1,4 +1,4 @@
-//! Usage of a task, as rates between two samples.
+//! Usage of a task, with rates between two samples.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -8,16 +8,17 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 
 use crate::session::Processors;
 
-/// What was read of a task at one moment.
+/// The usage of a task at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
-    /// When.
+    /// When it was read.
     pub(crate) at: SystemTime,
-    /// What.
+    /// The values.
     pub(crate) usage: Usage,
 }
 
-/// The usage of a task. What cannot be told, as a rate without a sample before, is not among the measured fields.
+/// The usage of a task. A value that is not available, such as a rate without an earlier sample, is not
+/// listed in the measured fields.
 pub(crate) fn stats(
     id: &str,
     before: Option<&Sample>,
@@ -96,7 +97,7 @@ fn memory_usage(memory: &MemoryUsage, now: &Sample) -> nomad::MemoryUsage {
     nomad::MemoryUsage { measured_fields: measured, ..usage }
 }
 
-/// As a floating number, which is exact up to 2^53: 104 days of nanoseconds.
+/// As a floating-point number, which is exact up to 2^53: 104 days of nanoseconds.
 #[expect(clippy::cast_precision_loss, reason = "what is lost is far below what is shown")]
 const fn float(number: u64) -> f64 {
     number as f64
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(first.measured_fields, [i32::from(Fields::ThrottledPeriods)]);
         let unsaid = cpu(Some(&sample(10, 500)), &sample(12, 3500), Processors::default());
         assert!(!unsaid.measured_fields.contains(&Fields::TotalTicks.into()));
-        // A clock that was set back.
+        // The clock was set back.
         let back = cpu(Some(&sample(12, 500)), &sample(10, 3500), Processors::default());
         assert_eq!(back.percent, 0.0);
     }

@@ -1,4 +1,4 @@
-//! Tests of reading configurations, with bytes that a real encoder has written.
+//! Tests of decoding configurations, with bytes from a real encoder.
 
 use proptest::prelude::*;
 use rmpv::Value;
@@ -10,14 +10,14 @@ fn block(bytes: &[u8]) -> Block {
     Block::decode(bytes).unwrap()
 }
 
-/// The whole number that these bytes hold under `n`.
+/// Decodes the integer in these bytes under the key `n`.
 fn number_in(value: &[u8]) -> Result<Option<i64>> {
     block(&[b"\x81\xa1n", value].concat()).number("n")
 }
 
 #[test]
 fn what_an_agent_leaves_out_is_not_given() {
-    // A schema with a flag, a list, a number and a text, none of them given, as go-cty encodes it.
+    // A schema with a flag, a list, a number and a text, none of them set, as encoded by go-cty.
     let mut none = block(b"\x84\xa1b\xc0\xa1l\xc0\xa1n\xc0\xa1s\xc0");
     assert_eq!(
         (none.flag("b").unwrap(), none.number("n").unwrap(), none.text("s").unwrap().as_str()),
@@ -41,7 +41,7 @@ fn numbers_come_in_all_forms_of_messagepack() {
         (b"\xd3\xff\xff\xff\xff\xff\xff\xff\xfe", -2),
         (b"\xcb\x40\x00\x00\x00\x00\x00\x00\x00", 2),
         (b"\xca\x40\x00\x00\x00", 2),
-        // What is no float exactly comes as its digits.
+        // A number that is not exactly representable as a float is encoded as its digits.
         (b"\xa242", 42),
         (b"\xa442.0", 42),
         (b"\xc4\x0242", 42),
@@ -70,7 +70,7 @@ fn what_is_no_whole_number_is_refused_by_its_key() {
 
 #[test]
 fn texts_come_as_texts_or_as_bytes() {
-    // The last is what old encoders of Go write for texts of 32 bytes and more.
+    // The last is the form in which old Go encoders write texts of 32 bytes and more.
     let long = [b"\x81\xa1s\xda\x00\x20", &[b'x'; 32][..]].concat();
     for (bytes, expected) in
         [(&b"\x81\xa1s\xa2hi"[..], "hi"), (b"\x81\xa1s\xc4\x02hi", "hi"), (&long, &"x".repeat(32))]

@@ -1,31 +1,32 @@
-//! Whether bytes are one value of MessagePack, in words for what is wrong with them.
+//! Checks whether bytes are exactly one MessagePack value, and describes the error.
 //!
-//! The decoder has no words of its own, and takes more than MessagePack: the one byte that begins no value, 0xc1, is nothing to it, so
-//! that an option would silently not be given. Go's codec, by which the docker driver reads the same bytes, refuses it wherever a value
-//! or a key is due, and so does this. Two things Go takes are refused as well, for no agent says them: bytes after the value, and depth
-//! without end.
+//! The decoder gives no descriptions, and accepts more than MessagePack: it decodes the byte 0xc1, which
+//! begins no value, as nil, so that an option would silently be unset. Go's codec, with which the docker
+//! driver decodes the same bytes, refuses that byte wherever a value or a key is expected, and so does this
+//! check. It also refuses two things that Go accepts, since no agent sends them: bytes after the value, and
+//! unlimited nesting.
 
-/// The deepest lists and blocks in each other; no schema of ours comes near.
+/// The deepest nesting of lists and blocks; the schemas of this driver are far below it.
 pub(super) const MAX_DEPTH: usize = 16;
 
-/// How a value goes on after its first bytes.
+/// What follows the first bytes of a value.
 enum Rest {
-    /// With so many bytes of its own.
+    /// This many bytes of content.
     Bytes(u64),
-    /// With so many values.
+    /// This many values.
     Values(u64),
-    /// Not at all: no value begins like this.
+    /// Nothing: no value begins with this byte.
     Never,
 }
 
-/// Walks over the value that these bytes are, without reading it.
+/// Checks the structure of the value without decoding it.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The error and its position.
 pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     let cut = || format!("it is cut short after {} bytes", bytes.len());
     let mut rest = bytes;
-    // How many values are due yet, in each of the lists and blocks that are open.
+    // How many values are outstanding, for each open list and block.
     let mut due = vec![1_u64];
     while let Some(left) = due.last_mut() {
         if *left == 0 {
@@ -53,7 +54,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Takes off how a value begins; `None` if that is cut short.
+/// Consumes the first bytes of a value; `None` if they are incomplete.
 fn begin(rest: &mut &[u8]) -> Option<Rest> {
     let (&first, after) = rest.split_first()?;
     *rest = after;
@@ -66,7 +67,7 @@ fn begin(rest: &mut &[u8]) -> Option<Rest> {
         0xc4 | 0xd9 => Rest::Bytes(number(rest, 1)?),
         0xc5 | 0xda => Rest::Bytes(number(rest, 2)?),
         0xc6 | 0xdb => Rest::Bytes(number(rest, 4)?),
-        // The type of an extension is one byte more.
+        // The type of an extension takes one more byte.
         0xc7 => Rest::Bytes(number(rest, 1)? + 1),
         0xc8 => Rest::Bytes(number(rest, 2)? + 1),
         0xc9 => Rest::Bytes(number(rest, 4)? + 1),
@@ -82,7 +83,7 @@ fn begin(rest: &mut &[u8]) -> Option<Rest> {
     })
 }
 
-/// Takes off a number of so many bytes, four at the most.
+/// Consumes a big-endian number of this many bytes, at most four.
 fn number(rest: &mut &[u8], bytes: usize) -> Option<u64> {
     let (digits, after) = rest.split_at_checked(bytes)?;
     *rest = after;
@@ -96,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// One of each form, with the byte 0xc1 as what it holds.
+    /// One value of each form, with the byte 0xc1 as content.
     const FORMS: [&[u8]; 24] = [
         b"\x7f",
         b"\xc0",
@@ -138,7 +139,7 @@ mod tests {
             }
             let long = [form, b"\x00\x00"].concat();
             unsound(&long, &format!("it ends after {} of {} bytes", form.len(), long.len()));
-            // In a list of each form, as a key, and as what is under it.
+            // In a list of each form, as a key, and as the value of a key.
             for begin in [&b"\x92"[..], b"\xdc\x00\x02", b"\xdd\x00\x00\x00\x02", b"\x81", b"\xde\x00\x01"] {
                 assert_eq!(check(&[begin, form, form].concat()), Ok(()), "{begin:?} {form:?}");
             }

@@ -1,4 +1,4 @@
-//! Runs a whole exec or attach over SPDY, as kubectl does.
+//! Runs a complete exec or attach over SPDY, as kubectl does.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,24 +8,24 @@ use url::Url;
 use super::spdy::{ClientEvent, Spdy};
 use crate::session::Streams;
 
-/// What a session gave to its end.
+/// What a session has sent until its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// All of the standard output.
     pub stdout: Vec<u8>,
     /// All of the standard error.
     pub stderr: Vec<u8>,
-    /// What the error stream said.
+    /// The content of the error stream.
     pub status: String,
-    /// Which streams the server has ended, in its order: `stdout`, `stderr`, `error` and so on.
+    /// The streams that the server has ended, in order: `stdout`, `stderr`, `error` and so on.
     pub order: Vec<&'static str>,
 }
 
-/// Opens a URL with one protocol, sends `stdin` and its end, and reads until the server has closed.
+/// Opens a URL with one protocol, sends `stdin` and its end, and reads until the server closes.
 ///
 /// # Errors
 ///
-/// Those of the connection, and a request that was refused.
+/// Those of the connection, and a refused request.
 pub async fn exec(url: &Url, protocol: &str, streams: Streams, stdin: &[u8]) -> io::Result<Ended> {
     let spdy = Spdy::open(url, &[protocol]).await?;
     let Spdy { mut sender, mut receiver } = spdy.map_err(|refused| io::Error::other(refused.head))?;
@@ -68,7 +68,7 @@ pub async fn exec(url: &Url, protocol: &str, streams: Streams, stdin: &[u8]) -> 
         }
         io::Result::Ok(ended)
     };
-    // What the process did not want to read may be refused at its end.
+    // Input that the process has not read may be refused at its end.
     let (_sent, ended) = tokio::join!(send, receive);
     ended
 }

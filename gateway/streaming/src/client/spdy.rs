@@ -1,4 +1,4 @@
-//! A SPDY/3.1 client that does what it is told, right or wrong.
+//! A SPDY/3.1 client that sends any frames, valid or not.
 
 use std::io;
 
@@ -13,9 +13,9 @@ use crate::spdy::header::Deflater;
 /// A SPDY connection.
 #[derive(Debug)]
 pub struct Spdy {
-    /// What the client sends.
+    /// The sending half.
     pub sender: Sender,
-    /// What the server sends.
+    /// The receiving half.
     pub receiver: Receiver,
 }
 
@@ -35,7 +35,7 @@ pub struct Receiver {
     decoder: Decoder,
 }
 
-/// What the server has sent.
+/// An event that the server has sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the frames")]
 pub enum ClientEvent {
@@ -51,7 +51,7 @@ pub enum ClientEvent {
     GoAway { status: u32 },
     /// WINDOW_UPDATE; stream 0 is the connection.
     Window { stream: u32, delta: u32 },
-    /// A frame that no server of streams sends.
+    /// A frame that no streaming server sends.
     Other,
 }
 
@@ -60,16 +60,16 @@ impl Spdy {
     ///
     /// # Errors
     ///
-    /// Those of the connection; inside, the answer if it is no upgrade.
+    /// Those of the connection; the inner error is the answer if it is not an upgrade.
     pub async fn open(url: &Url, protocols: &[&str]) -> io::Result<Result<Self, UpgradeRefused>> {
         Self::over(Box::new(connect(url).await?), url, protocols).await
     }
 
-    /// The same, over a connection that is there.
+    /// As [`Spdy::open`], over an existing connection.
     ///
     /// # Errors
     ///
-    /// Those of the connection; inside, the answer if it is no upgrade.
+    /// Those of the connection; the inner error is the answer if it is not an upgrade.
     pub async fn over(
         mut stream: Box<dyn UpgradedStream>,
         url: &Url,
@@ -125,7 +125,7 @@ impl Sender {
         self.raw(&frame::reset(stream, Status::Cancel)).await
     }
 
-    /// Asks for an echo.
+    /// Sends a PING, which the server echoes.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl Sender {
         self.raw(&frame::ping(id)).await
     }
 
-    /// Opens a window; stream 0 is the connection.
+    /// Increases a window; stream 0 is the connection.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Sender {
         self.raw(&frame::window(stream, delta)).await
     }
 
-    /// Says what the window of each stream is at first.
+    /// Sets the initial window of streams.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl Sender {
     /// Those of the connection.
     pub async fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.io.write_all(bytes).await?;
-        // What is below may gather what it is given.
+        // The transport may buffer writes.
         self.io.flush().await
     }
 }
@@ -169,7 +169,7 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// Those of the connection, and frames that no server may send.
+    /// Those of the connection, and invalid frames.
     pub async fn event(&mut self) -> io::Result<Option<ClientEvent>> {
         loop {
             let event = self.decoder.next(&mut self.buffer).map_err(io::Error::other)?;

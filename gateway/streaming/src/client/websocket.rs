@@ -1,4 +1,4 @@
-//! A WebSocket client with one sub-protocol, and the byte stream of one that is a tunnel.
+//! A WebSocket client with one sub-protocol, and the byte stream of a tunnel.
 
 use std::io;
 
@@ -18,16 +18,16 @@ pub type WebSocket = WebSocketStream<Box<dyn UpgradedStream>>;
 ///
 /// # Errors
 ///
-/// Those of the connection; inside, the answer if it is no upgrade.
+/// Those of the connection; the inner error is the answer if it is not an upgrade.
 pub async fn websocket(url: &Url, protocols: &str) -> io::Result<Result<WebSocket, UpgradeRefused>> {
     websocket_over(Box::new(connect(url).await?), url, protocols).await
 }
 
-/// The same, over a connection that is there.
+/// As [`websocket`], over an existing connection.
 ///
 /// # Errors
 ///
-/// Those of the connection; inside, the answer if it is no upgrade.
+/// Those of the connection; the inner error is the answer if it is not an upgrade.
 pub async fn websocket_over(
     mut stream: Box<dyn UpgradedStream>,
     url: &Url,
@@ -51,7 +51,7 @@ pub async fn websocket_over(
     }
 }
 
-/// The byte stream whose bytes are in the messages of a WebSocket.
+/// The byte stream that is carried in the messages of a WebSocket.
 #[must_use]
 pub fn tunnel(socket: WebSocket) -> Box<dyn UpgradedStream> {
     let (reader, writer) = bytes(socket);

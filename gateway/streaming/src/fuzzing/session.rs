@@ -1,4 +1,5 @@
-//! A whole session: a client that sends any frames, the server with all that is behind its upgrade, and a process that echoes.
+//! A complete session: a client that sends arbitrary frames, the server after the upgrade, and a process that
+//! echoes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +25,13 @@ use crate::spdy::frame;
 use crate::spdy::header::Deflater;
 use crate::upgrade::{Carrier, Forwarding, Upgrade};
 
-/// A session whose client has gone must have ended by then; it takes milliseconds.
+/// The timeout after which a session must have ended whose client is gone; it takes milliseconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The ports of a session that forwards them over channels.
 const PORTS: [u16; 2] = [80, 443];
 
-/// What clients say of the streams that they open.
+/// The headers of the streams that clients open.
 const HEADERS: [&[(&str, &str)]; 12] = [
     &[("streamtype", "error")],
     &[("streamtype", "stdin")],
@@ -46,11 +47,12 @@ const HEADERS: [&[(&str, &str)]; 12] = [
     &[],
 ];
 
-/// Serves a session to a client that sends what `data` says and goes: the first byte chooses the protocol, each further one a frame, right
-/// or wrong, whose parts come behind it. The session ends, and sends no more than in proportion to what it was sent.
+/// Serves a session to a client that sends what `data` describes and disconnects: the first byte selects the
+/// protocol, each further one a frame, valid or not, followed by the frame's parts. The session ends, and the
+/// bytes that it sends are bounded by a multiple of those it has received.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn session(data: &[u8]) {
     let Some((kind, script)) = data.split_first() else { return };
     let (redeemed, tunnelled, messages) = redeemed(*kind);
@@ -61,7 +63,7 @@ pub fn session(data: &[u8]) {
     assert!(received <= sent.len() * 16 + 4096, "{received} bytes were sent for {}", sent.len());
 }
 
-/// Carries the session to its end; gives how many bytes the client got.
+/// Runs the session to its end; returns how many bytes the client received.
 async fn run(redeemed: Redeemed, sent: &[u8]) -> usize {
     let (ours, mut client) = UnixStream::pair().expect("sockets can be made");
     let probe = Probe::of(&ours).expect("a descriptor is left");
@@ -78,7 +80,7 @@ async fn run(redeemed: Redeemed, sent: &[u8]) -> usize {
     let client = async {
         let (mut reader, mut writer) = client.split();
         let send = async {
-            // The server may have closed the connection at a frame that is wrong.
+            // The server may have closed the connection at an invalid frame.
             let _closed = writer.write_all(sent).await;
             let _closed = writer.shutdown().await;
         };
@@ -97,7 +99,7 @@ async fn run(redeemed: Redeemed, sent: &[u8]) -> usize {
     received
 }
 
-/// A session; whether its bytes come within messages, and whether they are messages of channels.
+/// A session; whether its bytes are in WebSocket messages, and whether these are messages of channels.
 fn redeemed(kind: u8) -> (Redeemed, bool, bool) {
     let key = || Carrier::WebSocket { key: HeaderValue::from_static("x") };
     let process = |carrier, version| Redeemed::Process {
@@ -121,9 +123,9 @@ fn redeemed(kind: u8) -> (Redeemed, bool, bool) {
     }
 }
 
-// === what the client sends ===
+// === the client's frames ===
 
-/// Takes the parts of frames off a script; zero when it is at its end.
+/// Takes the parts of frames from a script; returns zeros at its end.
 pub(super) struct Script<'d>(pub(super) &'d [u8]);
 
 impl<'d> Script<'d> {
@@ -141,14 +143,14 @@ impl<'d> Script<'d> {
         bytes
     }
 
-    /// As many bytes as the next one says.
+    /// The number of bytes that the next byte gives.
     pub(super) fn counted(&mut self) -> &'d [u8] {
         let most = usize::from(self.byte());
         self.bytes(most)
     }
 }
 
-/// The frames of SPDY that a script asks for.
+/// The SPDY frames that a script describes.
 fn frames(script: &[u8]) -> Vec<u8> {
     let mut script = Script(script);
     let mut sent = Vec::new();
@@ -181,7 +183,7 @@ fn frames(script: &[u8]) -> Vec<u8> {
     sent
 }
 
-/// The messages of channels that a script asks for.
+/// The channel messages that a script describes.
 fn channels(script: &[u8]) -> Vec<u8> {
     let mut script = Script(script);
     let mut sent = Vec::new();
@@ -194,7 +196,7 @@ fn channels(script: &[u8]) -> Vec<u8> {
     sent
 }
 
-/// A binary message whose mask is zero.
+/// A binary message with a zero mask.
 fn message(bytes: &[u8]) -> Vec<u8> {
     let mut message = vec![0x82, 0xff];
     message.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
@@ -203,12 +205,12 @@ fn message(bytes: &[u8]) -> Vec<u8> {
     message
 }
 
-// === what the server reaches ===
+// === the server's side ===
 
-/// A process, and a port, that give back what they are given.
+/// A process and a port that echo their input.
 struct Echo;
 
-/// The end of a process: it is there when the client has gone.
+/// The end of a process: it exits when the client has disconnected.
 #[derive(Default)]
 struct End(Notify);
 

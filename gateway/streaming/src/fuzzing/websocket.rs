@@ -1,4 +1,4 @@
-//! The messages of a WebSocket, out of frames of any kind.
+//! WebSocket messages from arbitrary frames.
 
 use std::time::Duration;
 
@@ -10,23 +10,24 @@ use tokio_tungstenite::tungstenite::Message;
 use super::session::Script;
 use crate::websocket::{MAX_MESSAGE, socket};
 
-/// Frames that the client has sent must have been read by then; it takes milliseconds.
+/// The timeout for reading the frames that the client has sent; it takes milliseconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a client sends.
+/// The bytes that a client sends.
 #[derive(Default)]
 struct Sent {
     bytes: Vec<u8>,
-    /// The messages of the frames before the first that is not one whole message.
+    /// The messages of the leading frames that are each one whole message.
     whole: Vec<Vec<u8>>,
     is_whole: bool,
 }
 
-/// Reads the frames that `data` says, right or wrong, of which the first byte says how many bytes came with the upgrade. Whole messages come
-/// as they were sent, no more comes than was sent, no message is larger than one may be, and no more is answered than was asked.
+/// Reads the frames that `data` describes, valid or not; the first byte is the number of bytes that arrived
+/// together with the upgrade. Whole messages are received as they were sent, no more bytes are received than
+/// were sent, no message exceeds the limit, and the answers are bounded by the input.
 ///
 /// # Panics
-/// It does not hold.
+/// If a property does not hold.
 pub fn websocket(data: &[u8]) {
     let Some((ahead, script)) = data.split_first() else { return };
     let sent = frames(script);
@@ -40,7 +41,7 @@ pub fn websocket(data: &[u8]) {
     assert!(answered <= sent.bytes.len() + 256, "{answered} bytes were sent for {}", sent.bytes.len());
 }
 
-/// Reads to the end; gives the messages, and how many bytes the client got.
+/// Reads until the end; returns the messages, and how many bytes the client received.
 async fn run(sent: &[u8], ahead: usize) -> (Vec<Vec<u8>>, usize) {
     let (ours, mut client) = duplex(4096);
     let (ahead, rest) = sent.split_at(ahead.min(sent.len()));
@@ -60,7 +61,7 @@ async fn run(sent: &[u8], ahead: usize) -> (Vec<Vec<u8>>, usize) {
     let client = async {
         let (mut reader, mut writer) = split(&mut client);
         let send = async {
-            // The server may have closed the connection at a frame that is wrong.
+            // The server may have closed the connection at an invalid frame.
             let _closed = writer.write_all(rest).await;
             let _closed = writer.shutdown().await;
         };
@@ -78,7 +79,8 @@ async fn run(sent: &[u8], ahead: usize) -> (Vec<Vec<u8>>, usize) {
     timeout(LIMIT, both).await.expect("the connection ends when its client has sent all")
 }
 
-/// The frames that a script asks for: each has its first byte, a byte that says what is wrong with the rest, and its content.
+/// The frames that a script describes: each has its first byte, a byte that describes the errors in the rest,
+/// and its content.
 fn frames(script: &[u8]) -> Sent {
     let mut script = Script(script);
     let mut sent = Sent { is_whole: true, ..Sent::default() };
@@ -106,7 +108,8 @@ fn frames(script: &[u8]) -> Sent {
 // === impl Sent ===
 
 impl Sent {
-    /// A frame that says that it has this length. Of `form`, 0x80 leaves out the mask and 0x40 takes the longest form of a length.
+    /// Adds a frame with this length field. In `form`, 0x80 omits the mask, and 0x40 uses the longest
+    /// encoding of the length.
     fn frame(&mut self, first: u8, form: u8, length: u64, content: &[u8]) {
         let is_masked = form & 0x80 == 0;
         let is_long = form & 0x40 != 0;

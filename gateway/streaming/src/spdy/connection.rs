@@ -1,4 +1,4 @@
-//! A connection of SPDY/3.1: what reads it, what writes it, and the session between them, all in one task.
+//! A SPDY/3.1 connection: its reader, its writer, and the session between them, all in one task.
 
 use std::io;
 use std::pin::pin;
@@ -20,31 +20,32 @@ use crate::channel::{Budget, Inbound, Item, OUT_QUEUE, Out, Outbound};
 use crate::io::{Activity, Io, Probe};
 use crate::parts::run;
 
-/// How many streams a client may have open at a time: forwarded connections take two each.
+/// The most streams that a client may have open: forwarded connections take two each.
 pub(crate) const MAX_STREAMS: usize = 1024;
 
-/// How many frames without data may wait to be written. A client that asks and does not read is not read any more.
+/// How many control frames may be queued for the writer. A client that sends requests and does not read the
+/// answers is no longer read.
 const CONTROL_QUEUE: usize = 64;
 
-/// How many opened streams may wait for their session to look at them.
+/// How many opened streams may be queued for their session.
 const INCOMING_QUEUE: usize = 16;
 
 /// How many frames are written together.
 const BATCH: usize = 16;
 
-/// The first and the most bytes that are read at a time: busy connections read more.
+/// The first and the largest size of reads: it grows on busy connections.
 const READ: (usize, usize) = (8 * 1024, 128 * 1024);
 
 /// A stream that the client has opened.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// Its number: odd.
+    /// The stream id, which is odd.
     pub(crate) id: u32,
-    /// What the client says of it.
+    /// The headers that the client sent.
     pub(crate) headers: Headers,
-    /// What comes in it.
+    /// The receiving direction.
     pub(crate) inbound: Inbound,
-    /// What goes out in it.
+    /// The sending direction.
     pub(crate) outbound: Outbound,
 }
 
@@ -84,8 +85,8 @@ struct SpdyWriter {
     activity: Arc<Activity>,
 }
 
-/// Carries `session` over the connection until the session ends. `end` is cancelled when the client goes: the session
-/// must end then. It may be cancelled from outside, to end the session.
+/// Runs `session` over the connection until the session ends. `end` is cancelled when the client disconnects:
+/// the session must end then. It may also be cancelled from outside, to end the session.
 pub(crate) async fn serve<F>(
     io: Io,
     end: CancellationToken,
@@ -124,10 +125,10 @@ pub(crate) async fn serve<F>(
     run(reading, session, writing, &out, &end).await;
 }
 
-// === impl Reader ===
+// === impl SpdyReader ===
 
 impl SpdyReader {
-    /// Reads until the connection ends, and says why.
+    /// Reads until the connection ends, and returns the reason.
     async fn run(&mut self) -> SpdyError {
         let mut buffers = Buffers::default();
         let mut size = READ.0;
@@ -181,7 +182,7 @@ impl SpdyReader {
                 }
             }
             Event::Ping { id } => {
-                // Even numbers are answers to questions that this side never asks.
+                // Pings with even ids would be answers to pings of this side, which sends none.
                 if id % 2 == 1 {
                     self.flow.send(frame::ping(id)).await;
                 }
@@ -206,12 +207,12 @@ impl SpdyReader {
             }
         }
         let Ok(slot) = self.incoming.reserve().await else {
-            // The session has all its streams.
+            // The session accepts no further streams.
             self.flow.reset(id);
             self.flow.send(frame::reset(id, Status::Refused)).await;
             return Ok(());
         };
-        // Clients drop what comes before the reply.
+        // Clients drop data that arrives before the reply.
         self.flow.send(frame::reply(id, &mut self.deflater)).await;
         let flow = Some(Arc::clone(&self.flow));
         slot.send(Incoming {
@@ -257,10 +258,11 @@ impl SpdyReader {
     }
 }
 
-// === impl Writer ===
+// === impl SpdyWriter ===
 
 impl SpdyWriter {
-    /// Writes what it is given until it is told to close. Its queues end with it, so that nobody waits for them.
+    /// Writes what is queued until it is told to close. The queues are closed with it, so that no sender
+    /// waits.
     async fn run(mut self, end: &CancellationToken, protocol: &CancellationToken) -> io::Result<()> {
         let mut batch = Batch::default();
         loop {
@@ -295,7 +297,7 @@ impl SpdyWriter {
     }
 }
 
-/// Adds a data frame; false if it was the last.
+/// Adds a data frame; returns false if it was the last.
 fn push(batch: &mut Batch, out: Out) -> bool {
     match out {
         Out::Data { channel, bytes, end } => {

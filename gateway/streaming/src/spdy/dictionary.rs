@@ -1,6 +1,6 @@
-//! The dictionary that both sides of SPDY/3 give their compressors before the first header block.
+//! The dictionary with which both sides of SPDY/3 initialize their compressors.
 
-/// The words that the dictionary begins with, each behind its length in four bytes.
+/// The words at the beginning of the dictionary, each preceded by its length in four bytes.
 const WORDS: [&str; 65] = [
     "options",
     "head",
@@ -69,7 +69,7 @@ const WORDS: [&str; 65] = [
     "origin",
 ];
 
-/// What follows the words.
+/// The rest of the dictionary.
 const TAIL: &str = concat!(
     "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505",
     "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized",
@@ -79,7 +79,7 @@ const TAIL: &str = concat!(
     "text/javascript,publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
 );
 
-/// The Adler-32 checksum of the dictionary, by which zlib names it.
+/// The Adler-32 checksum of the dictionary, which identifies it in zlib.
 pub(super) const ID: [u8; 4] = [0xe3, 0xc6, 0xa7, 0xc2];
 
 /// The dictionary.

@@ -1,4 +1,4 @@
-//! The table of streams as tasks share it: whoever sends waits for room, whoever receives makes room.
+//! The stream table as tasks share it: senders wait for window, receivers send window updates.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,28 +11,28 @@ use super::frame::{self, INITIAL_WINDOW};
 use super::table::{Room, Table};
 use crate::channel::{BUDGET, Gone, Item};
 
-/// The window that we give each stream. A client that keeps to its windows fills no other stream's share.
+/// The receive window of each stream. A client that respects it leaves room for its other streams.
 pub(crate) const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// The window that we give a connection.
+/// The receive window of a connection.
 const CONNECTION_WINDOW: u32 = BUDGET;
 
-/// What a stream's window is short of at its begin: told to the client with the first bytes that are taken.
+/// The difference to the protocol's initial window, which is announced with a stream's first window update.
 pub(crate) const STREAM_UNACKNOWLEDGED: u32 = STREAM_WINDOW - INITIAL_WINDOW;
 
 type StreamTable = Table<mpsc::UnboundedSender<Item>>;
 
-/// The streams of a connection, shared by what reads it and all that write to it.
+/// The streams of a connection, shared by its reader and all senders.
 #[derive(Debug)]
 pub(crate) struct Flow {
     table: Mutex<StreamTable>,
-    /// A window was opened, or a stream reset.
+    /// Notified when a window is increased or a stream is reset.
     changed: Notify,
-    /// Frames without data, which overtake those with data.
+    /// Control frames, which are written before data frames.
     control: mpsc::Sender<Bytes>,
-    /// Bytes taken from the connection that the client has not yet been told of.
+    /// Consumed bytes of the connection for which no window update was sent yet.
     unacknowledged: AtomicU32,
-    /// The client has gone, or the session must end: nobody opens a window any more.
+    /// Cancelled when the client is gone or the session must end: no window is increased any more.
     end: CancellationToken,
 }
 
@@ -51,7 +51,8 @@ impl Flow {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for room for at most `want` bytes, as long as the connection stands. Cancel-safe: what was reserved and is not sent is lost to this stream.
+    /// Waits until at most `want` bytes may be sent. Cancel-safe; but bytes that were reserved and not sent
+    /// are lost for this stream.
     pub(crate) async fn reserve(&self, stream: u32, want: usize) -> Result<usize, Gone> {
         loop {
             let changed = self.changed.notified();
@@ -67,24 +68,24 @@ impl Flow {
         }
     }
 
-    /// We end our direction. False if the stream is gone already.
+    /// Ends the sending direction. Returns false if the stream is gone already.
     pub(crate) fn send_end(&self, stream: u32) -> bool {
         self.table().send_end(stream)
     }
 
-    /// Either side has reset the stream. False if it is gone already.
+    /// Removes a stream that either side has reset. Returns false if it is gone already.
     pub(crate) fn reset(&self, stream: u32) -> bool {
         let there = self.table().reset(stream);
         self.changed.notify_waiters();
         there
     }
 
-    /// Somebody who waits for room should look again.
+    /// Wakes the senders that wait for window.
     pub(super) fn wake(&self) {
         self.changed.notify_waiters();
     }
 
-    /// Bytes of a stream were taken: tells the client, in large steps.
+    /// Marks bytes of a stream as consumed, and sends window updates, in large steps.
     pub(crate) async fn stream_consumed(&self, stream: u32, untold: &mut u32, length: usize) {
         if *untold >= STREAM_WINDOW / 2 {
             let delta = std::mem::take(untold);
@@ -93,7 +94,7 @@ impl Flow {
         self.connection_consumed(length).await;
     }
 
-    /// Bytes of the connection were taken, by a stream or by nobody.
+    /// Marks bytes of the connection as consumed, whether or not a stream read them.
     pub(crate) async fn connection_consumed(&self, length: usize) {
         let length = u32::try_from(length).unwrap_or(CONNECTION_WINDOW);
         let untold = self.unacknowledged.fetch_add(length, Ordering::Relaxed).saturating_add(length);
@@ -105,8 +106,8 @@ impl Flow {
         }
     }
 
-    /// Bytes of the connection were dropped with their stream. They are told at once if the queue has room, else with
-    /// the next bytes that are taken.
+    /// Marks bytes of the connection as dropped with their stream. The window update is sent at once if the
+    /// queue has room, else with the next consumed bytes.
     pub(crate) fn connection_dropped(&self, length: usize) {
         let length = u32::try_from(length).unwrap_or(CONNECTION_WINDOW);
         let untold = self.unacknowledged.fetch_add(length, Ordering::Relaxed).saturating_add(length);
@@ -117,7 +118,7 @@ impl Flow {
         }
     }
 
-    /// Queues a frame without data. If the connection has ended, nobody misses it.
+    /// Queues a control frame. It is dropped if the connection has ended.
     pub(super) async fn send(&self, frame: Bytes) {
         let _ended = self.control.send(frame).await;
     }

@@ -1,28 +1,30 @@
-//! The frames of SPDY/3.1: read from a buffer piece by piece, and written. Pure: no I/O, no clock.
+//! The frames of SPDY/3.1: decodes them incrementally from a buffer, and encodes them. Pure: no I/O, no
+//! clock.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::header::{Deflater, HeaderError, Headers, Inflater};
 
-/// The most bytes of a control frame. Real ones have under 200; data frames have no such limit, they are not kept.
+/// The largest control frame, in bytes. Real ones have less than 200. Data frames have no such limit, because
+/// they are not buffered.
 pub(crate) const MAX_CONTROL: usize = 64 * 1024;
 
-/// The window of a stream, and of a connection, before anybody has said anything.
+/// The window of a stream, and of a connection, until one side changes it.
 pub(crate) const INITIAL_WINDOW: u32 = 64 * 1024;
 
-/// The most that a window may be.
+/// The largest window.
 pub(crate) const MAX_WINDOW: u32 = i32::MAX as u32;
 
-/// The length of the part of a frame that every frame has.
+/// The length of a frame's common header.
 const HEAD: usize = 8;
 
-/// The one setting that matters here: what the window of a new stream is.
+/// The only setting that is used: the initial window of streams.
 const SETTINGS_INITIAL_WINDOW: u32 = 7;
 
-/// The last frame of this side on the stream.
+/// The sender's last frame on the stream.
 const FLAG_FIN: u8 = 1;
 
-/// Why a stream is ended at once.
+/// Why a stream is reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     InvalidStream = 2,
@@ -31,7 +33,7 @@ pub(crate) enum Status {
     FlowControl = 7,
 }
 
-/// What a peer has sent.
+/// An event that a peer has sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// SYN_STREAM.
@@ -42,7 +44,7 @@ pub(crate) enum Event {
     Data { stream: u32, bytes: Bytes, end: bool },
     /// RST_STREAM.
     Reset { stream: u32, status: u32 },
-    /// SETTINGS, of which only the initial window matters.
+    /// SETTINGS, of which only the initial window is used.
     Settings { initial_window: Option<u32> },
     /// PING.
     Ping { id: u32 },
@@ -50,11 +52,11 @@ pub(crate) enum Event {
     GoAway { status: u32 },
     /// WINDOW_UPDATE; stream 0 is the connection.
     Window { stream: u32, delta: u32 },
-    /// A frame that means nothing here: HEADERS, or one of a later version.
+    /// An ignored frame: HEADERS, or one of a later version.
     Ignored,
 }
 
-/// Why a connection cannot go on.
+/// Why a connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("control frame has SPDY version {0}, not 3")]
@@ -69,11 +71,11 @@ pub(crate) enum FrameError {
     Header(#[from] HeaderError),
 }
 
-/// Takes frames out of a buffer. Of a data frame that is not yet whole it gives what is there.
+/// Decodes frames from a buffer. Data frames are returned in parts, as they arrive.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     inflater: Inflater,
-    /// The data frame that is under way.
+    /// The data frame in progress.
     data: Option<DataFrame>,
 }
 
@@ -91,7 +93,7 @@ impl Decoder {
         Self { inflater: Inflater::new(), data: None }
     }
 
-    /// Takes the next event; `None` if more bytes are needed. After an error the connection is of no use.
+    /// Decodes the next event; `None` if more bytes are needed. After an error the connection must be closed.
     pub(crate) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Event>, FrameError> {
         if let Some(data) = self.data.take() {
             return Ok(self.data(data, buffer));
@@ -178,7 +180,7 @@ impl Decoder {
     }
 }
 
-/// SETTINGS: how many, then flags, a number of 24 bits and a value for each.
+/// SETTINGS: the number of entries, then flags, a 24-bit id and a value for each.
 fn settings(body: &[u8]) -> Option<Event> {
     let (count, entries) = body.split_first_chunk::<4>()?;
     let count = usize::try_from(u32::from_be_bytes(*count)).ok()?;
@@ -196,9 +198,9 @@ fn settings(body: &[u8]) -> Option<Event> {
     Some(Event::Settings { initial_window })
 }
 
-// === writing ===
+// === encoding ===
 
-/// What comes before the bytes of a data frame. No more than 2^24 - 1 bytes go into one.
+/// The header of a data frame. One frame has at most 2^24 - 1 bytes of data.
 pub(crate) fn data(stream: u32, length: usize, end: bool) -> [u8; HEAD] {
     let length = u32::try_from(length).expect("pieces are much shorter than 4 GiB").to_be_bytes();
     debug_assert_eq!(length[0], 0);
@@ -216,7 +218,7 @@ pub(crate) fn ping(id: u32) -> Bytes {
     numbers(6, &[id])
 }
 
-/// GOAWAY with the last stream that was served.
+/// GOAWAY, with the last stream that was served.
 pub(crate) fn go_away(last: u32, protocol_error: bool) -> Bytes {
     numbers(7, &[last, u32::from(protocol_error)])
 }
@@ -238,7 +240,7 @@ pub(crate) fn open(stream: u32, headers: &[(&str, &str)], end: bool, deflater: &
     control(1, flags, &[&stream.to_be_bytes(), &[0; 6], &deflater.write(headers)])
 }
 
-/// SETTINGS that say the window of new streams, as clients that control the flow send it.
+/// SETTINGS with the initial window of streams, as sent by clients with flow control.
 #[cfg(any(test, feature = "client"))]
 pub(crate) fn initial_window(window: u32) -> Bytes {
     numbers(4, &[1, SETTINGS_INITIAL_WINDOW, window])

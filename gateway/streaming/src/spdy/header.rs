@@ -1,19 +1,20 @@
-//! Header blocks: names and values behind lengths, in one zlib stream per direction for the whole connection.
+//! Header blocks: length-prefixed names and values, in one zlib stream per direction for the whole
+//! connection.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 use super::dictionary::{ID, dictionary};
 
-/// The most bytes of one header block, inflated. Real clients send under 200.
+/// The largest inflated header block, in bytes. Real clients send less than 200.
 pub(crate) const MAX_BLOCK: usize = 64 * 1024;
 
-/// What a zlib stream with a preset dictionary begins with: method and window, and flags that say so.
+/// The header of a zlib stream with a preset dictionary: method and window, and flags.
 const ZLIB: [u8; 2] = [0x78, 0xbb];
 
 /// Names, lower-case, with their values, in the sender's order.
 pub(crate) type Headers = Vec<(String, String)>;
 
-/// Why a header block cannot be read. The compression state is lost: the connection ends.
+/// Why a header block cannot be decoded. The compression state is lost, so the connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderError {
     #[error("header block is not compressed with the dictionary of SPDY/3")]
@@ -30,16 +31,17 @@ pub(crate) enum HeaderError {
     Value,
 }
 
-/// Reads the header blocks of one direction.
+/// Decodes the header blocks of one direction.
 ///
-/// The inflater is a raw one whose window was filled with the dictionary, which is what a preset dictionary means.
+/// It is a raw inflater whose window is initialized with the dictionary, which is equivalent to a preset
+/// dictionary.
 #[derive(Debug)]
 pub(crate) struct Inflater {
     inflate: Decompress,
     begun: bool,
 }
 
-/// Writes the header blocks of one direction.
+/// Encodes the header blocks of one direction.
 #[derive(Debug)]
 pub(crate) struct Deflater {
     deflate: Compress,
@@ -52,7 +54,7 @@ impl Inflater {
     pub(crate) fn new() -> Self {
         let dictionary = dictionary();
         let length = u16::try_from(dictionary.len()).expect("the dictionary is short").to_le_bytes();
-        // A stored block, not the last one.
+        // A stored block that is not the last one.
         let mut primer = vec![0, length[0], length[1], !length[0], !length[1]];
         primer.extend_from_slice(&dictionary);
         let mut inflate = Decompress::new(false);
@@ -62,7 +64,7 @@ impl Inflater {
         Self { inflate, begun: false }
     }
 
-    /// Reads one block. After an error, no other block can be read.
+    /// Decodes one block. After an error, no further block can be decoded.
     pub(crate) fn read(&mut self, mut block: &[u8]) -> Result<Headers, HeaderError> {
         if !self.begun {
             let (zlib, rest) = block.split_at_checked(6).ok_or(HeaderError::Dictionary)?;
@@ -94,7 +96,7 @@ impl Inflater {
                 return Err(HeaderError::TooLong);
             }
             match status {
-                // The stream of a connection has no end.
+                // The zlib stream of a connection must not end.
                 Status::StreamEnd => return Err(HeaderError::Compression),
                 Status::Ok | Status::BufError if plain.len() == plain.capacity() => {}
                 Status::Ok | Status::BufError if block.is_empty() => return Ok(plain),
@@ -107,11 +109,11 @@ impl Inflater {
     }
 }
 
-/// Takes a plain block apart.
+/// Parses an inflated block.
 fn parse(plain: &[u8]) -> Result<Headers, HeaderError> {
     let mut rest = plain;
     let count = number(&mut rest)?;
-    // Each header has at least its two lengths and a name.
+    // Each header has at least two lengths and a name of one byte.
     if count > rest.len() / 9 {
         return Err(HeaderError::Truncated);
     }
@@ -151,7 +153,7 @@ impl Deflater {
         deflater
     }
 
-    /// One block of these headers.
+    /// Encodes these headers as one block.
     pub(crate) fn write(&mut self, headers: &[(&str, &str)]) -> Vec<u8> {
         let mut plain = Vec::with_capacity(64);
         let length = |out: &mut Vec<u8>, length: usize| {

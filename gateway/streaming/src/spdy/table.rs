@@ -1,34 +1,36 @@
-//! The streams of a connection and both sides' windows: which bytes may be sent, and which frames make sense. Pure.
+//! The streams of a connection and the windows of both sides: which bytes may be sent, and which frames are
+//! valid. Pure.
 //!
-//! Clients built on Go's spdystream never open a window: whoever waits for one waits for ever. So a client's windows
-//! count from the first frame that shows that it controls the flow: WINDOW_UPDATE, or SETTINGS with an initial window.
+//! Clients built on Go's spdystream never send window updates: waiting for one would block forever. So a
+//! client's windows are enforced only after the first frame that shows that it does flow control:
+//! WINDOW_UPDATE, or SETTINGS with an initial window.
 
 use std::collections::HashMap;
 
 use super::frame::{INITIAL_WINDOW, MAX_WINDOW};
 
-/// The streams of a connection. `Q` is where the bytes of a stream go.
+/// The streams of a connection. `Q` is the queue of a stream's received bytes.
 #[derive(Debug)]
 pub(crate) struct Table<Q> {
     streams: HashMap<u32, StreamState<Q>>,
-    /// How many streams may be open at a time.
+    /// The most streams that may be open.
     limit: usize,
-    /// The last stream that the client opened.
+    /// The id of the last stream that the client opened.
     last: u32,
-    /// What the window of a new stream is.
+    /// The initial window of a new stream.
     initial: i64,
-    /// Whether the client opens the windows of its streams.
+    /// Whether the client sends window updates for its streams.
     streams_controlled: bool,
-    /// What may be sent on all streams together.
+    /// How many bytes may be sent on all streams together.
     connection: i64,
-    /// Whether the client opens the window of the connection.
+    /// Whether the client sends window updates for the connection.
     connection_controlled: bool,
 }
 
 #[derive(Debug)]
 struct StreamState<Q> {
     queue: Option<Q>,
-    /// What may be sent; below zero if more was sent before the client was seen to control the flow.
+    /// How many bytes may be sent; negative if more were sent before the client was known to do flow control.
     window: i64,
     sent_end: bool,
 }
@@ -36,23 +38,23 @@ struct StreamState<Q> {
 /// Why a stream is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenError {
-    /// The client's numbers are wrong, so it cannot be known what it means: the connection ends.
+    /// The client's stream ids are invalid, so its state is unknown: the connection must be closed.
     Protocol,
-    /// There are as many as there may be.
+    /// Too many streams are open.
     Limit,
 }
 
-/// Where bytes of a stream go.
+/// The destination of received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target<Q> {
     Queue(Q),
-    /// The stream was there, and nobody reads it any more.
+    /// The stream existed, and its bytes are discarded.
     Nowhere,
-    /// There never was such a stream.
+    /// The stream never existed.
     Unknown,
 }
 
-/// How much may be sent.
+/// How many bytes may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Bytes(usize),
@@ -61,7 +63,7 @@ pub(crate) enum Room {
     Gone,
 }
 
-/// A window was opened beyond what a window may be.
+/// A window was increased beyond the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overflow;
 
@@ -79,12 +81,12 @@ impl<Q: Clone> Table<Q> {
         }
     }
 
-    /// The last stream that the client opened.
+    /// The id of the last stream that the client opened.
     pub(crate) fn last(&self) -> u32 {
         self.last
     }
 
-    /// The client opens a stream: its number is odd, and above those before.
+    /// The client opens a stream; its id must be odd, and higher than all before.
     pub(crate) fn open(&mut self, id: u32, queue: Q) -> Result<(), OpenError> {
         if id.is_multiple_of(2) || id <= self.last {
             return Err(OpenError::Protocol);
@@ -97,18 +99,18 @@ impl<Q: Clone> Table<Q> {
         Ok(())
     }
 
-    /// Where bytes of this stream go.
+    /// The destination of bytes that are received for this stream.
     pub(crate) fn target(&self, id: u32) -> Target<Q> {
         match self.streams.get(&id) {
             Some(StreamState { queue: Some(queue), .. }) => Target::Queue(queue.clone()),
             Some(StreamState { queue: None, .. }) => Target::Nowhere,
-            // It was closed, and these bytes were under way.
+            // The stream was closed while these bytes were in flight.
             None if id % 2 == 1 && id <= self.last => Target::Nowhere,
             None => Target::Unknown,
         }
     }
 
-    /// The client has ended its direction: gives the queue, which gets nothing more.
+    /// The client has ended its direction: returns the queue, which receives nothing more.
     pub(crate) fn received_end(&mut self, id: u32) -> Option<Q> {
         let stream = self.streams.get_mut(&id)?;
         let queue = stream.queue.take();
@@ -118,7 +120,7 @@ impl<Q: Clone> Table<Q> {
         queue
     }
 
-    /// We end our direction. False if the stream is gone already.
+    /// This side ends its direction. Returns false if the stream is gone already.
     pub(crate) fn send_end(&mut self, id: u32) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         stream.sent_end = true;
@@ -128,12 +130,12 @@ impl<Q: Clone> Table<Q> {
         true
     }
 
-    /// Either side has reset the stream. False if it is gone already.
+    /// Removes a stream that either side has reset. Returns false if it is gone already.
     pub(crate) fn reset(&mut self, id: u32) -> bool {
         self.streams.remove(&id).is_some()
     }
 
-    /// Takes room for at most `want` bytes out of the windows.
+    /// Takes at most `want` bytes out of the windows.
     pub(crate) fn reserve(&mut self, id: u32, want: usize) -> Room {
         let Some(stream) = self.streams.get_mut(&id) else { return Room::Gone };
         let mut room = i64::try_from(want).unwrap_or(i64::MAX);
@@ -146,13 +148,14 @@ impl<Q: Clone> Table<Q> {
         if room <= 0 && want > 0 {
             return Room::Wait;
         }
-        // Without flow control the windows fall for ever: they stop where no window can bring them back from.
+        // Without flow control the windows only shrink; they are clamped at a value that no window update
+        // could raise above zero.
         stream.window = (stream.window - room).max(-i64::from(MAX_WINDOW));
         self.connection = (self.connection - room).max(-i64::from(MAX_WINDOW));
         Room::Bytes(usize::try_from(room).expect("between nothing and what was wanted"))
     }
 
-    /// The client opens a window; stream 0 is the connection.
+    /// The client increases a window; stream 0 is the connection.
     pub(crate) fn open_window(&mut self, id: u32, delta: u32) -> Result<(), Overflow> {
         let window = if id == 0 {
             self.connection_controlled = true;
@@ -168,7 +171,7 @@ impl<Q: Clone> Table<Q> {
         if *window > i64::from(MAX_WINDOW) { Err(Overflow) } else { Ok(()) }
     }
 
-    /// The client says what the window of a stream is at first; those that are open change by the difference.
+    /// The client sets the initial window of streams; those of open streams change by the difference.
     pub(crate) fn set_initial_window(&mut self, window: u32) -> Result<(), Overflow> {
         self.streams_controlled = true;
         let difference = i64::from(window) - self.initial;

@@ -1,4 +1,4 @@
-//! Facts of the negotiation, as real servers do it.
+//! Tests of the negotiation, which must agree with that of other servers.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 

@@ -1,4 +1,4 @@
-//! The channels of a WebSocket: one byte that says which, then the bytes of it.
+//! The channels of a WebSocket: each message begins with a byte that is the channel number.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -20,22 +20,22 @@ use crate::channel::{Budget, Inbound, Item, OUT_QUEUE, Out, Outbound};
 use crate::io::{Activity, Io, Probe};
 use crate::parts::run;
 
-/// In version 5, a message on this channel ends the channel that its second byte names.
+/// In version 5, a message on this channel closes the channel in its second byte.
 const CLOSE: u8 = 255;
 
-/// The channels of a session, on this side.
+/// The channels of a session, for the server.
 #[derive(Debug)]
 pub(super) struct Channels {
     inputs: HashMap<u8, Inbound>,
     out: mpsc::Sender<Out>,
 }
 
-/// What is served, and how.
+/// The channels to serve, and the protocol's features.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// The channels that the client sends in.
+    /// The channels on which the client sends.
     pub(super) inputs: Vec<u8>,
-    /// Whether the client can end a channel.
+    /// Whether the client can close a channel.
     pub(super) closes: bool,
 }
 
@@ -63,8 +63,8 @@ enum ChannelError {
     Socket(#[from] Error),
 }
 
-/// Carries `session` over the connection until the session ends. `end` is cancelled when the client goes: the session
-/// must end then. It may be cancelled from outside, to end the session.
+/// Runs `session` over the connection until the session ends. `end` is cancelled when the client disconnects:
+/// the session must end then. It may also be cancelled from outside, to end the session.
 pub(super) async fn serve<F>(
     io: Io,
     wanted: Wanted,
@@ -102,7 +102,7 @@ pub(super) async fn serve<F>(
     run(reading, session, writing, &out, &end).await;
 }
 
-/// How a client that broke the protocol is told so.
+/// The close frame for a client that has violated the protocol.
 fn farewell(error: &Error) -> CloseFrame {
     let code = if matches!(error, Error::Capacity(_)) { CloseCode::Size } else { CloseCode::Protocol };
     // The reason of a close frame has at most 123 bytes.
@@ -113,7 +113,7 @@ fn farewell(error: &Error) -> CloseFrame {
 // === impl Channels ===
 
 impl Channels {
-    /// The receiving direction of one of the wanted inputs, once.
+    /// The receiving direction of an input channel; returned once per channel.
     pub(super) fn inbound(&mut self, channel: u8) -> Option<Inbound> {
         self.inputs.remove(&channel)
     }
@@ -123,22 +123,22 @@ impl Channels {
         Outbound::new(channel.into(), self.out.clone(), None)
     }
 
-    /// Sends a message on a channel as it is, also an empty one.
+    /// Sends a message on a channel unchanged, even if it is empty.
     pub(super) async fn send(&self, channel: u8, bytes: Bytes) {
         let _gone = self.out.send(Out::Data { channel: channel.into(), bytes, end: false }).await;
     }
 }
 
-// === impl Reader ===
+// === impl ChannelReader ===
 
 impl ChannelReader {
-    /// Reads until the connection ends, and says why.
+    /// Reads until the connection ends, and returns the reason.
     async fn run(&mut self) -> ChannelError {
         loop {
             let bytes = match self.stream.next().await {
                 Some(Ok(Message::Binary(bytes))) => bytes,
                 Some(Ok(Message::Text(text))) => text.into(),
-                // Pings are answered below this, and keep no session alive.
+                // The WebSocket library answers pings; they do not count as activity.
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
                 Some(Ok(Message::Close(_))) | None => return ChannelError::Closed,
                 Some(Err(error)) => return error.into(),
@@ -150,7 +150,7 @@ impl ChannelReader {
         }
     }
 
-    /// Takes a message; `None` if the client has gone.
+    /// Handles a message; `None` if the client is gone.
     async fn message(&mut self, bytes: Bytes) -> Option<()> {
         match bytes.first() {
             None => {}
@@ -171,10 +171,10 @@ impl ChannelReader {
     }
 }
 
-// === impl Writer ===
+// === impl ChannelWriter ===
 
 impl ChannelWriter {
-    /// Writes what it is given until it is told to close, and `last` if that was set meanwhile.
+    /// Writes what is queued until it is told to close; then writes the close frame in `last`, if set.
     async fn run(
         mut self,
         end: &CancellationToken,
@@ -201,7 +201,7 @@ impl ChannelWriter {
         Ok(())
     }
 
-    /// Writes a message, and flushes if no other waits.
+    /// Writes a message, and flushes if no other one is queued.
     async fn send(&mut self, message: Message, end: &CancellationToken) -> Result<(), std::io::Error> {
         let flush = self.out.is_empty() || matches!(message, Message::Close(_));
         let write = async {

@@ -16,7 +16,7 @@ const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 
-/// Carries an exec or attach.
+/// Serves an exec or attach.
 pub(crate) async fn remote_command(
     io: Io,
     streams: Streams,
@@ -27,7 +27,7 @@ pub(crate) async fn remote_command(
     let inputs = [streams.stdin.then_some(STDIN), streams.tty.then_some(RESIZE)];
     let wanted = Wanted { inputs: inputs.into_iter().flatten().collect(), closes: version >= Version(5) };
     let session = async |mut channels: Channels| {
-        // Tells the client that the session is there.
+        // Tells the client that the session is open.
         let first = match streams {
             Streams { stdout: true, .. } => STDOUT,
             Streams { stderr: true, .. } => STDERR,
@@ -47,7 +47,8 @@ pub(crate) async fn remote_command(
     serve(io, wanted, end.clone(), session).await;
 }
 
-/// Carries forwarded ports: each has a channel for its bytes and one for its error, which begin with its number.
+/// Serves forwarded ports: each has a channel for data and one for errors, and both begin with the port
+/// number.
 pub(crate) async fn port_forward(io: Io, ports: &[u16], dial: &dyn Dial, end: CancellationToken) {
     let data =
         |at: usize| u8::try_from(2 * at).expect("the request was refused if it had more than 127 ports");

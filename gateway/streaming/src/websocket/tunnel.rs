@@ -1,4 +1,4 @@
-//! The tunnel: binary messages whose bytes, one after the other, are a SPDY connection.
+//! The tunnel: binary messages whose concatenated content is a SPDY connection.
 
 use std::io;
 
@@ -19,7 +19,7 @@ pub(crate) async fn tunnel(io: Io) -> Io {
     Io { reader, writer, read_ahead: BytesMut::new(), probe, activity }
 }
 
-/// What is read from the messages of a WebSocket, and written into them.
+/// The byte stream that is read from, and written to, the messages of a WebSocket.
 pub(crate) fn bytes<S>(
     socket: WebSocketStream<S>,
 ) -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>)
@@ -31,7 +31,7 @@ where
         future::ready(match message {
             Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
             Ok(Message::Text(text)) => Some(Ok(Bytes::from(text))),
-            // Pings are answered below this; after a close nothing comes.
+            // The WebSocket library answers pings; nothing follows a close frame.
             Ok(Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_)) => None,
             Err(error) => Some(Err(to_io(error))),
         })

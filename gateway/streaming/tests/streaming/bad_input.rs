@@ -1,4 +1,4 @@
-//! Malformed frames: the connection ends, the process is hung up, and the server serves on.
+//! Malformed frames: the connection ends, the process gets a hang-up, and the server continues to serve.
 
 use futures::SinkExt;
 use proptest::strategy::{Strategy, ValueTree};
@@ -10,14 +10,14 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::support::{ALL, Happened, Running, STDOUT, serve, shell, soon};
 
-/// The server still serves.
+/// Checks that the server still serves.
 async fn works(server: &Running) {
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "echo alive").0).unwrap();
     let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
     assert_eq!(ended.stdout, b"alive\n");
 }
 
-/// Sends these bytes on a session that runs; gives the last status of the server.
+/// Sends these bytes on a running session; returns the server's last status.
 async fn send(server: &Running, bytes: &[u8]) -> Option<u32> {
     let (command, mut told) = shell(ALL, "sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
@@ -46,25 +46,26 @@ async fn malformed_frames_end_the_connection_with_a_protocol_error() {
         &[0x80, 2, 0, 1, 0, 0, 0, 0],
         &[0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff],
         &[0x80, 3, 0, 1, 0, 0, 0, 0],
-        // A header block of the middle of nowhere.
+        // A header block that does not begin a zlib stream.
         &[0x80, 3, 0, 1, 0, 0, 0, 14, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
-        // Stream 2 is not a client's.
+        // Stream 2 is not a valid id for a client.
         &[0x80, 3, 0, 1, 0, 0, 0, 10, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0],
         &[0x80, 3, 0, 3, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1],
-        // Windows that no window can have.
+        // Window updates beyond the maximum.
         &[0x80, 3, 0, 9, 0, 0, 0, 8, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff],
         &[0x80, 3, 0, 6, 0, 0, 0, 3, 0, 0, 0],
     ];
     for frame in &frames[1..] {
         assert_eq!(send(&server, frame).await, Some(1), "{frame:?}");
     }
-    // Letters are a data frame of a stream that never was: its bytes are skipped, until zeros are no stream at all.
+    // Letters are parsed as a data frame of an unknown stream: its bytes are skipped, until zeros are parsed
+    // as stream 0.
     let letters = [frames[0], &vec![0; 1 << 20][..]].concat();
     let _anything_but_a_hang = send_then_close(&server, &letters).await;
     works(&server).await;
 }
 
-/// Sends bytes and closes.
+/// Sends bytes and closes the connection.
 async fn send_then_close(server: &Running, bytes: &[u8]) -> std::io::Result<()> {
     let (command, mut told) = shell(ALL, "sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
@@ -122,7 +123,7 @@ async fn arbitrary_bytes_after_an_upgrade_hang_nothing() {
             let mut socket = soon(websocket(&url, "v5.channel.k8s.io")).await.unwrap().unwrap();
             let _sent = soon(socket.get_mut().write_all(&bytes)).await;
         }
-        // Opened or not: it is over as soon as the client has gone.
+        // Opened or not, the session ends when the client disconnects.
         while soon(told.recv()).await.is_some() {}
     }
     works(&server).await;
@@ -142,7 +143,7 @@ async fn arbitrary_frames_in_any_order_hang_nothing() {
             sender.open(&[("streamtype", kind)]).await.unwrap();
         }
         for (kind, stream, number) in frames.new_tree(&mut runner).unwrap().current() {
-            // A connection that was closed for one of them takes no more.
+            // A connection that was closed because of an earlier one accepts no more.
             let _sent = match kind {
                 0 => soon(sender.open(&[("streamtype", "stdout")])).await.map(drop),
                 1 => soon(sender.data(stream, &number.to_be_bytes().repeat(1000), number % 9 == 0)).await,
@@ -162,7 +163,7 @@ async fn arbitrary_frames_in_any_order_hang_nothing() {
 #[tokio::test]
 async fn malformed_messages_close_a_websocket_with_the_reason() {
     let server = serve(Config::default()).await;
-    // An unmasked message, an unknown opcode, a bit that means nothing.
+    // An unmasked message, an unknown opcode, a reserved bit.
     for frame in [&[0x82, 1, 0][..], &[0x83, 0x80, 1, 2, 3, 4], &[0xc2, 0x80, 1, 2, 3, 4]] {
         let (command, mut told) = shell(ALL, "sleep 1000");
         let url = server.sessions.exec(ALL, command).unwrap();

@@ -1,4 +1,5 @@
-//! Exec and attach over SPDY: output, input and its end, status in every version, sizes, and clients that go away.
+//! Exec and attach over SPDY: output, input and its end, exit status in every version, sizes, and clients
+//! that disconnect.
 
 use serde_json::{Value, json};
 use switchyard_streaming::client::{ClientEvent, Spdy, exec};
@@ -99,7 +100,7 @@ async fn sessions_are_counted_while_they_are_open() {
     let counts = |exec, attach| [("exec", exec), ("attach", attach), ("portforward", 0)];
     let (command, end, _told) = given(None, None);
     let url = server.sessions.attach(STDOUT, command).unwrap();
-    // What no client has opened is no session yet.
+    // A session that no client has opened is not counted.
     assert_eq!(server.sessions.open(), counts(0, 0));
     let (other, other_end, _told) = given(None, None);
     let other = server.sessions.exec(STDOUT, other).unwrap();

@@ -1,4 +1,5 @@
-//! Back-pressure: windows hold both ways, and whoever does not read costs no memory and disturbs nobody.
+//! Back-pressure: windows are respected in both directions, and a client that does not read costs no memory
+//! and does not affect others.
 
 use std::io;
 use std::pin::Pin;
@@ -15,10 +16,11 @@ use tokio::time::timeout;
 
 use crate::support::{ALL, Happened, Loopback, STDOUT, given, noise, serve, shell, soon};
 
-/// More than all buffers on the way can hold: those of the sockets, ours, and what the client has asked for.
+/// More than all buffers on the way can hold: the sockets', the server's, and those that the client's windows
+/// allow.
 const FAR_TOO_MUCH: usize = 64 << 20;
 
-/// An output without end that counts what was taken from it.
+/// An endless output that counts how many bytes were read from it.
 struct Endless(Arc<AtomicUsize>);
 
 impl AsyncRead for Endless {
@@ -35,10 +37,10 @@ impl AsyncRead for Endless {
     }
 }
 
-/// An input that takes nothing.
+/// An input that accepts nothing.
 struct Full;
 
-/// Ports that never answer, and how often one was dialled.
+/// Ports that never answer; counts the dials.
 struct Silent(Arc<AtomicUsize>);
 
 #[async_trait]
@@ -63,7 +65,7 @@ impl AsyncWrite for Full {
     }
 }
 
-/// Waits until a count stands still.
+/// Waits until a counter no longer changes.
 async fn settled(count: &AtomicUsize) -> usize {
     let mut last = usize::MAX;
     soon(async {
@@ -117,7 +119,7 @@ async fn a_process_that_stops_reading_stops_the_client_and_costs_no_memory() {
     };
     let sent = tokio::select! { sent = settled(&sent) => sent, () = flood => unreachable!() };
     assert!((1 << 20..FAR_TOO_MUCH).contains(&sent), "{sent} bytes were sent");
-    // It is not read any more, and yet its end is noticed.
+    // The connection is not read any more, but its end is noticed.
     drop(spdy);
     assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
 }
@@ -218,7 +220,7 @@ async fn a_forwarded_connection_that_is_not_read_leaves_the_others_alone() {
             streams.push(spdy.sender.open(&headers).await.unwrap());
         }
     }
-    // It fills the first stream's window as often as that is opened, and then no more.
+    // The client fills the first stream's window as often as it is increased, and then stops.
     let mut window = 65_536_u32;
     loop {
         while window > 0 {
@@ -246,14 +248,15 @@ async fn a_forwarded_connection_that_is_not_read_leaves_the_others_alone() {
 
 #[tokio::test]
 async fn a_client_that_resets_what_it_opens_has_no_more_connections_than_another() {
-    /// Of the 1024 streams that a client may have each connection takes two.
+    /// Each connection takes two of the 1024 streams that a client may have.
     const MOST: usize = 512;
     let server = serve(Config::default()).await;
     let dialled = Arc::new(AtomicUsize::new(0));
     let url = server.sessions.port_forward(Vec::new(), Arc::new(Silent(Arc::clone(&dialled)))).unwrap();
     let Spdy { mut sender, mut receiver } =
         soon(Spdy::open(&url, &["portforward.k8s.io"])).await.unwrap().unwrap();
-    // Half of them are whole, and the others wait for their data. The last one is not reset, to hear what is said of it.
+    // Half of the pairs are complete, the others wait for their data stream. The last one is not reset, to
+    // read its error.
     let open = async {
         for request in 0..=MOST {
             let name = request.to_string();
@@ -297,7 +300,7 @@ async fn a_session_ends_with_a_client_that_has_shut_its_windows() {
             other => assert!(matches!(other, ClientEvent::Replied { .. }), "{other:?}"),
         }
     }
-    // What is left to say is the exit code, and there is no room for it.
+    // Only the exit code is left to be sent, and there is no window for it.
     drop(spdy);
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "echo next").0).unwrap();
     let next = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();

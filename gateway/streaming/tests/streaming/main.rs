@@ -1,4 +1,4 @@
-//! The streaming server with real processes and sockets behind it, spoken to by clients of our own.
+//! The streaming server with real processes and sockets behind it, called by the crate's own clients.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Port-forward over SPDY: pairs of streams, several ports at once, half-closes, and what is refused.
+//! Port-forward over SPDY: pairs of streams, several ports at once, half-closes, and refusals.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{Loopback, noise, serve, soon};
 
-/// A port whose connections are answered by `answer`.
+/// A port whose connections are handled by `answer`.
 pub(crate) async fn port<F>(answer: impl Fn(TcpStream) -> F + Send + 'static) -> u16
 where
     F: Future<Output = ()> + Send + 'static,
@@ -26,7 +26,7 @@ where
     port
 }
 
-/// A port that sends back what it gets, and ends when the client does.
+/// A port that echoes what it receives, and closes when the client does.
 pub(crate) async fn echo() -> u16 {
     port(|mut socket| async move {
         let (mut reader, mut writer) = socket.split();
@@ -35,7 +35,7 @@ pub(crate) async fn echo() -> u16 {
     .await
 }
 
-/// A port that says how much it got, once the client has ended.
+/// A port that reports how many bytes it has received, once the client has closed.
 pub(crate) async fn count() -> u16 {
     port(|mut socket| async move {
         let mut bytes = Vec::new();
@@ -45,7 +45,7 @@ pub(crate) async fn count() -> u16 {
     .await
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 async fn closed() -> u16 {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
 }
@@ -65,7 +65,7 @@ async fn pair(spdy: &mut Spdy, port: u16, request: u32) -> (u32, u32) {
     (error, spdy.sender.open(&headers("data")).await.unwrap())
 }
 
-/// Reads until all these streams have been ended, or reset; gives what came in each.
+/// Reads until all these streams were ended or reset; returns the data of each.
 async fn read(spdy: &mut Spdy, streams: &[u32]) -> HashMap<u32, Vec<u8>> {
     let mut open = streams.to_vec();
     let mut got = HashMap::<u32, Vec<u8>>::new();

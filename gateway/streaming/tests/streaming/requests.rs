@@ -1,4 +1,4 @@
-//! Requests, tokens and time limits: what is refused and how, and how sessions and servers end.
+//! Requests, tokens and timeouts: what is refused and how, and how sessions and servers end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -144,7 +144,7 @@ async fn connections_without_a_session_take_no_place_of_one_and_the_oldest_makes
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "echo served").0).unwrap();
     let ended = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
     assert_eq!(ended.stdout, b"served\n");
-    // With the one that was served, the last two waited at most.
+    // Together with the one that was served, the last two were within the limit.
     for mut oldest in idle.drain(..6) {
         assert_eq!(soon(oldest.read(&mut [0])).await.unwrap_or(0), 0, "it has made room");
     }
@@ -228,7 +228,7 @@ async fn a_stop_does_not_wait_for_who_does_not_read() {
     soon(&mut server.serving).await.unwrap();
 }
 
-/// A certificate for 127.0.0.1, made now.
+/// A new certificate for 127.0.0.1.
 fn certificate(dir: &Path) -> TlsConfig {
     let tls = TlsConfig { certificates: dir.join("certificate.pem"), key: dir.join("key.pem") };
     let made = Command::new("openssl")

@@ -1,4 +1,4 @@
-//! What the tests stand on: a running server, real processes and sockets behind it, and the waits of a test.
+//! Shared by the tests: a running server, real processes and sockets behind it, and timeouts.
 
 use std::future::Future;
 use std::os::unix::process::ExitStatusExt;
@@ -16,9 +16,9 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Standard output alone.
+/// Standard output only.
 pub(crate) const STDOUT: Streams = Streams { stdin: false, stdout: true, stderr: false, tty: false };
-/// All three without a terminal.
+/// All three streams, without a terminal.
 pub(crate) const ALL: Streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
 /// A terminal.
 pub(crate) const TTY: Streams = Streams { stdin: true, stdout: true, stderr: false, tty: true };
@@ -30,7 +30,7 @@ pub(crate) struct Running {
     pub(crate) serving: JoinHandle<()>,
 }
 
-/// What happens to a process.
+/// The events of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Happened {
     Opened,
@@ -38,14 +38,14 @@ pub(crate) enum Happened {
     HungUp,
 }
 
-/// A process of this machine.
+/// A process on this machine.
 pub(crate) struct Shell {
     script: String,
     streams: Streams,
     happened: mpsc::UnboundedSender<Happened>,
 }
 
-/// A process whose ends are the test's.
+/// A process whose streams are given by the test.
 pub(crate) struct Given {
     pub(crate) process: Result<Process, Refusal>,
 }
@@ -55,7 +55,7 @@ struct Child {
     happened: mpsc::UnboundedSender<Happened>,
 }
 
-/// What is told of a process that only the test ends.
+/// The events of a process that the test controls.
 pub(crate) struct Told {
     pub(crate) end: CancellationToken,
     pub(crate) happened: mpsc::UnboundedSender<Happened>,
@@ -65,7 +65,7 @@ pub(crate) struct Told {
 #[derive(Debug)]
 pub(crate) struct Loopback;
 
-/// Fails the test if this takes longer than anything here may.
+/// Fails the test if the future takes too long.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it hangs")
 }
@@ -84,13 +84,13 @@ impl Drop for Running {
     }
 }
 
-/// A shell that runs `script`, and what happens to it.
+/// A shell that runs `script`, and its events.
 pub(crate) fn shell(streams: Streams, script: &str) -> (Box<Shell>, mpsc::UnboundedReceiver<Happened>) {
     let (happened, told) = mpsc::unbounded_channel();
     (Box::new(Shell { script: script.to_owned(), streams, happened }), told)
 }
 
-/// A process that has these ends and lives until the token is cancelled.
+/// A process with these streams that lives until the token is cancelled.
 pub(crate) fn given(
     stdin: Option<Input>,
     stdout: Option<Output>,
@@ -177,7 +177,7 @@ impl Dial for Loopback {
     }
 }
 
-/// Bytes that no compression or repetition hides a mistake in.
+/// Bytes whose pattern does not repeat, so that errors are not hidden.
 pub(crate) fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(length + 8);

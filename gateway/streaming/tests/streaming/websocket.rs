@@ -17,7 +17,7 @@ async fn open(url: &Url, protocols: &str) -> WebSocket {
     soon(websocket(url, protocols)).await.unwrap().unwrap()
 }
 
-/// What comes in each channel, until the server closes.
+/// The content of each channel, until the server closes.
 async fn rest(socket: &mut WebSocket) -> [Vec<u8>; 8] {
     let mut channels = <[Vec<u8>; 8]>::default();
     loop {
@@ -174,7 +174,7 @@ async fn the_tunnel_carries_spdy() {
     let server = serve(Config::default()).await;
     let url = server.sessions.port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
     let socket = open(&url, "SPDY/3.1+portforward.k8s.io").await;
-    // Bytes in, messages out, and back: as kubectl does it.
+    // Bytes in, messages out, and back, as kubectl does it.
     let (near, far) = tokio::io::duplex(1 << 16);
     let (mut reader, mut writer) = tokio::io::split(far);
     let (mut sink, mut stream) = socket.split();

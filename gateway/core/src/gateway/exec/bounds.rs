@@ -1,4 +1,5 @@
-//! Bounds of commands in tasks: how many run in one, and how much of what all of them write is held for their callers.
+//! Limits on commands in tasks: how many run in one task, and how much output of all commands is held for
+//! their callers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,28 +13,28 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::TaskId;
 use crate::spec::Signal;
 
-/// How many commands run in each task.
+/// The number of commands that run in each task.
 #[derive(Debug, Clone, Default)]
 pub(in crate::gateway) struct CommandCounts(Arc<Mutex<HashMap<TaskId, usize>>>);
 
-/// A command that runs in a task; it counts until this is dropped.
+/// Counts one command of a task until it is dropped.
 #[derive(Debug)]
 pub(super) struct CommandPermit {
     commands: CommandCounts,
     task: TaskId,
 }
 
-/// Control over a command that counts.
+/// Control over a counted command.
 pub(super) struct CountedControl {
     control: Box<dyn ExecControl>,
     _permit: CommandPermit,
 }
 
-/// How many bytes of output are held for callers.
+/// The number of bytes of output held for callers.
 #[derive(Debug, Default)]
 pub(in crate::gateway) struct OutputBudget(AtomicUsize);
 
-/// What one stream has of the budget; given back when this is dropped.
+/// One stream's share of the budget; released on drop.
 #[derive(Debug)]
 pub(super) struct OutputCharge<'a> {
     budget: &'a OutputBudget,
@@ -41,19 +42,20 @@ pub(super) struct OutputCharge<'a> {
     bytes: usize,
 }
 
-// === impl Commands ===
+// === impl CommandCounts ===
 
 impl CommandCounts {
-    /// A place for one more command in a task.
+    /// Counts one more command in a task.
     ///
     /// # Errors
-    /// `ResourceExhausted` if there are as many as may be.
+    /// `ResourceExhausted` if the limit is reached.
     pub(super) fn acquire(&self, task: TaskId, limit: usize) -> Result<CommandPermit> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = running.entry(task).or_default();
         if *count >= limit {
-            let text =
-                format!("{count} commands run in the container, and no more may: see exec.max_per_container");
+            let text = format!(
+                "{count} commands run in the container, which is the limit: see exec.max_per_container"
+            );
             return Err(Error::new(ErrorKind::ResourceExhausted, text));
         }
         *count += 1;
@@ -73,7 +75,7 @@ impl Drop for CommandPermit {
     }
 }
 
-// === impl Counted ===
+// === impl CountedControl ===
 
 impl CountedControl {
     pub(super) fn new(control: Box<dyn ExecControl>, place: CommandPermit) -> Self {
@@ -104,20 +106,20 @@ impl ExecControl for CountedControl {
     }
 }
 
-// === impl Budget ===
+// === impl OutputBudget ===
 
 impl OutputBudget {
-    /// Nothing, to be grown.
+    /// An empty charge, to be resized.
     pub(super) const fn charge(&self, limit: usize) -> OutputCharge<'_> {
         OutputCharge { budget: self, limit, bytes: 0 }
     }
 }
 
 impl OutputCharge<'_> {
-    /// Takes this much instead of what was taken before.
+    /// Changes the charge to `bytes`.
     ///
     /// # Errors
-    /// `ResourceExhausted` if that is more than all may have together; then nothing has changed.
+    /// `ResourceExhausted` if all charges together would exceed the limit; then nothing has changed.
     pub(super) fn resize(&mut self, bytes: usize) -> Result<()> {
         let limit = self.limit;
         let before = self.bytes;

@@ -1,4 +1,4 @@
-//! Cores against another owner's, and sums against what the node has.
+//! Tests of exclusive cores against those of other owners, and of sums against the node's capacity.
 
 use proptest::prelude::*;
 
@@ -47,7 +47,7 @@ fn cores_of_another_owner_are_refused_with_their_holder_until_its_sandbox_has_st
     assert_eq!(refusal.resource, Resource::Cores(set("3")));
     let text = refusal.to_string();
     assert!(text.starts_with("the set 3 of processors is held by nomad-web of nomad"), "{text}");
-    // Its orchestrator may start it anew.
+    // Its orchestrator may start it again.
     compute.end(task(1));
     compute.claim(task(2), holder(K, own("3"))).unwrap_err();
     compute.release_sandbox(sandbox(1));
@@ -67,14 +67,14 @@ fn an_owner_plans_its_own_cores_itself() {
 fn a_pool_on_the_cores_of_another_is_told_once_for_each_set() {
     let mut compute = Compute::default();
     compute.claim(task(1), holder(N, own("2-3"))).unwrap();
-    let told = compute.claim(task(2), holder(K, pool("0-2"))).unwrap();
-    assert_eq!(told.len(), 1);
-    assert_eq!((&told[0].resource, &told[0].reason), (&Resource::Cores(set("2")), &Reason::Held));
+    let warnings = compute.claim(task(2), holder(K, pool("0-2"))).unwrap();
+    assert_eq!(warnings.len(), 1);
+    assert_eq!((&warnings[0].resource, &warnings[0].reason), (&Resource::Cores(set("2")), &Reason::Held));
     assert!(compute.claim(task(3), holder(K, pool("0-2"))).unwrap().is_empty());
     assert_eq!(compute.change(task(3), holder(K, pool("0-3"))).unwrap().len(), 1);
-    // And the other way round.
-    let told = compute.claim(task(4), holder(Owner::Swarm, own("1"))).unwrap();
-    assert_eq!((&told[0].resource, &told[0].reason), (&Resource::Cores(set("1")), &Reason::Shared));
+    // The same in the other order.
+    let warnings = compute.claim(task(4), holder(Owner::Swarm, own("1"))).unwrap();
+    assert_eq!((&warnings[0].resource, &warnings[0].reason), (&Resource::Cores(set("1")), &Reason::Shared));
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn more_than_the_node_has_is_told_when_it_begins_or_refused() {
     let capacity = Some(amount(4000, 100));
     let mut warned = Compute::new(capacity, Overcommit::Warn);
     assert!(warned.claim(task(1), reserving(K, amount(3000, 60))).unwrap().is_empty());
-    let told = warned.claim(task(2), reserving(N, amount(2000, 10))).unwrap();
-    assert_eq!(told[0].resource, Resource::Cpu { milli: 2000 });
+    let warnings = warned.claim(task(2), reserving(N, amount(2000, 10))).unwrap();
+    assert_eq!(warnings[0].resource, Resource::Cpu { milli: 2000 });
     assert_eq!(
-        told[0].to_string(),
+        warnings[0].to_string(),
         "2 processors is more than is left of 4 processors: kubernetes has reserved 3 processors"
     );
     assert!(warned.claim(task(3), reserving(N, amount(500, 0))).unwrap().is_empty(), "it was more already");
@@ -106,7 +106,7 @@ fn more_than_the_node_has_is_told_when_it_begins_or_refused() {
     assert_eq!((refusal.resource(), refusal.reason.as_str()), ("memory", "overcommitted"));
     assert!(enforced.claim(task(2), reserving(N, amount(0, 40))).unwrap().is_empty());
     enforced.change(task(1), reserving(K, amount(0, 61))).unwrap_err();
-    // Less than before is never refused, and what has ended is nobody's.
+    // Less than before is never refused, and an exited task reserves nothing.
     assert!(enforced.change(task(1), reserving(K, amount(0, 50))).is_ok());
     enforced.end(task(1));
     assert_eq!(enforced.reserved(), &BTreeMap::from([(N, amount(0, 40))]));
@@ -160,7 +160,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// The model is a list of who has what, looked through as a whole.
+    /// The model is a list of all claims that is searched linearly.
     #[test]
     fn no_two_owners_claim_a_core_and_sums_are_those_of_what_there_is(ops in ops()) {
         let capacity = amount(10, 10);
@@ -217,9 +217,9 @@ proptest! {
                 *sum = sum.plus(holder.reserved);
             }
             sums.retain(|_, sum| *sum != Reserved::default());
-            let told: BTreeMap<Owner, Reserved> =
+            let reserved: BTreeMap<Owner, Reserved> =
                 compute.reserved().iter().filter(|(_, sum)| **sum != Reserved::default()).map(|(o, s)| (*o, *s)).collect();
-            prop_assert_eq!(told, sums);
+            prop_assert_eq!(reserved, sums);
             prop_assert!(changed || compute.conflicts().is_empty());
         }
     }

@@ -1,4 +1,4 @@
-//! What there is: the newest look at the hardware, with what earlier looks saw.
+//! The known devices: those of the newest hardware scan, and those of earlier scans that are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use super::Devices;
 use crate::device::{Device, DeviceGroup, Health, Inventory, Reservation, device_of, shared};
 use crate::error::{Error, ErrorKind, Result};
 
-/// As many devices of a group as are remembered that are there no more.
+/// The maximum number of remembered devices of a group that are gone.
 const GONE_MAX: usize = 1024;
 
 impl Devices {
-    /// Puts down what there is. A device that was there before stays, as one that is gone: a kubelet that is told of one less while it gives it out
-    /// crashes.
+    /// Takes over the result of a hardware scan. A device of an earlier scan that is missing now stays as
+    /// [`Health::Gone`]: a kubelet that is told of fewer devices while it allocates one crashes.
     ///
-    /// A group that is as it was before is shared with what was known before.
+    /// An unchanged group is shared with the previous inventory.
     pub fn set_inventory(&mut self, seen: &Inventory) {
         let before = self.known.clone().unwrap_or_default();
         let groups = seen.groups.iter().map(|group| {
@@ -32,20 +32,20 @@ impl Devices {
         self.rename_slots();
     }
 
-    /// What a task gets that has these slots, as their devices are now.
+    /// What a task with these slots gets, with the devices as they are now.
     ///
     /// # Errors
-    /// `Unavailable` before the hardware was looked at; `FailedPrecondition` for a device that is not there any more or not well: it may come
-    /// back.
+    /// `Unavailable` before the hardware was scanned; `FailedPrecondition` for a device that is gone or
+    /// unhealthy, since it may come back.
     pub fn reserve(&self, slots: &[String]) -> Result<Reservation> {
         let known = self.known.as_ref();
         let known =
-            known.ok_or_else(|| Error::unavailable("the devices of the node are still being looked for"))?;
+            known.ok_or_else(|| Error::unavailable("the devices of the node have not been scanned yet"))?;
         let mut places: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         for slot in slots {
             match self.positions.get(slot) {
                 Some((group, device)) => drop(places.entry(*group).or_default().insert(*device)),
-                // A name of before: only a look at all devices tells whose it is.
+                // An id of an earlier version: only a search through all devices finds its device.
                 None => return reserve_by_name(known, slots),
             }
         }
@@ -58,14 +58,15 @@ impl Devices {
         Ok(given)
     }
 
-    /// The resource of the group that a slot is in, empty if it has none; `None` for a slot that is not known.
+    /// The resource of the slot's group, empty if it has none; `None` for an unknown slot.
     #[must_use]
     pub fn resource_of(&self, slot: &str) -> Option<&str> {
         let (group, _) = self.positions.get(slot)?;
         Some(&self.known.as_ref()?.groups.get(*group)?.resource)
     }
 
-    /// The id of the slot that a text names: an id of its own, or that by which an earlier version offered the device.
+    /// The id of the slot that a text names: the text itself, or the slot for which it is the id of an
+    /// earlier version.
     pub(super) fn canonical(&self, slot: &str) -> String {
         if self.positions.contains_key(slot) {
             return slot.to_owned();
@@ -76,9 +77,9 @@ impl Devices {
         named.and_then(|(group, device)| device.slots(group.shares).next()).unwrap_or_else(|| slot.to_owned())
     }
 
-    /// The slots that a lease of this one has now. Ids change: an earlier version offered paths, a device gets a longer id when its twin
-    /// comes, and there are other slots when the operator changes how many share a device. Where it is not clear which device it was, all
-    /// that it may have been are held.
+    /// The slots that a lease of `slot` holds now. Ids change: earlier versions used paths, a device gets a
+    /// longer id when a second one of its kind appears, and the slots change with the number of shares of a
+    /// device. If it is not clear which device `slot` was, all candidates are held.
     pub(super) fn held_slots(&self, slot: &str) -> Vec<String> {
         if self.device(slot).is_some_and(|device| device.health != Health::Gone) {
             return vec![slot.to_owned()];
@@ -110,7 +111,7 @@ impl Devices {
         if now.is_empty() { vec![slot.to_owned()] } else { now }
     }
 
-    /// Has leases follow the ids of what they are of.
+    /// Changes the slots of all leases to the present ids of their devices.
     fn rename_slots(&mut self) {
         let old = |slot: &String| self.held_slots(slot) != std::slice::from_ref(slot);
         let leases: Vec<_> = self.leases.iter().filter(|(_, lease)| lease.slots.iter().any(old)).collect();
@@ -121,13 +122,13 @@ impl Devices {
     }
 }
 
-/// Whether one id is another with a part behind it that tells twins apart.
+/// Whether `id` is `short` with a suffix that distinguishes devices of the same kind.
 fn is_longer(id: &str, short: &str) -> bool {
     id.strip_prefix(short).is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// Whether a device is the one that is not there any more under another id: it is at the same path, and one of both ids is that of the
-/// path, or they differ in what tells twins apart.
+/// Whether `device` is the device `gone` under a new id: both have the same path, and one of the ids is
+/// derived from that path, or they differ only in the suffix that distinguishes devices of the same kind.
 fn succeeds(device: &Device, gone: &Device) -> bool {
     let path_of = |device: &Device| device.nodes.first().map(|node| node.host_path.clone());
     let by_path = |device: &Device| {
@@ -143,15 +144,15 @@ fn succeeds(device: &Device, gone: &Device) -> bool {
             || by_path(gone))
 }
 
-/// What a task gets that has these devices, of which some are called as an earlier version did.
+/// What a task with these devices gets, if some are named by ids of an earlier version.
 fn reserve_by_name(known: &Inventory, slots: &[String]) -> Result<Reservation> {
     known.reserve(slots).map_err(|error| {
         if error.kind() == ErrorKind::NotFound { Error::failed_precondition(error.report()) } else { error }
     })
 }
 
-/// A group with those devices that it has no more, as ones that are gone. It is shared with what was seen, or with what was known before,
-/// where it is the same.
+/// A group with the devices that it has no more, as gone. Shared with the scan, or with the previous
+/// inventory, where equal.
 fn with_gone(group: &Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>) -> Arc<DeviceGroup> {
     let is_sorted = group.devices.is_sorted_by(|one, next| one.id < next.id);
     if is_sorted && before.is_none_or(|before| has_ids_of(before, group)) {
@@ -172,7 +173,7 @@ fn with_gone(group: &Arc<DeviceGroup>, before: Option<&Arc<DeviceGroup>>) -> Arc
     shared(Arc::new(DeviceGroup { devices, ..DeviceGroup::clone(group) }), before)
 }
 
-/// Whether both have the same slots at the same places.
+/// Whether both have the same slots in the same positions.
 fn has_slots_of(one: &Inventory, other: &Inventory) -> bool {
     let same = |(one, other): (&Arc<DeviceGroup>, &Arc<DeviceGroup>)| {
         one.shares == other.shares && has_ids_of(one, other)
@@ -180,14 +181,14 @@ fn has_slots_of(one: &Inventory, other: &Inventory) -> bool {
     one.groups.len() == other.groups.len() && one.groups.iter().zip(&other.groups).all(same)
 }
 
-/// Whether both have devices of the same ids, in the same order.
+/// Whether both have devices with the same ids in the same order.
 fn has_ids_of(one: &Arc<DeviceGroup>, other: &Arc<DeviceGroup>) -> bool {
     let same = |(one, other): (&Device, &Device)| one.id == other.id;
     Arc::ptr_eq(one, other)
         || one.devices.len() == other.devices.len() && one.devices.iter().zip(&other.devices).all(same)
 }
 
-/// Where each slot is found.
+/// The indices of the group and the device of each slot.
 fn slot_positions(groups: &[Arc<DeviceGroup>]) -> BTreeMap<String, (usize, usize)> {
     let mut places = BTreeMap::new();
     for (number, group) in groups.iter().enumerate() {

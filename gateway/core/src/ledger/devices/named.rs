@@ -1,4 +1,4 @@
-//! Devices that a task names by itself, by the path of a node or by a name of the Container Device Interface, with no lease of them.
+//! Devices that a task names directly, by the path of a node or by a CDI name, without a lease.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,22 +9,22 @@ use crate::device::{Device, DeviceGroup, Health};
 use crate::id::{LeaseToken, Owner, SandboxId};
 use crate::spec::LeaseClaim;
 
-/// What a task names.
+/// The devices that a task names.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceNames<'a> {
-    /// Nodes of the host, by the paths under which their group has them.
+    /// Host nodes, by the paths in their group.
     pub nodes: &'a [&'a Path],
-    /// Names of the Container Device Interface.
+    /// CDI names.
     pub cdi: &'a [String],
 }
 
 impl Devices {
-    /// Leases what a task names to the sandbox that it is made in, each device under a token of its own; a device that the sandbox has
-    /// already is claimed with the lease that it has. What is in no group of the node's devices is nobody's, and is not leased; nor is a
-    /// node that several devices have in common.
+    /// Leases the devices that a task names to its sandbox, each device under a token of its own; for a
+    /// device that the sandbox has already, the claim refers to the existing lease. Devices that are in no
+    /// group of the node, and nodes common to several devices, are not leased.
     ///
     /// # Errors
-    /// [`Reason::Held`] for a device of which all slots are somebody else's. Nothing has changed then.
+    /// [`Reason::Held`] for a device all of whose slots are held by others. Nothing has changed then.
     pub fn lease_named(
         &mut self,
         owner: Owner,
@@ -55,10 +55,11 @@ impl Devices {
         Ok(claims)
     }
 
-    /// Gives a sandbox what one of its tasks was made with: by the lease, or, if that is not known any more, by its slots. Idempotent.
+    /// Binds to a sandbox again what one of its tasks was created with: under the lease, or, if that is not
+    /// known any more, by its slots. Idempotent.
     ///
     /// # Errors
-    /// [`Reason::Held`] if somebody else has one of them. Nothing has changed then.
+    /// [`Reason::Held`] if another holder has one of the slots. Nothing has changed then.
     pub fn reclaim(
         &mut self,
         owner: Owner,
@@ -75,7 +76,7 @@ impl Devices {
         Ok(())
     }
 
-    /// The leases that a sandbox has.
+    /// The leases that are bound to a sandbox.
     #[must_use]
     pub fn of_sandbox(&self, this: SandboxId) -> Vec<LeaseToken> {
         let bound =
@@ -83,7 +84,7 @@ impl Devices {
         self.leases.iter().filter(|(_, lease)| bound(lease)).map(|(token, _)| *token).collect()
     }
 
-    /// The slots of each device that is named, once.
+    /// The slots of each named device, each device once.
     fn slots_of_named(&self, named: DeviceNames<'_>) -> Vec<Vec<String>> {
         let groups = || self.known.iter().flat_map(|known| &known.groups);
         let there: Vec<(&Arc<DeviceGroup>, &Device)> = groups()
@@ -94,7 +95,7 @@ impl Devices {
         for path in named.nodes {
             let having: Vec<_> = there.iter().filter(|(_, device)| is_at(device, path)).collect();
             let well: Vec<_> = having.iter().filter(|(_, device)| device.health == Health::Healthy).collect();
-            // A node that several have, as one that controls them all, is no device's alone.
+            // A node of several devices, such as a control device, belongs to none of them alone.
             let one = match (well.as_slice(), having.as_slice()) {
                 ([one], _) => **one,
                 ([], [one, ..]) => *one,
@@ -108,7 +109,7 @@ impl Devices {
         found.into_values().collect()
     }
 
-    /// The claim of the lease by which a sandbox has a slot.
+    /// The claim of the lease under which a sandbox has a slot.
     fn claim_in(&self, slot: &str, this: SandboxId) -> Option<LeaseClaim> {
         let bound =
             |lease: &Lease| matches!(lease.state, LeaseState::Bound { sandbox, .. } if sandbox == this);
@@ -117,13 +118,13 @@ impl Devices {
     }
 }
 
-/// Whether a device has the node of this path.
+/// Whether a device has the node with this path.
 fn is_at(device: &Device, path: &Path) -> bool {
     device.nodes.iter().any(|node| node.host_path == path)
         || device.aliases.iter().any(|alias| Path::new(alias) == path)
 }
 
-/// Whether one of these names is one of a device's, or that of all devices of its kind.
+/// Whether one of these names is a name of the device, or the `all` name of its kind.
 fn is_named(device: &Device, names: &[String]) -> bool {
     let all =
         |name: &String| name.split_once('=').is_some_and(|(kind, _)| names.contains(&format!("{kind}=all")));

@@ -1,4 +1,4 @@
-//! How many slots of a group an owner has, and may have.
+//! How many slots of a group an owner has and may have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ impl Devices {
         self.on_slot(slot).any(|(_, lease)| lease.owner == owner && lease.holds())
     }
 
-    /// The first of these slots whose group has not as many left as are asked for, by its quota for an owner.
+    /// The first of these slots that exceeds the owner's quota for its group.
     pub(super) fn beyond_quota<'a>(&self, owner: Owner, wanted: &'a BTreeSet<String>) -> Option<&'a String> {
         let mut more: BTreeMap<usize, (usize, &String)> = BTreeMap::new();
         for slot in wanted.iter().filter(|slot| !self.is_held_by(owner, slot)) {

@@ -1,4 +1,4 @@
-//! What an operator is shown: each group with its numbers, and each slot with whoever has a lease of it.
+//! The operator's report: each group with its numbers, and each slot with its leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,45 +7,46 @@ use super::{Devices, Lease, LeaseState};
 use crate::device::{DeviceGroup, Health, device_of};
 use crate::id::{LeaseToken, Owner, SandboxId};
 
-/// Why a slot cannot be given to anybody that a lease is of.
+/// Why a leased slot of no group cannot be given to a task.
 const NO_GROUP: &str = "no group of devices.groups has it";
 
-/// All devices and who has them, at one moment.
+/// All devices and their leases at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceReport {
     /// The groups, as they are configured.
     pub groups: Vec<GroupReport>,
-    /// The slots of all groups, each group's in ascending order; after them those that are leased and of no group.
+    /// The slots of all groups, in ascending order within each group; then the leased slots that are in no
+    /// group.
     pub slots: Vec<SlotReport>,
 }
 
 /// A group and its numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupReport {
-    /// Who makes the devices.
+    /// The vendor of the devices.
     pub vendor: String,
-    /// What they are.
+    /// The type of the devices.
     pub kind: String,
     /// Their model.
     pub name: String,
-    /// What kubelets call them; empty if they are not offered to kubelets.
+    /// Their resource name for kubelets; empty if they are not offered to kubelets.
     pub resource: String,
-    /// How many slots there are, of devices that are there.
+    /// The number of slots of devices that are present.
     pub capacity: usize,
-    /// How many of them an owner without a quota could have now.
+    /// How many of them an owner without a quota could get now.
     pub free: usize,
-    /// How many slots each owner has.
+    /// The number of slots that each owner has.
     pub held: BTreeMap<Owner, usize>,
 }
 
-/// A slot and who has it.
+/// A slot and its leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotReport {
     /// Its id.
     pub id: String,
     /// The id of its device.
     pub device: String,
-    /// The vendor, type and name of its group with slashes between them; empty if it is of none.
+    /// The vendor, type and name of its group, separated by slashes; empty if it is in no group.
     pub group: String,
     /// Whether its device can be given to a task.
     pub health: Health,
@@ -56,13 +57,13 @@ pub struct SlotReport {
 /// A lease of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotHolder {
-    /// Whose it is.
+    /// The owner of the lease.
     pub owner: Owner,
-    /// The sandbox that has it.
+    /// The sandbox it is bound to, if any.
     pub sandbox: Option<SandboxId>,
-    /// The name of that sandbox; empty without one.
+    /// The name of that sandbox; empty if there is none.
     pub name: String,
-    /// How far the lease has come, in one word.
+    /// The state of the lease, as one word.
     pub state: &'static str,
     /// Its token.
     pub token: LeaseToken,
@@ -71,7 +72,7 @@ pub struct SlotHolder {
 // === impl Devices ===
 
 impl Devices {
-    /// All devices and who has them. Leases that hold nothing any more are left out.
+    /// All devices and their leases. Leases that reserve nothing any more are left out.
     #[must_use]
     pub fn report(&self) -> DeviceReport {
         let known: &[Arc<DeviceGroup>] = self.known.as_ref().map_or(&[], |known| &known.groups);
@@ -86,7 +87,7 @@ impl Devices {
         DeviceReport { groups, slots }
     }
 
-    /// Whether it is known what was leased before, so that slots can be leased.
+    /// Whether the leases of before the restart are known, so that slots can be leased.
     #[must_use]
     pub const fn is_recovered(&self) -> bool {
         self.recovered
@@ -141,7 +142,7 @@ impl Devices {
 // === impl Lease ===
 
 impl Lease {
-    /// How far it has come, in one word; `None` for one that is only remembered.
+    /// The state as one word; `None` for a lease that is only remembered.
     const fn word(&self) -> Option<&'static str> {
         match self.state {
             LeaseState::Unbound { contestable: false } => Some("unbound"),
@@ -156,7 +157,7 @@ impl Lease {
 // === impl DeviceGroup ===
 
 impl DeviceGroup {
-    /// The vendor, type and name, with slashes between them.
+    /// The vendor, type and name, separated by slashes.
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}/{}", self.vendor, self.kind, self.name)

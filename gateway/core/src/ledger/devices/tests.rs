@@ -1,4 +1,4 @@
-//! Tests of devices and leases: one by one, and all that must hold whatever is done to them.
+//! Tests of devices and leases: examples, and the invariants under random operations.
 
 use std::path::Path;
 
@@ -40,16 +40,16 @@ fn ids(ids: &[&str]) -> Vec<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-/// Which slots an owner sees as healthy.
+/// The slots that an owner sees as healthy.
 fn healthy(devices: &Devices, owner: Owner) -> Vec<String> {
     let view = devices.view(owner).unwrap();
     let all = view.groups.iter().flat_map(|group| &group.devices);
     all.filter(|device| device.health == Health::Healthy).map(|device| device.id.clone()).collect()
 }
 
-/// The next tick ends each grace.
+/// The next tick ends every grace period.
 const OVER: TickLimits = TickLimits { unbound: u32::MAX, grace: 1 };
-/// The next tick makes all contestable that nothing was made with.
+/// The next tick makes every unbound lease contestable.
 const AGED: TickLimits = TickLimits { unbound: 1, grace: u32::MAX };
 
 const K: Owner = Owner::Kubernetes;
@@ -83,7 +83,7 @@ fn what_one_owner_has_is_unhealthy_for_the_others_alone() {
 fn a_lease_whose_sandbox_had_stopped_before_a_restart_holds_nothing_and_is_known() {
     let mut devices = devices(vec![group("v2", &["a", "b"])]);
     devices.record(token(1), Lease::bound(N, ids(&["a"]), sandbox(1), "task".to_owned()));
-    // Of the attempt before that of the same task, and of another task.
+    // Of the previous attempt of the same task, and of another task.
     devices.recall(token(1), Lease::new(N, ids(&["a"])));
     devices.recall(token(2), Lease::new(N, ids(&["b"])));
     devices.recall(token(3), Lease::new(N, ids(&["b"])));
@@ -111,7 +111,7 @@ fn a_lease_whose_start_has_failed_holds_its_slots_for_its_grace_and_is_known_aft
     assert_eq!(healthy(&devices, K), ["a"]);
     devices.bind(N, token(1), sandbox(2), "task").unwrap();
     assert_eq!(healthy(&devices, K), Vec::<String>::new());
-    // A sandbox in which nothing runs is told to give it up.
+    // An operator may end the lease of a sandbox in which nothing runs.
     devices.unbind_stopped(token(1));
     devices.lease(K, &ids(&["a"]), token(4)).unwrap();
     assert_eq!(devices.bind(N, token(1), sandbox(3), "task").unwrap_err().reason, Reason::Lost);
@@ -346,7 +346,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     )
 }
 
-/// All that must hold of devices, whatever was done to them.
+/// The invariants, whatever was done to the devices.
 fn check(devices: &Devices) -> Result<(), TestCaseError> {
     for (slot, tokens) in &devices.by_slot {
         let leases: Vec<&Lease> = tokens.iter().map(|token| &devices.leases[token]).collect();
@@ -384,7 +384,7 @@ proptest! {
             let fresh = LeaseToken::from_bytes([u8::try_from(number % 20).unwrap(); 16]);
             match op {
                 Op::Lease(owner, slots) => {
-                    // A token is random: there is no second lease under it.
+                    // Tokens are random: a token is never used for a second lease.
                     if devices.get(fresh).is_none() {
                         match devices.lease(owner, &slots, fresh) {
                             Ok(granted) => {
@@ -400,7 +400,7 @@ proptest! {
                     Err(refusal) => prop_assert!(refusal.reason == Reason::Lost || refusal.holder.is_some()),
                 },
                 Op::Unbind(lease) => {
-                    // Nothing was made with it, so that it cannot have been contested meanwhile.
+                    // Nothing was made with it, so it cannot have been contested meanwhile.
                     devices.unbind(token(lease));
                 }
                 Op::LetGo(home) => drop(devices.release_sandbox(sandbox(home))),

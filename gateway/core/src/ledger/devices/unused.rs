@@ -1,4 +1,5 @@
-//! Ends of leases that nobody uses: their orchestrator has them no more, what they were for does not start, or an operator ends them.
+//! Ending unused leases: their orchestrator does not list them any more, their start has failed, or an
+//! operator ends them.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +7,9 @@ use super::{Devices, Lease, LeaseState, MISSES};
 use crate::id::{LeaseToken, Owner};
 
 impl Devices {
-    /// Ends those leases of an owner that nothing was made with and that its orchestrator does not have any more: `listed` are the slots
-    /// that it says its pods have. What it has does not age. The tokens of those that have ended are remembered: some lists leave out
-    /// containers that are still to be made.
+    /// Ends the unbound leases of an owner that its orchestrator does not have any more: `listed` are the
+    /// slots that its pods have. A listed lease does not age. The tokens of ended leases are remembered,
+    /// because some lists leave out containers that are still to be created.
     pub fn end_unlisted(&mut self, owner: Owner, listed: &BTreeSet<String>) -> Vec<LeaseToken> {
         let mut missing = Vec::new();
         for (token, lease) in self.leases.iter_mut().filter(|(_, lease)| lease.owner == owner) {
@@ -30,8 +31,8 @@ impl Devices {
         missing
     }
 
-    /// What these leases of an owner were for has failed to start. Those that nothing was made with have their grace now, as after the end
-    /// of a sandbox; says which.
+    /// The start for which these leases were requested has failed: unbound ones get the grace period, as
+    /// after the stop of a sandbox. Returns these.
     pub fn start_failed(&mut self, owner: Owner, tokens: &[LeaseToken]) -> Vec<LeaseToken> {
         let unused =
             |lease: &&mut Lease| lease.owner == owner && matches!(lease.state, LeaseState::Unbound { .. });
@@ -45,7 +46,7 @@ impl Devices {
         given_up
     }
 
-    /// Takes a lease from a sandbox in which nothing runs. Its slots are free, and its token is remembered.
+    /// Unbinds a lease from a sandbox in which nothing runs. Its slots are free, and its token is remembered.
     pub fn unbind_stopped(&mut self, token: LeaseToken) {
         if let Some(lease) =
             self.leases.get_mut(&token).filter(|lease| matches!(lease.state, LeaseState::Bound { .. }))
@@ -55,7 +56,7 @@ impl Devices {
         }
     }
 
-    /// Ends a lease that no sandbox has. Says whether there was one.
+    /// Ends a lease that is bound to no sandbox. Returns whether there was one.
     pub fn drop_unused(&mut self, token: LeaseToken) -> bool {
         let unused =
             self.leases.get(&token).is_some_and(|lease| !matches!(lease.state, LeaseState::Bound { .. }));

@@ -1,7 +1,7 @@
-//! How an owner sees the devices: its own slots as they are, those of others as unhealthy.
+//! An owner's view of the devices: its own slots with their health, those of others as unhealthy.
 //!
-//! A view is made from an [`Outlook`], a small copy of what it depends on, so that nobody who asks for a lease waits for it. A group of which
-//! nothing has changed that counts for the owner is shared with the view of before.
+//! A view is built from a [`ViewSnapshot`], a small copy of its inputs, so that lease requests do not wait
+//! for it. A group without a change relevant to the owner is shared with the previous view.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,35 +10,36 @@ use super::Devices;
 use crate::device::{Device, DeviceGroup, Health, Inventory, shared};
 use crate::id::Owner;
 
-/// What is told while it is not known what was given out before. The same each time: whoever is told something else takes it for news.
+/// The health of all slots before the leases are recovered. A constant, because an orchestrator treats a
+/// different text as a change.
 const RECOVERING: &str = "the gateway is still recovering what its predecessor left";
 
-/// What is told of a slot beyond what an owner may have.
+/// The health of a free slot beyond an owner's quota.
 const QUOTA: &str = "its owner may not have more of them";
 
-/// Who has the slots of a group, by slot; of those alone that somebody has.
+/// The owners of the slots of a group; slots without an owner are not in the map.
 type SlotOwners = BTreeMap<String, BTreeSet<Owner>>;
 
-/// What the views of all owners are made from, as it was at one moment.
+/// The input for the views of all owners, as of one moment.
 #[derive(Debug, Clone, Default)]
 pub struct ViewSnapshot {
-    /// The groups, and who has what of each; `None` until the hardware was looked at.
+    /// The groups, and the owners of their slots; `None` until the hardware was scanned.
     groups: Option<Vec<(Arc<DeviceGroup>, SlotOwners)>>,
     recovered: bool,
 }
 
-/// How an owner sees the devices, and what that was made from.
+/// An owner's view of the devices, and the snapshot it was built from.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     from: Arc<ViewSnapshot>,
-    /// The slots, each as a device of its own; `None` until the hardware was looked at.
+    /// The slots, each as a device of its own; `None` until the hardware was scanned.
     pub inventory: Option<Arc<Inventory>>,
 }
 
 // === impl Devices ===
 
 impl Devices {
-    /// What the views of all owners are made from.
+    /// The input for the views of all owners.
     #[must_use]
     pub fn snapshot(&self) -> ViewSnapshot {
         let known = self.known.iter().flat_map(|known| &known.groups);
@@ -53,30 +54,30 @@ impl Devices {
         ViewSnapshot { groups: self.known.as_ref().map(|_| groups), recovered: self.recovered }
     }
 
-    /// The slots as an owner sees them, made anew: see [`Outlook::view`].
+    /// The slots as an owner sees them, built from scratch: see [`ViewSnapshot::view`].
     #[cfg(test)]
     pub(crate) fn view(&self, owner: Owner) -> Option<Arc<Inventory>> {
         Arc::new(self.snapshot()).view(owner, &View::default()).inventory
     }
 }
 
-// === impl Outlook ===
+// === impl ViewSnapshot ===
 
 impl ViewSnapshot {
-    /// The slots as an owner sees them. What is as it was `before`, in an earlier view of the same owner, is shared with that, all of it if
-    /// nothing is another.
+    /// The slots as an owner sees them. `before` is an earlier view of the same owner: unchanged groups are
+    /// shared with it, or the whole inventory if nothing changed.
     ///
-    /// An owner with a quota sees as many free slots as it may still have: the first ones, or, if it is not Kubernetes, the last, so that
-    /// two owners seldom go for the same one.
+    /// An owner with a quota sees as many free slots as it may still get: Kubernetes the first ones, other
+    /// owners the last ones, so that two owners seldom choose the same slot.
     #[must_use]
     pub fn view(self: &Arc<Self>, owner: Owner, before: &View) -> View {
         let from = Arc::clone(self);
         let Some(groups) = &self.groups else { return View { from, inventory: None } };
         let group = |(at, (group, held)): (usize, &(Arc<DeviceGroup>, SlotOwners))| {
-            let told = before.inventory.as_ref().and_then(|told| told.groups.get(at));
-            match told {
-                Some(told) if self.is_unchanged(owner, at, &before.from) => Arc::clone(told),
-                Some(_) | None => shared(self.group(owner, group, held), told),
+            let earlier = before.inventory.as_ref().and_then(|earlier| earlier.groups.get(at));
+            match earlier {
+                Some(earlier) if self.is_unchanged(owner, at, &before.from) => Arc::clone(earlier),
+                Some(_) | None => shared(self.group(owner, group, held), earlier),
             }
         };
         let now = Inventory { groups: groups.iter().enumerate().map(group).collect() };
@@ -84,10 +85,10 @@ impl ViewSnapshot {
         View { from, inventory: Some(same.unwrap_or_else(|| Arc::new(now))) }
     }
 
-    /// Whether all that counts for an owner's view of a group is as it was.
+    /// Whether everything that affects an owner's view of a group is unchanged.
     fn is_unchanged(&self, owner: Owner, at: usize, before: &Self) -> bool {
         let (Some((group, held)), Some((last, had))) = (self.at(at), before.at(at)) else { return false };
-        // What the owner has itself makes a difference by its quota alone.
+        // The owner's own slots affect its view only through its quota.
         let counts = |(_, owners): &(&String, &BTreeSet<Owner>)| {
             group.quota.contains_key(&owner) || is_foreign(owner, owners)
         };
@@ -149,7 +150,7 @@ impl ViewSnapshot {
     }
 }
 
-/// Whether any of these is another than this owner.
+/// Whether any of these is a different owner.
 fn is_foreign(owner: Owner, owners: &BTreeSet<Owner>) -> bool {
     owners.iter().any(|other| *other != owner)
 }

@@ -65,7 +65,7 @@ fn rich() -> cri::ContainerConfig {
     config
 }
 
-/// What becomes of it.
+/// The expected task.
 fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
     let request = crate::record::ContainerRecord { config: Some(config.clone()), ..Default::default() };
     let id = SandboxId::from_bytes(SANDBOX).to_string();
@@ -146,7 +146,7 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
     }
 }
 
-/// Its limits.
+/// The expected limits.
 fn rich_limits() -> Resources {
     Resources {
         cpu_shares: Some(512),

@@ -81,12 +81,12 @@ fn a_pod_becomes_a_sandbox() {
     assert_eq!(spec, expected);
 }
 
-/// A port of the host; at all addresses if there is none.
+/// A host port; at all addresses if `ip` is empty.
 fn claim(protocol: Protocol, port: u16, ip: &str) -> HostPort {
     HostPort { protocol, port, ip: ip.parse().ok() }
 }
 
-/// A resolver's configuration as it is asked for, and what it becomes.
+/// A resolver configuration as it is requested, and its conversion.
 fn names_of_a_cluster() -> (cri::DnsConfig, Dns) {
     let servers = strings(&["10.0.0.10"]);
     let searches = strings(&["svc.local", "."]);

@@ -1,10 +1,10 @@
-//! Image volumes, user namespaces, devices by name.
+//! Image volumes, user namespaces, CDI devices.
 
 use switchyard_core::spec::{IdMap, IdRange, SandboxNetwork, UserNamespace};
 
 use super::*;
 
-/// A user namespace whose root is `host`.
+/// A user namespace whose root is the host's uid `host`.
 pub(super) fn users(host: u32) -> cri::UserNamespace {
     let map = vec![cri::IdMapping { host_id: host, container_id: 0, length: 65_536 }];
     cri::UserNamespace { mode: cri::NamespaceMode::Pod.into(), uids: map.clone(), gids: map }

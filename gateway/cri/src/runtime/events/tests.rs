@@ -1,4 +1,4 @@
-//! What clients of GetContainerEvents are told, in which order, and what becomes of those who do not listen.
+//! What clients of GetContainerEvents are sent, in which order, and what happens to clients that do not read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::from_proto;
 use crate::record::SandboxRecord;
 
-/// A gateway over the fake backend, and the service of one owner on it.
+/// A gateway over the fake backend, and the service of one owner.
 struct EventsFixture {
     fake: Fake,
     gateway: Gateway,
@@ -98,7 +98,7 @@ async fn next(stream: &mut Stream) -> cri::ContainerEventResponse {
     next.expect("it comes soon").expect("the stream goes on").expect("it is no error")
 }
 
-/// The next messages, by what happened to what.
+/// The next messages, as ids and kinds.
 async fn told(stream: &mut Stream, count: usize) -> Vec<(String, Kind)> {
     let mut all = Vec::new();
     for _ in 0..count {
@@ -235,7 +235,7 @@ async fn a_thousand_clients_that_stall_hold_up_nobody_and_are_all_cut_off() {
         assert_eq!(told(&mut listening, 4).await[3], (pod, Kind::ContainerDeletedEvent));
     }
     for stream in &mut stalled {
-        // What there was when it came is told in any case.
+        // The initial state is sent in any case.
         assert_eq!(told(stream, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
         let error = stream.next().await.expect("it is told").expect_err("events were missed");
         assert_eq!(error.code(), Code::ResourceExhausted);

@@ -1,18 +1,18 @@
-//! What was asked for, as verbose answers show it: JSON under the names of the wire.
+//! The request in verbose answers: JSON with the names of the wire fields.
 
 use serde_json::{Map, Value, json};
 use switchyard_proto::cri::v1 as cri;
 
 use crate::record::SandboxNote;
 
-/// What a pod was asked to be.
+/// The configuration of a pod.
 pub(super) fn pod_config(config: &cri::PodSandboxConfig, note: &SandboxNote) -> Value {
     let said = config.linux.clone().unwrap_or_default();
-    // What was said last counts, also for a pod that was made without a word on Linux.
+    // Later updates count, also for a pod that was created without a Linux section.
     let overhead = note.overhead.clone().or(said.overhead);
     let resources_now = note.resources.clone().or(said.resources);
-    let told = config.linux.is_some() || overhead.is_some() || resources_now.is_some();
-    let linux = told.then(|| {
+    let has_linux = config.linux.is_some() || overhead.is_some() || resources_now.is_some();
+    let linux = has_linux.then(|| {
         json!({
             "cgroup_parent": said.cgroup_parent,
             "sysctls": said.sysctls,
@@ -50,7 +50,7 @@ pub(super) fn pod_config(config: &cri::PodSandboxConfig, note: &SandboxNote) -> 
     })
 }
 
-/// What a container was asked to be.
+/// The configuration of a container.
 pub(super) fn container_config(config: &cri::ContainerConfig) -> Value {
     let env = |env: &cri::KeyValue| json!({ "key": env.key, "value": String::from_utf8_lossy(&env.value) });
     let device = |device: &cri::Device| {
@@ -91,7 +91,7 @@ fn profile(profile: &cri::SecurityProfile) -> Value {
     json!({ "profile_type": profile.profile_type, "localhost_ref": profile.localhost_ref })
 }
 
-/// Limits; what is not limited is left out.
+/// Limits; unlimited resources are left out.
 fn resources(limits: &cri::LinuxContainerResources) -> Value {
     let mut all = Map::new();
     let numbers = [
@@ -196,7 +196,7 @@ fn sandbox_context(context: &cri::LinuxSandboxSecurityContext) -> Value {
         privileged,
         seccomp,
         apparmor,
-        // Older words for the same.
+        // Deprecated fields for the same.
         seccomp_profile_path: _,
     } = context;
     json!({

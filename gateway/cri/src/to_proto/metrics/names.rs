@@ -1,17 +1,17 @@
-//! The names of all metrics, what they mean, and the labels they have.
+//! The names, help texts and labels of all metrics.
 
 use switchyard_proto::cri::v1 as cri;
 
-/// The labels that all have, before their own.
+/// The labels that all metrics have, before their own.
 pub(super) const COMMON: [&str; 5] = ["pod", "namespace", "container", "id", "image"];
 
-/// A metric by its name.
+/// A metric's name and description.
 #[derive(Debug, PartialEq)]
 pub(super) struct Name {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     pub(super) kind: cri::MetricType,
-    /// Those beyond [`COMMON`].
+    /// The labels beyond [`COMMON`].
     pub(super) labels: &'static [&'static str],
 }
 
@@ -26,7 +26,7 @@ macro_rules! metrics {
                 labels: &[$($label),*],
             };
         )*
-        /// All of them.
+        /// All metrics.
         pub(super) static ALL: &[&Name] = &[$(&$constant),*];
     };
 }
@@ -90,7 +90,7 @@ metrics! {
     SPEC_MEMORY_SWAP_LIMIT: Gauge "container_spec_memory_swap_limit_bytes" [] "Limit on memory and swap together, in bytes.";
 }
 
-/// What there is to be had.
+/// The descriptors of all metrics.
 pub(crate) fn descriptors() -> Vec<cri::MetricDescriptor> {
     let descriptor = |name: &&Name| cri::MetricDescriptor {
         name: name.name.to_owned(),

@@ -1,4 +1,4 @@
-//! Names, labels and values of the metrics; and that nothing is told that nobody counted.
+//! Names, labels and values of the metrics; and that nothing is reported that was not measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, UNIX_EPOCH};
@@ -15,7 +15,7 @@ fn read(usage: Usage, detail: Detail) -> Vec<cri::Metric> {
     container_metrics(&task(), Some(&record("sha256:id", "nginx:1")), &pod, &metrics, now).metrics
 }
 
-/// Values by name and own labels.
+/// Values by name and the metric's own labels.
 fn values(metrics: &[cri::Metric]) -> BTreeMap<(String, Vec<String>), u64> {
     let value = |metric: &cri::Metric| {
         let own = metric.label_values[names::COMMON.len()..].to_vec();
@@ -66,7 +66,7 @@ fn the_labels_say_whose_it_is() {
 fn what_nobody_counted_has_no_value() {
     let told: BTreeSet<_> =
         read(Usage::default(), Detail::default()).into_iter().map(|metric| metric.name).collect();
-    // The limits of the container in these tests, and the time.
+    // The limits of the container in these tests, and the timestamp.
     let expected = [
         "container_last_seen",
         "container_spec_cpu_shares",
@@ -115,7 +115,7 @@ fn readings_become_whole_seconds_and_page_faults_are_told_by_scope() {
     assert_eq!(told[&key("container_pressure_cpu_waiting_seconds_total", &[])], 2);
     assert_eq!(told[&key("container_pressure_cpu_stalled_seconds_total", &[])], 1);
     assert!(!told.contains_key(&key("container_pressure_memory_stalled_seconds_total", &[])));
-    // A zero that was counted is a value.
+    // A zero that was measured is reported.
     assert_eq!(told[&key("container_memory_failcnt", &[])], 0);
     let failures = |kind, scope| told[&key("container_memory_failures_total", &[kind, scope])];
     assert_eq!((failures("pgfault", "container"), failures("pgfault", "hierarchy")), (20, 30));

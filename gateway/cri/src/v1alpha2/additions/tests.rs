@@ -1,11 +1,11 @@
-//! Each addition is done or refused by its name.
+//! Each addition is supported, or refused by its name.
 
 use switchyard_core::ErrorKind;
 use switchyard_proto::cri::v1 as cri;
 
 use super::*;
 
-/// What a new container may ask for, and no update.
+/// What can be requested for a new container, but not in an update.
 const FIXED: [&str; 4] = ["disk_quota", "ulimits", "blkio_weight*", "memory_swappiness"];
 
 fn limited(change: impl FnOnce(&mut old::LinuxContainerResources)) -> old::LinuxContainerResources {

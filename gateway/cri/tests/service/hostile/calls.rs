@@ -1,4 +1,4 @@
-//! The calls, and what each does to the model.
+//! The calls, and the effect of each on the model.
 
 use proptest::prelude::*;
 use switchyard_fake::BUSYBOX;
@@ -14,7 +14,7 @@ use crate::support::{ServiceFixture, spec};
 /// The object of a call.
 #[derive(Debug, Clone)]
 pub(super) enum Target {
-    /// One of those that are there, by number.
+    /// An existing one, by number.
     Known(usize),
     /// Any text.
     Text(String),
@@ -220,7 +220,7 @@ fn as_old(
 // === impl Call ===
 
 impl Call {
-    /// Makes the call, and does to the model what it did.
+    /// Makes the call, and updates the model if it succeeds.
     pub(super) async fn make(self, node: &mut ServiceFixture, model: &mut Model) {
         match self {
             Self::Run(request) => {
@@ -350,14 +350,14 @@ async fn create_old(node: &ServiceFixture, model: &mut Model, pod: &Target, conf
     let answer = asked("CreateContainer of v1alpha2", Box::pin(client.create_container(request))).await;
     if let Some(answer) = answer {
         let id = answer.into_inner().container_id;
-        // A repeated request has the id of the one before, which may have come by the other version.
+        // A repeated request returns the existing id, which may have been created through the other version.
         model.containers.entry(id).or_insert((pod, shown));
     }
 }
 
 async fn exec(node: &mut ServiceFixture, model: &Model, id: &Target, words: Vec<String>, timeout: i64) {
     let container_id = Model::pick(&model.containers, id);
-    // What is not there ends at once, whatever the limit.
+    // A command that does not exist fails at once, whatever the timeout.
     let cmd = words.into_iter().enumerate().map(
         |(at, word)| {
             if at == 0 { format!("/no/such/{word}") } else { word }

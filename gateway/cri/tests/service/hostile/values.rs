@@ -1,10 +1,10 @@
-//! Texts and numbers that a client may send though no kubelet does.
+//! Texts and numbers that a client may send, though no kubelet does.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-/// Texts that something gives a meaning: paths, separators, control bytes, the edges of UTF-8 and of limits.
+/// Texts with a special meaning: paths, separators, control bytes, the edges of UTF-8 and of limits.
 const TEXTS: [&str; 28] = [
     "",
     "a",
@@ -36,10 +36,10 @@ const TEXTS: [&str; 28] = [
     "{id}",
 ];
 
-/// Lengths around which something has a limit.
+/// Lengths at the edges of limits.
 const LENGTHS: [usize; 14] = [1, 62, 63, 64, 65, 127, 128, 129, 253, 254, 255, 256, 4096, 65_536];
 
-/// A text of a kind that breaks things.
+/// A text that is likely to break something.
 pub(super) fn text() -> impl Strategy<Value = String> + Clone {
     prop_oneof![
         4 => prop::sample::select(&TEXTS[..]).prop_map(str::to_owned),
@@ -50,12 +50,12 @@ pub(super) fn text() -> impl Strategy<Value = String> + Clone {
     ]
 }
 
-/// A name: most are good ones, so that something comes of it, and few, so that they meet.
+/// A name. Most are valid, so that calls succeed, and there are few, so that they collide.
 pub(super) fn name() -> impl Strategy<Value = String> + Clone {
     prop_oneof![4 => "[a-c]", 1 => text()]
 }
 
-/// A field that is mostly empty.
+/// A field that is empty most of the time.
 pub(super) fn seldom() -> impl Strategy<Value = String> + Clone {
     prop_oneof![6 => Just(String::new()), 1 => text()]
 }
@@ -67,7 +67,7 @@ pub(super) fn number() -> impl Strategy<Value = i64> + Clone {
     prop_oneof![4 => Just(0), 2 => prop::sample::select(edges.to_vec()), 1 => any::<i64>()]
 }
 
-/// A number of an enum, known or not.
+/// A number of an enum value, known or not.
 pub(super) fn choice() -> impl Strategy<Value = i32> + Clone {
     prop_oneof![6 => Just(0), 3 => 0..5, 1 => prop::sample::select(vec![-1, 99, i32::MAX, i32::MIN])]
 }

@@ -1,4 +1,4 @@
-//! A container's log: the CRI log format, one line an entry: `TIME STREAM TAGS TEXT`.
+//! Reads a container's log in the CRI log format; each line is an entry `TIME STREAM TAGS TEXT`.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::output::{Format, print, print_error, print_json};
 struct Entry<'a> {
     time: &'a str,
     stderr: bool,
-    /// The text goes on in the stream's next entry.
+    /// Whether the line continues in the stream's next entry.
     partial: bool,
     text: &'a [u8],
 }
@@ -59,7 +59,7 @@ impl Client {
     }
 }
 
-/// Reads one line of a log. A line in no known form is shown as it is.
+/// Parses one line of a log. A malformed line is printed as it is.
 fn parse(line: &[u8]) -> Entry<'_> {
     let mut fields = line.splitn(4, |byte| *byte == b' ');
     let field =

@@ -14,10 +14,10 @@ use switchyard_proto::cri::v1 as cri;
 use super::{Client, CriError, image_spec, refused};
 use crate::output::{Format, print, print_error, print_json};
 
-/// Where logs go unless another directory is named; one directory a pod.
+/// The default directory for logs; each pod gets a directory below it.
 const LOG_DIR: &str = "/var/log/switchyard";
 
-/// The annotation by which removal finds the log directory that was made for a pod.
+/// The annotation that names the log directory created for a pod, so that removal finds it.
 const LOG_DIR_ANNOTATION: &str = "cli.switchyard/log-dir";
 
 /// What to run.
@@ -32,17 +32,17 @@ pub(super) struct RunArgs {
     /// The runtime handler; the runtime's default if none is given.
     #[arg(long, value_name = "NAME", default_value = "")]
     handler: String,
-    /// Where the log goes; a directory of the pod's own below /var/log/switchyard if none is given.
+    /// The log directory. Default: a new directory of the pod below /var/log/switchyard.
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
     /// The image.
     image: String,
-    /// The command, in place of the image's own.
+    /// The command, instead of the image's own.
     #[arg(last = true)]
     command: Vec<String>,
 }
 
-/// What was made.
+/// What was created.
 struct Made {
     pod: String,
     container: String,
@@ -50,7 +50,8 @@ struct Made {
 }
 
 impl Client {
-    /// Pulls the image if it is absent, and runs it in a new pod; nothing is left of a pod whose container does not start.
+    /// Pulls the image if it is absent, and runs it in a new pod. If the container does not start, the pod is
+    /// removed.
     pub(super) async fn run(&mut self, args: RunArgs) -> Result<(), CriError> {
         if self.find_image(&args.image).await?.is_none() {
             self.pull(&args.image).await?;
@@ -66,7 +67,7 @@ impl Client {
             Ok(made) => made,
             Err(error) => {
                 if let Err(left) = self.remove_pod(pod.clone()).await {
-                    print_error(format!("switchyard: pod {pod} is left behind: {left}\n"))?;
+                    print_error(format!("switchyard: cannot remove pod {pod}, which remains: {left}\n"))?;
                 }
                 return Err(error);
             }
@@ -128,13 +129,13 @@ impl Client {
         Ok(status.network.unwrap_or_default().ip)
     }
 
-    /// Runs a command to its end and prints what it wrote.
+    /// Runs a command, waits for its exit and prints its output.
     pub(super) async fn exec(
         &mut self,
         container: String,
         command: Vec<String>,
     ) -> Result<ExitCode, CriError> {
-        // The call's own deadline bounds it; CRI's would have to be shorter.
+        // The call's deadline limits the command; CRI's own timeout would have to be shorter.
         let request =
             self.request(cri::ExecSyncRequest { container_id: container, cmd: command, timeout: 0 });
         let answer = self.runtime.exec_sync(request).await.map_err(refused("ExecSync"))?.into_inner();
@@ -170,7 +171,7 @@ impl Client {
 
     async fn remove_pod(&mut self, pod: String) -> Result<(), CriError> {
         let logs = self.log_dir_of(&pod).await?;
-        // Removal stops a pod by force; asked to stop first, its processes get their time.
+        // RemovePodSandbox kills the processes; a stop first gives them their grace period.
         let request = self.request(cri::StopPodSandboxRequest { pod_sandbox_id: pod.clone() });
         self.runtime.stop_pod_sandbox(request).await.map_err(refused("StopPodSandbox"))?;
         let request = self.request(cri::RemovePodSandboxRequest { pod_sandbox_id: pod });
@@ -186,13 +187,13 @@ impl Client {
         Ok(())
     }
 
-    /// The log directory that [`run`](Self::run) made for this pod alone, if it did.
+    /// The log directory that [`run`](Self::run) created for this pod, if any.
     async fn log_dir_of(&mut self, pod: &str) -> Result<Option<PathBuf>, CriError> {
         let request =
             self.request(cri::PodSandboxStatusRequest { pod_sandbox_id: pod.to_owned(), verbose: false });
         let status = match self.runtime.pod_sandbox_status(request).await {
             Ok(answer) => answer.into_inner().status.unwrap_or_default(),
-            // Removal of what is not there is the runtime's to judge.
+            // Whether a pod that does not exist is an error is decided by the runtime.
             Err(status) if status.code() == tonic::Code::NotFound => return Ok(None),
             Err(status) => return Err(refused("PodSandboxStatus")(status)),
         };
@@ -200,7 +201,7 @@ impl Client {
         Ok(dir.filter(|dir| is_own_log_dir(dir)))
     }
 
-    /// Says what became of an object.
+    /// Prints the result for an object.
     pub(super) fn done(&self, what: &str, object: &str) -> Result<(), CriError> {
         match self.output {
             Format::Json => print_json(&json!({ what: object }))?,
@@ -210,7 +211,8 @@ impl Client {
     }
 }
 
-/// Whether a path is a directory right below [`LOG_DIR`]: anybody can write an annotation.
+/// Whether a path is a directory directly below [`LOG_DIR`]. It is checked because any client can set the
+/// annotation.
 fn is_own_log_dir(dir: &Path) -> bool {
     dir.parent() == Some(Path::new(LOG_DIR)) && dir.file_name().is_some()
 }
@@ -252,7 +254,7 @@ fn pod_config(args: &RunArgs) -> Result<cri::PodSandboxConfig, CriError> {
     })
 }
 
-/// A process namespace for each container; network as asked for.
+/// One process namespace for each container; the network as requested.
 fn namespaces(host_network: bool) -> cri::NamespaceOption {
     let network = if host_network { cri::NamespaceMode::Node } else { cri::NamespaceMode::Pod };
     cri::NamespaceOption {

@@ -1,4 +1,4 @@
-//! What the runtime has: versions, conditions, images, pods, containers.
+//! Shows the runtime's version, conditions, images, pods and containers.
 
 use std::process::ExitCode;
 
@@ -146,7 +146,7 @@ impl Client {
         Ok(())
     }
 
-    /// Lists containers, also those that have ended.
+    /// Lists containers, including those that have exited.
     pub(super) async fn list_containers(&mut self) -> Result<(), CriError> {
         let request = self.request(cri::ListContainersRequest::default());
         let answer = self.runtime.list_containers(request).await.map_err(refused("ListContainers"))?;
@@ -191,7 +191,7 @@ impl Client {
     }
 }
 
-/// The image as its user wrote it, as far as the runtime tells.
+/// The image reference as the client gave it, if the runtime reports it.
 fn image_of(container: &cri::Container) -> String {
     let spec = container.image.clone().unwrap_or_default();
     [spec.user_specified_image, spec.image, container.image_ref.clone()]
@@ -216,7 +216,7 @@ fn container_state(container: &cri::Container) -> &'static str {
     }
 }
 
-/// CRI's nanoseconds since 1970 as RFC 3339; empty for no time.
+/// CRI's nanoseconds since 1970 as RFC 3339; empty for 0.
 fn stamp(nanoseconds: i64) -> String {
     if nanoseconds == 0 {
         return String::new();

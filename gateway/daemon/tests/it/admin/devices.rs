@@ -1,4 +1,4 @@
-//! Devices and ports of the host, on the admin socket and by the command line.
+//! Tests of devices and host ports on the admin socket and on the command line.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -42,7 +42,7 @@ pub(super) fn plugins() -> Report {
     }
 }
 
-/// What the source of these tests says.
+/// The report of the status source.
 pub(super) fn shown() -> DevicesView {
     let token = LeaseToken::from_bytes([7; 16]).to_string();
     let slot = |id: &str, holders: Vec<HolderView>| SlotView {

@@ -1,4 +1,4 @@
-//! Commands in tasks: checks, and those with a client at their streams.
+//! Tests of commands in tasks: checks, and commands with a connected client.
 
 use futures::stream;
 use nomad::exec_task_streaming_request::{Setup, TerminalSize};
@@ -26,7 +26,7 @@ impl DriverFixture {
         self.driver.exec_streaming(&metadata, Box::pin(asked)).await
     }
 
-    /// A command with a client that says this after the beginning.
+    /// A command with a client that sends these messages after the setup.
     async fn session(&self, id: &str, script: &str, tty: bool, said: Vec<Asked>) -> Heard {
         let (tell, asked) = mpsc::unbounded_channel();
         tell.send(Ok(setup(id, script, tty))).expect("it listens");
@@ -49,7 +49,7 @@ fn input(data: &[u8], close: bool) -> Asked {
     Asked { stdin: Some(operation), ..Default::default() }
 }
 
-/// All that a client heard, in the order that agents want.
+/// All that a client received, in the order that agents require.
 #[derive(Debug, Default, PartialEq)]
 struct Heard {
     stdout: Vec<u8>,
@@ -102,7 +102,7 @@ async fn a_check_that_takes_too_long_is_killed() {
     let late = lab.exec(&id, "sleep 60", 5).await.expect_err("it takes too long");
     assert!(late.message().contains("5s"), "{late:?}");
     assert_eq!(lab.fake.processes(), 0);
-    // No time is ours.
+    // A timeout of 0 means none.
     let late = lab.exec(&id, "while true; do true; done", 0).await.expect_err("it never ends");
     assert!(late.message().contains("600s"), "{late:?}");
 }

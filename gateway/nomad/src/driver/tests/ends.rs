@@ -1,4 +1,4 @@
-//! What becomes of tasks: signals, stops, destructions and recoveries.
+//! Tests of signals, stops, destructions and recoveries of tasks.
 
 use switchyard_core::spec::Signal;
 use switchyard_fake::Method;
@@ -204,7 +204,7 @@ async fn a_task_that_no_agent_knows_any_more_is_taken_away_and_one_of_another_ag
     }
     foreign.alloc_dir = elsewhere.display().to_string();
     lab.start(&foreign).await.expect("it starts");
-    // The agent loses its memory, comes back, and starts something else.
+    // The agent loses its state, comes back, and starts something else.
     lab.open = lab.sessions.open(Session { id: "between".into(), ..session(config.clone()) });
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(lab.fake.runs(lab.task(&forgotten)), "its agent is not here");

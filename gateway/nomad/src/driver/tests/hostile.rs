@@ -1,5 +1,5 @@
-//! Sequences of calls whose texts are of every length and byte and whose numbers are at every edge: each is done, or refused as what it is in
-//! few words, and what was not started is not there.
+//! Sequences of calls with texts of any length and content and numbers at all limits: each call succeeds, or
+//! is refused with a short and fitting error, and a task that was not started does not exist.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use switchyard_core::STATUS_TEXT_MAX;
 use super::*;
 use crate::identity::task_key;
 
-/// Far more than any call takes on a clock that only jumps, but a stop whose grace is not over.
+/// Far more than any call takes in paused time, except a stop whose grace period is not over.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 const REFUSALS: [Code; 4] =
@@ -34,18 +34,18 @@ const OPTIONS: [&str; 12] = [
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// With a field, an option and a number of a resource that are not as they should be.
+    /// With one field, option or resource number malformed.
     Start(Field, Option<(usize, String)>, i64),
     Recover(Field),
     Stop(usize, String, i64),
     Signal(usize, String),
     Inspect(String),
     Destroy(usize),
-    /// Of a task that nobody has started.
+    /// For a task that was not started.
     DestroyNone(String),
 }
 
-/// What of a request is changed; the number says which.
+/// Which field of a request is changed, by number, and its new value.
 type Field = (u8, String);
 
 fn text() -> impl Strategy<Value = String> + Clone {
@@ -133,7 +133,7 @@ fn with_option(task: &mut nomad::TaskConfig, option: Option<(usize, String)>, nu
     }
 }
 
-/// Whether a call was done; fails if it was refused in a way that an agent cannot use.
+/// Whether a call succeeded; panics if it was refused in a way that an agent cannot use.
 #[track_caller]
 fn done<T>(step: &Step, answer: Result<T, Status>) -> bool {
     let Err(status) = answer else { return true };
@@ -152,11 +152,11 @@ async fn take(lab: &DriverFixture, started: &mut BTreeSet<String>, number: usize
             let mut request = request(lab, number, field);
             with_option(&mut request, option, number_of);
             if done(&step, lab.start(&request).await) {
-                // A start takes away an earlier one of the same task of the same allocation.
+                // A start removes an earlier one of the same task of the same allocation.
                 started.retain(|other| task_key(other) != task_key(&request.id));
                 started.insert(request.id);
             } else {
-                // One that is refused late has taken it away already.
+                // A start that is refused late has already removed it.
                 let here = task_key(&request.id);
                 let mut gone = Vec::new();
                 for other in started.iter().filter(|other| task_key(other) == here) {
@@ -203,7 +203,7 @@ proptest! {
 let mut started = BTreeSet::new();
             for (number, step) in steps.into_iter().enumerate() {
                 let taken = tokio::time::timeout(PATIENCE, take(&lab, &mut started, number, step.clone())).await;
-                // A grace that is longer than that is the client's to wait for.
+                // A longer grace period than that is waited for by the client.
                 assert!(taken.is_ok() || matches!(step, Step::Stop(..)), "{step:?} is not answered");
                 for id in &started {
                     assert!(lab.inspect(id).await.is_ok(), "{id} was started");

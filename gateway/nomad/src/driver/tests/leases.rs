@@ -1,4 +1,5 @@
-//! Devices that the device plugin has leased: from their reservation to the start of a task, and through its restarts.
+//! Tests of devices leased by the device plugin: from the reservation to the start of a task, and through its
+//! restarts.
 
 use switchyard_core::ErrorKind;
 use switchyard_core::device::{Health, Inventory};
@@ -13,11 +14,12 @@ use super::*;
 use crate::configs::devices;
 use crate::device::DeviceService;
 use crate::plan::Plan;
+use crate::planning;
 
-/// Longer than what had a device may take to be started anew.
+/// Longer than the grace period in which a device is kept for a restart.
 const GRACE_OVER: Duration = Duration::from_secs(25);
 
-/// A lab with the device `acme0`, and what else there is.
+/// A fixture with the device `acme0`, and everything that a task can get with it.
 async fn equipped_lab() -> DriverFixture {
     let lab = lab().await;
     lab.equip().await;
@@ -30,11 +32,11 @@ impl DriverFixture {
         self.gateway.watch_devices(inventories);
         let mut view = self.gateway.scope(Owner::Nomad).devices();
         view.wait_for(Option::is_some).await.expect("the gateway lives");
-        // Nobody looks any more: it stays as it is.
+        // The scanner ends: the inventory stays as it is.
         drop(tell);
     }
 
-    /// The variables that Nomad's device plugin gives to a task that gets the device.
+    /// The variables that Nomad's device plugin gives to a task with the device.
     async fn reserve(&self) -> BTreeMap<String, String> {
         let service = DeviceService::new(self.gateway.scope(Owner::Nomad));
         let request = plugin::ReserveRequest { device_ids: vec!["acme0".to_owned()] };
@@ -42,8 +44,8 @@ impl DriverFixture {
         answer.container_res.expect("it is always set").envs.into_iter().collect()
     }
 
-    /// The request of a task that has these variables of a device plugin, as an agent sends it that was started anew: nodes and mounts are
-    /// forgotten.
+    /// The request of a task with these device variables, as sent by an agent that was restarted: it has
+    /// forgotten nodes and mounts.
     fn leased(&self, start: &str, device_env: &BTreeMap<String, String>) -> nomad::TaskConfig {
         let mut request = self.request(start, &["serve"]);
         request.device_env = device_env.clone();
@@ -56,7 +58,7 @@ impl DriverFixture {
     }
 }
 
-/// Why a kubelet does not get the device.
+/// The reason why a kubelet does not get the device.
 async fn refused(pods: &Scope) -> String {
     let error = pods.lease(&["acme0".to_owned()]).await.expect_err("it is held");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
@@ -74,7 +76,7 @@ async fn a_task_that_is_restarted_keeps_its_device_and_one_that_is_not_gives_it_
     lab.stop(&first.id, "", 5).await.expect("it listens");
     lab.destroy(&first.id, false).await.expect("it has ended");
     refused(&lab.pods()).await;
-    // The policy of restarts says when.
+    // The restart policy determines the delay.
     tokio::time::sleep(Duration::from_secs(15)).await;
     let second = lab.leased("00000002", &given);
     lab.start(&second).await.expect("its device is still there for it");
@@ -101,7 +103,7 @@ async fn what_a_lease_gives_is_put_into_the_task_although_its_agent_has_forgotte
     let session = session(PluginConfig::default());
     let equip = |request: &nomad::TaskConfig| {
         lab.driver
-            .with_lease_devices(Plan::make(request, &session).expect("it is well formed"))
+            .with_lease_devices(planning::plan(request, &session).expect("it is well formed"))
             .expect("it is leased")
     };
     let plan = equip(&request);
@@ -126,7 +128,7 @@ async fn what_a_lease_gives_is_put_into_the_task_although_its_agent_has_forgotte
     let tokens = |plan: &Plan| plan.task.leases.len();
     let told = plan.task.env.iter().any(|variable| variable.name.starts_with("SWITCHYARD_LEASE_"));
     assert_eq!((tokens(&plan), told), (1, false), "the task itself has no use for the token");
-    // What the agent has passed on, and what the job says, stays as it is.
+    // Entries that the agent has forwarded, and those of the job, stay as they are.
     request.devices = vec![nomad::Device {
         task_path: "/dev/acmectl".to_owned(),
         host_path: "/dev/other".to_owned(),

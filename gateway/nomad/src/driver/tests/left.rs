@@ -1,4 +1,5 @@
-//! Networks of allocations that nobody asks for any more: gone with the tasks in them, or by themselves.
+//! Tests of networks of allocations that are not requested any more: removed with the tasks in them, or by
+//! themselves.
 
 use std::path::Path;
 
@@ -9,15 +10,15 @@ use super::*;
 use crate::plugin_config::{DanglingConfig, GcConfig};
 use crate::session::CALLER_KEY;
 
-/// Two more looks at what is left.
+/// Two more sweeps.
 const LOOKS: Duration = Duration::from_secs(20);
 
-/// A life of an agent, which began after this process did.
+/// A process of the agent that was started after this process.
 fn life(number: i32) -> String {
     ProcessId { pid: number, started: u64::MAX }.to_string()
 }
 
-/// A call of this life of the agent, by this session.
+/// A call by this process of the agent, in this session.
 fn by<T>(session: &str, number: i32, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert(SESSION_KEY, session.parse().expect("it is ASCII"));
@@ -25,7 +26,7 @@ fn by<T>(session: &str, number: i32, message: T) -> Request<T> {
     request
 }
 
-/// One that looks often, and gives no time.
+/// A configuration with frequent sweeps and no grace period.
 fn hasty_config() -> PluginConfig {
     let period = Duration::ZERO;
     let creation_grace = Duration::ZERO;
@@ -47,12 +48,12 @@ impl DriverFixture {
         made.into_inner().created
     }
 
-    /// A task of this allocation, started by this life of the agent, which shows itself so.
+    /// Starts a task of this allocation by this process of the agent, which identifies the agent.
     async fn start_in(&self, session: &str, number: i32, alloc: &str) {
         self.start_below(self.dir.path(), session, number, alloc).await;
     }
 
-    /// The same by an agent that has its allocations elsewhere.
+    /// The same by an agent with another allocation directory.
     async fn start_elsewhere(&self, session: &str, number: i32, alloc: &str) {
         self.start_below(&self.dir.path().join("elsewhere"), session, number, alloc).await;
     }
@@ -68,7 +69,7 @@ impl DriverFixture {
         self.driver.start_task(by(session, number, message)).await.expect("it starts");
     }
 
-    /// What there is, by its names.
+    /// The existing sandboxes, by name.
     async fn left(&self) -> Vec<String> {
         tokio::time::sleep(LOOKS).await;
         let sandboxes = self.driver.scope().sandboxes().expect("they are known");
@@ -87,7 +88,7 @@ async fn a_network_that_the_next_life_of_its_agent_does_not_ask_for_is_taken_awa
     let all = ["network/a", "network/b", "other/web/00000001"];
     assert_eq!(lab.left().await, all, "the agent waits before it starts the next task there");
 
-    // The agent was killed, and reattaches; of the first allocation there is nothing but its directory.
+    // The agent was killed, and reattaches; of the first allocation only the directory exists.
     std::fs::create_dir_all(lab.dir.path().join("a")).expect("there is room");
     assert!(!lab.create_network(SESSION, 2, "b").await);
     assert_eq!(lab.left().await, all, "which agent it is has not been shown");
@@ -138,7 +139,7 @@ async fn a_network_goes_with_the_tasks_in_it_that_no_agent_knows() {
     lab.start_in(SESSION, 1, "a").await;
     assert_eq!(lab.left().await, ["a/web/00000001", "network/a"]);
 
-    // The agent has lost its state, and begins anew with another plugin.
+    // The agent has lost its state, and starts a new plugin.
     let DriverFixture { fake, gateway, driver, sessions, open, dir } = lab;
     drop(open);
     let config = hasty_config();

@@ -1,4 +1,4 @@
-//! As many tasks as no node has, all watched over one connection.
+//! More tasks than any node has, all watched over one connection.
 
 use futures::future::join_all;
 use hyper_util::rt::TokioIo;
@@ -9,7 +9,8 @@ use tokio::net::UnixStream;
 use tonic::transport::{Endpoint, Server};
 
 use super::*;
-use crate::launcher::{CONNECTION_WINDOW, MAX_STREAMS, STREAM_WINDOW};
+use crate::launcher::MAX_STREAMS;
+use crate::transport::{CONNECTION_WINDOW, STREAM_WINDOW};
 
 const TASKS: usize = 5_000;
 
@@ -65,7 +66,7 @@ async fn five_thousand_tasks_are_watched_over_one_connection() {
             tokio::spawn(async move { client.wait_task(call(message)).await.map(Response::into_inner) })
         })
         .collect();
-    // Beside all that, a call is answered.
+    // Meanwhile other calls are answered.
     let message = nomad::InspectTaskRequest { task_id: ids[0].clone() };
     client.clone().inspect_task(call(message)).await.expect("it is answered");
     for id in &ids {

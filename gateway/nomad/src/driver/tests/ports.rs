@@ -1,4 +1,5 @@
-//! Ports of the host that a task and a pod both want: one of them has it, and the other is told who.
+//! Tests of host ports that both a task and a pod claim: one of them gets the port, and the other is refused
+//! with the name of the holder.
 
 use nomad::network_isolation_spec::NetworkIsolationMode;
 use switchyard_fake::Method;
@@ -8,10 +9,10 @@ use tonic::service::Routes;
 
 use super::*;
 
-/// A kubelet, as far as sandboxes go.
+/// A client of the CRI services, as a kubelet uses them for sandboxes.
 type Kubelet = RuntimeServiceClient<Routes>;
 
-/// How often each pair is tried, of three.
+/// How often each of the three pairs races.
 const RACES: usize = 334;
 
 const PORT: u16 = 23_456;
@@ -25,7 +26,7 @@ enum Network {
 }
 
 impl DriverFixture {
-    /// The request of a task that has the port.
+    /// The request of a task that claims the port.
     fn with_port(&self, network: Network) -> nomad::TaskConfig {
         let text = |text: &str| rmpv::Value::from(text);
         let mut config = vec![(text("image"), text(BUSYBOX)), (text("command"), text("serve"))];
@@ -61,7 +62,7 @@ impl DriverFixture {
     }
 }
 
-/// A pod that has the port, on a network of its own or on the host's.
+/// A pod that claims the port, with a network of its own or the host's.
 fn pod(host_network: bool) -> cri::PodSandboxConfig {
     let metadata = cri::PodSandboxMetadata {
         name: "web-0".into(),
@@ -95,7 +96,7 @@ async fn remove(kubelet: &Kubelet, pod_sandbox_id: String) {
     kubelet.clone().remove_pod_sandbox(request).await.expect("it can be removed");
 }
 
-/// That a refusal names the port, and who has it.
+/// Asserts that a refusal names the port and its holder.
 #[track_caller]
 fn names(refused: &Status, holder: &[&str]) {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
@@ -115,7 +116,7 @@ async fn race(network: Network, host_network: bool) {
         let driver = lab.driver.clone();
         let pods = kubelet.clone();
         let message = nomad::StartTaskRequest { task: Some(request.clone()) };
-        // A task has an image to pull first: the pod comes when that is there.
+        // The task has to pull an image first: start the pod when that is done.
         let pulls = lab.fake.count(Method::Pull);
         let held = lab.fake.hold(Method::Pull);
         let start = tokio::spawn(async move { driver.start_task(call(message)).await });

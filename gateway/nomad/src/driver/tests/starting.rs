@@ -1,4 +1,4 @@
-//! Starts: whole, repeated, given up, and failing.
+//! Tests of starts: complete, repeated, cancelled, and failing.
 
 use switchyard_core::Error;
 use switchyard_fake::Method;
@@ -57,7 +57,7 @@ async fn a_task_that_a_predecessor_made_and_did_not_start_is_started() {
     let lab = lab.restarted().await;
     start.abort();
     drop(held);
-    // Who has a handle was told that it ran: it does not, and nobody would ever start it.
+    // The agent has a handle and believes that the task ran; it never did, and nothing would ever start it.
     let error = lab.recover(&request).await.expect_err("it has not begun");
     assert!(error.message().starts_with("task not found for given id"), "{error:?}");
     lab.start(&request).await.expect("it starts");
@@ -84,7 +84,7 @@ async fn a_new_start_of_a_task_takes_away_the_one_that_was_never_delivered() {
     lab.start(&request).await.expect("it starts");
     assert_eq!(lab.fake.tasks(), [lab.task(&request.id)]);
     assert_eq!(lab.wait(&undelivered).await.expect_err("it is gone").code(), Code::NotFound);
-    // Another task of the allocation is not in the way.
+    // Another task of the allocation is not affected.
     let mut other = lab.request("00000003", &["serve"]);
     (other.name, other.id) = ("log".into(), format!("{ALLOC}/log/00000003"));
     for part in ["local", "secrets"] {

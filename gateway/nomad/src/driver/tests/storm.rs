@@ -1,5 +1,5 @@
-//! Calls about two starts of one task at the same time, in any order, given up at any moment, with faults of the runtime and kills of the
-//! daemon in between: there is never more than one task in the place, and nothing is left.
+//! Concurrent calls about two starts of one task in any order, cancelled at any moment, with runtime faults
+//! and daemon kills in between: there is never more than one task under the key, and nothing is left behind.
 
 use futures::future::join_all;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use switchyard_fake::Method;
 
 use super::*;
 
-/// Far more than any round takes on a clock that only jumps.
+/// Far more than any round takes in paused time.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,8 @@ enum Deed {
     Exit,
 }
 
-/// What is done, about which start, after how many milliseconds, and for how many more its caller has patience.
+/// An operation, on the second start or not, after how many milliseconds, and after how many more its caller
+/// cancels.
 type Asked = (Deed, bool, u64, Option<u64>);
 
 fn asked() -> impl Strategy<Value = Asked> {
@@ -54,7 +55,7 @@ fn fault() -> impl Strategy<Value = Method> {
     ]
 }
 
-/// Does one thing. What it comes to depends on the others; the round is judged as a whole.
+/// Does one operation. Its result depends on the others; the round is judged as a whole.
 async fn perform(lab: &DriverFixture, (deed, second, pause, patience): Asked) {
     let request = lab.request(if second { "00000002" } else { "00000001" }, &["serve"]);
     let id = request.id.clone();
@@ -63,7 +64,7 @@ async fn perform(lab: &DriverFixture, (deed, second, pause, patience): Asked) {
         match deed {
             Deed::Start => drop(lab.start(&request).await),
             Deed::Recover => drop(lab.recover(&request).await),
-            // A task may go on for ever: this waiter leaves.
+            // A task may run for ever: this waiter gives up.
             Deed::Wait => drop(tokio::time::timeout(Duration::from_secs(60), lab.wait(&id)).await),
             Deed::Stop => drop(lab.stop(&id, "", 1).await),
             Deed::Signal => {
@@ -85,7 +86,8 @@ fn running(lab: &DriverFixture) -> usize {
     lab.fake.tasks().into_iter().filter(|task| lab.fake.runs(*task)).count()
 }
 
-/// Lets what was given up come to its end. A removal that a fault has ended may wait for who asks again: what is left at last is looked at.
+/// Waits for cancelled operations to finish. A removal that failed may wait to be requested again: the
+/// objects left at the end are checked.
 async fn quiet(lab: &DriverFixture) {
     for _ in 0..10_000 {
         assert!(running(lab) <= 1, "two tasks run in one place: {:?}", lab.fake.remaining_objects());
@@ -124,7 +126,7 @@ proptest! {
                 }
                 assert_eq!(lab.fake.breaches(), Vec::<String>::new());
             }
-            // Faults that nothing has met yet go with this one.
+            // Discards injected faults that were not met.
             let lab = lab.restarted().await;
             for start in ["00000001", "00000002"] {
                 lab.destroy(&lab.request(start, &["serve"]).id, true).await.expect("it can be destroyed");

@@ -1,4 +1,4 @@
-//! No answer lacks what agents fall over; and networks, statistics, and what nobody knows any more.
+//! Tests that no response lacks a field that agents need; and of networks, statistics, and unknown tasks.
 
 use switchyard_core::state::{Exit, TaskState};
 

@@ -1,4 +1,4 @@
-//! Tests of limits and of the place of a cgroup.
+//! Tests of limits and of cgroup placement.
 
 use switchyard_core::ErrorKind;
 
@@ -8,7 +8,7 @@ use crate::from_proto::plan;
 use crate::plugin_config::PluginConfig;
 use crate::session::{Processors, Session};
 
-/// A request with this memory (MiB, and its most) and these MHz.
+/// A request with this memory (MiB, and its maximum) and these MHz.
 fn request(mb: i64, max: i64, mhz: i64) -> nomad::TaskConfig {
     let allocated = nomad::AllocatedTaskResources {
         cpu: Some(nomad::AllocatedCpuResources { cpu_shares: mhz }),
@@ -104,7 +104,7 @@ fn a_hard_limit_is_the_tasks_part_of_the_node_over_all_cores() {
         let limits = limited(&task, &session(PluginConfig::default()));
         (limits.cpu_quota_us, limits.cpu_period_us)
     };
-    // A quarter of four cores is one.
+    // A quarter of four cores is one core.
     assert_eq!(of(0.25, 0, 0), (Some(100_000), Some(100_000)));
     assert_eq!(of(0.25, 0, 50_000), (Some(50_000), Some(50_000)));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Privileges, capabilities, profiles and namespaces of the host.
+//! Tests of privileges, capabilities, profiles and host namespaces.
 
 use super::*;
 
@@ -183,7 +183,7 @@ fn security_options_are_those_that_the_operator_allows_and_those_that_open_nothi
     let confining =
         ["no-new-privileges", "no-new-privileges=false", "seccomp=builtin", "apparmor=docker-default"];
     planned_for(config(&[]), [("security_opt", texts(&confining))]);
-    // A list that allows it gives no privileges.
+    // Allowing it in the list does not give privileges.
     let text = "security_opt[0]: \"systempaths=unconfined\" is as good as privileged, and allow_privileged of the plugin's \
                 configuration is false";
     let asked = task([("security_opt", texts(&["systempaths=unconfined"]))]);
@@ -215,7 +215,7 @@ fn devices_of_the_host_are_open_to_all_unless_the_operator_says_otherwise() {
                     configuration is false";
         refused_task(&task([("devices", device(path))]), config, ErrorKind::InvalidArgument, text);
     }
-    // Those of the agent are its own to give.
+    // Devices from the agent need no permission.
     let given = nomad::Device {
         task_path: "/dev/x".to_owned(),
         host_path: "/dev/null".to_owned(),

@@ -1,8 +1,8 @@
-//! Mounts and devices.
+//! Tests of mounts and devices.
 
 use super::*;
 
-/// The mounts of a plan besides the directories that every task has.
+/// The mounts of a plan without the directories that every task has.
 fn own(plan: Plan) -> Vec<Mount> {
     plan.task.mounts.into_iter().skip(4).collect()
 }
@@ -217,7 +217,7 @@ fn a_limit_on_the_root_file_system_is_one_of_its_project() {
 fn mounts_and_devices_are_bounded_in_number() {
     let many = |count: usize| (0..count).map(|number| format!("/t{number}")).collect::<Vec<_>>();
     let listed = |count: usize| Value::Array(many(count).into_iter().map(Value::from).collect());
-    // Every task has four of its own.
+    // Every task has four mounts of its own.
     assert_eq!(planned([("tmpfs", listed(1020))]).task.mounts.len(), 1024);
     let text = "tmpfs[1020]: the task has 1024 mounts without it, and may have 1024";
     invalid("tmpfs", listed(400_000), text);

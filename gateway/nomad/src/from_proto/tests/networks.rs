@@ -1,4 +1,4 @@
-//! Networks, ports and names.
+//! Tests of networks, ports and names.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Whole plans: of a task that asks for nothing, of the process, and that a plan is a function of its request.
+//! Tests of whole plans: of a task without options, of the process, and that a plan is a function of its
+//! request.
 
 use super::*;
 
@@ -192,7 +193,7 @@ fn requests_that_name_no_task_are_refused() {
     invalid("labels", pairs(&[("switchyard.io/owner", "x")]), label);
 }
 
-/// Some options with values that may or may not make sense.
+/// Options with values that may or may not be valid.
 fn options() -> impl Strategy<Value = Vec<(String, Value)>> {
     let keys = proptest::sample::select(vec![
         "command",

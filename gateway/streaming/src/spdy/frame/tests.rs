@@ -1,4 +1,4 @@
-//! Facts of the frame codec: golden bytes, any cut of the input, and arbitrary bytes.
+//! Tests of the frame codec: golden bytes, input that is split anywhere, and arbitrary bytes.
 
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
@@ -8,7 +8,7 @@ use super::{Decoder, Event, FrameError, MAX_CONTROL, Status};
 use crate::fuzzing::frames_in as any_bytes;
 use crate::spdy::header::{Deflater, HeaderError};
 
-/// All events of these bytes, given in pieces of `cut` bytes; data frames are put together again.
+/// All events of these bytes, decoded in pieces of `cut` bytes; the parts of data frames are joined.
 fn decode(bytes: &[u8], cut: usize) -> Result<Vec<Event>, FrameError> {
     let mut decoder = Decoder::new();
     let mut buffer = BytesMut::new();
@@ -109,7 +109,7 @@ fn data_are_given_as_they_come() {
     }
 }
 
-/// Frames that make sense, and what they are.
+/// Valid frames, and their events.
 fn sensible() -> impl Strategy<Value = Vec<Event>> {
     let id = || 1..0x7fff_ffff_u32;
     vec(

@@ -1,4 +1,4 @@
-//! Facts of header blocks: what other compressors make is read, and what is no header block is refused.
+//! Tests of header blocks: the output of other compressors is decoded, and malformed blocks are refused.
 
 use flate2::{Compress, Compression, FlushCompress};
 use proptest::collection::vec;
@@ -6,7 +6,7 @@ use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq, proptest};
 
 use super::{Deflater, HeaderError, Inflater, MAX_BLOCK, parse};
 
-/// What Go's zlib makes of `streamtype: error`, the first block of each client of Kubernetes.
+/// Go's zlib encoding of `streamtype: error`, the first block of every Kubernetes client.
 const FROM_GO: &str = "78f9e3c6a7c26260606004a7b392a2d4c45c6851c29a0a0a6800000000ffff";
 
 fn plain(headers: &[(&str, &str)]) -> Vec<u8> {
@@ -18,7 +18,7 @@ fn plain(headers: &[(&str, &str)]) -> Vec<u8> {
     plain
 }
 
-/// A block that is stored, not compressed, with `prefix` before it.
+/// A stored (uncompressed) block with `prefix` before it.
 fn stored(prefix: &[u8], plain: &[u8]) -> Vec<u8> {
     let mut deflate = Compress::new(Compression::none(), false);
     let mut out = Vec::with_capacity(plain.len() + 100);

@@ -1,4 +1,5 @@
-//! Facts of the table: which streams open, where bytes go, and that windows hold once the client keeps them.
+//! Tests of the table: which streams are opened, where bytes go, and that windows are respected once the
+//! client uses them.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_oneof, proptest};

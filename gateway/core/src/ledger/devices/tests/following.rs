@@ -1,4 +1,4 @@
-//! Tests of devices that tasks name, that several containers have, and whose ids change.
+//! Tests of devices that tasks name directly, that several containers share, and whose ids change.
 
 use super::*;
 
@@ -95,12 +95,12 @@ fn a_lease_follows_its_device_when_the_id_changes() {
         nodes: vec![node(path.into(), "rw")],
         ..device(id)
     };
-    // Its twin comes, and both are told apart.
+    // A second device of the same kind appears, and both get longer ids.
     let twins = vec![named("a-1111", "/dev/a"), named("a-2222", "/dev/b")];
     devices.set_inventory(&Inventory::of([DeviceGroup { devices: twins, ..group("v2", &[]) }]));
     assert_eq!(healthy(&devices, K), ["a-2222"]);
     assert_eq!(devices.get(token(1)).unwrap().slots, ["a-1111"]);
-    // Another device at the path of one that is gone is another device.
+    // A different device at the path of one that is gone is not the same device.
     let other = vec![named("c", "/dev/a")];
     devices.set_inventory(&Inventory::of([DeviceGroup { devices: other, ..group("v2", &[]) }]));
     assert_eq!(healthy(&devices, K), ["c"]);
@@ -113,7 +113,7 @@ fn what_has_not_changed_for_an_owner_is_shared_with_what_it_was_told_before() {
         || [group("one", &["a", "b"]), DeviceGroup { quota: quota.clone(), ..group("two", &["c", "d"]) }];
     let mut devices = devices(all().into());
     let mut views = [K, N].map(|owner| (owner, View::default()));
-    // Which groups are others than they were: those of Kubernetes, and those of Nomad.
+    // Which groups changed in the views of Kubernetes and of Nomad.
     let mut changed = |devices: &Devices| {
         let outlook = Arc::new(devices.snapshot());
         views.each_mut().map(|(owner, view)| {

@@ -1,0 +1,63 @@
+//! Further processes in running tasks, as a backend provides them.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::error::Result;
+use crate::spec::Signal;
+use crate::stream::{Sink, Source};
+
+/// A further process in a task, with its streams.
+///
+/// Dropping it kills the process and releases its resources.
+pub struct ExecProcess {
+    /// Its standard input, if it was requested; shutting it down or dropping it closes the input. With a
+    /// terminal only a shutdown does: it acts like Ctrl-D typed repeatedly until the process is deleted.
+    pub stdin: Option<Sink>,
+    /// Its standard output, or its terminal.
+    pub stdout: Option<Source>,
+    /// Its standard error; none with a terminal.
+    pub stderr: Option<Source>,
+    /// Control over it.
+    pub control: Box<dyn ExecControl>,
+}
+
+impl fmt::Debug for ExecProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecProcess").finish_non_exhaustive()
+    }
+}
+
+/// Control over a further process in a task. Dropping it kills the process.
+#[async_trait]
+pub trait ExecControl: Send + Sync {
+    /// Waits for its exit and returns the exit code. May be called again; cancel-safe.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime cannot be reached.
+    async fn wait(&self) -> Result<i32>;
+
+    /// Sends a signal. Succeeds if the process has exited.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime cannot be reached.
+    async fn signal(&self, signal: Signal) -> Result<()>;
+
+    /// Sets the size of its terminal, in characters. Succeeds without effect if it has no terminal.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime cannot be reached.
+    async fn resize(&self, width: u16, height: u16) -> Result<()>;
+
+    /// Closes the output of a process that has exited, once children have kept it open for `after` without
+    /// unread output. Returns when that is done; never returns if the output ends by itself. Cancel-safe.
+    async fn cut_output(&self, after: Duration);
+
+    /// Releases the runtime's resources of an exited process. Idempotent.
+    ///
+    /// # Errors
+    /// `Unavailable` if the runtime cannot be reached.
+    async fn delete(&self) -> Result<()>;
+}

@@ -1,0 +1,116 @@
+//! Background work for single tasks: waiting for their exit, for a predecessor's start, and for a removal to
+//! succeed.
+
+use std::time::SystemTime;
+
+use super::{Gateway, Shared};
+use crate::error::ErrorKind;
+use crate::id::TaskId;
+use crate::keyed_lock::KeyedLockGuard;
+use crate::state::{Exit, TaskEvent};
+
+impl Gateway {
+    /// Waits for the outcome of a start that a predecessor began. `guard` makes other operations on the task
+    /// wait for it.
+    pub(super) fn resume_start(&self, id: TaskId, guard: KeyedLockGuard) {
+        let gateway = self.clone();
+        self.shared.watchers.spawn(async move {
+            let shared: &Shared = &gateway.shared;
+            let _guard = guard;
+            let mut pause = shared.limits.retry_min;
+let mut warned = false;
+            let started = loop {
+                let outcome = tokio::select! {
+                    outcome = shared.backend.resolve_start(id) => outcome,
+                    () = shared.unwatched.cancelled() => return,
+                };
+                match outcome {
+                    Ok(Some(started)) => break started,
+                    Ok(None) => return,
+                    Err(error) if error.kind() == ErrorKind::NotFound => return,
+                    Err(error) if warned => {
+                        tracing::debug!(task.id = %id, error = error.report(), "the outcome of a predecessor's start is still unknown");
+                    }
+                    Err(error) => {
+                        tracing::warn!(task.id = %id, error = error.report(), "the outcome of a predecessor's start is unknown: retrying until it is known");
+                        warned = true;
+                    }
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.unwatched.cancelled() => return,
+                }
+                pause = (pause * 2).min(shared.limits.retry_max);
+            };
+            let event = TaskEvent::Started { pid: started.pid, at: started.at };
+            let applied = gateway
+                .apply_task(id, TaskEvent::StartRequested)
+                .and_then(|_| gateway.apply_task(id, event));
+            match applied {
+                Ok(_) => gateway.watch_exit(id),
+                Err(error) => {
+                    tracing::error!(task.id = %id, error = error.report(), "cannot record that a task runs");
+                }
+            }
+        });
+    }
+
+    /// Retries the removal of a task that is not in the table, until it succeeds or the gateway shuts down;
+    /// then the next recovery finds the task.
+    pub(super) fn discard_task(&self, id: TaskId) {
+        let gateway = self.clone();
+        self.shared.operations.spawn(async move {
+            let shared: &Shared = &gateway.shared;
+            let mut pause = shared.limits.retry_min;
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    () = shared.shutdown.cancelled() => return,
+                }
+                match shared.backend.remove_task(id).await {
+                    Ok(()) => return,
+                    Err(error) => {
+                        tracing::debug!(task.id = %id, error = error.report(), "removing a task that is not in the table still fails");
+                    }
+                }
+                pause = (pause * 2).min(shared.limits.retry_max);
+            }
+        });
+    }
+
+    /// Watches a running task until it exits, is removed, or the gateway shuts down. While the backend is
+    /// unavailable the wait is retried, at growing intervals.
+    pub(super) fn watch_exit(&self, id: TaskId) {
+        let gateway = self.clone();
+        self.shared.watchers.spawn(async move {
+            let shared: &Shared = &gateway.shared;
+            let mut pause = shared.limits.retry_min;
+            loop {
+                let waited = tokio::select! {
+                    waited = shared.backend.wait_task(id) => waited,
+                    () = shared.unwatched.cancelled() => return,
+                };
+                let exit = match waited {
+                    Ok(exit) => exit,
+                    Err(error) if error.kind() == ErrorKind::NotFound => Exit::lost(SystemTime::now()),
+                    Err(error) => {
+                        gateway.report_lost(id, &error);
+                        tokio::select! {
+                            () = tokio::time::sleep(pause) => {}
+                            () = shared.unwatched.cancelled() => return,
+                        }
+                        pause = (pause * 2).min(shared.limits.retry_max);
+                        if shared.table.task(id).is_none_or(|task| !task.state.may_run()) {
+                            return;
+                        }
+                        continue;
+                    }
+                };
+                if let Err(error) = gateway.apply_task(id, TaskEvent::Exited(exit)) {
+                    tracing::debug!(task.id = %id, error = error.report(), "cannot record the exit of a task");
+                }
+                return;
+            }
+        });
+    }
+}

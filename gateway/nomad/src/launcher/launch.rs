@@ -1,0 +1,60 @@
+//! The parameters of a launcher.
+
+use std::path::PathBuf;
+
+use super::socket::SocketEnv;
+
+/// Which plugin a launcher is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The task driver.
+    Driver,
+    /// The device plugin.
+    Device,
+}
+
+/// The parameters of a launcher.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// Which plugin it is.
+    pub role: Role,
+    /// The name by which jobs refer to the plugin; `None` is [`Role::default_name`].
+    pub name: Option<String>,
+    /// The socket on which the daemon serves launchers.
+    pub daemon: PathBuf,
+    /// The version reported to the agent: a semantic version.
+    pub version: &'static str,
+    /// The agent's environment variables about sockets.
+    pub socket_env: SocketEnv,
+}
+
+// === impl Role ===
+
+impl Role {
+    /// The name of the plugin by default.
+    #[must_use]
+    pub const fn default_name(self) -> &'static str {
+        match self {
+            Self::Driver => "switchyard",
+            Self::Device => "switchyard-device",
+        }
+    }
+
+    /// The name of the role in messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Device => "device",
+        }
+    }
+}
+
+// === impl Launch ===
+
+impl Launch {
+    /// The name by which jobs refer to the plugin.
+    pub(super) fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.role.default_name())
+    }
+}
