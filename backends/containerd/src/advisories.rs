@@ -1,24 +1,23 @@
-//! Versions of OCI runtimes and of containerd from which containers or images are known to reach the host.
+//! Known vulnerabilities of OCI runtimes and containerd, by version, through which a container or an image
+//! can affect the host.
 //!
-//! It is information for operators and decides nothing: a distribution may have fixed a vulnerability under the same number. Listed are
-//! those since 2019 that can happen here: what needs containerd's own CRI, a restore from a checkpoint, a virtual machine or a user of
-//! the host is not.
+//! The list informs operators and decides nothing: a distribution may have fixed a vulnerability without
+//! changing the version number. It has the vulnerabilities since 2019 that are exploitable here; those that
+//! need containerd's own CRI, a restore from a checkpoint, a virtual machine or a user of the host are left
+//! out.
 
 use std::collections::BTreeSet;
 
 use switchyard_core::backend::Advisory;
 
-use crate::backend::Inner;
-use crate::health::Contact;
-
-/// What names of programs there are vulnerabilities of.
+/// The names of the programs in the list.
 pub(crate) const PROGRAMS: [&str; 3] = ["containerd", "crun", "runc"];
 
-/// A version; the last number is that of a release candidate.
+/// A version: major, minor, patch, and the number of a release candidate or [`RELEASE`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Version(u32, u32, u32, u32);
 
-/// What a release has in place of the number of a candidate.
+/// The last number of a version that is not a release candidate.
 const RELEASE: u32 = u32::MAX;
 
 const fn release(major: u32, minor: u32, patch: u32) -> Version {
@@ -29,16 +28,16 @@ const fn candidate(major: u32, minor: u32, patch: u32, number: u32) -> Version {
     Version(major, minor, patch, number)
 }
 
-/// The oldest of all.
+/// A version older than all others.
 const ANY_VERSION: Version = Version(0, 0, 0, 0);
 
 /// A vulnerability.
 struct Vulnerability {
     id: &'static str,
     program: &'static str,
-    /// The first version that has it.
+    /// The first affected version.
     since: Version,
-    /// The first version without it, of each series that got one.
+    /// The first fixed version of each series that was fixed.
     fixed: &'static [Version],
 }
 
@@ -51,7 +50,7 @@ const fn vulnerability(
     Vulnerability { id, program, since, fixed }
 }
 
-/// The fixes of the three of November 2025.
+/// The fixed versions of the three vulnerabilities of November 2025.
 const PROCFS: &[Version] = &[release(1, 2, 8), release(1, 3, 3), candidate(1, 4, 0, 3)];
 
 const VULNERABILITIES: [Vulnerability; 17] = [
@@ -59,18 +58,19 @@ const VULNERABILITIES: [Vulnerability; 17] = [
     vulnerability("CVE-2019-5736", "runc", ANY_VERSION, &[candidate(1, 0, 0, 7)]),
     // An image mounts over /proc and so evades AppArmor and SELinux.
     vulnerability("CVE-2019-16884", "runc", ANY_VERSION, &[candidate(1, 0, 0, 9)]),
-    // Two containers that share a volume race the mount of /proc; the second came back after the first.
+    // Two containers that share a volume race the mount of /proc; the second CVE is a regression of the
+    // first.
     vulnerability("CVE-2019-19921", "runc", ANY_VERSION, &[candidate(1, 0, 0, 10)]),
     vulnerability("CVE-2023-27561", "runc", candidate(1, 0, 0, 95), &[release(1, 1, 5)]),
     // Two containers that share a volume exchange the target of a mount.
     vulnerability("CVE-2021-30465", "runc", ANY_VERSION, &[candidate(1, 0, 0, 95)]),
     // /proc is a symbolic link, which evades AppArmor and SELinux.
     vulnerability("CVE-2023-28642", "runc", ANY_VERSION, &[release(1, 1, 5)]),
-    // A descriptor of the host's leaks into the container.
+    // A file descriptor of the host leaks into the container.
     vulnerability("CVE-2024-21626", "runc", candidate(1, 0, 0, 93), &[release(1, 1, 12)]),
-    // Empty files are made on the host.
+    // Empty files are created on the host.
     vulnerability("CVE-2024-45310", "runc", ANY_VERSION, &[release(1, 1, 14), candidate(1, 2, 0, 3)]),
-    // Masked paths, /dev/console, and writes to /proc that go elsewhere.
+    // Masked paths, /dev/console, and redirected writes to /proc.
     vulnerability("CVE-2025-31133", "runc", ANY_VERSION, PROCFS),
     vulnerability("CVE-2025-52565", "runc", candidate(1, 0, 0, 3), PROCFS),
     vulnerability("CVE-2025-52881", "runc", ANY_VERSION, PROCFS),
@@ -81,13 +81,13 @@ const VULNERABILITIES: [Vulnerability; 17] = [
         ANY_VERSION,
         &[release(1, 3, 6), release(1, 4, 3), candidate(1, 5, 0, 3)],
     ),
-    // An image's symbolic links lead a mount out of it.
+    // Symbolic links in an image redirect a mount to the host.
     vulnerability("CVE-2019-18837", "crun", ANY_VERSION, &[release(0, 10, 5)]),
     // /dev/console, or /dev/null, is a symbolic link.
     vulnerability("CVE-2026-88264, CVE-2026-88265", "crun", ANY_VERSION, &[release(1, 30, 0)]),
     // A container with the host's network reaches the shims.
     vulnerability("CVE-2020-15257", "containerd", ANY_VERSION, &[release(1, 3, 9), release(1, 4, 3)]),
-    // Unpacking an image changes modes of the host's files.
+    // Unpacking an image changes modes of files of the host.
     vulnerability("CVE-2021-32760", "containerd", ANY_VERSION, &[release(1, 4, 8), release(1, 5, 4)]),
     // Unpacking an image changes files of the host.
     vulnerability("CVE-2025-47290", "containerd", release(2, 1, 0), &[release(2, 1, 1)]),
@@ -96,7 +96,8 @@ const VULNERABILITIES: [Vulnerability; 17] = [
 // === impl Version ===
 
 impl Version {
-    /// Reads `1.1.5+ds1`, `v2.1.4`, `1.0.0-rc93`, `1.0.0~rc95+ds1`, `1.4.0-rc.3`; `None` for what is no version.
+    /// Parses `1.1.5+ds1`, `v2.1.4`, `1.0.0-rc93`, `1.0.0~rc95+ds1`, `1.4.0-rc.3`; `None` if the text is not
+    /// a version.
     fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
@@ -127,7 +128,8 @@ impl Version {
 }
 
 impl Vulnerability {
-    /// Whether a version has it: the fix of its own series counts, else it must be newer than all that got one.
+    /// Whether a version is affected: if its own series has a fixed version, by that one; else unless it is
+    /// newer than all fixed versions.
     fn affects(&self, version: Version) -> bool {
         let own = self.fixed.iter().find(|fix| fix.series() == version.series());
         let is_fixed = match own {
@@ -138,7 +140,7 @@ impl Vulnerability {
     }
 }
 
-/// The name and the version that a runtime tells in its first line, as in `runc version 1.1.5+ds1`.
+/// The name and the version in the first line that a runtime prints, as in `runc version 1.1.5+ds1`.
 pub(crate) fn parse_version_output(output: &str) -> Option<(String, String)> {
     let (program, version) = output.lines().next()?.split_once(" version ")?;
     let version = version.split_whitespace().next()?;
@@ -146,15 +148,19 @@ pub(crate) fn parse_version_output(output: &str) -> Option<(String, String)> {
     (is_word(program) && is_word(version)).then(|| (program.to_owned(), version.to_owned()))
 }
 
-/// The known vulnerabilities of a program at this version, as far as its number says.
+/// The ids of the known vulnerabilities of a program at this version.
 fn vulnerabilities(program: &str, version: &str) -> Vec<String> {
     let Some(parsed) = Version::parse(version) else { return Vec::new() };
     let of_it = VULNERABILITIES.iter().filter(|known| known.program == program && known.affects(parsed));
     of_it.flat_map(|known| known.id.split(", ")).map(str::to_owned).collect()
 }
 
-/// Of these programs and versions those with known vulnerabilities, but for those that are to be ignored.
-fn advisories(programs: impl IntoIterator<Item = (String, String)>, ignore: &[String]) -> Vec<Advisory> {
+/// The advisories for those of these programs and versions with known vulnerabilities, except for those to
+/// ignore.
+pub(crate) fn advisories(
+    programs: impl IntoIterator<Item = (String, String)>,
+    ignore: &[String],
+) -> Vec<Advisory> {
     // Two handlers may run the same program.
     let programs: BTreeSet<_> = programs.into_iter().collect();
     let named =
@@ -165,34 +171,6 @@ fn advisories(programs: impl IntoIterator<Item = (String, String)>, ignore: &[St
         version,
     });
     with_ids.filter(|advisory| !advisory.ids.is_empty()).collect()
-}
-
-impl Inner {
-    /// The known vulnerabilities of what runs containers here, as far as versions say.
-    pub(crate) fn advisories(&self) -> Vec<Advisory> {
-        let containerd = match self.health.current() {
-            Contact::Up { version } => Some(("containerd".to_owned(), version)),
-            Contact::Down { .. } => None,
-        };
-        advisories(
-            self.runtime_probes.versions().into_iter().chain(containerd),
-            &self.settings.advisories.ignore,
-        )
-    }
-
-    /// Logs those that are not among `logged` yet.
-    pub(crate) fn log_advisories(&self, logged: &mut BTreeSet<(String, String)>) {
-        for Advisory { program, version, ids } in self.advisories() {
-            if logged.insert((program.clone(), version.clone())) {
-                tracing::info!(
-                    program,
-                    version,
-                    vulnerabilities = ids.join(", "),
-                    "this version has known vulnerabilities: update it, or list it in advisories.ignore if it was fixed under this number"
-                );
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -250,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_version_has_nothing_that_came_after_it() {
-        // The leak of CVE-2024-21626 came with rc93, the regression of CVE-2023-27561 with rc95.
+        // The leak of CVE-2024-21626 was introduced in rc93, the regression of CVE-2023-27561 in rc95.
         let has = |version: &str, id: &str| vulnerabilities("runc", version).iter().any(|known| known == id);
         assert!(!has("1.0.0-rc92", "CVE-2024-21626") && has("1.0.0-rc93", "CVE-2024-21626"));
         assert!(has("1.1.11", "CVE-2024-21626") && !has("1.1.12", "CVE-2024-21626"));

@@ -1,7 +1,11 @@
-//! The AppArmor profile of tasks that ask for none: ours, loaded whenever it is not there.
+//! The default AppArmor profile, for tasks that name none: this daemon's own, loaded whenever the kernel does
+//! not have it.
 //!
-//! Nobody else loads it: containerd loads its own only for its own CRI. A reload of the node's profiles, or a tool that removes
-//! unknown ones, may take it away at any time, so it is looked for before each use.
+//! No other program loads it: containerd loads its default profile only for its own CRI. A reload of the
+//! node's profiles, or a tool that removes unknown ones, may unload it at any time, so it is looked up before
+//! each use.
+
+pub(crate) mod profile;
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,39 +14,40 @@ use switchyard_core::spec::{AppArmorProfile, Security};
 use switchyard_core::{Error, ErrorKind, Result};
 use tokio::io::AsyncWriteExt;
 
+use self::profile::TEXT;
 use crate::backend::Inner;
 
-/// The name of the profile that stands for the default.
-pub(crate) const DEFAULT_PROFILE: &str = "switchyard-default";
-/// Its text, in the language of apparmor.d(5).
-const TEXT: &str = include_str!("apparmor/switchyard-default");
-/// What the kernel has loaded, one `name (mode)` a line.
+/// The profiles that the kernel has loaded, one `name (mode)` a line.
 const PROFILES_FILE: &str = "/sys/kernel/security/apparmor/profiles";
 /// The program that loads profiles; Debian has it in the package `apparmor`.
 const PARSER: &str = "apparmor_parser";
-/// How long it may take; compiling is some tenths of a second on a slow machine.
+/// How long the program may take; compiling takes some tenths of a second on a slow machine.
 const PARSER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Inner {
-    /// The default profile for what does not ask for it: without one where it cannot be loaded, which is told in the log.
+    /// The default profile, for a container that names none; `None`, with a warning, if it cannot be loaded.
     pub(crate) async fn default_profile(&self) -> Option<String> {
         self.ensure_default_profile().await.unwrap_or_else(|error| {
-            tracing::warn!(error = error.report(), "what names no AppArmor profile is not confined by one");
+            tracing::warn!(
+                error = error.report(),
+                "containers that name no AppArmor profile run without one"
+            );
             None
         })
     }
 
-    /// The default profile that a task may be given now: loaded if it was not. `None` where the kernel has no AppArmor. Idempotent; of many
-    /// callers at once one loads it.
+    /// The name of the default profile, which is loaded on return. `None` where the kernel has no AppArmor.
+    /// Idempotent; of concurrent callers only one loads it.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it is not there and cannot be loaded.
+    /// `FailedPrecondition` if it is not loaded and cannot be.
     async fn ensure_default_profile(&self) -> Result<Option<String>> {
         let Some(name) = self.host.apparmor.clone() else { return Ok(None) };
         if is_loaded(&name).await {
             return Ok(Some(name));
         }
-        // Behind one that hangs nobody waits for longer than it is given itself.
+        // Bounded: if the caller that loads the profile hangs, the others try it themselves after the
+        // timeout.
         let _permit = tokio::time::timeout(PARSER_TIMEOUT, self.profile_lock.acquire()).await;
         if is_loaded(&name).await {
             return Ok(Some(name));
@@ -57,11 +62,12 @@ impl Inner {
         Ok(Some(name))
     }
 
-    /// The default profile, if a task with this security gets it; and a word for a profile that is asked for and not there.
+    /// The default profile's name for a task with this security, loaded if the task uses it; also checks that
+    /// a profile of the host that the task names is loaded.
     ///
     /// # Errors
-    /// `FailedPrecondition` for a profile of the host that is not loaded, and for the default one that cannot be: whoever names a
-    /// profile does not run without.
+    /// `FailedPrecondition` if a named profile of the host is not loaded, or the default one is requested and
+    /// cannot be loaded: a task that names a profile never runs without it.
     pub(crate) async fn profile_for(&self, security: &Security) -> Result<Option<String>> {
         if security.privileged || self.host.apparmor.is_none() {
             return Ok(self.host.apparmor.clone());
@@ -74,32 +80,32 @@ impl Inner {
                 Some(profiles) if !lists_profile(&profiles, name) => Err(Error::failed_precondition(
                     format!("AppArmor profile {name} is not loaded on this node: load it with {PARSER}"),
                 )),
-                // What cannot be looked at is left to the runtime.
+                // If the list cannot be read, the runtime decides.
                 Some(_) | None => Ok(self.host.apparmor.clone()),
             },
         }
     }
 }
 
-/// The kernel's list; `None` where it cannot be read.
+/// The kernel's list of profiles; `None` if it cannot be read.
 async fn loaded_profiles() -> Option<String> {
     tokio::fs::read_to_string(PROFILES_FILE).await.ok()
 }
 
-/// Whether the kernel has a profile. What cannot be looked at is loaded where that can be done.
+/// Whether the kernel has a profile; `false` if the list cannot be read, so that the caller tries to load it.
 async fn is_loaded(name: &str) -> bool {
     loaded_profiles().await.is_some_and(|profiles| lists_profile(&profiles, name))
 }
 
-/// Whether a profile is in the kernel's list. The name of one may hold blanks and parentheses.
+/// Whether a profile is in the kernel's list. A name may contain blanks and parentheses.
 fn lists_profile(profiles: &str, name: &str) -> bool {
     profiles.lines().any(|line| line.rsplit_once(" (").is_some_and(|(loaded, _)| loaded == name))
 }
 
-/// Has the kernel take a profile, in the place of an older one of its name.
+/// Loads a profile into the kernel, or replaces the one of the same name.
 async fn load_profile(text: &str) -> Result<()> {
     let failed = |what: String| Error::new(ErrorKind::Unavailable, format!("{PARSER}: {what}"));
-    // No cache: it would be kept for a profile that has no file.
+    // No cache: the compiled profile would be cached although the profile has no file.
     let mut command = tokio::process::Command::new(PARSER);
     command.args(["--replace", "--skip-cache"]).kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -112,8 +118,8 @@ async fn load_profile(text: &str) -> Result<()> {
     };
     let output = tokio::time::timeout(PARSER_TIMEOUT, whole)
         .await
-        .map_err(|_| failed(format!("no end within {PARSER_TIMEOUT:?}")))?
-        .map_err(|fault| failed("broke off".to_owned()).with_source(fault))?;
+        .map_err(|_| failed(format!("did not exit within {PARSER_TIMEOUT:?}")))?
+        .map_err(|fault| failed("writing to it or waiting for it failed".to_owned()).with_source(fault))?;
     if output.status.success() {
         Ok(())
     } else {
@@ -123,6 +129,7 @@ async fn load_profile(text: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::profile::DEFAULT_PROFILE;
     use super::*;
 
     #[test]

@@ -1,4 +1,5 @@
-//! What has to be done some time is tried again: more and more seldom, not while containerd is away, and without a word each time.
+//! Exponential backoff for operations that must succeed eventually: no tries while containerd is down, and
+//! one warning per operation.
 
 use std::time::Duration;
 
@@ -6,12 +7,12 @@ use switchyard_core::{Error, ErrorKind};
 
 use crate::health::Health;
 
-/// After the first failure.
+/// The pause after the first failure.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// After many.
+/// The longest pause.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The tries of one thing.
+/// The backoff of one operation.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     pause: Duration,
@@ -24,7 +25,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Tells of a failure, which everybody hears of once, and waits until another try is due. Cancel-safe.
+    /// Logs a failure, as a warning the first time and at debug level later, and waits until the next try is
+    /// due. `what` says what failed, as in "an exit cannot be recorded"; "yet" is appended. Cancel-safe.
     pub(crate) async fn log_and_wait(&mut self, health: &Health, task: &str, what: &str, error: &Error) {
         if self.pause == SHORTEST {
             tracing::warn!(task.id = task, error = error.report(), "{what} yet: it is tried again");
@@ -56,7 +58,7 @@ mod tests {
         let waited = began.elapsed();
         let expected = SHORTEST * (1 + 2 + 4 + 8) + LONGEST * 3;
         assert!(waited.abs_diff(expected) < SHORTEST, "{waited:?}, not {expected:?}");
-        // Nobody has told that containerd answers.
+        // No health check has found containerd up.
         let away = Error::unavailable("away");
         let again = tries.log_and_wait(&health, "a", "it is not done", &away);
         assert!(timeout(LONGEST * 100, again).await.is_err());

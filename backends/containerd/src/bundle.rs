@@ -1,11 +1,11 @@
-//! What containerd keeps of a task outside of its database: a bundle, a shim, the runtime's notes.
+//! What containerd keeps of a task outside of its database: a bundle, a shim, and the state directory of the
+//! runtime.
 //!
-//! containerd tells that a task is gone before it has taken all of this away, and forgets some of it when it is called off or killed
-//! in the middle. Beside a containerd of our own we can tell: nothing of a container is gone before its bundle is.
+//! containerd reports a task as deleted before it has removed all of this, and leaks some of it when its call is
+//! cancelled or it is killed in the middle. With a managed containerd, whose directories are known, nothing of a
+//! container counts as removed before its bundle is.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use switchyard_core::{Error, Result};
@@ -14,52 +14,20 @@ use switchyard_namespaces::tasks::unmount_tree;
 use crate::backend::Inner;
 use crate::config::ContainerdMode;
 use crate::container_id::ContainerId;
+use crate::error::from_namespaces;
 use crate::fs::remove_tree;
-use crate::sandbox::from_namespaces;
 
-/// How long containerd may take to take a bundle away after it has said that the task is gone: it gives its helper five seconds.
+/// How long containerd may take to remove a bundle after it has reported the task as deleted. It gives its
+/// helper, the shim's `delete` command, five seconds.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// The interval between two checks for the bundle.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The containers whose processes are being made just now: a shim that containerd does not know may be theirs.
-#[derive(Debug, Default)]
-pub(crate) struct CreatesInFlight {
-    ids: Mutex<HashSet<String>>,
-}
-
-/// Says, until it is dropped, that a process is being made.
-#[derive(Debug)]
-pub(crate) struct CreateGuard<'m> {
-    creates: &'m CreatesInFlight,
-    id: String,
-}
-
-// === impl Making ===
-
-impl CreatesInFlight {
-    fn ids(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn begin(&self, id: &str) -> CreateGuard<'_> {
-        self.ids().insert(id.to_owned());
-        CreateGuard { creates: self, id: id.to_owned() }
-    }
-
-    pub(crate) fn current(&self) -> HashSet<String> {
-        self.ids().clone()
-    }
-}
-
-impl Drop for CreateGuard<'_> {
-    fn drop(&mut self) {
-        self.creates.ids().remove(&self.id);
-    }
-}
+// === impl CreatesInFlight ===
 
 impl Inner {
-    /// Where a managed containerd keeps its bundles; elsewhere that is nobody's business.
+    /// Where a managed containerd keeps its bundles; `None` for an external one, whose directories are not
+    /// known.
     pub(crate) fn bundles(&self) -> Option<PathBuf> {
         let namespace = &self.settings.containerd.namespace;
         let managed = self.settings.containerd.mode == ContainerdMode::Managed;
@@ -67,18 +35,18 @@ impl Inner {
             .then(|| self.settings.run.join("containerd/state/io.containerd.runtime.v2.task").join(namespace))
     }
 
-    /// Whether containerd has a bundle of this container; `None` if that cannot be known.
+    /// Whether containerd has a bundle of this container; `None` with an external containerd.
     pub(crate) fn has_bundle(&self, id: &ContainerId) -> Option<bool> {
         self.bundles().map(|bundles| bundles.join(&**id).exists())
     }
 
-    /// Waits until containerd has taken away what belonged to a task that it says is gone, and takes away itself what containerd
-    /// has forgotten. Idempotent.
+    /// Waits until containerd has removed the bundle of a task that it reports as deleted. A bundle that is
+    /// still there after [`REMOVAL_TIMEOUT`] is removed here. Idempotent.
     pub(crate) async fn await_bundle_removal(&self, id: &ContainerId) -> Result<()> {
         let deadline = Instant::now() + REMOVAL_TIMEOUT;
         while self.has_bundle(id) == Some(true) {
             if Instant::now() > deadline {
-                tracing::warn!(%id, "containerd has forgotten a bundle: removing it");
+                tracing::warn!(%id, "containerd did not remove a bundle: removing it");
                 return self.clear_bundle(id).await;
             }
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -86,7 +54,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends the shim of a container that containerd does not know and removes its bundle. Idempotent.
+    /// Terminates the shim of a container that containerd does not know, and removes its bundle. Idempotent.
     pub(crate) async fn clear_bundle(&self, id: &ContainerId) -> Result<()> {
         let Some(bundle) = self.bundles().map(|bundles| bundles.join(&**id)) else { return Ok(()) };
         self.end_shims_of(id).await?;
@@ -98,7 +66,7 @@ impl Inner {
         remove_tree(&self.settings.run.join("oci").join(namespace).join(&**id)).await
     }
 
-    /// Ends the shim that was started for a container, unless it serves others of its pod.
+    /// Terminates the shim that was started for a container, unless it serves other containers of its pod.
     async fn end_shims_of(&self, id: &ContainerId) -> Result<()> {
         for shim in self.orphan_shims_of(id).await? {
             self.terminate_shim(shim).await?;
@@ -106,7 +74,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The bundles of containers of ours that there are.
+    /// The ids of the containers of which a managed containerd has a bundle.
     pub(crate) fn list_bundles(&self) -> Result<Vec<ContainerId>> {
         let Some(bundles) = self.bundles() else { return Ok(Vec::new()) };
         let entries = match std::fs::read_dir(&bundles) {
@@ -116,7 +84,8 @@ impl Inner {
                 return Err(Error::internal(format!("list {}", bundles.display())).with_source(fault));
             }
         };
-        // containerd renames a bundle to a hidden name before it removes it. Whatever else is there is not for us to remove.
+        // Names that are no ids are skipped: containerd renames a bundle to a hidden name before it removes
+        // it, and other entries are not ours to remove.
         Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
 }

@@ -1,210 +1,161 @@
-//! What is cleared away while requests are served: tried at once, and again until it is gone.
+//! The cleanup queue: undos and removals that run while requests are served, and are retried until they
+//! succeed.
 //!
-//! An undo or a clearing-up that fails because containerd is away must not wait for the daemon's next start. Recovery finds the
-//! same things again should the daemon be killed meanwhile.
+//! An undo or a cleanup that fails because containerd is down must not wait for the daemon's next start. If
+//! the daemon is killed first, recovery finds the same objects again.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::state::Exit;
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::Result;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::backend::Inner;
-use crate::health::Contact;
-use crate::image::lease;
-use crate::recover::OutdatedObject;
-use crate::sandbox::{SandboxEntry, Unreleased};
-use crate::task::TaskEntry;
+use crate::contact::Contact;
+use crate::health::Health;
 
-/// Between two looks at what waits.
+/// The interval between two scans of the queue, and the shortest pause between two tries.
 const PERIOD: Duration = Duration::from_secs(2);
 /// The longest pause between two tries.
 const MAX_PAUSE: Duration = Duration::from_mins(5);
-/// How often it is told anew that something cannot be cleared away.
+/// How often the log repeats that a cleanup keeps failing.
 const LOG_INTERVAL: Duration = Duration::from_hours(1);
-/// How many things are cleared away at once.
+/// How many cleanups run at once.
 const CONCURRENCY: usize = 4;
 
-/// The most things that wait to be cleared away. More of them than there are ever objects on a node would be a fault of ours; what is
-/// not kept then is found by the next start.
+/// The bound of the queue. More entries than a node ever has objects would be a bug of this daemon; an entry
+/// that is dropped is found again by recovery at the next start.
 const MAX_QUEUED: usize = 10_000;
 
-/// Something to clear away.
-#[derive(Debug, Clone)]
-pub(crate) enum Cleanup {
-    /// A sandbox that was never finished.
-    Sandbox(SandboxId, Arc<SandboxEntry>),
-    /// A task that was never finished.
-    Task(Arc<TaskEntry>),
-    /// The process and the log of a task that has ended, and its end if that is not on record.
-    EndedTask(Arc<TaskEntry>),
-    /// A start that failed, which is not on record yet.
-    FailedStart(Arc<TaskEntry>, Exit),
-    /// Limits that may not be those on record.
-    Limits(Arc<TaskEntry>),
-    /// What is left of a checkpoint, for which the task may stand still.
-    Checkpoint(Arc<TaskEntry>),
-    /// A further process in a task, which a predecessor started, by its directory.
-    Exec(TaskId, PathBuf),
-    /// The cgroup of an object that is gone, with something in it yet, by the object's id.
-    Cgroup(String),
-    /// A lease that nobody needs any more, by its id.
-    Lease(String),
-    /// What an earlier version wrote on a container object.
-    Outdated(OutdatedObject),
+/// An undo or a removal that is left to do.
+#[async_trait]
+pub(crate) trait Cleanup: fmt::Debug + Send + Sync {
+    /// The kind of the cleanup and the id of its object, for the log.
+    fn description(&self) -> String;
+
+    /// Does it. Repeated until it succeeds, so that it must succeed if there is nothing left to do.
+    ///
+    /// # Errors
+    /// The reason why it has to be repeated.
+    async fn run(&self) -> Result<()>;
 }
 
-/// Something that waits to be cleared away.
+/// An entry of the queue.
 #[derive(Debug)]
 struct QueuedCleanup {
-    cleanup: Cleanup,
+    cleanup: Box<dyn Cleanup>,
     since: Instant,
     /// When it is tried next.
     due: Instant,
-    /// When it was told last that it cannot be cleared away.
+    /// When the log last said that this cleanup fails.
     logged_at: Option<Instant>,
 }
 
-/// What waits to be cleared away.
+/// The cleanups that wait for their next try.
 #[derive(Debug)]
 pub(crate) struct CleanupQueue {
     queue: Mutex<VecDeque<QueuedCleanup>>,
     permits: Arc<Semaphore>,
-    /// Those sandboxes of which even the network is left.
-    pub(crate) unreleased: Unreleased,
 }
 
 impl Default for CleanupQueue {
     fn default() -> Self {
-        Self {
-            queue: Mutex::default(),
-            permits: Arc::new(Semaphore::new(CONCURRENCY)),
-            unreleased: Unreleased::default(),
-        }
+        Self { queue: Mutex::default(), permits: Arc::new(Semaphore::new(CONCURRENCY)) }
     }
 }
 
-// === impl Leftover ===
-
-impl Cleanup {
-    /// What it is, for people.
-    fn description(&self) -> String {
-        match self {
-            Self::Sandbox(id, _) => format!("sandbox {id}"),
-            Self::Task(entry) => format!("task {}", entry.id),
-            Self::EndedTask(entry) => format!("process of task {}", entry.id),
-            Self::FailedStart(entry, _) => format!("failed start of task {}", entry.id),
-            Self::Limits(entry) => format!("limits of task {}", entry.id),
-            Self::Checkpoint(entry) => format!("checkpoint of task {}", entry.id),
-            Self::Exec(task, _) => format!("exec in task {task}"),
-            Self::Cgroup(id) => format!("cgroup of {id}"),
-            Self::Lease(id) => format!("lease {id}"),
-            Self::Outdated(outdated) => format!("outdated labels of container {}", &*outdated.id),
-        }
-    }
-}
-
-// === impl Waiting ===
+// === impl QueuedCleanup ===
 
 impl QueuedCleanup {
-    fn new(leftover: Cleanup) -> Self {
+    fn new(cleanup: Box<dyn Cleanup>) -> Self {
         let now = Instant::now();
-        Self { cleanup: leftover, since: now, due: now, logged_at: None }
+        Self { cleanup, since: now, due: now, logged_at: None }
     }
 
-    /// Puts the next try off after one that failed, and says whether to tell of it: the first time, and seldom after that.
+    /// Schedules the next try after a failed one. `true` if the failure is to be logged as a warning: the
+    /// first one, and then one every [`LOG_INTERVAL`].
     fn postpone(&mut self, now: Instant) -> bool {
         self.due = now + retry_pause(now.saturating_duration_since(self.since));
-        let tell = self.logged_at.is_none_or(|told| now.saturating_duration_since(told) >= LOG_INTERVAL);
-        if tell {
+        let log = self.logged_at.is_none_or(|logged| now.saturating_duration_since(logged) >= LOG_INTERVAL);
+        if log {
             self.logged_at = Some(now);
         }
-        tell
+        log
     }
 }
 
-/// How long to wait for the next try of what has waited for so long: whatever is in the way, it delays the end by an eighth at most.
+/// The pause before the next try of a cleanup that has waited for `waited`. The pause is an eighth of that,
+/// so once the obstacle is gone the cleanup takes at most an eighth longer than it had to.
 fn retry_pause(waited: Duration) -> Duration {
     (waited / 8).clamp(PERIOD, MAX_PAUSE)
 }
 
-// === impl Leftovers ===
+// === impl CleanupQueue ===
 
 impl CleanupQueue {
     fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedCleanup>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps something for later.
-    pub(crate) fn enqueue(&self, leftover: Cleanup) {
-        self.requeue(QueuedCleanup::new(leftover));
+    /// Adds a cleanup, due at the next scan.
+    pub(crate) fn enqueue(&self, cleanup: impl Cleanup + 'static) {
+        self.requeue(QueuedCleanup::new(Box::new(cleanup)));
     }
 
     fn requeue(&self, waiting: QueuedCleanup) {
         if !push(&mut self.queue(), waiting, MAX_QUEUED) {
             tracing::error!(
                 most = MAX_QUEUED,
-                "too much waits to be cleared away: something is left for the next start of this daemon"
+                "the cleanup queue is full: a cleanup is dropped until the next start of this daemon"
             );
         }
     }
 
-    /// How many are due.
+    /// The number of entries that are due.
     fn due_count(&self, now: Instant) -> usize {
         self.queue().iter().filter(|waiting| waiting.due <= now).count()
     }
 
-    /// The next that is due.
+    /// Removes and returns the first entry that is due.
     fn pop_due(&self, now: Instant) -> Option<QueuedCleanup> {
         let mut queue = self.queue();
         let at = queue.iter().position(|waiting| waiting.due <= now)?;
         queue.remove(at)
     }
-}
 
-/// Puts something at the end of a queue that holds no more than `most`; `false` if it is full.
-fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) -> bool {
-    let fits = queue.len() < most;
-    if fits {
-        queue.push_back(item);
-    }
-    fits
-}
-
-impl Inner {
-    /// Clears something away as soon as there is a turn, without anybody waiting for it.
-    pub(crate) fn clean_up_soon(self: &Arc<Self>, leftover: Cleanup) {
-        let inner = Arc::clone(self);
-        self.tracker.spawn(async move {
-            // Nobody closes it.
-            let _turn = inner.cleanup.permits.acquire().await;
-            inner.attempt_cleanup(QueuedCleanup::new(leftover)).await;
+    /// Runs a cleanup in a task of `tracker`, as soon as fewer than [`CONCURRENCY`] of these run. It is queued if
+    /// it fails.
+    pub(crate) fn spawn(self: &Arc<Self>, cleanup: Box<dyn Cleanup>, tracker: &TaskTracker) {
+        let queue = Arc::clone(self);
+        tracker.spawn(async move {
+            // The semaphore is never closed.
+            let _permit = queue.permits.acquire().await;
+            queue.attempt(QueuedCleanup::new(cleanup)).await;
         });
     }
 
-    /// Clears leftovers away until `stop`.
-    pub(crate) async fn run_cleanup(self: Arc<Self>, stop: CancellationToken) {
-        let due = || match self.health.current() {
-            Contact::Up { .. } => self.cleanup.due_count(Instant::now()),
+    /// Runs the queued cleanups until `stop`; none while containerd is down.
+    pub(crate) async fn run(self: Arc<Self>, health: Health, stop: CancellationToken) {
+        let due = || match health.current() {
+            Contact::Up { .. } => self.due_count(Instant::now()),
             Contact::Down { .. } => 0,
         };
-        let next = || self.cleanup.pop_due(Instant::now()).map(|waiting| self.attempt_cleanup(waiting));
+        let next = || self.pop_due(Instant::now()).map(|waiting| self.attempt(waiting));
         in_rounds(due, next, stop).await;
     }
 
-    async fn attempt_cleanup(&self, mut waiting: QueuedCleanup) {
+    async fn attempt(&self, mut waiting: QueuedCleanup) {
         let what = waiting.cleanup.description();
-        match self.clean_up(&waiting.cleanup).await {
+        match waiting.cleanup.run().await {
             Ok(()) if waiting.logged_at.is_some() => {
-                tracing::info!(what, after = ?waiting.since.elapsed(), "what was left behind is gone");
+                tracing::info!(what, after = ?waiting.since.elapsed(), "a cleanup that had failed is done");
             }
             Ok(()) => {}
             Err(error) => {
@@ -213,38 +164,29 @@ impl Inner {
                     tracing::warn!(
                         what,
                         error,
-                        "something is still left behind: it is tried again, and told again in an hour"
+                        "a cleanup failed: it is retried, and logged again in an hour if it still fails"
                     );
                 } else {
-                    tracing::debug!(what, error = error.report(), "something is still left behind");
+                    tracing::debug!(what, error = error.report(), "a cleanup failed again");
                 }
-                self.cleanup.requeue(waiting);
+                self.requeue(waiting);
             }
-        }
-    }
-
-    async fn clean_up(&self, leftover: &Cleanup) -> Result<()> {
-        match leftover {
-            Cleanup::Sandbox(id, entry) => self.destroy_entry(*id, entry).await,
-            Cleanup::Task(entry) => self.destroy_task(entry).await,
-            Cleanup::EndedTask(entry) => self.clean_up_exit(entry).await,
-            Cleanup::Limits(entry) => self.restore_limits(entry).await,
-            Cleanup::Checkpoint(entry) => self.end_checkpoint(entry).await,
-            Cleanup::Exec(task, dir) => crate::exec::predecessor::end_exec(&self.client, *task, dir).await,
-            Cleanup::Cgroup(id) => self.remove_busy_cgroup(id).await,
-            Cleanup::Lease(id) => lease::delete(&self.client, id).await,
-            Cleanup::Outdated(outdated) => self.update_outdated_object(outdated).await,
-            Cleanup::FailedStart(entry, exit) => match self.undo_start(entry, exit).await {
-                // It was removed meanwhile.
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                other => other,
-            },
         }
     }
 }
 
-/// Has things done, a few at once, until `stop`. In each round as many as are `due` at its beginning, so that what fails and is put back is
-/// tried again in another; one that takes long, for want of an answer of its shim, holds up no other.
+/// Appends to a queue of at most `most` entries; `false` if it is full.
+fn push<T>(queue: &mut VecDeque<T>, item: T, most: usize) -> bool {
+    let fits = queue.len() < most;
+    if fits {
+        queue.push_back(item);
+    }
+    fits
+}
+
+/// Runs the futures that `next` gives, at most [`CONCURRENCY`] at once, until `stop`. Each round runs as many
+/// as were `due` when it began, so that a cleanup that fails and is queued again is retried in a later round.
+/// One that takes long, as with an unresponsive shim, does not delay the others.
 async fn in_rounds<F: Future<Output = ()>>(
     due: impl Fn() -> usize,
     next: impl Fn() -> Option<F>,
@@ -252,21 +194,21 @@ async fn in_rounds<F: Future<Output = ()>>(
 ) {
     let mut rounds = interval_at(Instant::now() + PERIOD, PERIOD);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut at_work = FuturesUnordered::new();
+    let mut running = FuturesUnordered::new();
     let mut left = 0;
     loop {
         tokio::select! {
             _ = rounds.tick() => left = due(),
-            Some(()) = at_work.next() => {}
+            Some(()) = running.next() => {}
             () = stop.cancelled() => break,
         }
-        while left > 0 && at_work.len() < CONCURRENCY {
+        while left > 0 && running.len() < CONCURRENCY {
             left -= 1;
-            at_work.extend(next());
+            running.extend(next());
         }
     }
-    // What was begun comes to its end.
-    while at_work.next().await.is_some() {}
+    // Those that have begun run to their end.
+    while running.next().await.is_some() {}
 }
 
 #[cfg(test)]
@@ -274,6 +216,20 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+
+    #[derive(Debug)]
+    struct NamedCleanup(&'static str);
+
+    #[async_trait]
+    impl Cleanup for NamedCleanup {
+        fn description(&self) -> String {
+            self.0.to_owned()
+        }
+
+        async fn run(&self) -> Result<()> {
+            Ok(())
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_takes_long_holds_up_nothing_that_comes_later() {
@@ -338,36 +294,36 @@ mod tests {
 
     #[test]
     fn what_cannot_be_cleared_away_is_told_once_and_each_hour() {
-        let mut waiting = QueuedCleanup::new(Cleanup::Cgroup("x".to_owned()));
+        let mut waiting = QueuedCleanup::new(Box::new(NamedCleanup("x")));
         let begin = waiting.since;
         let mut now = begin;
         let mut tries = 0;
-        let mut told = Vec::new();
+        let mut logged = Vec::new();
         while now.duration_since(begin) < LOG_INTERVAL * 2 {
             tries += 1;
             if waiting.postpone(now) {
-                told.push(now.duration_since(begin));
+                logged.push(now.duration_since(begin));
             }
             now = waiting.due;
         }
         assert!((20..100).contains(&tries), "{tries}");
-        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(logged.len(), 2, "{logged:?}");
     }
 
     #[test]
     fn only_what_is_due_is_taken() {
-        let leftovers = CleanupQueue::default();
-        leftovers.enqueue(Cleanup::Cgroup("a".to_owned()));
-        let mut later = QueuedCleanup::new(Cleanup::Cgroup("b".to_owned()));
+        let queue = CleanupQueue::default();
+        queue.enqueue(NamedCleanup("a"));
+        let mut later = QueuedCleanup::new(Box::new(NamedCleanup("b")));
         later.postpone(Instant::now());
         let due = later.due;
-        leftovers.requeue(later);
-        let next = |now| leftovers.pop_due(now).map(|waiting| waiting.cleanup.description());
+        queue.requeue(later);
+        let next = |now| queue.pop_due(now).map(|waiting| waiting.cleanup.description());
         let now = Instant::now();
-        assert_eq!((leftovers.due_count(now), leftovers.due_count(due)), (1, 2));
-        assert_eq!(next(now).as_deref(), Some("cgroup of a"));
+        assert_eq!((queue.due_count(now), queue.due_count(due)), (1, 2));
+        assert_eq!(next(now).as_deref(), Some("a"));
         assert_eq!(next(now), None);
-        assert_eq!(next(due).as_deref(), Some("cgroup of b"));
-        assert!(leftovers.queue().is_empty());
+        assert_eq!(next(due).as_deref(), Some("b"));
+        assert!(queue.queue().is_empty());
     }
 }

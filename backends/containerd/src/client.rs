@@ -1,6 +1,7 @@
 //! The connections to containerd, which reconnect by themselves, and a typed client for each service.
 //!
-//! Tasks have a connection of their own, which outlives us ([`crate::lifeline`]).
+//! Calls that start or end processes have a connection of their own, whose socket the logkeeper holds too
+//! ([`crate::lifeline`]).
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -21,20 +22,22 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Response, Status};
 
+use crate::contact::Contact;
 use crate::error::{from_status, timed_out};
-use crate::health::{Contact, Health};
 use crate::lifeline::SharedSocket;
 
-/// For calls that touch containerd's database only.
+/// The timeout of calls that only touch containerd's database.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
-/// For calls that start processes; a deadline that strikes here leaves a shim behind, so it is generous.
+/// The timeout of calls that start or end processes. It is generous, because a call that is cancelled leaks a
+/// shim.
 pub(crate) const SLOW: Duration = Duration::from_secs(150);
-/// For unpacking one layer.
+/// The timeout of unpacking one layer.
 pub(crate) const UNPACK: Duration = Duration::from_secs(1200);
 
-/// Largest message taken from containerd.
+/// The largest message that is accepted from containerd, in bytes.
 const MAX_MESSAGE: usize = 64 << 20;
-/// Errors of the OCI runtime travel in a header and can be long.
+/// The largest header list that is accepted, in bytes: errors of the OCI runtime arrive in a header and can
+/// be long.
 const MAX_HEADERS: u32 = 1 << 20;
 
 /// The type of an OCI runtime spec in an `Any`.
@@ -50,20 +53,21 @@ pub(crate) type Service = InterceptedService<Channel, Headers>;
 #[derive(Clone)]
 pub(crate) struct Client {
     channel: Channel,
-    /// For what containerd must carry to its end although we are killed.
+    /// For calls that containerd must finish although the daemon is killed meanwhile.
     held: Channel,
     headers: Headers,
     address: PathBuf,
     instance: Arc<str>,
 }
 
-/// Adds the namespace, and a lease where there is one, to every call, and refuses calls while containerd is known not to answer:
-/// whoever asks then hears at once what is wrong, and nothing queues up for the moment when it comes back.
+/// Adds the namespace, and the lease if there is one, to every call, and refuses calls while containerd is
+/// down by the health check: callers get the reason at once, and no calls pile up for the moment when
+/// containerd is back.
 #[derive(Clone)]
 pub(crate) struct Headers {
     namespace: MetadataValue<Ascii>,
     lease: Option<MetadataValue<Ascii>>,
-    /// `None` for who finds out whether it answers.
+    /// The result of the health check; `None` for the client that makes the health check.
     contact: Option<watch::Receiver<Contact>>,
 }
 
@@ -100,17 +104,17 @@ macro_rules! services {
 }
 
 impl Client {
-    /// A client of `namespace` at this socket; connects at the first call, and again whenever a connection is lost. What is told to
-    /// `held` is the connection for tasks.
+    /// A client of `namespace` at this socket; connects at the first call, and again whenever a connection is
+    /// lost. The connection for tasks is published through `shared`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the namespace cannot be one.
+    /// `InvalidArgument` if the namespace is not a valid one.
     pub(crate) fn new(
         address: &Path,
         namespace: &str,
         instance: &str,
-        health: &Health,
-        held: SharedSocket,
+        contact: watch::Receiver<Contact>,
+        shared: SharedSocket,
     ) -> Result<Self> {
         let endpoint = Endpoint::from_static("http://localhost")
             .connect_timeout(Duration::from_secs(5))
@@ -121,28 +125,31 @@ impl Client {
             async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
         });
         let socket = address.to_path_buf();
-        let lasting = tower::service_fn(move |_: Uri| {
+        let shared_connector = tower::service_fn(move |_: Uri| {
             let socket = socket.clone();
-            let held = held.clone();
-            async move { held.connect(&socket).await.map(TokioIo::new) }
+            let shared = shared.clone();
+            async move { shared.connect(&socket).await.map(TokioIo::new) }
         });
         let namespace = namespace.parse().map_err(|fault| {
             Error::invalid("containerd.namespace", "is not a namespace").with_source(fault)
         })?;
         Ok(Self {
             channel: endpoint.connect_with_connector_lazy(connector),
-            held: endpoint.connect_with_connector_lazy(lasting),
-            headers: Headers { namespace, lease: None, contact: Some(health.subscribe()) },
+            held: endpoint.connect_with_connector_lazy(shared_connector),
+            headers: Headers { namespace, lease: None, contact: Some(contact) },
             address: address.to_path_buf(),
             instance: instance.into(),
         })
     }
 
-    /// The same client, but what it makes is held by this lease.
+    /// The same client, but what it creates in containerd is referenced by this lease.
+    ///
+    /// # Errors
+    /// `Internal` if the id cannot be sent as a header.
     pub(crate) fn leased(&self, lease: &str) -> Result<Self> {
-        let lease = lease
-            .parse()
-            .map_err(|fault| Error::internal("a lease has an impossible id").with_source(fault))?;
+        let lease = lease.parse().map_err(|fault| {
+            Error::internal("the id of a lease is not valid in a header").with_source(fault)
+        })?;
         let headers = Headers { lease: Some(lease), ..self.headers.clone() };
         Ok(Self {
             channel: self.channel.clone(),
@@ -153,23 +160,24 @@ impl Client {
         })
     }
 
-    /// The same client, but its calls are made even if containerd is known not to answer.
+    /// The same client, but its calls are made even while containerd is down by the health check.
     pub(crate) fn without_health_check(&self) -> Self {
         let headers = Headers { contact: None, ..self.headers.clone() };
         Self { headers, ..self.clone() }
     }
 
-    /// Names this gateway among those that may share a containerd: part of the names of what has no label.
+    /// The name of this gateway among those that may share a containerd: a label of its objects, and part of
+    /// the names of those without labels.
     pub(crate) fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// The namespace that all calls are about.
+    /// The containerd namespace of all calls.
     pub(crate) fn namespace(&self) -> &str {
         self.headers.namespace.to_str().unwrap_or_default()
     }
 
-    /// Where containerd listens.
+    /// The socket at which containerd listens.
     pub(crate) fn address(&self) -> &Path {
         &self.address
     }
@@ -192,7 +200,8 @@ impl Client {
     }
 }
 
-/// Waits for a call's answer, at most `limit`. `what` says what is asked, for the error.
+/// Waits for the response to a call, for at most `limit`. `what` names the operation and its object, for the
+/// error.
 pub(crate) async fn call<T>(
     what: &str,
     limit: Duration,
@@ -205,7 +214,7 @@ pub(crate) async fn call<T>(
     }
 }
 
-/// Turns "it is not there" into success, for removals.
+/// Turns `NotFound` into success, for removals.
 pub(crate) fn ignore_not_found<T>(result: Result<T>) -> Result<()> {
     match result {
         Ok(_) => Ok(()),
@@ -214,7 +223,7 @@ pub(crate) fn ignore_not_found<T>(result: Result<T>) -> Result<()> {
     }
 }
 
-/// Wraps a JSON document as containerd wants it.
+/// Wraps a JSON document in an `Any`, as containerd expects it.
 pub(crate) fn json_any(type_url: &str, value: &serde_json::Value) -> Any {
     Any { type_url: type_url.to_owned(), value: value.to_string().into_bytes() }
 }
@@ -224,13 +233,14 @@ pub(crate) fn describe_mount(mount: &Mount) -> String {
     format!("{} {} {}", mount.r#type, mount.source, mount.options.join(","))
 }
 
-/// The directory that a mount's option names, as `upperdir` of an overlay.
+/// The directory that an option of a mount names, for example `upperdir` of an overlay.
 pub(crate) fn mount_option_dir(mount: &Mount, name: &str) -> Option<PathBuf> {
     mount.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('=')).map(PathBuf::from)
 }
 
-/// The one directory that holds what is written over others; `None` where the snapshotter keeps no such directories. A bind mount is of
-/// what lies over nothing.
+/// The directory that holds what is written to a snapshot, given the snapshot's mounts; `None` if the
+/// snapshotter has no such directory. A bind mount is of a snapshot without a parent, which is this directory
+/// itself.
 pub(crate) fn writable_dir(mounts: &[Mount]) -> Option<PathBuf> {
     let mount = mounts.first()?;
     match mount.r#type.as_str() {

@@ -10,45 +10,52 @@ use switchyard_registry::Limits;
 
 use crate::reserved::is_reserved;
 
+/// The shim of runc and of runtimes with the same options. Its tasks' processes are ordinary processes of the
+/// node.
+pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
+
 use crate::advisories::PROGRAMS;
 
-/// `[containerd]`: which containerd, and how containers are made with it.
+/// `[containerd]`: which containerd is used, and how containers are created with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContainerdConfig {
     /// Who starts containerd.
     pub mode: ContainerdMode,
-    /// Where the node's own containerd listens (`external`).
+    /// The socket of the node's own containerd (`external`).
     pub address: PathBuf,
-    /// The program to start (`managed`); a name is looked up in `PATH`.
+    /// The containerd program to start (`managed`); a name without a path is looked up in `PATH`.
     pub binary: String,
-    /// The containerd namespace for everything; cAdvisor reads `k8s.io` only.
+    /// The containerd namespace of all objects; cAdvisor reads `k8s.io` only.
     pub namespace: String,
-    /// Snapshotter of handlers that name none.
+    /// The snapshotter of handlers that name none.
     pub snapshotter: String,
-    /// The handler used where none is asked for.
+    /// The handler that is used if a client names none.
     pub default_runtime: String,
-    /// Which sandboxes have a process of their own.
+    /// Which sandboxes have an infra process.
     pub infra: InfraMode,
-    /// Whether containers have SELinux labels, on a node with SELinux.
+    /// Whether containers get SELinux labels on a node with SELinux.
     pub selinux: bool,
-    /// Layers downloaded at once, for each image.
+    /// How many layers of one image are downloaded at once.
     pub max_concurrent_downloads: usize,
-    /// How long containerd may take to say that it is there before requests are refused with that reason, in seconds.
+    /// How long containerd may take to answer a health check, in seconds; after that it counts as down, and
+    /// requests are refused.
     pub answer_timeout_seconds: u64,
-    /// How long a shim may take to pass on a signal, a command or new limits, or to tell of an end, in seconds.
+    /// How long a shim may take to deliver a signal, to start an exec, to apply new limits or to report an
+    /// exit, in seconds.
     pub shim_timeout_seconds: u64,
     /// Runtime handlers by name.
     pub runtimes: BTreeMap<String, Runtime>,
 }
 
-/// Which sandboxes have a process of their own.
+/// Which sandboxes have an infra process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InfraMode {
-    /// Those that need one: to hold a shared process namespace, or because their handler makes a container of them.
+    /// Those that need one: to hold a shared process namespace, or because their handler runs the sandbox as
+    /// a container.
     Needed,
-    /// All: cAdvisor tells the traffic of a pod only where it finds a process of the sandbox.
+    /// All: cAdvisor reports the traffic of a pod only if it finds a process of the sandbox.
     Always,
 }
 
@@ -56,9 +63,9 @@ pub enum InfraMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContainerdMode {
-    /// The daemon: a private one.
+    /// The daemon starts a private one.
     Managed,
-    /// The node.
+    /// The node's own containerd is used.
     External,
 }
 
@@ -66,28 +73,29 @@ pub enum ContainerdMode {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Runtime {
-    /// containerd's name for the shim.
+    /// The runtime type, containerd's name of the shim.
     #[serde(rename = "type")]
     pub type_: String,
-    /// The OCI runtime that a runc-like shim runs; a name is looked up in containerd's `PATH`.
+    /// The OCI runtime that a runc-like shim runs; a name without a path is looked up in containerd's `PATH`.
     pub binary: String,
-    /// Snapshotter; empty for `[containerd] snapshotter`.
+    /// The snapshotter; empty for `[containerd] snapshotter`.
     pub snapshotter: String,
-    /// What a sandbox of this handler is.
+    /// How a sandbox of this handler is made.
     pub sandbox: SandboxKind,
-    /// Privileged tasks get no devices but those they name.
+    /// Privileged tasks get only the devices that they name, not all of the host.
     pub privileged_without_host_devices: bool,
-    /// Annotations of changed limits that the shim is given: whole keys, or beginnings with `*` after them.
+    /// Annotations of an update of limits that are passed to the shim: whole keys, or prefixes followed by
+    /// `*`.
     pub update_annotations: Vec<String>,
 }
 
-/// What a sandbox of a handler is.
+/// How a sandbox of a handler is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxKind {
-    /// Pinned namespaces, and a process only where the pod shares a process namespace.
+    /// Pinned namespaces, with an infra process only if the pod shares a process namespace.
     Namespaces,
-    /// A container of its own that the runtime turns into a sandbox (Kata, gVisor).
+    /// A container that the runtime turns into a sandbox (Kata, gVisor).
     Container,
 }
 
@@ -95,104 +103,109 @@ pub enum SandboxKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkConfig {
-    /// CNI configuration; the first file by name is used.
+    /// The directory of CNI configurations; the first file by name is used.
     pub conf_dir: PathBuf,
-    /// Where CNI plugins are, in order.
+    /// The directories of CNI plugins, in search order.
     pub bin_dirs: Vec<PathBuf>,
     /// How long one plugin may take, in seconds.
     pub plugin_timeout_seconds: u64,
-    /// The gateway's own network.
+    /// The gateway's own bridge network.
     pub bridge: BridgeConfig,
 }
 
-/// `[network.bridge]`: the gateway's own network, for sandboxes that want one without the node's having any.
+/// `[network.bridge]`: the gateway's own network, for sandboxes that need one that does not depend on the
+/// node's CNI configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BridgeConfig {
-    /// The bridge, which is made when the first sandbox wants it, and the name of the network.
+    /// The name of the network and of its bridge, which is created for the first sandbox that uses it.
     pub name: String,
-    /// Where its addresses are from: a range of IPv4, one of IPv6, or both.
+    /// The ranges of its addresses: one of IPv4, one of IPv6, or both.
     pub subnets: Vec<String>,
-    /// The largest packet, in bytes; 0 for the kernel's default.
+    /// The MTU in bytes; 0 for the kernel's default.
     pub mtu: u32,
-    /// Where it is kept which addresses are in use. Gateways that have a bridge in common have this in common.
+    /// The directory in which `host-local` stores which addresses are in use. Gateways that share a bridge
+    /// must share this directory.
     pub addresses_dir: PathBuf,
 }
 
-/// `[devices]`: where devices are described.
+/// `[devices]`: where the descriptions of devices are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DevicesConfig {
-    /// Directories with vendors' files of the Container Device Interface; a later one wins.
+    /// The directories of Container Device Interface (CDI) specs; a later one takes precedence.
     pub cdi_spec_dirs: Vec<PathBuf>,
 }
 
-/// The keys that a refusal of an image by its size names.
+/// The configuration keys that an error names when an image exceeds a limit.
 pub const IMAGE_LIMITS: [&str; 4] = Limits::KEYS;
 
-/// `[images]`: images that stay, and what an image may have at most.
+/// `[images]`: pinned images, and the limits of images.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ImagesConfig {
-    /// References of images that must not be removed to free space.
+    /// References of images that must not be removed to free disk space.
     pub pinned: Vec<String>,
-    /// The most volumes that an image may declare: each is a mount of every container of it.
+    /// The most volumes that an image may declare: each is a mount in every container of the image.
     pub max_volumes: usize,
-    /// Layers of an image.
+    /// The most layers of an image.
     pub max_layers: usize,
-    /// The largest configuration of an image, in bytes.
+    /// The largest image configuration, in bytes.
     pub max_config_bytes: u64,
     /// The largest manifest or index, in bytes.
     pub max_manifest_bytes: u64,
-    /// The sum of an image's layers as they are in the registry, in bytes; 0 for no limit.
+    /// The largest total size of an image's layers as they are in the registry (compressed), in bytes; 0 for
+    /// no limit.
     pub max_image_bytes: u64,
-    /// Whether a pull or a load is refused when there is less space than its layers have.
+    /// Whether a pull or a load is refused if there is less free disk space than the size of its layers.
     pub check_free_space: bool,
     /// The largest `/etc/passwd` or `/etc/group` of an image that is read, in bytes.
     pub max_account_file_bytes: u64,
 }
 
-/// `[registry]`: how images are found.
+/// `[registry]`: how registries are accessed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RegistryConfig {
-    /// Directories with a `<host>/hosts.toml` for each registry, as containerd's `certs.d`; the first that has one counts.
+    /// Directories with a `<host>/hosts.toml` for each registry, as containerd's `certs.d`; the first that
+    /// has one for the host is used.
     pub config_dirs: Vec<PathBuf>,
-    /// A download with no byte for this long is broken off and tried again, in seconds.
+    /// A download that receives no byte for this long is aborted and retried, in seconds.
     pub idle_timeout_seconds: u64,
-    /// Whether a registry that is asked with TLS may redirect what is asked for by digest to plain HTTP.
+    /// Whether a registry that is accessed with TLS may redirect downloads that are verified by digest to
+    /// plain HTTP.
     pub allow_http_redirects: bool,
 }
 
-/// `[recovery]`: how long a start after a kill waits for what, and how often what nobody accounts for is looked for.
+/// `[recovery]`: timeouts of recovery after a kill, and the interval of scans for orphans.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecoveryConfig {
-    /// How long a request that comes before recovery is done waits for it, in seconds.
+    /// How long a request that arrives before recovery is done waits for it, in seconds.
     pub wait_seconds: u64,
-    /// How long containerd may work on a start that a killed daemon was at before it is ended, in seconds.
+    /// How long a predecessor call may go on in containerd before its container is ended, in seconds.
     pub settle_seconds: u64,
-    /// What seems left over must seem so for this long before it is cleared away, in milliseconds.
+    /// How long an object must look like an orphan before it is removed, in milliseconds.
     pub grace_milliseconds: u64,
-    /// Between two looks for what containerd has forgotten, in seconds.
+    /// The interval between two scans for orphans, in seconds.
     pub look_seconds: u64,
 }
 
-/// `[cgroup]`: how cgroups are made.
+/// `[cgroup]`: how cgroups are created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CgroupConfig {
-    /// Who makes them.
+    /// Which program creates them.
     pub driver: CgroupDriverChoice,
-    /// Parent of cgroups for which nobody named one; with systemd a slice.
+    /// The parent of cgroups if the client names none; with systemd it is a slice.
     pub default_parent: String,
 }
 
-/// Who makes cgroups.
+/// Which program creates cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupDriverChoice {
-    /// systemd where it runs with cgroup v2, else cgroupfs.
+    /// systemd if it runs with cgroup v2, else cgroupfs.
     Auto,
     /// systemd.
     Systemd,
@@ -200,19 +213,19 @@ pub enum CgroupDriverChoice {
     Cgroupfs,
 }
 
-/// `[advisories]`: which versions with known vulnerabilities are reported.
+/// `[advisories]`: which program versions with known vulnerabilities are not reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdvisoriesConfig {
-    /// Programs and versions that are not, as in `runc 1.1.5+ds1`.
+    /// Programs and versions that are not reported, as in `runc 1.1.5+ds1`.
     pub ignore: Vec<String>,
 }
 
 impl AdvisoriesConfig {
-    /// Checks that each names a program and a version.
+    /// Checks that each entry names a program and a version.
     ///
     /// # Errors
-    /// Which does not.
+    /// A message that names the first wrong entry.
     pub fn check(&self) -> Result<(), String> {
         let is_wrong = |entry: &&String| {
             !entry.split_once(' ').is_some_and(|(program, version)| {
@@ -222,13 +235,13 @@ impl AdvisoriesConfig {
         self.ignore.iter().find(is_wrong).map_or(Ok(()), |entry| {
             let programs = PROGRAMS.join(", ");
             Err(format!(
-                "{entry:?} is no program and version, as in \"runc 1.1.5+ds1\"; the programs are {programs}"
+                "{entry:?} is not a program and version, as in \"runc 1.1.5+ds1\"; the programs are {programs}"
             ))
         })
     }
 }
 
-/// All that the backend needs to know.
+/// The settings of the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// `[containerd]`.
@@ -247,23 +260,23 @@ pub struct Settings {
     pub recovery: RecoveryConfig,
     /// `[advisories]`.
     pub advisories: AdvisoriesConfig,
-    /// The socket at which containerd answers.
+    /// The socket of containerd.
     pub address: PathBuf,
     /// The gateway's state directory, which outlives a reboot.
     pub state: PathBuf,
-    /// The gateway's run directory, which does not.
+    /// The gateway's run directory, which does not outlive a reboot.
     pub run: PathBuf,
     /// The logkeeper's socket.
     pub logkeeper: PathBuf,
 }
 
 impl ContainerdConfig {
-    /// How long containerd may take to say that it is there.
+    /// How long containerd may take to answer a health check; at least a second.
     pub(crate) fn answer_timeout(&self) -> Duration {
         Duration::from_secs(self.answer_timeout_seconds.max(1))
     }
 
-    /// How long a shim may take to pass something on.
+    /// How long a shim may take to answer a call; at least a second.
     pub(crate) fn shim_timeout(&self) -> Duration {
         Duration::from_secs(self.shim_timeout_seconds.max(1))
     }
@@ -304,10 +317,10 @@ impl Default for Runtime {
 }
 
 impl Runtime {
-    /// Checks what the types cannot say; the key that is wrong, and why.
+    /// Checks the values beyond their types.
     ///
     /// # Errors
-    /// For an annotation that can never be given.
+    /// The wrong key and the reason, for a pattern that can never match an annotation that is passed on.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let is_none = |pattern: &&String| {
             let key = pattern.strip_suffix('*').unwrap_or(pattern);
@@ -318,8 +331,8 @@ impl Runtime {
             Some(pattern) => Err((
                 "update_annotations",
                 format!(
-                    "{pattern:?} is neither a key nor the beginning of keys with \"*\" after it, or it is one that containerd, shims and \
-                     OCI runtimes reserve"
+                    "{pattern:?} is neither a key nor a prefix of keys followed by \"*\", or it is one that containerd, shims and OCI \
+                     runtimes reserve"
                 ),
             )),
         }
@@ -399,23 +412,23 @@ impl Default for RecoveryConfig {
 }
 
 impl RecoveryConfig {
-    /// How long a request that comes before recovery is done waits for it.
+    /// How long a request that arrives before recovery is done waits for it.
     #[must_use]
     pub const fn wait(&self) -> Duration {
         Duration::from_secs(self.wait_seconds)
     }
 
-    /// How long containerd may work on a start that a killed daemon was at.
+    /// How long a predecessor call may go on in containerd.
     pub(crate) const fn predecessor_call_timeout(&self) -> Duration {
         Duration::from_secs(self.settle_seconds)
     }
 
-    /// How long what seems left over must seem so.
+    /// How long an object must look like an orphan before it is removed.
     pub(crate) const fn grace(&self) -> Duration {
         Duration::from_millis(self.grace_milliseconds)
     }
 
-    /// Between two looks for what containerd has forgotten; never without a pause.
+    /// The interval between two scans for orphans; at least a second.
     pub(crate) fn scan_interval(&self) -> Duration {
         Duration::from_secs(self.look_seconds.max(1))
     }

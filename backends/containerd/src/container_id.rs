@@ -1,4 +1,4 @@
-//! The id of a container of ours, whichever kind it is of.
+//! The id of a container of this backend: of a sandbox or of a task.
 
 use std::fmt;
 use std::ops::Deref;
@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 use switchyard_core::id::{ParseIdError, SandboxId, TaskId};
 
-/// The id of a container as containerd and its shims know it. It can be made of ids of ours alone, so that whatever is named after it lies
-/// where it should: a process can call itself a shim for `../..`.
+/// The id of a container as containerd and its shims know it. It can only be created from a valid id of a
+/// sandbox or a task, so that paths with it stay in their directory: any process can claim, by its arguments,
+/// to be the shim of `../..`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ContainerId(String);
 
@@ -27,7 +28,7 @@ impl FromStr for ContainerId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        // Ids of both kinds look the same.
+        // The ids of sandboxes and tasks have the same syntax.
         text.parse::<TaskId>().map(Self::from)
     }
 }

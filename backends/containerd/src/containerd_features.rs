@@ -1,4 +1,5 @@
-//! What this containerd can do, asked of itself whenever contact is made, and never read from its version.
+//! The features of the running containerd, read from its list of plugins each time it comes up, never
+//! inferred from its version.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +9,7 @@ use switchyard_core::Result;
 
 use crate::client::{Client, QUICK, call};
 
-/// What is known of containerd's abilities; nothing until it has been asked. Clones share it.
+/// The features of containerd; none until it has been queried. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ContainerdFeatures {
     features: Arc<Mutex<FeatureSet>>,
@@ -16,37 +17,38 @@ pub(crate) struct ContainerdFeatures {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct FeatureSet {
-    /// Snapshotters that put a snapshot onto its parent when it is committed.
+    /// The snapshotters that can set a snapshot's parent when it is committed.
     rebase: BTreeSet<String>,
-    /// A store of sandboxes, in which records of ours are safe.
+    /// It has a sandbox store in which our records are safe.
     sandboxes: bool,
 }
 
-/// The namespace that containerd's own CRI works in. Where it is on, it takes every sandbox in there for its own: it deletes what it
-/// does not know, or, in some versions, does not start.
+/// The namespace of containerd's own CRI plugin. If that is enabled, it takes every sandbox in the namespace
+/// for its own: depending on the version, it deletes those that it does not know, or containerd does not
+/// start.
 const CRI_NAMESPACE: &str = "k8s.io";
 
 impl ContainerdFeatures {
-    /// Whether this snapshotter takes layers that were unpacked apart from each other.
+    /// Whether this snapshotter accepts layers that were unpacked without their parents.
     pub(crate) fn supports_rebase(&self, snapshotter: &str) -> bool {
         self.features.lock().unwrap_or_else(PoisonError::into_inner).rebase.contains(snapshotter)
     }
 
-    /// Whether containerd keeps the exit of a task that ends while it is away, if there is a record of it in its store of
-    /// sandboxes.
+    /// Whether containerd has a sandbox store in which a record protects the exit of a task that exits while
+    /// containerd is down.
     pub(crate) fn has_sandbox_store(&self) -> bool {
         self.features.lock().unwrap_or_else(PoisonError::into_inner).sandboxes
     }
 
-    /// Notes that the store of sandboxes is not there after all.
+    /// Records that containerd has no sandbox store after all.
     pub(crate) fn mark_no_sandbox_store(&self) {
         self.features.lock().unwrap_or_else(PoisonError::into_inner).sandboxes = false;
     }
 
-    /// Asks now. If there is no answer, what was known stays.
+    /// Queries containerd. If that fails, the known features stay.
     pub(crate) async fn refresh(&self, client: &Client) {
         if let Err(error) = self.query(client).await {
-            tracing::warn!(error = error.report(), "containerd does not say what it can do");
+            tracing::warn!(error = error.report(), "the features of containerd cannot be queried");
         }
     }
 
@@ -54,7 +56,7 @@ impl ContainerdFeatures {
         let request = api::PluginsRequest { filters: Vec::new() };
         let plugins = call("list its plugins", QUICK, client.introspection().plugins(request)).await?.plugins;
         let known = FeatureSet::of(&plugins, client.namespace());
-        tracing::debug!(?known, "containerd says what it can do");
+        tracing::debug!(?known, "the features of containerd are known");
         *self.features.lock().unwrap_or_else(PoisonError::into_inner) = known;
         Ok(())
     }

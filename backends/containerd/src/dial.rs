@@ -1,7 +1,8 @@
-//! Connecting to a port inside a sandbox.
+//! Connects to a port inside a sandbox.
 //!
-//! A socket belongs for good to the network namespace it was made in. So only its making happens inside, on a thread of its own
-//! that ends at once; connecting and copying are ordinary work, and no thread and no process stays for a connection.
+//! A socket stays in the network namespace in which it was created. So only its creation happens inside, on a
+//! short-lived thread; connecting and copying are ordinary asynchronous work, without a thread or a process
+//! per connection.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,14 +16,17 @@ use switchyard_namespaces::run_in_netns;
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::backend::Inner;
+use crate::error::from_namespaces;
 use crate::fs::blocking;
-use crate::sandbox::from_namespaces;
 
-/// How long connecting may take. On a loopback interface it takes no time, unless packets are dropped.
+/// How long connecting may take. On a loopback interface it is immediate, unless packets are dropped.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Inner {
-    /// Connects to a port at the loopback address of a sandbox, of either family. Cancel-safe.
+    /// Connects to a port at the loopback address of a sandbox, IPv4 first, then IPv6. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Unavailable` if neither address accepts the connection.
     pub(crate) async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
         let netns = self.sandbox(id)?.netns();
         let loopback = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), (Ipv6Addr::LOCALHOST, port).into()];
@@ -36,12 +40,12 @@ impl Inner {
             }
         }
         let refused = refused.unwrap_or_else(|| io::ErrorKind::NotConnected.into());
-        Err(Error::unavailable(format!("nobody answers on port {port} inside sandbox {id}"))
-            .with_source(refused))
+        Err(Error::unavailable(format!("connect to port {port} inside sandbox {id}")).with_source(refused))
     }
 }
 
-/// Tries one address; the outer error is one of ours.
+/// Connects to one address. The outer error is a failure to create the socket inside the namespace, the inner
+/// one that of the connection.
 async fn connect(netns: Option<PathBuf>, address: SocketAddr) -> Result<io::Result<TcpStream>> {
     let make = move || if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let socket = match netns {
@@ -56,7 +60,7 @@ async fn connect(netns: Option<PathBuf>, address: SocketAddr) -> Result<io::Resu
 
 fn dialled(stream: TcpStream) -> Dialled {
     if let Err(fault) = stream.set_nodelay(true) {
-        tracing::debug!(error = %fault, "a forwarded connection may be slow to send little");
+        tracing::debug!(error = %fault, "TCP_NODELAY cannot be set on a forwarded connection: small writes may be delayed");
     }
     let (output, input) = stream.into_split();
     Dialled { input: Box::new(input), output: Source::new(output) }

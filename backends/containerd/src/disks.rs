@@ -1,29 +1,23 @@
-//! Full disks: it is told that there is no space, and what ends or makes space goes on without being put on record.
+//! Full disks: the status reports them, and operations that end something or free space proceed without being
+//! recorded.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
 
 use nix::sys::statvfs::statvfs;
 use switchyard_core::backend::Condition;
 use switchyard_core::{ErrorKind, Result};
-use tokio_util::sync::CancellationToken;
 
-use crate::backend::Inner;
-use crate::fs::blocking;
-
-/// Between two looks.
-const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// With fewer bytes or inodes than these a pod can hardly be made.
+/// A disk with fewer free bytes or inodes counts as full: a pod can hardly be created.
 const MIN_FREE: FreeSpace = FreeSpace { bytes: 1 << 20, inodes: 64 };
 
-/// Which of the gateway's own disks are full.
+/// Whether the disks of the gateway's own directories are full.
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
     full: Mutex<Option<String>>,
 }
 
-/// What is free of a disk.
+/// The free space of a disk.
 #[derive(Debug, Clone, Copy)]
 struct FreeSpace {
     bytes: u64,
@@ -31,7 +25,7 @@ struct FreeSpace {
 }
 
 impl Disks {
-    /// As a condition of the backend, as of the latest look.
+    /// The result of the latest check, as a condition of the backend.
     pub(crate) fn condition(&self) -> Condition {
         match &*self.full.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Condition::True,
@@ -39,49 +33,22 @@ impl Disks {
         }
     }
 
-    /// Notes a look, and tells of what is news.
-    fn update(&self, now: Option<String>) {
+    /// Stores the result of a check, and logs a change.
+    pub(crate) fn update(&self, now: Option<String>) {
         let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*full, &now) {
             (None, Some(why)) => tracing::warn!(
                 why,
-                "nothing new can be made or put on record; what there is can be stopped and removed"
+                "a disk is full: nothing can be created or recorded, but existing objects can be stopped and removed"
             ),
-            (Some(_), None) => tracing::info!("there is space again"),
+            (Some(_), None) => tracing::info!("the disks have free space again"),
             (Some(_), Some(_)) | (None, None) => {}
         }
         *full = now;
     }
 }
 
-impl Inner {
-    /// Looks at the disks of the state and run directories until `stop`.
-    pub(crate) async fn watch_disks(self: Arc<Self>, stop: CancellationToken) {
-        let dirs = [self.settings.state.clone(), self.settings.run.clone()];
-        loop {
-            let looked = dirs.clone();
-            match blocking(move || Ok(shortages(&looked))).await {
-                Ok(full) => self.disks.update(full),
-                Err(error) => tracing::error!(error = error.report(), "the disks cannot be looked at"),
-            }
-            tokio::select! {
-                () = tokio::time::sleep(CHECK_INTERVAL) => {}
-                () = stop.cancelled() => return,
-            }
-        }
-    }
-
-    /// The tasks whose ends could not be put on record yet, for people; `None` if there are none.
-    pub(crate) fn unrecorded_exits(&self) -> Option<String> {
-        let tasks = self.tasks();
-        let ended = tasks.values().filter(|task| task.has_unpersisted_exit());
-        let mut ids: Vec<_> = ended.map(|task| task.id.to_string()).collect();
-        ids.sort();
-        (!ids.is_empty()).then(|| ids.join(", "))
-    }
-}
-
-/// The outcome of putting on record what is true without that too: a full disk does not stand in its way, and `what` is said of it.
+/// Ignores a full disk in the result of a write that is not essential, and logs `what` as a warning then.
 pub(crate) fn tolerate_full_disk(put: Result<()>, what: &str) -> Result<()> {
     match put {
         Err(error) if error.kind() == ErrorKind::ResourceExhausted => {
@@ -92,30 +59,32 @@ pub(crate) fn tolerate_full_disk(put: Result<()>, what: &str) -> Result<()> {
     }
 }
 
-/// What there is too little of, by directory; the same text as long as that is so. Blocks.
-fn shortages(dirs: &[PathBuf]) -> Option<String> {
+/// Which of the directories have too few free bytes or inodes; `None` if all have enough. The text does not
+/// contain the numbers, so it is the same as long as the shortage is. Blocks.
+pub(crate) fn shortages(dirs: &[PathBuf]) -> Option<String> {
     let lacking = |dir: &PathBuf| {
-        Some(format!("no space left on device: {} left for {}", free_space(dir)?.shortage()?, dir.display()))
+        let shortage = free_space(dir)?.shortage()?;
+        Some(format!("no space left on device: almost no {shortage} left for {}", dir.display()))
     };
     let shortages: Vec<_> = dirs.iter().filter_map(lacking).collect();
     (!shortages.is_empty()).then(|| shortages.join("; "))
 }
 
-/// What is free of the disk of a directory, for root; `None` if that is not said.
+/// The free space, for root, of the disk that a directory is on; `None` if it cannot be read.
 fn free_space(dir: &Path) -> Option<FreeSpace> {
     let stat = statvfs(dir).ok()?;
-    // A file system that counts no inodes has as many as it needs.
+    // A file system that allocates inodes dynamically reports 0.
     let inodes = if stat.files() == 0 { u64::MAX } else { stat.files_free() };
     Some(FreeSpace { bytes: stat.blocks_free().saturating_mul(stat.fragment_size()), inodes })
 }
 
 impl FreeSpace {
-    /// What there is too little of.
+    /// What is short: bytes, inodes or both; `None` if neither.
     const fn shortage(self) -> Option<&'static str> {
         match (self.bytes < MIN_FREE.bytes, self.inodes < MIN_FREE.inodes) {
-            (true, true) => Some("hardly a byte and hardly an inode is"),
-            (true, false) => Some("hardly a byte is"),
-            (false, true) => Some("hardly an inode is"),
+            (true, true) => Some("bytes and inodes"),
+            (true, false) => Some("bytes"),
+            (false, true) => Some("inodes"),
             (false, false) => None,
         }
     }
@@ -129,12 +98,9 @@ mod tests {
     fn a_disk_is_full_without_bytes_or_without_inodes() {
         let plenty = FreeSpace { bytes: 1 << 30, inodes: 1 << 20 };
         assert_eq!(plenty.shortage(), None);
-        assert_eq!(FreeSpace { bytes: 4096, ..plenty }.shortage(), Some("hardly a byte is"));
-        assert_eq!(FreeSpace { inodes: 3, ..plenty }.shortage(), Some("hardly an inode is"));
-        assert_eq!(
-            FreeSpace { bytes: 0, inodes: 0 }.shortage(),
-            Some("hardly a byte and hardly an inode is")
-        );
+        assert_eq!(FreeSpace { bytes: 4096, ..plenty }.shortage(), Some("bytes"));
+        assert_eq!(FreeSpace { inodes: 3, ..plenty }.shortage(), Some("inodes"));
+        assert_eq!(FreeSpace { bytes: 0, inodes: 0 }.shortage(), Some("bytes and inodes"));
         assert_eq!(shortages(&["/no/such/directory".into()]), None);
     }
 

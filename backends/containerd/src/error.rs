@@ -1,24 +1,27 @@
-//! From containerd's errors to the gateway's: the one place where its codes and texts are read.
+//! Converts containerd's errors to the gateway's. This is the only place that interprets its codes and
+//! messages.
 
+use std::error::Error as StdError;
 use std::time::Duration;
 
+use switchyard_cni as cni;
 use switchyard_core::{Error, ErrorKind};
+use switchyard_namespaces as namespaces;
 use tonic::{Code, Status};
 
-use crate::fs::mentions_disk_full;
-
-/// What a containerd status means to the gateway. `what` says what was asked, with the object's name.
+/// The error for a status of containerd. `what` names the operation and its object.
 pub(crate) fn from_status(what: &str, status: Status) -> Error {
     Error::new(kind_of(&status), format!("containerd: {what}"))
         .with_source(Cause(status.message().to_owned()))
 }
 
-/// The error for a call that was not answered in time.
+/// The error for a call that containerd did not answer in time.
 pub(crate) fn timed_out(what: &str, limit: Duration) -> Error {
     Error::deadline(format!("containerd did not answer within {limit:?}: {what}"))
 }
 
-/// Whether a call failed for want of an answer of containerd, so that the error says nothing of the object that the call was about.
+/// Whether a call failed because containerd did not answer, so that the error says nothing about the state of
+/// the object.
 pub(crate) fn is_unanswered(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)
 }
@@ -40,7 +43,8 @@ fn kind_of(status: &Status) -> ErrorKind {
     }
 }
 
-/// A call that was in flight when the connection broke ends as `Unknown` or `Cancelled` with one of tonic's own texts.
+/// A call that was in flight when the connection broke ends as `Unknown` or `Cancelled` with one of tonic's
+/// own messages.
 fn connection_lost_or(status: &Status, otherwise: ErrorKind) -> ErrorKind {
     let text = status.message();
     if text.contains("transport error")
@@ -53,7 +57,7 @@ fn connection_lost_or(status: &Status, otherwise: ErrorKind) -> ErrorKind {
     }
 }
 
-/// The shim and the OCI runtime give texts instead of codes. Each text here is one that has been seen.
+/// The shim and the OCI runtime give messages instead of codes. Each message here has been observed.
 fn kind_by_text(text: &str) -> ErrorKind {
     const GONE: [&str; 6] = [
         "process already finished",
@@ -61,13 +65,13 @@ fn kind_by_text(text: &str) -> ErrorKind {
         "container not running",
         "ttrpc: closed",
         "process does not exist",
-        // containerd 1.7, of a record in its store of sandboxes that is not there.
+        // containerd 1.7, for a record that is missing in its sandbox store.
         "bucket not found",
     ];
-    // The last is runc's, of a working directory that its user may not enter.
+    // The last is runc's, for a working directory that the user may not enter.
     const WRONG: [&str; 3] = ["executable file not found", "exec: \"", "set in config.json failed"];
-    // What a container asks for ends in the middle of a file: a mount of a file over a directory or the reverse, or a working directory.
-    // The spelling is runc's, and crun's.
+    // A path of the container's spec leads through a file: a mount of a file over a directory or the reverse,
+    // or a working directory. The spellings are runc's and crun's.
     let crosses_file = text.contains("OCI runtime create failed")
         && ["not a directory", "Not a directory"].iter().any(|part| text.contains(part));
     if text.contains("unknown command checkpoint") {
@@ -86,8 +90,8 @@ fn kind_by_text(text: &str) -> ErrorKind {
     }
 }
 
-/// Whether a task was not created because the shim that it was to share had ended, or did just then. Nothing is made of it, and
-/// containerd has cleared up behind it: the next try starts a shim.
+/// Whether a task was not created because the shim that it was to share had exited, or exited just then.
+/// Nothing of the task exists, and containerd has cleaned up after the shim: the next try starts a new one.
 pub(crate) fn is_shim_gone(error: &Error) -> bool {
     let text = error.report();
     let away = ["connect: no such file or directory", "connect: connection refused"];
@@ -95,13 +99,55 @@ pub(crate) fn is_shim_gone(error: &Error) -> bool {
         || text.contains("failed to create shim task: ttrpc: closed")
 }
 
-/// The text that containerd gave.
+/// The message of containerd's status.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Cause(String);
 
+/// `ResourceExhausted` if a message in the error's chain of causes says that a disk is full, else
+/// `otherwise`. Plugins, shims and our own helper processes report a full disk only in their messages.
+pub(crate) fn disk_full_or(otherwise: ErrorKind, error: &(dyn StdError + 'static)) -> ErrorKind {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if mentions_disk_full(&cause.to_string()) {
+            return ErrorKind::ResourceExhausted;
+        }
+        next = cause.source();
+    }
+    otherwise
+}
+
+/// Whether a message reports a full disk or an exhausted quota.
+pub(crate) fn mentions_disk_full(text: &str) -> bool {
+    const FULL: [&str; 2] = ["no space left on device", "disk quota exceeded"];
+    let text = text.to_lowercase();
+    FULL.iter().any(|part| text.contains(part))
+}
+
+/// Converts an error of the namespaces crate: `InvalidArgument` for an invalid request, `ResourceExhausted`
+/// for a full disk, else `Internal`.
+pub(crate) fn from_namespaces(error: namespaces::Error) -> Error {
+    let kind = if error.is_invalid_request() {
+        ErrorKind::InvalidArgument
+    } else {
+        disk_full_or(ErrorKind::Internal, &error)
+    };
+    Error::new(kind, "sandbox").with_source(error)
+}
+
+pub(crate) fn from_cni(error: cni::Error) -> Error {
+    let kind = if error.is_not_configured() || error.is_retryable() {
+        ErrorKind::Unavailable
+    } else {
+        disk_full_or(ErrorKind::Internal, &error)
+    };
+    Error::new(kind, "network").with_source(error)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]
@@ -148,7 +194,7 @@ mod tests {
     #[test]
     fn a_shim_that_ended_is_told_from_one_that_cannot_start() {
         let ended = |text: &str| is_shim_gone(&from_status("create task 1", Status::unknown(text)));
-        // Of containerd 1.6, and of those since 1.7.
+        // The messages of containerd 1.6, and of 1.7 and later.
         assert!(ended(
             "failed to start shim: start failed: dial unix /run/containerd/s/ab: connect: no such file or directory"
         ));
@@ -164,5 +210,16 @@ mod tests {
     fn the_report_names_the_request_and_the_cause() {
         let error = from_status("start task 1", Status::not_found("task 1: not found"));
         assert_eq!(error.report(), "containerd: start task 1: task 1: not found");
+    }
+
+    #[test]
+    fn a_full_disk_is_told_apart_however_deep_it_is_told() {
+        let deep = Error::internal("plugin")
+            .with_source(Error::internal("write").with_source(io::Error::from_raw_os_error(28)));
+        assert_eq!(disk_full_or(ErrorKind::Internal, &deep), ErrorKind::ResourceExhausted);
+        let quota = io::Error::from_raw_os_error(122);
+        assert_eq!(disk_full_or(ErrorKind::Internal, &quota), ErrorKind::ResourceExhausted);
+        let other = io::Error::from_raw_os_error(13);
+        assert_eq!(disk_full_or(ErrorKind::Unavailable, &other), ErrorKind::Unavailable);
     }
 }

@@ -1,7 +1,7 @@
-//! Further processes in a running task.
+//! Execs: further processes in a running task.
 //!
-//! Output comes through FIFOs that are opened before the process is made, and read once it runs: only then does the shim hold the
-//! other ends, so that the end of the stream is the end of the output.
+//! Output comes through FIFOs that are opened before the process is created, and read once it runs: only then
+//! does the shim hold the other ends, so that the end of file is the end of the output.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,39 +15,37 @@ use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::process::exec_process;
 use switchyard_steps::{Step, reach};
 
+use self::predecessor_fifos::EXEC_DIR_PREFIX;
 use crate::backend::Inner;
 use crate::backoff::Backoff;
 use crate::fs::remove_tree;
 use crate::image::lease::getrandom_fill;
 use crate::input::{StdinPipe, StdinWriter};
-use crate::shim::ShimClient;
 use crate::task::{ExecPermit, make_fifos};
 
 pub(crate) mod predecessor;
+pub(crate) mod predecessor_fifos;
 mod process;
 
 use process::Exec;
 
-/// Their ids, and their directories, begin so.
-const PREFIX: &str = "exec-";
-
-/// Between two looks whether children of one that has ended still write.
+/// The pause between two checks whether children of an exited process still write.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Control over a further process; the last one to go ends it.
+/// The control of an exec; dropping it ends the process.
 struct Control {
     exec: Arc<Exec>,
 }
 
-/// Starts a further process, once the task does not stand still. Cancel-safe: a start that nobody waits for any more comes to its end, and
-/// the process to its own; breaking it off half way would leave the shim with FIFOs that nobody opens.
+/// Starts an exec, once the task is not frozen. Cancel-safe: an abandoned start is completed, and its process
+/// then ended; if the start were interrupted, the shim would block on FIFOs that nobody opens.
 pub(crate) async fn start(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
     let starting = Arc::clone(inner);
     let spec = spec.clone();
     let permit = inner.task(task)?.acquire_exec_permit(inner.settings.containerd.shim_timeout()).await?;
     let started = inner.tracker.spawn(async move { start_now(&starting, task, &spec, permit).await }).await;
     started.unwrap_or_else(|fault| {
-        Err(Error::internal(format!("exec in task {task} broke off")).with_source(fault))
+        Err(Error::internal(format!("the start of an exec in task {task} was aborted")).with_source(fault))
     })
 }
 
@@ -71,29 +69,29 @@ async fn start_now(
     }
     let mut random = [0; 16];
     getrandom_fill(&mut random);
-    let id = format!("{PREFIX}{}", hex::encode(random));
+    let id = format!("{EXEC_DIR_PREFIX}{}", hex::encode(random));
     let dir = entry.dirs.run.join(&id);
     let exec = Arc::new(Exec::new(inner, &entry, id, dir));
-    // From here on dropping the control clears everything away, whatever has been made.
+    // From here on dropping `control` cleans up whatever has been created.
     let control = Control { exec: Arc::clone(&exec) };
     let wanted = [("stdout", true), ("stderr", !spec.tty), ("stdin", spec.stdin)];
     let fifos = wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| exec.dir.join(name));
-    let made = make_fifos(exec.dir.clone(), fifos.collect());
-    let (made, shim) = tokio::join!(made, ShimClient::for_task(&entry, inner));
-    made?;
+    let create_fifos = make_fifos(exec.dir.clone(), fifos.collect());
+    let (created, shim) = tokio::join!(create_fifos, inner.shim_client(&entry));
+    created?;
     let stdout = exec.output("stdout")?;
     let stderr = if spec.tty { None } else { Some(exec.output("stderr")?) };
     let stdin = if spec.stdin { Some(exec.input()?) } else { None };
     reach(Step::ExecFifos);
     if let Err(error) = inner.sync_cpuset(&entry).await {
-        tracing::debug!(task.id = %task, error = error.report(), "a process in a task begins on other processors than that");
+        tracing::debug!(task.id = %task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
     }
     exec.run(spec, &process, shim, permit).await?;
     if let Err(error) = inner.join_cpuset(&entry).await {
-        tracing::warn!(task.id = %task, error = error.report(), "a process in a task runs on other processors than that");
+        tracing::warn!(task.id = %task, error = error.report(), "cannot move an exec into the cpuset of its task: it runs on other processors");
     }
     if let Err(error) = inner.rescore_new_processes(&entry).await {
-        tracing::warn!(task.id = %task, error = error.report(), "a process in a task has the score that this began with");
+        tracing::warn!(task.id = %task, error = error.report(), "cannot set the OOM score of an exec: it has the score from the creation of its task");
     }
     Ok(ExecProcess {
         stdin: stdin
@@ -127,17 +125,17 @@ impl ExecControl for Control {
         let mut quiet = Duration::ZERO;
         while quiet < after {
             tokio::time::sleep(POLL_INTERVAL).await;
-            // A reader that takes its time is no silence.
+            // Unread output means that the reader is slow, not that the writers have stopped.
             if !self.exec.has_output() {
                 quiet += POLL_INTERVAL;
             }
         }
-        // The shim lets go of the FIFOs with the process, and that is their end.
+        // The shim closes the FIFOs when the process is deleted, which is their end of file.
         if let Err(error) = self.exec.delete().await {
             tracing::warn!(
                 task.id = self.exec.task,
                 error = error.report(),
-                "the output of an exec is not ended"
+                "cannot end the output of an exec"
             );
         }
     }
@@ -160,20 +158,18 @@ impl Drop for Control {
                     tracing::debug!(
                         task.id = exec.task,
                         error = error.report(),
-                        "a process has gone with its task"
+                        "an exec has ended with its task"
                     );
                     break;
                 }
-                tries
-                    .log_and_wait(&exec.inner.health, &exec.task, "a process in a task is not ended", &error)
-                    .await;
+                tries.log_and_wait(&exec.inner.health, &exec.task, "cannot end an exec", &error).await;
             }
-            // The task may have gone, and taken the process with it; its directory is ours all the same.
+            // The task may have ended, and the process with it; the directory has to be removed all the same.
             if let Err(error) = remove_tree(&exec.dir).await {
                 tracing::warn!(
                     task.id = exec.task,
                     error = error.report(),
-                    "the directory of an exec is left"
+                    "cannot remove the directory of an exec"
                 );
             }
         });

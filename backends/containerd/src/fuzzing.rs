@@ -1,4 +1,5 @@
-//! What holds for any bytes of shims, of archives that jobs bring, and of records in containerd. Called by fuzz targets and tests alone.
+//! Fuzz targets: properties that hold for any bytes from shims, in uploaded image archives, and in records in
+//! containerd. Called only by fuzzers and tests.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -16,18 +17,18 @@ use crate::image::load::archive::Archive;
 use crate::record::{self, EXTENSION, ExitRecord, SandboxRecord, TaskRecord};
 use crate::shim::ttrpc::{HEADER_LEN, MAX_MESSAGE, take_response};
 
-/// The limits of images that archives are read with.
+/// The image limits that archives are read with.
 const LIMITS: Limits =
     Limits { manifest_bytes: 1 << 10, config_bytes: 1 << 10, layers: 8, image_bytes: None };
 
-/// The longest text of an error that is told of an archive, in bytes.
+/// The longest error report for an archive, in bytes.
 const MAX_ERROR_BYTES: usize = 4096;
 
-/// Reads bytes as what a shim sends, in pieces as large as the first byte says: no more is kept than one frame and a piece, and nothing is
-/// read twice.
+/// Reads bytes as responses of a shim, in pieces of the size that the first byte gives: no more than one
+/// frame and one piece is buffered, and no byte is read twice.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn ttrpc(data: &[u8]) {
     let Some((cut, data)) = data.split_first() else { return };
     let mut received = Vec::new();
@@ -38,7 +39,7 @@ pub fn ttrpc(data: &[u8]) {
             let before = received.len();
             match take_response(&mut received, 1) {
                 Ok(Some(_)) => {
-                    assert!(before - received.len() >= HEADER_LEN, "a frame has a head");
+                    assert!(before - received.len() >= HEADER_LEN, "a frame has a header");
                     taken += before - received.len();
                 }
                 Ok(None) => break,
@@ -54,11 +55,12 @@ pub fn ttrpc(data: &[u8]) {
     assert_eq!(taken + received.len(), data.len());
 }
 
-/// Reads bytes as an archive of images, as they are and with right sums in all headers: layers and configuration are within the archive and
-/// the limits, and a layer's digest is that of its bytes. A refusal is for whoever wrote the archive, and short.
+/// Reads bytes as an image archive, as they are and with corrected checksums in all headers: layers and
+/// configuration are within the archive and the limits, and a layer's digest is that of its bytes. An error
+/// blames the archive and is short.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn archive(data: &[u8]) {
     read_archive(data);
     read_archive(&with_checksums(data));
@@ -74,7 +76,7 @@ fn read_archive(data: &[u8]) {
         Err(error) => {
             let kind = error.kind();
             assert!(matches!(kind, ErrorKind::InvalidArgument | ErrorKind::NotFound), "{kind:?}");
-            assert!(error.report().len() <= MAX_ERROR_BYTES, "{} bytes are told", error.report().len());
+            assert!(error.report().len() <= MAX_ERROR_BYTES, "{} bytes are reported", error.report().len());
             return;
         }
     };
@@ -88,7 +90,8 @@ fn read_archive(data: &[u8]) {
     }
 }
 
-/// The same bytes with the right sum in each block that says that it is a header: few that are made have one by chance.
+/// The same bytes with the correct checksum in each block that is a tar header: few generated headers have it
+/// by chance.
 fn with_checksums(data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     for block in data.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
@@ -99,10 +102,11 @@ fn with_checksums(data: &[u8]) -> Vec<u8> {
     data
 }
 
-/// Reads bytes as the records of a sandbox, of a task and of an end: what was read is written and read the same again, and means the same.
+/// Reads bytes as the records of a sandbox, of a task and of an exit: a record that was read is the same
+/// after it is written and read again.
 ///
 /// # Panics
-/// It does not hold.
+/// If that does not hold.
 pub fn records(data: &[u8]) {
     if let Some(sandbox) = round_trips::<SandboxRecord>(data) {
         let again = sandbox.meta.to_core().map(|meta| meta.name.clone());
@@ -133,7 +137,8 @@ pub fn records(data: &[u8]) {
     }
 }
 
-/// The record in these bytes, which is the same after it was written.
+/// Decodes a record, if the bytes are one, and checks that it is the same after it is encoded and decoded
+/// again.
 fn round_trips<T: Serialize + for<'a> Deserialize<'a> + PartialEq + Debug>(data: &[u8]) -> Option<T> {
     let of = |value: Any| HashMap::from([(EXTENSION.to_owned(), value)]);
     let any = Any { value: data.to_vec(), ..record::encode(&()) };

@@ -1,4 +1,5 @@
-//! Are containerd and the logkeeper there, and what are they: watches that ask now and then, and readers that never wait.
+//! Health checks of containerd and the logkeeper: background tasks that query them periodically, and readers
+//! that never wait.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,59 +12,45 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, call};
+use crate::contact::Contact;
 
-/// Between two looks while all is well.
+/// The interval between two checks while the service answers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Between two looks while containerd is away.
+/// The interval between two checks while containerd does not answer.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(50);
-/// Between two looks while the logkeeper is away.
+/// The interval between two checks while the logkeeper does not answer.
 const LOGKEEPER_RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What is known of containerd.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Contact {
-    /// It answers.
-    Up {
-        /// Its version.
-        version: String,
-    },
-    /// It does not.
-    Down {
-        /// Why, for people.
-        reason: String,
-    },
-}
-
-/// The latest contacts.
+/// The latest results of the health checks. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Health {
     contact: watch::Sender<Contact>,
-    /// Why the logkeeper does not answer; `None` if it does, or has not been asked yet.
+    /// Why the logkeeper does not answer; `None` if it does, or has not been checked yet.
     logkeeper_error: watch::Sender<Option<String>>,
-    /// How long each may take to answer.
+    /// How long each service may take to answer.
     answer_timeout: Duration,
-    /// Somebody has reason to doubt the latest contact.
+    /// Notified to check containerd at once, when a failed call puts the latest result in doubt.
     recheck: Arc<Notify>,
 }
 
 impl Health {
-    /// Nothing is known yet.
-    pub(crate) fn new(patience: Duration) -> Self {
-        let reason = "containerd has not been asked yet".to_owned();
+    /// Without results yet: containerd counts as down.
+    pub(crate) fn new(answer_timeout: Duration) -> Self {
+        let reason = "containerd has not been checked yet".to_owned();
         Self {
             contact: watch::Sender::new(Contact::Down { reason }),
             logkeeper_error: watch::Sender::new(None),
-            answer_timeout: patience,
+            answer_timeout,
             recheck: Arc::default(),
         }
     }
 
-    /// What is known of containerd, now and later.
+    /// The latest result for containerd, and later ones.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Contact> {
         self.contact.subscribe()
     }
 
-    /// Whether the logkeeper answers, as far as is known.
+    /// Whether the logkeeper answers, by its latest check.
     ///
     /// # Errors
     /// `Unavailable` with the reason.
@@ -74,7 +61,7 @@ impl Health {
         }
     }
 
-    /// Whether containerd answers, as far as is known.
+    /// Whether containerd answers, by its latest check.
     ///
     /// # Errors
     /// `Unavailable` with the reason.
@@ -89,12 +76,12 @@ impl Health {
         self.contact.borrow().clone()
     }
 
-    /// As a condition of the backend.
+    /// The results as a condition of the backend.
     pub(crate) fn condition(&self) -> Condition {
         match self.current() {
             Contact::Up { .. } => match &*self.logkeeper_error.borrow() {
                 None => Condition::True,
-                // Nothing whose output is logged can be started.
+                // Without the logkeeper no task with a log can be started.
                 Some(reason) => Condition::False {
                     reason: "LogkeeperUnavailable".to_owned(),
                     message: format!("logkeeper: {reason}"),
@@ -106,7 +93,10 @@ impl Health {
         }
     }
 
-    /// Waits until containerd answers.
+    /// Waits until containerd answers, for at most `limit`.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason.
     pub(crate) async fn wait_up(&self, limit: Duration) -> Result<()> {
         let mut view = self.contact.subscribe();
         let up = view.wait_for(|contact| matches!(contact, Contact::Up { .. }));
@@ -114,27 +104,27 @@ impl Health {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(match self.current() {
                 Contact::Down { reason } => Error::unavailable(reason),
-                Contact::Up { .. } => Error::unavailable("containerd went away again"),
+                Contact::Up { .. } => Error::unavailable("containerd stopped answering again"),
             }),
         }
     }
 
-    /// Returns once containerd can be asked again, after a call to it broke off. Cancel-safe.
+    /// Waits until containerd answers, after a call to it failed for want of an answer. Cancel-safe.
     pub(crate) async fn wait_regained(&self) {
         self.recheck.notify_one();
-        // The look that was asked for takes about as long; should containerd be back before it, nothing is lost.
+        // Gives the requested check time to replace an outdated result.
         tokio::time::sleep(RECONNECT_INTERVAL).await;
         let mut view = self.contact.subscribe();
-        // The sender is ours too, so there is no end but an answer.
+        // Fails only when the sender is dropped, which `self` holds.
         let _ = view.wait_for(|contact| matches!(contact, Contact::Up { .. })).await;
     }
 
-    /// Asks containerd now, whatever is known of it.
+    /// Checks containerd now, whatever the latest result is; the result is not stored.
     pub(crate) async fn query_now(&self, client: &Client) -> Contact {
         query_contact(&client.without_health_check(), self.answer_timeout).await
     }
 
-    /// Asks containerd until `stop`.
+    /// Checks containerd periodically until `stop`.
     pub(crate) async fn watch(self, client: Client, stop: CancellationToken) {
         loop {
             let contact = query_contact(&client, self.answer_timeout).await;
@@ -158,7 +148,7 @@ impl Health {
 }
 
 impl Health {
-    /// Greets the logkeeper on this socket until `stop`.
+    /// Checks the logkeeper at this socket periodically until `stop`.
     pub(crate) async fn watch_logkeeper(self, socket: PathBuf, stop: CancellationToken) {
         let client = switchyard_logkeeper::Client::with_limit(socket, self.answer_timeout);
         loop {
@@ -201,13 +191,13 @@ fn log_contact(contact: &Contact) {
     }
 }
 
-/// Asks containerd for its version, and for one record: one that answers while its database hangs is as good as away.
-async fn query_contact(client: &Client, patience: Duration) -> Contact {
+/// Queries containerd's version, and one record: a containerd whose database hangs counts as down.
+async fn query_contact(client: &Client, limit: Duration) -> Contact {
     let asked = async {
-        let version = call("say its version", patience, client.version().version(())).await?.version;
+        let version = call("get its version", limit, client.version().version(())).await?.version;
         let request = api::GetNamespaceRequest { name: client.namespace().to_owned() };
-        match call("look into its database", patience, client.namespaces().get(request)).await {
-            // It is made with the first object in it.
+        match call("read its database", limit, client.namespaces().get(request)).await {
+            // The namespace is created with the first object in it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             other => drop(other?),
         }
@@ -215,7 +205,7 @@ async fn query_contact(client: &Client, patience: Duration) -> Contact {
     };
     match asked.await {
         Ok(version) => Contact::Up { version },
-        // The text must not change from one look to the next, or each would be news.
+        // The text must be the same for each check that fails for the same reason: every change is logged.
         Err(error) => Contact::Down { reason: format!("{}: {}", client.address().display(), error.report()) },
     }
 }

@@ -1,10 +1,9 @@
-//! The image store: containerd's image records, and the pulls that make them.
+//! The image store: containerd's image records, and the pulls and loads that create them.
 //!
-//! Images have no owner: whatever is in the namespace is listed, also what `ctr images import` brought.
+//! All images in the containerd namespace are listed, including those that `ctr images import` has brought.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use containerd_client::services::v1 as api;
@@ -33,6 +32,7 @@ mod name;
 mod progress;
 mod pull;
 mod runnable_cache;
+mod shared_types;
 mod singleflight;
 pub(crate) mod unpack;
 pub(crate) mod usage;
@@ -40,8 +40,12 @@ pub(crate) mod usage;
 pub(crate) use index::ImageInfo;
 use index::{ImageRecord, InfoCache};
 use pull::Pulls;
+use shared_types::from_registry;
+pub(crate) use shared_types::rfc3339;
+pub(crate) use shared_types::{ImagePolicy, RunnableImage, Snapshotters};
 
-/// The label by which containerd's own CRI marks images that must stay; read, so that both agree.
+/// The label, key and value, by which containerd's own CRI plugin marks images that must not be removed. It
+/// is read here so that both agree.
 const PINNED: (&str, &str) = ("io.cri-containerd.pinned", "pinned");
 
 /// The images of one containerd namespace.
@@ -51,10 +55,10 @@ pub(crate) struct ContainerdImageStore {
     snapshotters: Snapshotters,
     containerd_features: ContainerdFeatures,
     downloads: usize,
-    /// References of images that stay.
+    /// References of pinned images, which must not be removed.
     pins: Vec<String>,
     limits: registry::Limits,
-    /// Looked at before each pull and load; `None` if the operator does not want it.
+    /// Its free space is checked before each pull and load; `None` if the check is switched off.
     content_disk: Option<Arc<content_disk::ContentDisk>>,
     infos: Arc<InfoCache>,
     runnable_cache: runnable_cache::RunnableCache,
@@ -62,50 +66,8 @@ pub(crate) struct ContainerdImageStore {
     leases: lease::Leases,
     layer_sync: layer_sync::LayerSync,
     usage: usage::UsageCache,
-    /// Turns of those who load.
+    /// Limits the number of concurrent loads.
     load_permits: Arc<Semaphore>,
-}
-
-/// Which snapshotter serves which runtime handler.
-#[derive(Debug, Clone)]
-pub(crate) struct Snapshotters {
-    pub(crate) default: String,
-    pub(crate) by_handler: BTreeMap<String, String>,
-}
-
-impl Snapshotters {
-    pub(crate) fn of(&self, handler: &str) -> &str {
-        self.by_handler.get(handler).map_or(&self.default, String::as_str)
-    }
-
-    pub(crate) fn all(&self) -> BTreeSet<&str> {
-        std::iter::once(self.default.as_str()).chain(self.by_handler.values().map(String::as_str)).collect()
-    }
-}
-
-/// What an operator decides about images.
-#[derive(Debug)]
-pub(crate) struct ImagePolicy {
-    /// How many layers of one pull come at once.
-    pub(crate) downloads: usize,
-    /// Names of images that stay.
-    pub(crate) pins: Vec<String>,
-    /// What an image may have at most.
-    pub(crate) limits: registry::Limits,
-    /// Whether a pull or a load is refused when there is less space than its layers have.
-    pub(crate) check_free_space: bool,
-}
-
-/// An image that a task can be made from.
-#[derive(Debug, Clone)]
-pub(crate) struct RunnableImage {
-    pub(crate) info: Arc<ImageInfo>,
-    /// The image's name by digest, or its id if it has none.
-    pub(crate) image_ref: String,
-    /// The name of the image record.
-    pub(crate) name: String,
-    /// The snapshot of all its layers; `None` for an image without layers.
-    pub(crate) top: Option<String>,
 }
 
 impl ContainerdImageStore {
@@ -113,17 +75,17 @@ impl ContainerdImageStore {
         client: Client,
         registry: registry::Client,
         snapshotters: Snapshotters,
-        abilities: ContainerdFeatures,
+        containerd_features: ContainerdFeatures,
         policy: ImagePolicy,
         leases: lease::Leases,
-        flush: layer_sync::LayerSync,
+        layer_sync: layer_sync::LayerSync,
     ) -> Self {
         Self {
-            layer_sync: flush,
+            layer_sync,
             client,
             registry,
             snapshotters,
-            containerd_features: abilities,
+            containerd_features,
             downloads: policy.downloads.max(1),
             pins: policy.pins,
             limits: policy.limits,
@@ -137,7 +99,7 @@ impl ContainerdImageStore {
         }
     }
 
-    /// All image records that lead to an image for this machine.
+    /// All image records whose content is an image for this machine's platform.
     async fn records(&self) -> Result<Vec<ImageRecord>> {
         let request = api::ListImagesRequest { filters: Vec::new() };
         let listed = call("list images", QUICK, self.client.images().list(request)).await?.images;
@@ -150,17 +112,11 @@ impl ContainerdImageStore {
                 Ok(info) => {
                     let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
                     let holders = holders::parse(&image.labels, &target);
-                    let left = holders::was_released(&image.labels, &target);
-                    records.push(ImageRecord {
-                        name: image.name,
-                        target,
-                        pinned,
-                        info,
-                        holders,
-                        released: left,
-                    });
+                    let released = holders::was_released(&image.labels, &target);
+                    records.push(ImageRecord { name: image.name, target, pinned, info, holders, released });
                 }
-                // An image for other machines, an artifact, or one whose content somebody has removed.
+                // The errors passed over: an image for other platforms, an artifact, or content that was
+                // removed.
                 Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) => {
                     return Err(error);
                 }
@@ -168,7 +124,7 @@ impl ContainerdImageStore {
                     tracing::debug!(
                         image = image.name,
                         error = error.report(),
-                        "an image record is passed over"
+                        "ignoring an image record that is no image for this platform, or is incomplete"
                     );
                 }
             }
@@ -177,11 +133,13 @@ impl ContainerdImageStore {
         Ok(records)
     }
 
-    /// The image that a task of this handler and owner is made from, unpacked for its snapshotter.
+    /// The image that a task of this runtime handler and owner is created from, unpacked for the handler's
+    /// snapshotter.
     ///
     /// # Errors
-    /// `NotFound` if the node does not have it, or has it by another owner's right alone; `InvalidArgument` if it has more layers or
-    /// a larger configuration than an image may have, however it came here.
+    /// `NotFound` if the node does not have it, or only another owner's credentials give access to it;
+    /// `InvalidArgument` if it has more layers or a larger configuration than the limits allow, however it
+    /// got into containerd.
     pub(crate) async fn runnable(
         &self,
         reference: &str,
@@ -205,7 +163,8 @@ impl ContainerdImageStore {
             )));
         }
         let info = Arc::clone(&record.info);
-        // Its bytes take no more by being used.
+        // The limit on an image's size is not checked here: using the image takes no more space than it has
+        // already.
         let limits = registry::Limits { image_bytes: None, ..self.limits };
         let within = limits.check_layers(&record.name, &info.layers);
         within
@@ -227,13 +186,13 @@ impl ContainerdImageStore {
         Ok(runnable)
     }
 
-    /// Unpacks an image whose content is here already: imported, or pulled for another snapshotter. Begins anew if a snapshot
-    /// that it built on was collected meanwhile.
+    /// Unpacks an image whose content is in the content store already: imported, or pulled for another
+    /// snapshotter. Starts again if a snapshot that it builds on was garbage-collected meanwhile.
     async fn unpack_local(&self, info: &ImageInfo, snapshotter: &str) -> Result<()> {
         for _ in 1..pull::ATTEMPTS {
             match self.unpack_leased(info, snapshotter).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    tracing::info!(image = %info.id, error = error.report(), "unpacking again");
+                    tracing::info!(image = %info.id, error = error.report(), "a snapshot was removed while an image was unpacked: unpacking again");
                 }
                 other => return other,
             }
@@ -261,47 +220,50 @@ impl ContainerdImageStore {
         Ok(())
     }
 
-    /// The image of this id, as its records and the configuration have it.
+    /// The image with this id, from its records and the configured pins.
     fn describe(&self, records: &[ImageRecord], id: &ImageId) -> Result<Image> {
         let names: Vec<ImageRecord> =
             records.iter().filter(|record| record.info.id == *id).cloned().collect();
-        let mut image =
-            index::images(&names).pop().ok_or_else(|| Error::not_found(format!("image {id} has gone")))?;
+        let mut image = index::images(&names)
+            .pop()
+            .ok_or_else(|| Error::not_found(format!("image {id} was removed meanwhile")))?;
         image.pinned |= self.pinned(records).contains(id);
         Ok(image)
     }
 
-    /// The images that the configuration pins.
+    /// The ids of the images that the configuration pins.
     fn pinned(&self, records: &[ImageRecord]) -> BTreeSet<ImageId> {
         let named = |reference: &String| match index::find(records, reference) {
             Ok(found) => found.map(|record| record.info.id.clone()),
-            // The beginning of more than one id names none of them.
+            // An ambiguous beginning of an id pins no image.
             Err(_) => None,
         };
         self.pins.iter().filter_map(named).collect()
     }
 
-    /// Takes the label of a holder off a record, which stays. One write: a kill leaves no record that is open to more than before.
+    /// Removes the label of a holder from an image record and keeps the record. A single update, so that a
+    /// kill leaves no record that gives access to more owners than before.
     async fn release_hold(&self, record: &ImageRecord, owner: Owner) -> Result<()> {
         let labels = holders::release_labels(&record.holders, owner, &record.target);
         let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
         let image = api::Image {
             name: record.name.clone(),
             labels,
-            // The mask leaves it as it is, but containerd 1.7 and later die of a record without one.
+            // The mask leaves the target as it is, but containerd 1.7 and later crash on a request without
+            // one.
             target: Some(types::Descriptor { digest: record.target.to_string(), ..Default::default() }),
             ..Default::default()
         };
         let mask = prost_types::FieldMask { paths };
         let request =
             api::UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..Default::default() };
-        let what = format!("let go of image {}", record.name);
+        let what = format!("remove the holder of image {}", record.name);
         ignore_not_found(call(&what, QUICK, self.client.images().update(request)).await)?;
         reach(Step::ImageLetGo);
         Ok(())
     }
 
-    /// Syncs what a predecessor has unpacked in this boot and did not come to sync.
+    /// Syncs, in the background, snapshots that a predecessor has unpacked in this boot and not synced.
     pub(crate) fn sync_unsynced(&self, snapshotter: &str, names: Vec<String>) {
         self.layer_sync.spawn_sync(snapshotter, names, None);
     }
@@ -377,32 +339,32 @@ impl ImageStore for ContainerdImageStore {
     async fn remove(&self, reference: &str, owner: Owner, in_use: bool) -> Result<()> {
         let records = self.records().await?;
         let Some(found) = index::find(&records, reference)? else { return Ok(()) };
-        // The last removal waits for containerd's garbage collection, so that the space is free when this returns.
-        // The name that was asked for goes last, so that a removal that was cut off is finished when it is asked for again.
+        // The last deletion waits for containerd's garbage collection, so that the space is free when this
+        // returns. The name that was asked for is deleted last, so that the same request finishes a removal
+        // that was cut off.
         let names = records
             .iter()
             .filter(|record| record.info.id == found.info.id && record.name != found.name)
             .chain([found])
             .collect::<Vec<_>>();
-        // What is remembered of this image may rest on the right that goes with it.
-        let _forgotten = self.runnable_cache.invalidate_around();
-        let mut going = Vec::new();
-        let mut let_go = Vec::new();
+        // What is cached of this image may depend on the access right that is removed here.
+        let _guard = self.runnable_cache.invalidate_around();
+        let mut deleted = Vec::new();
+        let mut released = Vec::new();
         for record in names {
             match holders::removal_action(&record.holders, owner, in_use) {
-                holders::RemovalAction::Delete => going.push(record.name.as_str()),
-                holders::RemovalAction::Release => let_go.push(record),
+                holders::RemovalAction::Delete => deleted.push(record.name.as_str()),
+                holders::RemovalAction::Release => released.push(record),
                 holders::RemovalAction::Keep => {}
             }
         }
-        for record in let_go {
+        for record in released {
             self.release_hold(record, owner).await?;
         }
-        let names = going;
-        for (number, name) in names.iter().enumerate() {
+        for (number, name) in deleted.iter().enumerate() {
             let request = api::DeleteImageRequest {
                 name: (*name).to_owned(),
-                sync: number + 1 == names.len(),
+                sync: number + 1 == deleted.len(),
                 ..Default::default()
             };
             ignore_not_found(
@@ -418,26 +380,3 @@ impl ImageStore for ContainerdImageStore {
         self.usage.read(&self.client, &self.snapshotters).await
     }
 }
-
-/// What a registry's error means to the gateway.
-pub(crate) fn from_registry(error: registry::Error) -> Error {
-    use registry::Error as E;
-    let kind = match &error {
-        E::InvalidReference { .. } => ErrorKind::InvalidArgument,
-        E::InvalidConfig { .. } => ErrorKind::FailedPrecondition,
-        E::NotFound { .. } | E::NoMatchingPlatform { .. } => ErrorKind::NotFound,
-        E::Unauthorized { .. } | E::Denied { .. } => ErrorKind::Unauthenticated,
-        E::Unavailable { .. } | E::RateLimited { .. } => ErrorKind::Unavailable,
-        E::UnsupportedMediaType { .. } | E::TooLarge { .. } => ErrorKind::InvalidArgument,
-        E::Protocol { .. } | E::DigestMismatch { .. } | E::SizeMismatch { .. } => ErrorKind::Internal,
-    };
-    Error::new(kind, "registry").with_source(error)
-}
-
-/// A time, for labels.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
-    prost_types::Timestamp::from(time).to_string()
-}
-
-/// How old a measurement of disk usage may be.
-pub(crate) const USAGE_AGE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Looking into an image: for its users, and for what its volumes begin with.
+//! Reads files of an image: its account files, and the initial contents of its volumes.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ use crate::fs::{create_private_dir, io_error};
 use crate::image::lease::getrandom_fill;
 use crate::mount::{mount_all, unmount_all};
 
-/// Views of images begin so; what a killed predecessor left is found by it.
+/// The prefix of the keys of view snapshots, by which those that a killed predecessor left are found.
 pub(crate) fn view_prefix(client: &Client) -> String {
     format!("switchyard-view-{}-", client.instance())
 }
 
-/// Reads images through short-lived views of their snapshots, and remembers their account files.
+/// Reads images through short-lived view snapshots, and caches their account files.
 #[derive(Debug)]
 pub(crate) struct ImageReader {
     client: Client,
@@ -34,17 +34,17 @@ pub(crate) struct ImageReader {
     accounts: Mutex<HashMap<String, Arc<Accounts>>>,
 }
 
-/// How many images' account files are remembered.
+/// The account files of at most so many images are cached.
 const MAX_CACHED: usize = 128;
 
-/// Account files of an image that are larger together, in bytes, are not remembered but read each time.
+/// Account files of an image that are larger in total, in bytes, are not cached but read each time.
 const MAX_CACHED_BYTES: u64 = 64 << 10;
 
-/// What came of a look at the account files of an image.
+/// The result of reading the account files of an image.
 enum AccountLookup {
-    /// They are small.
+    /// The files are small: their contents.
     Cacheable(Accounts),
-    /// They are not.
+    /// The files are too large to be cached: the user that was asked for.
     Resolved(ResolvedUser),
 }
 
@@ -53,10 +53,12 @@ impl ImageReader {
         Self { client, views, largest, accounts: Mutex::default() }
     }
 
-    /// The numbers of the user that a task runs as.
+    /// The numeric ids of the user that a task runs as. `top` is the snapshot of the image's top layer, if it
+    /// has layers.
     ///
     /// # Errors
-    /// `InvalidArgument` if the image has no such user or group; `FailedPrecondition` if its account files cannot be read or are too large.
+    /// `InvalidArgument` if the image has no such user or group; `FailedPrecondition` if its account files
+    /// cannot be read or are too large.
     pub(crate) async fn resolve_user(
         &self,
         snapshotter: &str,
@@ -74,14 +76,14 @@ impl ImageReader {
         let asked = spec.clone();
         let by_image = image_user.to_owned();
         let largest = self.largest;
-        let look = move |root: &Path| {
+        let read = move |root: &Path| {
             let files = AccountFiles::open(root, largest)?;
             if files.bytes() <= MAX_CACHED_BYTES {
                 return files.read().map(AccountLookup::Cacheable);
             }
             files.resolve(&asked, &by_image).map(AccountLookup::Resolved)
         };
-        match self.with_view(snapshotter, top, look).await? {
+        match self.with_view(snapshotter, top, read).await? {
             AccountLookup::Resolved(user) => Ok(user),
             AccountLookup::Cacheable(accounts) => {
                 let accounts = self.cache_accounts(top, accounts);
@@ -92,20 +94,20 @@ impl ImageReader {
 
     fn cache_accounts(&self, top: &str, accounts: Accounts) -> Arc<Accounts> {
         let accounts = Arc::new(accounts);
-        let mut remembered = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        if remembered.len() >= MAX_CACHED {
-            remembered.clear();
+        let mut cached = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.len() >= MAX_CACHED {
+            cached.clear();
         }
-        remembered.insert(top.to_owned(), Arc::clone(&accounts));
+        cached.insert(top.to_owned(), Arc::clone(&accounts));
         accounts
     }
 
-    /// Calls `look` with the root file system of an image, mounted read-only for as long as it takes.
+    /// Calls `read` with the root file system of an image, which is mounted read-only during the call.
     pub(crate) async fn with_view<T: Send + 'static>(
         &self,
         snapshotter: &str,
         top: &str,
-        look: impl FnOnce(&Path) -> Result<T> + Send + 'static,
+        read: impl FnOnce(&Path) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let mut random = [0; 8];
         getrandom_fill(&mut random);
@@ -120,39 +122,40 @@ impl ImageReader {
         let viewed =
             call(&format!("view snapshot {top}"), QUICK, self.client.snapshots().view(request)).await;
         let target = self.views.join(&key);
-        let looked = async {
+        let result = async {
             let mounts = viewed?.mounts;
             reach(Step::ViewMade);
             create_private_dir(&target).await?;
             let target = target.clone();
-            bulk(move || read_mounted(mounts, &target, look)).await
+            bulk(move || read_mounted(mounts, &target, read)).await
         };
-        let looked = looked.await;
-        // Also after an error: a view that was not answered in time may have been made, and nobody else would collect it.
+        let result = result.await;
+        // Also after an error: a view whose creation timed out may exist, and as a GC root it would never be
+        // collected.
         let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.clone() };
         let removed =
             call(&format!("remove view {key}"), QUICK, self.client.snapshots().remove(request)).await;
-        let looked = looked?;
+        let result = result?;
         ignore_not_found(removed)?;
-        Ok(looked)
+        Ok(result)
     }
 }
 
 fn read_mounted<T>(
     mut mounts: Vec<Mount>,
     target: &Path,
-    look: impl FnOnce(&Path) -> Result<T>,
+    read: impl FnOnce(&Path) -> Result<T>,
 ) -> Result<T> {
-    // It is looked at: nothing of it is ever run, or opened as a device.
+    // The mount is only read: nothing in it is ever executed or opened as a device.
     for mount in &mut mounts {
         mount.options.extend(["nosuid", "nodev", "noexec"].map(str::to_owned));
     }
-    let looked = mount_all(&mounts, target).and_then(|()| {
+    let result = mount_all(&mounts, target).and_then(|()| {
         reach(Step::ViewMounted);
-        look(target)
+        read(target)
     });
     unmount_all(target)?;
     reach(Step::ViewUnmounted);
     std::fs::remove_dir(target).map_err(|fault| io_error("remove", target, fault))?;
-    looked
+    result
 }

@@ -1,4 +1,5 @@
-//! Standard input of processes. The shim holds the FIFO open too, so that no death of ours ends it; its end is told by a call.
+//! Standard input of processes. The shim holds the write end of the FIFO open too, so that the input does not
+//! end when this daemon dies; a call (`CloseIO`) tells the shim to close it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,16 +10,16 @@ use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 use tokio::time::{Sleep, sleep};
 
-/// What is typed into a terminal to end the input of whoever reads it: Ctrl-D.
+/// The character that ends the input of a terminal's reader: Ctrl-D.
 const END_OF_TRANSMISSION: u8 = 4;
 
-/// How soon, and how seldom at last, the end of a terminal's input is typed again.
+/// The first and the longest pause before the end of a terminal's input is written again.
 const RETYPE_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// What is done once the input has been closed.
+/// Called once when the input is closed.
 type OnClose = Box<dyn FnOnce() + Send + Sync>;
 
-/// One writer's end of a FIFO, which others may close.
+/// The write end of a FIFO, with one writer; others may close it.
 #[derive(Debug, Default)]
 pub(crate) struct StdinPipe {
     state: Mutex<PipeState>,
@@ -26,27 +27,28 @@ pub(crate) struct StdinPipe {
 
 #[derive(Debug, Default)]
 struct PipeState {
-    /// `None` once it is closed.
+    /// `None` once closed.
     pipe: Option<pipe::Sender>,
     waiting: Option<Waker>,
 }
 
-/// A writer; it is closed by shutting it down and by dropping it.
+/// The writer of a [`StdinPipe`]. Shutting it down or dropping it closes the pipe.
 pub(crate) struct StdinWriter {
     end: Arc<StdinPipe>,
     on_close: Option<OnClose>,
     eof_sender: Option<EofSender>,
 }
 
-/// Types the end of a terminal's input, and again after a while. The end of a pipe stays; what is typed is there once, for one read, and
-/// is lost if the program takes the terminal to its raw mode meanwhile, as shells do before each line.
+/// Writes the end-of-input character to a terminal, repeatedly. Unlike the end of a pipe, the character is
+/// good for a single read, and it is lost if the program switches the terminal to raw mode meanwhile, as
+/// shells do before each line.
 struct EofSender {
-    /// `None` until the first time.
+    /// The pause before the next one; `None` before the first.
     again: Option<Pin<Box<Sleep>>>,
     pause: Duration,
 }
 
-// === impl End ===
+// === impl StdinPipe ===
 
 impl StdinPipe {
     pub(crate) fn open(pipe: pipe::Sender) -> Arc<Self> {
@@ -80,16 +82,17 @@ impl StdinPipe {
     }
 }
 
-// === impl Input ===
+// === impl StdinWriter ===
 
 impl StdinWriter {
-    /// A writer to this end, which is the only one.
+    /// The only writer of this pipe; `on_close` is called when it closes the pipe.
     pub(crate) fn new(end: Arc<StdinPipe>, on_close: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self { end, on_close: Some(Box::new(on_close)), eof_sender: None }
     }
 
-    /// A writer to a terminal, which has no end: shutting it down types one until nobody reads it any more. The shim would hang up
-    /// instead, and end the process before it has read what came before.
+    /// A writer to a terminal. Shutting it down writes the end-of-input character until the terminal has no
+    /// reader any more. Closing the FIFO would make the shim hang up the terminal, which ends the process
+    /// before it has read the input written so far.
     pub(crate) fn terminal(end: Arc<StdinPipe>) -> Self {
         Self { end, on_close: None, eof_sender: Some(EofSender { again: None, pause: RETYPE_PAUSE.0 }) }
     }
@@ -112,16 +115,16 @@ impl AsyncWrite for StdinWriter {
         self.end.poll(cx, |pipe, cx| pipe.poll_write(cx, bytes))
     }
 
-    /// Nothing is kept back.
+    /// There is no buffer to flush.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        let Self { end, eof_sender: typist, .. } = &mut *self;
-        if let Some(typist) = typist {
-            // An error means that nobody reads it any more.
-            let _gone = ready!(typist.poll(end, cx));
+        let Self { end, eof_sender, .. } = &mut *self;
+        if let Some(sender) = eof_sender {
+            // The error says that the terminal has no reader any more.
+            let _gone = ready!(sender.poll(end, cx));
         }
         self.close();
         Poll::Ready(Ok(()))
@@ -134,10 +137,10 @@ impl Drop for StdinWriter {
     }
 }
 
-// === impl Typist ===
+// === impl EofSender ===
 
 impl EofSender {
-    /// Ready once nobody can read it any more.
+    /// Ready, with the error of the write, once the pipe has no reader any more.
     fn poll(&mut self, end: &StdinPipe, cx: &mut Context<'_>) -> Poll<std::io::Error> {
         loop {
             if let Some(again) = &mut self.again {

@@ -1,25 +1,25 @@
-//! Where the backend keeps files, all of them named after the id of the object they belong to.
+//! The backend's directories and files. Those of an object are named after its id.
 //!
 //! ```text
 //! <state>/sandboxes/<id>/   hostname, hosts, resolv.conf, cni.json         outlives a reboot
-//! <state>/infra/            root file system of infra processes            made anew
+//! <state>/infra/            root file system of infra processes            written at each start
 //! <state>/tasks/<id>/       volumes/<n>/, checkpoint/                      outlives a reboot
-//! <state>/volumes/          named volumes, by owner and name              outlives a reboot
-//! <state>/set-aside/        trees that could not be removed             until a person removes them
-//! <state>/ranges.json       what addresses owners want                outlives a reboot
-//! <state>/network/          the gateway's own network, for people         made anew
+//! <state>/volumes/          named volumes, by owner and name               outlives a reboot
+//! <state>/set-aside/        trees that could not be removed                until an operator removes them
+//! <state>/ranges.json       address ranges of owners                       outlives a reboot
+//! <state>/network/          the gateway's own network, for inspection      written at each start
 //! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
-//! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces        gone after a reboot
+//! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces    gone after a reboot
 //! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
-//! <run>/stage/<id>/          mounts for the runtime while it makes a container gone after a reboot
+//! <run>/stage/<id>/         mounts for the runtime during a create         gone after a reboot
 //! <run>/views/<key>/        mount points of image views                    gone after a reboot
-//! <run>/groups/<id>.left   cgroups of objects that are gone, busy yet   gone after a reboot
-//! <run>/set-aside/         trees that could not be removed             gone after a reboot
-//! <run>/probe.json          what runtimes can do, as far as is known   gone after a reboot
+//! <run>/groups/<id>.left    busy cgroups of removed objects                gone after a reboot
+//! <run>/set-aside/          trees that could not be removed                gone after a reboot
+//! <run>/probe.json          detected features of runtimes                  gone after a reboot
 //! ```
 //!
-//! All may pass `<run>`, for the sockets in it; nobody but root may pass what is named here. What pods get of it they get by mounts,
-//! which runtimes make as root.
+//! Every user may traverse `<run>`, for the sockets in it; only root may traverse the directories named here.
+//! Pods see parts of them through mounts, which runtimes make as root.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -50,7 +50,7 @@ pub(crate) struct SandboxDirs {
 pub(crate) struct TaskDirs {
     pub(crate) state: PathBuf,
     pub(crate) run: PathBuf,
-    /// What the runtime is to find while it makes the container.
+    /// The mounts that the runtime uses while it creates the container.
     pub(crate) stage: PathBuf,
 }
 
@@ -59,10 +59,11 @@ impl Layout {
         Self { state: state.to_path_buf(), run: run.to_path_buf() }
     }
 
-    /// Makes the directories of this boot, and shuts those that a predecessor left open. Blocks. Idempotent.
+    /// Creates the directories below `<run>` with mode 0700, and sets that mode on existing ones that an
+    /// earlier version created with another. Blocks. Idempotent.
     ///
     /// # Errors
-    /// A directory that cannot be made or given its mode.
+    /// `Internal` or `ResourceExhausted`, naming the directory.
     pub(crate) fn create_private_dirs(&self) -> Result<()> {
         fs::create_dir_all(&self.run).map_err(|fault| io_error("make directory", &self.run, fault))?;
         let all = [
@@ -76,7 +77,7 @@ impl Layout {
         for dir in all {
             create_private_dir_blocking(&dir)?;
             fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))
-                .map_err(|fault| io_error("shut", &dir, fault))?;
+                .map_err(|fault| io_error("set the mode of", &dir, fault))?;
         }
         Ok(())
     }
@@ -101,7 +102,7 @@ impl Layout {
         self.run.join("ns")
     }
 
-    /// One file for each container that a killed daemon was at, for as long as what came of that is not known.
+    /// One file for each container with a predecessor call whose outcome is not known yet.
     pub(crate) fn waits(&self) -> PathBuf {
         self.run.join("waits")
     }
@@ -139,7 +140,7 @@ impl Layout {
         self.state.join("ranges.json")
     }
 
-    /// What the gateway's own network is, for people.
+    /// The configuration list of the gateway's own network, written for inspection.
     pub(crate) fn bridge(&self, name: &str) -> PathBuf {
         self.state.join("network").join(format!("{name}.conflist"))
     }
@@ -180,12 +181,12 @@ impl SandboxDirs {
         self.state.join("cni.json")
     }
 
-    /// The pinned process namespace, where the sandbox has a shared one.
+    /// The pin of the process namespace, if the sandbox has a shared one.
     pub(crate) fn pid_namespace(&self) -> PathBuf {
         self.pins.join("pid")
     }
 
-    /// The pinned user namespace, where the sandbox has one.
+    /// The pin of the user namespace, if the sandbox has one.
     pub(crate) fn user_namespace(&self) -> PathBuf {
         self.pins.join(switchyard_namespaces::Ns::User.file_name())
     }
@@ -200,7 +201,7 @@ impl TaskDirs {
         self.state.join("volumes")
     }
 
-    /// There while a checkpoint is made: until it is gone the task may stand still.
+    /// Exists while a checkpoint is made: until it is removed the task may be frozen.
     pub(crate) fn checkpoint(&self) -> PathBuf {
         self.state.join("checkpoint")
     }
@@ -209,7 +210,7 @@ impl TaskDirs {
         self.run.join("stdin")
     }
 
-    /// Written before a client can say anything to a task that has its input once.
+    /// Written before a client gets the input of a task whose input can be attached only once.
     pub(crate) fn input_taken(&self) -> PathBuf {
         self.run.join("input-taken")
     }
@@ -222,17 +223,19 @@ impl TaskDirs {
         self.run.join("stderr")
     }
 
-    /// Written before what came of a start that was cut off is ended: it is never adopted then.
+    /// Written before the process of an interrupted start is ended: a process with this file is never
+    /// adopted.
     pub(crate) fn discarded(&self) -> PathBuf {
         self.run.join("discarded")
     }
 
-    /// Written when a start failed and containerd could not be told: how it ended, as on record.
+    /// Written when a start failed and its exit could not be persisted in containerd: the exit, in the form
+    /// of the label.
     pub(crate) fn failed(&self) -> PathBuf {
         self.run.join("failed")
     }
 
-    /// There while the limits in force may not be those on record.
+    /// Exists while the limits in force may differ from the record.
     pub(crate) fn limits_pending(&self) -> PathBuf {
         self.run.join("limiting")
     }

@@ -1,4 +1,5 @@
-//! The containerd backend: sandboxes, tasks and images through containerd's core services, never its CRI plugin.
+//! The containerd backend: sandboxes, tasks and images through containerd's core services, never its CRI
+//! plugin.
 //!
 //! ```text
 //!  Containerd (impl core::Backend)
@@ -6,17 +7,24 @@
 //!   ├── sandbox   pinned namespaces, CNI, files, infra process
 //!   ├── task      OCI spec, snapshot, FIFOs, containerd task, exit
 //!   ├── exec      further processes: by the shim itself, or through containerd
-//!   ├── recover   what a predecessor left: adopted, or cleaned up
-//!   ├── keep      exits of tasks that end while containerd is away
-//!   └── health    is containerd there; abilities: what it can do
+//!   ├── recover   objects of a predecessor: adopted, or cleaned up
+//!   ├── cleanup   retries undos and removals that failed
+//!   ├── protected_exits      exits of tasks that end while containerd is down
+//!   ├── health               whether containerd answers
+//!   └── containerd_features  what the running containerd can do
 //! ```
 //!
+//! Types stand apart from the operations on the whole backend: `task/entry.rs`, `sandbox/entry.rs`, `record/*` and the like import nothing
+//! of `backend`; the files with `impl Inner` import them.
+//!
 //! # Invariants
-//! - **State lives in containerd.** The container object is written first and deleted last; all else is named after its id, so the
-//!   object alone is enough to undo everything. There is no database here.
-//! - **Nothing needs a lease but what has no container yet.** A snapshot that a container object names is not collected.
-//! - **An exit is on record before the task is deleted**, so that no kill of ours loses an exit code.
-//! - Every step treats "it is not there" as done, so stop, remove and undo can be repeated from any point.
+//! - **State lives in containerd.** The container object is written first and deleted last; everything else
+//!   is named after its id, so the object alone is enough to undo everything. The backend has no database.
+//! - **Only content and snapshots without a container need a lease.** containerd does not garbage-collect a
+//!   snapshot that a container object names.
+//! - **An exit is persisted before the task is deleted**, so that killing the daemon never loses an exit
+//!   code.
+//! - Every step treats "not found" as done, so stop, remove and undo can be repeated from any point.
 
 mod advisories;
 mod apparmor;
@@ -24,13 +32,19 @@ mod backend;
 mod backoff;
 mod bundle;
 mod busy_cgroups;
+mod call_outcome;
+mod cgroup_removal;
 mod cleanup;
 mod client;
 pub mod config;
+mod contact;
 mod container_id;
 mod containerd_features;
+mod creates_in_flight;
 mod dial;
+mod disk_watch;
 mod disks;
+mod ending;
 mod error;
 mod exec;
 mod fs;
@@ -43,20 +57,27 @@ mod input;
 mod layout;
 mod lifeline;
 mod mount;
+mod node_advisories;
 mod options;
+mod process_state;
 mod protected_exits;
 mod quota;
 mod record;
 mod recover;
 mod reserved;
 mod runtime_probes;
+mod runtime_watch;
 mod sandbox;
 mod shim;
+mod shim_processes;
 mod stats;
 pub mod steps;
 mod task;
 mod trees;
+mod unresponsive_shims;
 mod userns;
+mod userns_support;
+mod volume_removal;
 mod volumes;
 
 pub use backend::Containerd;

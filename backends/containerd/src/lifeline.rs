@@ -1,9 +1,11 @@
-//! The connection over which processes are started and ended, held by the logkeeper too: what containerd does for us it carries to
-//! its end although we are killed.
+//! Shares the socket of the connection to containerd with the logkeeper, so that containerd finishes a call
+//! although this daemon is killed meanwhile.
 //!
-//! containerd calls off a call whose connection closes. Called off in the middle of making or deleting a task it forgets what it
-//! has made: shims, bundles, cgroups. The kernel closes a connection with the last descriptor of its socket, so the logkeeper,
-//! which outlives us, is given one. Calls that should end with us (downloads, waits) go over another connection.
+//! containerd cancels a call whose connection closes. When that happens while it creates or deletes a task,
+//! it leaks shims, bundles and cgroups. The kernel closes a connection only with the last descriptor of its
+//! socket, so the logkeeper, which outlives this daemon, is given a duplicate. Calls that start or end
+//! processes go over the shared connection; calls that should end with the daemon (downloads, waits) go over
+//! another one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,19 +21,19 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Before the logkeeper is looked for again.
+/// The pause before the next try to connect to the logkeeper.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// The socket that is to be held, if there is one now.
+/// The socket that the logkeeper is to hold; `None` without a connection to containerd.
 type Socket = Option<Arc<OwnedFd>>;
 
-/// Where connections that are to be held are told of.
+/// Publishes the socket of the current connection to containerd to the task that hands it to the logkeeper.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedSocket {
     socket: watch::Sender<Socket>,
 }
 
-/// A connection that is told of for as long as it stands.
+/// A connection to containerd, published from [`SharedSocket::connect`] until it is dropped.
 #[derive(Debug)]
 pub(crate) struct SharedStream {
     stream: UnixStream,
@@ -39,14 +41,14 @@ pub(crate) struct SharedStream {
     shared: SharedSocket,
 }
 
-// === impl Held ===
+// === impl SharedSocket ===
 
 impl SharedSocket {
     pub(crate) fn new() -> Self {
         Self { socket: watch::Sender::new(None) }
     }
 
-    /// Connects, and tells of the connection.
+    /// Connects, and publishes the connection's socket.
     pub(crate) async fn connect(self, address: &Path) -> io::Result<SharedStream> {
         let stream = UnixStream::connect(address).await?;
         let duplicate = Arc::new(stream.as_fd().try_clone_to_owned()?);
@@ -54,8 +56,8 @@ impl SharedSocket {
         Ok(SharedStream { stream, duplicate, shared: self })
     }
 
-    /// Has the logkeeper at `keeper` hold the connection that stands, whichever that is, until `stop`. Without a logkeeper all goes
-    /// on as if nobody held it, until there is one again.
+    /// Has the logkeeper at `keeper` hold the socket of the current connection, until `stop`. Calls work
+    /// without a logkeeper too; it is retried until it answers.
     pub(crate) async fn share_with_logkeeper(self, keeper: PathBuf, stop: CancellationToken) {
         let mut sockets = self.socket.subscribe();
         loop {
@@ -74,7 +76,8 @@ impl SharedSocket {
     }
 }
 
-/// Hands over each connection as it comes, and takes back what has gone, until the logkeeper goes.
+/// Has the logkeeper hold the socket of each new connection and release that of the one before, until the
+/// connection to the logkeeper breaks.
 async fn hand_over(
     keeper: &Path,
     sockets: &mut watch::Receiver<Socket>,
@@ -82,7 +85,7 @@ async fn hand_over(
     let mut lifeline = Lifeline::connect(keeper).await?;
     loop {
         let socket = sockets.borrow_and_update().clone();
-        // Those before it are closed, or there is none at all.
+        // The connection of the socket that the logkeeper may hold is closed by now.
         lifeline.release().await?;
         if let Some(socket) = socket {
             lifeline.hold(socket.as_fd(), false).await?;
@@ -94,11 +97,12 @@ async fn hand_over(
     }
 }
 
-// === impl HeldStream ===
+// === impl SharedStream ===
 
 impl Drop for SharedStream {
     fn drop(&mut self) {
-        // A duplicate of ours would keep it open too. Another connection may stand in its place already.
+        // The published duplicate would keep the connection open. A newer connection may have replaced it
+        // already, and stays.
         self.shared.socket.send_if_modified(|socket| {
             let ours = socket.as_ref().is_some_and(|held| Arc::ptr_eq(held, &self.duplicate));
             if ours {

@@ -1,4 +1,4 @@
-//! Mounting what a snapshotter gave, on the host, for a moment.
+//! Mounts the mounts that a snapshotter returned, on the host, for a short time.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,8 @@ use switchyard_core::{Error, Result};
 
 use crate::client::describe_mount;
 
-/// The kernel takes mount data of one page; longer lists of layers are given as paths relative to a common directory.
+/// The longest mount data that is passed as it is, in bytes. The kernel takes one page; longer lists of
+/// layers are passed as paths relative to a common directory.
 const DATA_LIMIT: usize = 4000;
 
 /// Mounts at `target`, in order. Blocks.
@@ -20,7 +21,7 @@ pub(crate) fn mount_all(mounts: &[Mount], target: &Path) -> Result<()> {
         let result = match base {
             None => mount_one(one, target, flags, &data),
             Some(base) => on_own_thread(|| {
-                // The working directory of this thread alone.
+                // Changes the working directory of this thread only.
                 unshare(CloneFlags::CLONE_FS)?;
                 nix::unistd::chdir(&base)?;
                 mount_one(one, target, flags, &data)
@@ -34,7 +35,7 @@ pub(crate) fn mount_all(mounts: &[Mount], target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts everything at `target`; nothing mounted there is done. Blocks.
+/// Unmounts everything at `target`; succeeds if nothing is mounted there. Blocks.
 pub(crate) fn unmount_all(target: &Path) -> Result<()> {
     loop {
         match umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
@@ -54,7 +55,7 @@ fn on_own_thread(work: impl FnOnce() -> nix::Result<()> + Send) -> nix::Result<(
 fn mount_one(one: &Mount, target: &Path, flags: MsFlags, data: &str) -> nix::Result<()> {
     let data = (!data.is_empty()).then_some(data);
     mount(Some(one.source.as_str()), target, Some(one.r#type.as_str()), flags, data)?;
-    // A bind mount takes its other flags in a second step.
+    // The kernel ignores other flags when it creates a bind mount: a remount sets them.
     if flags.contains(MsFlags::MS_BIND) && flags.contains(MsFlags::MS_RDONLY) {
         let again = flags | MsFlags::MS_REMOUNT;
         mount(None::<&str>, target, None::<&str>, again, None::<&str>)?;
@@ -80,7 +81,8 @@ fn parse_options(options: &[String]) -> (MsFlags, String) {
     (flags, data.join(","))
 }
 
-/// Makes the paths of an overlay's `lowerdir` relative to their common directory, and gives that directory.
+/// Makes the paths of an overlay's `lowerdir` relative to their common directory, and returns that directory;
+/// `None` if they have none.
 fn compact(data: &mut String) -> Option<PathBuf> {
     let mut options: Vec<String> = data.split(',').map(str::to_owned).collect();
     let lower = options.iter_mut().find(|option| option.starts_with("lowerdir="))?;

@@ -1,16 +1,17 @@
-//! What shims are told about the runtime they run.
+//! The options that shims are given for the OCI runtime they run.
 
 use containerd_client::services::v1 as api;
 use prost_types::Any;
 use switchyard_proto::containerd::runc::v1 as runc;
 use switchyard_runtime_spec::{self as runtime_spec, SandboxUsers};
 
-use crate::backend::{Inner, RUNC_TYPE};
+use crate::backend::Inner;
+use crate::config::RUNC_TYPE;
 use crate::config::{ContainerdMode, Runtime};
 use crate::sandbox::SandboxEntry;
 
 impl Inner {
-    /// The runtime of a container object.
+    /// The `runtime` field of a container object.
     pub(crate) fn runtime_of(&self, runtime: &Runtime, sandbox: &SandboxEntry) -> api::container::Runtime {
         let systemd = self.host.cgroup_driver == runtime_spec::CgroupDriver::Systemd;
         api::container::Runtime {
@@ -19,8 +20,9 @@ impl Inner {
         }
     }
 
-    /// The options of a runc-like shim; other shims have options of their own, which are left to their configuration. The streams of
-    /// a process belong to the root of its user namespace.
+    /// The options of a runc-like shim; `None` for other shims, whose options are left to their own
+    /// configuration. `io_uid` and `io_gid` make the root user of the user namespace the owner of a process's
+    /// streams.
     pub(crate) fn runtime_options(
         &self,
         runtime: &Runtime,
@@ -44,7 +46,7 @@ impl Inner {
         })
     }
 
-    /// The same for people, as JSON; empty for other shims.
+    /// The options as JSON, for inspection; empty for other shims.
     pub(crate) fn options_json(&self, runtime: &Runtime, systemd: bool) -> String {
         if runtime.type_ != RUNC_TYPE {
             return String::new();
@@ -57,10 +59,10 @@ impl Inner {
         .to_string()
     }
 
-    /// Where a runtime keeps its state; empty for its own place.
+    /// The directory in which a runtime keeps its state; empty for the runtime's default.
     fn runtime_root(&self) -> String {
         match self.settings.containerd.mode {
-            // Beside another containerd the runtime's own state would be shared by both.
+            // The default directory would be shared with the node's own containerd, if it has one.
             ContainerdMode::Managed => self.settings.run.join("oci").display().to_string(),
             ContainerdMode::External => String::new(),
         }

@@ -1,8 +1,9 @@
-//! The exit of a task that ends while containerd is away.
+//! Protects the exit code of a task that exits while containerd is down.
 //!
-//! A containerd of 1.6 finds it when it comes back. Later ones take a shim without a process for a leak, and end it together with
-//! the exit code, unless their store of sandboxes has a record with the same id. So a task gets one while it runs, where there is
-//! such a store. It says nothing else: no sandbox of containerd's stands behind it.
+//! containerd 1.6 reads the exit from the shim when it starts again. Later versions take a shim without a
+//! running process for a leaked one and terminate it, which loses the exit code, unless their sandbox store
+//! has a record with the same id. So where containerd has such a store, each task gets a record there while
+//! it runs. The record has no other purpose: there is no sandbox of containerd's sandbox API behind it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::steps::Step;
 use crate::task::TaskEntry;
 
 impl Inner {
-    /// Has containerd keep the exit of this task. If that fails the task is as good without, but for that one case.
+    /// Creates the sandbox-store record of this task. A failure is only logged: the task runs without it, and
+    /// its exit is lost only if it exits while containerd is down.
     pub(crate) async fn protect_exit(&self, id: &str, runtime: &Runtime) {
         if !self.containerd_features.has_sandbox_store() {
             return;
@@ -32,7 +34,7 @@ impl Inner {
         };
         let request = api::StoreCreateRequest { sandbox: Some(sandbox) };
         let kept =
-            call(&format!("keep the exit of {id}"), QUICK, self.client.sandboxes().create(request)).await;
+            call(&format!("protect the exit of {id}"), QUICK, self.client.sandboxes().create(request)).await;
         match kept {
             Ok(_) => switchyard_steps::reach(Step::ExitKept),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -40,13 +42,13 @@ impl Inner {
         }
     }
 
-    /// Removes what [`Inner::keep_exit`] has made, after the task is deleted. Idempotent.
+    /// Deletes the record of [`Inner::protect_exit`], after the task is deleted. Idempotent.
     pub(crate) async fn unprotect_exit(&self, id: &str) -> Result<()> {
         if !self.containerd_features.has_sandbox_store() {
             return Ok(());
         }
         let request = api::StoreDeleteRequest { sandbox_id: id.to_owned() };
-        let what = format!("forget the exit of {id}");
+        let what = format!("unprotect the exit of {id}");
         match ignore_not_found(call(&what, QUICK, self.client.sandboxes().delete(request)).await) {
             Err(error) if error.kind() == ErrorKind::Unimplemented => {
                 self.exit_unprotected(&error);
@@ -60,8 +62,9 @@ impl Inner {
         }
     }
 
-    /// Forgets the exits of tasks that have ended, and has those kept of tasks that may run: a predecessor may have been killed in between,
-    /// or have had another containerd. For recovery, when all tasks are known and nothing else goes on.
+    /// Deletes the records of tasks that have exited, and creates those that are missing of tasks that may
+    /// run: a predecessor may have been killed between the two, or have used another version of containerd.
+    /// For recovery, once all tasks are known and before requests are served.
     pub(crate) async fn sync_protected_exits(&self) -> Result<()> {
         if !self.containerd_features.has_sandbox_store() {
             return Ok(());
@@ -69,9 +72,9 @@ impl Inner {
         let request = api::StoreListRequest {
             filters: vec![format!("labels.\"{INSTANCE}\"==\"{}\"", self.client.instance())],
         };
-        let listed = call("list kept exits", QUICK, self.client.sandboxes().list(request)).await?.list;
+        let listed = call("list protected exits", QUICK, self.client.sandboxes().list(request)).await?.list;
         let kept: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
-        // The exit of one that has ended is on record already.
+        // A task whose exit is persisted needs no protection any more.
         let wanted: BTreeMap<String, Arc<TaskEntry>> = {
             let tasks = self.tasks();
             let runs = |task: &&Arc<TaskEntry>| task.may_have_process() && !task.is_exit_persisted();
@@ -88,7 +91,7 @@ impl Inner {
                     tracing::warn!(
                         task.id = id,
                         error = error.report(),
-                        "a task's exit is lost if it ends while containerd is away"
+                        "the exit of a task is lost if it exits while containerd is down"
                     );
                 }
             }
@@ -100,6 +103,9 @@ impl Inner {
         if error.kind() == ErrorKind::Unimplemented {
             self.containerd_features.mark_no_sandbox_store();
         }
-        tracing::warn!(error = error.report(), "a task's exit is lost if it ends while containerd is away");
+        tracing::warn!(
+            error = error.report(),
+            "the exit of a task is lost if it exits while containerd is down"
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! Projects of tasks: which task has which, so that none is given out twice, and what is on record about their limits.
+//! Quota projects of tasks: which task has which project id, so that none is assigned twice, and the record
+//! of their limits.
 //!
-//! A project is on record before anything is in it, and until nothing limits it any more. Several tasks may have one that was asked for
-//! by its number; the last of them to go lifts its limit.
+//! A project is in the task's record before any file has its id, and until its limit is lifted. Several tasks
+//! may share a project that was requested by number; the limit is lifted when the last of them is removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -13,12 +14,12 @@ use switchyard_core::spec::ProjectId;
 use switchyard_core::{Error, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// What limits a task's directories.
+/// The quotas of a task's directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct QuotaRecord {
-    /// That of its root file system first.
+    /// The limit of the root file system first.
     pub(crate) limits: Vec<LimitRecord>,
-    /// All of it is in force: until this is on record the task is not finished.
+    /// All limits are set. A record without this is of a task whose creation did not finish.
     pub(crate) in_force: bool,
 }
 
@@ -52,17 +53,18 @@ impl Default for Projects {
 
 impl Projects {
     fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, ProjectClaims>> {
-        // It is whole after every single step.
+        // Each change is a single operation, so a poisoned map is still consistent.
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a turn at limits: one that is being lifted is not set meanwhile. Cancel-safe.
+    /// Acquires the lock under which limits are set and lifted, so that a limit is not set while it is being
+    /// lifted. Cancel-safe.
     pub(crate) async fn lock_limits(&self) -> Option<OwnedSemaphorePermit> {
-        // Nobody closes it.
+        // The semaphore is never closed.
         Arc::clone(&self.limits_lock).acquire_owned().await.ok()
     }
 
-    /// Gives a task the first project from `first` on that no task has; `None` if there is none.
+    /// Assigns a task the first project from `first` on that no task has; `None` if all are taken.
     pub(crate) fn reserve(&self, id: TaskId, owner: Owner, first: ProjectId) -> Option<ProjectId> {
         let mut held = self.lock();
         let is_held =
@@ -77,14 +79,14 @@ impl Projects {
         next
     }
 
-    /// Takes back what [`Projects::reserve`] gave.
+    /// Undoes a [`Projects::reserve`].
     pub(crate) fn unreserve(&self, id: TaskId, project: ProjectId) {
         if let Some(held) = self.lock().get_mut(&id) {
             held.projects.remove(&project.number());
         }
     }
 
-    /// Gives a task a project that it has asked for.
+    /// Assigns a task a project that it requested by number.
     ///
     /// # Errors
     /// `FailedPrecondition` if a task of another owner has it.
@@ -101,7 +103,7 @@ impl Projects {
         Ok(())
     }
 
-    /// Notes what a task has that was found.
+    /// Claims the projects of an adopted task.
     pub(crate) fn adopt(&self, id: TaskId, owner: Owner, quota: &QuotaRecord) {
         let mut held = self.lock();
         for limit in &quota.limits {
@@ -109,7 +111,7 @@ impl Projects {
         }
     }
 
-    /// Notes that a task goes; those of its limits that are no other task's.
+    /// Drops a task's claims and returns those of its `limits` whose project no other task has.
     pub(crate) fn release(&self, id: TaskId, limits: Vec<LimitRecord>) -> Vec<LimitRecord> {
         let mut held = self.lock();
         held.remove(&id);
@@ -117,7 +119,7 @@ impl Projects {
         limits.into_iter().filter(is_free).collect()
     }
 
-    /// Forgets all tasks.
+    /// Drops the claims of all tasks.
     pub(crate) fn clear(&self) {
         self.lock().clear();
     }
@@ -172,7 +174,7 @@ mod tests {
         let refused = projects.share(task(3), Owner::Nomad, FIRST).unwrap_err();
         assert!(refused.to_string().contains("kubernetes"), "{refused}");
         assert_eq!(projects.release(task(1), vec![limit(FIRST)]), []);
-        // Done again, after something else had failed.
+        // A removal is repeated after another step of it failed.
         assert_eq!(projects.release(task(1), vec![limit(FIRST)]), []);
         assert_eq!(projects.release(task(2), vec![limit(FIRST)]), [limit(FIRST)]);
         projects.share(task(3), Owner::Nomad, FIRST).unwrap();

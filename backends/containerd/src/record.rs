@@ -1,7 +1,8 @@
-//! What the backend writes into containerd about each sandbox and task, versioned and apart from the core's own types.
+//! The records that the backend stores with the container objects of sandboxes and tasks. They are versioned,
+//! and separate from the types of the core.
 //!
-//! A record is a JSON document in an extension of the container object. Labels hold what is looked up or changes often:
-//! the owner and kind, the phase of a sandbox, and the exit of a task.
+//! A record is a JSON document in an extension of the container object. Labels hold what is used in filters
+//! or changes often: the owner and the kind, the phase of a sandbox, and the exit of a task.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,36 +22,38 @@ use switchyard_namespaces::Ns;
 
 use crate::quota::QuotaRecord;
 use crate::reserved::is_reserved;
-use crate::task::leaf::LeafRecord;
-use crate::task::stage::StagedRecord;
 
+mod cgroups;
 mod claims;
 mod resources;
+mod staged;
 
+pub(crate) use cgroups::{CpusetRecord, LeafRecord};
 pub(crate) use claims::{ComputeRecord, HostPortsRecord, LeaseRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
+pub(crate) use staged::{StagedRecord, view_labels};
 
-/// The extension under which a record stands, and its type.
+/// The key of the extension that holds the record, and the type URL of its value.
 pub(crate) const EXTENSION: &str = "switchyard.io/record";
 const RECORD_TYPE: &str = "switchyard.io/record.v1+json";
 
-/// Labels of ours begin so; nobody else's do.
+/// The prefix of all labels of this program, and of no others.
 pub(crate) const PREFIX: &str = "switchyard.io/";
 
-/// Label: which gateway made the object, where several share a containerd.
+/// Label: the gateway that created the object, as several may share a containerd.
 pub(crate) const INSTANCE: &str = "switchyard.io/instance";
-/// Label: who asked for the object.
+/// Label: the owner of the object, which is the orchestrator that asked for it.
 pub(crate) const OWNER: &str = "switchyard.io/owner";
 /// Label: `sandbox` or `task`.
 pub(crate) const KIND: &str = "switchyard.io/kind";
-/// Label of a sandbox: how far it has come.
+/// Label of a sandbox: its [`SandboxPhase`].
 pub(crate) const PHASE: &str = "switchyard.io/phase";
-/// Label of a task: how it ended.
+/// Label of a task: its persisted exit, an [`ExitRecord`].
 pub(crate) const EXIT: &str = "switchyard.io/exit";
-/// Label by which cAdvisor tells sandboxes from containers.
+/// Label by which cAdvisor distinguishes sandboxes from containers.
 pub(crate) const CADVISOR_KIND: &str = "io.cri-containerd.kind";
 
-/// How far a sandbox has come, as its label says.
+/// The phase of a sandbox's life, as in its label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SandboxPhase {
     Creating,
@@ -83,11 +86,11 @@ pub(crate) struct MetaRecord {
     name: String,
     labels: BTreeMap<String, String>,
     created_at_ns: u64,
-    /// The frontend's bytes, in hexadecimal.
+    /// Opaque bytes of the frontend, in hexadecimal.
     record: String,
 }
 
-/// How a sandbox's network is made, as far as later steps need to know.
+/// The network of a sandbox, as far as later operations need to know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum NetworkRecord {
@@ -103,36 +106,37 @@ pub(crate) struct SandboxRecord {
     pub(crate) handler: String,
     pub(crate) hostname: String,
     pub(crate) network: NetworkRecord,
-    /// Whether it has a host name of its own; absent on older records, where that follows the network.
+    /// Whether it has a UTS namespace of its own. Absent in older records, where a sandbox has one unless it
+    /// uses the host's network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) own_uts: Option<bool>,
     pub(crate) host_ipc: bool,
-    /// An infra process holds the process namespace, or is the runtime's sandbox.
+    /// It has an infra process, which holds the process namespace or is the sandbox of its runtime.
     pub(crate) infra: bool,
-    /// Tasks that ask for nothing else share the infra process's namespace.
+    /// Tasks share the process namespace of the infra process unless they ask for another one.
     pub(crate) shared_pid: bool,
     pub(crate) privileged: bool,
     pub(crate) cgroup_parent: Option<PathBuf>,
     pub(crate) selinux: Option<[String; 4]>,
     pub(crate) ips: Vec<IpAddr>,
-    /// The boot of the node in which it was made.
+    /// The id of the boot in which it was created.
     #[serde(default)]
     pub(crate) boot: String,
-    /// Groups above those of its tasks that were made for it, the deepest first.
+    /// Cgroups above those of its tasks that were created for it, the deepest first.
     #[serde(default)]
     pub(crate) groups: Vec<PathBuf>,
-    /// What its frontend put down since, in hexadecimal.
+    /// Opaque bytes that its frontend has stored since its creation, in hexadecimal.
     #[serde(default)]
     pub(crate) note: String,
     /// Its user namespace, if it has one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) users: Option<UsersRecord>,
-    /// The ports of the host that it has; absent on older records, where its network's journal says so.
+    /// Its host ports. Absent in older records, where they are in the journal of its network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) host_ports: Option<HostPortsRecord>,
 }
 
-/// What the ids of a user namespace are on the host: the first inside, the first on the host, how many.
+/// The id mappings of a user namespace, as ranges: first id inside, first id on the host, number of ids.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UsersRecord {
     uids: Vec<[u32; 3]>,
@@ -152,53 +156,54 @@ pub(crate) struct TaskRecord {
     pub(crate) stop_signal: u8,
     pub(crate) output: OutputRecord,
     pub(crate) stdin: bool,
-    /// Standard input ends when the first attached client leaves.
+    /// Standard input is closed when the first attached client detaches.
     pub(crate) stdin_once: bool,
     pub(crate) tty: bool,
-    /// The boot of the node in which it was made.
+    /// The id of the boot in which it was created.
     pub(crate) boot: String,
-    /// As in the OCI spec.
+    /// `linux.cgroupsPath` of the OCI runtime spec.
     pub(crate) cgroups_path: String,
     pub(crate) systemd_cgroup: bool,
-    /// Somebody else made the cgroup and removes it.
+    /// The client created the cgroup and removes it.
     pub(crate) leaf: bool,
-    /// What of it they had made.
+    /// That cgroup as it was before the task; see `leaf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) theirs: Option<LeafRecord>,
-    /// Whether all processes must be signalled to end it, because its process namespace is not its own.
+    /// It shares its process namespace, so that all its processes must be signalled to terminate it.
     pub(crate) shares_pid: bool,
     /// The task whose process namespace it joins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
     pub(crate) resources: ResourcesRecord,
-    /// Its limits on block devices.
+    /// Its I/O limits on block devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) throttles: Vec<ThrottleRecord>,
     /// The SELinux label of its files, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mount_label: Option<String>,
-    /// The score that its runtime gives a new process, if that is not the one of its limits: they were changed since it was started.
+    /// The OOM score adjustment that its runtime gives new processes, if `resources` has another one because
+    /// it was updated after the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) made_score: Option<i32>,
-    /// What is put in place for the runtime while it makes the container.
+    /// Files that are staged for the runtime while it creates the container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) staged: Vec<StagedRecord>,
-    /// Its named volumes, by their paths below the directory of all.
+    /// Its named volumes, by their paths relative to the directory of all volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) volumes: Vec<String>,
     /// The directories that its image declares as volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) image_volumes: Vec<PathBuf>,
-    /// The images that it has as volumes.
+    /// The ids of the images that are mounted into it as volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) volume_images: Vec<String>,
-    /// What limits its directories on disk, if that was asked for.
+    /// The disk limits of its directories, if some were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) quota: Option<QuotaRecord>,
-    /// The leases of devices that it was made with.
+    /// The leases of devices that it was created with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) leases: Vec<LeaseRecord>,
-    /// What of the node's processors and memory is kept for it, if something is.
+    /// The CPU and memory of the node that are reserved for it.
     #[serde(default, skip_serializing_if = "ComputeRecord::is_nothing")]
     pub(crate) compute: ComputeRecord,
 }
@@ -212,46 +217,47 @@ pub(crate) enum OutputRecord {
     Fifos { stdout: PathBuf, stderr: PathBuf },
 }
 
-/// The exit of a task, as its label holds it.
+/// The exit of a task, as in its label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExitRecord {
     code: i32,
     at_ns: u64,
-    /// When it had started; absent if it never ran.
+    /// When it was started; `None` if it never ran.
     started_ns: Option<u64>,
     #[serde(default)]
     oom: bool,
     #[serde(default)]
     lost: bool,
-    /// Why it never ran.
+    /// Why its start failed, if it did.
     #[serde(default)]
     start_failed: Option<String>,
 }
 
-/// Longest reason of a failed start that is kept; a label holds 4096 bytes with its key.
+/// The limit in bytes on the stored reason of a failed start: containerd's limit on a label is 4096 bytes,
+/// key included.
 const REASON_LIMIT: usize = 2048;
 
-/// A time as ns since the epoch; times before it are 0.
+/// A time in nanoseconds since the Unix epoch; times before the epoch become 0.
 pub(crate) fn to_ns(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The time so many ns after the epoch.
+/// The inverse of [`to_ns`].
 pub(crate) fn from_ns(ns: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(ns)
 }
 
-/// A record as an extension.
+/// Encodes a record as the value of an extension.
 pub(crate) fn encode<T: Serialize>(record: &T) -> Any {
     let value = serde_json::to_vec(record).expect("records hold nothing that JSON cannot");
     Any { type_url: RECORD_TYPE.to_owned(), value }
 }
 
-/// The record of a container object.
+/// Decodes the record in the extensions of a container object, whose `id` is for errors.
 ///
 /// # Errors
-/// `Internal` if there is none or it cannot be read; the text says which object.
+/// `Internal` if there is no record, or if it cannot be decoded.
 pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
     id: &str,
     extensions: &std::collections::HashMap<String, Any>,
@@ -266,7 +272,7 @@ pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
         )));
     }
     serde_json::from_slice(&any.value).map_err(|fault| {
-        Error::internal(format!("the record of container {id} cannot be read")).with_source(fault)
+        Error::internal(format!("cannot decode the record of container {id}")).with_source(fault)
     })
 }
 
@@ -287,9 +293,10 @@ impl MetaRecord {
     pub(crate) fn to_core(&self) -> Result<Arc<Meta>> {
         let Self { owner, name, labels, created_at_ns, record } = self;
         let owner = Owner::parse(owner)
-            .ok_or_else(|| Error::internal(format!("unknown owner {owner:?} on record")))?;
-        let record = hex::decode(record)
-            .map_err(|fault| Error::internal(format!("record of {name:?}")).with_source(fault))?;
+            .ok_or_else(|| Error::internal(format!("record of {name:?}: unknown owner {owner:?}")))?;
+        let record = hex::decode(record).map_err(|fault| {
+            Error::internal(format!("record of {name:?}: the bytes of its frontend")).with_source(fault)
+        })?;
         let meta = Meta {
             owner,
             name: name.clone(),
@@ -304,12 +311,12 @@ impl MetaRecord {
         &self.name
     }
 
-    /// The labels of the client.
+    /// The labels that the client asked for.
     pub(crate) const fn labels(&self) -> &BTreeMap<String, String> {
         &self.labels
     }
 
-    /// When the object was made.
+    /// When the object was created.
     pub(crate) fn created_at(&self) -> SystemTime {
         from_ns(self.created_at_ns)
     }
@@ -318,7 +325,8 @@ impl MetaRecord {
 // === impl SandboxRecord ===
 
 impl SandboxRecord {
-    /// Whether it has a namespace of this kind of its own, which is pinned. Whoever makes, joins or looks for its namespaces asks here.
+    /// Whether it has a namespace of this kind of its own, which is pinned. All code that creates, joins or
+    /// looks up its namespaces uses this.
     pub(crate) fn owns(&self, ns: Ns) -> bool {
         match ns {
             Ns::User => self.users.is_some(),
@@ -329,7 +337,7 @@ impl SandboxRecord {
     }
 
     pub(crate) fn details(&self, netns: Option<PathBuf>, pid: Option<u32>) -> SandboxDetails {
-        // Written by us, so that it is well formed.
+        // This program wrote it, so it is valid hexadecimal.
         let note = hex::decode(&self.note).unwrap_or_default();
         let host_ports = self.host_ports.as_ref().map(HostPortsRecord::to_core).unwrap_or_default();
         SandboxDetails { ips: self.ips.clone(), netns, pid, note, host_ports }
@@ -343,7 +351,7 @@ impl UsersRecord {
         Self { uids: crate::userns::id_ranges(&users.uids), gids: crate::userns::id_ranges(&users.gids) }
     }
 
-    /// `None` for what can never have been a user namespace.
+    /// `None` if the ranges are not valid as the mappings of a user namespace.
     pub(crate) fn to_core(&self) -> Option<UserNamespace> {
         let map = |ranges: &[[u32; 3]]| {
             let range =
@@ -357,12 +365,13 @@ impl UsersRecord {
 // === impl TaskRecord ===
 
 impl TaskRecord {
-    /// What the path of the cgroup of each of its processes bears: the task's id, or all of the path that somebody else has made.
+    /// What the cgroup path of each of its processes contains: the id of the task, or the whole path of a
+    /// cgroup that the client created.
     pub(crate) fn cgroup_marker(&self, id: &str) -> String {
         if self.leaf { self.cgroups_path.clone() } else { id.to_owned() }
     }
 
-    /// The views of images that it has: the key of each, and what it is a view of.
+    /// Its views of images: the key of each view, and the name of the snapshot that it shows.
     pub(crate) fn image_views(&self) -> Vec<(String, String)> {
         let views = self.staged.iter().filter_map(StagedRecord::view);
         views.map(|(_, key, top)| (key.to_owned(), top.to_owned())).collect()
@@ -370,11 +379,13 @@ impl TaskRecord {
 
     pub(crate) fn sandbox_id(&self) -> Result<SandboxId> {
         self.sandbox.parse().map_err(|fault| {
-            Error::internal(format!("task {:?} on record", self.meta.name())).with_source(fault)
+            Error::internal(format!("record of task {:?}: its sandbox id", self.meta.name()))
+                .with_source(fault)
         })
     }
 
-    /// Whether its input ends with the first client that had it. A terminal has no end: closing it would hang up, and end the task.
+    /// Whether its standard input is closed when the first attached client detaches. Not with a terminal:
+    /// closing that would hang up, which terminates the task.
     pub(crate) const fn stdin_ends_on_detach(&self) -> bool {
         self.stdin && self.stdin_once && !self.tty
     }
@@ -439,15 +450,15 @@ impl ExitRecord {
     }
 }
 
-/// Whose an object is, by its labels.
+/// The owner of an object, from its labels.
 pub(crate) fn owner_of(labels: &std::collections::HashMap<String, String>) -> Option<Owner> {
     labels.get(OWNER).and_then(|word| Owner::parse(word))
 }
 
-/// The labels that an object gets: ours, and those of the client that cAdvisor and operators look for. What is reserved, or longer than
-/// containerd takes, is in the record alone.
+/// The labels of a new object: ours, and those that the client asked for, which cAdvisor and operators use.
+/// Labels of the client that are reserved, or longer than containerd accepts, are in the record only.
 pub(crate) fn labels(meta: &Meta, kind: &str, instance: &str) -> std::collections::HashMap<String, String> {
-    /// containerd's limit on a label, key and value together.
+    /// containerd's limit on a label in bytes, key and value together.
     const LIMIT: usize = 4096;
     let mut labels: std::collections::HashMap<String, String> = meta
         .labels

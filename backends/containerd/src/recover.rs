@@ -1,10 +1,13 @@
-//! Start-up: what a predecessor left is adopted if it is whole, finished if it can be, and cleaned up if not.
+//! Recovery at start-up: what a predecessor left in containerd and on disk is adopted if it is complete,
+//! finished if that is possible, and removed otherwise.
 //!
-//! Everything is found by the container objects and by what is named after them. An object that cannot be read is left alone and
-//! told of: it may belong to a newer version.
+//! All of it is found through the container objects and through names that are derived from their ids. A
+//! container object that cannot be read is logged and left alone, because a newer version may have written
+//! it.
 //!
-//! Requests wait for what must be known of each object, and for nothing else: what has to be cleared away is found before they are
-//! served, so that it is told from what is made then, and cleared away afterwards.
+//! Requests wait until the state of each object is known, and for nothing else. What has to be removed is
+//! listed before requests are served, so that nothing that a request creates can be on the list, and is
+//! removed afterwards.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::str::FromStr;
@@ -22,9 +25,10 @@ use switchyard_steps::{Step, reach};
 use crate::backend::Inner;
 use crate::cleanup::Cleanup;
 use crate::error::is_unanswered;
+use crate::process_state::ProcessState;
 use crate::record::{SandboxPhase, owner_of};
-use crate::sandbox::SandboxEntry;
-use crate::task::TaskEntry;
+use crate::sandbox::{SandboxCleanup, SandboxEntry};
+use crate::task::{TaskCleanup, TaskCleanupKind, TaskEntry};
 
 mod activity;
 mod claims;
@@ -42,43 +46,43 @@ pub(crate) mod shims;
 mod timings;
 mod wait_records;
 
-pub(crate) use decide::{CallOutcome, ProcessExit, ProcessState};
 use decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
 use found::{FoundSandbox, FoundTask};
 use inventory::{Inventory, Snapshots};
-pub(crate) use outdated::OutdatedObject;
+use outdated::OutdatedObjectCleanup;
 use process_query::ProcessStates;
 use timings::RecoveryTimings;
 
-/// How many objects are worked on at once.
+/// How many objects are recovered at the same time.
 const CONCURRENCY: usize = 16;
 
-/// What is known of the sandbox that a task belongs to.
+/// Whether the sandbox that a task belongs to was recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SandboxPresence {
-    /// It is there.
+    /// Its container object exists and was read.
     Present,
-    /// It is there and cannot be read.
+    /// Its container object exists and cannot be read.
     Unreadable,
 }
 
-/// What became of a sandbox that was found.
+/// The result of recovering a sandbox.
 #[derive(Debug)]
 enum RestoredSandbox {
-    /// It is back in its place.
+    /// It is in the table of sandboxes again.
     Restored(Box<Sandbox>),
-    /// It was never finished.
+    /// A predecessor was killed while it created this sandbox: it has to be removed.
     Unfinished(Arc<SandboxEntry>),
 }
 
-/// What is found, and what is left to do about it while requests are served.
+/// What recovery found, and what remains to be done in the background while requests are served.
 #[derive(Debug, Default)]
 struct RecoveryPlan {
     recovered: Recovered,
     sandboxes: HashMap<SandboxId, SandboxPresence>,
-    cleanup: Vec<Cleanup>,
+    cleanup: Vec<Box<dyn Cleanup>>,
     running_tasks: Vec<Arc<TaskEntry>>,
-    /// Ids of tasks of earlier boots: they have ended, whatever else is known of them.
+    /// Ids of tasks that were created in earlier boots of the node. Their processes have exited, whatever
+    /// else is known of them.
     from_earlier_boots: HashSet<String>,
 }
 
@@ -89,15 +93,14 @@ impl Inner {
         phases.done("plugins");
         self.containerd_features.refresh(&self.client).await;
         phases.done("abilities");
-        let Inventory { sandboxes, tasks, all, unrecognized: strange, snapshots } =
-            self.list_inventory().await?;
+        let Inventory { sandboxes, tasks, all, unrecognized, snapshots } = self.list_inventory().await?;
         self.sandboxes().clear();
         self.tasks().clear();
         self.volumes.clear();
-        strange.iter().for_each(|id| self.volumes.mark_unreadable(id));
+        unrecognized.iter().for_each(|id| self.volumes.mark_unreadable(id));
         self.projects.clear();
         self.predecessor_calls().clear();
-        self.cleanup.unreleased.clear();
+        self.unreleased.clear();
         reach(Step::RecoveryLooked);
         phases.done("inventory");
 
@@ -121,7 +124,9 @@ impl Inner {
         let outdated = sandboxes.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone());
         let outdated =
             outdated.chain(tasks.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone()));
-        plan.cleanup.extend(outdated.map(Cleanup::Outdated));
+        for object in outdated {
+            plan.cleanup.push(Box::new(OutdatedObjectCleanup::new(self, object)));
+        }
         for (id, mut found) in sandboxes {
             if let Ok(found) = &mut found {
                 self.fill_in_host_ports(id, found).await;
@@ -131,16 +136,19 @@ impl Inner {
         self.add_unreadable(&owners, &mut plan).await;
         self.recover_tasks(tasks, &processes, &snapshots, &mut plan).await?;
         phases.done("tasks");
-        // Only now: a task whose end is on record is listed without its snapshot too.
+        // After `recover_tasks` persisted exits: a task with a persisted exit is kept even without its
+        // snapshot.
         self.remove_lost_layers(&snapshots, &plan.from_earlier_boots).await;
         phases.done("layers");
         reach(Step::RecoveryTasks);
-        let debris = self.find_garbage(&snapshots, &all).await?;
+        let garbage = self.find_garbage(&snapshots, &all).await?;
         phases.done("debris");
         reach(Step::RecoverySandboxes);
         self.sync_protected_exits().await?;
         self.remove_stale_waits().await?;
-        plan.cleanup.extend(self.load_busy_cgroups().await?);
+        for cleanup in self.load_busy_cgroups().await? {
+            plan.cleanup.push(Box::new(cleanup));
+        }
         phases.done("exits");
         tracing::info!(
             took = ?phases.total(),
@@ -149,40 +157,34 @@ impl Inner {
             shims_asked = processes.queried,
             shims_silent = processes.unresponsive,
             %phases,
-            "known what a predecessor left"
+            "recovered what a predecessor left"
         );
-        Ok(self.start_background_work(plan, debris, known).await)
+        Ok(self.start_background_work(plan, garbage, known).await)
     }
 
-    /// From here on requests may be served: what they need not wait for is seen to in the background.
+    /// Starts the work that requests need not wait for. Requests may be served from here on.
     async fn start_background_work(
         self: &Arc<Self>,
         plan: RecoveryPlan,
-        debris: garbage::StartupGarbage,
+        garbage: garbage::StartupGarbage,
         known: HashSet<TaskId>,
     ) -> Recovered {
-        let RecoveryPlan {
-            recovered,
-            sandboxes: _,
-            cleanup: clear,
-            running_tasks: running,
-            from_earlier_boots: _,
-        } = plan;
-        for leftover in clear {
-            self.clean_up_soon(leftover);
+        let RecoveryPlan { recovered, sandboxes: _, cleanup, running_tasks, from_earlier_boots: _ } = plan;
+        for item in cleanup {
+            self.cleanup.spawn(item, &self.tracker);
         }
-        for entry in running {
+        for entry in running_tasks {
             self.end_taken_input(&entry);
             let inner = Arc::clone(self);
-            let turn = entry.lock_process().await;
+            let guard = entry.lock_process().await;
             self.tracker.spawn(async move {
-                let _turn = turn;
+                let _guard = guard;
                 inner.resume_log(&entry).await;
             });
         }
         let inner = Arc::clone(self);
         self.tracker.spawn(async move {
-            inner.clear_garbage(debris, &known).await;
+            inner.clear_garbage(garbage, &known).await;
             reach(Step::RecoveryDebris);
         });
         self.predecessor_fifos.close();
@@ -190,7 +192,7 @@ impl Inner {
         recovered
     }
 
-    /// Puts a sandbox back in its place, or has it removed if it was never finished.
+    /// Restores a sandbox, or queues its removal if a predecessor was killed while it created it.
     fn recover_sandbox(
         &self,
         id: SandboxId,
@@ -207,20 +209,20 @@ impl Inner {
                 plan.recovered.sandboxes.push(*sandbox);
             }
             Ok(RestoredSandbox::Unfinished(entry)) => {
-                tracing::info!(sandbox.id = %id, "removing a sandbox that was never finished");
+                tracing::info!(sandbox.id = %id, "removing a sandbox whose creation was cut off");
                 self.predecessor_calls().insert(id.to_string());
-                self.cleanup.unreleased.add(id);
+                self.unreleased.add(id);
                 plan.recovered.remnants.extend(claims::remnant(id, &entry));
-                plan.cleanup.push(Cleanup::Sandbox(id, entry));
+                plan.cleanup.push(Box::new(SandboxCleanup::new(self, id, entry)));
             }
             Err(error) => {
                 plan.sandboxes.insert(id, SandboxPresence::Unreadable);
-                tracing::error!(sandbox.id = %id, error = error.report(), "a sandbox cannot be read: it and its tasks are left alone");
+                tracing::error!(sandbox.id = %id, error = error.report(), "cannot read a sandbox: leaving it and its tasks alone");
             }
         }
     }
 
-    /// Puts a sandbox back in its place, unless it was never finished.
+    /// Puts a sandbox into the table of sandboxes, unless a predecessor was killed while it created it.
     fn restore_sandbox(
         &self,
         id: SandboxId,
@@ -234,7 +236,7 @@ impl Inner {
         };
         self.adopt_groups(id, &entry);
         if matches!(phase, SandboxPhase::Starting | SandboxPhase::Removing) {
-            // containerd may still be at its infra process.
+            // A predecessor call may still be creating or deleting its infra process.
             self.predecessor_calls().insert(id.to_string());
         }
         let record = &entry.record;
@@ -277,18 +279,20 @@ impl Inner {
         for (id, outcome) in outcomes {
             match outcome {
                 Ok((entry, fate, task)) => plan.add_task(self, entry, &fate, task),
-                // Nothing is known of the task: to leave it alone would be to forget it.
+                // containerd did not answer, which says nothing about the task. Without this task the table
+                // would be wrong, so recovery fails and is tried again.
                 Err(error) if is_unanswered(&error) => return Err(error),
                 Err(error) => {
                     self.volumes.mark_unreadable(&id.to_string());
-                    tracing::error!(task.id = %id, error = error.report(), "a task cannot be recovered and is left alone");
+                    tracing::error!(task.id = %id, error = error.report(), "cannot recover a task: leaving it alone");
                 }
             }
         }
         Ok(())
     }
 
-    /// Decides about a task and does what requests must wait for; `None` if it has to go.
+    /// Decides the fate of a task and carries out the part that requests must wait for. The [`Task`] is
+    /// `None` if it has to be removed.
     async fn recover_task(
         &self,
         id: TaskId,
@@ -320,7 +324,7 @@ impl Inner {
         };
         self.volumes.claim(id, &record.volumes);
         let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &snapshotter, record));
-        // A predecessor may have launched it; what is decided below says whether it has ended.
+        // A predecessor may have launched it. Whether its process has exited is decided below.
         entry.set_launched();
         let fate = task_fate(&facts, SystemTime::now());
         if let (true, TaskFate::Exited(exit, started_at)) = (unrecorded, &fate) {
@@ -330,8 +334,8 @@ impl Inner {
         Ok((entry, fate, state.map(|state| Task { id, sandbox, meta, details, state })))
     }
 
-    /// Does what requests must wait for about a task, and gives its state; `None` if it has to go. `cut` says that a start was begun
-    /// and not finished.
+    /// Carries out the part of a task's fate that requests must wait for. Returns its state; `None` if it has
+    /// to be removed. `start_interrupted`: a start was begun and is not known to have finished.
     async fn apply_fate(
         &self,
         entry: &Arc<TaskEntry>,
@@ -352,7 +356,7 @@ impl Inner {
             }
             TaskFate::StartPending => {
                 self.predecessor_calls().insert(id);
-                // What comes of it may be nothing, and then the start is asked for again.
+                // The predecessor call may come to nothing, and then a client asks for the start again.
                 entry.keep_fifos_open();
                 TaskState::Created
             }
@@ -383,7 +387,7 @@ impl Inner {
         }))
     }
 
-    /// Takes care of a process that runs; its log is seen to apart.
+    /// Takes over a running process from a predecessor, except for its log: see [`Inner::resume_log`].
     fn adopt(&self, entry: &Arc<TaskEntry>, started: Started) {
         entry.set_started(Some(started));
         self.open_main_process(entry, started.pid);
@@ -394,11 +398,11 @@ impl Inner {
             && let Some(spec) = crate::task::log_spec(entry)
             && let Err(error) = crate::task::open_output_fifos(entry, &spec)
         {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "the output of a task is not held");
+            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot hold the output FIFOs of a task open: output may be lost while the logkeeper is away");
         }
     }
 
-    /// Has the logkeeper go on with a running task's log, should it not know of it.
+    /// Has the logkeeper write the log of a running task again, in case the logkeeper does not know of it.
     async fn resume_log(&self, entry: &Arc<TaskEntry>) {
         let Some(spec) =
             crate::task::log_spec(entry).filter(|_| entry.uses_logkeeper() && entry.final_exit().is_none())
@@ -406,20 +410,21 @@ impl Inner {
             return;
         };
         if let Err(fault) = self.logkeeper.open(&spec).await {
-            tracing::warn!(task.id = %entry.id, error = %fault, "the log of a task may not go on");
+            tracing::warn!(task.id = %entry.id, error = %fault, "cannot have the logkeeper resume the log of a task");
         }
     }
 }
 
 impl RecoveryPlan {
-    /// Puts a task where it belongs, and notes what is left to do about it.
+    /// Puts a task into the table of tasks, unless it has to be removed, and queues the work that remains on
+    /// it.
     fn add_task(&mut self, inner: &Inner, entry: Arc<TaskEntry>, fate: &TaskFate, task: Option<Task>) {
         if entry.record().boot != inner.boot && !matches!(fate, TaskFate::Running(_)) {
             self.from_earlier_boots.insert(entry.id.to_string());
         }
         let Some(task) = task else {
-            tracing::info!(task.id = %entry.id, "removing a task that was never finished");
-            self.cleanup.push(Cleanup::Task(entry));
+            tracing::info!(task.id = %entry.id, "removing a task whose creation was cut off, or that has no sandbox");
+            self.cleanup.push(Box::new(TaskCleanup::new(inner, entry, TaskCleanupKind::Creation)));
             return;
         };
         match fate {
@@ -427,36 +432,43 @@ impl RecoveryPlan {
             TaskFate::StartPending => self.recovered.pending_starts.push(entry.id),
             TaskFate::Running(_) => {
                 if entry.dirs.limits_pending().exists() {
-                    self.cleanup.push(Cleanup::Limits(Arc::clone(&entry)));
+                    self.cleanup.push(Box::new(TaskCleanup::new(
+                        inner,
+                        Arc::clone(&entry),
+                        TaskCleanupKind::Limits,
+                    )));
                 }
                 self.running_tasks.push(Arc::clone(&entry));
             }
             TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
                 if entry.has_unpersisted_exit() || (entry.final_exit().is_some() && entry.dirs.run.exists()) {
-                    self.cleanup.push(Cleanup::EndedTask(Arc::clone(&entry)));
+                    self.cleanup.push(Box::new(TaskCleanup::new(
+                        inner,
+                        Arc::clone(&entry),
+                        TaskCleanupKind::Exit,
+                    )));
                 }
             }
         }
         if entry.dirs.checkpoint().exists() {
             entry.adopt_frozen();
-            self.cleanup.push(Cleanup::Checkpoint(Arc::clone(&entry)));
+            self.cleanup.push(Box::new(TaskCleanup::new(
+                inner,
+                Arc::clone(&entry),
+                TaskCleanupKind::Checkpoint,
+            )));
         }
         inner.tasks().insert(entry.id, entry);
         self.recovered.tasks.push(task);
     }
 }
 
-/// Whether the namespaces that a sandbox should have are there.
+/// Whether all namespaces that a sandbox owns are pinned.
 fn is_pinned(entry: &SandboxEntry) -> bool {
     entry.pins().all(|pin| switchyard_namespaces::is_namespace_file(&pin).unwrap_or(false))
 }
 
-/// Whether a sandbox that is stopped is found to be, although that is not on record.
-pub(crate) fn stop_is_detectable(entry: &SandboxEntry) -> bool {
-    entry.record.infra || entry.pins().next().is_some()
-}
-
-/// Names of the directories below `dir` that are ids.
+/// The directories in `dir` whose names are ids, by name; empty if `dir` does not exist.
 fn ids_below<I: FromStr>(dir: &std::path::Path) -> Result<BTreeMap<String, I>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,

@@ -1,27 +1,30 @@
-//! Which labels and annotations of clients are kept from containerd.
+//! Which labels and annotations of clients are not passed to containerd.
 //!
-//! Whoever works for containerd takes orders from keys of its objects: its restart monitor and its garbage collector from labels, shims,
-//! OCI runtimes and their hooks from annotations of the spec. With such a key a client of one pod could have containers started, kept or
-//! run otherwise than the daemon asked for, or in another pod's shim. So a reserved key of a client stays in the record alone, from which it
-//! is given back. This is about the keys of clients: the daemon writes reserved keys of its own on the same objects.
+//! containerd and its components act on keys of its objects: the restart monitor and the garbage collector on
+//! labels, shims, OCI runtimes and their hooks on annotations of the spec. With such a key the client of one
+//! pod could have containers started, retained or run differently from what the daemon requested, or in
+//! another pod's shim. So a client's reserved key is stored only in our record, from which it is returned to
+//! the client. This concerns keys of clients: the daemon itself writes reserved keys on the same objects.
 
-/// What reserved keys begin with, and who reads them.
+/// The prefixes of reserved keys, grouped by the programs that read them.
 const PREFIXES: [&str; 23] = [
-    // Whoever shares this gateway's containerd.
+    // Other clients of the same containerd.
     "com.docker/engine.",
     "nerdctl/",
-    // containerd: restart monitor, garbage collection, snapshotters, its own CRI; which shim serves a container.
+    // containerd: restart monitor, garbage collection, snapshotters, its own CRI, the grouping of containers
+    // by shim.
     "io.containerd.",
     "io.cri-containerd.",
     "io.kubernetes.cri.",
-    // The same facts as other CRI runtimes and their tools write them: VM runtimes take a container for a sandbox by them.
+    // The annotations of other CRI implementations and their tools, by which VM runtimes tell sandboxes from
+    // containers.
     "io.kubernetes.cri-o.",
     "io.kubernetes.docker.",
     "io.kubernetes.sandbox.",
     "io.podman.",
     "io.containers.",
     "io.container.manager",
-    // runc and crun: properties of systemd's units, criu's configuration, facts of the runtime itself.
+    // runc and crun: properties of systemd units, criu's configuration, the runtime's own annotations.
     "org.systemd.property.",
     "org.criu.",
     "org.opencontainers.runc.",
@@ -30,7 +33,7 @@ const PREFIXES: [&str; 23] = [
     "krun.",
     "module.wasm.image/",
     "runwasi.io/",
-    // Kata, with its name of earlier days, gVisor, Firecracker, urunc.
+    // Kata, also by its former name, gVisor, Firecracker, urunc.
     "io.katacontainers.",
     "com.github.containers.virtcontainers.",
     "dev.gvisor.",
@@ -38,24 +41,25 @@ const PREFIXES: [&str; 23] = [
     "com.urunc.",
 ];
 
-/// Whole keys that are reserved: runc gives hooks the directory of a container's bundle under this one.
+/// Reserved keys as a whole: runc passes hooks the directory of the bundle under `bundle`.
 const EXACT_KEYS: [&str; 1] = ["bundle"];
 
-/// Domains that are reserved, with all below them: containerd's and its plugins', that by which hooks and wrappers of runtimes are told of
-/// devices, and this gateway's own, by which kubelets bring the tokens of leases.
+/// Reserved domains, with their subdomains: those of containerd and its plugins, those that request devices
+/// from hooks and wrappers of runtimes, and this gateway's own, under which kubelets pass the tokens of
+/// device leases.
 const DOMAINS: [&str; 4] = ["containerd.io", "cdi.k8s.io", "noderesource.dev", "switchyard.io"];
 
-/// Whether a key of a client is kept from containerd. Pure.
+/// Whether a key of a client is not passed to containerd. Pure.
 pub(crate) fn is_reserved(key: &str) -> bool {
     EXACT_KEYS.contains(&key)
         || PREFIXES.iter().any(|prefix| key.starts_with(prefix))
         || is_of_reserved_domain(key)
 }
 
-/// Whether what is before the `/` of a key is a reserved domain, or one for plugins of NRI (`nri.io`, `devices.nri.io`,
-/// `ulimits.nri.containerd.io`).
+/// Whether the part of a key before the `/` is a reserved domain, or one of NRI plugins (`nri.io`,
+/// `devices.nri.io`, `ulimits.nri.containerd.io`).
 fn is_of_reserved_domain(key: &str) -> bool {
-    // Plugins of NRI take keys without a `/` as well.
+    // NRI plugins accept keys without a `/` too.
     let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
     let is_below = |reserved: &&str| {
         domain.strip_suffix(*reserved).is_some_and(|below| below.is_empty() || below.ends_with('.'))
@@ -63,7 +67,7 @@ fn is_of_reserved_domain(key: &str) -> bool {
     DOMAINS.iter().any(is_below) || domain.split('.').any(|part| part == "nri")
 }
 
-/// Whether a key matches one of these patterns: a whole key, or the beginning of keys with `*` after it. Pure.
+/// Whether a key matches one of these patterns: a whole key, or a prefix followed by `*`. Pure.
 pub(crate) fn matches_any(patterns: &[String], key: &str) -> bool {
     patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
         Some(beginning) => key.starts_with(beginning),

@@ -1,7 +1,8 @@
-//! Sandboxes: made, stopped, started again and removed.
+//! Sandboxes: created, stopped, started again and removed.
 //!
-//! Order of making: the container object (the intent), then at once files and namespaces, then network, `/dev/shm` and infra
-//! process, then the mark that it is ready. Whatever fails, [`Inner::destroy_sandbox`] undoes it from the id alone.
+//! Order of creation: the container object (the intent), then concurrently files with `/dev/shm` and
+//! namespaces with the network, then `/etc/hosts` and the infra process, then the phase `ready` in the
+//! record. Whichever step fails, [`Inner::destroy_sandbox`] undoes all of them from the id alone.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,113 +19,36 @@ use switchyard_core::sysctl::{SysctlName, SysctlNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::{self as namespaces, Ns, PinSpec};
 use switchyard_runtime_spec::infra::without_process;
-use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
 
 use crate::backend::Inner;
-use crate::cleanup::Cleanup;
 use crate::client::{QUICK, SPEC_TYPE, call, ignore_not_found, json_any};
 use crate::config::{InfraMode, SandboxKind};
 use crate::disks::tolerate_full_disk;
+use crate::error::from_namespaces;
 use crate::fs::{create_private_dir, remove_tree};
-use crate::layout::SandboxDirs;
 use crate::record::{
     self, HostPortsRecord, MetaRecord, NetworkRecord, PHASE, SandboxPhase, SandboxRecord, UsersRecord,
 };
-use crate::recover::stop_is_detectable;
 use crate::steps::Step;
 use crate::userns;
 
 mod files;
-pub(crate) use files::from_namespaces;
 pub(crate) mod pod_cgroups;
 use infra::unpin_pid;
 pub(crate) mod bridge;
+mod cleanup;
+mod entry;
 pub(crate) mod infra;
+pub(crate) mod infra_rootfs;
 mod network;
+mod pod_cgroup_claims;
 pub(crate) mod ranges;
 mod start;
 mod unreleased;
-pub(crate) use network::{from_cni, ports_of_journal};
+pub(crate) use cleanup::SandboxCleanup;
+pub(crate) use entry::SandboxEntry;
+pub(crate) use network::ports_of_journal;
 pub(crate) use unreleased::Unreleased;
-
-/// A sandbox as the backend knows it.
-#[derive(Debug)]
-pub(crate) struct SandboxEntry {
-    pub(crate) record: SandboxRecord,
-    pub(crate) dirs: SandboxDirs,
-    /// The infra process, where there is one.
-    pub(crate) pid: Option<u32>,
-    /// Its process has ended, and its network and namespaces are released: only files are left.
-    pub(crate) released: bool,
-    /// It is on record that it is to be removed.
-    pub(crate) removal_recorded: bool,
-}
-
-impl SandboxEntry {
-    /// The namespace that others join, by path; `None` for the host's.
-    pub(crate) fn netns(&self) -> Option<PathBuf> {
-        match &self.record.network {
-            NetworkRecord::Host => None,
-            NetworkRecord::Pod | NetworkRecord::Isolated => self.pin(Ns::Net),
-            NetworkRecord::Joined(path) => Some(path.clone()),
-        }
-    }
-
-    /// Where its namespace of this kind is pinned; `None` if it has none of its own.
-    fn pin(&self, ns: Ns) -> Option<PathBuf> {
-        self.record.owns(ns).then(|| self.dirs.pins.join(ns.file_name()))
-    }
-
-    /// Where all namespaces of its own are pinned.
-    pub(crate) fn pins(&self) -> impl Iterator<Item = PathBuf> {
-        Ns::ALL.into_iter().filter_map(|ns| self.pin(ns))
-    }
-
-    /// The namespace of this kind that its tasks join, but for that of its network.
-    fn namespace(&self, ns: Ns) -> Namespace {
-        self.pin(ns).map_or(Namespace::Host, Namespace::Path)
-    }
-
-    /// Its user namespace, if it has one of its own.
-    pub(crate) fn users(&self) -> Option<SandboxUsers> {
-        let map = self.record.users.as_ref()?.to_core()?;
-        Some(SandboxUsers { path: self.dirs.user_namespace(), map })
-    }
-
-    /// What the tasks of this sandbox get of it.
-    pub(crate) fn facts(&self) -> SandboxFacts {
-        let record = &self.record;
-        let shared = self.pid.is_some() && record.shared_pid;
-        SandboxFacts {
-            network: self.netns().map_or(Namespace::Host, Namespace::Path),
-            ipc: self.namespace(Ns::Ipc),
-            uts: self.namespace(Ns::Uts),
-            pid: shared.then(|| Namespace::Path(self.dirs.pid_namespace())),
-            hostname: record.hostname.clone(),
-            hostname_file: Some(self.dirs.hostname()),
-            hosts_file: Some(self.dirs.hosts()),
-            resolv_conf: Some(self.dirs.resolv_conf()),
-            shm: Some(if record.owns(Ns::Ipc) { self.dirs.shm() } else { PathBuf::from("/dev/shm") }),
-            privileged: record.privileged,
-            selinux: record.selinux.as_ref().map(|[user, role, type_, level]| SelinuxLabel {
-                user: user.clone(),
-                role: role.clone(),
-                type_: type_.clone(),
-                level: level.clone(),
-            }),
-            users: self.users(),
-        }
-    }
-
-    pub(crate) fn details(&self) -> SandboxDetails {
-        self.record.details(self.netns(), self.pid)
-    }
-
-    pub(crate) fn cgroup(&self, default_parent: &str) -> CgroupPlacement {
-        let parent = self.record.cgroup_parent.clone().filter(|parent| !parent.as_os_str().is_empty());
-        CgroupPlacement::Parent(parent.unwrap_or_else(|| PathBuf::from(default_parent)))
-    }
-}
 
 impl Inner {
     pub(crate) async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
@@ -174,7 +98,7 @@ impl Inner {
             released: false,
             removal_recorded: false,
         };
-        // Refuses a cgroup parent that cannot be one before anything is made.
+        // Refuses an invalid cgroup parent before anything is created.
         self.cgroup_of(&entry, &id.to_string())?;
         entry.record.groups = self.claim_groups(id, &entry)?;
         match self.make_sandbox(id, spec, want, &mut entry).await {
@@ -186,9 +110,9 @@ impl Inner {
             Err(error) => {
                 let entry = Arc::new(entry);
                 if let Err(undo) = self.destroy_entry(id, &entry).await {
-                    tracing::warn!(sandbox.id = %id, error = undo.report(), "a half-made sandbox is cleared away later");
-                    self.cleanup.unreleased.add(id);
-                    self.cleanup.enqueue(Cleanup::Sandbox(id, entry));
+                    tracing::warn!(sandbox.id = %id, error = undo.report(), "the rollback of a sandbox that could not be created failed: it is retried");
+                    self.unreleased.add(id);
+                    self.cleanup.enqueue(SandboxCleanup::new(self, id, entry));
                 }
                 Err(error)
             }
@@ -207,7 +131,8 @@ impl Inner {
         self.bring_up_sandbox(id, spec, want, entry).await
     }
 
-    /// Makes all that a sandbox on record has, with the addresses on record if there are any, and marks it ready.
+    /// Creates everything that belongs to a recorded sandbox, with its recorded addresses if there are any,
+    /// and marks it ready.
     async fn bring_up_sandbox(
         &self,
         id: SandboxId,
@@ -257,7 +182,8 @@ impl Inner {
             SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Pod(_) => None,
         };
         let connected = async {
-            // The disk and the kernel work at the same time, and both before the first plugin runs.
+            // Writing the CNI journal and creating the namespaces overlap; both must be done before the first
+            // plugin runs.
             let (pinned, planned) = tokio::join!(pin, plan);
             pinned?;
             let Some(planned) = planned? else {
@@ -271,7 +197,7 @@ impl Inner {
             Ok::<_, Error>(ips)
         };
         create_private_dir(&dirs.state).await?;
-        // Both run to their end, so that undoing does not race with either.
+        // Both run to their end even if one fails, so that the rollback does not race with either.
         let (filed, connected) = tokio::join!(files, connected);
         entry.record.ips = connected?;
         filed?;
@@ -311,7 +237,7 @@ impl Inner {
             .map(drop)
     }
 
-    /// Puts what is known of a sandbox on record.
+    /// Writes the record and the phase of a sandbox to its container object.
     pub(crate) async fn record_sandbox(
         &self,
         id: SandboxId,
@@ -328,7 +254,7 @@ impl Inner {
         self.update_container(container, mask).await
     }
 
-    /// Puts down what the frontend wants to find again.
+    /// Stores a note of the frontend in the sandbox's record.
     pub(crate) async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
         let entry = self.sandbox(id)?;
         let mut record = entry.record.clone();
@@ -355,8 +281,8 @@ impl Inner {
         if !entry.removal_recorded {
             let marked =
                 ignore_not_found(self.record_sandbox(id, &entry.record, SandboxPhase::Stopped).await);
-            if stop_is_detectable(&entry) {
-                tolerate_full_disk(marked, "a sandbox is stopped without being put on record so")?;
+            if SandboxEntry::is_stop_detectable(&entry) {
+                tolerate_full_disk(marked, "a sandbox is stopped, but the disk is too full to record that")?;
             } else {
                 marked?;
             }
@@ -375,7 +301,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts on record that a sandbox is to be removed.
+    /// Records that a sandbox is being removed.
     pub(crate) async fn begin_removal(&self, id: SandboxId) -> Result<()> {
         let Ok(entry) = self.sandbox(id) else { return Ok(()) };
         if entry.removal_recorded {
@@ -383,8 +309,9 @@ impl Inner {
         }
         let marked = ignore_not_found(self.record_sandbox(id, &entry.record, SandboxPhase::Removing).await);
         if marked.is_err() {
-            // The removal makes space. Should we be killed amid it, whoever asked for it asks again.
-            return tolerate_full_disk(marked, "a removal is begun without being put on record");
+            // The removal frees space. If the daemon is killed during it, the client that asked for it asks
+            // again.
+            return tolerate_full_disk(marked, "a removal begins, but the disk is too full to record that");
         }
         let record = entry.record.clone();
         let dirs = entry.dirs.clone();
@@ -393,8 +320,9 @@ impl Inner {
         self.faults.reach(Step::SandboxDoomed)
     }
 
-    /// Ends what runs for a sandbox and gives its network and namespaces back. Idempotent. Without an entry, what it may have
-    /// had is looked for by its id. What the node itself can do is done even if containerd does not answer.
+    /// Ends a sandbox's infra process and releases its network and namespaces. Idempotent. Without an entry,
+    /// what the sandbox may have had is found by its id. Network and namespaces are released even if
+    /// containerd does not answer.
     async fn release_sandbox(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
         let dirs = self.layout.sandbox(id);
         let ended = if entry.is_none_or(|entry| entry.record.infra) {
@@ -403,10 +331,10 @@ impl Inner {
             Ok(())
         };
         self.faults.reach(Step::SandboxInfraEnded)?;
-        // Plugins need the network namespace, so its pin goes after they are done.
+        // Plugins need the network namespace, so its pin is removed after they are done.
         let disconnected = async {
             self.detach(id, &dirs).await?;
-            self.cleanup.unreleased.remove(id);
+            self.unreleased.remove(id);
             self.faults.reach(Step::SandboxDetached)?;
             unpin_pid(&dirs).await?;
             namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
@@ -430,18 +358,19 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes all there is of a sandbox, as far as it is known by its id. Idempotent.
+    /// Removes everything that belongs to a sandbox, with its entry if there is one, else by its id.
+    /// Idempotent.
     pub(crate) async fn destroy_sandbox(&self, id: SandboxId) -> Result<()> {
         let entry = self.sandbox(id).ok();
         self.destroy(id, entry.as_deref()).await
     }
 
-    /// Removes all there is of a sandbox that is not in its place (yet). Idempotent.
+    /// Removes everything that belongs to a sandbox whose entry is not in the map. Idempotent.
     pub(crate) async fn destroy_entry(&self, id: SandboxId, entry: &SandboxEntry) -> Result<()> {
         self.destroy(id, Some(entry)).await
     }
 
-    /// The container object goes last, and only when everything else is gone.
+    /// The container object is deleted last, and only when everything else is removed.
     async fn destroy(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
         if !entry.is_some_and(|entry| entry.released) {
             self.release_sandbox(id, entry).await?;
@@ -471,7 +400,7 @@ impl Inner {
     }
 }
 
-/// Whether a sandbox has a host name of its own.
+/// Whether a sandbox has its own UTS namespace, and so a host name of its own.
 fn own_uts(spec: &SandboxSpec) -> bool {
     match spec.uts {
         UtsMode::Network => !matches!(spec.network, SandboxNetwork::Host),
@@ -480,7 +409,7 @@ fn own_uts(spec: &SandboxSpec) -> bool {
     }
 }
 
-/// The namespaces that are made for a sandbox.
+/// The namespaces to create for a sandbox.
 fn wanted_namespaces(spec: &SandboxSpec, record: &SandboxRecord) -> PinSpec {
     let named = record.owns(Ns::Uts) && !spec.hostname.is_empty();
     PinSpec {
@@ -500,13 +429,13 @@ fn owned((name, value): (&String, &String)) -> (String, String) {
     (name.clone(), value.clone())
 }
 
-/// Whether a kernel parameter is of the network namespace that a sandbox joins.
+/// Whether a kernel parameter belongs to the existing network namespace that a sandbox joins.
 fn is_of_joined(spec: &SandboxSpec, parameter: &str) -> bool {
     matches!(spec.network, SandboxNetwork::Joined(_))
         && SysctlName::parse(parameter).and_then(|name| name.namespace()) == Some(SysctlNamespace::Network)
 }
 
-/// Sets the kernel parameters of the network namespace that a sandbox joins, and tells the addresses there.
+/// Sets kernel parameters in the network namespace that a sandbox joins, and returns the addresses there.
 async fn join_netns(path: PathBuf, sysctls: BTreeMap<String, String>) -> Result<Vec<IpAddr>> {
     let refused = |fault: namespaces::Error| {
         let why = format!("network namespace {} cannot be joined", path.display());

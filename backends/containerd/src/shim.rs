@@ -1,7 +1,8 @@
-//! Talking to a task's shim itself, over its socket, about further processes.
+//! Calls a task's shim directly, over its ttrpc socket, for execs.
 //!
-//! containerd only passes such calls on, and asks the shim how the process is before and after each. The shim answers everybody alike, so
-//! for what it cannot be asked directly, and for what it leaves without an answer, containerd is asked (ADR 19).
+//! containerd only forwards such calls, and queries the state of the process before and after each. A shim
+//! gives the same answers to any caller, so for shims that cannot be called directly, and for calls that get
+//! no answer, containerd is asked instead (ADR 19).
 
 use std::fs;
 use std::io;
@@ -14,22 +15,20 @@ use tokio::net::UnixStream;
 use tonic::Status;
 
 use self::ttrpc::{Connection, Fault};
-use crate::backend::Inner;
-use crate::task::TaskEntry;
 
 mod lifelines;
 pub(crate) mod ttrpc;
 
 pub(crate) use lifelines::{Lifelines, SocketGuard};
 
-/// Where the shim of a task listens, and what it calls its service.
+/// The socket of a task's shim, and the name of its ttrpc service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ShimAddress {
     socket: PathBuf,
     service: &'static str,
 }
 
-/// What containerd 2 writes down about a shim.
+/// The `bootstrap.json` that containerd 2 writes about a shim.
 #[derive(Debug, Deserialize)]
 struct Bootstrap {
     version: u32,
@@ -44,30 +43,31 @@ pub(crate) struct ShimClient {
     service: &'static str,
 }
 
-/// A process of a task that is not its main one.
+/// An exec: a process of a task that is not its main process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExecRef<'a> {
     pub(crate) task: &'a str,
     pub(crate) exec: &'a str,
 }
 
-/// What a shim says.
+/// The result of a call to a shim.
 #[derive(Debug)]
 pub(crate) enum Answer<T> {
     Done(T),
     Refused(Status),
-    /// It does not say anything any more: ask containerd. The connection is of no use.
+    /// The connection broke before an answer: ask containerd. The connection must not be used again.
     Lost,
 }
 
-// === impl Address ===
+// === impl ShimAddress ===
 
 impl ShimAddress {
-    /// The address of the shim that is the parent of a task's main process. A shim works in the bundle of the container that it was
-    /// started for; those of all containers are side by side, and containerd keeps the address in each. `None` if there is none that
-    /// can be used. Blocks as long as it takes to read a small file of the running system.
+    /// The address of the shim that is the parent of a task's main process. The working directory of a shim
+    /// is the bundle of the container that it was started for; the bundles of all containers are siblings,
+    /// and each has a file with the shim's address. `None` if there is no usable address. Blocks briefly, to
+    /// read small files.
     pub(crate) fn find(parent: u32, task: &str) -> Option<Self> {
-        // A bundle that has been deleted has " (deleted)" at its end, which is cut off with it.
+        // The link to a deleted bundle ends in " (deleted)"; taking the parent cuts that off.
         let cwd = fs::read_link(format!("/proc/{parent}/cwd")).ok()?;
         Self::in_bundle(&cwd.parent()?.join(task))
     }
@@ -94,23 +94,11 @@ impl ShimAddress {
     }
 }
 
-// === impl Shim ===
+// === impl ShimClient ===
 
 impl ShimClient {
-    /// A connection to the shim of a task that runs; takes no time. `None` if there is none to be had: containerd is to be asked.
-    /// Cancel-safe.
-    pub(crate) async fn for_task(task: &TaskEntry, inner: &Inner) -> Option<Self> {
-        inner.health.check_logkeeper().ok()?;
-        match Self::connect(&task.shim()?, inner.client.namespace()).await {
-            Ok(shim) => Some(shim),
-            Err(fault) => {
-                tracing::debug!(task.id = %task.id, error = %fault, "a shim is talked to through containerd");
-                None
-            }
-        }
-    }
-
-    async fn connect(address: &ShimAddress, namespace: &str) -> io::Result<Self> {
+    /// Connects to a shim. Cancel-safe.
+    pub(crate) async fn connect(address: &ShimAddress, namespace: &str) -> io::Result<Self> {
         let stream = UnixStream::connect(&address.socket).await?;
         Ok(Self { connection: Connection::new(stream, namespace), service: address.service })
     }
@@ -120,37 +108,37 @@ impl ShimClient {
         self.connection.stream.as_fd().try_clone_to_owned()
     }
 
-    /// Makes a further process known, which does not start it. Not cancel-safe, as no call is that does not say so: the connection must
-    /// not be used again then.
+    /// Creates an exec without starting it. Not cancel-safe, like all calls here that do not say otherwise:
+    /// the connection must not be used again after a call was dropped.
     pub(crate) async fn exec(&mut self, request: &task::ExecProcessRequest) -> Answer<()> {
         self.connection.call(self.service, "Exec", request).await.into()
     }
 
-    /// Tells it to start the process; [`Shim::started`] waits for that. A shim kills the OCI runtime that it runs for a caller whose
-    /// connection closes.
+    /// Sends the request to start the exec; [`ShimClient::recv_started`] waits for the answer. When the
+    /// caller's connection closes meanwhile, the shim kills the OCI runtime that it runs for the call.
     pub(crate) async fn send_start(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::StartRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
         self.connection.send_request(self.service, "Start", &request).await.into()
     }
 
-    /// Waits until the process that it was told to start runs: its number. Cancel-safe.
+    /// Waits for the answer to [`ShimClient::send_start`]: the process id of the exec. Cancel-safe.
     pub(crate) async fn recv_started(&mut self) -> Answer<u32> {
         self.connection.read_response::<task::StartResponse>().await.map(|answer| answer.pid).into()
     }
 
-    /// Asks for its end, which [`Shim::exit`] then waits for.
+    /// Sends the request to wait for the exit of the exec; [`ShimClient::recv_exit`] waits for the answer.
     pub(crate) async fn send_wait(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::WaitRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
         self.connection.send_request(self.service, "Wait", &request).await.into()
     }
 
-    /// The exit code of the process whose end was asked for. Cancel-safe.
+    /// Waits for the answer to [`ShimClient::send_wait`]: the exit code of the exec. Cancel-safe.
     pub(crate) async fn recv_exit(&mut self) -> Answer<u32> {
         let exit = self.connection.read_response::<task::WaitResponse>().await;
         exit.map(|exit| exit.exit_status).into()
     }
 
-    /// Has it forget a process that has ended.
+    /// Deletes an exec that has exited.
     pub(crate) async fn delete(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::DeleteRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
         let deleted = self.connection.call::<task::DeleteResponse>(self.service, "Delete", &request).await;
@@ -166,7 +154,7 @@ impl<T> From<Result<T, Fault>> for Answer<T> {
             Ok(answer) => Self::Done(answer),
             Err(Fault::Refused(status)) => Self::Refused(status),
             Err(Fault::Lost(fault)) => {
-                tracing::debug!(error = %fault, "a shim gives no answer: containerd is asked");
+                tracing::debug!(error = %fault, "a shim does not answer: containerd is asked");
                 Self::Lost
             }
         }

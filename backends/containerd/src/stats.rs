@@ -1,8 +1,8 @@
-//! Usage of tasks and sandboxes, read straight from cgroups, and facts for people.
+//! Usage of tasks and sandboxes, read directly from cgroups, and facts for inspection.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use containerd_client::services::v1::snapshots as snap;
@@ -20,35 +20,21 @@ use crate::fs::{blocking, io_error};
 use crate::record::TaskRecord;
 use crate::task::TaskEntry;
 
+pub(crate) mod layer_usage;
 mod metrics;
 
-/// How old a measurement of a writable layer may be: measuring walks the whole tree.
+/// How long a measurement of a writable layer is cached: measuring walks the whole tree.
 const LAYER_AGE: Duration = Duration::from_secs(10);
-
 /// How many layers are measured at once.
 const MEASURES: usize = 8;
 
-/// Measurements of writable layers, and where snapshotters keep them.
-#[derive(Debug, Default)]
-pub(crate) struct LayerUsageCache {
-    measured: Mutex<HashMap<TaskId, (Instant, DiskUsage)>>,
-    roots: Mutex<Option<BTreeMap<String, PathBuf>>>,
-}
-
-impl LayerUsageCache {
-    /// Forgets where snapshotters keep layers: another containerd may keep them elsewhere.
-    pub(crate) fn forget_roots(&self) {
-        self.roots.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-}
-
 impl Inner {
-    /// The cgroup of a task.
+    /// The cgroup of a task; `None`, with a warning, if its record has no valid path.
     pub(crate) fn cgroup_location(&self, record: &TaskRecord) -> Option<Group> {
         match Group::from_cgroups_path(&record.cgroups_path) {
             Ok(group) => Some(group),
             Err(fault) => {
-                tracing::warn!(path = record.cgroups_path, error = %fault, "a cgroup path on record is none");
+                tracing::warn!(path = record.cgroups_path, error = %fault, "the cgroup path in a task's record is not valid");
                 None
             }
         }
@@ -67,12 +53,12 @@ impl Inner {
             })
             .collect();
         let cgroups = Arc::clone(&self.cgroups);
-        // All tasks in one go on one thread: each is a handful of small files in the kernel's memory.
+        // All tasks in one pass on one thread: each takes a few small files of a kernel file system.
         let usages: Vec<(TaskId, Usage)> = blocking(move || {
             groups
                 .into_iter()
                 .map(|(id, group)| {
-                    // One that cannot be read must not hide the others.
+                    // A task whose usage cannot be read must not hide the others.
                     let usage = match group.map(|group| cgroups.usage(&group)).transpose() {
                         Ok(usage) => usage.flatten(),
                         Err(fault) => {
@@ -90,7 +76,7 @@ impl Inner {
         Ok(all.map(|((id, usage), writable_layer)| (id, TaskStats { usage, writable_layer })).collect())
     }
 
-    /// The sizes of writable layers, in order. One that cannot be measured must not hide the others.
+    /// The sizes of writable layers, in the order of `entries`; `None` for one that cannot be measured.
     async fn writable_layers(&self, entries: &[Arc<TaskEntry>]) -> Vec<Option<DiskUsage>> {
         let measure = async |entry: &TaskEntry| {
             self.writable_layer(entry).await.unwrap_or_else(|error| {
@@ -104,7 +90,7 @@ impl Inner {
         measured
     }
 
-    /// The size of a task's writable layer; `None` while its snapshot is not there.
+    /// The size of a task's writable layer; `None` if its snapshot does not exist.
     async fn writable_layer(&self, entry: &TaskEntry) -> Result<Option<DiskUsage>> {
         let known =
             self.layer_usage.measured.lock().unwrap_or_else(PoisonError::into_inner).get(&entry.id).cloned();
@@ -145,7 +131,7 @@ impl Inner {
         Ok(roots.get(snapshotter).cloned().unwrap_or_else(|| PathBuf::from("/")))
     }
 
-    /// Forgets the measurements of tasks that are gone.
+    /// Drops the cached measurements of removed tasks.
     fn prune_layer_usage(&self) {
         let tasks = self.tasks();
         let mut layers = self.layer_usage.measured.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +146,7 @@ impl Inner {
             Some(_) | None => Ok(Vec::new()),
         })
         .await?;
-        // The parent belongs to the pod alone only if somebody named one.
+        // Only a parent that the client named belongs to the pod alone.
         let parent = entry.record.cgroup_parent.as_deref().filter(|parent| !parent.as_os_str().is_empty());
         let group = match parent {
             Some(_) => Group::from_cgroups_path(&self.cgroup_of(&entry, &id.to_string())?.path)
@@ -206,7 +192,7 @@ impl Inner {
         };
         let journal = entry.dirs.cni_journal();
         let result = blocking(move || {
-            let saved = switchyard_cni::Saved::read(&journal).map_err(crate::sandbox::from_cni)?;
+            let saved = switchyard_cni::Saved::read(&journal).map_err(crate::error::from_cni)?;
             let result = saved.and_then(|saved| saved.result(&journal).ok().flatten());
             Ok(result.map_or_else(String::new, |result| result.raw.to_string()))
         })
@@ -225,10 +211,10 @@ impl Inner {
     }
 }
 
-/// Traffic of a network namespace.
+/// The traffic of the interfaces in a network namespace.
 fn interfaces(netns: &std::path::Path) -> Result<Vec<InterfaceStats>> {
     let path = std::path::Path::new("/proc/thread-self/net/dev");
     let read =
-        run_in_netns(netns, || std::fs::read_to_string(path)).map_err(crate::sandbox::from_namespaces)?;
+        run_in_netns(netns, || std::fs::read_to_string(path)).map_err(crate::error::from_namespaces)?;
     read.map(|text| net::parse(&text)).map_err(|fault| io_error("read", path, fault))
 }

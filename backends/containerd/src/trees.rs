@@ -1,12 +1,12 @@
-//! Trees that containers have written, when they are removed: each so many times at most.
+//! Removes trees that containers have written to, with a bound on the number of tries.
 //!
-//! A removal that fails, or in which the daemon dies, is repeated by whoever wants it: a client, or the next start. So that one tree does not
-//! keep all of them at it for ever, the number of tries is written on the tree itself, and after the last one the tree is set aside, for a person
-//! to look at:
+//! A removal that fails, or in which the daemon dies, is repeated by a client or by the next start. So that
+//! one tree does not occupy them for ever, the number of tries is stored in an extended attribute of the
+//! tree, and after the last try the tree is set aside for an operator:
 //!
 //! ```text
-//! <state>/set-aside/<name>-<random>/    what could not be removed; nobody of ours looks at it again
-//! <run>/set-aside/<name>-<random>/      the same, since a tree is moved by a rename, on its own file system
+//! <state>/set-aside/<name>-<random>/    could not be removed; the daemon does not touch it again
+//! <run>/set-aside/<name>-<random>/      the same for trees below <run>, since a rename stays on a file system
 //! ```
 
 use std::fs;
@@ -21,55 +21,55 @@ use switchyard_tree::Cancel;
 use crate::fs::{cancellable, create_private_dir_blocking, io_error, remove_tree_blocking};
 use crate::image::lease::getrandom_fill;
 
-/// How often the removal of one tree is tried.
+/// How many times the removal of one tree is tried.
 const MAX_TRIES: u8 = 5;
-/// The attribute of a tree that says how often it was tried. Containers cannot write it.
+/// The extended attribute of a tree that counts the tries. Containers cannot write `trusted` attributes.
 const TRIES_XATTR: &str = "trusted.switchyard.removals";
-/// The directory of what could not be removed.
+/// The directory of the trees that could not be removed.
 const SET_ASIDE: &str = "set-aside";
 
-/// Removes what containers have written.
+/// Removes trees that containers have written to.
 #[derive(Debug)]
 pub(crate) struct Trees {
-    /// Where trees are; each has a directory for those that are set aside.
+    /// The directories that trees are below; each has a directory for those that are set aside.
     bases: [PathBuf; 2],
     set_aside: Mutex<Vec<PathBuf>>,
 }
 
 impl Trees {
-    /// Looks at what predecessors have set aside. Blocks.
+    /// Reads which trees predecessors have set aside. Blocks.
     pub(crate) fn new(state: &Path, run: &Path) -> Self {
         let bases = [state.to_path_buf(), run.to_path_buf()];
         let found = bases.iter().flat_map(|base| fs::read_dir(base.join(SET_ASIDE)).into_iter().flatten());
         let set_aside: Vec<_> = found.flatten().map(|entry| entry.path()).collect();
         if !set_aside.is_empty() {
-            tracing::warn!(trees = ?set_aside, "these could not be removed and take space: remove them by hand");
+            tracing::warn!(trees = ?set_aside, "these trees could not be removed and use disk space: remove them by hand");
         }
         Self { bases, set_aside: Mutex::new(set_aside) }
     }
 
-    /// Removes a tree; one that is gone is removed, and so is one that is set aside. Idempotent. Dropping this stops it.
+    /// Removes a tree; succeeds if there is none, and if it was set aside. Idempotent. Dropping the future
+    /// stops the removal.
     pub(crate) async fn remove(self: &Arc<Self>, path: &Path) -> Result<()> {
         let trees = Arc::clone(self);
         let path = path.to_path_buf();
         cancellable(move |cancel| trees.remove_blocking(&path, cancel)).await
     }
 
-    /// The trees that are set aside, for people; `None` if there are none.
+    /// The paths of the trees that are set aside, for the status; `None` if there are none.
     pub(crate) fn summary(&self) -> Option<String> {
         let mut all = self.set_aside.lock().unwrap_or_else(PoisonError::into_inner);
-        // Somebody may have removed them.
+        // An operator may have removed some.
         all.retain(|path| path.symlink_metadata().is_ok());
-        let told: Vec<_> = all.iter().map(|path| path.display().to_string()).collect();
-        (!told.is_empty()).then(|| told.join(", "))
+        let paths: Vec<_> = all.iter().map(|path| path.display().to_string()).collect();
+        (!paths.is_empty()).then(|| paths.join(", "))
     }
 
     fn remove_blocking(&self, path: &Path, cancel: &Cancel) -> Result<()> {
         let before = tries(path);
         if before >= MAX_TRIES {
-            let why = Error::internal(
-                "no try has come to its end: the daemon was killed or has died in each of them",
-            );
+            let why =
+                Error::internal("no try has finished: the daemon was killed or crashed during each of them");
             return self.set_aside(path, why);
         }
         record_tries(path, before + 1);
@@ -84,7 +84,7 @@ impl Trees {
         }
     }
 
-    /// Moves a tree out of the way.
+    /// Renames a tree into the `set-aside` directory; fails with `why` if it cannot be renamed.
     fn set_aside(&self, path: &Path, why: Error) -> Result<()> {
         let Some(base) = self.bases.iter().find(|base| path.starts_with(base)) else { return Err(why) };
         let mut random = [0; 8];
@@ -94,7 +94,7 @@ impl Trees {
         let moved = create_private_dir_blocking(&base.join(SET_ASIDE))
             .and_then(|()| fs::rename(path, &target).map_err(|fault| io_error("set aside", path, fault)));
         if let Err(error) = moved {
-            tracing::warn!(path = %path.display(), error = error.report(), "what cannot be removed cannot be moved, either");
+            tracing::warn!(path = %path.display(), error = error.report(), "a tree that cannot be removed cannot be set aside either");
             return Err(why);
         }
         tracing::error!(
@@ -109,7 +109,7 @@ impl Trees {
     }
 }
 
-/// How often the removal of a tree was tried so far, as far as its file system keeps that.
+/// How many times the removal of a tree was tried so far; 0 where its file system has no such attributes.
 fn tries(path: &Path) -> u8 {
     let mut value = [0];
     match lgetxattr(path, TRIES_XATTR, &mut value[..]) {
@@ -120,10 +120,10 @@ fn tries(path: &Path) -> u8 {
 
 fn record_tries(path: &Path, tries: u8) {
     match lsetxattr(path, TRIES_XATTR, &[tries], XattrFlags::empty()) {
-        // Without attributes, or without space for them, it is tried for ever.
+        // Without extended attributes, or without space for them, the number of tries is unbounded.
         Ok(()) | Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSPC | Errno::DQUOT) => {}
         Err(errno) => {
-            tracing::debug!(path = %path.display(), %errno, "the tries of a removal are not counted")
+            tracing::debug!(path = %path.display(), %errno, "the tries of a removal cannot be counted")
         }
     }
 }
@@ -143,7 +143,8 @@ mod tests {
         (Arc::new(Trees::new(dir, Path::new("/nowhere"))), tree)
     }
 
-    /// In a thread of its own with its own mounts, one of them in the tree: that stands for whatever cannot be removed.
+    /// Runs `work` on a thread in its own mount namespace, with a mount in the tree: an obstacle that makes
+    /// removals fail.
     fn with_a_mount(tree: &Path, work: impl FnOnce() + Send) {
         let at = tree.join("below");
         std::thread::scope(|scope| {
@@ -173,7 +174,7 @@ mod tests {
         let told = all.summary().unwrap();
         let aside = PathBuf::from(&told);
         assert!(aside.join("below").exists() && aside.starts_with(dir.path().join(SET_ASIDE)), "{told}");
-        // The next daemon tells of it as well, and does not touch it.
+        // The next daemon reports it too, and does not touch it.
         assert_eq!(trees(dir.path()).0.summary().as_ref(), Some(&told));
         fs::remove_dir_all(&aside).unwrap();
         assert_eq!(all.summary(), None);
@@ -183,7 +184,7 @@ mod tests {
     fn a_tree_on_which_one_daemon_after_the_other_dies_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
         let (all, tree) = trees(dir.path());
-        // Each has noted its try and come no further.
+        // Each daemon has counted its try and died in it.
         record_tries(&tree, MAX_TRIES);
         all.remove_blocking(&tree, &Cancel::default()).unwrap();
         assert!(!tree.exists() && all.summary().is_some());
@@ -217,7 +218,7 @@ mod tests {
             }
             let dir = tempfile::tempdir().unwrap();
             let tree = dir.path().join("tree");
-            // It ends only when it has seen enough entries for a short call, or is cancelled.
+            // Ends only when the walk has visited enough entries for a short call, or is cancelled.
             let ended = loop {
                 fs::create_dir(&tree).unwrap();
                 fs::write(tree.join("file"), "").unwrap();

@@ -1,103 +1,60 @@
-//! User namespaces: whether this node can map ids, and mounts with their ids mapped.
+//! User namespaces: whether this node supports idmapped mounts, and idmapped mounts of snapshots.
 //!
-//! The gateway maps ids itself, and hands runtimes plain paths: so every runtime that can make user namespaces can run such pods, and
-//! every containerd. Only the kernel and the file systems have a say.
+//! The gateway makes the idmapped mounts itself and passes plain paths to runtimes. So such pods work with
+//! every containerd, and with every runtime that can create user namespaces; only the kernel and the file
+//! systems must support idmapped mounts.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown, lchown};
 use std::path::{Path, PathBuf};
 
 use containerd_client::types::Mount;
-use switchyard_core::spec::{IdMap, IdRange, SandboxNetwork, SandboxSpec, UserNamespace};
+use switchyard_core::spec::{IdMap, IdRange, UserNamespace};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces as namespaces;
 use switchyard_runtime_spec::SandboxUsers;
 use switchyard_tree::Cancel;
 
-use crate::backend::{Inner, RUNC_TYPE};
 use crate::client::describe_mount;
-use crate::config::{Runtime, SandboxKind};
+use crate::error::from_namespaces;
 use crate::fs::{io_error, remove_tree_blocking};
 use crate::mount::mount_all;
-use crate::sandbox::from_namespaces;
 
-/// The snapshotter whose mounts can be mapped.
-const IDMAP_SNAPSHOTTER: &str = "overlayfs";
-/// What tells the directories of an overlay that are below.
+/// The overlay option that lists the lower directories.
 const LOWER: &str = "lowerdir=";
 
-/// Any id that is not the host's root, for looking whether it works.
+/// The id mapping of the trial, as inside, host and length: any range without the host's root.
 const TRIAL_RANGE: [u32; 3] = [0, 100_000, 65_536];
 
-impl Inner {
-    /// Why sandboxes of this runtime cannot have user namespaces; nothing if they can.
-    pub(crate) fn userns_unavailable(&self, runtime: &Runtime) -> Option<String> {
-        if runtime.type_ != RUNC_TYPE || runtime.sandbox == SandboxKind::Container {
-            return Some(format!("its shim, {}, has its own idea of users", runtime.type_));
-        }
-        if !self.runtime_probes.features_of(&runtime.binary).users {
-            return Some(format!("{} cannot make them, or could not be asked", runtime.binary));
-        }
-        let snapshotter = match runtime.snapshotter.as_str() {
-            "" => self.settings.containerd.snapshotter.as_str(),
-            own => own,
-        };
-        if snapshotter != IDMAP_SNAPSHOTTER {
-            return Some(format!(
-                "ids of the snapshotter {snapshotter} cannot be mapped, only those of {IDMAP_SNAPSHOTTER}"
-            ));
-        }
-        self.runtime_probes
-            .idmap_unavailable()
-            .map(|why| format!("ids of files cannot be mapped here: {why}"))
-    }
-
-    /// Refuses a sandbox with a user namespace that its runtime cannot give it.
-    pub(crate) async fn check_userns(&self, spec: &SandboxSpec, runtime: &Runtime) -> Result<()> {
-        if matches!(spec.network, SandboxNetwork::Host | SandboxNetwork::Joined(_)) {
-            return Err(Error::invalid(
-                "users",
-                "a user namespace needs a network that is made inside of it",
-            ));
-        }
-        self.runtime_probes.wait_completed().await;
-        match self.userns_unavailable(runtime) {
-            None => Ok(()),
-            Some(why) => Err(Error::unimplemented(format!(
-                "users: the handler {:?} of this node has no user namespaces, as Status says: {why}",
-                spec.handler
-            ))),
-        }
-    }
-}
-
-/// The namespaces crate's word for a map.
+/// A map as the namespaces crate takes it: ranges of inside, host and length.
 pub(crate) fn id_ranges(map: &IdMap) -> Vec<[u32; 3]> {
     map.ranges().iter().map(|range| [range.inside, range.host, range.length]).collect()
 }
 
-/// Gives a file to the root inside.
+/// Gives a file to the root user of a user namespace.
 pub(crate) fn chown_to_container_root(path: &Path, users: &UserNamespace) -> Result<()> {
     chown(path, Some(users.uids.root()), Some(users.gids.root()))
         .map_err(|fault| io_error("change the owner of", path, fault))
 }
 
-/// Shows `source` at `target` with its ids mapped. Blocks.
+/// Mounts `source` at `target`, idmapped. Blocks.
 pub(crate) fn idmap_mount(users: &SandboxUsers, source: &Path, target: &Path) -> Result<()> {
     namespaces::map_ids(&users.path, source, target).map_err(|fault| {
         Error::failed_precondition(format!(
-            "{} cannot be shown to a pod with a user namespace: its file system, or this kernel, cannot map ids",
+            "{} cannot be mounted in a pod with a user namespace: its file system, or this kernel, does not support idmapped mounts",
             source.display()
         ))
         .with_source(fault)
     })
 }
 
-/// The mounts of a snapshot with the ids of its files mapped, by mounts below `base`, which must stay until these are made. What is
-/// written is written with the ids of the host that those inside are. Blocks. Idempotent but for the mounts below `base`.
+/// The mounts of a snapshot, with its directories replaced by idmapped mounts below `base`, which must stay
+/// until the returned mounts are made. The writable directory is not idmapped: files in it are written with
+/// the host's ids. Blocks. Idempotent except for the mounts below `base`.
 ///
 /// # Errors
-/// `FailedPrecondition` for a file system that cannot, `Unimplemented` for a snapshotter that gives other mounts than overlayfs does.
+/// `FailedPrecondition` for a file system without support, `Unimplemented` for a snapshotter whose mounts are
+/// not like those of overlayfs.
 pub(crate) fn idmap_mounts(mounts: Vec<Mount>, users: &SandboxUsers, base: &Path) -> Result<Vec<Mount>> {
     let mut number = 0;
     let mut show = |source: &Path| {
@@ -114,7 +71,7 @@ pub(crate) fn idmap_mounts(mounts: Vec<Mount>, users: &SandboxUsers, base: &Path
                 mount.source = show(Path::new(&mount.source))?.display().to_string();
                 Ok(mount)
             }
-            // An image without layers: all there will be is written inside.
+            // The snapshot of an image without layers: all its files will be written from inside.
             "bind" => chown_to_container_root(Path::new(&mount.source), &users.map).map(|()| mount),
             "overlay" => {
                 let mut upper = None;
@@ -138,7 +95,7 @@ pub(crate) fn idmap_mounts(mounts: Vec<Mount>, users: &SandboxUsers, base: &Path
                 Ok(mount)
             }
             _other => Err(Error::unimplemented(format!(
-                "ids cannot be mapped for a snapshotter that gives {}: use overlayfs",
+                "a snapshotter with the mount {} cannot be idmapped: use overlayfs",
                 describe_mount(&mount)
             ))),
         }
@@ -146,19 +103,21 @@ pub(crate) fn idmap_mounts(mounts: Vec<Mount>, users: &SandboxUsers, base: &Path
     mounts.into_iter().map(map).collect()
 }
 
-/// The root directory of an overlay is its upper one: it gets the owner that the image's has, as it is inside.
+/// The owner of an overlay's root directory is that of the upper directory: gives that the owner of the
+/// image's root directory, mapped.
 fn copy_root_owner(from: &Path, upper: &Path, users: &UserNamespace) -> Result<()> {
-    let data = fs::metadata(from).map_err(|fault| io_error("look at", from, fault))?;
+    let data = fs::metadata(from).map_err(|fault| io_error("stat", from, fault))?;
     let uid = users.uids.host(data.uid()).unwrap_or_else(|| users.uids.root());
     let gid = users.gids.host(data.gid()).unwrap_or_else(|| users.gids.root());
     lchown(upper, Some(uid), Some(gid)).map_err(|fault| io_error("change the owner of", upper, fault))
 }
 
-/// Whether this kernel maps ids of the file system that `dir` is on, also below an overlay: tried, with mounts that nobody else sees,
-/// and nothing left of it but what a kill leaves of `dir`, which the next try clears away. Blocks.
+/// Tries whether this kernel supports idmapped mounts of the file system that `dir` is on, also as lower
+/// directories of an overlay. The mounts are made in a mount namespace of their own. `dir` is removed
+/// afterwards; what a killed daemon leaves of it is removed by the next try. Blocks.
 ///
 /// # Errors
-/// What did not work.
+/// The step that failed.
 pub(crate) fn try_idmap(dir: &Path) -> Result<()> {
     clear_trial(dir)?;
     let tried = namespaces::with_own_mounts(|| idmap_works(dir)).map_err(from_namespaces)?;
@@ -166,17 +125,17 @@ pub(crate) fn try_idmap(dir: &Path) -> Result<()> {
     tried
 }
 
-/// Refuses a directory that nobody but its owner can reach: to the kernel, root inside a user namespace is somebody else, and its
-/// root file system is put below.
+/// Checks that other users than the owner can traverse the path of a directory: root file systems are mounted
+/// below it, and to the kernel the root user of a user namespace is another user.
 ///
 /// # Errors
-/// `FailedPrecondition`, naming the directory in the way.
+/// `FailedPrecondition`, naming the directory that cannot be traversed.
 pub(crate) fn check_traversable(dir: &Path) -> Result<()> {
     for above in dir.ancestors().filter(|above| !above.as_os_str().is_empty()) {
-        let data = fs::metadata(above).map_err(|fault| io_error("look at", above, fault))?;
+        let data = fs::metadata(above).map_err(|fault| io_error("stat", above, fault))?;
         if data.mode() & 0o001 == 0 {
             return Err(Error::failed_precondition(format!(
-                "{} cannot be passed through by users other than its owner: give it the mode 0711",
+                "{} cannot be traversed by users other than its owner: give it the mode 0711",
                 above.display()
             )));
         }
@@ -210,8 +169,14 @@ fn idmap_works(dir: &Path) -> Result<()> {
     };
     mount_all(&idmap_mounts(vec![overlay], &users, &dir.join("layers"))?, &merged)?;
     let shown = merged.join("file");
-    let uid = fs::metadata(&shown).map_err(|fault| io_error("look at", &shown, fault))?.uid();
-    if uid == host { Ok(()) } else { Err(Error::internal(format!("a file of root's belongs to {uid}"))) }
+    let uid = fs::metadata(&shown).map_err(|fault| io_error("stat", &shown, fault))?.uid();
+    if uid == host {
+        Ok(())
+    } else {
+        Err(Error::internal(format!(
+            "an idmapped mount shows a file of root's with the owner {uid}, not {host}"
+        )))
+    }
 }
 
 fn clear_trial(dir: &Path) -> Result<()> {
@@ -241,7 +206,7 @@ mod tests {
     fn this_node_maps_ids_or_says_why_not() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("probe");
-        // Twice: what a kill leaves is no obstacle.
+        // A second try succeeds although a killed daemon left parts of the first.
         try_idmap(&place).unwrap();
         fs::create_dir_all(place.join("held")).unwrap();
         fs::write(place.join("held/user"), "").unwrap();

@@ -2,28 +2,27 @@
 //!
 //! ```text
 //! <state>/volumes/<owner>/<name>/    a volume
-//! <state>/volumes/.passing/…/        one that is being filled, named after its task, or that is being removed
+//! <state>/volumes/.passing/…/        a draft, named after its task, or a volume that is being removed
 //! ```
 //!
-//! A volume gets its name, and loses it, by one rename. What has passed away without one is found below `.passing` by the next start.
+//! A volume is published and unpublished by one rename. Directories below `.passing` that a killed daemon
+//! left are removed at the next start.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::is_volume_name;
 use switchyard_core::{Error, Result};
-use switchyard_steps::{Step, reach};
 use switchyard_tree::Cancel;
 
-use crate::backend::Inner;
-use crate::fs::{blocking, io_error, remove_tree_blocking};
+use crate::fs::{io_error, remove_tree_blocking};
 use crate::image::lease::getrandom_fill;
 
-/// Which tasks have which volumes. Volumes are known by their path below the directory of all.
+/// Which tasks use which volumes. A volume is identified by its path below the directory of all volumes.
 #[derive(Debug)]
 pub(crate) struct Volumes {
     dir: PathBuf,
@@ -33,14 +32,14 @@ pub(crate) struct Volumes {
 #[derive(Debug, Default)]
 struct VolumeClaims {
     by_task: HashMap<TaskId, BTreeSet<String>>,
-    /// The ids of containers of ours that cannot be read: each may have any volume.
+    /// The ids of our containers whose records cannot be read: each may use any volume.
     unreadable: BTreeSet<String>,
 }
 
-/// The path of a volume below the directory of all.
+/// The path of a volume below the directory of all volumes.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no name.
+/// `InvalidArgument` if `name` is not a valid volume name.
 pub(crate) fn relative(owner: Owner, name: &str) -> Result<String> {
     if !is_volume_name(name) {
         let why = "is no name of a volume: it begins with a letter or a digit, and has these, \"_\", \".\" and \"-\"";
@@ -62,52 +61,53 @@ impl Volumes {
         self.dir.join(".passing")
     }
 
-    /// Where a task fills its `number`th volume.
+    /// The directory in which a task fills its `number`th volume.
     pub(crate) fn draft(&self, id: TaskId, number: usize) -> PathBuf {
         self.transient_dir().join(format!("{id}-{number}"))
     }
 
-    /// What has no name.
+    /// The directories below `.passing`: unfinished drafts and unfinished removals.
     pub(crate) fn unpublished(&self) -> Vec<PathBuf> {
         fs::read_dir(self.transient_dir()).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, VolumeClaims> {
-        // It is whole after every single step.
+        // Each change is a single operation, so poisoned claims are still consistent.
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes which volumes a task has: none of them is removed from here on.
+    /// Claims the volumes that a task uses: none of them can be removed from here on.
     pub(crate) fn claim(&self, id: TaskId, volumes: &[String]) {
         if !volumes.is_empty() {
             self.lock().by_task.insert(id, volumes.iter().cloned().collect());
         }
     }
 
-    /// Notes that a task is gone.
+    /// Drops the claims of a task that is removed.
     pub(crate) fn release(&self, id: TaskId) {
         self.lock().by_task.remove(&id);
     }
 
-    /// Notes that a container of ours cannot be read: no volume is removed from here on.
+    /// Records that a container of ours cannot be read: no volume can be removed from here on.
     pub(crate) fn mark_unreadable(&self, container: &str) {
         self.lock().unreadable.insert(container.to_owned());
     }
 
-    /// Forgets all tasks, also those that cannot be read.
+    /// Drops all claims, and the marks of containers that cannot be read.
     pub(crate) fn clear(&self) {
         *self.lock() = VolumeClaims::default();
     }
 
-    /// Gives a volume that is filled its name, unless another task was first. What is in it is on disk before. Blocks.
+    /// Publishes a filled draft under its name, after its contents are synced. If another task has published
+    /// one already, the draft is removed. Blocks.
     pub(crate) fn publish(&self, draft: &Path, relative: &str) -> Result<()> {
         sync_tree(draft).map_err(|fault| io_error("sync", draft, fault))?;
         let path = self.path(relative);
         let owners = path.parent().unwrap_or(&self.dir);
         fs::create_dir_all(owners).map_err(|fault| io_error("make directory", owners, fault))?;
         let is_first = {
-            // Who takes a name away waits meanwhile.
-            let _turn = self.lock();
+            // Excludes a concurrent `unpublish`.
+            let _claims = self.lock();
             let is_first = !path.exists();
             if is_first {
                 fs::rename(draft, &path).map_err(|fault| io_error("put in place", &path, fault))?;
@@ -115,22 +115,25 @@ impl Volumes {
             is_first
         };
         if !is_first {
-            // It has what the image has, and no container has seen it.
+            // The draft has only a copy of the image's files, and no container has used it.
             return remove_tree_blocking(draft, &Cancel::default());
         }
-        // A task that has it is on disk before long.
+        // The task's record, which names the volume, is written next: the volume must be on disk before it.
         let synced = [owners, &self.dir].into_iter().try_for_each(|dir| File::open(dir)?.sync_all());
         synced.map_err(|fault| io_error("sync", owners, fault))
     }
 
-    /// Takes a volume's name away and gives where it is then; `None` if it is not there. Blocks.
-    fn unpublish(&self, owner: Owner, name: &str) -> Result<Option<PathBuf>> {
+    /// Renames a volume into `.passing` and returns the new path; `None` if there is no such volume. Blocks.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if a task uses the volume, or a container that cannot be read may use it.
+    pub(crate) fn unpublish(&self, owner: Owner, name: &str) -> Result<Option<PathBuf>> {
         let relative = relative(owner, name)?;
         let mut random = [0; 8];
         getrandom_fill(&mut random);
-        let passing = self.transient_dir();
-        fs::create_dir_all(&passing).map_err(|fault| io_error("make directory", &passing, fault))?;
-        let aside = passing.join(format!("removed-{}", hex::encode(random)));
+        let transient = self.transient_dir();
+        fs::create_dir_all(&transient).map_err(|fault| io_error("make directory", &transient, fault))?;
+        let aside = transient.join(format!("removed-{}", hex::encode(random)));
         let held = self.lock();
         if let Some((id, _)) = held.by_task.iter().find(|(_, volumes)| volumes.contains(&relative)) {
             return Err(Error::failed_precondition(format!(
@@ -140,8 +143,8 @@ impl Volumes {
         let path = self.path(&relative);
         if let Some(id) = held.unreadable.first().filter(|_| path.exists()) {
             return Err(Error::failed_precondition(format!(
-                "volume {name:?} may be used by container {id}, which cannot be read: remove that from containerd, or run a version that can \
-                 read it, and start anew"
+                "volume {name:?} may be used by container {id}, whose record cannot be read: remove that container from containerd, or run a \
+                 version of the daemon that can read it, and restart the daemon"
             )));
         }
         match fs::rename(&path, &aside) {
@@ -152,26 +155,14 @@ impl Volumes {
     }
 }
 
-/// Has a directory and all that is in it on disk. The whole file system is, which is one call for any number of files.
+/// Syncs a directory and everything in it, by syncing its whole file system: that is one call for any number
+/// of files.
 fn sync_tree(dir: &Path) -> std::io::Result<()> {
     let file = File::open(dir)?;
     if fs::read_dir(dir)?.next().is_some() {
         nix::unistd::syncfs(&file)?;
     }
     file.sync_all()
-}
-
-impl Inner {
-    /// Removes a volume. Idempotent.
-    pub(crate) async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
-        let volumes = Arc::clone(&self.volumes);
-        let name = name.to_owned();
-        if let Some(aside) = blocking(move || volumes.unpublish(owner, &name)).await? {
-            reach(Step::VolumeUnnamed);
-            self.trees.remove(&aside).await?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -212,7 +203,7 @@ mod tests {
         volumes.mark_unreadable("strange");
         let refused = volumes.unpublish(Owner::Kubernetes, "data").unwrap_err().to_string();
         assert!(refused.contains("strange"), "{refused}");
-        // What is not there is used by nobody.
+        // A volume that does not exist is not in use.
         assert_eq!(volumes.unpublish(Owner::Kubernetes, "none").unwrap(), None);
         volumes.clear();
         assert!(volumes.unpublish(Owner::Kubernetes, "data").unwrap().is_some());

@@ -1,17 +1,23 @@
-//! What is found out or made once, when the backend is set up.
+//! Values that are detected or created once, when the backend is set up.
 
 use std::time::Duration;
 
-use switchyard_core::Result;
+use switchyard_cni as cni;
+use switchyard_core::{Error, Result};
 use switchyard_registry as registry;
-use switchyard_runtime_spec as runtime_spec;
+use switchyard_runtime_spec::{self as runtime_spec, Host};
 
-use crate::config::{CgroupDriverChoice, ContainerdConfig, Settings};
+use crate::apparmor::profile::DEFAULT_PROFILE;
+use crate::client::Client;
+use crate::config::{CgroupDriverChoice, ContainerdConfig, NetworkConfig, Settings};
+use crate::containerd_features::ContainerdFeatures;
 use crate::fs::{io_error, write_durable};
-use crate::image::lease::getrandom_fill;
-use crate::image::{ImagePolicy, Snapshotters};
+use crate::image::layer_sync::LayerSync;
+use crate::image::lease::{Leases, getrandom_fill};
+use crate::image::{ContainerdImageStore, ImagePolicy, Snapshotters};
 
-/// The name of this gateway among those that may share a containerd: made once, kept in its state directory.
+/// The name of this gateway among those that may share a containerd. Generated once and stored in the state
+/// directory.
 pub(super) fn instance(state: &std::path::Path) -> Result<String> {
     let path = state.join("instance");
     match std::fs::read_to_string(&path) {
@@ -23,13 +29,39 @@ pub(super) fn instance(state: &std::path::Path) -> Result<String> {
     let mut random = [0; 6];
     getrandom_fill(&mut random);
     let name = hex::encode(random);
-    // Objects that bear the name are on disk before long: without it nobody would know them as ours after a power cut.
+    // containerd objects carry this name. Were it lost in a power cut, the next start would not recognise
+    // them as its own.
     write_durable(&path, name.as_bytes(), 0o600)?;
     Ok(name)
 }
 
-/// systemd makes cgroups where it runs and the hierarchy is unified; there a runtime must not do it beside it.
-pub(super) fn cgroup_driver(wanted: CgroupDriverChoice) -> runtime_spec::CgroupDriver {
+/// Refuses a default runtime that is not configured.
+pub(super) fn check_default_runtime(config: &ContainerdConfig) -> Result<()> {
+    if config.runtimes.contains_key(&config.default_runtime) {
+        return Ok(());
+    }
+    let why = format!("containerd.runtimes.{} is not configured", config.default_runtime);
+    Err(Error::invalid("containerd.default_runtime", why))
+}
+
+/// The features of this node, as far as the settings use them.
+pub(super) fn detect_host(settings: &Settings) -> Result<Host> {
+    let driver = cgroup_driver(settings.cgroup.driver);
+    let mut host = Host::detect(driver, DEFAULT_PROFILE)
+        .map_err(|fault| Error::internal("detect the features of the node").with_source(fault))?;
+    host.selinux = host.selinux.filter(|_| settings.containerd.selinux);
+    Ok(host)
+}
+
+/// The CNI plugins, with the time that each may take.
+pub(super) fn cni_plugins(config: &NetworkConfig) -> cni::Plugins {
+    let limit = Duration::from_secs(config.plugin_timeout_seconds.max(1));
+    cni::Plugins::new(config.bin_dirs.clone(), cni::Limits { plugin: limit, undo: limit })
+}
+
+/// The cgroup driver for this node. With `auto` it is systemd where systemd runs and the hierarchy is unified
+/// (cgroup v2): there systemd owns the tree, and a runtime must not create cgroups behind its back.
+fn cgroup_driver(wanted: CgroupDriverChoice) -> runtime_spec::CgroupDriver {
     let systemd_runs = std::path::Path::new("/run/systemd/system").is_dir();
     let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     match wanted {
@@ -39,8 +71,22 @@ pub(super) fn cgroup_driver(wanted: CgroupDriverChoice) -> runtime_spec::CgroupD
     }
 }
 
-/// The client of registries, as the settings have it.
-pub(super) fn registry_of(settings: &Settings) -> registry::Client {
+/// The store of images on this containerd.
+pub(super) fn image_store(
+    client: &Client,
+    settings: &Settings,
+    features: ContainerdFeatures,
+    leases: Leases,
+    layer_sync: LayerSync,
+) -> ContainerdImageStore {
+    let registry = registry_of(settings);
+    let snapshotters = snapshotters(&settings.containerd);
+    let policy = policy_of(settings);
+    ContainerdImageStore::new(client.clone(), registry, snapshotters, features, policy, leases, layer_sync)
+}
+
+/// The registry client that the settings describe.
+fn registry_of(settings: &Settings) -> registry::Client {
     registry::Client::new(registry::Config {
         hosts_dirs: settings.registry.config_dirs.clone(),
         idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
@@ -50,8 +96,8 @@ pub(super) fn registry_of(settings: &Settings) -> registry::Client {
     })
 }
 
-/// What the settings say of images.
-pub(super) fn policy_of(settings: &Settings) -> ImagePolicy {
+/// The image policy that the settings describe.
+fn policy_of(settings: &Settings) -> ImagePolicy {
     ImagePolicy {
         downloads: settings.containerd.max_concurrent_downloads,
         pins: settings.images.pinned.clone(),
@@ -60,8 +106,9 @@ pub(super) fn policy_of(settings: &Settings) -> ImagePolicy {
     }
 }
 
-/// Where the layers of images go, by the handler that runs them.
-pub(super) fn snapshotters(config: &ContainerdConfig) -> Snapshotters {
+/// The snapshotters that image layers are unpacked into: the default one, and those that a runtime handler
+/// names.
+fn snapshotters(config: &ContainerdConfig) -> Snapshotters {
     let by_handler = config
         .runtimes
         .iter()

@@ -1,11 +1,12 @@
-//! One further process: how it is made, ended and cleared away.
+//! One exec: its creation, its end and its cleanup.
 //!
-//! Its shim is talked to directly where that can be (ADR 19), and containerd otherwise; both know the same of it.
+//! The shim is called directly where possible (ADR 19), and through containerd otherwise; both have the same
+//! state.
 //!
 //! ```text
-//!  Exec ─► Start ─► Wait ─► Delete        over one connection to the shim
-//!   ├ beside it: the logkeeper takes hold of the connection, for Start must come to its end although we are killed
-//!   └ signal, resize, close input         through containerd: nobody waits for them
+//! Exec ─► Start ─► Wait ─► Delete        over one connection to the shim
+//!  ├ meanwhile: the logkeeper holds the connection too, so that Start completes even if we are killed
+//!  └ signal, resize, close input         through containerd: their latency does not matter
 //! ```
 
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,23 +32,24 @@ use crate::fs::{io_error, remove_tree};
 use crate::shim::{Answer, ExecRef, ShimClient, SocketGuard};
 use crate::task::{ExecPermit, ProcessHandle, TaskEntry, process_ended};
 
-/// How long a process that nobody wants any more may take to be gone.
+/// How long an abandoned process may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a start may go on that nobody waits for any more, as with the logkeeper after a kill of ours. Then the shim breaks it off.
+/// How long an abandoned start may continue, in this daemon, or with the connection held by the logkeeper
+/// after a kill of this daemon. After that the shim aborts it.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
-/// Before a process that is still being made is told to end again.
+/// The pause before a process that is still being created is killed again.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// A further process: what is needed to end it and clear it away.
+/// An exec: what is needed to end it and to clean up after it.
 pub(super) struct Exec {
     pub(super) inner: Arc<Inner>,
     pub(super) task: String,
-    /// What the cgroup of its task bears.
+    /// The text that the cgroup path of its task's processes contains.
     mark: String,
     pub(super) id: String,
     pub(super) dir: PathBuf,
     connection: Mutex<ShimConnection>,
-    /// The process itself, from its start on, where it is one of this node.
+    /// A handle of the process, from its start on, if it is a process of this node.
     process: OnceLock<ProcessHandle>,
     exit: OnceCell<i32>,
     deleted: OnceCell<()>,
@@ -55,15 +57,15 @@ pub(super) struct Exec {
 
 /// The connection to the shim, between calls.
 enum ShimConnection {
-    /// There is none, or somebody uses it: containerd is asked.
+    /// There is none, or a call is using it: containerd is called instead.
     None,
-    /// Its exit has been asked for, and not heard.
+    /// `Wait` has been sent, and its response has not been received.
     AwaitingExit(ShimClient),
-    /// Nothing has been asked.
+    /// No call is outstanding.
     Idle(ShimClient),
 }
 
-/// Gives a connection back that waits for an exit, however the waiting ends.
+/// Gives back the connection that waits for an exit, however the wait ends.
 struct ExitWait<'a> {
     exec: &'a Exec,
     shim: Option<ShimClient>,
@@ -96,7 +98,7 @@ impl Exec {
         pipe::OpenOptions::new().open_receiver(&path).map_err(|fault| io_error("open", &path, fault))
     }
 
-    /// Our end of standard input, which needs no reader to be opened.
+    /// Our end of standard input, opened read-write so that the open needs no reader.
     pub(super) fn input(&self) -> Result<pipe::Sender> {
         let path = self.dir.join("stdin");
         pipe::OpenOptions::new()
@@ -105,7 +107,8 @@ impl Exec {
             .map_err(|fault| io_error("open", &path, fault))
     }
 
-    /// Makes the process known and starts it. The task does not come to a standstill before the start is over, whoever waits for that.
+    /// Creates the process and starts it. The task is not frozen before the start is complete, even if the
+    /// caller is gone.
     pub(super) async fn run(
         &self,
         spec: &ExecSpec,
@@ -126,12 +129,13 @@ impl Exec {
         let what = format!("exec in task {}", self.task);
         let inner = &self.inner;
         let socket = shim.as_ref().and_then(|shim| shim.socket().ok());
-        let hold = async { inner.lifelines.share_socket(socket?).await };
+        let share = async { inner.lifelines.share_socket(socket?).await };
         let created = inner.call_with_shim_timeout(&self.task, &what, self.create(&mut shim, request));
-        let (created, held) = tokio::join!(created, hold);
+        let (created, socket_guard) = tokio::join!(created, share);
         created.map_err(|error| self.not_running(error))?;
         reach(Step::ExecCreated);
-        let started = inner.call_with_shim_timeout(&self.task, &what, self.launch(shim.zip(held), permit));
+        let started =
+            inner.call_with_shim_timeout(&self.task, &what, self.launch(shim.zip(socket_guard), permit));
         started.await.map_err(|error| self.not_running(error))?;
         reach(Step::ExecStarted);
         Ok(())
@@ -160,31 +164,32 @@ impl Exec {
             exec_id: request.exec_id,
         };
         match self.inner.client.tasks().exec(request).await {
-            // The shim has heard us before, and its answer was lost: nobody else knows the id.
+            // The shim received the direct call, and only its answer was lost: nobody else uses this id.
             Err(status) if unsure && status.code() == Code::AlreadyExists => Ok(Response::new(())),
             other => other,
         }
     }
 
-    /// Starts it. Dropping this leaves the start to its end: the shim would break it off half way if its caller went.
+    /// Starts the process. If this is dropped, the start is completed in the background: the shim would abort
+    /// it if the connection were closed.
     async fn launch(
         &self,
         direct: Option<(ShimClient, SocketGuard)>,
         permit: ExecPermit,
     ) -> std::result::Result<Response<()>, Status> {
         let permit = Arc::new(permit);
-        if let Some((mut shim, held)) = direct {
+        if let Some((mut shim, socket_guard)) = direct {
             let task = self.task.clone();
             let exec = self.id.clone();
-            let place = Arc::clone(&permit);
+            let permit = Arc::clone(&permit);
             let (sender, receiver) = oneshot::channel();
             self.inner.tracker.spawn(async move {
                 let process = ExecRef { task: &task, exec: &exec };
-                // The caller has given up long before.
+                // The caller has given up long before this timeout.
                 let answer = timeout(START_TIMEOUT, start(&mut shim, process)).await.unwrap_or(Answer::Lost);
-                // Whoever wanted to know may have given up.
+                // The receiver is gone if the caller has given up.
                 let _ = sender.send((shim, answer));
-                drop((held, place));
+                drop((socket_guard, permit));
             });
             match receiver.await {
                 Ok((shim, Answer::Done(pid))) => {
@@ -197,8 +202,9 @@ impl Exec {
                     if self.was_started().await? {
                         return Ok(Response::new(()));
                     }
-                    // A shim that has failed to start a process, and is told to once more, ends with all that it serves.
-                    let text = "its shim was told to start it, and did not say what came of it";
+                    // No retry through containerd: a shim that has failed to start a process and is asked
+                    // again exits with all its containers.
+                    let text = "its shim was asked to start the process and did not report the result";
                     return Err(Status::unavailable(text));
                 }
             }
@@ -209,22 +215,23 @@ impl Exec {
         Ok(Response::new(()))
     }
 
-    /// Takes hold of the process that was started, unless it has ended.
+    /// Opens a handle of the started process, unless it has exited.
     fn open_process(&self, pid: u32) {
         if let Some(process) = ProcessHandle::open(pid, &self.mark) {
-            // It is started once.
+            // Not set before: a process is started once.
             let _ = self.process.set(process);
         }
     }
 
-    /// Whether a start that was asked for came to its end, and only its answer was lost.
+    /// Whether a requested start was completed, and only its answer was lost.
     async fn was_started(&self) -> std::result::Result<bool, Status> {
         let request = api::GetRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
         let answer = self.inner.client.tasks().get(request).await?.into_inner();
         Ok(answer.process.is_some_and(|process| process.status() != State::Created))
     }
 
-    /// A task that has ended between our look and the call is no missing object.
+    /// If the task has ended between our check and the call, that is a failed precondition, not a missing
+    /// object.
     fn not_running(&self, error: Error) -> Error {
         if error.kind() == ErrorKind::NotFound {
             Error::failed_precondition(format!("task {} does not run any more", self.task)).with_source(error)
@@ -233,15 +240,16 @@ impl Exec {
         }
     }
 
-    /// Waits for its end: its exit code. Cancel-safe.
+    /// Waits for the exit of the process; returns its exit code. Cancel-safe.
     ///
     /// # Errors
-    /// Those of containerd; `DeadlineExceeded` if it has ended, and nobody tells of it for as long as a shim may take.
+    /// Those of containerd; `DeadlineExceeded` if the process has exited and its exit was not reported within
+    /// the shim timeout.
     pub(super) async fn wait(&self) -> Result<i32> {
         let waited = self.exit.get_or_try_init(|| async {
             tokio::select! {
                 biased;
-                told = self.reported_exit() => told,
+                reported = self.reported_exit() => reported,
                 error = self.exit_overdue() => Err(error),
             }
         });
@@ -256,14 +264,15 @@ impl Exec {
         match self.inner.client.task_queries().wait(request).await {
             Ok(answer) => Ok(exit_code(answer.into_inner().exit_status)),
             Err(status) => match from_status(&format!("wait for exec in task {}", self.task), status) {
-                // Its task has ended and taken it along.
+                // The process was killed when its task ended.
                 error if error.kind() == ErrorKind::NotFound => Ok(128 + i32::from(Signal::KILL.number())),
                 error => Err(error),
             },
         }
     }
 
-    /// Waits until it has ended and nobody has told of that for as long as a shim may take. For ever where the process cannot be seen.
+    /// Returns once the process has exited and its exit was not reported within the shim timeout. Never
+    /// returns if the process is not visible.
     async fn exit_overdue(&self) -> Error {
         let seen = match self.process.get().and_then(ProcessHandle::pidfd) {
             Some(process) => process_ended(process).await.is_ok(),
@@ -276,12 +285,12 @@ impl Exec {
         tokio::time::sleep(limit).await;
         self.inner.unresponsive_shims.note(&self.task);
         Error::deadline(format!(
-            "exec in task {} has ended, but its shim has not told how, nor what it wrote last, within {limit:?}",
+            "exec in task {} has exited, but its shim has not reported its exit status or the rest of its output within {limit:?}",
             self.task
         ))
     }
 
-    /// Its exit code, if the shim tells it. One caller at a time.
+    /// Its exit code, if the shim reports it over the direct connection. One caller at a time.
     async fn exit_from_shim(&self) -> Option<i32> {
         let mut waiting = ExitWait { exec: self, shim: None };
         waiting.shim = match self.take_connection() {
@@ -295,7 +304,7 @@ impl Exec {
                 self.set_connection(ShimConnection::Idle(shim));
                 Some(exit_code(status))
             }
-            // Whatever the reason is, containerd knows it too.
+            // Whatever the reason is, containerd is called next and reports it.
             Answer::Refused(_) | Answer::Lost => None,
         }
     }
@@ -326,7 +335,7 @@ impl Exec {
         ignore_not_found(call(&what, QUICK, self.inner.client.tasks().resize_pty(request)).await)
     }
 
-    /// Ends its input, in the background: whoever closes it waits for nothing.
+    /// Closes its input, in the background: the client that closes it does not wait.
     pub(super) fn close_input_soon(self: Arc<Self>) {
         let inner = Arc::clone(&self.inner);
         inner.tracker.spawn(async move {
@@ -334,7 +343,7 @@ impl Exec {
                 tracing::debug!(
                     task.id = self.task,
                     error = error.report(),
-                    "the input of an exec is not closed"
+                    "cannot close the input of an exec"
                 );
             }
         });
@@ -347,7 +356,7 @@ impl Exec {
         ignore_not_found(call(&what, QUICK, self.inner.client.tasks().close_io(request)).await)
     }
 
-    /// Frees what the shim holds of it, and removes its directory. Idempotent.
+    /// Deletes the process from the shim, and removes its directory. Idempotent.
     pub(super) async fn delete(&self) -> Result<()> {
         let done = self.deleted.get_or_try_init(|| async {
             let what = format!("delete exec in task {}", self.task);
@@ -363,7 +372,7 @@ impl Exec {
     async fn delete_in_shim(&self) -> std::result::Result<Response<()>, Status> {
         if let ShimConnection::Idle(mut shim) = self.take_connection() {
             let asked = shim.delete(ExecRef { task: &self.task, exec: &self.id });
-            // One that takes longer may answer containerd.
+            // A shim that takes longer may still answer containerd.
             let limit = self.inner.settings.containerd.shim_timeout();
             match timeout(limit, asked).await.unwrap_or(Answer::Lost) {
                 Answer::Done(()) => return Ok(Response::new(())),
@@ -375,13 +384,13 @@ impl Exec {
         self.inner.client.tasks().delete_process(request).await.map(|_| Response::new(()))
     }
 
-    /// Whether the task it is in still runs, as far as is known: the process ends with it.
+    /// Whether its task still runs, as far as is known: the process ends with the task.
     pub(super) fn is_in_running_task(&self) -> bool {
         let entry = self.task.parse().ok().and_then(|id| self.inner.task(id).ok());
         entry.is_some_and(|entry| entry.final_exit().is_none())
     }
 
-    /// Whether something that it wrote waits to be read.
+    /// Whether its FIFOs contain output that has not been read.
     pub(super) fn has_output(&self) -> bool {
         let waits = |name: &str| {
             let fifo = std::fs::OpenOptions::new()
@@ -393,17 +402,19 @@ impl Exec {
         waits("stdout") || waits("stderr")
     }
 
-    /// Ends and deletes a process that nobody controls any more.
+    /// Ends and deletes a process whose client is gone.
     pub(super) async fn abandon(&self) -> Result<()> {
         if self.exit.initialized() {
             return self.delete().await;
         }
-        // Whoever waited has gone, perhaps because the shim does not answer here: containerd has its own way to ask.
+        // The waiting caller is gone, perhaps because the shim does not answer on this connection: containerd
+        // has one of its own.
         drop(self.take_connection());
         let ended = async {
             loop {
                 match self.signal(Signal::KILL).await {
-                    // The shim is still making it, or has made it and was never told to start it.
+                    // The shim is still creating the process, or has created it and was never asked to start
+                    // it.
                     Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
                         if self.delete().await.is_ok() {
                             return Ok(());
@@ -417,13 +428,18 @@ impl Exec {
         };
         match timeout(END_TIMEOUT, ended).await {
             Ok(ended) => ended?,
-            Err(_) => return Err(Error::deadline(format!("exec in task {} outlives SIGKILL", self.task))),
+            Err(_) => {
+                return Err(Error::deadline(format!(
+                    "exec in task {} has not exited after SIGKILL",
+                    self.task
+                )));
+            }
         }
         self.delete().await
     }
 
-    fn set_connection(&self, line: ShimConnection) {
-        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = line;
+    fn set_connection(&self, connection: ShimConnection) {
+        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
     }
 
     fn take_connection(&self) -> ShimConnection {
@@ -434,7 +450,7 @@ impl Exec {
     }
 }
 
-/// Has a shim start a process, and asks for its exit.
+/// Has a shim start a process, and sends `Wait` for its exit.
 async fn start(shim: &mut ShimClient, process: ExecRef<'_>) -> Answer<u32> {
     match shim.send_start(process).await {
         Answer::Done(()) => reach(Step::ExecAsked),
@@ -454,7 +470,7 @@ fn exit_code(status: u32) -> i32 {
     i32::try_from(status).unwrap_or(i32::MAX)
 }
 
-// === impl Waiting ===
+// === impl ExitWait ===
 
 impl Drop for ExitWait<'_> {
     fn drop(&mut self) {

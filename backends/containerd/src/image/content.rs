@@ -27,18 +27,21 @@ use crate::error::from_status;
 
 pub(crate) type Labels = HashMap<String, String>;
 
-/// Bytes gathered for one message.
+/// Bytes collected for one message.
 const CHUNK: usize = 256 << 10;
-/// Bytes that are worth a message of their own, so that they need not be copied.
+/// A received piece of at least this many bytes is sent as a message of its own, which saves copying it.
 const MIN_MESSAGE: usize = 64 << 10;
-/// Messages that may be on their way before the first of them is answered, so that download and writing overlap.
+/// Messages that may be sent before the first of them is answered, so that downloading and writing overlap.
 const MAX_UNANSWERED: usize = 4;
-/// How long another writer of the same blob is waited for while it does not get on.
+/// How long another writer of the same blob is waited for while it makes no progress.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// A blob larger than this is not read into memory.
+/// The largest blob that is read into memory, in bytes.
 const READ_LIMIT: usize = 16 << 20;
 
-/// Reads a small blob whole.
+/// Reads a whole small blob.
+///
+/// # Errors
+/// `InvalidArgument` if it is larger than [`READ_LIMIT`].
 pub(crate) async fn read(client: &Client, digest: &Digest) -> Result<Bytes> {
     let what = format!("read blob {digest}");
     let request = api::ReadContentRequest { digest: digest.to_string(), offset: 0, size: 0 };
@@ -53,6 +56,7 @@ pub(crate) async fn read(client: &Client, digest: &Digest) -> Result<Bytes> {
     Ok(body.freeze())
 }
 
+/// The next message of a stream; `None` at its end.
 pub(crate) async fn next_message<T>(what: &str, stream: &mut Streaming<T>) -> Result<Option<T>> {
     match tokio::time::timeout(QUICK, stream.message()).await {
         Ok(Ok(message)) => Ok(message),
@@ -61,7 +65,7 @@ pub(crate) async fn next_message<T>(what: &str, stream: &mut Streaming<T>) -> Re
     }
 }
 
-/// Writes a small blob in one message; one that is there already gets the labels.
+/// Writes a small blob in one message. If the blob exists already, the labels are added to it.
 pub(crate) async fn write_small(
     client: &Client,
     kind: &str,
@@ -106,9 +110,10 @@ pub(crate) async fn add_labels(client: &Client, digest: &Digest, labels: Labels)
     call(&format!("label blob {digest}"), QUICK, client.content().update(request)).await.map(drop)
 }
 
-/// Downloads a blob into the store. One that is there already is not downloaded; a part of it that is there is kept, unless it
-/// turns out to be wrong. `here` counts what has arrived. containerd computes the digest as it writes and keeps nothing that has another one.
-/// Cancel-safe: what has arrived is kept for the next try while its lease lasts.
+/// Downloads a blob into the content store. A blob that exists already is not downloaded. An unfinished
+/// download is continued, unless its content turns out to be wrong. `received` is set to the number of bytes
+/// in the store, as they arrive. containerd computes the digest while it writes, and keeps no blob with
+/// another digest. Cancel-safe: what has arrived is kept for the next try while its lease exists.
 pub(crate) async fn fetch(
     client: &Client,
     pull: &switchyard_registry::Pull,
@@ -121,7 +126,7 @@ pub(crate) async fn fetch(
         match fetch_once(client, pull, descriptor, &labels, &what, received).await? {
             DownloadOutcome::Complete => Ok(()),
             DownloadOutcome::DigestMismatch { kept: 0, error } => Err(error),
-            // What was kept from an earlier try may be what is wrong: once more, from the beginning.
+            // The part from an earlier try may be what is wrong: download once more, from the beginning.
             DownloadOutcome::DigestMismatch { .. } => {
                 match fetch_once(client, pull, descriptor, &labels, &what, received).await? {
                     DownloadOutcome::Complete => Ok(()),
@@ -141,7 +146,8 @@ pub(crate) async fn fetch(
 /// How a download ended.
 enum DownloadOutcome {
     Complete,
-    /// It does not have the digest that it should; nothing of it is left. `kept` bytes were there before.
+    /// The content does not have the expected digest and was discarded. `kept` bytes of it were from an
+    /// earlier try.
     DigestMismatch {
         kept: u64,
         error: Error,
@@ -162,7 +168,7 @@ async fn fetch_once(
     let mut blob = pull.blob(descriptor, kept).without_digest_check().into_stream();
     let mut chunk = BytesMut::new();
     while let Some(piece) = blob.next().await {
-        let piece = piece.map_err(super::from_registry)?;
+        let piece = piece.map_err(super::shared_types::from_registry)?;
         received.fetch_add(u64::try_from(piece.len()).unwrap_or(u64::MAX), Ordering::Relaxed);
         let data = if chunk.is_empty() && piece.len() >= MIN_MESSAGE {
             piece
@@ -184,16 +190,16 @@ async fn fetch_once(
         Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
             let request = api::AbortRequest { r#ref: layer_ref(descriptor) };
             crate::client::ignore_not_found(call(what, QUICK, client.content().abort(request)).await)?;
-            let error =
-                Error::internal(format!("{what}: what arrived does not have this digest")).with_source(error);
+            let error = Error::internal(format!("{what}: the downloaded content does not have this digest"))
+                .with_source(error);
             Ok(DownloadOutcome::DigestMismatch { kept, error })
         }
         Err(error) => Err(error),
     }
 }
 
-/// Writes a blob that is in a file, from `at` on. One that is there already is not written again. Cancel-safe: what was written is kept
-/// for the next try while its lease lasts.
+/// Writes a blob from a file, in which it begins at offset `at`. A blob that exists already is not written
+/// again. Cancel-safe: what was written is kept for the next try while its lease exists.
 pub(crate) async fn write_from_file(
     client: &Client,
     file: &Arc<File>,
@@ -227,7 +233,7 @@ pub(crate) async fn write_from_file(
     }
 }
 
-/// The name under which a layer is written.
+/// The reference under which containerd tracks the writing of a layer.
 pub(crate) fn layer_ref(descriptor: &Descriptor) -> String {
     format!("layer-{}", descriptor.digest)
 }
@@ -236,7 +242,8 @@ fn length(size: u64) -> Result<i64> {
     i64::try_from(size).map_err(|_| Error::invalid("size of a blob", format!("{size} is impossible")))
 }
 
-/// Tries again while somebody else writes the same blob, as long as that gets on.
+/// Runs `attempt` again while another writer holds the lock of the same blob, as long as that writer makes
+/// progress.
 async fn retry_while_locked<F: Future<Output = Result<()>>>(
     client: &Client,
     what: &str,
@@ -253,20 +260,20 @@ async fn retry_while_locked<F: Future<Output = Result<()>>>(
         let request = api::StatusRequest { r#ref: name.to_owned() };
         let offset = match call(what, QUICK, client.content().status(request)).await {
             Ok(answer) => Some(answer.status.unwrap_or_default().offset),
-            // It has just been finished or given up.
+            // The other writer has just finished or aborted.
             Err(gone) if gone.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
         if !lock_wait.should_retry(offset, Instant::now(), pause) {
             return Err(error);
         }
-        tracing::debug!(what, "another writer is at it: waiting");
+        tracing::debug!(what, "another writer holds the lock of a blob: waiting");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(2));
     }
 }
 
-/// How long another writer is waited for: as long as it gets on.
+/// The wait for another writer: it lasts while that writer makes progress.
 #[derive(Debug)]
 struct LockWait {
     written: i64,
@@ -278,8 +285,8 @@ impl LockWait {
         Self { written: -1, until: now + LOCK_TIMEOUT }
     }
 
-    /// Whether to look again after `pause`; `offset` is how far the other has come, if there is one. That there is none is no
-    /// getting on: a lock that nobody writes behind is not waited for any longer.
+    /// Whether to try again after `pause`. `offset` is how many bytes the other writer has written; `None` if
+    /// there is no such writer, which does not count as progress: the lock may be a stale one.
     fn should_retry(&mut self, offset: Option<i64>, now: Instant, pause: Duration) -> bool {
         if let Some(offset) = offset.filter(|offset| *offset > self.written) {
             (self.written, self.until) = (offset, now + LOCK_TIMEOUT);
@@ -288,14 +295,14 @@ impl LockWait {
     }
 }
 
-/// Whether containerd says that somebody else writes the same blob.
+/// Whether an error of containerd says that another writer holds the lock of the blob.
 fn is_locked(error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable
         && error.to_string().starts_with("containerd:")
         && error.report().contains("locked")
 }
 
-/// One blob being written.
+/// A blob that is being written.
 struct Writer<'a> {
     what: &'a str,
     requests: mpsc::Sender<WriteContentRequest>,
@@ -323,12 +330,13 @@ impl<'a> Writer<'a> {
         Ok(Self { what, requests, answers, blob, offset, unanswered: 0 })
     }
 
+    /// Sends a message without waiting for its answer.
     async fn send(&mut self, message: WriteContentRequest) -> Result<()> {
         let written = u64::try_from(message.data.len()).expect("a length fits 64 bits");
         let sent = tokio::time::timeout(QUICK, self.requests.send(message)).await;
         let sent = sent.map_err(|_| crate::error::timed_out(self.what, QUICK))?;
         if sent.is_err() {
-            // The stream has ended: its last message says why.
+            // containerd has ended the stream: the last message is the error.
             while next_message(self.what, &mut self.answers).await?.is_some() {}
             return Err(stream_ended(self.what));
         }
@@ -346,7 +354,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The digest is not told with the data: containerd would look for it each time.
+    /// Writes data. The message does not carry the expected digest: containerd would look the blob up for
+    /// each message.
     async fn write(&mut self, data: Bytes) -> Result<()> {
         let action = WriteAction::Write.into();
         let offset = length(self.offset)?;
@@ -380,15 +389,15 @@ mod tests {
         let pause = Duration::from_secs(2);
         let begin = Instant::now();
         let after = |seconds: u64| begin + Duration::from_secs(seconds);
-        let mut patience = LockWait::new(begin);
+        let mut wait = LockWait::new(begin);
         for round in 0..10_i64 {
-            assert!(patience.should_retry(Some(round * 100), after(round.unsigned_abs() * 50), pause));
+            assert!(wait.should_retry(Some(round * 100), after(round.unsigned_abs() * 50), pause));
         }
-        assert!(!patience.should_retry(Some(900), after(9 * 50 + 59), pause), "it stands still");
-        let mut patience = LockWait::new(begin);
-        assert!(patience.should_retry(Some(5), begin, pause));
+        assert!(!wait.should_retry(Some(900), after(9 * 50 + 59), pause), "it makes no progress");
+        let mut wait = LockWait::new(begin);
+        assert!(wait.should_retry(Some(5), begin, pause));
         let rounds =
-            (0..1000_u64).take_while(|round| patience.should_retry(None, after(round * 2), pause)).count();
+            (0..1000_u64).take_while(|round| wait.should_retry(None, after(round * 2), pause)).count();
         assert_eq!(rounds, 30);
     }
 }

@@ -1,7 +1,8 @@
-//! Space for a pull or a load, looked at before any layer is written.
+//! The check for free space before a pull or a load writes layers.
 //!
-//! Only the sizes of layers as they come are known then: an image that passes may still fill the disk when it is unpacked, and two
-//! pulls that fit one by one may not fit together. Both fail as they always did, with what containerd says of a full disk.
+//! At that time only the compressed sizes of the layers are known: an image that passes the check may still
+//! fill the disk when it is unpacked, and two concurrent pulls may fit one by one but not together. Both then
+//! fail with containerd's error for a full disk.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,17 +20,19 @@ use crate::fs::blocking;
 /// The disk of containerd's content store.
 #[derive(Debug, Default)]
 pub(crate) struct ContentDisk {
-    /// The root of the store; `None` if containerd does not say, or says a place that is not here. Asked once. What is below it may not be
-    /// there yet: containerd 2.x makes its directories with the first blob.
+    /// The root directory of the store; `None` if containerd does not report it, or if it is not a directory
+    /// in our mount namespace. Queried once. Directories below it may not exist yet: containerd 2.x creates
+    /// them with the first blob.
     root: OnceCell<Option<PathBuf>>,
 }
 
 impl ContentDisk {
-    /// Refuses an image whose layers do not fit. What the store has of them already needs no more space. Where it cannot be known what is
-    /// free, nothing is refused.
+    /// Refuses an image whose layers do not fit. What the store has of them already needs no more space. If
+    /// the free space cannot be determined, nothing is refused. Cancel-safe.
     ///
     /// # Errors
-    /// `ResourceExhausted`, or what containerd says when it is asked for what it has. Cancel-safe.
+    /// `ResourceExhausted` if the layers do not fit; containerd's error if it cannot report what the store
+    /// has.
     pub(crate) async fn check(&self, client: &Client, layers: &[Descriptor]) -> Result<()> {
         let layers = distinct(layers);
         let Some(root) = self.root.get_or_try_init(|| root_of(client)).await? else { return Ok(()) };
@@ -47,45 +50,46 @@ impl ContentDisk {
         Err(Error::new(
             ErrorKind::ResourceExhausted,
             format!(
-                "its layers need {missing} bytes before they are unpacked, and {free} are free on the disk of {}: remove images, or have no \
-                 look at it (images.check_free_space)",
+                "its layers need {missing} bytes before they are unpacked, and {free} are free on the disk of {}: remove images, or \
+                 switch this check off (images.check_free_space)",
                 root.display()
             ),
         ))
     }
 }
 
-/// Each blob once, however often an image has it.
+/// The layers without duplicates: an image may have the same blob several times.
 fn distinct(layers: &[Descriptor]) -> Vec<Descriptor> {
     let by_digest: BTreeMap<&Digest, &Descriptor> =
         layers.iter().map(|layer| (&layer.digest, layer)).collect();
     by_digest.into_values().cloned().collect()
 }
 
-/// Where containerd writes what it downloads, if that is a directory of this mount namespace.
+/// The root of containerd's content store, if that is a directory in our mount namespace.
 async fn root_of(client: &Client) -> Result<Option<PathBuf>> {
     let request = api::PluginsRequest { filters: vec!["type==io.containerd.content.v1".to_owned()] };
     let plugins = call("list content stores", QUICK, client.introspection().plugins(request)).await?.plugins;
     let Some(root) = plugins.iter().find_map(|plugin| plugin.exports.get("root").map(PathBuf::from)) else {
         return Ok(None);
     };
-    let looked = root.clone();
-    let is_here = blocking(move || Ok(looked.is_dir())).await?;
-    Ok(Some(root).filter(|_| is_here))
+    let path = root.clone();
+    let is_dir = blocking(move || Ok(path.is_dir())).await?;
+    Ok(Some(root).filter(|_| is_dir))
 }
 
-/// What is free for root; `None` if that is not said in time.
+/// Bytes that are free for root on the file system of `dir`; `None` if that cannot be determined within
+/// [`QUICK`].
 async fn free_bytes(dir: &Path) -> Option<u64> {
     let dir = dir.to_owned();
-    let look = blocking(move || {
+    let free = blocking(move || {
         Ok(statvfs(&dir).ok().map(|stat| stat.blocks_free().saturating_mul(stat.fragment_size())))
     });
-    tokio::time::timeout(QUICK, look).await.ok()?.ok()?
+    tokio::time::timeout(QUICK, free).await.ok()?.ok()?
 }
 
-/// How many bytes of a blob are in the store: all, those of an unfinished download, or none.
+/// How many bytes of a blob are in the store: all of it, those of an unfinished download, or none.
 async fn stored_bytes(client: &Client, layer: &Descriptor) -> Result<u64> {
-    let what = format!("look for layer {}", layer.digest);
+    let what = format!("look up layer {}", layer.digest);
     let request = api::InfoRequest { digest: layer.digest.to_string() };
     match call(&what, QUICK, client.content().info(request)).await {
         Ok(_) => return Ok(layer.size),

@@ -1,10 +1,11 @@
 //! Unpacking a layer without those below it, so that layers need not wait for each other.
 //!
-//! Only one thing needs what is below: a directory that a layer has files in and does not list. Such a directory takes owner and
-//! mode from the layers below, and unpacked apart it gets a default. It shows by its time of change, which is the time of
-//! unpacking, where a directory that is listed has the time that the list says. A layer with one is unpacked once more, in its
-//! place. So is one amid which the clock was set back: that shows by the time when the kernel last touched a directory, which
-//! nobody else can set, and which is then before the unpacking began.
+//! The layers below matter in one case only: a directory that the layer has files in and does not list in its
+//! archive. Such a directory takes owner and mode from the layers below; in a detached layer it gets
+//! defaults. It can be told by its modification time: that is the time of the unpacking, while a listed
+//! directory has the time in the archive. A layer with such a directory is unpacked again, on top of its
+//! parent. So is a layer during whose unpacking the clock was set back. That shows in the change time (ctime)
+//! of a directory, which only the kernel sets and which is then before the unpacking began.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,10 +15,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use containerd_client::types::Mount;
 use switchyard_core::threads::bulk;
 
-/// File systems stamp with a clock that is coarser than ours.
+/// Time stamps of file systems come from a coarser clock than [`SystemTime::now`].
 const CLOCK_GRANULARITY: Duration = Duration::from_secs(1);
 
-/// Where a layer is unpacked apart, and since when.
+/// The directory that a detached layer is unpacked into, and when that began.
 pub(crate) struct DetachedLayer {
     upper: PathBuf,
     options: Vec<String>,
@@ -25,7 +26,8 @@ pub(crate) struct DetachedLayer {
 }
 
 impl DetachedLayer {
-    /// From the mounts of a snapshot without a parent; `None` unless it is a plain directory that this process can see.
+    /// From the mounts of a snapshot without a parent; `None` unless they are one bind mount of a directory
+    /// that this process can see.
     pub(crate) fn of(mounts: &[Mount]) -> Option<Self> {
         let [mount] = mounts else { return None };
         let upper = PathBuf::from(&mount.source);
@@ -36,7 +38,8 @@ impl DetachedLayer {
         Some(Self { upper, options, unpack_began: SystemTime::now() - CLOCK_GRANULARITY })
     }
 
-    /// The directory as the upper one of an overlay, so that removals of files below are kept as an overlay keeps them.
+    /// Mounts with the directory as the upper directory of an overlay, so that whiteouts of files below are
+    /// stored in the format of overlayfs.
     pub(crate) fn mounts(&self) -> Vec<Mount> {
         let mut options = self.options.clone();
         options.push(format!("upperdir={}", self.upper.display()));
@@ -44,15 +47,15 @@ impl DetachedLayer {
         vec![Mount { r#type: kind.clone(), source: kind, options, ..Default::default() }]
     }
 
-    /// Whether the layer lists all its directories. If that cannot be seen, it does not.
+    /// Whether the layer lists all its directories; `false` if that cannot be determined.
     pub(crate) async fn lists_all_dirs(&self) -> bool {
         let upper = self.upper.clone();
         let began = self.unpack_began;
-        let doubtful = bulk(move || Ok(has_unlisted_dir(&upper, began))).await;
-        match doubtful {
-            Ok(Ok(doubtful)) => !doubtful,
+        let unlisted = bulk(move || Ok(has_unlisted_dir(&upper, began))).await;
+        match unlisted {
+            Ok(Ok(unlisted)) => !unlisted,
             Ok(Err(fault)) => {
-                tracing::debug!(upper = %self.upper.display(), error = %fault, "a layer cannot be looked at");
+                tracing::debug!(upper = %self.upper.display(), error = %fault, "cannot read the directories of a layer");
                 false
             }
             Err(_) => false,
@@ -60,7 +63,8 @@ impl DetachedLayer {
     }
 }
 
-/// Whether a directory below `root`, which was unpacked since then, may not have been listed.
+/// Whether a directory below `root`, whose unpacking began at `since`, may be one that the layer does not
+/// list.
 fn has_unlisted_dir(root: &Path, since: SystemTime) -> io::Result<bool> {
     let mut rest = vec![root.to_path_buf()];
     while let Some(dir) = rest.pop() {
@@ -79,9 +83,9 @@ fn has_unlisted_dir(root: &Path, since: SystemTime) -> io::Result<bool> {
     Ok(false)
 }
 
-/// When the kernel last changed anything of it.
+/// The change time (ctime), which only the kernel sets.
 fn change_time(meta: &std::fs::Metadata) -> SystemTime {
-    // A clock before 1970 is not one that times can be compared by.
+    // A time before 1970 counts as 1970: a clock that shows one is of no use for comparisons.
     let seconds = u64::try_from(meta.ctime()).unwrap_or(0);
     UNIX_EPOCH + Duration::new(seconds, u32::try_from(meta.ctime_nsec()).unwrap_or(0))
 }
@@ -111,7 +115,7 @@ mod tests {
     #[test]
     fn no_directory_is_taken_for_listed_when_the_clock_was_set_back_meanwhile() {
         let root = tempfile::tempdir().unwrap();
-        // As it looks when the clock was an hour ahead as the unpacking began.
+        // The clock was an hour ahead when the unpacking began, and was then set back.
         let began = SystemTime::now() + Duration::from_hours(1);
         fs::create_dir(root.path().join("implied")).unwrap();
         assert!(has_unlisted_dir(root.path(), began).unwrap());
@@ -126,9 +130,9 @@ mod tests {
             options: vec!["rw".to_owned(), "rbind".to_owned()],
             ..Default::default()
         };
-        let apart = DetachedLayer::of(std::slice::from_ref(&bind)).expect("it is one");
+        let detached = DetachedLayer::of(std::slice::from_ref(&bind)).expect("it is one");
         let upper = format!("upperdir={}", root.path().display());
-        assert_eq!(apart.mounts()[0].options, ["rw".to_owned(), upper]);
+        assert_eq!(detached.mounts()[0].options, ["rw".to_owned(), upper]);
         assert!(DetachedLayer::of(&[Mount { r#type: "erofs".to_owned(), ..bind.clone() }]).is_none());
         assert!(DetachedLayer::of(&[Mount { source: "/does/not/exist".to_owned(), ..bind }]).is_none());
         assert!(DetachedLayer::of(&[]).is_none());

@@ -1,6 +1,8 @@
-//! Who holds an image and by what right, as labels of its records say it: so it outlives every restart.
+//! The owners that hold an image, and the right by which they may use it, in labels of its image records: so
+//! this outlives restarts.
 //!
-//! A label says of which content it speaks. When a tag moves on to other content, what was said of the old one is void.
+//! A label names the content that it applies to. When a tag moves to other content, the labels for the old
+//! one have no effect any more.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,20 +10,21 @@ use switchyard_core::id::Owner;
 use switchyard_core::image::Right;
 use switchyard_registry::Digest;
 
-/// Labels of holders begin so; the word for the owner follows.
+/// The prefix of the holders' labels; the name of the owner follows.
 const PREFIX: &str = "switchyard.io/pulled.";
-/// The label of a record that its last holder has let go of while others used it: by what right that one had it.
+/// The label of an image record whose last holder has removed the image while others used it. Its value is
+/// the right of that holder.
 const RELEASED: &str = "switchyard.io/let-go";
 
 /// The holders of one record.
 pub(crate) type Holders = BTreeMap<Owner, Right>;
 
-/// The label of a holder.
+/// The key of a holder's label.
 pub(crate) fn holder_label(owner: Owner) -> String {
     format!("{PREFIX}{owner}")
 }
 
-/// What it says of this content.
+/// The value of a holder's label for this content.
 pub(crate) fn holder_label_value(right: Right, target: &Digest) -> String {
     let word = match right {
         Right::Open => "open",
@@ -30,9 +33,9 @@ pub(crate) fn holder_label_value(right: Right, target: &Digest) -> String {
     format!("{word} {target}")
 }
 
-/// The holders that labels name of this content.
+/// The holders of this content, from the labels of an image record.
 pub(crate) fn parse(labels: &HashMap<String, String>, target: &Digest) -> Holders {
-    let held = |owner: Owner| {
+    let right_of = |owner: Owner| {
         let (word, digest) = labels.get(&holder_label(owner))?.split_once(' ')?;
         if digest != target.to_string() {
             return None;
@@ -43,36 +46,38 @@ pub(crate) fn parse(labels: &HashMap<String, String>, target: &Digest) -> Holder
             _other => None,
         }
     };
-    Owner::ALL.into_iter().filter_map(held).collect()
+    Owner::ALL.into_iter().filter_map(right_of).collect()
 }
 
-/// Whether labels say of this content that its last holder had it by credentials: then it is nobody's until somebody pulls it.
+/// Whether the last holder of this content had it by credentials and has removed it. Then nobody may use the
+/// image until somebody pulls it.
 pub(crate) fn was_released(labels: &HashMap<String, String>, target: &Digest) -> bool {
-    labels.get(RELEASED).is_some_and(|left| *left == holder_label_value(Right::Private, target))
+    labels.get(RELEASED).is_some_and(|value| *value == holder_label_value(Right::Private, target))
 }
 
-/// The labels to write, and with no value those to take off, when this owner lets go of a record that stays.
+/// The update of the labels when this owner removes an image whose record is kept. An empty value removes a
+/// label.
 pub(crate) fn release_labels(holders: &Holders, owner: Owner, target: &Digest) -> HashMap<String, String> {
     let last = holders.keys().all(|holder| *holder == owner);
-    let left = match holders.get(&owner) {
+    let released = match holders.get(&owner) {
         Some(Right::Private) if last => holder_label_value(Right::Private, target),
         Some(Right::Private | Right::Open) | None => String::new(),
     };
-    HashMap::from([(holder_label(owner), String::new()), (RELEASED.to_owned(), left)])
+    HashMap::from([(holder_label(owner), String::new()), (RELEASED.to_owned(), released)])
 }
 
-/// What becomes of one record of an image that an owner lets go of.
+/// What is done with one record of an image that an owner removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RemovalAction {
-    /// It goes.
+    /// It is deleted.
     Delete,
-    /// It stays for others, and no longer names this owner.
+    /// It is kept for others, without the label of this owner.
     Release,
-    /// It is none of this owner's business.
+    /// It is kept as it is: this owner does not hold it.
     Keep,
 }
 
-/// Decides that. `in_use` says that others use the image.
+/// Decides what is done with a record. `in_use`: other owners use the image.
 pub(crate) fn removal_action(holders: &Holders, owner: Owner, in_use: bool) -> RemovalAction {
     let held = holders.contains_key(&owner);
     let by_others = holders.len() > usize::from(held);
@@ -113,7 +118,7 @@ mod tests {
         let left = |holders: &[(Owner, Right)]| {
             let labels = release_labels(&holders.iter().copied().collect(), k, &this);
             assert_eq!(labels[&holder_label(k)], "");
-            assert!(!was_released(&labels, &other), "it speaks of its own content alone");
+            assert!(!was_released(&labels, &other), "it applies to its own content only");
             was_released(&labels, &this)
         };
         assert!(left(&[(k, Right::Private)]));

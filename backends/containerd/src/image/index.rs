@@ -1,4 +1,5 @@
-//! What an image record means: its configuration, its names, and how a query finds it. Pure but for the reading of blobs.
+//! The content behind image records: manifest, configuration and names, and how a query finds an image. Pure,
+//! except for reading blobs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -12,50 +13,52 @@ use super::content;
 use super::holders::Holders;
 use crate::client::Client;
 
-/// An image's content, as its target digest fixes it for ever.
+/// An image's content. It never changes for a given target digest.
 #[derive(Debug, Clone)]
 pub(crate) struct ImageInfo {
     pub(crate) id: ImageId,
     pub(crate) layers: Vec<Descriptor>,
     pub(crate) config: ImageConfig,
     pub(crate) config_digest: Digest,
-    /// Bytes of the configuration.
+    /// Size of the configuration in bytes.
     pub(crate) config_bytes: u64,
-    /// Bytes of the manifest.
+    /// Size of the manifest in bytes.
     pub(crate) manifest_bytes: u64,
-    /// Bytes of all that the registry has of it.
+    /// Size in the registry, in bytes: layers as they are stored there, configuration and manifest.
     pub(crate) size_bytes: u64,
 }
 
 impl ImageInfo {
-    /// The snapshot of all layers.
+    /// The name of the snapshot of the top layer; `None` for an image without layers.
     pub(crate) fn top(&self) -> Option<String> {
         super::unpack::chain_ids(&self.config.rootfs.diff_ids).pop()
     }
 
-    /// Bytes of the documents that were read: what they became takes some ten times as much memory at most.
+    /// Size of the documents in bytes. Parsed, they take at most about ten times as much memory.
     pub(crate) const fn document_bytes(&self) -> u64 {
         self.config_bytes.saturating_add(self.manifest_bytes)
     }
 }
 
-/// An image record of containerd, with what it leads to.
+/// An image record of containerd, with the content of its target.
 #[derive(Debug, Clone)]
 pub(crate) struct ImageRecord {
     pub(crate) name: String,
     pub(crate) target: Digest,
     pub(crate) pinned: bool,
     pub(crate) info: Arc<ImageInfo>,
-    /// Who holds it under this name.
+    /// The owners that hold the image under this name.
     pub(crate) holders: Holders,
-    /// Its last holder had it by credentials and has let go of it.
+    /// Its last holder, which had needed credentials to pull it, has removed it while others used it.
     pub(crate) released: bool,
 }
 
-/// What the documents of all images that are remembered may have together, in bytes: those of some two thousand common images.
+/// The limit on the documents of all cached images together, in bytes: enough for about two thousand common
+/// images.
 const CACHE_BYTES: u64 = 16 << 20;
 
-/// What has been read of images, by target digest. Content does not change under its digest.
+/// A cache of images' content, by target digest. It needs no invalidation: the content of a digest never
+/// changes.
 #[derive(Debug, Default)]
 pub(crate) struct InfoCache {
     infos: Mutex<CachedInfos>,
@@ -64,15 +67,15 @@ pub(crate) struct InfoCache {
 #[derive(Debug, Default)]
 struct CachedInfos {
     by_target: HashMap<Digest, Arc<ImageInfo>>,
-    /// Of all that are here.
+    /// Size of the documents of all cached images.
     bytes: u64,
 }
 
-// === impl Infos ===
+// === impl CachedInfos ===
 
 impl CachedInfos {
-    /// Remembers an image. Where there is no room for all, the largest are forgotten and read anew each time: they are few, and no image
-    /// drives out those that are smaller than itself.
+    /// Caches an image. Over the limit the largest images are evicted, and read again each time: they are
+    /// few, and this way no image evicts one that is smaller than itself.
     fn insert(&mut self, target: &Digest, info: &Arc<ImageInfo>) {
         if self.by_target.insert(target.clone(), Arc::clone(info)).is_some() {
             return;
@@ -103,17 +106,18 @@ impl InfoCache {
         self.infos().by_target.get(target).cloned()
     }
 
-    /// Drops what no image leads to any more.
+    /// Evicts all images but these.
     pub(crate) fn retain(&self, targets: &BTreeSet<Digest>) {
         let mut infos = self.infos();
         infos.by_target.retain(|target, _| targets.contains(target));
         infos.bytes = infos.by_target.values().fold(0, |sum, info| sum.saturating_add(info.document_bytes()));
     }
 
-    /// Reads an image's manifest and configuration.
+    /// The content of an image: cached, or read from the content store.
     ///
     /// # Errors
-    /// `NotFound` if a part is not here; `InvalidArgument` if it is no image for this machine.
+    /// `NotFound` if a part is not in the content store; `InvalidArgument` if it is not an image for this
+    /// platform.
     pub(crate) async fn load(&self, client: &Client, target: &Digest) -> Result<Arc<ImageInfo>> {
         if let Some(info) = self.get(target) {
             return Ok(info);
@@ -124,7 +128,7 @@ impl InfoCache {
     }
 }
 
-/// How deep indexes may nest.
+/// How deep image indexes may nest.
 const MAX_DEPTH: usize = 4;
 
 async fn read_info(client: &Client, target: &Digest) -> Result<ImageInfo> {
@@ -132,12 +136,12 @@ async fn read_info(client: &Client, target: &Digest) -> Result<ImageInfo> {
     for _ in 0..MAX_DEPTH {
         let bytes = content::read(client, &digest).await?;
         let (_, manifest) =
-            Manifest::parse(&digest.to_string(), None, &bytes).map_err(super::from_registry)?;
+            Manifest::parse(&digest.to_string(), None, &bytes).map_err(super::shared_types::from_registry)?;
         match manifest {
             Manifest::Index(index) => {
                 let entry = index
                     .select(&digest.to_string(), &Platforms::of_this_machine())
-                    .map_err(super::from_registry)?;
+                    .map_err(super::shared_types::from_registry)?;
                 digest = entry.digest.clone();
             }
             Manifest::Image(image) => {
@@ -145,7 +149,8 @@ async fn read_info(client: &Client, target: &Digest) -> Result<ImageInfo> {
                 let manifest_bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
                 return Ok(ImageInfo {
                     id: ImageId::new(image.config.digest.to_string()),
-                    config: ImageConfig::parse(&digest.to_string(), &config).map_err(super::from_registry)?,
+                    config: ImageConfig::parse(&digest.to_string(), &config)
+                        .map_err(super::shared_types::from_registry)?,
                     config_digest: image.config.digest,
                     config_bytes: u64::try_from(config.len()).unwrap_or(u64::MAX),
                     manifest_bytes,
@@ -160,7 +165,7 @@ async fn read_info(client: &Client, target: &Digest) -> Result<ImageInfo> {
     Err(Error::invalid(target, format!("indexes nest deeper than {MAX_DEPTH}")))
 }
 
-/// One entry an id, from records that may give it many names.
+/// The images of these records, one for each id; several records may name the same image.
 pub(crate) fn images(records: &[ImageRecord]) -> Vec<Image> {
     let mut by_id: BTreeMap<&ImageId, Vec<&ImageRecord>> = BTreeMap::new();
     for record in records {
@@ -181,7 +186,7 @@ fn image_of(names: &[&ImageRecord]) -> Option<Image> {
                 }
                 digests.insert(reference.repo_digest(&record.target));
             }
-            // Names that other tools made up are shown as they are, except bare ids.
+            // Names of other tools that are no normalized references are listed as they are, except bare ids.
             Ok(_) | Err(_) if record.name.parse::<Digest>().is_err() => {
                 tags.insert(record.name.clone());
             }
@@ -203,7 +208,7 @@ fn image_of(names: &[&ImageRecord]) -> Option<Image> {
     })
 }
 
-/// The holders of an image, each by the best right that a name of it gives.
+/// The holders of an image, each with the highest right that it has under any of the names.
 fn holders_of(names: &[&ImageRecord]) -> Holders {
     let mut all = Holders::new();
     for (owner, right) in names.iter().flat_map(|record| &record.holders) {
@@ -213,10 +218,10 @@ fn holders_of(names: &[&ImageRecord]) -> Holders {
     all
 }
 
-/// The records of the image that a query means: by id, by name, by digest, or by the beginning of an id.
+/// A record of the image that a query means: by id, by name, by digest, or by the beginning of an id.
 ///
 /// # Errors
-/// `InvalidArgument` if the beginning fits several ids.
+/// `InvalidArgument` if several ids begin so.
 pub(crate) fn find<'a>(records: &'a [ImageRecord], query: &str) -> Result<Option<&'a ImageRecord>> {
     if query.is_empty() {
         return Ok(None);
@@ -251,7 +256,10 @@ pub(crate) fn find<'a>(records: &'a [ImageRecord], query: &str) -> Result<Option
         .map(|record| (&record.info.id, record))
         .collect();
     if ids.len() > 1 {
-        return Err(Error::invalid(format!("image {query:?}"), "begins more than one id: give more digits"));
+        return Err(Error::invalid(
+            format!("image {query:?}"),
+            "is the beginning of more than one id: give more digits",
+        ));
     }
     Ok(ids.into_values().next())
 }

@@ -1,4 +1,5 @@
-//! The layers of one image on their way: each is downloaded and unpacked once, however many images have it.
+//! Downloading and unpacking the layers of an image. A layer is downloaded and unpacked once, however many
+//! concurrent pulls need it.
 //!
 //! ```text
 //!  download 0 ─ download 1 ─ download 2 …       a few at a time, in order, shared by digest
@@ -6,10 +7,11 @@
 //!  snapshot 0 ◄ snapshot 1 ◄ snapshot 2 …       each waits for the one below, shared by chain id
 //! ```
 //!
-//! What one pull has begun another one may go on with, so each result comes with the lease that holds it, and lives as long as
-//! anybody who builds on it. If it fails, or is given up, whoever joined it does it again on its own account: with its own
-//! credentials, from its own registry. To join is no way around a registry's permission: nobody asks for a layer who has not
-//! been given a manifest that names it, and what the node has by digest it has for all.
+//! A pull may build on work of another pull. So each result comes with the lease that protects it, and a pull
+//! keeps that lease as long as it builds on the result. If the work fails, or its pull is given up, each pull
+//! that has joined it does the work again itself: with its own credentials, from its own registry. Joining
+//! does not bypass the access control of a registry: a pull asks only for layers in a manifest that the
+//! registry has given to that pull, and content that the content store has is available to all by its digest.
 
 use std::hash::Hash;
 use std::sync::atomic::Ordering;
@@ -30,10 +32,10 @@ use super::singleflight::Singleflight;
 use super::unpack::{ActiveSnapshot, UnpackTarget, chain_ids, exists};
 use crate::client::Client;
 
-/// Layers that one image unpacks at once, where the snapshotter lets them be put together afterwards.
+/// How many layers of one image are unpacked at the same time, if the snapshotter can rebase detached layers.
 const UNPACK_AT_ONCE: usize = 3;
 
-/// The downloads and the unpackings in flight, of all images.
+/// The downloads and unpackings in flight, of all images. The key of an unpacking is (snapshotter, chain id).
 #[derive(Default)]
 pub(crate) struct InflightLayers {
     downloads: Singleflight<Digest, LayerOutcome>,
@@ -42,7 +44,7 @@ pub(crate) struct InflightLayers {
 }
 
 impl InflightLayers {
-    /// What counts the bytes of the downloads.
+    /// The counters of downloaded bytes.
     pub(crate) const fn counters(&self) -> &ByteCounters {
         &self.counters
     }
@@ -50,26 +52,27 @@ impl InflightLayers {
 
 impl std::fmt::Debug for InflightLayers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shares").finish_non_exhaustive()
+        f.debug_struct("InflightLayers").finish_non_exhaustive()
     }
 }
 
-/// How a piece of work ended that several may have waited for.
+/// The outcome of shared work on a layer.
 #[derive(Clone)]
 struct LayerOutcome {
-    /// Holds what was made. It also tells who did the work.
+    /// Protects the result from garbage collection. It also identifies the pull that did the work.
     lease: Arc<Lease>,
     source: Source,
     result: Result<(), LayerFailure>,
 }
 
-/// Where layers come from and by whose right: what fails for one fails for all of the same source.
+/// A hash of the repository and the credentials that layers are pulled with: what fails for one pull fails
+/// for all pulls with the same source.
 pub(crate) type Source = [u8; 32];
 
 #[derive(Debug, Clone)]
 enum LayerFailure {
     Failed(Error),
-    /// The pull that the work was begun for is no more.
+    /// The pull that led the work was given up.
     Abandoned,
 }
 
@@ -79,36 +82,36 @@ impl From<Error> for LayerFailure {
     }
 }
 
-/// The layers of an image, with what they unpack to and where.
+/// The layers of an image, and how they are to be unpacked.
 pub(crate) struct UnpackPlan {
     pub(crate) snapshotter: String,
     pub(crate) layers: Vec<Descriptor>,
     pub(crate) diff_ids: Vec<Digest>,
-    /// Whether the snapshotter takes layers that were unpacked apart from each other.
+    /// Whether the snapshotter can commit a detached layer on top of a parent.
     pub(crate) rebase: bool,
     pub(crate) source: Source,
-    /// Sees to it that they get to disk.
+    /// Syncs the snapshots to disk.
     pub(crate) layer_sync: LayerSync,
 }
 
-/// Where layers are downloaded from.
+/// How layers are downloaded: from where, how many at the same time, and with which labels.
 pub(crate) struct Downloads {
     pub(crate) pull: Pull,
     pub(crate) at_once: usize,
     pub(crate) labels: Labels,
 }
 
-/// An image's layers in the making.
+/// The downloading and unpacking of one image's layers.
 pub(crate) struct LayerPipeline {
     plan: UnpackPlan,
     chain: Vec<String>,
     inflight: Arc<InflightLayers>,
-    /// Its calls are held by the lease.
+    /// Makes its calls under `lease`.
     client: Client,
     lease: Arc<Lease>,
-    /// Leases of others, who made what this image builds on.
+    /// Leases of other pulls, which protect results that this image builds on.
     joined_leases: Mutex<Vec<Arc<Lease>>>,
-    /// The ends of the downloads.
+    /// The result of each layer's download.
     downloaded: Vec<DownloadResult>,
     download_notifiers: Mutex<Vec<DownloadNotifier>>,
     unpacking: Semaphore,
@@ -120,8 +123,8 @@ type DownloadNotifier = oneshot::Sender<Result<(), LayerFailure>>;
 
 impl LayerPipeline {
     /// # Errors
-    /// `InvalidArgument` if the image's configuration does not fit its manifest.
-    pub(crate) fn new(plan: UnpackPlan, shares: &Arc<InflightLayers>, lease: Lease) -> Result<Arc<Self>> {
+    /// `InvalidArgument` if the image's configuration and manifest differ in the number of layers.
+    pub(crate) fn new(plan: UnpackPlan, inflight: &Arc<InflightLayers>, lease: Lease) -> Result<Arc<Self>> {
         let named = plan.diff_ids.len();
         let listed = plan.layers.len();
         if named != listed {
@@ -130,23 +133,24 @@ impl LayerPipeline {
                 format!("its configuration names {named} layers and its manifest {listed}"),
             ));
         }
-        let (announce, fetched) = plan.layers.iter().map(|_| download_channel()).unzip();
+        let (download_notifiers, downloaded) = plan.layers.iter().map(|_| download_channel()).unzip();
         Ok(Arc::new(Self {
             chain: chain_ids(&plan.diff_ids),
             unpacked: UnpackedSnapshots::new(plan.layer_sync.clone(), &plan.snapshotter),
             plan,
-            inflight: Arc::clone(shares),
+            inflight: Arc::clone(inflight),
             client: lease.client()?,
             lease: Arc::new(lease),
             joined_leases: Mutex::default(),
-            downloaded: fetched,
-            download_notifiers: Mutex::new(announce),
+            downloaded,
+            download_notifiers: Mutex::new(download_notifiers),
             unpacking: Semaphore::new(UNPACK_AT_ONCE),
         }))
     }
 
-    /// Downloads and unpacks all layers; without `downloads` they are in the content store already. What is there is not made
-    /// again. Dropping this gives up what nobody else waits for.
+    /// Downloads and unpacks all layers; without `downloads` they are in the content store already. Blobs and
+    /// snapshots that exist are used as they are. Cancel-safe: work is dropped unless another pull has joined
+    /// it.
     pub(crate) async fn download_and_unpack(self: &Arc<Self>, downloads: Option<&Downloads>) -> Result<()> {
         let top = async {
             match self.chain.len().checked_sub(1) {
@@ -157,9 +161,10 @@ impl LayerPipeline {
         try_join(self.download_all(downloads), top).await.map(drop)
     }
 
-    /// Gives up the leases, once something else holds the image.
+    /// Releases the leases. To be called once an image record protects the image.
     pub(crate) async fn release(self: Arc<Self>) {
-        // Those who still build on it keep its lease, and the last of them deletes it.
+        // Work that another pull has joined still refers to this pipeline. The leases are then deleted when
+        // the last reference is dropped.
         let Some(layers) = Arc::into_inner(self) else { return };
         let mut leases = layers.joined_leases.into_inner().unwrap_or_else(PoisonError::into_inner);
         leases.push(layers.lease);
@@ -171,36 +176,37 @@ impl LayerPipeline {
     }
 
     async fn download_all(self: &Arc<Self>, downloads: Option<&Downloads>) -> Result<()> {
-        let announce =
+        let notifiers =
             std::mem::take(&mut *self.download_notifiers.lock().unwrap_or_else(PoisonError::into_inner));
         let at_once = downloads.map_or(1, |downloads| downloads.at_once);
-        stream::iter(announce.into_iter().enumerate())
+        stream::iter(notifiers.into_iter().enumerate())
             .map(Ok)
-            .try_for_each_concurrent(at_once, async |(number, announce)| {
-                let fetched = match downloads {
+            .try_for_each_concurrent(at_once, async |(number, notifier)| {
+                let result = match downloads {
                     Some(downloads) => self.download(number, downloads).await,
                     None => Ok(()),
                 };
-                // Nobody listens if the snapshot is there already.
-                let _ = announce.send(fetched.clone().map_err(LayerFailure::Failed));
-                fetched
+                // Nobody waits for the download if the snapshot exists already.
+                let _ = notifier.send(result.clone().map_err(LayerFailure::Failed));
+                result
             })
             .await
     }
 
+    /// Downloads the layer `number`, or joins its download by another pull and adds the labels of this one.
     async fn download(&self, number: usize, downloads: &Downloads) -> Result<()> {
         let layer = &self.plan.layers[number];
-        let here = self.inflight.counters.of(&layer.digest);
+        let received = self.inflight.counters.of(&layer.digest);
         let start = || {
             let client = self.client.clone();
             let pull = downloads.pull.clone();
             let layer = layer.clone();
             let labels = downloads.labels.clone();
-            let here = Arc::clone(&here);
-            async move { Ok(content::fetch(&client, &pull, &layer, labels, &here).await?) }.boxed()
+            let received = Arc::clone(&received);
+            async move { Ok(content::fetch(&client, &pull, &layer, labels, &received).await?) }.boxed()
         };
         let own = self.join_or_start(&self.inflight.downloads, layer.digest.clone(), start).await?;
-        here.store(layer.size, Ordering::Relaxed);
+        received.store(layer.size, Ordering::Relaxed);
         if !own {
             add_labels(&self.client, &layer.digest, downloads.labels.clone()).await?;
         }
@@ -212,7 +218,7 @@ impl LayerPipeline {
         self.downloaded[number].clone().await
     }
 
-    /// Sees to it that the snapshot of a layer, on top of those below, is there.
+    /// Makes sure that the snapshot of the layer `number`, on top of those below, exists.
     fn ensure_snapshot(self: &Arc<Self>, number: usize) -> BoxFuture<'static, Result<()>> {
         let layers = Arc::clone(self);
         async move {
@@ -223,6 +229,7 @@ impl LayerPipeline {
         .boxed()
     }
 
+    /// Creates the snapshot of the layer `number`, unless it exists.
     async fn make_snapshot(self: Arc<Self>, number: usize) -> Result<(), LayerFailure> {
         let target = UnpackTarget {
             client: self.client.clone(),
@@ -262,8 +269,12 @@ impl LayerPipeline {
         Ok(target.unpack_detached().await?)
     }
 
-    /// Waits for work that may be in flight for others already; whether it was our own. It has the bound that everybody who
-    /// joins a failure of others leads the next try or joins one, and no pull leads twice.
+    /// Joins the work in flight for `key`, or starts it. Returns whether the result is from this pull's own
+    /// work.
+    ///
+    /// When joined work of another pull fails, this pull tries again. The number of tries is bounded by the
+    /// number of pulls: each try is led by one pull, and a pull whose own try fails returns the error instead
+    /// of leading another.
     async fn join_or_start<K: Eq + Hash + Clone>(
         &self,
         inflight: &Singleflight<K, LayerOutcome>,
@@ -283,11 +294,11 @@ impl LayerPipeline {
                 Err(LayerFailure::Failed(error)) if own || done.source == self.plan.source => {
                     return Err(error);
                 }
-                Err(LayerFailure::Abandoned) if own => return Err(Error::internal("a download broke off")),
+                Err(LayerFailure::Abandoned) if own => return Err(Error::internal("a download was aborted")),
                 Err(LayerFailure::Failed(error)) => {
                     tracing::debug!(
                         error = error.report(),
-                        "what another pull began has failed: doing it anew"
+                        "joined work of another pull on a layer has failed: doing it again"
                     );
                 }
                 Err(LayerFailure::Abandoned) => {}
@@ -295,7 +306,7 @@ impl LayerPipeline {
         }
     }
 
-    /// Starts work in a task of its own, which ends with the last who waits for it.
+    /// Starts work in a Tokio task, which is aborted when the last future that waits for it is dropped.
     fn spawn_work(
         &self,
         work: BoxFuture<'static, Result<(), LayerFailure>>,
@@ -305,7 +316,9 @@ impl LayerPipeline {
         let task = AbortOnDropHandle::new(tokio::spawn(work));
         async move {
             let result = task.await.unwrap_or_else(|fault| {
-                Err(LayerFailure::Failed(Error::internal("work on a layer broke off").with_source(fault)))
+                Err(LayerFailure::Failed(
+                    Error::internal("the work on a layer panicked or was aborted").with_source(fault),
+                ))
             });
             LayerOutcome { lease, source, result }
         }
@@ -313,7 +326,8 @@ impl LayerPipeline {
     }
 }
 
+/// A channel for the result of a download. Dropping the sender makes the result [`LayerFailure::Abandoned`].
 fn download_channel() -> (DownloadNotifier, DownloadResult) {
-    let (announce, heard) = oneshot::channel();
-    (announce, async move { heard.await.unwrap_or(Err(LayerFailure::Abandoned)) }.boxed().shared())
+    let (notifier, result) = oneshot::channel();
+    (notifier, async move { result.await.unwrap_or(Err(LayerFailure::Abandoned)) }.boxed().shared())
 }

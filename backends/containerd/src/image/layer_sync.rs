@@ -1,9 +1,11 @@
-//! Unpacked layers that may not be on disk yet.
+//! Syncing unpacked layers to disk.
 //!
-//! containerd does not sync the files of a layer before it says that the layer is there, and a power cut within half a minute leaves
-//! some of them empty, for good: the snapshot counts as unpacked. To sync before the answer would hold up pulls. So each snapshot is
-//! committed with a label that names this boot, which goes once its file system was synced. At a start in another boot, a layer with
-//! the label is removed with all that is on top of it ([`lost`]), and unpacked anew from its content, which is synced, at next use.
+//! containerd commits a snapshot without syncing the files of the layer. A power cut within about half a
+//! minute leaves some of them empty for good, because the snapshot counts as unpacked. Syncing before a pull
+//! is answered would delay pulls. So each snapshot is committed with a label that names the current boot, and
+//! the label is removed once the file system was synced. When the daemon starts in another boot, a layer that
+//! still has the label is removed with all snapshots on top of it ([`find_lost_layers`]), and is unpacked
+//! again at its next use from the content store, whose blobs containerd does sync.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -20,12 +22,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::client::{Client, QUICK, call, ignore_not_found, writable_dir};
 
-/// The label of a snapshot that may not be on disk; its value is the boot that it was made in.
+/// The label of a snapshot that may not be on disk; its value is the id of the boot in which it was created.
 pub(crate) const UNSYNCED: &str = "switchyard.io/unsynced";
-/// How long a disk may take.
+/// How long syncing a file system may take.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Syncs what was unpacked, behind the answers.
+/// Syncs unpacked snapshots in the background, after the pull has been answered.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerSync {
     client: Client,
@@ -33,22 +35,22 @@ pub(crate) struct LayerSync {
     tracker: TaskTracker,
 }
 
-/// A snapshot, as far as it matters here.
+/// The properties of a snapshot that matter for lost layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SnapshotInfo {
     pub(crate) parent: String,
-    /// Whether it is a layer; what is not committed was made for somebody to write or look into.
+    /// Whether it is committed, and so a layer. One that is not is active or a view, and may be in use.
     pub(crate) committed: bool,
-    /// The boot that it was made in, if it may not be on disk.
+    /// The id of the boot in which it was created, if it may not be on disk.
     pub(crate) unsynced: Option<String>,
 }
 
-/// What a power cut may have left without files.
+/// Snapshots whose files a power cut may have lost.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LostLayers {
-    /// To be removed, with what is on top; children come before their parents.
+    /// Layers to remove, with all snapshots on top of them; children come before their parents.
     pub(crate) removable: Vec<String>,
-    /// Layers that may be in use since, and stay.
+    /// Layers to keep, because a snapshot on top of them may be in use.
     pub(crate) in_use: Vec<String>,
 }
 
@@ -62,13 +64,15 @@ impl LayerSync {
         HashMap::from([(UNSYNCED.to_owned(), self.boot.to_string())])
     }
 
-    /// Syncs the file system of these snapshots some time soon, and takes the label off them. If it does not come to that, the
-    /// next start does it.
+    /// Syncs the file system of these snapshots in the background, and then removes their labels. `dir`: a
+    /// directory on that file system; `None` syncs all file systems. If the daemon is killed before that, the
+    /// next one does it.
     pub(crate) fn spawn_sync(&self, snapshotter: &str, names: Vec<String>, dir: Option<PathBuf>) {
         if names.is_empty() {
             return;
         }
-        // A daemon that ends drops what it was at, maybe outside of its runtime.
+        // During shutdown this may run, from a `Drop`, outside of the Tokio runtime: then the next start
+        // syncs.
         let Ok(runtime) = Handle::try_current() else { return };
         let client = self.client.clone();
         let snapshotter = snapshotter.to_owned();
@@ -77,7 +81,7 @@ impl LayerSync {
                 tracing::warn!(
                     snapshotter,
                     error = error.report(),
-                    "layers may not be on disk: after a power cut they are unpacked anew"
+                    "cannot sync unpacked layers to disk: after a power cut they are unpacked again"
                 );
             }
         };
@@ -85,7 +89,7 @@ impl LayerSync {
     }
 }
 
-/// The snapshots that one image has had made. They are synced when it is dropped.
+/// The snapshots that were unpacked for one image. They are synced when this is dropped.
 #[derive(Debug)]
 pub(crate) struct UnpackedSnapshots {
     layer_sync: LayerSync,
@@ -94,8 +98,8 @@ pub(crate) struct UnpackedSnapshots {
 }
 
 impl UnpackedSnapshots {
-    pub(crate) fn new(flush: LayerSync, snapshotter: &str) -> Arc<Self> {
-        Arc::new(Self { layer_sync: flush, snapshotter: snapshotter.to_owned(), snapshots: Mutex::default() })
+    pub(crate) fn new(layer_sync: LayerSync, snapshotter: &str) -> Arc<Self> {
+        Arc::new(Self { layer_sync, snapshotter: snapshotter.to_owned(), snapshots: Mutex::default() })
     }
 
     /// The labels to commit a snapshot with.
@@ -103,7 +107,7 @@ impl UnpackedSnapshots {
         self.layer_sync.labels()
     }
 
-    /// Takes note of a snapshot that was committed, and of the mounts that it was unpacked into.
+    /// Adds a committed snapshot. `mounts`: those that it was unpacked into.
     pub(crate) fn add(&self, name: &str, mounts: &[Mount]) {
         let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         snapshots.0.push(name.to_owned());
@@ -128,20 +132,20 @@ async fn sync_snapshots(
     let synced = bulk(move || match dir.as_ref().and_then(|dir| std::fs::File::open(dir).ok()) {
         Some(file) => nix::unistd::syncfs(file)
             .map_err(|fault| Error::internal("sync the file system of layers").with_source(fault)),
-        // Wherever they are, and if the one that was looked for is gone: they are on disk then.
+        // The file system is not known, or the directory is gone: sync all file systems.
         None => {
             nix::unistd::sync();
             Ok(())
         }
     });
-    tokio::time::timeout(SYNC_TIMEOUT, synced)
-        .await
-        .map_err(|_| Error::deadline(format!("the disk took longer than {SYNC_TIMEOUT:?}")))??;
+    tokio::time::timeout(SYNC_TIMEOUT, synced).await.map_err(|_| {
+        Error::deadline(format!("syncing the layers to disk took longer than {SYNC_TIMEOUT:?}"))
+    })??;
     reach(Step::LayersSynced);
     for name in names {
         let request = snap::UpdateSnapshotRequest {
             snapshotter: snapshotter.to_owned(),
-            // A label without a value is taken off.
+            // containerd removes a label that is set to the empty string.
             info: Some(snap::Info {
                 name: name.clone(),
                 labels: HashMap::from([(UNSYNCED.to_owned(), String::new())]),
@@ -149,7 +153,7 @@ async fn sync_snapshots(
             }),
             update_mask: Some(prost_types::FieldMask { paths: vec![format!("labels.{UNSYNCED}")] }),
         };
-        // One that is gone, with its image, needs no label.
+        // A snapshot that was removed with its image needs no update.
         ignore_not_found(
             call(&format!("update snapshot {name}"), QUICK, client.snapshots().update(request)).await,
         )?;
@@ -157,8 +161,8 @@ async fn sync_snapshots(
     Ok(())
 }
 
-/// Decides about the snapshots of one snapshotter, all of which are `layers`, by name, in this `boot`. `ended` says of one that is
-/// not committed whether nothing can be using it.
+/// Finds the lost layers of a snapshotter. `layers` are all its snapshots by name, `boot` is the id of the
+/// current boot, and `ended` tells whether an uncommitted snapshot is certainly not in use.
 pub(crate) fn find_lost_layers(
     layers: &BTreeMap<String, SnapshotInfo>,
     boot: &str,
@@ -170,8 +174,8 @@ pub(crate) fn find_lost_layers(
     }
     let suspect =
         |layer: &SnapshotInfo| layer.unsynced.as_deref().is_some_and(|made| !made.is_empty() && made != boot);
-    let mut gone = BTreeSet::new();
-    let mut used = Vec::new();
+    let mut removable = BTreeSet::new();
+    let mut in_use = Vec::new();
     for (name, _) in layers.iter().filter(|(_, layer)| suspect(layer)) {
         let mut tree = BTreeSet::new();
         let mut next = vec![name.as_str()];
@@ -181,20 +185,20 @@ pub(crate) fn find_lost_layers(
             }
         }
         if tree.iter().all(|name| layers[*name].committed || ended(name)) {
-            gone.extend(tree);
+            removable.extend(tree);
         } else {
-            used.push(name.clone());
+            in_use.push(name.clone());
         }
     }
     let depth = |name: &str| {
         std::iter::successors(layers.get(name), |layer| layers.get(&layer.parent)).take(layers.len()).count()
     };
-    let mut gone: Vec<String> = gone.into_iter().map(str::to_owned).collect();
-    gone.sort_by_key(|name| std::cmp::Reverse(depth(name)));
-    LostLayers { removable: gone, in_use: used }
+    let mut removable: Vec<String> = removable.into_iter().map(str::to_owned).collect();
+    removable.sort_by_key(|name| std::cmp::Reverse(depth(name)));
+    LostLayers { removable, in_use }
 }
 
-/// The snapshots of one snapshotter that were made in this boot, by a daemon that did not come to sync them.
+/// The snapshots that a predecessor created in this boot and that may not be synced.
 pub(crate) fn find_unsynced(layers: &BTreeMap<String, SnapshotInfo>, boot: &str) -> Vec<String> {
     let ours = layers.iter().filter(|(_, layer)| layer.unsynced.as_deref() == Some(boot));
     ours.map(|(name, _)| name.clone()).collect()
@@ -204,7 +208,7 @@ pub(crate) fn find_unsynced(layers: &BTreeMap<String, SnapshotInfo>, boot: &str)
 mod tests {
     use super::*;
 
-    /// Names, parents and boots; those with a `:` are committed.
+    /// Snapshots by name, parent and boot; those with a `:` in the name are committed.
     fn layers(list: &[(&str, &str, Option<&str>)]) -> BTreeMap<String, SnapshotInfo> {
         let layer = |(name, parent, unsynced): &(&str, &str, Option<&str>)| {
             let parent = (*parent).to_owned();
@@ -225,11 +229,15 @@ mod tests {
             (":other", ":base", Some("now")),
             (":synced", ":base", Some("")),
         ]);
-        let LostLayers { removable: gone, in_use: used } = find_lost_layers(&found, "now", |_| true);
-        assert_eq!((gone.len(), gone.last().map(String::as_str)), (4, Some(":z-app")), "{gone:?}");
-        let at = |name: &str| gone.iter().position(|other| other == name).unwrap();
-        assert!(at("c-task") < at(":b-top") && at("a-task") < at(":z-app"), "{gone:?}");
-        assert!(used.is_empty());
+        let LostLayers { removable, in_use } = find_lost_layers(&found, "now", |_| true);
+        assert_eq!(
+            (removable.len(), removable.last().map(String::as_str)),
+            (4, Some(":z-app")),
+            "{removable:?}"
+        );
+        let at = |name: &str| removable.iter().position(|other| other == name).unwrap();
+        assert!(at("c-task") < at(":b-top") && at("a-task") < at(":z-app"), "{removable:?}");
+        assert!(in_use.is_empty());
         assert_eq!(find_unsynced(&found, "now"), [":other"]);
         assert_eq!(find_lost_layers(&found, "before", |_| true).removable, [":other"]);
     }

@@ -1,8 +1,10 @@
-//! Leases: what a pull has made is held until an image holds it.
+//! Leases: they protect what a pull has written from containerd's garbage collection until an image record
+//! refers to it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use containerd_client::services::v1 as api;
 use switchyard_core::Result;
 use tokio_util::task::TaskTracker;
@@ -10,12 +12,12 @@ use tokio_util::task::TaskTracker;
 use crate::cleanup::{Cleanup, CleanupQueue};
 use crate::client::{Client, QUICK, call, ignore_not_found};
 
-/// All leases of this gateway begin so; what a killed predecessor left is found by it.
+/// The prefix of the ids of this gateway's leases. Recovery finds the leases of killed predecessors by it.
 pub(crate) fn prefix(client: &Client) -> String {
     format!("switchyard-{}-", client.instance())
 }
 
-/// Takes leases, and sees to it that they are given back.
+/// Creates leases, and makes sure that they are deleted.
 #[derive(Debug, Clone)]
 pub(crate) struct Leases {
     client: Client,
@@ -25,8 +27,9 @@ pub(crate) struct Leases {
 
 /// A lease, deleted when it is dropped (in the background) or [`Lease::release`]d.
 ///
-/// It does not expire: containerd tells that by the clock of the node, and one that was set right by some years would take from a
-/// pull what it has made so far. One that cannot be deleted is a leftover of this daemon, or one that the next start finds.
+/// It does not expire: containerd would decide that by the node's clock, and when a clock that is wrong by
+/// years is corrected, a running pull would lose what it has written so far. A lease that cannot be deleted
+/// goes to the cleanup queue, and if the daemon is killed, the recovery of the next one finds it.
 pub(crate) struct Lease {
     id: Option<String>,
     leases: Leases,
@@ -35,32 +38,34 @@ pub(crate) struct Lease {
 // === impl Leases ===
 
 impl Leases {
-    /// `tracker` owns the deletion of those that are dropped; `leftovers` keeps those that could not be deleted.
-    pub(crate) fn new(client: Client, tracker: TaskTracker, leftovers: Arc<CleanupQueue>) -> Self {
-        Self { client, tracker, cleanup: leftovers }
+    /// `tracker` runs the deletion of leases that are dropped; `cleanup` gets those that could not be
+    /// deleted.
+    pub(crate) fn new(client: Client, tracker: TaskTracker, cleanup: Arc<CleanupQueue>) -> Self {
+        Self { client, tracker, cleanup }
     }
 
-    /// Takes a lease. Cancel-safe: it is deleted then.
+    /// Creates a lease. Cancel-safe: the lease is then deleted.
     ///
     /// # Errors
-    /// containerd's, with nothing left of it in the end.
+    /// containerd's error; a lease that exists all the same is deleted.
     pub(crate) async fn create(&self, what: &str) -> Result<Lease> {
         let mut random = [0; 8];
         getrandom_fill(&mut random);
         let id = format!("{}{what}-{}", prefix(&self.client), hex::encode(random));
         let request = api::CreateRequest { id: id.clone(), labels: HashMap::new() };
         let what = format!("create lease {id}");
-        // From here on the guard stands, so that a lease made by a call that we did not see the end of goes as well.
+        // The guard exists before the call, so that a lease is also deleted if the call creates it without
+        // being answered.
         let lease = Lease { id: Some(id), leases: self.clone() };
         call(&what, QUICK, self.client.leases().create(request)).await?;
         Ok(lease)
     }
 
-    /// Deletes a lease, now or later.
+    /// Deletes a lease, or puts it on the cleanup queue.
     async fn delete_or_queue(&self, id: String) {
         if let Err(error) = delete(&self.client, &id).await {
-            tracing::warn!(lease = id, error = error.report(), "a lease is given back later");
-            self.cleanup.enqueue(Cleanup::Lease(id));
+            tracing::warn!(lease = id, error = error.report(), "cannot delete a lease: trying again later");
+            self.cleanup.enqueue(LeaseCleanup { client: self.client.clone(), id });
         }
     }
 }
@@ -68,12 +73,13 @@ impl Leases {
 // === impl Lease ===
 
 impl Lease {
-    /// A client whose calls are held by this lease.
+    /// A client that makes its calls under this lease.
     pub(crate) fn client(&self) -> Result<Client> {
         self.leases.client.leased(self.id.as_deref().unwrap_or_default())
     }
 
-    /// Gives the lease back. If containerd cannot be told now, it is told later. Cancel-safe: once begun it is done.
+    /// Deletes the lease, or puts it on the cleanup queue if that fails. Cancel-safe: the lease is then
+    /// deleted in the background.
     pub(crate) async fn release(mut self) {
         if let Some(id) = &self.id {
             self.leases.delete_or_queue(id.clone()).await;
@@ -85,12 +91,12 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else { return };
-        let of = self.leases.clone();
-        self.leases.tracker.spawn(async move { of.delete_or_queue(id).await });
+        let leases = self.leases.clone();
+        self.leases.tracker.spawn(async move { leases.delete_or_queue(id).await });
     }
 }
 
-/// Deletes a lease; one that is gone is deleted.
+/// Deletes a lease. Idempotent.
 pub(crate) async fn delete(client: &Client, id: &str) -> Result<()> {
     let request = api::DeleteRequest { id: id.to_owned(), sync: false };
     ignore_not_found(call(&format!("delete lease {id}"), QUICK, client.leases().delete(request)).await)
@@ -99,4 +105,22 @@ pub(crate) async fn delete(client: &Client, id: &str) -> Result<()> {
 /// Random bytes for names.
 pub(crate) fn getrandom_fill(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the kernel's random source is always there");
+}
+
+/// Deletes a lease that nobody needs any more.
+#[derive(Debug)]
+struct LeaseCleanup {
+    client: Client,
+    id: String,
+}
+
+#[async_trait]
+impl Cleanup for LeaseCleanup {
+    fn description(&self) -> String {
+        format!("lease {}", self.id)
+    }
+
+    async fn run(&self) -> Result<()> {
+        delete(&self.client, &self.id).await
+    }
 }

@@ -1,7 +1,8 @@
-//! Loading: an image out of an archive into the content store, under a lease, and a name of its own.
+//! Loading images from archives into the content store, under a lease.
 //!
-//! Nobody vouches for what an archive says of its names, and the names of the node are everybody's: so a loaded image is named by its
-//! digest, in a domain that no registry has, and belongs to whoever loaded it.
+//! The names in an archive are not trustworthy, and image names are shared by all owners on the node. So a
+//! loaded image is named by its digest, in a domain that no registry has, and only the owner that loaded it
+//! may use it.
 
 use std::sync::Arc;
 
@@ -23,33 +24,35 @@ pub(crate) mod archive;
 
 use archive::Archive;
 
-/// Images that are loaded at a time.
+/// How many images are loaded at the same time.
 pub(super) const MAX_CONCURRENT_LOADS: usize = 4;
 
-/// What stands before the digest in the names of loaded images.
+/// The name of loaded images, before the digest.
 const LOADED_NAME_PREFIX: &str = "loaded.switchyard.io/image";
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 
 impl ContainerdImageStore {
-    /// Takes an image out of an archive. Dropping the future is safe: whoever reads the archive stops soon after.
+    /// Loads an image from an archive. Cancel-safe: the thread that reads the archive stops soon after.
     pub(super) async fn load_from(&self, request: LoadRequest) -> Result<ImageId> {
         let LoadRequest { archive, reference, handler, owner } = request;
         let permit = Arc::clone(&self.load_permits).acquire_owned().await;
         let permit =
-            Arc::new(permit.map_err(|closed| Error::internal("wait for a turn").with_source(closed))?);
+            Arc::new(permit.map_err(|closed| Error::internal("wait for other loads").with_source(closed))?);
         let stop = CancellationToken::new();
-        let _stops_with_us = stop.clone().drop_guard();
-        // It reads and hashes all that the image has. Another load begins when no thread is at this one any more.
-        let until_it_ends = Arc::clone(&permit);
+        let _stop_on_drop = stop.clone().drop_guard();
+        // The thread reads and hashes the whole image, so it holds the permit too: another load starts only
+        // after the thread has ended, even if this future is dropped before.
+        let thread_permit = Arc::clone(&permit);
         let limits = self.limits;
         let image = threads::bulk(move || {
-            let _until_it_ends = until_it_ends;
+            let _permit = thread_permit;
             Archive::open(archive, stop)?.image(&reference, &limits)
         })
         .await?;
-        let config = ImageConfig::parse("config", &image.config).map_err(super::from_registry)?;
+        let config =
+            ImageConfig::parse("config", &image.config).map_err(super::shared_types::from_registry)?;
         super::pull::check_platform(&config.platform)?;
         let plan = UnpackPlan {
             snapshotter: self.snapshotters.of(&handler).to_owned(),
@@ -59,9 +62,9 @@ impl ContainerdImageStore {
             source: [0; 32],
             layer_sync: self.layer_sync.clone(),
         };
-        self.limits.check_layers("the image", &plan.layers).map_err(super::from_registry)?;
-        if let Some(space) = &self.content_disk {
-            space.check(&self.client, &plan.layers).await?;
+        self.limits.check_layers("the image", &plan.layers).map_err(super::shared_types::from_registry)?;
+        if let Some(disk) = &self.content_disk {
+            disk.check(&self.client, &plan.layers).await?;
         }
         let lease = self.leases.create("load").await?;
         reach(Step::PullLeased);
@@ -72,7 +75,7 @@ impl ContainerdImageStore {
         let manifest = write_documents(&client, &image.config, &plan).await?;
         let layers = LayerPipeline::new(plan, self.pulls.inflight_layers(), lease)?;
         layers.download_and_unpack(None).await?;
-        // Who loaded the same before shares it.
+        // If another owner has loaded the same image before, the two share the record.
         name::assign(
             &client,
             &format!("{LOADED_NAME_PREFIX}@{}", manifest.digest),
@@ -87,7 +90,8 @@ impl ContainerdImageStore {
     }
 }
 
-/// Writes configuration and manifest, with the labels by which containerd goes from one to the next.
+/// Writes the configuration and the manifest, with the labels by which containerd's garbage collection
+/// follows references between them.
 async fn write_documents(client: &Client, config: &Bytes, plan: &UnpackPlan) -> Result<Descriptor> {
     let blob = descriptor(CONFIG, config);
     let mut labels = Labels::new();

@@ -1,4 +1,4 @@
-//! Puts content under a name, with who holds it there.
+//! Image records: content gets a name, and the owner that holds it under that name.
 
 use containerd_client::services::v1 as api;
 use containerd_client::types;
@@ -11,8 +11,9 @@ use switchyard_steps::{Step, reach};
 use super::holders;
 use crate::client::{Client, QUICK, call};
 
-/// Names an image, held by `owner` by this right; a name that is there moves on to this content, and who once needed no credentials for it
-/// needs none. Idempotent.
+/// Creates or updates the image record `name`, with `owner` as a holder by `right`. A record that exists is
+/// moved to this content. An owner that already holds the same content with [`Right::Open`] keeps that right.
+/// Idempotent.
 pub(super) async fn assign(
     client: &Client,
     name: &str,
@@ -50,7 +51,7 @@ pub(super) async fn assign(
     Ok(())
 }
 
-/// Whether this owner has had this content under this name without credentials before.
+/// Whether this owner already holds this content under this name with [`Right::Open`].
 async fn is_open(client: &Client, name: &str, target: &Digest, owner: Owner) -> Result<bool> {
     let request = api::GetImageRequest { name: name.to_owned() };
     match call(&format!("look up image {name}"), QUICK, client.images().get(request)).await {

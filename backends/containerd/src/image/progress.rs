@@ -1,4 +1,4 @@
-//! How far pulls are: what is counted as layers arrive, and who may ask.
+//! The progress of pulls: bytes are counted as layers arrive, and read by the key of a pull.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,32 +7,32 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use switchyard_core::image::PullProgress;
 use switchyard_registry::{Descriptor, Digest};
 
-/// The bytes of one layer that are here. All pulls that want the layer have the same counter.
+/// The bytes of one layer in the content store. All pulls of the layer share the counter.
 pub(crate) type Counter = Arc<AtomicU64>;
 
-/// The counters of the layers on their way.
+/// The counters of the layers that are being pulled.
 #[derive(Debug, Default)]
 pub(crate) struct ByteCounters {
     by_digest: Mutex<HashMap<Digest, Weak<AtomicU64>>>,
 }
 
-/// How far one pull is.
+/// The progress of one pull.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Its layers with their sizes, once they are known.
+    /// Size and counter of each of its layers; empty until the manifest is known.
     layers: OnceLock<Vec<(u64, Counter)>>,
 }
 
-/// The pulls in flight, by what makes them the same.
+/// The progress of the pulls in flight, by their keys.
 #[derive(Debug, Default)]
 pub(crate) struct RunningPulls {
     by_key: Mutex<HashMap<[u8; 32], Weak<Progress>>>,
 }
 
-// === impl Counters ===
+// === impl ByteCounters ===
 
 impl ByteCounters {
-    /// The counter of a layer, for as long as anybody wants the layer.
+    /// The counter of a layer. It exists while somebody holds it.
     pub(crate) fn of(&self, digest: &Digest) -> Counter {
         let mut counters = self.by_digest.lock().unwrap_or_else(PoisonError::into_inner);
         counters.retain(|_, counter| counter.strong_count() > 0);
@@ -48,13 +48,13 @@ impl ByteCounters {
 // === impl Progress ===
 
 impl Progress {
-    /// Says what there is to do. A pull that begins anew has the same to do.
+    /// Sets the layers of the pull. A later call has no effect: a pull that starts again has the same layers.
     pub(crate) fn set_layers(&self, layers: &[Descriptor], counters: &ByteCounters) {
         self.layers
             .get_or_init(|| layers.iter().map(|layer| (layer.size, counters.of(&layer.digest))).collect());
     }
 
-    /// How far it is; `None` while it is not known what there is to do.
+    /// The progress; `None` while the layers are not known.
     pub(crate) fn read(&self) -> Option<PullProgress> {
         let mut progress = PullProgress::default();
         for (size, counter) in self.layers.get()? {
@@ -68,17 +68,17 @@ impl Progress {
     }
 }
 
-// === impl Running ===
+// === impl RunningPulls ===
 
 impl RunningPulls {
-    /// Notes a pull for as long as it lives.
+    /// Adds a pull, for as long as its `progress` exists.
     pub(crate) fn track(&self, key: [u8; 32], progress: &Arc<Progress>) {
         let mut running = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|_, progress| progress.strong_count() > 0);
         running.insert(key, Arc::downgrade(progress));
     }
 
-    /// How far the pull of this key is, if there is one.
+    /// The progress of the pull with this key; `None` if there is none, or its layers are not known yet.
     pub(crate) fn read(&self, key: &[u8; 32]) -> Option<PullProgress> {
         let running = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         running.get(key).and_then(Weak::upgrade)?.read()

@@ -1,4 +1,5 @@
-//! Pulling: one pull however many ask for it, under a lease: documents first, then layers, and last the names.
+//! Pulls of images. Concurrent requests for the same image share one pull, which works under a lease and
+//! writes the documents first, then the layers, and the image records last.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use super::singleflight::Singleflight;
 use super::unpack::chain_ids;
 use crate::client::Client;
 
-/// The pulls in flight. A pull lives as long as anybody waits for it.
+/// The pulls in flight. A pull is dropped when nobody waits for it any more.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
     inflight: Singleflight<[u8; 32], Result<ImageId>>,
@@ -29,61 +30,66 @@ pub(crate) struct Pulls {
     inflight_layers: Arc<InflightLayers>,
 }
 
-/// One image to pull, with all that it takes.
+/// An image to pull, with everything that the pull needs.
 pub(crate) struct PullJob {
     pub(crate) client: Client,
     pub(crate) registry: registry::Client,
     pub(crate) infos: Arc<InfoCache>,
     pub(crate) leases: Leases,
     pub(crate) downloads: usize,
-    /// Looked at before anything is downloaded.
+    /// Its free space is checked before anything is downloaded; `None` if the check is switched off.
     pub(crate) content_disk: Option<Arc<ContentDisk>>,
     pub(crate) reference: Reference,
     pub(crate) credentials: Credentials,
     pub(crate) snapshotter: String,
-    /// Whether the snapshotter takes layers that were unpacked apart from each other.
+    /// Whether the snapshotter can commit a detached layer on top of a parent.
     pub(crate) rebase: bool,
     pub(crate) layer_sync: super::layer_sync::LayerSync,
     pub(crate) inflight_layers: Arc<InflightLayers>,
-    /// Who pulls, and the right that it proves.
+    /// Who pulls, and the right to the image that a successful pull proves.
     pub(crate) owner: Owner,
     pub(crate) right: Right,
-    /// How far it is.
+    /// Updated while the pull runs.
     pub(crate) progress: Arc<Progress>,
 }
 
 impl Pulls {
-    /// Pulls, or waits for the same pull that is in flight. Dropping this gives up waiting; when the last one has given up,
-    /// the download stops.
+    /// Pulls an image, or joins the same pull if it is in flight. Cancel-safe: when the last caller has given
+    /// up, the pull is dropped.
     pub(crate) async fn join(&self, job: PullJob) -> Result<ImageId> {
         let key = key(&job.reference, &job.snapshotter, job.owner, &job.credentials);
-        let begin = || {
+        let start = || {
             self.running.track(key, &job.progress);
             job.run().boxed()
         };
-        self.inflight.join(key, begin).await
+        self.inflight.join(key, start).await
     }
 
-    /// How far the pull of this key is, if there is one.
+    /// The progress of the pull with this key; `None` if there is none, or its layers are not known yet.
     pub(crate) fn progress(&self, key: &[u8; 32]) -> Option<PullProgress> {
         self.running.read(key)
     }
 
-    /// What pulls and other unpackings share.
+    /// The layers in flight, which pulls share with loads and with unpackings of images that exist already.
     pub(crate) fn inflight_layers(&self) -> &Arc<InflightLayers> {
         &self.inflight_layers
     }
 }
 
-/// How often a pull begins anew because something that it built on was collected meanwhile.
+/// How many times a pull is tried if something that it builds on was garbage-collected meanwhile.
 pub(super) const ATTEMPTS: u32 = 3;
 
-/// What makes two pulls the same.
-pub(crate) fn key(reference: &Reference, snapshotter: &str, owner: Owner, shown: &Credentials) -> [u8; 32] {
-    fingerprint(shown, &[&reference.to_string(), snapshotter, owner.as_str()])
+/// The key of a pull: requests with the same key share one pull.
+pub(crate) fn key(
+    reference: &Reference,
+    snapshotter: &str,
+    owner: Owner,
+    credentials: &Credentials,
+) -> [u8; 32] {
+    fingerprint(credentials, &[&reference.to_string(), snapshotter, owner.as_str()])
 }
 
-/// Tells these apart, and the credentials, which it does not show.
+/// A hash of these parts and of the credentials, from which the credentials cannot be read.
 fn fingerprint(credentials: &Credentials, parts: &[&str]) -> [u8; 32] {
     let credentials = match credentials {
         Credentials::Anonymous => ["anonymous", "", ""],
@@ -100,7 +106,7 @@ fn fingerprint(credentials: &Credentials, parts: &[&str]) -> [u8; 32] {
 }
 
 impl PullJob {
-    /// Where the layers come from, and by whose right.
+    /// Identifies the repository and the credentials that the layers are pulled with.
     fn source(&self) -> Source {
         fingerprint(&self.credentials, &[&self.reference.name()])
     }
@@ -114,7 +120,7 @@ impl PullJob {
                         && attempt < ATTEMPTS
                         && is_store_error(&error) =>
                 {
-                    tracing::info!(image = %self.reference, error = error.report(), "pulling again");
+                    tracing::info!(image = %self.reference, error = error.report(), "something that a pull builds on was removed meanwhile: pulling again");
                     attempt += 1;
                 }
                 other => return other.map_err(|error| error.context(format!("pull {}", self.reference))),
@@ -127,18 +133,21 @@ impl PullJob {
             .registry
             .open(&self.reference, to_registry(&self.credentials))
             .await
-            .map_err(super::from_registry)?;
-        let resolved = pull.resolve().await.map_err(super::from_registry)?;
+            .map_err(super::shared_types::from_registry)?;
+        let resolved = pull.resolve().await.map_err(super::shared_types::from_registry)?;
         let target = resolved.descriptor.clone();
-        let image =
-            pull.image(resolved, &Platforms::of_this_machine()).await.map_err(super::from_registry)?;
-        if let Some(space) = &self.content_disk {
-            space.check(&self.client, &image.manifest.layers).await?;
+        let image = pull
+            .image(resolved, &Platforms::of_this_machine())
+            .await
+            .map_err(super::shared_types::from_registry)?;
+        if let Some(disk) = &self.content_disk {
+            disk.check(&self.client, &image.manifest.layers).await?;
         }
         let lease = self.leases.create("pull").await?;
         reach(Step::PullLeased);
         let client = lease.client()?;
-        let (config, config_bytes) = pull.config(&image.manifest).await.map_err(super::from_registry)?;
+        let (config, config_bytes) =
+            pull.config(&image.manifest).await.map_err(super::shared_types::from_registry)?;
         check_platform(&config.platform)?;
         self.write_documents(&client, &image, config_bytes, &config.rootfs.diff_ids).await?;
 
@@ -157,20 +166,21 @@ impl PullJob {
 
         self.name_image(&client, &target).await?;
         let info = self.infos.load(&self.client, &target.digest).await?;
-        // The image holds everything by now.
+        // From now on the image records protect everything from garbage collection.
         layers.release().await;
         reach(Step::PullReleased);
         Ok(info.id.clone())
     }
 
-    /// The label that says where a blob came from; containerd uses it when it pushes.
+    /// The label that names the repository that a blob came from. containerd uses it when it pushes the blob.
     fn origin(&self) -> (String, String) {
         let key = format!("containerd.io/distribution.source.{}", self.reference.registry());
         (key, self.reference.repository().to_owned())
     }
 
-    /// Writes indexes, manifest and configuration with the labels by which containerd's garbage collection goes from one to the
-    /// next. What they point at may come later.
+    /// Writes the indexes, the manifest and the configuration, with the labels by which containerd's garbage
+    /// collection follows references between them. The layers and the snapshot that labels refer to need not
+    /// exist yet.
     async fn write_documents(
         &self,
         client: &Client,
@@ -200,7 +210,8 @@ impl PullJob {
         let mut child = &image.descriptor;
         for index in image.indexes.iter().rev() {
             let mut labels = Labels::from([source.clone()]);
-            // Others may have labelled this index for other platforms: each child has a key of its own.
+            // Another client may have labelled this index with a child for another platform. So the key of
+            // the label is different for each child.
             let key = child.digest.hex().chars().take(12).collect::<String>();
             labels.insert(format!("containerd.io/gc.ref.content.m.{key}"), child.digest.to_string());
             content::write_small(client, "index", &index.descriptor, index.bytes.clone(), labels).await?;
@@ -210,7 +221,8 @@ impl PullJob {
         Ok(())
     }
 
-    /// Gives the image its names: the one that was asked for, and the one by digest, which stays when the tag moves on.
+    /// Creates the image records: one for the name that was asked for, and one by digest, which stays valid
+    /// when the tag moves.
     async fn name_image(&self, client: &Client, target: &Descriptor) -> Result<()> {
         let by_digest = self.reference.repo_digest(&target.digest);
         let asked = self.reference.repo_tag().unwrap_or_else(|| by_digest.clone());
@@ -225,7 +237,8 @@ impl PullJob {
     }
 }
 
-/// Refuses an image for another kind of machine, which only its configuration says where there is no index.
+/// Refuses an image for another platform. Without an index only the configuration names the platform; one
+/// that names none is accepted.
 pub(super) fn check_platform(platform: &registry::Platform) -> Result<()> {
     let wanted = Platforms::of_this_machine();
     let unsaid = platform.os.is_empty() && platform.architecture.is_empty();
@@ -235,7 +248,7 @@ pub(super) fn check_platform(platform: &registry::Platform) -> Result<()> {
     Err(Error::not_found(format!("the image is for the platform {platform}; this node runs {wanted}")))
 }
 
-/// Whether an error is about our own store, and not the registry's answer.
+/// Whether an error comes from containerd, and not from the registry.
 fn is_store_error(error: &Error) -> bool {
     error.to_string().starts_with("containerd:")
 }

@@ -1,4 +1,5 @@
-//! Images that tasks were made from lately: one look at each of two records tells whether what is known of them still holds.
+//! A cache of images that tasks were created from lately. Two calls to containerd, for the image record and
+//! for the snapshot, tell whether an entry is still valid.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,16 +10,17 @@ use switchyard_core::{ErrorKind, Result};
 use switchyard_registry::{Digest, Reference};
 
 use super::index::ImageRecord;
-use super::{RunnableImage, unpack};
+use super::shared_types::RunnableImage;
+use super::unpack;
 use crate::client::{Client, QUICK, call};
 
-/// How many are remembered.
+/// How many images are cached at most.
 const MAX_ENTRIES: usize = 256;
 
-/// An image with larger documents, in bytes, is not remembered but found anew each time.
+/// The size in bytes of the documents of an image above which the image is not cached.
 const MAX_DOCUMENT_BYTES: u64 = 64 << 10;
 
-/// What a reference led to.
+/// The images that references were resolved to.
 #[derive(Debug, Default)]
 pub(super) struct RunnableCache {
     state: Mutex<RunnableCacheState>,
@@ -27,11 +29,11 @@ pub(super) struct RunnableCache {
 #[derive(Debug, Default)]
 struct RunnableCacheState {
     by_key: HashMap<RunnableKey, CachedImage>,
-    /// How often everything was forgotten.
+    /// How often the cache was invalidated.
     generation: u64,
 }
 
-/// Somebody is letting go of an image: everything is forgotten before and after.
+/// Exists while an image is removed. The cache is invalidated before, and again when this is dropped.
 #[derive(Debug)]
 pub(super) struct InvalidationGuard<'r>(&'r RunnableCache);
 
@@ -41,7 +43,7 @@ impl Drop for InvalidationGuard<'_> {
     }
 }
 
-/// What is asked for, for which snapshotter, and by whom: what one may use another may not.
+/// The key of an entry: reference, snapshotter, and owner, because not every owner may use every image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RunnableKey {
     reference: String,
@@ -62,13 +64,15 @@ struct CachedImage {
 }
 
 impl RunnableCache {
-    /// How often everything was forgotten, to be asked before a record is read that is to be remembered.
+    /// How often the cache was invalidated. To be read before the records from which an entry is made.
     pub(super) fn generation(&self) -> u64 {
         self.lock().generation
     }
 
-    /// Remembers what a reference led to, unless it is the beginning of an id, which another image may come to share, the image is a
-    /// large one, or somebody has let go of an image since `generation`: the right may be one that was read before.
+    /// Caches the image that a reference was resolved to. Not if the reference is the beginning of an id,
+    /// which may become ambiguous; not if the documents of the image are large; and not if the cache was
+    /// invalidated since `generation` was read: then the owner's right to the image may have been read before
+    /// it was removed.
     pub(super) fn insert(
         &self,
         key: RunnableKey,
@@ -84,43 +88,43 @@ impl RunnableCache {
         if !exact || runnable.info.document_bytes() > MAX_DOCUMENT_BYTES {
             return;
         }
-        let mut known = self.lock();
-        if known.generation != generation {
+        let mut state = self.lock();
+        if state.generation != generation {
             return;
         }
-        if known.by_key.len() >= MAX_ENTRIES {
-            known.by_key.clear();
+        if state.by_key.len() >= MAX_ENTRIES {
+            state.by_key.clear();
         }
         let entry = CachedImage { target: record.target.clone(), runnable: runnable.clone() };
-        known.by_key.insert(key, entry);
+        state.by_key.insert(key, entry);
     }
 
-    /// Forgets everything now, and again when what it gives is dropped.
+    /// Invalidates the cache now, and again when the guard is dropped.
     pub(super) fn invalidate_around(&self) -> InvalidationGuard<'_> {
         self.invalidate();
         InvalidationGuard(self)
     }
 
     fn invalidate(&self) {
-        let mut known = self.lock();
-        known.by_key.clear();
-        known.generation += 1;
+        let mut state = self.lock();
+        state.by_key.clear();
+        state.generation += 1;
     }
 
     fn lock(&self) -> MutexGuard<'_, RunnableCacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a reference led to, if it still does: its record is there with the same target, and its snapshot too, whoever may have
-    /// been at them meanwhile.
+    /// The cached image, if it is still valid: its image record exists with the same target, and so does its
+    /// snapshot. Other clients of containerd may have changed either.
     pub(super) async fn get_if_valid(
         &self,
         client: &Client,
         key: &RunnableKey,
     ) -> Result<Option<RunnableImage>> {
         let snapshotter = key.snapshotter.as_str();
-        let known = self.lock().by_key.get(key).cloned();
-        let Some(CachedImage { target, runnable }) = known else { return Ok(None) };
+        let cached = self.lock().by_key.get(key).cloned();
+        let Some(CachedImage { target, runnable }) = cached else { return Ok(None) };
         let name = runnable.name.clone();
         let what = format!("look up image {name}");
         let mut images = client.images();
@@ -155,44 +159,44 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded_in_number_and_in_bytes() {
-        let recent = RunnableCache::default();
+        let cache = RunnableCache::default();
         let small = named("docker.io/library/busybox:latest", 'a', 'b');
         let info = std::sync::Arc::unwrap_or_clone(small.info.clone());
         let large = super::super::ImageInfo { config_bytes: MAX_DOCUMENT_BYTES + 1, ..info };
         let large = ImageRecord { info: std::sync::Arc::new(large), ..small.clone() };
-        let remember = |record: &ImageRecord, snapshotter: &str| {
+        let insert = |record: &ImageRecord, snapshotter: &str| {
             let info = std::sync::Arc::clone(&record.info);
             let runnable =
                 RunnableImage { info, image_ref: String::new(), name: record.name.clone(), top: None };
             let key = RunnableKey::new(&record.name, snapshotter, Owner::Kubernetes);
-            recent.insert(key, record, &runnable, recent.generation());
-            recent.lock().by_key.len()
+            cache.insert(key, record, &runnable, cache.generation());
+            cache.lock().by_key.len()
         };
-        assert_eq!(remember(&large, "overlayfs"), 0);
+        assert_eq!(insert(&large, "overlayfs"), 0);
         for number in 0..3 * MAX_ENTRIES {
-            assert!(remember(&small, &number.to_string()) <= MAX_ENTRIES);
+            assert!(insert(&small, &number.to_string()) <= MAX_ENTRIES);
         }
     }
 
     #[test]
     fn what_was_read_before_somebody_let_go_is_not_remembered_after_it() {
-        let recent = RunnableCache::default();
+        let cache = RunnableCache::default();
         let record = named("docker.io/library/busybox:latest", 'a', 'b');
         let info = std::sync::Arc::clone(&record.info);
         let runnable = RunnableImage { info, image_ref: String::new(), name: record.name.clone(), top: None };
-        let remember = |generation| {
+        let insert = |generation| {
             let key = RunnableKey::new(&record.name, "overlayfs", Owner::Kubernetes);
-            recent.insert(key, &record, &runnable, generation);
-            recent.lock().by_key.len()
+            cache.insert(key, &record, &runnable, generation);
+            cache.lock().by_key.len()
         };
-        let before = recent.generation();
-        assert_eq!(remember(before), 1);
-        let forgetting = recent.invalidate_around();
-        assert_eq!(remember(before), 0);
-        let amid = recent.generation();
-        assert_eq!(remember(amid), 1);
-        drop(forgetting);
-        assert_eq!(remember(amid), 0, "the labels may have been read before they went");
-        assert_eq!(remember(recent.generation()), 1);
+        let before = cache.generation();
+        assert_eq!(insert(before), 1);
+        let guard = cache.invalidate_around();
+        assert_eq!(insert(before), 0);
+        let during = cache.generation();
+        assert_eq!(insert(during), 1);
+        drop(guard);
+        assert_eq!(insert(during), 0, "the labels may have been read before they were removed");
+        assert_eq!(insert(cache.generation()), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Work that several may want at once: one does it, and the others wait for the same.
+//! Deduplication of concurrent work: the first caller starts it, and the others wait for the same result.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 
-/// A piece of work that somebody waits for. Clones wait for the same.
+/// A handle to work in flight. Clones wait for the same result.
 pub(crate) type SharedWork<V> = Shared<BoxFuture<'static, V>>;
 
-/// The work in flight, by what it is about. It lives as long as anybody waits for it.
+/// The work in flight, by key. Work is dropped when the last handle to it is dropped.
 #[derive(Debug)]
 pub(crate) struct Singleflight<K, V> {
     inflight: Mutex<HashMap<K, WeakShared<BoxFuture<'static, V>>>>,
@@ -22,18 +22,19 @@ impl<K, V> Default for Singleflight<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> Singleflight<K, V> {
-    /// The work in flight under this key, or else what `start` begins. Dropping the last handle drops the work.
+    /// Joins the work in flight for this key, or starts it with `start`. Dropping the last handle drops the
+    /// work.
     pub(crate) fn join(&self, key: K, start: impl FnOnce() -> BoxFuture<'static, V>) -> SharedWork<V> {
-        let mut flying = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
-        flying.retain(|_, weak| weak.upgrade().is_some_and(|flight| flight.peek().is_none()));
-        if let Some(flight) = flying.get(&key).and_then(WeakShared::upgrade) {
-            return flight;
+        let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
+        inflight.retain(|_, weak| weak.upgrade().is_some_and(|work| work.peek().is_none()));
+        if let Some(work) = inflight.get(&key).and_then(WeakShared::upgrade) {
+            return work;
         }
-        let flight = start().shared();
-        if let Some(weak) = flight.downgrade() {
-            flying.insert(key, weak);
+        let work = start().shared();
+        if let Some(weak) = work.downgrade() {
+            inflight.insert(key, weak);
         }
-        flight
+        work
     }
 }
 
@@ -48,14 +49,14 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_ask_meanwhile_share_the_work_and_later_ones_begin_anew() {
-        let flights = Singleflight::default();
+        let work = Singleflight::default();
         let begun = Arc::new(AtomicUsize::new(0));
         let (done, wait) = oneshot::channel::<u32>();
         let mut wait = Some(wait);
         let mut join = |key: &'static str| {
             let begun = Arc::clone(&begun);
             let wait = wait.take();
-            flights.join(key, || {
+            work.join(key, || {
                 async move {
                     begun.fetch_add(1, Ordering::SeqCst);
                     match wait {
@@ -77,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_nobody_waits_for_is_dropped() {
-        let flights = Singleflight::<&str, ()>::default();
+        let work = Singleflight::<&str, ()>::default();
         let (held, mut gone) = oneshot::channel::<()>();
         let start = || {
             async move {
@@ -86,8 +87,8 @@ mod tests {
             }
             .boxed()
         };
-        let one = flights.join("layer", start);
-        let two = flights.join("layer", || async {}.boxed());
+        let one = work.join("layer", start);
+        let two = work.join("layer", || async {}.boxed());
         drop(one);
         assert!(gone.try_recv().is_err_and(|fault| fault == oneshot::error::TryRecvError::Empty));
         drop(two);

@@ -1,4 +1,5 @@
-//! From a layer to its snapshot: containerd's diff service applies it, on top of the one below or apart from it.
+//! Unpacking a layer into a snapshot with containerd's diff service: on top of the layer below, or detached
+//! from it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,12 +19,14 @@ use super::layer_sync::UnpackedSnapshots;
 use super::lease::getrandom_fill;
 use crate::client::{Client, QUICK, UNPACK, call, ignore_not_found};
 
-/// Snapshots in the making begin so; what a killed predecessor left is found by it.
+/// The prefix of the keys of active snapshots that layers are unpacked into. Recovery finds those of killed
+/// predecessors by it.
 pub(crate) fn extract_prefix(client: &Client) -> String {
     format!("extract-switchyard-{}-", client.instance())
 }
 
-/// The names of the snapshots of an image: of each layer on top of those below. Empty for an image without layers.
+/// The names of the snapshots of an image, one for each layer on top of those below: the chain ids of the OCI
+/// image specification. Empty for an image without layers.
 pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<String> {
     let mut chain: Vec<String> = Vec::with_capacity(diff_ids.len());
     for diff_id in diff_ids {
@@ -38,19 +41,19 @@ pub(crate) fn chain_ids(diff_ids: &[Digest]) -> Vec<String> {
     chain
 }
 
-/// Whether a committed snapshot of this name is there.
+/// Whether a snapshot of this name exists.
 pub(crate) async fn exists(client: &Client, snapshotter: &str, name: &str) -> Result<bool> {
     let request = snap::StatSnapshotRequest { snapshotter: snapshotter.to_owned(), key: name.to_owned() };
-    match call(&format!("look at snapshot {name}"), QUICK, client.snapshots().stat(request)).await {
+    match call(&format!("look up snapshot {name}"), QUICK, client.snapshots().stat(request)).await {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// A snapshot to be made from a layer.
+/// A snapshot to be created from a layer.
 pub(crate) struct UnpackTarget {
-    /// Its calls are held by a lease.
+    /// Makes its calls under a lease.
     pub(crate) client: Client,
     pub(crate) snapshotter: String,
     pub(crate) name: String,
@@ -59,14 +62,14 @@ pub(crate) struct UnpackTarget {
     pub(crate) unpacked: Arc<UnpackedSnapshots>,
 }
 
-/// A snapshot that is not finished yet.
+/// A snapshot that is not committed yet.
 pub(crate) struct ActiveSnapshot {
     key: String,
     mounts: Vec<types::Mount>,
 }
 
 impl UnpackTarget {
-    /// Unpacks the layer on top of `parent`, which is there (empty for the lowest).
+    /// Unpacks the layer on top of the snapshot `parent`, which exists; empty for the lowest layer.
     pub(crate) async fn unpack_on(&self, parent: &str) -> Result<()> {
         let Some(extract) = self.prepare(parent).await? else { return Ok(()) };
         let mounts = extract.mounts.clone();
@@ -79,8 +82,10 @@ impl UnpackTarget {
         }
     }
 
-    /// Unpacks the layer by itself, for [`Target::commit_on`]. `None` if this layer needs what is below it to be unpacked right, or
-    /// if the snapshotter keeps its files in another way than in directories; then nothing is left of the try.
+    /// Unpacks the layer without those below it, for [`UnpackTarget::commit_rebased`].
+    ///
+    /// `None`, with nothing left behind, if the snapshot exists already, if the layer can only be unpacked
+    /// correctly on top of those below, or if the snapshotter does not keep its files in plain directories.
     pub(crate) async fn unpack_detached(&self) -> Result<Option<ActiveSnapshot>> {
         let Some(extract) = self.prepare("").await? else { return Ok(None) };
         let Some(detached) = DetachedLayer::of(&extract.mounts) else {
@@ -96,18 +101,19 @@ impl UnpackTarget {
         }
         tracing::debug!(
             snapshot = self.name,
-            "a layer leaves out its directories: unpacking it in its place"
+            "a layer does not list all its directories: unpacking it on top of its parent"
         );
         self.discard(&extract).await;
         Ok(None)
     }
 
-    /// Puts what was unpacked apart on top of `parent`.
+    /// Commits a layer that was unpacked detached, on top of `parent`.
     pub(crate) async fn commit_rebased(&self, extract: ActiveSnapshot, parent: &str) -> Result<()> {
         self.commit(extract, parent).await
     }
 
-    /// `None` if the snapshot is there already, as with a snapshotter that fetches by itself.
+    /// Prepares an active snapshot. `None` if the committed snapshot exists already, as it does with a
+    /// snapshotter that fetches layers by itself.
     async fn prepare(&self, parent: &str) -> Result<Option<ActiveSnapshot>> {
         let mut random = [0; 8];
         getrandom_fill(&mut random);
@@ -129,7 +135,8 @@ impl UnpackTarget {
         }
     }
 
-    /// Has containerd unpack the layer into these mounts, and checks what it unpacks to.
+    /// Has containerd unpack the layer into these mounts, and compares the digest of the result with the diff
+    /// id.
     async fn apply(&self, mounts: Vec<types::Mount>) -> Result<()> {
         let layer = &self.layer;
         let diff_id = &self.diff_id;
@@ -157,7 +164,7 @@ impl UnpackTarget {
         ))
     }
 
-    /// Gives the snapshot its name, and a parent if it was prepared without.
+    /// Commits the snapshot under its name; with a `parent` that is not empty, on top of that.
     async fn commit(&self, extract: ActiveSnapshot, parent: &str) -> Result<()> {
         let request = CommitSnapshotRequest {
             snapshotter: self.snapshotter.clone(),
@@ -171,7 +178,7 @@ impl UnpackTarget {
             Ok(_) => self.unpacked.add(&self.name, &extract.mounts),
             Err(error) => {
                 self.discard(&extract).await;
-                // Another client has made it meanwhile.
+                // `AlreadyExists`: another client has committed the same snapshot meanwhile.
                 if error.kind() != ErrorKind::AlreadyExists {
                     return Err(error);
                 }
@@ -191,7 +198,7 @@ impl UnpackTarget {
             tracing::warn!(
                 snapshot = key,
                 error = error.report(),
-                "a half-made snapshot is left to its lease"
+                "cannot remove an unfinished snapshot: containerd collects it after the lease is deleted"
             );
         }
     }

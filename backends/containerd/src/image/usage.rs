@@ -1,4 +1,5 @@
-//! Disk usage of images: what containerd's snapshotters and its content store hold, measured now and then.
+//! Disk usage of images: the size of containerd's snapshots and of its content store, cached for
+//! [`USAGE_AGE`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use switchyard_core::Result;
 use switchyard_core::stats::DiskUsage;
 
 use super::content::next_message;
-use super::{Snapshotters, USAGE_AGE};
+use super::shared_types::{Snapshotters, USAGE_AGE};
 use crate::client::{Client, QUICK, call};
 
 /// The last measurement.
@@ -21,12 +22,13 @@ pub(crate) struct UsageCache {
 }
 
 impl UsageCache {
-    /// Makes the next reading a fresh one.
+    /// Has the next [`UsageCache::read`] measure again.
     pub(crate) fn invalidate(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Usage by snapshotter, the default one first; at most [`USAGE_AGE`] old.
+    /// Usage of each snapshotter, the default one first, at most [`USAGE_AGE`] old. The content store counts
+    /// towards the default one.
     pub(crate) async fn read(&self, client: &Client, snapshotters: &Snapshotters) -> Result<Vec<DiskUsage>> {
         if let Some((at, usage)) = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
             && at.elapsed() < USAGE_AGE
@@ -53,13 +55,14 @@ impl UsageCache {
     }
 }
 
+/// All snapshotters, the default one first.
 fn default_first(snapshotters: &Snapshotters) -> Vec<&str> {
     let mut all: Vec<&str> = vec![&snapshotters.default];
     all.extend(snapshotters.all().into_iter().filter(|name| *name != snapshotters.default));
     all
 }
 
-/// Where each snapshotter keeps its files, as containerd says.
+/// The root directory of each snapshotter, as containerd reports it.
 pub(crate) async fn roots(client: &Client) -> Result<BTreeMap<String, PathBuf>> {
     let request = api::PluginsRequest { filters: vec!["type==io.containerd.snapshotter.v1".to_owned()] };
     let plugins = call("list snapshotters", QUICK, client.introspection().plugins(request)).await?.plugins;
@@ -69,6 +72,7 @@ pub(crate) async fn roots(client: &Client) -> Result<BTreeMap<String, PathBuf>> 
         .collect())
 }
 
+/// The size of all blobs in the content store.
 async fn content_bytes(client: &Client) -> Result<u64> {
     let what = "list content";
     let request = api::ListContentRequest { filters: Vec::new() };
@@ -81,7 +85,7 @@ async fn content_bytes(client: &Client) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes and inodes of all committed snapshots: those of images.
+/// Bytes and inodes of all committed snapshots, which are those of images.
 async fn snapshots(client: &Client, snapshotter: &str) -> Result<(u64, u64)> {
     let what = format!("list snapshots of {snapshotter}");
     let request = snap::ListSnapshotsRequest { snapshotter: snapshotter.to_owned(), filters: Vec::new() };
@@ -105,7 +109,7 @@ async fn snapshots(client: &Client, snapshotter: &str) -> Result<(u64, u64)> {
                 bytes = bytes.saturating_add(u64::try_from(usage.size).unwrap_or(0));
                 inodes = inodes.saturating_add(u64::try_from(usage.inodes).unwrap_or(0));
             }
-            // Collected since it was listed.
+            // Removed since it was listed.
             Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }

@@ -1,11 +1,11 @@
-//! What sandboxes and tasks hold of the node, on record.
+//! Records of the node's resources that sandboxes and tasks claim: host ports, devices, CPU and memory.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use switchyard_core::spec::{ComputeClaim, HostPort, HostPorts, LeaseClaim, Protocol, Reserved};
 
-/// Ports of the host.
+/// The host ports of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct HostPortsRecord {
     group: String,
@@ -25,12 +25,12 @@ struct PortRecord {
 pub(crate) struct LeaseRecord {
     token: String,
     slots: Vec<String>,
-    /// The task named the devices itself.
+    /// The task asked for these devices by name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     named: bool,
 }
 
-/// What of the node's processors and memory is kept for a task.
+/// The CPU and memory of the node that are reserved for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ComputeRecord {
@@ -52,7 +52,7 @@ impl HostPortsRecord {
         Self { group: group.clone(), ports: ports.iter().map(port).collect() }
     }
 
-    /// A protocol that is not known here can be nobody else's either, as far as this program goes.
+    /// Ports of an unknown protocol are left out: no other sandbox can claim one in this version.
     pub(crate) fn to_core(&self) -> HostPorts {
         let port = |PortRecord { protocol, port, ip }: &PortRecord| {
             Some(HostPort { protocol: Protocol::parse(protocol)?, port: *port, ip: *ip })
@@ -69,7 +69,7 @@ impl LeaseRecord {
         Self { token: token.to_string(), slots: slots.clone(), named: *named }
     }
 
-    /// `None` for what can never have been a lease.
+    /// `None` if the token is not valid.
     pub(crate) fn to_core(&self) -> Option<LeaseClaim> {
         Some(LeaseClaim { token: self.token.parse().ok()?, slots: self.slots.clone(), named: self.named })
     }

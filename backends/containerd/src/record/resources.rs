@@ -1,4 +1,4 @@
-//! The limits of a task, as they stand on record.
+//! Records of the resource limits of a task.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use switchyard_core::spec::{HugepageLimit, Resources, Throttle, Throttled};
 
-/// Limits of a cgroup.
+/// The limits of a task's cgroup, and its OOM score adjustment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ResourcesRecord {
@@ -25,7 +25,7 @@ pub(crate) struct ResourcesRecord {
     unified: BTreeMap<String, String>,
 }
 
-/// A limit on a block device.
+/// An I/O limit on a block device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ThrottleRecord {
     device: PathBuf,
@@ -82,7 +82,7 @@ impl ResourcesRecord {
         }
     }
 
-    /// The score for the out-of-memory killer.
+    /// The adjustment of the out-of-memory killer's score.
     pub(crate) const fn oom_score_adj(&self) -> Option<i32> {
         self.oom_score_adj
     }

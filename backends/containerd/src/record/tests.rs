@@ -1,4 +1,4 @@
-//! Tests of what is written into containerd: it comes back as it was.
+//! Tests that records are decoded to what was encoded.
 
 use proptest::prelude::*;
 

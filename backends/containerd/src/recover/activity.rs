@@ -1,8 +1,10 @@
-//! Who is at work on a container just now, seen in `/proc`: helpers of shims, runtimes, and shims that have nothing to show yet.
+//! Activity on a container, as seen in `/proc`: helpers of shims, runtimes, and shims without children.
 //!
-//! containerd goes on working after it has answered, or without anybody who waits for an answer, and tells nobody. What it works with
-//! are processes that name the container. A shim that serves the whole pod names only the first container of it, for as long as the pod
-//! stands: that it runs says nothing. A runtime that it runs for another container names that one.
+//! containerd may still work on a container after it has answered a call, or when the caller is gone, and no
+//! API tells. What can be seen are the processes that it uses, which have the id of the container on their
+//! command lines. A shim that serves a whole pod has the id of the pod's first container there for as long as
+//! the pod exists, so that it runs says nothing about that container. A runtime that this shim runs for
+//! another container has the id of that container.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,39 +12,42 @@ use std::time::{Duration, Instant};
 use switchyard_core::Result;
 use switchyard_process::Stat;
 
-use super::shims::{RootProcess, flag, is_helper, is_shim_of, own_shims, scan_processes};
 use crate::backend::Inner;
 use crate::fs::blocking;
+use crate::shim_processes::{RootProcess, flag, is_helper, is_shim_of, own_shims, scan_processes};
 
-/// What a runtime is told to do with a container that is made or taken away.
+/// The subcommands of a runtime that create, start or delete a container.
 const RUNTIME_VERBS: [&str; 3] = ["create", "start", "delete"];
 
-/// How long nobody must be seen at work until the work is over: containerd takes the bundle away after its helper has ended.
+/// How long no activity must be seen before a cleanup counts as finished: containerd removes the bundle after
+/// its helper has exited.
 const QUIET_PERIOD: Duration = Duration::from_millis(200);
-/// How long somebody may be at work until it is not waited for any more.
+/// How long a cleanup is waited for at most.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Pause between two scans of `/proc`.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Who is at work on a container.
+/// What works on a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Activity {
-    /// Nobody is seen.
+    /// Nothing is seen.
     None,
-    /// A helper of a shim, or a runtime.
+    /// A shim's helper, or a runtime.
     RuntimeOrHelper,
-    /// A shim that was started for it, and has nothing yet or any more.
+    /// A shim that was started for this container and has no children: not yet, or not any more.
     IdleShim,
 }
 
 impl Inner {
-    /// Whether somebody makes a container or takes it away. That nobody is seen means little: containerd itself is at it in between.
+    /// Whether activity on a container is seen. That none is seen proves little: between the processes that
+    /// it runs, containerd itself works on the container.
     pub(super) async fn has_activity(&self, id: &str) -> Result<bool> {
         Ok(self.activity_on(id).await? != Activity::None)
     }
 
-    /// Waits until containerd has cleared up after an earlier process of a container, for as long as that can be seen: what it takes
-    /// away then bears the same name as what is made next. Cancel-safe.
+    /// Waits until containerd has finished the cleanup after an earlier process of a container, as far as
+    /// that can be seen: what it removes has the same name as what the next start creates. Goes on after
+    /// [`CLEANUP_TIMEOUT`]. Cancel-safe.
     pub(crate) async fn wait_containerd_cleanup(&self, id: &str) -> Result<()> {
         let deadline = Instant::now() + CLEANUP_TIMEOUT;
         let mut quiet_since = Instant::now();
@@ -53,7 +58,7 @@ impl Inner {
             if Instant::now() > deadline {
                 tracing::warn!(
                     id,
-                    "somebody is still at work on an earlier process of this container: going on"
+                    "containerd has not finished the cleanup of this container's earlier process in time: going on without it"
                 );
                 return Ok(());
             }
@@ -67,31 +72,31 @@ impl Inner {
         let namespace = self.settings.containerd.namespace.clone();
         let id = id.to_owned();
         blocking(move || {
-            let (all, said) = scan_processes();
-            Ok(detect_activity(&all, &said, &address, &namespace, &id))
+            let (all, root_processes) = scan_processes();
+            Ok(detect_activity(&all, &root_processes, &address, &namespace, &id))
         })
         .await
     }
 }
 
-/// Decides who is at work on a container, by all processes and by what those say that are to be believed. Pure.
+/// The activity on a container, from all processes and the command lines of those that are believed. Pure.
 fn detect_activity(
     all: &[Stat],
-    said: &[RootProcess],
+    root_processes: &[RootProcess],
     address: &Path,
     namespace: &str,
     id: &str,
 ) -> Activity {
-    let helps = |said: &RootProcess| {
-        is_helper(said) && is_shim_of(said, address, namespace) && flag(said, "-id").as_deref() == Some(id)
+    let is_helper_of_id = |root: &RootProcess| {
+        is_helper(root) && is_shim_of(root, address, namespace) && flag(root, "-id").as_deref() == Some(id)
     };
-    let shims = own_shims(all, said, address, namespace);
-    let runs = |said: &RootProcess| {
-        shims.iter().any(|shim| shim.children.contains(&said.process))
-            && said.command.last().is_some_and(|last| last == id)
-            && said.command.iter().any(|word| RUNTIME_VERBS.contains(&word.as_str()))
+    let shims = own_shims(all, root_processes, address, namespace);
+    let is_runtime_of_id = |root: &RootProcess| {
+        shims.iter().any(|shim| shim.children.contains(&root.process))
+            && root.command.last().is_some_and(|last| last == id)
+            && root.command.iter().any(|word| RUNTIME_VERBS.contains(&word.as_str()))
     };
-    if said.iter().any(|said| helps(said) || runs(said)) {
+    if root_processes.iter().any(|root| is_helper_of_id(root) || is_runtime_of_id(root)) {
         return Activity::RuntimeOrHelper;
     }
     let idle = shims.iter().any(|shim| *shim.id == *id && !shim.bundle_deleted && shim.children.is_empty());
@@ -108,7 +113,7 @@ mod tests {
     const AA: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     const BB: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
-    /// A process, and what it says.
+    /// A process and its command line.
     type Seen = (Stat, RootProcess);
 
     fn process(pid: i32, parent: i32, command: &str) -> Seen {
@@ -129,8 +134,8 @@ mod tests {
 
     #[track_caller]
     fn check(processes: &[Seen], expected: Activity) {
-        let (all, said): (Vec<_>, Vec<_>) = processes.iter().cloned().unzip();
-        assert_eq!(detect_activity(&all, &said, Path::new(SOCKET), "k8s.io", AA), expected);
+        let (all, root_processes): (Vec<_>, Vec<_>) = processes.iter().cloned().unzip();
+        assert_eq!(detect_activity(&all, &root_processes, Path::new(SOCKET), "k8s.io", AA), expected);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What sandboxes hold of the node that others must not get: also those that were never finished, and those that cannot be read.
+//! Host ports that sandboxes claim and that no other sandbox may get: also of sandboxes whose creation was
+//! cut off, and of those that cannot be read.
 
 use std::collections::HashMap;
 
@@ -14,7 +15,8 @@ use crate::record::HostPortsRecord;
 use crate::sandbox::{SandboxEntry, ports_of_journal};
 
 impl Inner {
-    /// Completes a record that an earlier version wrote: the ports are those that were to be mapped.
+    /// Completes a record that an earlier version wrote without host ports: they are those in the journal of
+    /// its network.
     pub(super) async fn fill_in_host_ports(&self, id: SandboxId, found: &mut FoundSandbox) {
         let record = &mut found.entry.record;
         if record.host_ports.is_none() {
@@ -22,29 +24,37 @@ impl Inner {
         }
     }
 
-    /// Notes the sandboxes that cannot be read: each holds what its network's journal says.
+    /// Reports sandboxes that cannot be read as remnants, each with the host ports in the journal of its
+    /// network.
     pub(super) async fn add_unreadable(&self, owners: &HashMap<SandboxId, Owner>, plan: &mut RecoveryPlan) {
         for (id, owner) in owners {
             if matches!(plan.sandboxes.get(id), Some(SandboxPresence::Unreadable)) {
                 let name = id.to_string();
                 let host_ports = self.mapped_ports(*id).await;
-                self.cleanup.unreleased.add(*id);
+                self.unreleased.add(*id);
                 plan.recovered.remnants.push(Remnant { id: *id, owner: *owner, name, host_ports });
             }
         }
     }
 
+    /// The host ports in the journal of a sandbox's network; none if the journal cannot be read, which is
+    /// logged.
     async fn mapped_ports(&self, id: SandboxId) -> HostPorts {
         let journal = self.layout.sandbox(id).cni_journal();
         let read = blocking(move || ports_of_journal(&journal)).await;
         read.unwrap_or_else(|error| {
-            tracing::warn!(sandbox.id = %id, error = error.report(), "it is not known which ports of the host a sandbox has");
+            tracing::warn!(
+                sandbox.id = %id,
+                error = error.report(),
+                "cannot read which host ports a sandbox has: other sandboxes may be given the same"
+            );
             HostPorts::default()
         })
     }
 }
 
-/// What is held by a sandbox that was never finished, until it is cleared away; `None` if nobody knows whose it is.
+/// What a sandbox whose creation was cut off claims until it has been removed; `None` if its record does not
+/// tell its owner.
 pub(super) fn remnant(id: SandboxId, entry: &SandboxEntry) -> Option<Remnant> {
     let meta = entry.record.meta.to_core().ok()?;
     let host_ports = entry.record.host_ports.as_ref().map(HostPortsRecord::to_core).unwrap_or_default();

@@ -1,7 +1,8 @@
-//! CNI plugins that outlive the daemon that ran them: what they are at comes to its end before their network is worked on.
+//! CNI plugins that a predecessor ran and that outlived it. The daemon waits until they have exited before it
+//! works on the network of their sandbox.
 //!
-//! A plugin that is killed in the middle of taking a network away leaves rules that no later run of it finds, so they are left to end by
-//! themselves; one that hangs is killed.
+//! A plugin that is killed while it removes a network leaves rules that no later run of it finds. So plugins
+//! are left to finish; only one that hangs is killed.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -19,39 +20,46 @@ use switchyard_process::ProcessId;
 use crate::backend::Inner;
 use crate::fs::blocking;
 
-/// How long killed plugins may take to be gone.
+/// How long killed plugins may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks.
+/// Pause between two checks whether plugins have exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Inner {
-    /// Finds the plugins of a predecessor, before any of our own run.
+    /// Finds the running plugins of predecessors. Has to be called before this daemon runs plugins of its
+    /// own.
     pub(super) async fn find_predecessor_plugins(&self) -> Result<()> {
         let pins = self.layout.all_pins();
         let found = blocking(move || Ok(find_plugin_processes(&pins))).await?;
-        let mut inherited: HashMap<SandboxId, Vec<ProcessId>> = HashMap::new();
+        let mut plugins: HashMap<SandboxId, Vec<ProcessId>> = HashMap::new();
         for (process, id) in found {
-            inherited.entry(id).or_default().push(process);
+            plugins.entry(id).or_default().push(process);
         }
-        *self.predecessor_plugins() = inherited;
+        *self.predecessor_plugins() = plugins;
         Ok(())
     }
 
-    /// Waits until the plugins that a predecessor ran for this sandbox have ended, and kills them if they do not. Idempotent.
+    /// Waits until the plugins that predecessors ran for this sandbox have exited, and kills those that do
+    /// not within the configured timeout of a plugin. Idempotent.
+    ///
+    /// # Errors
+    /// `Unavailable` if one does not exit even after SIGKILL.
     pub(crate) async fn wait_predecessor_plugins(&self, id: SandboxId) -> Result<()> {
         let Some(all) = self.predecessor_plugins().get(&id).cloned() else { return Ok(()) };
         let limit = Duration::from_secs(self.settings.network.plugin_timeout_seconds.max(1));
         if !wait_all_exited(&all, limit).await {
             let late: Vec<_> = all.iter().filter(|process| process.is_alive()).collect();
             let pids: Vec<_> = late.iter().map(|process| process.pid).collect();
-            tracing::warn!(sandbox.id = %id, ?pids, "killing CNI plugins of a predecessor that do not end");
+            tracing::warn!(sandbox.id = %id, ?pids, "killing CNI plugins of a predecessor that did not exit in time");
             for process in late {
                 process.signal(Signal::SIGKILL).map_err(|fault| {
-                    Error::internal(format!("end the CNI plugin {}", process.pid)).with_source(fault)
+                    Error::internal(format!("kill the CNI plugin {}", process.pid)).with_source(fault)
                 })?;
             }
             if !wait_all_exited(&all, KILL_TIMEOUT).await {
-                return Err(Error::unavailable(format!("CNI plugins of sandbox {id} outlive SIGKILL")));
+                return Err(Error::unavailable(format!(
+                    "CNI plugins of sandbox {id} have not exited after SIGKILL"
+                )));
             }
         }
         self.predecessor_plugins().remove(&id);
@@ -59,6 +67,7 @@ impl Inner {
     }
 }
 
+/// Whether all of these processes have exited within `limit`.
 async fn wait_all_exited(all: &[ProcessId], limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     while all.iter().any(ProcessId::is_alive) {
@@ -70,19 +79,20 @@ async fn wait_all_exited(all: &[ProcessId], limit: Duration) -> bool {
     true
 }
 
-/// Processes that work on a namespace of ours, and whose it is: plugins are told it in their environment, and hand that on to what they
-/// run. They are the node's root's, as we are; what anybody else writes into an environment is not believed.
+/// Processes that work on a network namespace pinned below `pins`, with the id of its sandbox. A plugin gets
+/// the path of the namespace in its environment, and the programs that it runs inherit that. Only processes
+/// of the node's own root user are considered: a user's or a container's process can have any environment.
 fn find_plugin_processes<I: FromStr>(pins: &Path) -> Vec<(ProcessId, I)> {
     let plugin = |process: ProcessId| {
         let path = switchyard_process::is_own_root(process.pid).then(|| namespace_of(process.pid))??;
         let id = path.strip_prefix(pins).ok()?.iter().next()?.to_str()?.parse().ok()?;
-        // Looked at last: all of this is of one process.
+        // Checked last: if the pid still belongs to the same process, so did the environment that was read.
         process.is_alive().then_some((process, id))
     };
     switchyard_process::all().into_iter().filter_map(|stat| plugin(stat.id)).collect()
 }
 
-/// The namespace that a plugin works on; `None` for any other process, and for one that has ended and waits to be reaped.
+/// The path of the namespace that a plugin works on; `None` for any other process, and for a zombie.
 fn namespace_of(pid: i32) -> Option<PathBuf> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut lines = environment.split(|byte| *byte == 0);
@@ -97,11 +107,11 @@ mod tests {
 
     use super::*;
 
-    /// Something that runs as a user with an environment like a plugin's.
+    /// A process of this user with the environment of a plugin.
     fn start(uid: u32, netns: &Path) -> (Child, ProcessId) {
         let child = Command::new("sleep").arg("1000").env("CNI_NETNS", netns).uid(uid).spawn().unwrap();
         let process = ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap();
-        // The environment is that of this process until the other program has been loaded.
+        // Until the child has called `execve`, its environment is that of the test process.
         let deadline = Instant::now() + KILL_TIMEOUT;
         while namespace_of(process.pid).is_none_or(|path| path != netns) && Instant::now() < deadline {
             std::thread::yield_now();
@@ -129,10 +139,10 @@ mod tests {
     #[tokio::test]
     async fn a_plugin_that_has_ended_is_not_taken_for_another_that_bears_its_number() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut stranger, process) = start(0, &dir.path().join("abc/net"));
+        let (mut other, process) = start(0, &dir.path().join("abc/net"));
         let ended = ProcessId { started: process.started.wrapping_sub(1), ..process };
         assert!(wait_all_exited(&[ended], Duration::ZERO).await);
-        stranger.kill().unwrap();
-        stranger.wait().unwrap();
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }

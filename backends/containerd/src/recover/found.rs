@@ -1,4 +1,5 @@
-//! Sandboxes and tasks as a predecessor left them: what their container objects and their files say, before anything is decided.
+//! Sandboxes and tasks as predecessors left them: what their container objects and files say, before anything
+//! is decided.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,36 +15,38 @@ use super::CONCURRENCY;
 use super::decide::needs_shim_query;
 use super::outdated::OutdatedObject;
 use super::process_query::ProcessQuery;
-use crate::backend::{Inner, RUNC_TYPE};
+use crate::backend::Inner;
+use crate::config::RUNC_TYPE;
 use crate::layout::TaskDirs;
+use crate::record::view_labels;
 use crate::record::{self, EXIT, ExitRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns};
 use crate::sandbox::SandboxEntry;
-use crate::task::stage::view_labels;
 
-/// A sandbox by its container object.
+/// A sandbox, as read from its container object.
 #[derive(Debug)]
 pub(super) struct FoundSandbox {
     pub(super) phase: SandboxPhase,
     pub(super) entry: SandboxEntry,
-    /// What an earlier version wrote on its object and this one would not.
+    /// What an earlier version wrote into the container object and this version would not.
     pub(super) outdated: Option<OutdatedObject>,
 }
 
-/// A task by its container object and its files.
+/// A task, as read from its container object and files.
 #[derive(Debug)]
 pub(super) struct FoundTask {
     pub(super) sandbox: SandboxId,
     pub(super) record: TaskRecord,
     pub(super) dirs: TaskDirs,
     pub(super) snapshotter: String,
-    /// How it ended, if that is known.
+    /// How it exited or failed to start: from its exit label, or else from the file that a failed start
+    /// leaves.
     pub(super) exit: Option<ExitRecord>,
-    /// containerd has not been told yet how it ended.
+    /// `exit` is from the file: it is not persisted in containerd yet.
     pub(super) unrecorded: bool,
     pub(super) started: Option<Started>,
-    /// A start was begun.
+    /// A start was begun: its run directory exists.
     pub(super) begun: bool,
-    /// What an earlier version wrote on its object and this one would not.
+    /// What an earlier version wrote into the container object and this version would not.
     pub(super) outdated: Option<OutdatedObject>,
 }
 
@@ -55,12 +58,12 @@ impl Inner {
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
         let outdated = OutdatedObject::find(id.into(), container, &record.meta, &HashMap::new());
         let dirs = self.layout.sandbox(id);
-        let doomed = phase == SandboxPhase::Removing;
-        let entry = SandboxEntry { dirs, pid: None, record, released: false, removal_recorded: doomed };
+        let removal_recorded = phase == SandboxPhase::Removing;
+        let entry = SandboxEntry { dirs, pid: None, record, released: false, removal_recorded };
         Ok(FoundSandbox { phase, entry, outdated })
     }
 
-    /// Reads all tasks.
+    /// Reads all tasks, several at a time.
     pub(super) async fn read_tasks(
         &self,
         tasks: Vec<(TaskId, api::Container)>,
@@ -77,21 +80,21 @@ impl Inner {
         let sandbox = record.sandbox_id()?;
         let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
         let dirs = self.layout.task(id);
-        let noted = match exit {
+        let failure = match exit {
             None => read_failure(dirs.failed()).await,
             Some(_) => None,
         };
-        let unrecorded = noted.is_some();
+        let unrecorded = failure.is_some();
         let started = read_started(dirs.started()).await;
         let begun = dirs.run.exists();
         let views = view_labels(&record.staged, &container.snapshotter);
         let outdated = OutdatedObject::find(id.into(), &container, &record.meta, &views);
         let snapshotter = container.snapshotter;
-        let exit = exit.or(noted);
+        let exit = exit.or(failure);
         Ok(FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated })
     }
 
-    /// What has to be known of a sandbox's own process, if it has one.
+    /// The query for the infra process of a sandbox, if the sandbox is ready and has one.
     pub(super) fn sandbox_process_query(&self, id: SandboxId, found: &FoundSandbox) -> Option<ProcessQuery> {
         let FoundSandbox { phase, entry, outdated: _ } = found;
         let id = id.to_string();
@@ -104,7 +107,7 @@ impl Inner {
         })
     }
 
-    /// What has to be known of a task's process, if it can have one.
+    /// The query for the main process of a task; `None` if its state can be decided without.
     pub(super) fn task_process_query(&self, id: TaskId, found: &FoundTask) -> Option<ProcessQuery> {
         let started = found.started;
         needs_shim_query(found.exit.is_some(), found.begun, started.is_some()).then(|| ProcessQuery {
@@ -116,13 +119,15 @@ impl Inner {
         })
     }
 
-    /// Whether the processes of a runtime handler are processes of this node, under the numbers that its shim tells.
+    /// Whether the main processes of a runtime handler are processes of this node, with the pids that its
+    /// shim reports.
     pub(crate) fn has_host_processes(&self, handler: &str) -> bool {
         self.runtime(handler).is_ok_and(|runtime| runtime.type_ == RUNC_TYPE)
     }
 }
 
-/// When a task was started and as which process, by the file that a start leaves; older daemons wrote no process.
+/// When a task was started and the pid of its main process, from the file that a start leaves. The pid is 0
+/// if an older version wrote the file, without a pid.
 async fn read_started(path: PathBuf) -> Option<Started> {
     let text = tokio::fs::read_to_string(path).await.ok()?;
     let mut words = text.split_whitespace();
@@ -131,7 +136,7 @@ async fn read_started(path: PathBuf) -> Option<Started> {
     Some(Started { pid, at })
 }
 
-/// How a start failed that containerd could not be told of.
+/// The failure of a start that could not be persisted in containerd and was written to this file instead.
 async fn read_failure(path: PathBuf) -> Option<ExitRecord> {
     ExitRecord::parse_label(&tokio::fs::read_to_string(path).await.ok()?)
 }

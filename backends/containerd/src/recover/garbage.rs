@@ -1,4 +1,5 @@
-//! What bears no container's name any more, or never did: leases, views, downloads, directories, logs.
+//! Garbage that predecessors left and that no container object refers to: leases, views of images, downloads,
+//! directories and open logs.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -21,21 +22,23 @@ use crate::image_reader::view_prefix;
 use crate::mount::unmount_all;
 use crate::task::stage::clear_stage;
 
-/// What a predecessor left and no object accounts for; it was all there before anything new was made.
+/// What predecessors left and no container object refers to. It was listed before requests were served, so
+/// nothing that this daemon created is in it.
 #[derive(Debug)]
 pub(super) struct StartupGarbage {
     /// Mount points of views of images.
     views: Vec<PathBuf>,
-    /// Snapshots of views, and those that an unpacking was cut off from, with their snapshotters.
+    /// Snapshots of views, and active snapshots of unpackings that were cut off: (snapshotter, key).
     snapshots: Vec<(String, String)>,
     sandboxes: Vec<SandboxId>,
     tasks: Vec<TaskId>,
-    /// Volumes that were being filled or removed.
+    /// Directories of volumes that were being filled or removed.
     volumes: Vec<PathBuf>,
 }
 
 impl Inner {
-    /// Finds what no object accounts for, and clears away what would be in the way of requests: leases and downloads.
+    /// Lists the garbage, and removes at once what would get in the way of requests: leases and downloads.
+    /// `all` are the ids of all containers.
     pub(super) async fn find_garbage(
         &self,
         snapshots: &Snapshots,
@@ -67,26 +70,19 @@ impl Inner {
         })
     }
 
-    /// Clears it away. What cannot be is found again by the next start.
-    pub(super) async fn clear_garbage(&self, debris: StartupGarbage, known: &HashSet<TaskId>) {
-        let StartupGarbage { views, snapshots, sandboxes, tasks, volumes } = debris;
-        let warn_on_error = |what: &str, outcome: Result<()>| {
-            if let Err(error) = outcome {
-                tracing::warn!(
-                    error = error.report(),
-                    "{what} that nothing accounts for stays until the next start"
-                );
-            }
-        };
-        warn_on_error("a view of an image", self.remove_stale_views(views, snapshots).await);
+    /// Removes the garbage. What cannot be removed is logged, and found again at the next start. `known` are
+    /// the ids of the tasks that have a container object.
+    pub(super) async fn clear_garbage(&self, garbage: StartupGarbage, known: &HashSet<TaskId>) {
+        let StartupGarbage { views, snapshots, sandboxes, tasks, volumes } = garbage;
+        warn_if_kept("views of images", self.remove_stale_views(views, snapshots).await);
         for id in sandboxes {
-            warn_on_error("the rest of a sandbox", self.clear_sandbox_dirs(id).await);
+            warn_if_kept("files of a sandbox", self.clear_sandbox_dirs(id).await);
         }
         for id in tasks {
-            warn_on_error("the rest of a task", self.clear_task_dirs(id).await);
+            warn_if_kept("files of a task", self.clear_task_dirs(id).await);
         }
         for path in volumes {
-            warn_on_error("the rest of a volume", self.trees.remove(&path).await);
+            warn_if_kept("files of a volume", self.trees.remove(&path).await);
         }
         self.close_stale_logs(known).await;
     }
@@ -100,7 +96,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Unmounts and removes views of images, and snapshots that an unpacking was cut off from.
+    /// Unmounts and removes views of images, and removes their snapshots and those of unpackings that were
+    /// cut off.
     async fn remove_stale_views(&self, views: Vec<PathBuf>, snapshots: Vec<(String, String)>) -> Result<()> {
         for path in views {
             let target = path.clone();
@@ -115,7 +112,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends downloads that nobody continues. Beside a containerd that others use too they go with their leases.
+    /// Aborts the unfinished downloads of predecessors. In an external containerd, which others download into
+    /// as well, they are left to containerd's garbage collection, which removes them once their leases are
+    /// gone.
     async fn abort_downloads(&self) -> Result<()> {
         if self.settings.containerd.mode != ContainerdMode::Managed {
             return Ok(());
@@ -125,18 +124,19 @@ impl Inner {
             call("list downloads", QUICK, self.client.content().list_statuses(request)).await?.statuses;
         for status in statuses {
             let request = api::AbortRequest { r#ref: status.r#ref.clone() };
-            let what = format!("end download {}", status.r#ref);
+            let what = format!("abort download {}", status.r#ref);
             ignore_not_found(call(&what, QUICK, self.client.content().abort(request)).await)?;
         }
         Ok(())
     }
 
-    /// Removes what the directories of a sandbox without a container object hold: mounts, namespaces, network attachments, files.
+    /// Removes what the directories of a sandbox without a container object hold: mounts, pins, network
+    /// attachments, files.
     async fn clear_sandbox_dirs(&self, id: SandboxId) -> Result<()> {
         if self.has_container(&id.to_string()).await? {
             return Ok(());
         }
-        tracing::info!(sandbox.id = %id, "clearing what is left of a sandbox");
+        tracing::info!(sandbox.id = %id, "removing the files of a sandbox that has no container object");
         self.destroy_sandbox(id).await
     }
 
@@ -159,23 +159,36 @@ impl Inner {
         }
     }
 
-    /// Has the logkeeper let go of logs whose tasks are gone.
+    /// Has the logkeeper close the logs of tasks that are gone.
     async fn close_stale_logs(&self, known: &HashSet<TaskId>) {
         let entries = match self.logkeeper.list().await {
             Ok(entries) => entries,
             Err(fault) => {
                 let error = Error::unavailable("logkeeper").with_source(fault);
-                tracing::warn!(error = error.report(), "logs of tasks that are gone are not looked for");
+                tracing::warn!(
+                    error = error.report(),
+                    "cannot list the logs of the logkeeper: logs of removed tasks stay open"
+                );
                 return;
             }
         };
         for entry in entries {
-            // A task that is started by now is among ours.
+            // A task that was created since then is in the table of tasks.
             let known =
                 entry.id.parse().is_ok_and(|id| known.contains(&id) || self.tasks().contains_key(&id));
             if !known && let Err(fault) = self.logkeeper.finish(&entry.id, Duration::ZERO).await {
-                tracing::warn!(id = entry.id, error = %fault, "the log of a task that is gone stays open");
+                tracing::warn!(id = entry.id, error = %fault, "cannot close the log of a removed task: it stays open");
             }
         }
+    }
+}
+
+/// Logs it if garbage of this kind could not be removed.
+fn warn_if_kept(kind: &str, removal: Result<()>) {
+    if let Err(error) = removal {
+        tracing::warn!(
+            error = error.report(),
+            "cannot remove {kind} that a predecessor left: trying again at the next start"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What is found in containerd at a start.
+//! The containers and snapshots that recovery finds in containerd.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::str::FromStr;
@@ -10,32 +10,33 @@ use containerd_client::types::v1 as process;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{ErrorKind, Result};
 
-use super::decide::{ProcessExit, ProcessState};
 use crate::backend::Inner;
 use crate::client::{QUICK, call};
 use crate::image::content::next_message;
 use crate::image::layer_sync::{SnapshotInfo, UNSYNCED};
+use crate::process_state::{ProcessExit, ProcessState};
 use crate::record::{INSTANCE, KIND, OWNER};
 
-/// The objects of this gateway, and what is named after them.
+/// The container objects of this gateway, and the snapshots of all snapshotters in use.
 pub(super) struct Inventory {
     pub(super) sandboxes: Vec<(SandboxId, api::Container)>,
     pub(super) tasks: Vec<(TaskId, api::Container)>,
-    /// The ids of all containers that there are, also of others.
+    /// The ids of all containers with an owner label, including those of other gateways.
     pub(super) all: HashSet<String>,
-    /// The ids of containers of this gateway that are neither, as far as this version knows.
+    /// The ids of containers of this gateway that this version cannot tell to be a sandbox or a task.
     pub(super) unrecognized: Vec<String>,
     pub(super) snapshots: Snapshots,
 }
 
-/// All snapshots, by snapshotter; `None` for one that cannot be listed.
+/// All snapshots, by snapshotter; `None` for a snapshotter that cannot be listed.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     by_name: HashMap<String, Option<BTreeMap<String, SnapshotInfo>>>,
 }
 
 impl Snapshots {
-    /// Whether a snapshot is there, or may be: what cannot be looked at is not missing.
+    /// Whether a snapshot exists. Also `true` if its snapshotter could not be listed: then nothing is known
+    /// to be missing.
     pub(super) fn may_have(&self, snapshotter: &str, key: &str) -> bool {
         match self.by_name.get(snapshotter) {
             Some(Some(layers)) => layers.contains_key(key),
@@ -43,7 +44,7 @@ impl Snapshots {
         }
     }
 
-    /// Snapshots whose key begins with one of these.
+    /// Snapshots whose key begins with one of these prefixes: (snapshotter, key).
     pub(super) fn with_prefix(&self, prefixes: &[String]) -> Vec<(String, String)> {
         let begins = |key: &&String| prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
         self.listed()
@@ -53,7 +54,7 @@ impl Snapshots {
             .collect()
     }
 
-    /// Each snapshotter that could be listed, with all its snapshots by name.
+    /// Each snapshotter that could be listed, with all its snapshots by key.
     pub(super) fn listed(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, SnapshotInfo>)> {
         self.by_name.iter().filter_map(|(snapshotter, layers)| Some((snapshotter.as_str(), layers.as_ref()?)))
     }
@@ -81,14 +82,17 @@ impl Inner {
         );
         let mut sandboxes = Vec::new();
         let mut tasks = Vec::new();
-        let mut strange = Vec::new();
+        let mut unrecognized = Vec::new();
         for container in ours {
             match container.labels.get(KIND).map(String::as_str) {
-                Some("sandbox") => strange.extend(push_parsed(&mut sandboxes, container)),
-                Some("task") => strange.extend(push_parsed(&mut tasks, container)),
+                Some("sandbox") => unrecognized.extend(push_parsed(&mut sandboxes, container)),
+                Some("task") => unrecognized.extend(push_parsed(&mut tasks, container)),
                 Some(_) | None => {
-                    tracing::warn!(id = container.id, "a container of an unknown kind is left alone");
-                    strange.push(container.id);
+                    tracing::warn!(
+                        id = container.id,
+                        "a container object is of an unknown kind: leaving it alone"
+                    );
+                    unrecognized.push(container.id);
                 }
             }
         }
@@ -96,7 +100,7 @@ impl Inner {
             sandboxes,
             tasks,
             all,
-            unrecognized: strange,
+            unrecognized,
             snapshots: self.list_snapshots(snapshotters).await?,
         })
     }
@@ -106,12 +110,13 @@ impl Inner {
         for snapshotter in snapshotters {
             let layers = match self.snapshot_layers(&snapshotter).await {
                 Ok(layers) => Some(layers),
-                // Not one that this containerd has: nothing can be said of its snapshots, and everything else goes on.
+                // This containerd has no such snapshotter: nothing can be said of its snapshots, and recovery
+                // goes on with the others.
                 Err(error) if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::NotFound) => {
                     tracing::error!(
                         snapshotter,
                         error = error.report(),
-                        "a snapshotter that is configured or in use is not there"
+                        "containerd lacks a snapshotter that is configured or in use"
                     );
                     None
                 }
@@ -138,16 +143,20 @@ impl Inner {
     }
 }
 
-/// Puts a container on the list; its id if that is none of ours.
+/// Adds a container to the list. Returns its id if that is not an id that this gateway gives.
 fn push_parsed<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::Container) -> Option<String> {
     let Ok(id) = container.id.parse() else {
-        tracing::warn!(id = container.id, "a container of ours has an id that is none: left alone");
+        tracing::warn!(
+            id = container.id,
+            "a container object of this gateway has a malformed id: leaving it alone"
+        );
         return Some(container.id);
     };
     list.push((id, container));
     None
 }
 
+/// The state of a main process as a shim reports it through containerd.
 pub(super) fn process_state_of(task: &process::Process) -> ProcessState {
     use process::Status as S;
     match task.status() {

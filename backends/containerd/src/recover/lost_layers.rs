@@ -1,4 +1,4 @@
-//! Layers that a power cut may have left without their files are removed before anybody runs on them.
+//! Removal of layers whose files a power cut may have lost, before a task runs on them.
 
 use std::collections::HashSet;
 
@@ -13,9 +13,11 @@ use crate::image::unpack::extract_prefix;
 use crate::image_reader::view_prefix;
 
 impl Inner {
-    /// Removes layers that were not synced before another boot ended, with what is on top of them: `earlier` are tasks of ours that
-    /// ended with that boot. An image that misses them is unpacked anew at its next use. Under anything else they are left alone:
-    /// it may run, others may use this containerd before we are there.
+    /// Removes layers that were not synced before an earlier boot ended, together with the snapshots on top
+    /// of them. An image that misses them is unpacked again at its next use. `earlier` are the ids of our
+    /// tasks that exited with an earlier boot; their snapshots are removed too. A layer with any other active
+    /// snapshot on top is kept: the snapshot may be in use by another client of this containerd, which may
+    /// run before this daemon does.
     pub(super) async fn remove_lost_layers(&self, snapshots: &Snapshots, earlier: &HashSet<String>) {
         let cut_off = [extract_prefix(&self.client), view_prefix(&self.client)];
         let ended = |key: &str| {
@@ -23,23 +25,27 @@ impl Inner {
         };
         for (snapshotter, layers) in snapshots.listed() {
             self.images.sync_unsynced(snapshotter, find_unsynced(layers, &self.boot));
-            let LostLayers { removable: gone, in_use: used } = find_lost_layers(layers, &self.boot, ended);
-            if !used.is_empty() {
+            let LostLayers { removable, in_use } = find_lost_layers(layers, &self.boot, ended);
+            if !in_use.is_empty() {
                 tracing::warn!(
                     snapshotter,
-                    layers = ?used,
+                    layers = ?in_use,
                     "layers may lack files since a power cut, and are in use: remove and pull their images again"
                 );
             }
-            for key in gone {
-                tracing::info!(snapshotter, key, "removing a snapshot that may not have got to disk");
+            for key in removable {
+                tracing::info!(
+                    snapshotter,
+                    key,
+                    "removing a snapshot whose files may not have been synced before a power cut"
+                );
                 let what = format!("remove snapshot {key}");
                 let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key };
                 let removed = call(&what, QUICK, self.client.snapshots().remove(request)).await;
                 if let Err(error) = ignore_not_found(removed) {
                     tracing::warn!(
                         error = error.report(),
-                        "an image may lack files since a power cut: remove and pull it again"
+                        "cannot remove a snapshot that may lack files since a power cut: remove and pull its image again"
                     );
                 }
                 reach(Step::RecoveryLayerGone);

@@ -1,32 +1,37 @@
-//! What an earlier version wrote on container objects and this one would not: reserved labels of clients, and a spec without a process.
+//! Container objects of earlier versions that hold what this version would not write: reserved labels that
+//! clients asked for, and an empty spec without a process.
 //!
-//! containerd's restart monitor acts on both, on each of its rounds, as long as they are there.
+//! containerd's restart monitor acts on both, on each of its rounds, as long as they exist.
 
 use std::collections::HashMap;
+use std::sync::Weak;
 
+use async_trait::async_trait;
 use containerd_client::services::v1 as api;
 use switchyard_core::Result;
 use switchyard_runtime_spec::infra::without_process;
 use switchyard_steps::{Step, reach};
 
-use crate::backend::Inner;
+use crate::backend::{Inner, upgrade};
+use crate::cleanup::Cleanup;
 use crate::client::{SPEC_TYPE, ignore_not_found, json_any};
 use crate::container_id::ContainerId;
 use crate::record::{CADVISOR_KIND, MetaRecord, PREFIX};
 use crate::reserved::is_reserved;
 
-/// What of a container object is to be written anew.
+/// The parts of a container object that have to be updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OutdatedObject {
     pub(crate) id: ContainerId,
-    /// Labels that are to go.
+    /// Keys of labels to remove.
     labels: Vec<String>,
-    /// The spec says nothing.
+    /// The spec is `{}` and has to be replaced.
     empty_spec: bool,
 }
 
 impl OutdatedObject {
-    /// Compares an object with what its client asked for; `views` are the labels that keep views of images. Pure.
+    /// Compares a container object with the labels that its client asked for. `views` are the labels that
+    /// keep snapshots of image views from garbage collection. Pure.
     pub(super) fn find(
         id: ContainerId,
         object: &api::Container,
@@ -48,8 +53,8 @@ impl OutdatedObject {
 }
 
 impl Inner {
-    /// Writes anew what is outdated of a container object. Idempotent.
-    pub(crate) async fn update_outdated_object(&self, outdated: &OutdatedObject) -> Result<()> {
+    /// Updates the outdated parts of a container object. Idempotent.
+    async fn update_outdated_object(&self, outdated: &OutdatedObject) -> Result<()> {
         let OutdatedObject { id, labels, empty_spec } = outdated;
         let mut paths: Vec<_> = labels.iter().map(|key| format!("labels.{key}")).collect();
         if *empty_spec {
@@ -57,7 +62,7 @@ impl Inner {
         }
         let container = api::Container {
             id: id.to_string(),
-            // containerd removes a label that is set to nothing.
+            // containerd removes a label that is set to the empty string.
             labels: labels.iter().map(|key| (key.clone(), String::new())).collect(),
             spec: empty_spec.then(|| json_any(SPEC_TYPE, &without_process())),
             ..Default::default()
@@ -66,6 +71,30 @@ impl Inner {
         reach(Step::ObjectRenewed);
         tracing::info!(%id, ?labels, empty_spec, "a container object of an earlier version is brought up to date");
         Ok(())
+    }
+}
+
+/// Brings a container object of an earlier version up to date.
+#[derive(Debug)]
+pub(super) struct OutdatedObjectCleanup {
+    backend: Weak<Inner>,
+    object: OutdatedObject,
+}
+
+impl OutdatedObjectCleanup {
+    pub(super) fn new(backend: &Inner, object: OutdatedObject) -> Self {
+        Self { backend: Weak::clone(&backend.weak), object }
+    }
+}
+
+#[async_trait]
+impl Cleanup for OutdatedObjectCleanup {
+    fn description(&self) -> String {
+        format!("outdated labels of container {}", &*self.object.id)
+    }
+
+    async fn run(&self) -> Result<()> {
+        upgrade(&self.backend)?.update_outdated_object(&self.object).await
     }
 }
 
@@ -121,7 +150,7 @@ mod tests {
         object.labels.insert(KEPT.to_owned(), "view".to_owned());
         assert_eq!(find(&object, &meta), None, "nothing of what this version writes");
         object.labels.insert("containerd.io/restart.status".to_owned(), "running".to_owned());
-        // Somebody else's, who has set it since.
+        // Another client of containerd has changed this one since.
         object.labels.insert("io.containerd.x".to_owned(), "other".to_owned());
         assert_eq!(find(&object, &meta), Some((vec!["containerd.io/restart.status".to_owned()], false)));
     }

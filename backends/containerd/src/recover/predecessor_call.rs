@@ -1,7 +1,9 @@
-//! What a killed predecessor had asked of containerd, and containerd still works on: it is waited for before anything is done to it.
+//! Predecessor calls: calls that a killed predecessor left running in containerd. The daemon waits for them
+//! before it touches their containers.
 //!
-//! The predecessor's connection is held by the logkeeper, so that containerd carries on. Which containers it may be at is known by
-//! what the predecessor left: a start that was begun and not finished.
+//! The logkeeper holds the connection of the predecessor open, so that containerd carries on with the calls.
+//! Which containers they may concern is known from what the predecessor left: a start that was begun and not
+//! finished.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,24 +13,27 @@ use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
 use switchyard_core::{Error, ErrorKind, Result};
 
-use super::decide::{CallOutcome, CallTimeouts, Durations, Observation, ProcessState, call_outcome};
 use super::inventory::process_state_of;
 use crate::backend::Inner;
+use crate::call_outcome::{CallOutcome, CallTimeouts, Durations, Observation, call_outcome};
 use crate::client::{QUICK, call};
 use crate::container_id::ContainerId;
+use crate::process_state::ProcessState;
 use crate::steps::Step;
 use crate::task::TaskEntry;
 use crate::task::stage::clear_stage;
 
-/// Between two looks at a bundle.
+/// Pause between two observations of a container whose bundle can be seen.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Between two looks at all processes, where bundles cannot be seen.
+/// The same where bundles cannot be seen: each observation scans all processes.
 const PROC_SCAN_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Inner {
-    /// Waits until containerd has done with what a predecessor asked of it about this container; a process may have come of it.
-    /// Returns at once for any other container. What is left of it has to be ended, and is told as that again until
-    /// [`Inner::has_settled`] is called: a kill amid the ending does not begin the wait anew. Cancel-safe.
+    /// Waits until the predecessor call about this container has finished. Returns at once if there is none.
+    ///
+    /// If the outcome has to be cleaned up, each later call of this method returns it again at once, also in
+    /// the next daemon, until [`Inner::predecessor_call_done`] is called: a kill during the cleanup does not
+    /// start the wait anew. Cancel-safe.
     pub(crate) async fn await_predecessor_call(&self, id: &ContainerId) -> Result<CallOutcome> {
         if !self.predecessor_calls().contains(&**id) {
             return Ok(CallOutcome::NoEffect);
@@ -56,7 +61,7 @@ impl Inner {
                 waited: wait.began.elapsed(),
             };
             if let Some(outcome) = call_outcome(observation, durations, timeouts) {
-                tracing::debug!(%id, ?outcome, ?durations, "a predecessor's call has settled");
+                tracing::debug!(%id, ?outcome, ?durations, "a predecessor call has finished");
                 if outcome.needs_no_cleanup() {
                     self.predecessor_call_done(id).await?;
                 }
@@ -67,11 +72,11 @@ impl Inner {
         }
     }
 
-    /// Whether containerd is at work on a container: beside one of our own its bundle tells. Beside one of others only what is seen at
-    /// work does, and that nobody is means nothing.
+    /// Whether containerd works on a container. With a managed containerd the bundle tells. With an external
+    /// one only processes that work on the container do, and their absence proves nothing.
     async fn observe_activity(&self, id: &ContainerId, process: ProcessState) -> Result<Option<bool>> {
         match (self.has_bundle(id), process) {
-            (Some(known), _) => Ok(Some(known)),
+            (Some(has_bundle), _) => Ok(Some(has_bundle)),
             (None, ProcessState::None) => Ok(self.has_activity(id).await?.then_some(true)),
             (
                 None,
@@ -83,7 +88,7 @@ impl Inner {
         }
     }
 
-    /// Nothing is waited for any more about a container: a later call about it is waited for anew. Idempotent.
+    /// Forgets the predecessor call about a container, in memory and on disk. Idempotent.
     pub(crate) async fn predecessor_call_done(&self, id: &str) -> Result<()> {
         if self.predecessor_calls().contains(id) {
             self.remove_wait(id).await?;
@@ -92,7 +97,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What containerd says of a container's process now.
+    /// The state of a container's process, as containerd reports it now.
     pub(crate) async fn process_state(&self, id: &str) -> Result<ProcessState> {
         let request = api::GetRequest { container_id: id.to_owned(), exec_id: String::new() };
         match call(&format!("look up task {id}"), QUICK, self.client.task_queries().get(request)).await {
@@ -102,7 +107,11 @@ impl Inner {
         }
     }
 
-    /// Sees to a start that a predecessor was cut off from: what came to run is adopted, anything less is cleared away.
+    /// Finishes a start that a predecessor was killed in: a started process is adopted, anything less is
+    /// undone.
+    ///
+    /// # Errors
+    /// If the predecessor call cannot be observed, or the start cannot be undone.
     pub(crate) async fn finish_predecessor_start(self: &Arc<Self>, id: TaskId) -> Result<Option<Started>> {
         let entry = self.task(id)?;
         let guard = entry.lock_process().await;
@@ -119,21 +128,24 @@ impl Inner {
             | CallOutcome::Stuck
             | CallOutcome::Started { .. } => {
                 let inner = Arc::clone(self);
-                let ending = self.exit_cleanups.spawn(async move {
-                    let _turn = guard;
+                let undo = self.exit_cleanups.spawn(async move {
+                    let _guard = guard;
                     inner.discard_start(&entry).await
                 });
-                ending.await.map_err(|fault| {
-                    Error::internal(format!("the ending of task {id} broke off")).with_source(fault)
+                undo.await.map_err(|fault| {
+                    Error::internal(format!("undoing the start of task {id} panicked or was aborted"))
+                        .with_source(fault)
                 })??;
                 Ok(None)
             }
         }
     }
 
-    /// Ends what a predecessor was starting, so that it can be started anew. Whoever calls this has the turn of the task.
+    /// Undoes a predecessor's start of a task, so that the task can be started again. The caller holds the
+    /// process lock.
     async fn discard_start(&self, entry: &TaskEntry) -> Result<()> {
-        // Should we be killed amid the ending, the next of us must not take what is half ended for what was started.
+        // The marker file comes first: if this daemon is killed during the undo, the next one must not take a
+        // process that is being terminated for a started one.
         let id = entry.id.to_string();
         let discarded = entry.dirs.discarded();
         crate::fs::create_private_dir(&entry.dirs.run).await?;
@@ -144,9 +156,14 @@ impl Inner {
         self.end_task_process(entry, true).await?;
         entry.set_ended();
         self.wait_containerd_cleanup(&id).await?;
-        // Not kept for later: by then it may run, and its start has the logkeeper take the same log up again.
+        // A failure is not queued for a retry: by then the task may run again, and its start has the
+        // logkeeper open the same log.
         if let Err(error) = self.finish_log(entry).await {
-            tracing::warn!(task.id = id, error = error.report(), "the log of an undone start stays open");
+            tracing::warn!(
+                task.id = id,
+                error = error.report(),
+                "cannot close the log of an undone start: it stays open"
+            );
         }
         clear_stage(&entry.dirs.stage).await?;
         crate::fs::remove_tree(&entry.dirs.run).await

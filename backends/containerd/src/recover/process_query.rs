@@ -1,7 +1,9 @@
-//! How the processes of containers are: seen by ourselves where that can be, else asked of their shims, all at once.
+//! The state of the main processes of containers at start-up: read from the node where that is possible, and
+//! otherwise queried from their shims, all at the same time.
 //!
-//! A main process that runs is seen without anybody's help. Only of one that has ended, or that is none of this node's, must its shim be
-//! asked. A shim may be silent: it hangs, or is making another process. However many are, they hold requests up once, together.
+//! A running main process is found in `/proc`. Only for one that has exited, or that is not a process of this
+//! node, its shim is queried. A shim may not respond, because it hangs or is creating another process.
+//! However many shims do not respond, they delay requests only once, together.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -13,128 +15,132 @@ use futures::stream::FuturesUnordered;
 use switchyard_cgroup::{Group, Reader};
 use switchyard_core::Result;
 
-use super::decide::ProcessState;
 use crate::backend::Inner;
+use crate::contact::Contact;
 use crate::error::is_unanswered;
 use crate::fs::blocking;
-use crate::health::Contact;
+use crate::process_state::ProcessState;
 use crate::task::ProcessHandle;
 
-/// When no shim has answered for this long, those that have not are silent: what is not known to have ended counts as running.
+/// After no shim has answered for this long, the remaining ones count as unresponsive, and their processes as
+/// running.
 const QUIET_PERIOD: Duration = Duration::from_millis(120);
 
-/// However many shims answer one after the other: no longer than this.
+/// How long the queries may take in total, however many shims answer one after the other.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// A container whose process has to be known.
+/// A query for the main process of a container.
 #[derive(Debug, Clone)]
 pub(super) struct ProcessQuery {
     pub(super) id: String,
-    /// What the cgroup of its processes bears.
+    /// What the path of its processes' cgroup contains.
     pub(super) cgroup_marker: String,
-    /// Its main process, as far as that is on file.
+    /// The pid of its main process, if that is recorded.
     pub(super) pid: Option<u32>,
-    /// Where its processes are, if the main process is not on file and there is but one of them.
+    /// The cgroup of the main process, if that is its only process and its pid is not recorded.
     pub(super) group: Option<Group>,
-    /// Its runtime makes processes of this node, which can be seen.
+    /// Its main process is a process of this node, and not, for example, one inside a virtual machine.
     pub(super) visible: bool,
 }
 
-/// How the processes of some containers are.
+/// The states of the main processes of containers.
 #[derive(Debug, Default)]
 pub(super) struct ProcessStates {
     by_id: HashMap<String, ProcessState>,
-    /// How many shims were asked.
+    /// How many shims were queried.
     pub(super) queried: usize,
     /// How many of those did not answer.
     pub(super) unresponsive: usize,
 }
 
 impl ProcessStates {
-    /// How the process of a container is; nobody has asked about one without a process.
+    /// The state of a container's process; [`ProcessState::None`] if there was no query for it.
     pub(super) fn of(&self, id: &str) -> ProcessState {
         self.by_id.get(id).copied().unwrap_or(ProcessState::None)
     }
 }
 
 impl Inner {
-    /// How the processes of these containers are.
+    /// Answers these queries.
     ///
     /// # Errors
-    /// `Unavailable` if containerd went away meanwhile.
-    pub(super) async fn query_processes(&self, questions: Vec<ProcessQuery>) -> Result<ProcessStates> {
+    /// If containerd itself stops answering meanwhile.
+    pub(super) async fn query_processes(&self, queries: Vec<ProcessQuery>) -> Result<ProcessStates> {
         let cgroups = self.cgroups.clone();
-        let (by_id, open) = blocking(move || Ok(find_running(questions, &cgroups))).await?;
+        let (by_id, open) = blocking(move || Ok(find_running(queries, &cgroups))).await?;
         let mut processes = ProcessStates { by_id, queried: open.len(), unresponsive: 0 };
-        let asked =
-            open.iter().map(|question| async move { (&question.id, self.process_state(&question.id).await) });
-        let mut answers = gather_until_quiet(asked, QUIET_PERIOD, MAX_WAIT).await;
-        for question in &open {
-            let process = match answers.remove(&question.id) {
+        let calls = open.iter().map(|query| async move { (&query.id, self.process_state(&query.id).await) });
+        let mut answers = gather_until_quiet(calls, QUIET_PERIOD, MAX_WAIT).await;
+        for query in &open {
+            let process = match answers.remove(&query.id) {
                 Some(Ok(process)) => process,
-                // It may also be the shim that containerd has no answer of.
+                // If containerd answers another call, it was the shim that did not answer this one.
                 Some(Err(error)) if is_unanswered(&error) && !self.containerd_answers().await => {
                     return Err(error);
                 }
                 Some(Err(error)) => {
                     tracing::warn!(
-                        id = question.id,
+                        id = query.id,
                         error = error.report(),
-                        "how a process is cannot be known now"
+                        "cannot query the state of a process: treating it as running"
                     );
-                    ProcessState::Unanswered { pid: question.pid.unwrap_or(0) }
+                    ProcessState::Unanswered { pid: query.pid.unwrap_or(0) }
                 }
                 None => {
-                    tracing::warn!(id = question.id, "a shim does not answer");
-                    ProcessState::Unanswered { pid: question.pid.unwrap_or(0) }
+                    tracing::warn!(
+                        id = query.id,
+                        "a shim does not answer the query for its process: treating the process as running"
+                    );
+                    ProcessState::Unanswered { pid: query.pid.unwrap_or(0) }
                 }
             };
             processes.unresponsive += usize::from(matches!(process, ProcessState::Unanswered { .. }));
-            processes.by_id.insert(question.id.clone(), process);
+            processes.by_id.insert(query.id.clone(), process);
         }
         Ok(processes)
     }
 }
 
 impl Inner {
-    /// Whether containerd answers just now, whatever is known of it.
+    /// Whether containerd answers now, by a new call.
     async fn containerd_answers(&self) -> bool {
         matches!(self.health.query_now(&self.client).await, Contact::Up { .. })
     }
 }
 
-/// Those that are seen to run, and the questions that stay open.
+/// The processes that are seen to run, and the queries that remain open.
 fn find_running(
-    questions: Vec<ProcessQuery>,
+    queries: Vec<ProcessQuery>,
     cgroups: &Reader,
 ) -> (HashMap<String, ProcessState>, Vec<ProcessQuery>) {
-    let mut seen = HashMap::new();
+    let mut running = HashMap::new();
     let mut open = Vec::new();
-    for question in questions {
-        match running_pid(&question, cgroups) {
-            Some(pid) => drop(seen.insert(question.id, ProcessState::Running { pid })),
-            None => open.push(question),
+    for query in queries {
+        match running_pid(&query, cgroups) {
+            Some(pid) => drop(running.insert(query.id, ProcessState::Running { pid })),
+            None => open.push(query),
         }
     }
-    (seen, open)
+    (running, open)
 }
 
-/// The main process of a container, if it is seen to run.
-fn running_pid(question: &ProcessQuery, cgroups: &Reader) -> Option<u32> {
+/// The pid of a container's main process, if that is seen to run.
+fn running_pid(query: &ProcessQuery, cgroups: &Reader) -> Option<u32> {
     let runs =
-        |pid: &u32| ProcessHandle::open(*pid, &question.cgroup_marker).is_some_and(|process| process.runs());
-    if !question.visible {
+        |pid: &u32| ProcessHandle::open(*pid, &query.cgroup_marker).is_some_and(|process| process.runs());
+    if !query.visible {
         return None;
     }
-    match (question.pid, &question.group) {
+    match (query.pid, &query.group) {
         (Some(pid), _) => Some(pid).filter(runs),
-        // What cannot be read is asked for.
+        // If the cgroup cannot be read, the shim is queried.
         (None, Some(group)) => cgroups.procs(group).ok().flatten()?.into_iter().find(runs),
         (None, None) => None,
     }
 }
 
-/// Runs all of these at once, until each has ended, none has ended for `quiet`, or `longest` is over; gives those that have ended.
+/// Runs all of these futures at the same time, until all have completed, none has completed for `quiet`, or
+/// `longest` is over. Returns the results of those that have completed.
 async fn gather_until_quiet<K: Eq + Hash, T>(
     work: impl IntoIterator<Item = impl Future<Output = (K, T)>>,
     quiet: Duration,
@@ -147,7 +153,7 @@ async fn gather_until_quiet<K: Eq + Hash, T>(
             done.insert(key, value);
         }
     };
-    // What has ended by then counts all the same.
+    // After a timeout the results so far still count.
     let _ = tokio::time::timeout(longest, all).await;
     done
 }
@@ -177,7 +183,7 @@ mod tests {
 
     #[track_caller]
     fn check(took: Duration, expected: Duration) {
-        // The clock of the test stands still but for what is waited for, which it counts in whole milliseconds.
+        // The paused clock advances only by timers, in whole milliseconds.
         assert!(took.abs_diff(expected) <= Duration::from_millis(1), "{took:?}, not {expected:?}");
     }
 

@@ -1,32 +1,33 @@
-//! When to look for what containerd has forgotten: often after a start and after the return of containerd, when a kill may have left
-//! something that shows only later, and seldom once nothing has shown for long.
+//! When to scan for orphan shims and bundles: often after a start of the daemon and after containerd has come
+//! back, when a kill may have left orphans that show only later, and rarely after many scans without a
+//! suspect.
 
 use std::time::Duration;
 
 use crate::config::RecoveryConfig;
 
-/// The shortest pause between two looks.
+/// The shortest pause between two scans, whatever is configured.
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 
-/// Gives the pauses between looks.
+/// The pauses between scans.
 #[derive(Debug)]
 pub(super) struct ScanSchedule {
     shortest: Duration,
     longest: Duration,
-    /// The pause after the next look that finds nothing.
+    /// The pause after the next scan that finds nothing.
     next: Duration,
-    /// Looks that failed, one after the other.
+    /// Scans that have failed in a row.
     failures: u32,
 }
 
-/// What came of a look.
+/// The outcome of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ScanOutcome {
-    /// There is nothing, or nothing any more.
+    /// There are no suspects.
     Clean,
-    /// Something is suspect: the next look decides.
+    /// There are suspects: the next scan decides about them.
     Suspect,
-    /// It could not be looked.
+    /// The scan failed.
     Failed,
 }
 
@@ -37,12 +38,12 @@ impl ScanSchedule {
         Self { shortest, longest, next: shortest, failures: 0 }
     }
 
-    /// Containerd is back: what its end has left may show from now on.
+    /// Scans often again, because containerd is back: orphans that its end has left may show from now on.
     pub(super) const fn reset(&mut self) {
         self.next = self.shortest;
     }
 
-    /// The pause after a look.
+    /// The pause after a scan.
     pub(super) fn pause_after(&mut self, outcome: ScanOutcome) -> Duration {
         self.failures = if outcome == ScanOutcome::Failed { self.failures.saturating_add(1) } else { 0 };
         match outcome {
@@ -65,8 +66,8 @@ mod tests {
         ScanSchedule::new(&RecoveryConfig { grace_milliseconds, look_seconds, ..RecoveryConfig::default() })
     }
 
-    fn pauses(schedule: &mut ScanSchedule, looked: ScanOutcome, count: usize) -> Vec<u64> {
-        (0..count).map(|_| schedule.pause_after(looked).as_secs()).collect()
+    fn pauses(schedule: &mut ScanSchedule, outcome: ScanOutcome, count: usize) -> Vec<u64> {
+        (0..count).map(|_| schedule.pause_after(outcome).as_secs()).collect()
     }
 
     #[test]
@@ -96,8 +97,8 @@ mod tests {
     #[test]
     fn there_is_a_pause_whatever_is_configured() {
         let mut schedule = schedule(0, 0);
-        for looked in [ScanOutcome::Clean, ScanOutcome::Suspect, ScanOutcome::Failed] {
-            assert!(schedule.pause_after(looked) >= MIN_PAUSE, "{looked:?}");
+        for outcome in [ScanOutcome::Clean, ScanOutcome::Suspect, ScanOutcome::Failed] {
+            assert!(schedule.pause_after(outcome) >= MIN_PAUSE, "{outcome:?}");
         }
         let mut schedule = self::schedule(60_000, 1);
         assert_eq!(pauses(&mut schedule, ScanOutcome::Clean, 2), [1, 1]);

@@ -1,9 +1,9 @@
-//! Where the time of a recovery goes.
+//! How long each part of a recovery takes.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The parts of a recovery, each with the time it took.
+/// The finished parts of a recovery, each with the time that it took.
 #[derive(Debug)]
 pub(super) struct RecoveryTimings {
     began: Instant,
@@ -17,13 +17,14 @@ impl RecoveryTimings {
         Self { began: now, last: now, parts: Vec::new() }
     }
 
-    /// A part is done.
+    /// Records the time since the end of the previous part, or since the beginning, for this part.
     pub(super) fn done(&mut self, part: &'static str) {
         let now = Instant::now();
         self.parts.push((part, now - self.last));
         self.last = now;
     }
 
+    /// The time from the beginning to the end of the last part.
     pub(super) fn total(&self) -> Duration {
         self.last - self.began
     }

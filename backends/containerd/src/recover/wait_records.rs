@@ -1,6 +1,8 @@
-//! Since when what a killed daemon had asked is waited for, over the kills of those that wait: a file for each container.
+//! Wait records: since when a predecessor call has been waited for, in a file for each container, so that the
+//! wait goes on when the waiting daemon is killed.
 //!
-//! Were each daemon to wait anew, a node on which daemons die faster than their patience ends would never settle anything.
+//! If each daemon started the wait anew, a node on which daemons die faster than the timeouts of the wait
+//! would never get to the end of one.
 
 use std::io::ErrorKind as Fault;
 use std::time::{Duration, Instant};
@@ -12,16 +14,16 @@ use switchyard_steps::{Step, reach};
 use crate::backend::Inner;
 use crate::fs::{create_private_dir, io_error};
 
-/// Since when something is waited for, over all that have waited.
+/// Since when a predecessor call has been waited for, by all daemons that have waited for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PredecessorWait {
-    /// When the first of them began.
+    /// When the first of these daemons began to wait.
     pub(super) began: Instant,
-    /// Since when none of them has seen anything of it, where bundles cannot be seen.
+    /// Since when none of them has seen a process or a sign of activity, where bundles cannot be seen.
     pub(super) quiet: Option<Instant>,
 }
 
-/// The same as moments of one boot, which are what the monotonic clock showed.
+/// The same as it is written to the file: times of the monotonic clock, which are valid in one boot only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WaitRecord<'a> {
     boot: &'a str,
@@ -30,7 +32,7 @@ struct WaitRecord<'a> {
 }
 
 impl Inner {
-    /// Since when it is waited for what a predecessor asked about a container: since now, if nobody waited before.
+    /// Loads the wait for the predecessor call about a container, or begins one now and saves it.
     pub(super) async fn load_or_begin_wait(&self, id: &str) -> Result<PredecessorWait> {
         let clock = monotonic_now();
         let now = Instant::now();
@@ -40,7 +42,8 @@ impl Inner {
             Err(fault) if fault.kind() == Fault::NotFound => String::new(),
             Err(fault) => return Err(io_error("read", &path, fault)),
         };
-        if let Some(wait) = WaitRecord::parse(&written).and_then(|mark| mark.to_wait(&self.boot, clock, now))
+        if let Some(wait) =
+            WaitRecord::parse(&written).and_then(|record| record.to_wait(&self.boot, clock, now))
         {
             return Ok(wait);
         }
@@ -49,7 +52,7 @@ impl Inner {
         Ok(wait)
     }
 
-    /// Puts on record since when it is waited.
+    /// Saves a wait.
     pub(super) async fn save_wait(&self, id: &str, wait: PredecessorWait) -> Result<()> {
         let path = self.layout.waits().join(id);
         let text = WaitRecord::from_wait(wait, &self.boot, monotonic_now()).text();
@@ -59,7 +62,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What a predecessor asked about a container is known to have settled. Idempotent.
+    /// Removes the wait record of a container, whose predecessor call has finished. Idempotent.
     pub(super) async fn remove_wait(&self, id: &str) -> Result<()> {
         let path = self.layout.waits().join(id);
         match tokio::fs::remove_file(&path).await {
@@ -71,7 +74,7 @@ impl Inner {
         }
     }
 
-    /// Ends the waits for containers that nobody waits for any more, as after a reboot.
+    /// Removes the wait records of containers without a predecessor call, as there are after a reboot.
     pub(super) async fn remove_stale_waits(&self) -> Result<()> {
         let dir = self.layout.waits();
         let mut files = match tokio::fs::read_dir(&dir).await {
@@ -91,7 +94,7 @@ impl Inner {
 }
 
 impl<'a> WaitRecord<'a> {
-    /// What to write down of a wait when the clock shows `clock`.
+    /// The record of a wait. `clock`: the current time of the monotonic clock.
     fn from_wait(wait: PredecessorWait, boot: &'a str, clock: Duration) -> Self {
         let when = |moment: Instant| clock.saturating_sub(moment.elapsed());
         Self { boot, began: when(wait.began), quiet: wait.quiet.map(when) }
@@ -102,7 +105,7 @@ impl<'a> WaitRecord<'a> {
         format!("{} {}{quiet}", self.boot, self.began.as_millis())
     }
 
-    /// Reads a mark; `None` if it was never finished.
+    /// Parses a record; `None` if writing it was cut off.
     fn parse(text: &'a str) -> Option<Self> {
         let mut words = text.split(' ');
         let boot = words.next()?;
@@ -111,15 +114,16 @@ impl<'a> WaitRecord<'a> {
         Some(Self { boot, began: moment(began)?, quiet: words.next().and_then(moment) })
     }
 
-    /// The wait that it tells of, `now` that the clock shows `clock`; `None` if that was in another boot, or cannot have been.
-    fn to_wait(&self, boot: &str, clock: Duration, now: Instant) -> Option<PredecessorWait> {
+    /// The wait that was recorded; `None` if it was recorded in another boot, or begins in the future.
+    /// `clock` and `now` are the same moment.
+    fn to_wait(self, boot: &str, clock: Duration, now: Instant) -> Option<PredecessorWait> {
         let when = |moment: Duration| now.checked_sub(clock.checked_sub(moment)?);
         let began = (self.boot == boot).then(|| when(self.began)).flatten()?;
         Some(PredecessorWait { began, quiet: self.quiet.and_then(when) })
     }
 }
 
-/// What the monotonic clock shows: all processes of one boot see the same.
+/// The time of the monotonic clock, which is the same for all processes of one boot.
 fn monotonic_now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     let part = |value: i64| u64::try_from(value).expect("the monotonic clock counts from zero");

@@ -1,4 +1,5 @@
-//! The gateway's own network: a bridge of the node, made by CNI plugins from a configuration that is ours, not the node's.
+//! The gateway's own network: a bridge on the node, created by CNI plugins from a configuration of the
+//! gateway, not of the node.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -10,29 +11,29 @@ use switchyard_core::spec::Subnet;
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::files::write_atomic;
 
-use super::{from_cni, from_namespaces};
 use crate::config;
+use crate::error::{from_cni, from_namespaces};
 use crate::fs::create_private_dir_blocking;
 use crate::layout::Layout;
 
-/// The longest name of an interface that Linux takes, in bytes.
+/// The longest interface name that Linux allows, in bytes.
 const NAME_MAX: usize = 15;
-/// Where the kernel tells the ways that packets take.
+/// The kernel's IPv4 routing table.
 const ROUTES: &str = "/proc/net/route";
-/// Where the kernel tells the interfaces.
+/// The kernel's directory of network interfaces.
 const INTERFACES: &str = "/sys/class/net";
 
-/// The gateway's own network.
+/// The gateway's own bridge network.
 #[derive(Debug)]
 pub(crate) struct BridgeNetwork {
     list: Arc<cni::NetworkList>,
     subnets: Vec<Subnet>,
 }
 
-// === impl config::Bridge ===
+// === impl config::BridgeConfig ===
 
 impl config::BridgeConfig {
-    /// Checks what the types cannot say.
+    /// Checks the values beyond their types.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the key.
@@ -46,7 +47,7 @@ impl config::BridgeConfig {
             self.name.starts_with(|c: char| c.is_ascii_alphanumeric()) && self.name.chars().all(letter);
         if !sound || self.name.len() > NAME_MAX {
             let why = format!(
-                "{:?} is no name of an interface, of at most {NAME_MAX} letters and digits",
+                "{:?} is not the name of an interface, of at most {NAME_MAX} letters and digits",
                 self.name
             );
             return Err(Error::invalid("name", why));
@@ -57,15 +58,16 @@ impl config::BridgeConfig {
             let why = format!("a range of IPv4, one of IPv6, or both, not {}", self.subnets.join(", "));
             return Err(Error::invalid("subnets", why));
         }
-        // The kernel's least for IPv6 is 1280; less than this carries nothing.
+        // The kernel's minimum is 68 for IPv4 and 1280 for IPv6.
         if self.mtu != 0 && !(68..=65_535).contains(&self.mtu) {
             return Err(Error::invalid("mtu", format!("{} is neither 0 nor within 68 to 65535", self.mtu)));
         }
         Ok(ranges)
     }
 
-    /// The configuration for plugins. Packets that were published on an address of the node come back from inside as well; the
-    /// firewall's own rules let them through where the node forwards nothing by itself.
+    /// The configuration list for the plugins. `hairpinMode` and `snat` let a sandbox reach ports that are
+    /// published on the node from inside; the rules of the `firewall` plugin admit forwarded packets where
+    /// the node's own policy drops them.
     fn conflist(&self, subnets: &[Subnet]) -> Value {
         let ranges: Vec<Value> =
             subnets.iter().map(|subnet| json!([{ "subnet": subnet.to_string() }])).collect();
@@ -89,13 +91,14 @@ impl config::BridgeConfig {
     }
 }
 
-// === impl Bridge ===
+// === impl BridgeNetwork ===
 
 impl BridgeNetwork {
-    /// The network of this configuration, which is written down for people. Blocks.
+    /// The network of this configuration. Its configuration list is also written to a file, for inspection.
+    /// Blocks.
     ///
     /// # Errors
-    /// `InvalidArgument` for a configuration that cannot work; `Internal` if it cannot be written.
+    /// `InvalidArgument` for an invalid configuration; `Internal` if the file cannot be written.
     pub(crate) fn new(config: &config::BridgeConfig, layout: &Layout) -> Result<Self> {
         let subnets = config.ranges().map_err(|error| error.context("network.bridge"))?;
         let text = format!("{:#}\n", config.conflist(&subnets));
@@ -108,7 +111,7 @@ impl BridgeNetwork {
         Ok(Self { list: Arc::new(list), subnets })
     }
 
-    /// The address of the host on it: plugins give it the first one of the range.
+    /// The host's address on the bridge: plugins give it the first address of the first range.
     pub(crate) fn host(&self) -> IpAddr {
         match self.subnets.first().map(Subnet::first) {
             Some(IpAddr::V4(first)) => Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into(),
@@ -117,25 +120,25 @@ impl BridgeNetwork {
         }
     }
 
-    /// What it is, for people.
+    /// Its name and ranges, for the status.
     pub(crate) fn summary(&self) -> String {
         let subnets: Vec<_> = self.subnets.iter().map(ToString::to_string).collect();
         format!("{} {}", self.list.name, subnets.join(" "))
     }
 
-    /// Its configuration, for a sandbox that is to be connected. Reads small files of the kernel. Missing plugins are told by those who run
-    /// them.
+    /// Its configuration list, for a sandbox that is to be connected. Reads small files of the kernel.
+    /// Missing plugins are reported when they are run.
     ///
     /// # Errors
-    /// `Unavailable` if the node lacks what the plugins need, or has another way to these addresses.
+    /// `Unavailable` if the node lacks `iptables`, or already has a route to addresses of the ranges.
     pub(crate) fn ready(&self) -> Result<Arc<cni::NetworkList>> {
         let name = &self.list.name;
         if !is_program("iptables") {
             return Err(Error::unavailable(format!(
-                "network {name}: its plugins portmap and firewall need iptables, which is in no directory of PATH: install it"
+                "network {name}: its plugins portmap and firewall need iptables, which is not in PATH: install it"
             )));
         }
-        // Once it is there, the kernel has decided.
+        // Once the bridge exists, the routes to its ranges are its own.
         if !Path::new(INTERFACES).join(name).exists() {
             let routes = std::fs::read_to_string(ROUTES).unwrap_or_default();
             if let Some((interface, route)) =
@@ -157,8 +160,8 @@ fn is_program(name: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
 }
 
-/// The interface and the range of a route, but the default one, that has addresses of `subnet`. The kernel prints the bytes of an address as
-/// one number of the machine's own order.
+/// The interface and the range of a route that overlaps `subnet`, default routes aside; `routes` is the text
+/// of `/proc/net/route`. The kernel prints an address as one hexadecimal number in the machine's byte order.
 fn conflicting_route(subnet: &Subnet, routes: &str) -> Option<(String, String)> {
     let IpAddr::V4(first) = subnet.first() else { return None };
     routes.lines().skip(1).find_map(|line| {
@@ -192,7 +195,7 @@ mod tests {
         assert_eq!(routed(&line, "172.26.0.0/16"), there);
         assert_eq!(routed(&line, "172.26.80.0/20"), None);
         assert_eq!(routed(&line, "fd00::/64"), None);
-        // The default route has all addresses.
+        // The default route covers all addresses.
         let line = "eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
         assert_eq!(routed(line, "172.26.80.0/20"), None);
     }

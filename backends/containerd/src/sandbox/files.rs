@@ -1,24 +1,24 @@
-//! The files that a sandbox gives its tasks.
+//! The files that tasks get from their sandbox: `/etc/hosts`, `/etc/hostname` and `/etc/resolv.conf`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use switchyard_core::spec::{Dns, HostAddress, HostEntry, Link, PodNetwork, SandboxNetwork, SandboxSpec};
-use switchyard_core::{Error, ErrorKind, Result};
-use switchyard_namespaces as namespaces;
+use switchyard_core::{Error, Result};
 use switchyard_namespaces::files as content;
 
-use crate::fs::{blocking, disk_full_or, io_error};
+use crate::error::from_namespaces;
+use crate::fs::{blocking, io_error};
 use crate::layout::SandboxDirs;
 use crate::record::{NetworkRecord, SandboxRecord};
 use crate::userns::chown_to_container_root;
 
 const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
-/// What systemd's resolver asks itself.
+/// The configuration with the upstream servers of systemd-resolved.
 const RESOLVED_RESOLV_CONF: &str = "/run/systemd/resolve/resolv.conf";
 const HOST_HOSTS: &str = "/etc/hosts";
 
-/// Writes what does not depend on the sandbox's addresses. Its state directory is there.
+/// Writes the files that do not depend on the sandbox's addresses. Its state directory must exist.
 pub(super) async fn write_static_files(
     dirs: &SandboxDirs,
     spec: &SandboxSpec,
@@ -35,7 +35,7 @@ pub(super) async fn write_static_files(
             Some(dns) => resolv_conf(dns, away)?,
             None => host_resolv_conf(away)?,
         };
-        // The host's own name need not be one that we would give.
+        // The host's own name need not be a valid one by our rules.
         let name =
             if own_name { content::hostname(&name).map_err(from_namespaces)? } else { format!("{name}\n") };
         content::write_atomic(&dirs.resolv_conf(), &resolv_conf, 0o644).map_err(from_namespaces)?;
@@ -50,8 +50,9 @@ pub(super) async fn write_static_files(
     .await
 }
 
-/// The host's own resolver configuration. From another network namespace than the host's, its loopback addresses cannot be reached: where
-/// it names nothing else, a resolver of the host's is behind it, and that one's own servers are taken if they can be found.
+/// The host's resolver configuration. With `away`, for another network namespace than the host's, servers at
+/// loopback addresses cannot be reached: if it names no other, the upstream servers of systemd-resolved are
+/// used instead, if that runs.
 fn host_resolv_conf(away: bool) -> Result<Vec<u8>> {
     let read = |path| content::host_resolv_conf(Path::new(path)).map_err(from_namespaces);
     let own = read(HOST_RESOLV_CONF)?;
@@ -62,8 +63,9 @@ fn host_resolv_conf(away: bool) -> Result<Vec<u8>> {
     Ok(if behind.is_empty() { own } else { behind })
 }
 
-/// Writes `/etc/hosts`, which names the sandbox's addresses; with the host's network it is a copy of the host's, with what was asked for
-/// at its end. `bridge` is the address of the host on the gateway's own bridge.
+/// Writes `/etc/hosts`, which names the sandbox's addresses. With the host's network it is a copy of the
+/// host's file, with the requested extra entries appended. `bridge` is the host's address on the gateway's
+/// own bridge.
 pub(super) async fn write_hosts(
     dirs: &SandboxDirs,
     spec: &SandboxSpec,
@@ -109,7 +111,7 @@ fn resolv_conf(dns: Dns, away: bool) -> Result<Vec<u8>> {
     Ok(content::resolv_conf(&made).map_err(from_namespaces)?.into_bytes())
 }
 
-/// The address of a line of `/etc/hosts`; `bridge` is that of the host on the gateway's own bridge.
+/// The address of an entry of `/etc/hosts`; `bridge` is the host's address on the gateway's own bridge.
 fn address(entry: &HostEntry, network: &SandboxNetwork, bridge: IpAddr) -> Result<IpAddr> {
     match (&entry.ip, network) {
         (HostAddress::Ip(ip), _) => Ok(*ip),
@@ -121,19 +123,9 @@ fn address(entry: &HostEntry, network: &SandboxNetwork, bridge: IpAddr) -> Resul
         ) => {
             let names = entry.names.join(" ");
             let why = format!(
-                "{names} cannot be the host: it has no address that is known in the sandbox's network"
+                "{names} cannot name the host: the host has no known address in the sandbox's network"
             );
             Err(Error::invalid("extra_hosts", why))
         }
     }
-}
-
-/// What an error of namespaces, mounts and files means to the gateway.
-pub(crate) fn from_namespaces(error: namespaces::Error) -> Error {
-    let kind = if error.is_invalid_request() {
-        ErrorKind::InvalidArgument
-    } else {
-        disk_full_or(ErrorKind::Internal, &error)
-    };
-    Error::new(kind, "sandbox").with_source(error)
 }

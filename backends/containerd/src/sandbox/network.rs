@@ -1,4 +1,4 @@
-//! Connecting a sandbox by CNI.
+//! Attaches sandboxes to networks through CNI.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,22 +16,23 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::Ns;
 
 use crate::backend::Inner;
-use crate::fs::disk_full_or;
+use crate::error::from_cni;
 use crate::layout::SandboxDirs;
 
-/// The interface of a sandbox.
+/// The name of a sandbox's interface.
 const INTERFACE: &str = "eth0";
-/// A burst of the rate limiter: as long as one second may bring, within what the kernel takes.
+/// The burst of a rate limit, in bits: the largest that the kernel takes.
 const MAX_BURST_BITS: u64 = u32::MAX as u64;
 
-/// An attachment that is in the journal.
+/// An attachment that is saved in the sandbox's CNI journal and not made yet.
 pub(super) struct PlannedAttachment {
     network: cni::Network,
     attachment: Attachment,
 }
 
 impl Inner {
-    /// Puts on disk how a sandbox will be attached, so that whatever happens the attachment can be undone from it.
+    /// Saves in the journal how a sandbox will be attached, so that the attachment can be undone from it at
+    /// any point.
     pub(super) async fn plan_attachment(
         &self,
         id: SandboxId,
@@ -51,7 +52,10 @@ impl Inner {
         Ok(PlannedAttachment { network, attachment })
     }
 
-    /// Attaches a sandbox's own namespace as planned and gives its addresses: those that are wanted, if any are.
+    /// Attaches a sandbox's own network namespace as planned and returns its addresses.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the network does not give all addresses in `wanted`.
     pub(super) async fn attach(
         &self,
         id: SandboxId,
@@ -77,7 +81,7 @@ impl Inner {
         Ok(ips)
     }
 
-    /// Detaches a sandbox, if its journal says that it is or was being attached.
+    /// Detaches a sandbox, if its journal says that it is attached or was being attached.
     pub(super) async fn detach(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<()> {
         self.wait_predecessor_plugins(id).await?;
         let netns = dirs.pins.join(Ns::Net.file_name());
@@ -86,12 +90,12 @@ impl Inner {
         cni::del_saved(&dirs.cni_journal(), &self.cni_plugins, netns.as_deref()).await.map_err(from_cni)
     }
 
-    /// The configuration of the network as JSON; empty if there is none.
+    /// The CNI configuration of the node's network as JSON; empty if there is none.
     pub(crate) fn network_config(&self) -> String {
         self.cni_conf.load().map(|loaded| loaded.list.to_document().to_string()).unwrap_or_default()
     }
 
-    /// Whether sandboxes can be connected.
+    /// Whether sandboxes can be attached to the node's network.
     pub(crate) fn network_condition(&self) -> Condition {
         let no = |message: String| Condition::False { reason: "NetworkPluginNotReady".to_owned(), message };
         match self.cni_conf.load() {
@@ -106,16 +110,17 @@ impl Inner {
     }
 }
 
-/// The error for addresses that a sandbox had and cannot have again.
+/// The error for a restarted sandbox whose previous addresses are not available.
 fn address_unavailable(ips: &[IpAddr]) -> Error {
     let ips: Vec<_> = ips.iter().map(ToString::to_string).collect();
     Error::failed_precondition(format!(
-        "its address {} cannot be had again, as when another sandbox has it by now: make a new sandbox",
+        "its address {} is not available any more, for instance because another sandbox has it: make a new sandbox",
         ips.join(" and ")
     ))
 }
 
-/// What CNI is asked for. Plugins that look for a wanted address in `CNI_ARGS` find the first there, where others do not mind.
+/// The attachment that is requested from CNI. The first wanted address is also passed as `IP` in `CNI_ARGS`,
+/// for plugins that read it there, if `IgnoreUnknown` makes the others ignore it.
 fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &[IpAddr]) -> Attachment {
     let PodNetwork { link: _, mac, ports, bandwidth, args, capabilities } = network;
     let lenient =
@@ -149,8 +154,8 @@ fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &
     }
 }
 
-/// Adds what is for plugins that ask for it: the resolver's configuration and the cgroup parent that were asked for, and the ranges that
-/// the owner wants its addresses from, one of each.
+/// Adds the values of well-known capabilities, which reach the plugins that declare them: the requested
+/// resolver configuration and cgroup parent, and the owner's address ranges, one address from each.
 fn add_capabilities(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet]) {
     capabilities.dns = spec.dns.as_ref().map(|Dns { servers, searches, options, host_defaults: _ }| {
         cni::Dns { servers: servers.clone(), searches: searches.clone(), options: options.clone() }
@@ -161,7 +166,8 @@ fn add_capabilities(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges:
     capabilities.ip_ranges = ranges.iter().map(pool).collect();
 }
 
-/// The ports of the host that a journal says are mapped, as far as it can be read; none without one. Blocks on the file system.
+/// The host ports that a journal maps; entries that cannot be parsed are skipped. None without a journal.
+/// Blocks on the file system.
 ///
 /// # Errors
 /// Those of [`cni::Saved::read`].
@@ -177,7 +183,7 @@ pub(crate) fn ports_of_journal(path: &Path) -> Result<HostPorts> {
         (port != 0).then_some(HostPort { protocol, port, ip })
     };
     let ports = mappings.into_iter().flatten().filter_map(port).take(HOST_PORTS_MAX).collect();
-    // The group was not put down: it shares with nobody.
+    // The journal does not have the group: the ports are shared with no other sandbox.
     Ok(HostPorts { group: String::new(), ports })
 }
 
@@ -204,15 +210,6 @@ fn limits(bandwidth: Bandwidth) -> cni::Bandwidth {
         egress_rate: egress_bits.unwrap_or(0),
         egress_burst: burst(egress_bits),
     }
-}
-
-pub(crate) fn from_cni(error: cni::Error) -> Error {
-    let kind = if error.is_not_configured() || error.is_retryable() {
-        ErrorKind::Unavailable
-    } else {
-        disk_full_or(ErrorKind::Internal, &error)
-    };
-    Error::new(kind, "network").with_source(error)
 }
 
 #[cfg(test)]

@@ -1,29 +1,23 @@
-//! The cgroups above those of tasks: a runtime makes what is missing on the way to a task's own and leaves it there. Where a sandbox
-//! names a parent that nobody made, it is ours, and goes with the last sandbox in it; what was there before is never touched.
+//! The parent cgroups of tasks. A runtime creates missing ancestors of a task's cgroup and never removes
+//! them. If a sandbox names a parent that did not exist before, the parent is ours and is removed with the
+//! last sandbox that uses it; a cgroup that existed before is never touched.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use switchyard_cgroup::{Group, Reader};
-use switchyard_core::Result;
 use switchyard_core::id::SandboxId;
-use switchyard_runtime_spec::CgroupDriver;
 
-use super::SandboxEntry;
-use crate::backend::Inner;
-use crate::fs::blocking;
-
-/// The groups that are ours, by the sandboxes that had them made; each list begins with the deepest.
+/// The cgroups that were created for sandboxes, by sandbox; each list begins with the deepest.
 #[derive(Debug, Default)]
 pub(crate) struct PodCgroups {
     made: Mutex<HashMap<SandboxId, Vec<Group>>>,
 }
 
 impl PodCgroups {
-    /// Notes which of `group` and those above will be made for a sandbox: those that are not there, and those that another sandbox
-    /// had made.
-    fn claim(&self, id: SandboxId, group: Group, cgroups: &Reader) -> Vec<Group> {
+    /// Claims those of `group` and its ancestors that will be created for a sandbox, or that were created for
+    /// another sandbox. Returns them, the deepest first.
+    pub(super) fn claim(&self, id: SandboxId, group: Group, cgroups: &Reader) -> Vec<Group> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let mut own = Vec::new();
         let mut next = Some(group);
@@ -41,28 +35,30 @@ impl PodCgroups {
         own
     }
 
-    /// Notes what a predecessor had made for a sandbox.
+    /// Claims the cgroups that the record of an adopted sandbox names.
     pub(crate) fn adopt(&self, id: SandboxId, groups: Vec<Group>) {
         if !groups.is_empty() {
             self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(id, groups);
         }
     }
 
-    /// Removes those of a sandbox's groups that no other sandbox has, unless something is in them. Idempotent. Blocks, with others
-    /// waiting who would make them anew meanwhile.
-    fn release(&self, id: SandboxId, cgroups: &Reader) {
+    /// Drops a sandbox's claims, and removes those of its cgroups that no other sandbox claims, unless they
+    /// are in use. Idempotent. Blocks, and holds the lock meanwhile, so that no other sandbox claims a cgroup
+    /// that is being removed.
+    pub(super) fn release(&self, id: SandboxId, cgroups: &Reader) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let groups = made.remove(&id).unwrap_or_default();
         remove_unclaimed(&made, groups, cgroups);
     }
 
-    /// Removes groups that a sandbox had made, which has not released them if it stands. Idempotent. Blocks as the release does.
+    /// Removes cgroups that were created for a sandbox, unless a sandbox claims them. Idempotent. Blocks as
+    /// [`PodCgroups::release`] does.
     pub(crate) fn remove_if_unclaimed(&self, groups: Vec<Group>, cgroups: &Reader) {
         remove_unclaimed(&self.made.lock().unwrap_or_else(PoisonError::into_inner), groups, cgroups);
     }
 }
 
-/// Removes groups, the deepest first, up to one that a sandbox has, or that somebody uses.
+/// Removes cgroups, the deepest first, up to the first that a sandbox claims or that is in use.
 fn remove_unclaimed(made: &HashMap<SandboxId, Vec<Group>>, groups: Vec<Group>, cgroups: &Reader) {
     for group in groups {
         if made.values().any(|groups| groups.contains(&group)) {
@@ -70,54 +66,13 @@ fn remove_unclaimed(made: &HashMap<SandboxId, Vec<Group>>, groups: Vec<Group>, c
         }
         match cgroups.remove_empty(&group) {
             Ok(true) => {}
-            // Somebody else uses it by now, and those above with it.
+            // Another program uses it by now, and so its ancestors too.
             Ok(false) => break,
             Err(fault) => {
-                tracing::warn!(%group, error = %fault, "a cgroup that was made for a sandbox is left");
+                tracing::warn!(%group, error = %fault, "a cgroup that was created for a sandbox cannot be removed");
                 break;
             }
         }
-    }
-}
-
-impl SandboxEntry {
-    /// The groups above those of its tasks that it had made, the deepest first.
-    pub(crate) fn made_groups(&self) -> Vec<Group> {
-        self.record.groups.iter().filter_map(|path| Group::from_path(path).ok()).collect()
-    }
-}
-
-impl Inner {
-    /// Notes which groups above those of its tasks a new sandbox will have made, for its record. systemd keeps slices by itself.
-    pub(super) fn claim_groups(&self, id: SandboxId, entry: &SandboxEntry) -> Result<Vec<PathBuf>> {
-        let named =
-            entry.record.cgroup_parent.as_deref().is_some_and(|parent| !parent.as_os_str().is_empty());
-        if !named || self.host.cgroup_driver != CgroupDriver::Fs {
-            return Ok(Vec::new());
-        }
-        let path = self.cgroup_of(entry, &id.to_string())?.path;
-        let parent = Group::from_cgroups_path(&path).ok().and_then(|group| group.parent());
-        let claimed =
-            parent.map(|group| self.pod_cgroups.claim(id, group, &self.cgroups)).unwrap_or_default();
-        Ok(claimed.iter().map(|group| group.relative().to_owned()).collect())
-    }
-
-    /// Takes over what a predecessor noted, if it was in this boot: no cgroup outlives one.
-    pub(crate) fn adopt_groups(&self, id: SandboxId, entry: &SandboxEntry) {
-        if entry.record.boot == self.boot {
-            self.pod_cgroups.adopt(id, entry.made_groups());
-        }
-    }
-
-    /// Removes the groups that only this sandbox had made. Idempotent.
-    pub(super) async fn release_groups(&self, id: SandboxId) -> Result<()> {
-        let groups = Arc::clone(&self.pod_cgroups);
-        let cgroups = Arc::clone(&self.cgroups);
-        blocking(move || {
-            groups.release(id, &cgroups);
-            Ok(())
-        })
-        .await
     }
 }
 
@@ -137,7 +92,7 @@ mod tests {
         groups.iter().map(ToString::to_string).collect()
     }
 
-    /// A tree of directories, where `/kube` is somebody else's.
+    /// A directory tree like a cgroup hierarchy, in which `/kube` existed before.
     fn node() -> (tempfile::TempDir, Reader) {
         let dir = tempfile::tempdir().unwrap();
         for hierarchy in ["memory", "cpu"] {

@@ -1,4 +1,4 @@
-//! The ranges that owners want the addresses of their sandboxes from: kept in one file, which outlives a reboot.
+//! The address ranges that owners set for their sandboxes, stored in one file, which outlives a reboot.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use switchyard_steps::{Step, reach};
 
 use crate::fs::{blocking, write_durable};
 
-/// As the file has them: a list of ranges for each owner that has named any.
+/// The contents of the file: a list of ranges for each owner that has set any.
 type RangesFile = BTreeMap<String, Vec<String>>;
 
 /// The ranges of all owners.
@@ -19,43 +19,44 @@ type RangesFile = BTreeMap<String, Vec<String>>;
 pub(crate) struct Ranges {
     path: PathBuf,
     by_owner: Mutex<BTreeMap<Owner, Vec<Subnet>>>,
-    /// Whoever writes the file; it is never held by one who only looks.
+    /// Serialises writers of the file; readers do not take it.
     writing: Mutex<()>,
 }
 
 // === impl Ranges ===
 
 impl Ranges {
-    /// Those that are in the file. One that cannot be read is told in the log and taken for none: who named ranges does so again.
+    /// Loads the file. One that cannot be read or parsed is logged and counts as empty: the owners set their
+    /// ranges again.
     pub(crate) fn load(path: PathBuf) -> Self {
         clear_draft(&path);
         let named = match std::fs::read(&path) {
             Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
             Err(fault) => {
-                tracing::error!(path = %path.display(), error = %fault, "the ranges of addresses on record cannot be read");
+                tracing::error!(path = %path.display(), error = %fault, "the file of address ranges cannot be read");
                 BTreeMap::new()
             }
             Ok(text) => parse(&text).unwrap_or_else(|| {
-                tracing::error!(path = %path.display(), "the ranges of addresses on record make no sense");
+                tracing::error!(path = %path.display(), "the file of address ranges cannot be parsed");
                 BTreeMap::new()
             }),
         };
         Self { path, by_owner: Mutex::new(named), writing: Mutex::default() }
     }
 
-    /// Those of one owner; none if it has named none.
+    /// The ranges of one owner; empty if it has set none.
     pub(crate) fn of(&self, owner: Owner) -> Vec<Subnet> {
         self.lock().get(&owner).cloned().unwrap_or_default()
     }
 
-    /// All of them, for people; nothing if nobody has named any.
+    /// The ranges of all owners, for the status; `None` if there are none.
     pub(crate) fn summary(&self) -> Option<String> {
         let named = self.lock();
-        let told = named.iter().map(|(owner, ranges)| format!("{owner}: {}", texts(ranges).join(", ")));
-        (!named.is_empty()).then(|| told.collect::<Vec<_>>().join("; "))
+        let lines = named.iter().map(|(owner, ranges)| format!("{owner}: {}", texts(ranges).join(", ")));
+        (!named.is_empty()).then(|| lines.collect::<Vec<_>>().join("; "))
     }
 
-    /// Puts ranges in the place of those that the owner named before, first on disk. Idempotent.
+    /// Replaces the ranges of an owner, on disk before in memory. Idempotent.
     pub(crate) async fn set(self: &Arc<Self>, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
         if self.of(owner) == ranges {
             return Ok(());
@@ -78,18 +79,18 @@ impl Ranges {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Owner, Vec<Subnet>>> {
-        // It is replaced as a whole.
+        // The map is only replaced as a whole, so a poisoned one is still consistent.
         self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Removes what a killed predecessor was writing, and has no name.
+/// Removes the temporary file of a predecessor that was killed while it wrote.
 fn clear_draft(path: &Path) {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".new");
     match std::fs::remove_file(&draft) {
         Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %draft.display(), error = %fault, "a passing file stays until ranges are named");
+            tracing::warn!(path = %draft.display(), error = %fault, "a temporary file cannot be removed: it stays until ranges are set");
         }
         Ok(()) | Err(_) => {}
     }
@@ -99,7 +100,7 @@ fn texts(ranges: &[Subnet]) -> Vec<String> {
     ranges.iter().map(ToString::to_string).collect()
 }
 
-/// `None` if it makes no sense.
+/// Parses the file; `None` if it is malformed.
 fn parse(text: &[u8]) -> Option<BTreeMap<Owner, Vec<Subnet>>> {
     let named: RangesFile = serde_json::from_slice(text).ok()?;
     let ranges = |texts: Vec<String>| texts.iter().map(|text| text.parse().ok()).collect::<Option<_>>();

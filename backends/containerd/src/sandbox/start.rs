@@ -1,7 +1,7 @@
-//! Starting a stopped sandbox again: with the same id, tasks and addresses.
+//! Starts a stopped sandbox again, with the same id, tasks and addresses.
 //!
-//! It is marked as starting first. Should the daemon be killed from there on, the next one takes the sandbox for broken, and a stop
-//! releases whatever there is.
+//! The record is set to the phase `starting` first. If the daemon is killed from there on, the next one takes
+//! the sandbox for broken, and a stop releases whatever was created.
 
 use std::sync::Arc;
 
@@ -10,8 +10,9 @@ use switchyard_core::backend::SandboxDetails;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::SandboxSpec;
 
-use super::{SandboxEntry, from_namespaces, wanted_namespaces};
+use super::{SandboxEntry, wanted_namespaces};
 use crate::backend::Inner;
+use crate::error::from_namespaces;
 use crate::record::{HostPortsRecord, SandboxPhase};
 use crate::steps::Step;
 
@@ -24,7 +25,7 @@ impl Inner {
             self.check_userns(spec, self.runtime(&spec.handler)?).await?;
         }
         if !stopped.released {
-            // Somebody else stopped it, or could not undo a start.
+            // It was found stopped rather than stopped by us, or the rollback of a start failed.
             self.release_sandbox(id, Some(&stopped)).await?;
         }
         if stopped.record.infra {
@@ -45,9 +46,9 @@ impl Inner {
         let details = entry.details();
         self.sandboxes().insert(id, Arc::new(entry));
         if let Err(error) = started {
-            self.cleanup.unreleased.add(id);
+            self.unreleased.add(id);
             if let Err(undo) = self.stop_sandbox(id).await {
-                tracing::warn!(sandbox.id = %id, error = undo.report(), "a half-started sandbox is cleared away when it is started or removed");
+                tracing::warn!(sandbox.id = %id, error = undo.report(), "the rollback of a failed sandbox start failed: the sandbox is released when it is started or removed");
             }
             return Err(error);
         }

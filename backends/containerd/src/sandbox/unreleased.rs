@@ -1,11 +1,12 @@
-//! Which sandboxes could not be made, or not be made ready again, and are still connected: they have rules for ports of the host.
+//! Sandboxes whose creation or restart failed and whose network is not released yet: their rules for host
+//! ports are still in force.
 
 use std::collections::BTreeSet;
 
 use switchyard_core::id::SandboxId;
 use tokio::sync::watch;
 
-/// Sandboxes of which nobody knows but this backend, or that are stopped as far as others know, and that still have a network.
+/// Sandboxes that still have a network although, for clients, they do not exist or are stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Unreleased {
     ids: watch::Sender<BTreeSet<SandboxId>>,
@@ -14,12 +15,12 @@ pub(crate) struct Unreleased {
 // === impl Unreleased ===
 
 impl Unreleased {
-    /// What a sandbox has of the network could not be taken away.
+    /// The network of a sandbox could not be released.
     pub(crate) fn add(&self, id: SandboxId) {
         self.ids.send_if_modified(|ids| ids.insert(id));
     }
 
-    /// What a sandbox had of the network is gone.
+    /// The network of a sandbox is released.
     pub(crate) fn remove(&self, id: SandboxId) {
         self.ids.send_if_modified(|ids| ids.remove(&id));
     }
@@ -28,9 +29,10 @@ impl Unreleased {
         self.ids.send_modify(BTreeSet::clear);
     }
 
-    /// Waits until a sandbox is not among these. Cancel-safe.
+    /// Waits until the network of a sandbox is released; returns at once if the sandbox is not among these.
+    /// Cancel-safe.
     pub(crate) async fn released(&self, id: SandboxId) {
-        // The sender lives as long as this.
+        // Fails only when the sender is dropped, which `self` holds.
         let _ = self.ids.subscribe().wait_for(|ids| !ids.contains(&id)).await;
     }
 }

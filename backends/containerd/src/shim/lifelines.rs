@@ -1,8 +1,9 @@
-//! Sockets of shims that the logkeeper holds too, each for the time of one call: what a shim does for us it carries to its end although
-//! we are killed.
+//! Shares sockets of shim connections with the logkeeper, each for the time of one call, so that a shim
+//! finishes the call although this daemon is killed meanwhile.
 //!
-//! A shim that starts a process for a caller whose connection closes kills the OCI runtime, and may have made the process already: it
-//! would run on in its container, and nobody would know of it. So a start is asked for only over a socket that is held (ADR 12, ADR 19).
+//! When the connection of the caller closes during a start, the shim kills the OCI runtime, which may have
+//! created the process already: the process would run on in its container, unknown to everyone. So a start is
+//! requested only over a shared socket (ADR 12, ADR 19).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,11 +14,11 @@ use switchyard_logkeeper::{Error, Lifeline};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
-/// How many sockets are held at once; who comes beyond that asks containerd.
+/// How many sockets are shared at once; calls beyond that go through containerd.
 const MAX_HELD: usize = 16;
 /// How many connections to the logkeeper are kept for the next call.
 const MAX_IDLE: usize = 4;
-/// How long the logkeeper may take. It is quick, or it is not worth waiting for: containerd can be asked instead.
+/// How long the logkeeper may take to accept a socket. If it is slower, calling containerd instead is faster.
 const HANDOVER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Connections to the logkeeper, each of which holds one socket at a time or none.
@@ -29,18 +30,18 @@ pub(crate) struct Lifelines {
     tracker: TaskTracker,
 }
 
-/// A socket that is held until this is dropped, and longer if we are killed.
+/// Keeps a socket shared until this is dropped, and longer if the daemon is killed.
 #[derive(Debug)]
 pub(crate) struct SocketGuard {
     lifelines: Arc<Lifelines>,
-    /// `None` once it is dropped.
+    /// `None` once dropped.
     lifeline: Option<(Lifeline, OwnedSemaphorePermit)>,
 }
 
 // === impl Lifelines ===
 
 impl Lifelines {
-    /// None yet; `tracker` owns what is done in the background.
+    /// Without connections yet; `tracker` owns the background tasks.
     pub(crate) fn new(keeper: &Path, tracker: TaskTracker) -> Arc<Self> {
         Arc::new(Self {
             keeper: keeper.to_owned(),
@@ -50,7 +51,8 @@ impl Lifelines {
         })
     }
 
-    /// Has the logkeeper hold a socket. `None` if it does not, for whatever reason. Cancel-safe.
+    /// Has the logkeeper hold a socket. `None` if too many are shared, or the logkeeper fails or is slow.
+    /// Cancel-safe.
     pub(crate) async fn share_socket(self: &Arc<Self>, socket: OwnedFd) -> Option<SocketGuard> {
         let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         match tokio::time::timeout(HANDOVER_TIMEOUT, self.hand_over(&socket)).await {
@@ -62,7 +64,7 @@ impl Lifelines {
                 None
             }
             Err(_) => {
-                tracing::debug!("the logkeeper takes too long to hold a shim's socket");
+                tracing::debug!("the logkeeper takes too long to accept a shim's socket");
                 None
             }
         }
@@ -73,7 +75,7 @@ impl Lifelines {
             if lifeline.hold(socket.as_fd(), true).await.is_ok() {
                 return Ok(lifeline);
             }
-            // The logkeeper has been started anew, so that the others are broken too.
+            // The logkeeper was restarted, so the other idle connections are broken too.
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         let mut lifeline = Lifeline::connect(&self.keeper).await?;
@@ -93,18 +95,20 @@ impl Lifelines {
     }
 }
 
-// === impl Holding ===
+// === impl SocketGuard ===
 
 impl Drop for SocketGuard {
-    /// Has it let go, in the background.
+    /// Has the logkeeper release the socket, in the background.
     fn drop(&mut self) {
         let Some((mut lifeline, permit)) = self.lifeline.take() else { return };
         let lifelines = Arc::clone(&self.lifelines);
         self.lifelines.tracker.spawn(async move {
             match lifeline.release().await {
                 Ok(()) => lifelines.return_idle(lifeline),
-                // It lets go by itself, in a while.
-                Err(error) => tracing::debug!(%error, "the logkeeper does not let go of a shim's socket"),
+                // The logkeeper releases it by itself after a while.
+                Err(error) => {
+                    tracing::debug!(%error, "the logkeeper cannot be told to release a shim's socket")
+                }
             }
             drop(permit);
         });

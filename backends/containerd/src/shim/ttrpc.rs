@@ -1,7 +1,8 @@
-//! A client of ttrpc, the protocol of shims: one call at a time over a connection of its own.
+//! A client of ttrpc, the protocol of shims: one call at a time over a connection.
 //!
-//! A frame is a head of ten bytes (length of what follows, number of the call, kind, flags) and a message. A call is one frame there and
-//! one back. More than one call at a time is not needed here: connections are cheap, and nothing has to be kept apart then.
+//! A frame is a header of ten bytes (message length, stream id, type, flags) and a message. A call is one
+//! request frame and one response frame. Concurrent calls over one connection are not needed: connections are
+//! cheap, and this avoids dispatching responses.
 
 use std::io;
 
@@ -11,21 +12,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tonic::{Code, Status};
 
-/// Before each message.
+/// The length of a frame's header, in bytes.
 pub(crate) const HEADER_LEN: usize = 10;
-/// The largest message that either side takes.
+/// The largest message that either side accepts, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 4 << 20;
-/// The kind of a frame that asks.
+/// The message type of a request frame.
 const KIND_REQUEST: u8 = 1;
-/// The kind of a frame that answers.
+/// The message type of a response frame.
 const KIND_RESPONSE: u8 = 2;
 
-/// Why a call has no answer.
+/// Why a call failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The other end says so.
+    /// The server answered with an error status.
     Refused(Status),
-    /// The connection is of no use any more; whether the call was heard is not known.
+    /// The connection is broken and must not be used again; whether the server received the call is not
+    /// known.
     Lost(io::Error),
 }
 
@@ -34,19 +36,20 @@ pub(super) enum Fault {
 pub(super) struct Connection {
     pub(super) stream: UnixStream,
     namespace: String,
-    /// What has come of the next answer.
+    /// The bytes received so far of the next response.
     received: Vec<u8>,
-    /// The number of the latest call; those of clients are odd.
+    /// The stream id of the latest call; clients use odd ids. 0 before the first.
     last_stream_id: u32,
 }
 
 impl Connection {
-    /// Calls over `stream` are about this containerd namespace.
+    /// A connection over `stream`; its calls are in this containerd namespace.
     pub(super) fn new(stream: UnixStream, namespace: &str) -> Self {
         Self { stream, namespace: namespace.to_owned(), received: Vec::new(), last_stream_id: 0 }
     }
 
-    /// Asks and waits for the answer. Not cancel-safe: the connection must not be used again then.
+    /// Sends a request and waits for its response. Not cancel-safe: if dropped, the connection must not be
+    /// used again.
     ///
     /// # Errors
     /// [`Fault`].
@@ -60,7 +63,8 @@ impl Connection {
         self.read_response().await
     }
 
-    /// Asks. The answer, which must be taken before the next call, is [`Connection::answer`]. Not cancel-safe.
+    /// Sends a request. Its response must be read with [`Connection::read_response`] before the next request.
+    /// Not cancel-safe.
     ///
     /// # Errors
     /// [`Fault::Lost`].
@@ -75,7 +79,7 @@ impl Connection {
             service: service.to_owned(),
             method: method.to_owned(),
             payload: payload.encode_to_vec(),
-            // A limit there would break the work off; limits are set here.
+            // A timeout at the server would interrupt the work half-way; timeouts are applied on this side.
             timeout_nano: 0,
             metadata: vec![KeyValue {
                 key: "containerd-namespace-ttrpc".to_owned(),
@@ -87,7 +91,7 @@ impl Connection {
         self.stream.write_all(&frame).await.map_err(Fault::Lost)
     }
 
-    /// The answer to the latest call. Cancel-safe.
+    /// The response to the latest request. Cancel-safe.
     ///
     /// # Errors
     /// [`Fault`].
@@ -111,8 +115,11 @@ impl Connection {
     }
 }
 
-/// The answer to call `latest`, if all of it has come; it is taken away then. Looked at after each piece, `received` never holds more than
-/// one frame and a piece.
+/// Removes the response to the request `latest` from `received`; `None` until it is complete. Called after
+/// each read, so `received` never holds more than one frame and one read.
+///
+/// # Errors
+/// `InvalidData` for a frame that is not a response to that request, or is too large.
 pub(crate) fn take_response(received: &mut Vec<u8>, latest: u32) -> io::Result<Option<Response>> {
     let Some(([a, b, c, d, e, f, g, h, kind, _flags], rest)) = received.split_first_chunk::<HEADER_LEN>()
     else {
@@ -122,7 +129,7 @@ pub(crate) fn take_response(received: &mut Vec<u8>, latest: u32) -> io::Result<O
     let call = u32::from_be_bytes([*e, *f, *g, *h]);
     if *kind != KIND_RESPONSE || call != latest || length > MAX_MESSAGE {
         return Err(invalid(format!(
-            "a frame of kind {kind} for call {call} with {length} bytes is no answer to call {latest}"
+            "a frame of type {kind} for stream {call} with {length} bytes is not a response on stream {latest}"
         )));
     }
     let Some(message) = rest.get(..length) else { return Ok(None) };
@@ -133,7 +140,9 @@ pub(crate) fn take_response(received: &mut Vec<u8>, latest: u32) -> io::Result<O
 
 fn frame(call: u32, kind: u8, message: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(message.len()).ok().filter(|_| message.len() <= MAX_MESSAGE);
-    let length = length.ok_or_else(|| invalid(format!("{} bytes are too many", message.len())))?;
+    let length = length.ok_or_else(|| {
+        invalid(format!("a message of {} bytes exceeds the limit of {MAX_MESSAGE}", message.len()))
+    })?;
     let mut frame = Vec::with_capacity(HEADER_LEN + message.len());
     frame.extend_from_slice(&length.to_be_bytes());
     frame.extend_from_slice(&call.to_be_bytes());

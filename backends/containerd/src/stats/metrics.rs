@@ -1,4 +1,4 @@
-//! All that can be told of tasks, and the traffic of sandboxes: each in one pass on one thread.
+//! Detailed metrics of tasks, and the traffic of sandboxes: each read in one pass on one thread.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::backend::Inner;
 use crate::fs::{blocking, io_error};
 use crate::task::TaskEntry;
 
-/// What there is to read of one task.
+/// A running task whose metrics are read.
 struct MetricsTarget {
     id: TaskId,
     group: Group,
@@ -41,21 +41,21 @@ impl Inner {
                 let usage = cgroups.usage(&target.group)?;
                 Ok::<_, switchyard_cgroup::Error>(usage.zip(pass.detail(&target.group, Some(target.main))?))
             };
-            let told = targets.iter().map(both).zip(&targets).map(|(read, target)| {
-                // One that cannot be read must not hide the others.
+            let metrics = targets.iter().map(both).zip(&targets).map(|(read, target)| {
+                // A task whose metrics cannot be read must not hide the others.
                 read.unwrap_or_else(|fault| {
-                    tracing::warn!(task.id = %target.id, error = %fault, "a task cannot be read for its metrics");
+                    tracing::warn!(task.id = %target.id, error = %fault, "the metrics of a task cannot be read");
                     None
                 })
             });
-            Ok(told.collect())
+            Ok(metrics.collect())
         })
         .await?;
         let layers = self.writable_layers(&entries).await;
         let mut file_systems = BTreeMap::new();
         let mut all = BTreeMap::new();
         for ((entry, read), writable_layer) in entries.iter().zip(read).zip(layers) {
-            // It ended meanwhile.
+            // The task has exited meanwhile.
             let Some((usage, detail)) = read else { continue };
             let root = self.snapshotter_root(&entry.snapshotter).await?;
             if !file_systems.contains_key(&root) {
@@ -68,16 +68,16 @@ impl Inner {
         Ok(all)
     }
 
-    /// The file system below a directory; `None` if the directory is not one of this node's.
+    /// The file system that a directory is on; `None` if the directory does not exist.
     async fn file_system(&self, root: PathBuf) -> Result<Option<FileSystem>> {
         blocking(move || {
             if !root.exists() {
                 return Ok(None);
             }
-            let failed = |fault: nix::Error| io_error("look at the file system of", &root, fault.into());
+            let failed = |fault: nix::Error| io_error("stat the file system of", &root, fault.into());
             let device = stat(&root).map_err(failed)?.st_dev;
             let facts = statvfs(&root).map_err(failed)?;
-            // Those that make inodes as they go tell of none.
+            // File systems that allocate inodes dynamically report 0.
             let inodes = (facts.files() > 0).then(|| facts.files());
             Ok(Some(FileSystem {
                 device: device_name(major(device), minor(device)),
@@ -105,17 +105,17 @@ impl Inner {
         blocking(move || {
             let path = Path::new("/proc/thread-self/net/dev");
             let read = run_in_each_netns(&namespaces, || std::fs::read_to_string(path));
-            let read = read.map_err(crate::sandbox::from_namespaces)?;
+            let read = read.map_err(crate::error::from_namespaces)?;
             let mut all = BTreeMap::new();
             for (id, text) in ids.into_iter().zip(read) {
                 match text {
                     Ok(Ok(text)) => drop(all.insert(id, net::parse(&text))),
                     Ok(Err(fault)) => {
-                        tracing::warn!(sandbox.id = %id, error = %fault, "its traffic cannot be read")
+                        tracing::warn!(sandbox.id = %id, error = %fault, "the traffic of a sandbox cannot be read")
                     }
-                    // Most likely it was stopped meanwhile.
+                    // Most likely the sandbox was stopped meanwhile.
                     Err(fault) => {
-                        tracing::debug!(sandbox.id = %id, error = %fault, "its network cannot be entered")
+                        tracing::debug!(sandbox.id = %id, error = %fault, "the network namespace of a sandbox cannot be entered")
                     }
                 }
             }

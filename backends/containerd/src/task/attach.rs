@@ -1,12 +1,13 @@
-//! Clients that join the streams of a task's main process.
+//! Clients that attach to the streams of a task's main process.
 //!
-//! Output comes from the logkeeper, which has it anyhow. Input goes into the FIFO that the shim reads. The shim has that open for
-//! writing too, so standard input does not end when a client leaves or this process dies, but by a call: when the first client
-//! leaves that had the input of a task that is to have it once. That a client had it is on record before the client can say
-//! anything, so that the successor of a daemon that was killed ends the input as well: its client has left with it.
+//! Output comes from the logkeeper, which reads it anyway. Input is written to the FIFO that the shim reads.
+//! The shim has that FIFO open for writing too, so standard input does not end when a client detaches or this
+//! daemon exits, but only by a call to the shim: it is made when the first client detaches from a task with
+//! `stdin_once`. That a client has attached is stored in a file before the client can send anything, so that
+//! after a kill of this daemon the next one ends the input as well: the client was disconnected by the kill.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 
 use containerd_client::services::v1 as api;
 use nix::errno::Errno;
@@ -25,16 +26,8 @@ use crate::client::{QUICK, call, ignore_not_found};
 use crate::fs::io_error;
 use crate::input::{StdinPipe, StdinWriter};
 
-/// The inputs of the clients that are attached to one task.
-#[derive(Debug, Default)]
-pub(crate) struct Inputs {
-    open: Vec<Weak<StdinPipe>>,
-    /// Whether the task's input has ended.
-    ended: bool,
-}
-
 impl Inner {
-    /// Joins the streams of a running task.
+    /// Attaches to the streams of a running task.
     pub(crate) async fn attach_task(self: &Arc<Self>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
         let entry = self.attachable(id)?;
         let (tty, stdin) = {
@@ -43,7 +36,7 @@ impl Inner {
         };
         if !entry.uses_logkeeper() && (spec.stdout || spec.stderr) {
             return Err(Error::failed_precondition(format!(
-                "the output of task {id} cannot be attached to: it goes elsewhere, or nowhere because the logkeeper was away at its start"
+                "the output of task {id} cannot be attached to: it goes elsewhere, or is discarded because the logkeeper was down at the start of the task"
             )));
         }
         let stdout = self.live_output(&entry, Stream::Stdout, spec.stdout).await?;
@@ -85,7 +78,7 @@ impl Inner {
         Ok(Some(Source::new(output)))
     }
 
-    /// A client's part in a task's input.
+    /// Attaches a client to a task's input.
     async fn attach_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Sink> {
         let ends = entry.record().stdin_ends_on_detach();
         if ends {
@@ -109,7 +102,7 @@ impl Inner {
         })))
     }
 
-    /// Ends the input of a task for all who are attached, and for the task, in the background.
+    /// Ends the input of a task for all attached clients, and for the task, in the background.
     pub(crate) fn end_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) {
         {
             let mut inputs = entry.inputs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,12 +127,12 @@ impl Inner {
                 else {
                     return reach(Step::InputEnded);
                 };
-                tries.log_and_wait(&inner.health, &id, "the input of a task is not ended", &error).await;
+                tries.log_and_wait(&inner.health, &id, "cannot close the input of a task", &error).await;
             }
         });
     }
 
-    /// Ends the input of a task whose client has left together with a predecessor of ours.
+    /// Ends the input of a task whose client was disconnected when a predecessor exited.
     pub(crate) fn end_taken_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) {
         if entry.record().stdin_ends_on_detach() && entry.dirs.input_taken().exists() {
             self.end_input(entry);
@@ -147,7 +140,7 @@ impl Inner {
     }
 }
 
-/// Opens a FIFO to write to; `None` if nobody reads it any more.
+/// Opens a FIFO for writing; `None` if it has no reader any more.
 fn open(path: &Path) -> Result<Option<pipe::Sender>> {
     match pipe::OpenOptions::new().open_sender(path) {
         Ok(pipe) => Ok(Some(pipe)),

@@ -1,12 +1,13 @@
-//! Checkpoints: what a running task's processes hold and what they have changed of their files, in one archive.
+//! Checkpoints: the state of a running task's processes and the files that it has changed, in one archive.
 //!
 //! ```text
-//! directory made ─► paused ─► criu's images ─► changed files ─► resumed ─► archive written ─► it has its name ─► directory gone
+//! directory created ─► paused ─► criu's images ─► changed files ─► resumed
+//!                   ─► archive written ─► archive named ─► directory removed
 //! ```
 //!
-//! The directory is the mark: while it is there the task may stand still. Whoever finds it, after a failure or a kill, has the task go
-//! on and removes it; a criu that does not come to its end is ended for that. The archive has no name until it is whole, so a kill
-//! leaves none.
+//! The directory is the marker: while it exists the task may be frozen. Whoever finds it, after a failure or
+//! a kill of the daemon, resumes the task and removes the directory; a criu that does not finish is killed
+//! for that. The archive has no name until it is complete, so a kill leaves no partial archive.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,8 +23,10 @@ use switchyard_proto::containerd::runc::v1 as runc;
 use tokio::time::Instant;
 
 use super::TaskEntry;
-use crate::backend::{Inner, RUNC_TYPE};
+use super::cleanup::{TaskCleanup, TaskCleanupKind};
+use crate::backend::Inner;
 use crate::client::{call, describe_mount, writable_dir};
+use crate::config::RUNC_TYPE;
 use crate::fs::{blocking, create_private_dir, io_error, remove_tree};
 use crate::record::OutputRecord;
 use crate::steps::Step;
@@ -35,54 +38,62 @@ mod resume;
 
 use archive::{CheckpointEntry, Draft};
 
-/// The program that runtimes make checkpoints with; Debian has it in the package of its name.
+/// The program with which runtimes make checkpoints; Debian has it in the package of the same name.
 const CRIU: &str = "criu";
-/// criu's images, in the directory of a checkpoint and in the archive.
+/// The directory of criu's images, in the directory of a checkpoint and in the archive.
 const IMAGES: &str = "checkpoint";
-/// What criu says, in the directory of a checkpoint.
+/// criu's work directory with its log, in the directory of a checkpoint.
 const WORK: &str = "work";
-/// What the task has changed of its files, in both.
+/// The layer with the files that the task has changed, in the directory of a checkpoint and in the archive.
 const LAYER: &str = "rootfs-diff.tar";
-/// The longest time that a checkpoint is given: what a clock can count is not much more than what a client may ask for.
+/// The longest time for a checkpoint. A client may ask for so long a time that adding it to a clock would
+/// overflow.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How much of what criu says is looked at for the reason of a failure.
+/// How much of criu's log is searched for the reason of a failure.
 const LOG_LIMIT: usize = 4 << 20;
 
 impl Inner {
-    /// Makes a checkpoint. What is left of one that failed is cleared away at once, or later by whoever finds it.
+    /// Makes a checkpoint. What a failed one leaves is cleaned up at once, or later by the cleanup queue or
+    /// recovery.
     pub(crate) async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
         let entry = self.task(id)?;
         self.can_checkpoint(&entry)?;
         let deadline = Instant::now() + spec.limit.min(MAX_DURATION);
         let location = spec.location.clone();
         let draft = blocking(move || Draft::begin(&location)).await?;
-        let late = |_| Error::deadline(format!("task {id} was not at rest within {:?}", spec.limit));
-        let _turn = tokio::time::timeout_at(deadline, entry.lock_process()).await.map_err(late)?;
+        let late = |_| {
+            Error::deadline(format!(
+                "another operation on the process of task {id} did not finish within {:?}",
+                spec.limit
+            ))
+        };
+        let _guard = tokio::time::timeout_at(deadline, entry.lock_process()).await.map_err(late)?;
         self.clear_checkpoint(&entry).await?;
         let dumped = self.dump(&entry, deadline).await;
         let resumed = self.resume_task(&entry).await;
-        let made = match (dumped, &resumed) {
+        let outcome = match (dumped, &resumed) {
             (Ok(()), Ok(())) => match self.faults.reach(Step::CheckpointResumed) {
                 Ok(()) => self.write_archive(&entry, spec, draft, deadline).await,
                 Err(error) => Err(error),
             },
             (Err(error), _) => Err(error),
-            (Ok(()), Err(_)) => Err(Error::unavailable("its shim does not have it go on: see the log")),
+            (Ok(()), Err(_)) => Err(Error::unavailable("its shim does not resume it: see the log")),
         };
         let cleared = match resumed {
             Ok(()) => remove_tree(&entry.dirs.checkpoint()).await,
-            Err(error) => Err(error.context("its shim is told to have it go on until it does")),
+            Err(error) => Err(error.context("its shim is asked again until it resumes the task")),
         };
         if let Err(error) = cleared {
-            tracing::warn!(task.id = %id, error = error.report(), "what is left of a checkpoint is cleared away later");
-            self.cleanup.enqueue(crate::cleanup::Cleanup::Checkpoint(entry));
+            tracing::warn!(task.id = %id, error = error.report(), "cannot clean up after a checkpoint: the cleanup queue retries it");
+            self.cleanup.enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Checkpoint));
         }
-        made.map_err(|error| error.context(format!("checkpoint of task {id}")))
+        outcome.map_err(|error| error.context(format!("checkpoint of task {id}")))
     }
 
-    /// Has a task go on that stands still for a checkpoint nobody makes any more, and removes what is left of that. Idempotent.
+    /// Resumes a task that is frozen for an abandoned checkpoint, and removes the checkpoint's directory.
+    /// Idempotent.
     pub(crate) async fn end_checkpoint(&self, entry: &TaskEntry) -> Result<()> {
-        let _turn = entry.lock_process().await;
+        let _guard = entry.lock_process().await;
         self.clear_checkpoint(entry).await
     }
 
@@ -110,13 +121,14 @@ impl Inner {
         }
     }
 
-    /// Has the task stand still, and writes what it holds and what it has changed into its directory.
+    /// Freezes the task, and writes the state of its processes and its changed files into the directory of
+    /// the checkpoint.
     async fn dump(&self, entry: &TaskEntry, deadline: Instant) -> Result<()> {
         let id = entry.id.to_string();
         let dir = entry.dirs.checkpoint();
         create_private_dir(&entry.dirs.state).await?;
         let mut builder = tokio::fs::DirBuilder::new();
-        // It holds all secrets of the task.
+        // The directory is going to contain all secrets of the task.
         builder.mode(0o700);
         builder.create(&dir).await.map_err(|fault| io_error("make directory", &dir, fault))?;
         self.faults.reach(Step::CheckpointBegun)?;
@@ -136,7 +148,7 @@ impl Inner {
 
     async fn dump_processes(&self, id: &str, dir: &Path, deadline: Instant) -> Result<()> {
         let options = runc::CheckpointOptions {
-            // Of a process that serves somebody all of these are to be expected.
+            // A process that serves clients can be expected to have all of these.
             open_tcp: true,
             external_unix_sockets: true,
             file_locks: true,
@@ -153,7 +165,7 @@ impl Inner {
             ..Default::default()
         };
         let limit = deadline.saturating_duration_since(Instant::now());
-        let what = format!("write the processes of task {id}");
+        let what = format!("checkpoint the processes of task {id}");
         match call(&what, limit, self.client.tasks().checkpoint(request)).await {
             Ok(_) => Ok(()),
             Err(error) => Err(with_reason(error, &dir.join(WORK).join("dump.log")).await),
@@ -190,7 +202,7 @@ impl Inner {
     }
 }
 
-/// Whether a program is on our path.
+/// Whether a program is in one of the directories of `PATH`.
 fn is_installed(program: &str) -> bool {
     use std::os::unix::fs::PermissionsExt;
     let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -200,18 +212,18 @@ fn is_installed(program: &str) -> bool {
     })
 }
 
-/// The directory that holds what a task has changed.
+/// The directory that contains the files that a task has changed.
 fn upper_of(mounts: &[Mount]) -> Result<PathBuf> {
     writable_dir(mounts).ok_or_else(|| {
-        let told: Vec<_> = mounts.iter().map(describe_mount).collect();
+        let described: Vec<_> = mounts.iter().map(describe_mount).collect();
         Error::unimplemented(format!(
-            "what a task has changed is known with the snapshotter overlayfs only, not with {}",
-            told.join(", ")
+            "the changed files of a task are known with the snapshotter overlayfs only, not with {}",
+            described.join(", ")
         ))
     })
 }
 
-/// An error of containerd with the first one that criu tells in its log, which says why.
+/// Adds to an error of containerd the first error in criu's log, which gives the reason.
 async fn with_reason(error: Error, log: &Path) -> Error {
     let text = tokio::fs::read(log).await.unwrap_or_default();
     let text = String::from_utf8_lossy(text.get(..LOG_LIMIT).unwrap_or(&text)).into_owned();
@@ -226,16 +238,16 @@ fn reason(log: &str) -> Option<&str> {
     log.lines().find_map(|line| line.find("Error (").map(|at| line[at..].trim_end()))
 }
 
-/// How long there is left, as an error once there is none.
+/// Fails with `TimedOut` once `until` has passed.
 fn check_deadline(until: std::time::Instant) -> std::io::Result<()> {
     if until.saturating_duration_since(std::time::Instant::now()) > Duration::ZERO {
         Ok(())
     } else {
-        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "the time for it is up"))
+        Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "the deadline of the checkpoint has passed"))
     }
 }
 
-/// The error of a file operation, which may have run out of time.
+/// The error of a file operation: `DeadlineExceeded` if it timed out.
 fn deadline_or_io_error(doing: &str, path: &Path, fault: std::io::Error) -> Error {
     if fault.kind() == std::io::ErrorKind::TimedOut {
         Error::deadline(format!("{doing} {}", path.display())).with_source(fault)

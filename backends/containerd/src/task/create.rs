@@ -1,7 +1,8 @@
-//! Making a task: what is found out first, without making anything, and then what is made.
+//! Creation of a task: first a plan, which changes nothing, then the objects in containerd and on disk.
 //!
-//! Order of making: the container object (the intent; its snapshot may not be there yet), image volumes, and last the snapshot. So a
-//! task whose snapshot is missing is one that was not finished. Where its directories are limited, so is one whose limits are not on record.
+//! Order of creation: the container object (the intent; its snapshot may not exist yet), image volumes, and
+//! last the snapshot. So a task whose snapshot is missing is incomplete. If its directories are limited, a
+//! task whose limits are not recorded as in force is incomplete too.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -16,23 +17,23 @@ use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
 
 use super::TaskEntry;
-use super::leaf::LeafRecord;
+use super::cleanup::{TaskCleanup, TaskCleanupKind};
 use super::quota::plan_disk;
 use super::stage::{self, Staging};
 use super::volumes::declared;
 use crate::backend::Inner;
-use crate::cleanup::Cleanup;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
 use crate::config::Runtime;
 use crate::image::{ImageInfo, RunnableImage};
 use crate::quota::QuotaRecord;
 use crate::record::{
-    self, ComputeRecord, LeaseRecord, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord, ThrottleRecord,
+    self, ComputeRecord, LeafRecord, LeaseRecord, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord,
+    ThrottleRecord, view_labels,
 };
-use crate::sandbox::{SandboxEntry, infra};
+use crate::sandbox::{SandboxEntry, infra_rootfs};
 use crate::steps::Step;
 
-/// All that the making of a task needs and that can be found out without making anything.
+/// Everything that the creation of a task needs and that can be found out without changing anything.
 pub(super) struct TaskPlan {
     pub(super) image: RunnableImage,
     user: ResolvedUser,
@@ -41,7 +42,7 @@ pub(super) struct TaskPlan {
     pub(super) volumes: Vec<ImageVolume>,
     config: ImageConfig,
     pub(super) staging: Staging,
-    /// The parts of its directories that are limited.
+    /// The parts of its directories that have disk limits.
     pub(super) disk: Vec<DiskPart>,
 }
 
@@ -59,7 +60,7 @@ impl Inner {
         self.warn_selinux_ignored(id, spec, &sandbox);
         plan.staging.add_paths(&built.id_mapped, &plan.volumes, sandbox.record.users.is_some());
         for warning in &built.warnings {
-            tracing::warn!(task.id = %id, warning, "a wish is not fulfilled in full");
+            tracing::warn!(task.id = %id, warning, "a request is not fulfilled in full");
         }
         let record = task_record(sandbox_id, &sandbox, spec, &plan, &built, &self.boot);
         let snapshotter = self.images.snapshotters().of(&sandbox.record.handler).to_owned();
@@ -73,15 +74,15 @@ impl Inner {
             }
             Err(error) => {
                 if let Err(undo) = self.destroy_task(&entry).await {
-                    tracing::warn!(task.id = %id, error = undo.report(), "a half-made task is cleared away later");
-                    self.cleanup.enqueue(Cleanup::Task(Arc::new(entry)));
+                    tracing::warn!(task.id = %id, error = undo.report(), "cannot undo the creation of a task: the cleanup queue retries it");
+                    self.cleanup.enqueue(TaskCleanup::new(self, Arc::new(entry), TaskCleanupKind::Creation));
                 }
                 Err(error)
             }
         }
     }
 
-    /// Says once that labels are ignored, where they are asked for and mean nothing.
+    /// Warns once if SELinux options are requested on a node where SELinux is off.
     fn warn_selinux_ignored(&self, id: TaskId, spec: &TaskSpec, sandbox: &SandboxEntry) {
         let is_asked = spec.security.selinux.is_some() || sandbox.record.selinux.is_some();
         if is_asked && self.host.selinux.is_none() {
@@ -97,7 +98,7 @@ impl Inner {
         let declared = declared(&image.name, &config.volumes, self.settings.images.max_volumes)?;
         for volume in declared.left_out {
             let volume = volume.display().to_string();
-            tracing::warn!(task.id = %id, volume, "a volume of the image is left out: what is there is the kernel's");
+            tracing::warn!(task.id = %id, volume, "a volume of the image is left out: its path is the root or belongs to a kernel file system");
         }
         config.volumes = declared.volumes;
         let snapshotter = self.images.snapshotters().of(&sandbox.record.handler);
@@ -144,7 +145,7 @@ impl Inner {
         let facts = sandbox.facts();
         let mut host = self.host.clone();
         if plan.leaf.as_ref().is_some_and(|leaf| leaf.cpuset.is_some()) {
-            // They are another group's: see there.
+            // The processors are set on the separate cpuset group: see `task/leaf.rs`.
             task.resources.cpuset_cpus = None;
         }
         host.apparmor = self.profile_for(&spec.security).await?;
@@ -155,8 +156,9 @@ impl Inner {
         let recursive_readonly = self.recursive_readonly(runtime);
         let staged = plan.staging.mount_sources.clone();
         let cdi_dirs = self.settings.devices.cdi_spec_dirs.clone();
-        let init = self.layout.infra().join(infra::PROGRAM);
-        // Building looks at paths and devices of the host, which may block, on a dead network file system for ever.
+        let init = self.layout.infra().join(infra_rootfs::PROGRAM);
+        // Building the spec accesses paths and devices of the host, which can block, on a dead network file
+        // system for ever.
         let built = self.looks.run(format!("sandbox {sandbox_id}"), move || {
             let id = id.to_string();
             build(&Input {
@@ -179,7 +181,8 @@ impl Inner {
         built.await
     }
 
-    /// The directories of image volumes as the runtime is to find them: with their ids mapped in a user namespace.
+    /// The source directories of image volumes as the runtime sees them: if the sandbox has a user namespace,
+    /// those in the staging directory, with their ids mapped.
     fn volumes_seen(&self, id: TaskId, sandbox: &SandboxEntry, plan: &TaskPlan) -> Vec<ImageVolume> {
         if sandbox.record.users.is_none() {
             return plan.volumes.clone();
@@ -192,7 +195,7 @@ impl Inner {
         plan.volumes.iter().enumerate().map(seen).collect()
     }
 
-    /// Whether the runtime of a handler makes mounts read-only all the way down, on this kernel.
+    /// Whether the runtime of a handler supports recursively read-only mounts on this kernel.
     pub(crate) fn recursive_readonly(&self, runtime: &Runtime) -> bool {
         self.host.kernel >= (5, 12) && self.runtime_probes.features_of(&runtime.binary).recursive_readonly
     }
@@ -200,21 +203,23 @@ impl Inner {
     fn pid_namespace(&self, target: TaskId) -> Result<PathBuf> {
         let pid = self.task(target)?.running_pid().ok_or_else(|| {
             Error::failed_precondition(format!(
-                "task {target}, whose process namespace is wanted, does not run, or not as a process that can be seen here"
+                "the process namespace of task {target} cannot be joined: the task does not run, or its process is not visible on this node"
             ))
         })?;
         Ok(PathBuf::from(format!("/proc/{pid}/ns/pid")))
     }
 
-    /// Refuses a task whose process namespace was to be that of a task that runs no more. It is named by a number, which may be another
-    /// process's by now, and the namespace that of the node: asked before the process is made, and before anything runs in it.
+    /// Refuses a task that is to join the process namespace of a task that does not run any more. The spec
+    /// names that namespace by a pid, which may have been reused by another process, and the namespace could
+    /// then be that of the node. So this is checked before the process is created, and again before anything
+    /// runs in it.
     ///
     /// # Errors
     /// `FailedPrecondition`.
     pub(super) fn check_target(&self, entry: &TaskEntry) -> Result<()> {
         let Some(target) = entry.record().target.clone() else { return Ok(()) };
         let target = target.parse().map_err(|fault| {
-            Error::internal(format!("the record of task {}", entry.id)).with_source(fault)
+            Error::internal(format!("parse the target in the record of task {}", entry.id)).with_source(fault)
         })?;
         self.pid_namespace(target).map(drop)
     }
@@ -230,7 +235,7 @@ impl Inner {
         let id = entry.id.to_string();
         let users = self.sandbox(entry.sandbox)?.users();
         let mut labels = record::labels(&spec.meta, "task", self.client.instance());
-        labels.extend(stage::view_labels(&plan.staging.records, &entry.snapshotter));
+        labels.extend(view_labels(&plan.staging.records, &entry.snapshotter));
         let container = api::Container {
             id: id.clone(),
             labels,
@@ -266,7 +271,7 @@ impl Inner {
     }
 }
 
-/// What goes on record about a new task.
+/// The record of a new task.
 fn task_record(
     sandbox_id: SandboxId,
     sandbox: &SandboxEntry,

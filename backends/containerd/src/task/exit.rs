@@ -1,7 +1,8 @@
-//! The end of a task: seen, put on record, and only then forgotten by containerd.
+//! The exit of a task: observed, persisted in its container object, and only then deleted from containerd.
 //!
-//! What cannot be put on record, for want of space as a rule, is told all the same: until it is on record containerd has it from the
-//! shim, which is where the next of us would find it.
+//! An exit that cannot be persisted, mostly because the disk is full, is reported all the same: until it is
+//! persisted, containerd keeps the process, and with it the exit status that it got from the shim, where the
+//! next daemon process finds it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,25 +17,27 @@ use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, ErrorKind, Result};
 
 use super::TaskEntry;
+use super::cleanup::{TaskCleanup, TaskCleanupKind};
 use super::oom::oom_killed;
 use super::process::Sent;
 use super::start::from_logkeeper;
 use crate::backend::Inner;
-use crate::cleanup::Cleanup;
 use crate::client::ignore_not_found;
 use crate::disks::tolerate_full_disk;
 use crate::error::from_status;
+use crate::process_state::ProcessExit;
 use crate::record::{EXIT, ExitRecord, OutputRecord};
-use crate::recover::ProcessExit;
 use crate::steps::Step;
 
-/// How long clearing up after an end may hold up the news of it; it goes on after that.
+/// How long the cleanup after an exit may delay the report of the exit; after that it continues in the
+/// background.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long output may still come after the shim has been told to let go.
+/// How long output may still arrive after the shim was told to delete the process.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Inner {
-    /// Sends a signal to a task. One that a task started a moment ago would lose waits until it would not, for a bounded time.
+    /// Sends a signal to a task. A signal that a newly started task would lose is delayed until the task can
+    /// receive it, for a bounded time.
     pub(crate) async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
         let Ok(entry) = self.task(id) else { return Ok(()) };
         if signal == Signal::KILL {
@@ -58,17 +61,18 @@ impl Inner {
         )
     }
 
-    /// Waits for the end of a task. Any number of callers share one wait; it goes on with the next caller if one leaves.
+    /// Waits for the exit of a task. Any number of callers share one wait; if the caller that drives it is
+    /// cancelled, the next caller continues it.
     pub(crate) async fn wait_task(self: &Arc<Self>, id: TaskId) -> Result<Exit> {
         let entry = self.started_task(id)?;
         entry.final_exit.get_or_try_init(|| self.reap(&entry)).await.cloned()
     }
 
-    /// The same, but does not wait for the clearing up.
+    /// The same, but does not wait for the cleanup.
     pub(crate) async fn wait_end(&self, id: TaskId) -> Result<()> {
         let entry = self.started_task(id)?;
         if entry.final_exit().is_none() {
-            // Whoever watches the task sees to it that it comes on record.
+            // If the exit cannot be persisted, the caller of `wait_task` has that retried.
             self.observe_exit(&entry).await?;
         }
         Ok(())
@@ -82,17 +86,18 @@ impl Inner {
         Ok(entry)
     }
 
-    /// The end of a task as it is told, and why it could not be put on record, if it could not.
+    /// The exit of a task, and the error if it could not be persisted.
     async fn observe_exit(&self, entry: &TaskEntry) -> Result<(Exit, Option<Error>)> {
         let observed = entry.observed_exit.get_or_try_init(|| self.await_exit(entry)).await?;
-        // Boxed, as all that follows an end: what waits for it, for each task and perhaps for years, is to be small.
+        // Boxed, like everything that follows an exit: the future that waits for the exit exists for each
+        // task, perhaps for years, and has to be small.
         match Box::pin(self.persist_exit_once(entry, || observed.clone())).await {
             Ok(recorded) => Ok((recorded, None)),
             Err(error) => Ok((observed.clone(), Some(error))),
         }
     }
 
-    /// Notes an end that recovery has found, and puts it on record: now, or later if there is no space for it.
+    /// Adopts an exit that recovery has found, and persists it: now, or later if the disk is full.
     pub(crate) async fn adopt_exit(
         &self,
         entry: &TaskEntry,
@@ -102,15 +107,16 @@ impl Inner {
         if entry.started().is_none() {
             entry.set_started(started.map(|at| Started { pid: 0, at }));
         }
-        // Only recovery does this, on a new entry.
+        // Not set before: only recovery calls this, on a new entry.
         let _ = entry.observed_exit.set(exit.clone());
         tolerate_full_disk(
             self.persist_observed_exit(entry).await,
-            "an end that was found is put on record later",
+            "the disk is full: an exit found by recovery is persisted later",
         )
     }
 
-    /// Puts an end on record that was seen, unless one is; that which is. One that was told already is put on record as it was.
+    /// Persists the exit of a process, unless one is persisted already; returns the persisted one. An exit
+    /// that was observed before takes precedence over `end`.
     pub(crate) async fn persist_exit(&self, entry: &TaskEntry, end: ProcessExit) -> Result<Exit> {
         self.persist_exit_once(entry, || {
             entry.observed_exit.get().cloned().unwrap_or_else(|| self.exit_from_end(entry, end))
@@ -118,13 +124,14 @@ impl Inner {
         .await
     }
 
-    /// Puts the end of a task on record, if one was told and none is. Idempotent.
+    /// Persists the observed exit of a task, if there is one and none is persisted. Idempotent.
     pub(crate) async fn persist_observed_exit(&self, entry: &TaskEntry) -> Result<()> {
-        let Some(told) = entry.observed_exit.get() else { return Ok(()) };
-        self.persist_exit_once(entry, || told.clone()).await.map(drop)
+        let Some(observed) = entry.observed_exit.get() else { return Ok(()) };
+        self.persist_exit_once(entry, || observed.clone()).await.map(drop)
     }
 
-    /// Whoever comes first puts the end on record, and that counts. A task whose container object is gone needs none.
+    /// Persists an exit unless one is persisted: the first caller wins. If the container object is gone,
+    /// nothing has to be persisted.
     async fn persist_exit_once(&self, entry: &TaskEntry, exit: impl FnOnce() -> Exit) -> Result<Exit> {
         let recorded = entry.persisted_exit.get_or_try_init(|| async {
             let exit = exit();
@@ -135,12 +142,13 @@ impl Inner {
         recorded.await.cloned()
     }
 
-    /// An end that was seen is told, even if putting it on record fails or clearing up after it takes longer: that is then done later.
+    /// Returns an observed exit even if persisting it fails, or if the cleanup takes longer than allowed:
+    /// both are then done later.
     async fn reap(self: &Arc<Self>, entry: &Arc<TaskEntry>) -> Result<Exit> {
         let (exit, unrecorded) = self.observe_exit(entry).await?;
         if let Some(error) = unrecorded {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "an end is put on record later, and cleared up after");
-            self.cleanup.enqueue(Cleanup::EndedTask(Arc::clone(entry)));
+            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot persist the exit of a task: the cleanup queue retries it and then cleans up");
+            self.cleanup.enqueue(TaskCleanup::new(self, Arc::clone(entry), TaskCleanupKind::Exit));
             return Ok(exit);
         }
         self.faults.reach(Step::TaskExitRecorded)?;
@@ -148,54 +156,55 @@ impl Inner {
         let ended = Arc::clone(entry);
         let clearing = self.exit_cleanups.spawn(async move {
             if let Err(error) = inner.clean_up_process(&ended).await {
-                tracing::warn!(task.id = %ended.id, error = error.report(), "a task that has ended is cleared up later");
-                inner.cleanup.enqueue(Cleanup::EndedTask(ended));
+                tracing::warn!(task.id = %ended.id, error = error.report(), "cannot clean up after the exit of a task: the cleanup queue retries it");
+                inner.cleanup.enqueue(TaskCleanup::new(&inner, ended, TaskCleanupKind::Exit));
             }
         });
         match tokio::time::timeout(CLEANUP_TIMEOUT, clearing).await {
             Ok(cleared) => cleared.map_err(|fault| {
-                Error::internal(format!("the clearing up after task {} broke off", entry.id))
+                Error::internal(format!("the cleanup after the exit of task {} was aborted", entry.id))
                     .with_source(fault)
             })?,
             Err(_) => {
-                tracing::warn!(task.id = %entry.id, "a task that has ended is not cleared up within {CLEANUP_TIMEOUT:?}: that goes on");
+                tracing::warn!(task.id = %entry.id, "the cleanup after the exit of a task takes longer than {CLEANUP_TIMEOUT:?}: it continues");
             }
         }
         Ok(exit)
     }
 
-    /// Puts an end on record and clears up after it. Idempotent.
+    /// Persists the observed exit and cleans up after it. Idempotent.
     pub(crate) async fn clean_up_exit(&self, entry: &TaskEntry) -> Result<()> {
         self.persist_observed_exit(entry).await?;
         self.clean_up_process(entry).await
     }
 
-    /// Has containerd forget a process that has ended, and its log written to the end. Idempotent.
+    /// Deletes an exited process from containerd, and has its log written to the end. Idempotent.
     async fn clean_up_process(&self, entry: &TaskEntry) -> Result<()> {
-        let _turn = entry.lock_process().await;
+        let _guard = entry.lock_process().await;
         if entry.may_have_process() {
             self.end_task_process(entry, false).await?;
         }
         self.faults.reach(Step::TaskDeleted)?;
         entry.release_process();
-        // There is something left only of a start that failed, and that a kill or an outage cut off.
+        // Staged mounts are left only if the undo of a failed start was interrupted by a kill or an outage.
         self.unstage(entry).await?;
         self.finish_log(entry).await?;
         self.faults.reach(Step::TaskLogFinished)
     }
 
-    /// Waits for the clearing up that goes on. Cancel-safe.
+    /// Waits for the cleanups after exits that are in progress. Cancel-safe.
     pub(crate) async fn wind_up(&self) {
         self.exit_cleanups.close();
         self.exit_cleanups.wait().await;
     }
 
-    /// Waits, with no deadline: a task may run for years. But once its main process has ended, its shim has to tell of that.
+    /// Waits without a deadline: a task may run for years. But once its main process has exited, its shim has
+    /// to report that.
     async fn await_exit(&self, entry: &TaskEntry) -> Result<Exit> {
         let id = entry.id.to_string();
         loop {
             let known = tokio::select! {
-                told = self.reported_exit(entry) => told.map(Some),
+                reported = self.reported_exit(entry) => reported.map(Some),
                 () = self.exit_overdue(entry) => Box::pin(self.recover_missed_exit(entry)).await,
             };
             if let Some(exit) = known? {
@@ -205,7 +214,7 @@ impl Inner {
         }
     }
 
-    /// The end of a task as containerd tells of it.
+    /// The exit of a task as containerd reports it.
     async fn reported_exit(&self, entry: &TaskEntry) -> Result<Exit> {
         let request = api::WaitRequest { container_id: entry.id.to_string(), exec_id: String::new() };
         let what = format!("wait for task {}", entry.id);
@@ -213,12 +222,12 @@ impl Inner {
             match self.client.task_queries().wait(request.clone()).await {
                 Ok(answer) => break answer.into_inner(),
                 Err(status) => match from_status(&what, status) {
-                    // containerd has lost it, and its exit code with it.
+                    // containerd does not know the process any more, so the exit status is lost.
                     error if error.kind() == ErrorKind::NotFound => {
                         return Ok(Exit::lost(entry.not_before_start(SystemTime::now())));
                     }
                     error if error.kind() == ErrorKind::Unavailable => {
-                        tracing::debug!(task.id = %entry.id, error = error.report(), "lost sight of a task");
+                        tracing::debug!(task.id = %entry.id, error = error.report(), "containerd is unavailable while waiting for the exit of a task: waiting for its return");
                         self.health.wait_regained().await;
                     }
                     error => return Err(error),
@@ -234,7 +243,7 @@ impl Inner {
         ))
     }
 
-    /// The exit of a task whose process has ended so.
+    /// The exit of a task whose process ended with `end`.
     pub(crate) fn exit_from_end(&self, entry: &TaskEntry, end: ProcessExit) -> Exit {
         let finished_at = entry.not_before_start(end.at.unwrap_or_else(SystemTime::now));
         let killed = self.was_oom_killed(entry, end.code);
@@ -242,7 +251,7 @@ impl Inner {
         Exit { code: end.code, finished_at, cause }
     }
 
-    /// Whether the kernel has killed a process of a task that has ended with this code, for want of memory.
+    /// Whether the OOM killer has killed a process of a task that exited with `code`.
     fn was_oom_killed(&self, entry: &TaskEntry, code: i32) -> bool {
         let watch = entry.oom.lock().unwrap_or_else(PoisonError::into_inner);
         let kills = match watch.as_ref() {
@@ -256,13 +265,13 @@ impl Inner {
             },
         };
         let kills = kills.unwrap_or_else(|fault| {
-            tracing::warn!(task.id = %entry.id, error = %fault, "whether a task was killed for want of memory is not known");
+            tracing::warn!(task.id = %entry.id, error = %fault, "cannot read the OOM kills of a task: its exit is not reported as an OOM kill");
             Kills::default()
         });
         oom_killed(kills, code, entry.killed.load(Ordering::Acquire))
     }
 
-    /// Writes how a task ended into its container object.
+    /// Writes the exit of a task into its container object, as a label.
     pub(crate) async fn write_exit_label(
         &self,
         entry: &TaskEntry,
@@ -278,8 +287,8 @@ impl Inner {
         self.update_container(container, vec![format!("labels.{EXIT}")]).await
     }
 
-    /// Has the logkeeper write what is left of a task's output and let go of it. Idempotent. If it fails, what was written
-    /// waits in the held FIFOs until it is told again.
+    /// Has the logkeeper write the rest of a task's output and close its FIFOs. Idempotent. If this fails,
+    /// the output stays in the FIFOs, which this daemon holds open, until the call is repeated.
     ///
     /// # Errors
     /// The logkeeper cannot be reached, or fails.
@@ -293,7 +302,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the logkeeper answers, as far as is known, for a task that needs it.
+    /// Checks, for a task that needs the logkeeper, that it answers, as far as is known.
     ///
     /// # Errors
     /// `Unavailable` with the reason.

@@ -1,9 +1,12 @@
-//! Output that goes into somebody else's FIFOs: they are handed to the shim as they are, and nothing of ours is between.
+//! Output that goes into FIFOs made by a client: their paths are passed to the shim, and this daemon does not
+//! relay the output.
 //!
-//! The shim opens both ends of each, so that a reader that goes away ends no process. But it waits for a reader before it does: we are that
-//! one, until it has them. And a reader that has seen the last writer go comes back for nothing: while the shim of a start that was cut off
-//! is cleared away, we are a writer too, until the start that follows has them. A link is never one: it would lead what a task says, written by
-//! root, wherever whoever has put it there wants it.
+//! The shim opens both ends of each FIFO, so that no process ends when the reader goes away. But its open for
+//! writing blocks until there is a reader: this daemon is that reader until the shim has opened the FIFOs.
+//! And a reader that has seen the end of file does not open the FIFO again: while the shim of an interrupted
+//! start is cleaned up, this daemon keeps a write end open as well, until the shim of the next start has
+//! opened the FIFOs. Symbolic links are refused: the output of the task is written by root, and whoever
+//! placed the link could direct it to any file.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind as Fault;
@@ -15,18 +18,20 @@ use switchyard_core::{Error, Result};
 
 use crate::fs::io_error;
 
-/// How a FIFO is opened: waiting for nobody, and no other file in its place.
+/// The flags with which a FIFO is opened: without blocking, and without following a symbolic link.
 const NO_LINK: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW);
 
-/// Opens the FIFOs among these for reading, so that whoever opens them for writing does not wait. Blocks on nobody.
+/// Opens the FIFOs among `paths` for reading, so that opening them for writing does not block. Does not block
+/// itself.
 ///
 /// # Errors
-/// `FailedPrecondition` if one is not there, or is nothing that can be written to.
+/// `FailedPrecondition` if a path does not exist, or cannot be written to.
 pub(super) fn open_readers(paths: &[PathBuf]) -> Result<Vec<File>> {
     paths.iter().map(|path| open(path)).filter_map(Result::transpose).collect()
 }
 
-/// Opens the FIFOs among these at both ends, so that whoever reads them sees no end. What cannot be opened has no reader either.
+/// Opens the FIFOs among `paths` at both ends, so that their readers see no end of file. A FIFO that cannot
+/// be opened is skipped: it has no reader either.
 pub(crate) fn keep_open(paths: &[PathBuf]) -> Vec<File> {
     let is_fifo = |path: &&PathBuf| {
         std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
@@ -38,17 +43,17 @@ pub(crate) fn keep_open(paths: &[PathBuf]) -> Vec<File> {
     paths.iter().filter(is_fifo).filter_map(open).collect()
 }
 
-/// `None` for what is no FIFO and needs no reader.
+/// `None` for a file or device, which needs no reader.
 fn open(path: &Path) -> Result<Option<File>> {
     let kind = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata.file_type(),
         Err(fault) if fault.kind() == Fault::NotFound => {
-            return Err(unfit(path, "is not there: whoever collects it has to make it first"));
+            return Err(unfit(path, "does not exist: the collector of the output has to create it first"));
         }
-        Err(fault) => return Err(io_error("look at", path, fault)),
+        Err(fault) => return Err(io_error("read the metadata of", path, fault)),
     };
     if kind.is_symlink() {
-        return Err(unfit(path, "is a link, where it has to be the FIFO itself"));
+        return Err(unfit(path, "is a symbolic link: it has to be the FIFO itself"));
     }
     if !kind.is_fifo() {
         let fit = kind.is_file() || kind.is_char_device();
@@ -77,7 +82,7 @@ mod tests {
         mkfifo(&fifo, Mode::S_IRWXU).unwrap();
         let held = open_readers(&[fifo.clone(), PathBuf::from("/dev/null")]).unwrap();
         assert_eq!(held.len(), 1);
-        // With a reader there, this returns at once.
+        // The FIFO has a reader, so this returns at once.
         OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&fifo).unwrap();
     }
 

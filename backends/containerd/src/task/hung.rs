@@ -1,19 +1,18 @@
-//! A task whose main process has ended, and of whose end nobody tells: its shim hangs.
+//! Tasks whose main process has exited, but whose exit is not reported: their shim hangs.
 //!
 //! ```text
-//! main process ended ─► nobody told for shim_timeout ─► shim asked once more ─► it answers: that is the end
-//!                                                              │ it does not, and containerd does
-//!                                                              ▼
-//!     a container that it serves runs, or it has taken note of the end ─► left alone, told, looked at again later
-//!     else: the exit code is read from each dead process ─► all are put on record ─► the shim is killed
+//! main process exits ─► no report within shim_timeout ─► shim queried again ─► it answers: that is the exit
+//!                                                             │ it does not answer, but containerd does
+//!                                                             ▼
+//!     a container of the shim runs, or the process was reaped ─► shim left alone, logged, checked later
+//!     else: exit status read from each zombie ─► all of them persisted ─► shim killed
 //! ```
 //!
-//! A shim is the parent of all containers of its pod: to kill it is to end them. So it is never killed while the main process of one of
-//! them runs. Once none does it serves nobody, and what it hides is an end.
+//! A shim is the parent of all containers of its pod: killing it ends them. So it is never killed while the
+//! main process of one of them runs. Once none runs, it serves no container and only withholds an exit.
 
-use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use switchyard_core::ErrorKind;
@@ -24,48 +23,13 @@ use super::TaskEntry;
 use super::process::process_ended;
 use crate::backend::Inner;
 use crate::client::call;
-use crate::health::Contact;
-use crate::recover::shims::{ShimChild, ShimProcess};
-use crate::recover::{ProcessExit, ProcessState};
+use crate::contact::Contact;
+use crate::process_state::{ProcessExit, ProcessState};
+use crate::shim_processes::{ShimChild, ShimProcess};
 use crate::steps::Step;
 
-/// The tasks whose shims are known not to answer.
-#[derive(Debug, Default)]
-pub(crate) struct UnresponsiveShims {
-    tasks: Mutex<BTreeSet<String>>,
-}
-
-impl UnresponsiveShims {
-    fn tasks(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes that a task's shim does not answer, and tells of it once.
-    pub(crate) fn note(&self, id: &str) {
-        if self.tasks().insert(id.to_owned()) {
-            tracing::warn!(
-                task.id = id,
-                "a shim does not answer: its containers run on, and it is left alone while one of them does"
-            );
-        }
-    }
-
-    /// Notes that it answers, or that nobody asks any more.
-    pub(crate) fn clear(&self, id: &str) {
-        if self.tasks().remove(id) {
-            tracing::info!(task.id = id, "a shim that did not answer does, or has gone");
-        }
-    }
-
-    /// The tasks, for people; `None` if there are none.
-    pub(crate) fn summary(&self) -> Option<String> {
-        let tasks = self.tasks();
-        (!tasks.is_empty()).then(|| tasks.iter().cloned().collect::<Vec<_>>().join(", "))
-    }
-}
-
 impl Inner {
-    /// Calls a task's shim through containerd, for as long as a shim may take, and notes whether it answers.
+    /// Calls a task's shim through containerd, with the shim timeout, and records whether it answers.
     pub(crate) async fn call_with_shim_timeout<T>(
         &self,
         id: &str,
@@ -76,7 +40,7 @@ impl Inner {
         match &answer {
             Ok(_) => self.unresponsive_shims.clear(id),
             Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
-                // Where containerd hangs, nothing is known of the shim.
+                // If containerd itself hangs, nothing is known of the shim.
                 if matches!(self.health.current(), Contact::Up { .. }) {
                     self.unresponsive_shims.note(id);
                 }
@@ -86,8 +50,8 @@ impl Inner {
         answer
     }
 
-    /// Waits until a task's main process has ended and nobody has told of it for as long as a shim may take. For ever where the process
-    /// cannot be seen. Cancel-safe.
+    /// Returns once a task's main process has exited and its exit was not reported within the shim timeout.
+    /// Never returns if the process is not visible. Cancel-safe.
     pub(super) async fn exit_overdue(&self, entry: &TaskEntry) {
         let seen = match entry.main_pidfd() {
             Some(main) => process_ended(main).await.is_ok(),
@@ -99,7 +63,8 @@ impl Inner {
         tokio::time::sleep(self.settings.containerd.shim_timeout()).await;
     }
 
-    /// Sees to a task of whose end nobody tells. The end, if it is known now; else it may be told when its shim is gone.
+    /// Handles a task whose exit is not reported. Returns the exit if it is known now; otherwise it may be
+    /// reported once the shim is gone.
     pub(super) async fn recover_missed_exit(
         &self,
         entry: &TaskEntry,
@@ -117,11 +82,12 @@ impl Inner {
             )
             | Err(_) => {}
         }
-        // Should it be containerd that hangs, nothing is known of the shim.
+        // If containerd itself hangs, nothing is known of the shim.
         if !matches!(self.health.query_now(&self.client).await, Contact::Up { .. }) {
             return Ok(None);
         }
-        // A parent that takes note of a child's end may be slow, but does not hang.
+        // A shim that has reaped its child may be slow, but does not hang: only one whose child is a zombie
+        // is killed.
         let shims = self.find_shims().await?;
         let code =
             |shim: &ShimProcess, task: &TaskEntry| shim.exit_code_of(i32::try_from(task.main_pid()?).ok()?);
@@ -131,7 +97,7 @@ impl Inner {
             self.unresponsive_shims.note(&id);
             return Ok(None);
         };
-        // Nobody can tell of an end any more once the shim is gone, so all are put on record before.
+        // The exit statuses are lost with the shim, so all of them are persisted before it is killed.
         let unrecorded = |task: &Arc<TaskEntry>| task.id != entry.id && !task.is_exit_persisted();
         let others: Vec<_> = self.tasks().values().filter(|task| unrecorded(task)).cloned().collect();
         let all = std::iter::once(entry).chain(others.iter().map(AsRef::as_ref));
@@ -139,28 +105,29 @@ impl Inner {
             self.persist_exit(task, ProcessExit { code, at: Some(SystemTime::now()) }).await?;
         }
         if self.is_needed(shim, entry) {
-            // It has gone on meanwhile.
+            // The shim works again: it serves a new container.
             return Ok(entry.persisted_exit.get().cloned());
         }
         tracing::warn!(
             task.id = id,
             pid = shim.process.pid,
-            "killing a shim that does not answer: all that it served has ended"
+            "killing a shim that does not answer: all its containers have exited"
         );
         shim.kill()?;
         switchyard_steps::reach(Step::HungShimKilled);
         Ok(entry.persisted_exit.get().cloned())
     }
 
-    /// Whether a shim serves a container that runs, beside a task that has ended.
+    /// Whether a shim serves a running container besides a task that has exited.
     fn is_needed(&self, shim: &ShimProcess, entry: &TaskEntry) -> bool {
         let infra = self.sandbox(entry.sandbox).ok().and_then(|sandbox| sandbox.pid);
         serves(&shim.read_children(), &entry.cgroup_mark(), infra.and_then(|pid| i32::try_from(pid).ok()))
     }
 }
 
-/// Whether the shim of a task that has ended serves a container that runs, by its children. What is left of the task itself, whose cgroup
-/// bears this mark, goes with the shim, and the process of a sandbox is worth nothing without one. Pure.
+/// Whether the shim of a task that has exited serves a running container, judged by its children. Other
+/// processes of the task itself, whose cgroup path contains `mark`, end with the shim, and the infra process
+/// of a sandbox is of no use without a shim: neither counts. Pure.
 fn serves(children: &[ShimChild], mark: &str, infra: Option<i32>) -> bool {
     children.iter().any(|child| child.runs && !child.cgroup_text.contains(mark) && Some(child.pid) != infra)
 }
@@ -183,18 +150,5 @@ mod tests {
         assert!(serves(&other, "aa", None));
         assert!(!serves(&other, "aa", Some(3)), "the process of the sandbox");
         assert!(!serves(&[child(1, false, "aa"), child(3, false, "bb")], "aa", None));
-    }
-
-    #[test]
-    fn a_silent_shim_is_told_until_it_answers() {
-        let silent = UnresponsiveShims::default();
-        assert_eq!(silent.summary(), None);
-        silent.note("b");
-        silent.note("a");
-        silent.note("b");
-        assert_eq!(silent.summary().as_deref(), Some("a, b"));
-        silent.clear("b");
-        silent.clear("c");
-        assert_eq!(silent.summary().as_deref(), Some("a"));
     }
 }

@@ -1,13 +1,12 @@
-//! A cgroup that somebody else has made for a task, and removes: used as it is, and left as it was.
+//! A cgroup that a client has made for a task, and removes: it is used as it is, and left as it was.
 //!
-//! A runtime joins it by its path, but takes it away with the process; then it is made again at once: whoever made it removes it later. On cgroup v1
-//! the group of the cpuset controller may be another, which a runtime cannot be told: the task is moved there before it runs, and each
-//! process that is started in it later right after its start. Until then it is in a group that has the same processors.
+//! A runtime joins it by its path, but removes it with the process; it is then created again at once, because
+//! the client that made it is to remove it. On cgroup v1 the group of the cpuset controller may be a
+//! different one, which a runtime cannot be told: the task is moved there before it runs, and each exec right
+//! after its start. Until then the exec is in a group with the same processors.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use switchyard_cgroup::{CgroupMode, Group};
 use switchyard_core::spec::{CgroupPlacement, Resources};
 use switchyard_core::{Error, Result};
@@ -16,31 +15,14 @@ use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use super::TaskEntry;
 use crate::backend::Inner;
 use crate::fs::blocking;
-
-/// What somebody else has made of a task's cgroup.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LeafRecord {
-    /// The directories of it that were there before the task.
-    kept: Vec<PathBuf>,
-    /// The group of the cpuset controller, where that is another.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) cpuset: Option<CpusetRecord>,
-}
-
-/// A group of the cpuset controller.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CpusetRecord {
-    /// Its path below the root.
-    path: PathBuf,
-    /// The processors that it is to have; `None` leaves it those that it has.
-    cpus: Option<String>,
-}
+use crate::record::{CpusetRecord, LeafRecord};
 
 impl Inner {
-    /// What a task finds of a cgroup that is somebody else's; `None` if it is not.
+    /// Inspects the cgroup that a client has made for a task; `None` if the cgroup is not made by a client.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no group; `FailedPrecondition` if that of the cpuset controller is not there.
+    /// `InvalidArgument` for an invalid path; `FailedPrecondition` if the group of the cpuset controller does
+    /// not exist.
     pub(super) fn plan_leaf(
         &self,
         placement: &CgroupPlacement,
@@ -49,24 +31,25 @@ impl Inner {
     ) -> Result<Option<LeafRecord>> {
         let CgroupPlacement::Leaf { path: _, cpuset } = placement else { return Ok(None) };
         let group = Group::from_cgroups_path(&location.path)?;
-        let apart = match (cpuset, self.cgroups.hierarchy().mode()) {
+        let separate = match (cpuset, self.cgroups.hierarchy().mode()) {
             (Some(path), CgroupMode::V1) => Some(Group::from_path(path)?).filter(|other| *other != group),
             (Some(_), CgroupMode::V2) | (None, _) => None,
         };
-        if let Some(other) = &apart
+        if let Some(other) = &separate
             && self.cgroups.hierarchy().dir("cpuset", other).is_some_and(|dir| !dir.is_dir())
         {
             return Err(Error::failed_precondition(format!(
-                "cgroup {other} of the controller cpuset is not there: whoever names it has to make it first"
+                "cgroup {other} of the controller cpuset does not exist: the client that names it has to create it first"
             )));
         }
         let cpus = limits.cpuset_cpus.clone().filter(|cpus| !cpus.is_empty());
-        let cpuset = apart.map(|other| CpusetRecord { path: other.relative().to_owned(), cpus });
+        let cpuset = separate.map(|other| CpusetRecord { path: other.relative().to_owned(), cpus });
         Ok(Some(LeafRecord { kept: self.cgroups.existing_dirs(&group), cpuset }))
     }
 
-    /// Has the next process that is made in a task begin on the processors of its cpuset, which may have others by now than when the task was
-    /// started; it is put there right after by [`Inner::place`]. Idempotent.
+    /// Gives the task's own group the processors of its separate cpuset group, which may have changed since
+    /// the start of the task: so the next exec begins on the right processors. [`Inner::join_cpuset`] moves
+    /// it right after its start. Idempotent.
     pub(crate) async fn sync_cpuset(&self, entry: &TaskEntry) -> Result<()> {
         let Some((CpusetRecord { path, cpus: _ }, group)) = self.separate_cpuset(entry) else {
             return Ok(());
@@ -75,14 +58,14 @@ impl Inner {
         blocking(move || cgroups.match_cpuset(&group, &Group::from_path(&path)?).map_err(Error::from)).await
     }
 
-    /// The group of the cpuset controller that is another than a task's own, and that of its own.
+    /// The separate group of the cpuset controller, if there is one, and the task's own group.
     fn separate_cpuset(&self, entry: &TaskEntry) -> Option<(CpusetRecord, Group)> {
         let record = entry.record();
         let cpuset = record.theirs.as_ref()?.cpuset.clone()?;
         Some((cpuset, self.cgroup_location(&record)?))
     }
 
-    /// Puts the processes of a task where its cpuset is. Idempotent.
+    /// Moves the processes of a task into its separate cpuset group, if there is one. Idempotent.
     pub(crate) async fn join_cpuset(&self, entry: &TaskEntry) -> Result<()> {
         let Some((CpusetRecord { path, cpus }, group)) = self.separate_cpuset(entry) else { return Ok(()) };
         let cgroups = Arc::clone(&self.cgroups);
@@ -96,10 +79,10 @@ impl Inner {
         .await
     }
 
-    /// Ends what runs of a task, has containerd forget it, and leaves a cgroup that is somebody else's as it was: a runtime takes it away
-    /// with the process, or when it has `failed` to make one. Idempotent.
+    /// Ends the process of a task, deletes it from containerd, and restores the cgroup if a client has made
+    /// it: a runtime removes it with the process, or when the creation of one has `failed`. Idempotent.
     pub(crate) async fn end_task_process(&self, entry: &TaskEntry, failed: bool) -> Result<()> {
-        let _turn = self.lock_pod(entry).await;
+        let _guard = self.lock_pod(entry).await;
         let ended = self.end_process(&entry.id.into()).await?;
         let (theirs, group) = {
             let record = entry.record();

@@ -1,4 +1,4 @@
-//! Watching a task's control group for kills for want of memory.
+//! Watches the cgroup of a task for OOM kills.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,17 +9,16 @@ use tokio::io::Interest;
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
-use super::TaskEntry;
 use super::process::{polled, process_ended};
-use crate::backend::Inner;
 
-/// Between two looks at the group above. It has the news of all groups in it, none of which is urgent.
+/// The pause between two reads of the counter of the parent cgroup. Events of all cgroups below it are
+/// reported there, and none of them is urgent.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The exit code of a main process that SIGKILL has ended.
+/// The exit code of a main process that exited by SIGKILL.
 const KILLED: i32 = 128 + 9;
 
-/// A watch, and what keeps it up to date as long as this lives.
+/// A watch, and the background tasks that keep it up to date while this exists.
 #[derive(Debug)]
 pub(crate) struct OomMonitor {
     watch: Arc<Mutex<OomWatch>>,
@@ -27,8 +26,9 @@ pub(crate) struct OomMonitor {
 }
 
 impl OomMonitor {
-    /// Takes a watch into care; `main` can be read once the main process has ended. Must be called within a tokio runtime.
-    fn new(watch: OomWatch, main: Option<OwnedFd>, tracker: &TaskTracker) -> Self {
+    /// Starts the background tasks for a watch; `main` is a pidfd of the main process. Must be called within
+    /// a tokio runtime.
+    pub(super) fn new(watch: OomWatch, main: Option<OwnedFd>, tracker: &TaskTracker) -> Self {
         let polled = watch.polled();
         let watch = Arc::new(Mutex::new(watch));
         let mut pollers = Vec::new();
@@ -46,7 +46,9 @@ impl OomMonitor {
                 }
             }
             Ok(None) => {}
-            Err(fault) => tracing::warn!(error = %fault, "OOM kills are seen late, or not at all"),
+            Err(fault) => {
+                tracing::warn!(error = %fault, "cannot poll the counter of a cgroup: OOM kills are noticed late, or not at all")
+            }
         }
         Self { watch, pollers }
     }
@@ -57,8 +59,9 @@ impl OomMonitor {
     }
 }
 
-/// Decides whether a task has ended for want of memory. Where its counter went unread, a kill in a group beside its own looks the same
-/// as one in its own: it counts only if the task's main process was killed as well, and not by us. Pure.
+/// Decides whether a task exited because of an OOM kill. If the counter of its cgroup could not be read a
+/// last time, a kill in a sibling cgroup looks the same as one in its own: it counts only if the task's main
+/// process exited by SIGKILL, and not by ours. Pure.
 pub(super) const fn oom_killed(kills: Kills, code: i32, by_us: bool) -> bool {
     kills.counted > 0 || (kills.doubtful && code == KILLED && !by_us)
 }
@@ -71,18 +74,18 @@ impl Drop for OomMonitor {
     }
 }
 
-/// Reads the counts at each news of a file, until that cannot be read any more.
+/// Reads the counters at each event of a file, until they cannot be read any more.
 async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
     let file = match polled(fd, Interest::PRIORITY) {
         Ok(file) => file,
         Err(fault) => {
-            tracing::warn!(error = %fault, "OOM kills are seen late, or not at all");
+            tracing::warn!(error = %fault, "cannot poll the counter of a cgroup: OOM kills are noticed late, or not at all");
             return;
         }
     };
     loop {
         let Ok(mut ready) = file.ready(Interest::PRIORITY).await else { return };
-        // Before the file is read: what comes meanwhile is news again.
+        // Cleared before the read, so that an event during the read is noticed.
         ready.clear_ready();
         if lock(&watch).kills().is_err() {
             return;
@@ -93,36 +96,19 @@ async fn follow(fd: OwnedFd, pause: Duration, watch: Arc<Mutex<OomWatch>>) {
     }
 }
 
-/// Reads the counts as soon as the main process has ended: a moment later systemd takes the group away.
+/// Reads the counters as soon as the main process has exited: systemd removes the cgroup a moment later.
 async fn read_at_exit(main: OwnedFd, watch: Arc<Mutex<OomWatch>>) {
     let read = match process_ended(main).await {
         Ok(()) => lock(&watch).kills_at_exit().map_err(|fault| fault.to_string()),
         Err(fault) => Err(fault.to_string()),
     };
     if let Err(fault) = read {
-        tracing::debug!(error = fault, "OOM kills are not known to the end");
+        tracing::debug!(error = fault, "cannot read the OOM kills after the exit of a task");
     }
 }
 
 fn lock(watch: &Mutex<OomWatch>) -> MutexGuard<'_, OomWatch> {
     watch.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Inner {
-    /// Opens the way to the counter of OOM kills before the process runs, because it may be gone right after the process is.
-    pub(crate) fn watch_oom(&self, entry: &TaskEntry) {
-        let Some(group) = self.cgroup_location(&entry.record()) else { return };
-        match self.cgroups.watch_oom(&group) {
-            Ok(watch) => {
-                let main = entry.main_pidfd();
-                let oom = watch.map(|watch| OomMonitor::new(watch, main, &self.tracker));
-                *entry.oom.lock().unwrap_or_else(PoisonError::into_inner) = oom;
-            }
-            Err(fault) => {
-                tracing::warn!(task.id = %entry.id, error = %fault, "OOM kills of a task are not watched")
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -140,7 +126,7 @@ mod tests {
         check(0, true, 9, false, false);
         check(0, true, KILLED, false, true);
         check(0, true, KILLED, true, false);
-        // A child was killed, and the main process ended as it liked.
+        // A child was killed, and the main process exited by itself.
         check(1, false, 0, false, true);
         check(1, true, 9, false, true);
         check(1, false, KILLED, true, true);

@@ -1,4 +1,5 @@
-//! A hold on a container's process, mostly its main one, by which it is seen and signalled without running its runtime or asking its shim.
+//! A handle of a container's process, mostly its main one, through which it is watched and signalled without
+//! running the runtime or calling the shim.
 
 use std::fs;
 use std::io;
@@ -14,66 +15,68 @@ use tokio::io::unix::AsyncFd;
 
 use crate::shim::ShimAddress;
 
-/// A process that stays the same one: should it end and its number be given to another, signals do not reach that one.
+/// A pidfd and what belongs to it. It refers to one process for ever: if that exits and its pid is reused,
+/// signals do not reach the new process.
 #[derive(Debug)]
 pub(crate) struct ProcessHandle {
     pid: u32,
     fd: OwnedFd,
-    /// Where its shim listens, once that has been looked for.
+    /// The address of its shim, once that has been searched for.
     shim: OnceLock<Option<ShimAddress>>,
 }
 
-/// What became of a signal.
+/// The outcome of sending a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It is sent, or the process has ended.
+    /// It was sent, or the process has exited.
     Done,
     /// It cannot be sent this way.
     Refused,
 }
 
 impl ProcessHandle {
-    /// Takes hold of a container's process. `None` if the number is not, or not any more, that of a process of the container, which
-    /// shows in its cgroup bearing the container's mark, mostly its id; so a number from another process namespace is never taken.
+    /// Opens a handle of a container's process. `None` if `pid` is not, or not any more, that of a process of
+    /// the container. The container is recognized by `mark`, mostly its id, in the path of the process's
+    /// cgroup; so a pid from another process namespace is never accepted.
     pub(crate) fn open(pid: u32, mark: &str) -> Option<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
         let fd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
-        // Looked at after taking hold: whoever bore the number then is a process of the container.
+        // Read after the pidfd was opened: while that process runs, nothing else has its pid.
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         cgroups.contains(mark).then_some(Self { pid, fd, shim: OnceLock::new() })
     }
 
-    /// Whether it runs: it has not ended, even if nobody has taken note of its end yet.
+    /// Whether it runs. A zombie, whose exit its parent has not collected yet, does not run.
     pub(crate) fn runs(&self) -> bool {
         let mut ended = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        // What cannot be looked at is not known to run.
+        // If it cannot be polled, it is not known to run.
         poll(&mut ended, PollTimeout::ZERO).is_ok_and(|ready| ready == 0)
     }
 
-    /// What the kernel tells of it, or of another that bears its number once it has ended.
+    /// Its `/proc/<pid>/status`, or that of another process which has its pid once it has exited.
     pub(super) fn status(&self) -> Option<String> {
         fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()
     }
 
-    /// Its number, which may be another's once it has ended and its parent has taken note of that.
+    /// Its pid, which can be reused once the process has exited and its parent has reaped it.
     pub(super) const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Where its shim, which is its parent, listens. `None` if that cannot be found.
+    /// The address of its shim, which is its parent. `None` if it cannot be found.
     pub(super) fn shim(&self, id: &str) -> Option<ShimAddress> {
         self.shim.get_or_init(|| ShimAddress::find(self.parent()?, id)).clone()
     }
 
-    /// Its shim, while it runs.
+    /// The pid of its parent, which is its shim, while it runs.
     pub(super) fn parent(&self) -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
         let parent = switchyard_process::stat_fields(&stat).get(1)?.parse().ok()?;
-        // Looked at after reading: whose number it is has not changed while it runs.
+        // Checked after the read: while it runs, its pid is not reused.
         self.runs().then_some(parent)
     }
 
-    /// A descriptor for [`ended`].
+    /// A descriptor for [`process_ended`].
     pub(crate) fn pidfd(&self) -> Option<OwnedFd> {
         self.fd.try_clone().ok()
     }
@@ -89,12 +92,12 @@ impl ProcessHandle {
     }
 }
 
-/// Waits until a process has ended. Cancel-safe. Must be called within a tokio runtime.
+/// Waits until the process of a pidfd has exited. Cancel-safe. Must be called within a tokio runtime.
 pub(crate) async fn process_ended(process: OwnedFd) -> io::Result<()> {
     polled(process, Interest::READABLE)?.ready(Interest::READABLE).await.map(drop)
 }
 
-/// A descriptor that is waited for with the others of the runtime.
+/// A descriptor whose readiness the tokio runtime reports.
 #[expect(
     deprecated,
     reason = "the other way is not safe code, and an OwnedFd is what this one needs to be sound"
@@ -120,7 +123,7 @@ mod tests {
     #[test]
     fn a_process_that_has_ended_runs_no_more_although_nobody_has_taken_note() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        // Whatever its cgroup is called, there is a slash in it.
+        // Every cgroup path contains a slash.
         let held = ProcessHandle::open(child.id(), "/").unwrap();
         assert!(held.runs());
         child.kill().unwrap();

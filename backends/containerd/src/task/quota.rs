@@ -1,11 +1,13 @@
-//! Limits on what a task's directories take on disk: set before it is finished, lifted when it goes.
+//! Disk limits on a task's directories: set before its creation is complete, lifted when it is removed.
 //!
 //! ```text
-//! snapshot prepared ► ids on record ► directories in their projects ► limits set ► on record that they are
-//! snapshot, files gone ► limits lifted ► container object gone, and the ids with it
+//! create: snapshot prepared ► project ids recorded ► directories in their projects ► limits set
+//!         ► recorded as in force
+//! remove: snapshot and files removed ► limits lifted ► container object deleted, and the ids with it
 //! ```
 //!
-//! A kill before the last arrow of the first line leaves a task that was not finished: the next start removes it, as the second line says.
+//! If the daemon is killed before the last step of the first line, the task is incomplete: the next start of
+//! the daemon removes it in the order of the second line.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -26,14 +28,16 @@ use super::create::TaskPlan;
 use super::stage::Staging;
 use crate::backend::Inner;
 use crate::client::mount_option_dir;
-use crate::fs::{blocking, disk_full_or, io_error};
+use crate::error::disk_full_or;
+use crate::fs::{blocking, io_error};
 use crate::quota::{LimitRecord, QuotaRecord};
 use crate::record;
 
-/// How long a file system may take to be told; a volume that has files already is gone through.
+/// How long a file system may take for a quota call; one that joins a volume with files to a project walks
+/// the whole volume.
 const FS_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The parts of a new task's directories that are limited.
+/// The parts of a new task's directories that have disk limits.
 pub(super) fn plan_disk(
     spec: &TaskSpec,
     volumes: &[ImageVolume],
@@ -45,10 +49,11 @@ pub(super) fn plan_disk(
 }
 
 impl Inner {
-    /// Puts a new task's directories into projects, and limits these. Its snapshot is there and mounted by `mounts`.
+    /// Puts a new task's directories into projects, and limits these. Its snapshot has been prepared, and
+    /// `mounts` are its mounts.
     ///
     /// # Errors
-    /// They name the keys that ask for the limits.
+    /// Errors name the configuration keys that ask for the limits.
     pub(super) async fn limit_disks(
         &self,
         entry: &TaskEntry,
@@ -82,7 +87,7 @@ impl Inner {
         reach(Step::QuotaJoined);
         let setting = limits.clone();
         {
-            let _turn = self.projects.lock_limits().await;
+            let _guard = self.projects.lock_limits().await;
             let set = |limit: &LimitRecord| projects::limit(&limit.mount, limit.project, Some(limit.bytes));
             quota_call(move || setting.iter().try_for_each(set)).await?;
         }
@@ -92,22 +97,23 @@ impl Inner {
         Ok(())
     }
 
-    /// Lifts the limits of a task that goes, save those of projects that other tasks have as well. Idempotent.
+    /// Lifts the limits of a task that is removed, except those of projects that other tasks use as well.
+    /// Idempotent.
     pub(super) async fn lift_limits(&self, entry: &TaskEntry) -> Result<()> {
         let limits = entry.record().quota.clone().unwrap_or_default().limits;
         if limits.is_empty() {
             self.projects.release(entry.id, limits);
             return Ok(());
         }
-        let _turn = self.projects.lock_limits().await;
+        let _guard = self.projects.lock_limits().await;
         let free = self.projects.release(entry.id, limits);
         let lift = move || {
             free.iter().try_for_each(|limit| match projects::limit(&limit.mount, limit.project, None) {
                 Err(error @ namespaces::Error::NoProjectQuota { .. }) => {
-                    tracing::warn!(project = limit.project, %error, "a limit that is not in force is not lifted");
+                    tracing::warn!(project = limit.project, %error, "a disk limit is not lifted: its file system enforces no project quotas");
                     Ok(())
                 }
-                // The file system is gone, and its limits with it.
+                // The file system is not mounted any more, so its limits are gone too.
                 Err(_) if !limit.mount.exists() => Ok(()),
                 other => other,
             })
@@ -117,7 +123,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Where what is seen at each place inside is on the host.
+    /// By path in the container: the directories on the host that hold what is written there.
     fn host_dirs(
         &self,
         entry: &TaskEntry,
@@ -133,7 +139,7 @@ impl Inner {
         if plan.disk.iter().any(|part| part.places.contains(&root)) {
             let dirs = root_dirs(mounts).ok_or_else(|| {
                 Error::unimplemented(format!(
-                    "the snapshotter {} keeps what a container writes in no directory of its own",
+                    "the snapshotter {} keeps the writes of a container in no directory of their own, so they cannot be limited",
                     entry.snapshotter
                 ))
             })?;
@@ -142,12 +148,12 @@ impl Inner {
         Ok(places)
     }
 
-    /// The project for a part of a task's directories, on a file system that must hold projects to limits.
+    /// The project for a part of a task's directories, on a file system that must enforce project quotas.
     async fn project_of(
         &self,
         entry: &TaskEntry,
         owner: Owner,
-        wish: Project,
+        requested: Project,
         mount: &Path,
     ) -> Result<ProjectId> {
         let unused = async |first: ProjectId| {
@@ -156,19 +162,20 @@ impl Inner {
         };
         let mut first = ProjectId::FIRST;
         loop {
-            if let Project::Given(project) = wish {
-                // Whether there are quotas is all that is asked: who names a project may have files in it.
+            if let Project::Given(project) = requested {
+                // Only the error matters: it says that there are no quotas. A project that the client names
+                // may have files already.
                 unused(project).await?;
                 self.projects.share(entry.id, owner, project)?;
                 return Ok(project);
             }
-            let none = || Error::new(ErrorKind::ResourceExhausted, "there is no project that nobody has");
+            let none = || Error::new(ErrorKind::ResourceExhausted, "every project id is in use");
             let project = self.projects.reserve(entry.id, owner, first).ok_or_else(none)?;
             let found = unused(project).await?;
             if found == project.number() {
                 return Ok(project);
             }
-            // Somebody else's, or of files that outlived their container.
+            // The project belongs to somebody else, or to files that outlived their container.
             self.projects.unreserve(entry.id, project);
             first = ProjectId::new(found).ok_or_else(none)?;
         }
@@ -189,12 +196,14 @@ impl Inner {
     }
 }
 
-/// Where the file system is mounted that all these directories are on.
+/// The mount point of the file system that all of `dirs` are on.
 async fn common_mount(part: &DiskPart, dirs: Vec<PathBuf>) -> Result<PathBuf> {
     let places: Vec<_> = part.places.iter().map(|place| place.display().to_string()).collect();
-    let look = move || {
+    let find_mount = move || {
         let device = |dir: &PathBuf| {
-            dir.metadata().map(|data| data.dev()).map_err(|fault| io_error("look at", dir, fault))
+            dir.metadata()
+                .map(|data| data.dev())
+                .map_err(|fault| io_error("read the metadata of", dir, fault))
         };
         let devices = dirs.iter().map(device).collect::<Result<Vec<_>>>()?;
         match dirs.first() {
@@ -207,23 +216,24 @@ async fn common_mount(part: &DiskPart, dirs: Vec<PathBuf>) -> Result<PathBuf> {
             ))),
         }
     };
-    with_fs_timeout(blocking(look)).await
+    with_fs_timeout(blocking(find_mount)).await
 }
 
-/// The directories that hold what is written to a root file system; `None` if that is not known.
+/// The directories that hold what is written to a root file system; `None` if the mounts do not say.
 fn root_dirs(mounts: &[Mount]) -> Option<Vec<PathBuf>> {
     let [.., mount] = mounts else { return None };
     let dirs = match (mount_option_dir(mount, "upperdir"), mount_option_dir(mount, "workdir")) {
-        // What is copied up is made in the one and moved to the other, which must not be from one project to another.
+        // The overlay copies a file up in the work directory and renames it into the upper one, which is not
+        // possible between projects: so both directories have to be in the same one.
         (Some(upper), Some(work)) => vec![upper, work],
-        // An image without layers has nothing to lay it over.
+        // An image without layers has no lower directory, so its snapshot is a bind mount.
         _ if mount.r#type == "bind" => vec![PathBuf::from(&mount.source)],
         _ => return None,
     };
     dirs.iter().all(|dir| dir.is_absolute()).then_some(dirs)
 }
 
-/// Has the file systems told something.
+/// Runs a blocking quota call on file systems, with a time limit.
 async fn quota_call<T: Send + 'static>(
     work: impl FnOnce() -> std::result::Result<T, namespaces::Error> + Send + 'static,
 ) -> Result<T> {
@@ -234,7 +244,7 @@ async fn with_fs_timeout<T>(work: impl Future<Output = Result<T>>) -> Result<T> 
     match tokio::time::timeout(FS_TIMEOUT, work).await {
         Ok(done) => done,
         Err(_) => Err(Error::deadline(format!(
-            "a file system has not answered within {FS_TIMEOUT:?}: does it hang?"
+            "a file system has not answered within {FS_TIMEOUT:?}: check whether it hangs"
         ))),
     }
 }
@@ -245,7 +255,7 @@ fn from_projects(error: namespaces::Error) -> Error {
     } else {
         disk_full_or(ErrorKind::Internal, &error)
     };
-    Error::new(kind, "limit what it takes on disk").with_source(error)
+    Error::new(kind, "set or lift disk limits").with_source(error)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Removing a task: everything that bears its id, the container object last.
+//! Removal of a task: of everything that carries its id, the container object last.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::disks::tolerate_full_disk;
 use crate::fs::{cancellable, remove_tree, tree_error};
 use crate::steps::Step;
 
-/// The snapshotters that keep what a container writes in a directory of its snapshot, and of that alone.
+/// The snapshotters that keep the writes of a container in a directory that belongs to its snapshot alone.
 const EMPTIED: [&str; 2] = ["native", "overlayfs"];
 
 impl Inner {
@@ -26,21 +26,22 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes all there is of a task. Idempotent.
+    /// Removes everything that exists of a task. Idempotent.
     pub(crate) async fn destroy_task(&self, entry: &TaskEntry) -> Result<()> {
-        let _turn = entry.lock_process().await;
+        let _guard = entry.lock_process().await;
         let id = entry.id.to_string();
-        // containerd is about to forget an end that may be nowhere else. Without space for it the removal is what makes some.
+        // Deleting the process makes containerd forget an exit that may be stored nowhere else. If the disk
+        // is too full to persist it, the removal goes on, because it frees space.
         tolerate_full_disk(
             self.persist_observed_exit(entry).await,
-            "a task is removed whose end is not on record",
+            "the disk is full: removing a task whose exit is not persisted",
         )?;
         if entry.may_have_process() {
             self.end_task_process(entry, false).await?;
         }
-        let kept = entry.uses_logkeeper();
+        let uses_logkeeper = entry.uses_logkeeper();
         let location = self.cgroup_location(&entry.record());
-        if kept && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {
+        if uses_logkeeper && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {
             self.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
         }
         if !entry.leaf {
@@ -72,19 +73,20 @@ impl Inner {
         self.faults.reach(Step::TaskForgotten)
     }
 
-    /// Removes what a task has written to its root file system, if the snapshotter keeps that in a directory. containerd would do it with
-    /// the snapshot, but by a recursion that holds a descriptor for each level of a tree: a deep one takes those of all other tasks, and its
-    /// memory.
+    /// Removes what a task has written to its root file system, if the snapshotter keeps that in a directory.
+    /// containerd would remove it with the snapshot, but recursively, with one open descriptor for each level
+    /// of the tree: a deep tree exhausts the descriptors and the memory of containerd, which all other tasks
+    /// need too.
     ///
     /// # Errors
-    /// containerd cannot be asked. A tree that cannot be removed is containerd's to remove.
+    /// containerd cannot be reached. A tree that cannot be emptied is no error: containerd has to remove it.
     async fn empty_snapshot(&self, entry: &TaskEntry) -> Result<()> {
         if !EMPTIED.contains(&entry.snapshotter.as_str()) {
             return Ok(());
         }
         let mounts = match self.mounts_of(entry).await {
             Ok(mounts) => mounts,
-            // It was never made, or it is gone.
+            // The snapshot was never prepared, or has been removed.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -97,7 +99,7 @@ impl Inner {
                 Err(error @ switchyard_tree::Error::Cancelled) => Err(tree_error("empty", &dir, error)),
                 Err(error) => {
                     let error = tree_error("empty", &dir, error);
-                    tracing::warn!(task.id = %task, error = error.report(), "containerd is left to remove what a task has written");
+                    tracing::warn!(task.id = %task, error = error.report(), "cannot empty the snapshot of a task: containerd has to remove its files");
                     Ok(())
                 }
             }

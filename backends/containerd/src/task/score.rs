@@ -1,4 +1,5 @@
-//! Changing the score that a running task's processes have for the out-of-memory killer. No runtime does that: it is written here.
+//! Changes the OOM score of a running task's processes. Runtimes do not do that, so it is written to `/proc`
+//! here.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::TaskEntry;
 use crate::backend::Inner;
 use crate::fs::blocking;
 
-/// A change of the score.
+/// A change of the OOM score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rescore {
     pub(super) from: i32,
@@ -19,7 +20,8 @@ pub(super) struct Rescore {
 // === impl Rescore ===
 
 impl Rescore {
-    /// The change from what a stored spec says, or its process has where that says nothing; `None` if nothing is to be changed.
+    /// The change from the score in a stored spec, or from that of process `pid` if the spec has none; `None`
+    /// if nothing has to be changed.
     pub(super) fn plan(spec: &Value, pid: Option<u32>, to: Option<i32>) -> Option<Self> {
         let stored = spec.pointer("/process/oomScoreAdj").and_then(Value::as_i64);
         let from = match stored {
@@ -38,19 +40,20 @@ impl Rescore {
         Some(Self { from: from.parse().ok()?, to: to.parse().ok()? })
     }
 
-    /// What makes of this change the one that the record tells: itself, or its undoing.
+    /// The change that leads to the score on record: this one, or its reverse.
     pub(super) fn toward_record(self, on_record: Option<i32>) -> Self {
         if on_record == Some(self.to) { self } else { Self { from: self.to, to: self.from } }
     }
 }
 
-/// The score of a process; `None` if it is gone.
+/// The OOM score of a process; `None` if it has exited.
 fn score_of(pid: u32) -> Option<i32> {
     std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim().parse().ok()
 }
 
 impl Inner {
-    /// Gives the processes of a task that have the one score the other. Those that have chosen their own keep it. Idempotent.
+    /// Gives the processes of a task that have the score `from` the score `to`. Those that set their own
+    /// score keep it. Idempotent.
     pub(super) async fn rescore(&self, entry: &TaskEntry, change: Rescore) -> Result<()> {
         let Some(group) = self.cgroup_location(&entry.record()) else { return Ok(()) };
         let cgroups = Arc::clone(&self.cgroups);
@@ -58,7 +61,8 @@ impl Inner {
         blocking(move || cgroups.rescore(&group, from, to).map_err(Into::into)).await
     }
 
-    /// Gives a process that was just made in a task the score that the task has by now: its runtime knows only that of the beginning.
+    /// Gives a new process in a task the score that the task has by now: the runtime knows only the one from
+    /// its creation.
     pub(crate) async fn rescore_new_processes(&self, entry: &TaskEntry) -> Result<()> {
         let (made, wanted) = {
             let record = entry.record();
@@ -71,7 +75,8 @@ impl Inner {
         if made.unwrap_or(to) == 0 { self.rescore_spared(entry, to).await } else { Ok(()) }
     }
 
-    /// Gives the score of 0 to a task's main process, which was just made, if its runtime has not and the kernel is to spare it.
+    /// Gives a task's new main process the score 0, if that is wanted and the runtime has left it with a
+    /// negative score, that of a shim which the OOM killer is to spare.
     pub(super) async fn rescore_main(&self, entry: &TaskEntry, pid: u32) -> Result<()> {
         let wanted = entry.record().resources.oom_score_adj();
         match score_of(pid).filter(|_| wanted == Some(0)) {
@@ -80,8 +85,8 @@ impl Inner {
         }
     }
 
-    /// Gives this score to those processes of a task that have the score of its shim, which the kernel is to spare: crun before 1.9 takes a
-    /// score of 0 for none.
+    /// Gives the score `to` to those processes of a task that have the score of its shim, if that is negative
+    /// because the OOM killer is to spare the shim: crun before 1.9 ignores a score of 0.
     async fn rescore_spared(&self, entry: &TaskEntry, to: i32) -> Result<()> {
         let shim = entry.shim_pid().and_then(|pid| u32::try_from(pid).ok());
         match shim.and_then(score_of) {

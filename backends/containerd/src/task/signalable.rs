@@ -1,14 +1,16 @@
-//! Whether a main process that was started a moment ago hears a signal, and the wait until it does.
+//! Delays signals that a newly started main process would lose, until it can receive them.
 //!
 //! ```text
-//! runtime waits ─► start is answered ─► program is executed ─► program says what it listens to
-//!      └── runc takes a SIGTERM for itself, ──┘ └── the kernel drops what the first process of ──┘
-//!          and the container ends with 2            a namespace does not listen to
+//! runtime waits ─► Start is answered ─► program is executed ─► program installs its signal handlers
+//!      └── runc handles a SIGTERM itself, ──┘ └── the kernel drops a signal for which the first process ──┘
+//!          and the container exits with 2         of a namespace has no handler
 //! ```
 //!
-//! A start may be answered at any of these points; on a busy machine the program is often not executed by then. A stop signal that is
-//! sent now would end the container with a code that no program of it gave, or would be lost, and the stop would take all its grace
-//! time. So it is held back while it would, but for a short time only: most programs listen at once, and many never do.
+//! `Start` may be answered at any of these points; on a busy machine the program is often not executed by
+//! then. A stop signal that is sent too early would end the container with an exit status that its program
+//! did not return, or would be lost, and the stop would take its whole grace period. So the signal is delayed
+//! while that is the case, but for a short time only: most programs install their handlers at once, and many
+//! never do.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -18,15 +20,18 @@ use tokio::time::Instant;
 
 use super::TaskEntry;
 
-/// How long after its start a process is given to listen. A start of an interpreter on a busy machine takes some of it.
+/// How long after its start a process may take to install its signal handlers. The start of an interpreter on
+/// a busy machine takes part of that.
 const STARTUP_GRACE: Duration = Duration::from_secs(2);
-/// How often it is looked whether it does.
+/// The interval at which the process is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// What runc calls itself in a container until it has become the container's program, which bears its own name from then on.
+/// The name of runc's init in a container, until it executes the container's program, which has a name of its
+/// own.
 const RUNC_INIT: &str = "runc:[2:INIT]";
 
 impl TaskEntry {
-    /// Waits until a signal would be heard by the main process, if that was started a moment ago. Cancel-safe.
+    /// Waits until the main process would receive a signal, if it was started within `STARTUP_GRACE`.
+    /// Cancel-safe.
     pub(super) async fn wait_signalable(&self, signal: Signal) {
         let Some(known) = *self.started.lock().unwrap_or_else(PoisonError::into_inner) else { return };
         let limit = known.since + STARTUP_GRACE;
@@ -35,18 +40,18 @@ impl TaskEntry {
         }
     }
 
-    /// Whether its main process, if that is held and runs, would lose a signal now.
+    /// Whether its main process, if a handle is held and it runs, would lose a signal now.
     fn would_lose(&self, signal: Signal) -> bool {
         let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(process) = process.as_ref() else { return false };
-        // Whether it runs is asked last: what was read is then of this process.
+        // Checked last: if the process still runs, the status that was read is its own.
         process.status().is_some_and(|status| loses(&status, signal)) && process.runs()
     }
 }
 
 /// Whether a process loses a signal from outside its namespace, by its `/proc/<pid>/status`. Pure.
 fn loses(status: &str, signal: Signal) -> bool {
-    // The kernel obeys SIGKILL, SIGCONT and SIGSTOP, whatever the process says.
+    // SIGKILL, SIGCONT and SIGSTOP take effect whatever the process has set up.
     if [9, 18, 19].contains(&signal.number()) {
         return false;
     }
@@ -56,11 +61,11 @@ fn loses(status: &str, signal: Signal) -> bool {
     }
     let first = field("NSpid:").is_some_and(|pids| {
         let mut pids = pids.split_ascii_whitespace();
-        // The first of the host's namespace is no container's.
+        // The first pid is that of the host's namespace, and pid 1 there is no container.
         pids.next().is_some() && pids.next_back() == Some("1")
     });
     let set = |name| field(name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
-    // A blocked signal waits, and an ignored one is not wanted.
+    // A blocked signal stays pending, and an ignored one is ignored on purpose.
     let known = ["SigCgt:", "SigBlk:", "SigIgn:"].map(set);
     let bit = 1 << (signal.number() - 1);
     first && known.iter().all(|mask| mask.is_some_and(|mask| mask & bit == 0))
@@ -139,12 +144,12 @@ mod tests {
             command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
         };
         let seen = |child: &mut Child| {
-            // It says a word when it has said what it listens to, and waits for its input to end.
+            // The script prints a word once it has set its traps, and then waits for the end of its input.
             std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
             let text = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
             drop(child.stdin.take());
             child.wait().unwrap();
-            // As in a namespace of its own.
+            // As if it were the first process of a namespace.
             text.lines()
                 .map(|line| if line.starts_with("NSpid:") { "NSpid:\t4711\t1" } else { line })
                 .collect::<Vec<_>>()

@@ -1,15 +1,16 @@
-//! What a runtime is to find on the host while it makes a container, and nobody needs afterwards: images that are volumes of the task,
-//! paths that tasks can put links into, and paths and layers whose ids are mapped into the sandbox's user namespace.
+//! Staged mounts: what a runtime needs on the host while it creates a container, and nobody needs afterwards.
+//! These are images that are volumes of the task, paths into which tasks can put symbolic links, and paths
+//! and layers whose ids are mapped into the sandbox's user namespace.
 //!
-//! All of it is mounted below one directory of the task right before its process is created, and unmounted right after: the container
-//! has its own copies then. A view of each image stays as long as the task, so that its files do.
+//! All of them are mounted below one directory of the task right before its process is created, and unmounted
+//! right after: by then the container has its own copies of the mounts. The view snapshot of each image stays
+//! as long as the task, so that its files do.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
-use serde::{Deserialize, Serialize};
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::{IMAGE_VOLUME_FAILED, MountSource, Propagation, TaskSpec};
 use switchyard_core::{Error, Result};
@@ -20,90 +21,51 @@ use switchyard_runtime_spec::{ImageVolume, SandboxUsers, user};
 use super::TaskEntry;
 use crate::backend::Inner;
 use crate::client::{QUICK, call, ignore_not_found};
+use crate::error::from_namespaces;
 use crate::fs::{blocking, create_private_dir_blocking, io_error, remove_tree};
 use crate::mount::mount_all;
-use crate::sandbox::{SandboxEntry, from_namespaces};
+use crate::record::StagedRecord;
+use crate::sandbox::SandboxEntry;
 use crate::steps::Step;
 use crate::{userns, volumes};
 
-/// Something that is put below a task's directory for the runtime.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum StagedRecord {
-    /// A path of the host, with its ids mapped.
-    Path {
-        /// Its name in the directory.
-        at: String,
-        /// The path.
-        source: PathBuf,
-    },
-    /// A path below a directory that tasks can write in, as it is when the task is started.
-    Beneath {
-        /// Its name in the directory.
-        at: String,
-        /// The directory that tasks can write in.
-        root: PathBuf,
-        /// The path below it.
-        path: PathBuf,
-        /// What is mounted there by the task is mounted on the host as well.
-        shared: bool,
-    },
-    /// An image.
-    Image {
-        /// Its name in the directory.
-        at: String,
-        /// The snapshot that is a view of it.
-        key: String,
-        /// The snapshot that it is a view of; none for an image without layers.
-        top: Option<String>,
-    },
-}
-
-/// An image that is to be a volume.
+/// An image that becomes a volume.
 struct PlannedImageVolume {
     /// Its id.
     image: String,
     /// Its top layer; none if it has no layers.
     top: Option<String>,
-    /// The directory in it that is shown.
+    /// The directory in it that the container sees.
     inside: PathBuf,
 }
 
-impl StagedRecord {
-    /// The view of an image that is there: its name in the directory, its key, and what it is a view of.
-    pub(crate) fn view(&self) -> Option<(&str, &str, &str)> {
-        match self {
-            Self::Image { at, key, top: Some(top) } => Some((at, key, top)),
-            Self::Image { top: None, .. } | Self::Path { .. } | Self::Beneath { .. } => None,
-        }
-    }
-}
-
-/// What is put at a place.
+/// The source of a staged mount.
 enum StageSource {
-    /// A path of the host, with its ids mapped.
+    /// A path of the host, mounted with its ids mapped.
     Path(PathBuf),
-    /// What was held of a path; whether mounts in it are the host's as well.
+    /// An opened path, and whether mounts in it appear on the host as well.
     Held(PathHandle, bool),
-    /// Mounts.
+    /// The mounts of a view snapshot.
     Mounts(Vec<Mount>),
 }
 
-/// What is to be put in place for a task.
+/// Everything that is to be staged for a task.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
-    /// In the order they are put.
+    /// In the order in which they are mounted.
     pub(super) records: Vec<StagedRecord>,
-    /// Where the source of a mount of the request will be, by its number.
+    /// By the index of a mount in the request: the path at which its source will be.
     pub(super) mount_sources: BTreeMap<usize, PathBuf>,
-    /// The named volumes: where each is seen inside, and its path below the directory of all.
+    /// The named volumes: the mount point of each in the container, and its path below the directory of all
+    /// volumes.
     pub(super) volumes: Vec<(PathBuf, String)>,
-    /// The images that are volumes.
+    /// The ids of the images that are volumes.
     pub(super) images: Vec<String>,
 }
 
 impl Staging {
-    /// Notes the paths whose ids are to be mapped, which are known once the spec is built, and the directories of image volumes.
+    /// Adds the paths whose ids are to be mapped, which are known once the spec is built, and, if there is a
+    /// user namespace, the directories of image volumes.
     pub(super) fn add_paths(&mut self, mounts: &[(usize, PathBuf)], volumes: &[ImageVolume], users: bool) {
         for (number, source) in mounts {
             self.records.push(StagedRecord::Path { at: number.to_string(), source: source.clone() });
@@ -114,20 +76,14 @@ impl Staging {
     }
 }
 
-/// The labels by which containerd keeps the views of images among these as long as the task's container object.
-pub(crate) fn view_labels(staged: &[StagedRecord], snapshotter: &str) -> HashMap<String, String> {
-    let label = |at: &str| format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}");
-    let views = staged.iter().filter_map(StagedRecord::view);
-    views.map(|(at, key, _)| (label(at), key.to_owned())).collect()
-}
-
-/// The name of an image volume's directory among what is staged.
+/// The name of an image volume's directory in the staging directory.
 pub(super) fn volume_name(number: usize) -> String {
     format!("volume-{number}")
 }
 
 impl Inner {
-    /// What is to be put in place for a task, and nothing is yet. Images must be on the node; sub paths are looked up in them.
+    /// Plans what is staged for a task, without mounting anything. Images must be on the node; sub paths are
+    /// resolved in them.
     pub(super) async fn plan_staging(
         &self,
         id: TaskId,
@@ -183,7 +139,7 @@ impl Inner {
         Ok(staging)
     }
 
-    /// An image that is to be a volume, and the directory in it that a sub path leads to.
+    /// Finds an image that becomes a volume, and the directory in it that a sub path leads to.
     async fn plan_image(
         &self,
         sandbox: &SandboxEntry,
@@ -202,16 +158,17 @@ impl Inner {
         };
         let Some(top) = image.top else { return Err(absent(sub_path)) };
         let wanted = sub_path.to_path_buf();
-        let look = move |root: &Path| {
+        let find_dir = move |root: &Path| {
             let found =
                 user::directory_in_root(root, &wanted).map_err(|fault| absent(&wanted).with_source(fault))?;
             found.ok_or_else(|| absent(&wanted))
         };
-        let found = self.image_reader.with_view(self.images.snapshotters().of(handler), &top, look).await?;
+        let found =
+            self.image_reader.with_view(self.images.snapshotters().of(handler), &top, find_dir).await?;
         Ok(planned(Some(top), found))
     }
 
-    /// Makes the views of a task's images. Its container object holds them.
+    /// Prepares the view snapshots of a task's images. Labels of its container object keep them.
     pub(super) async fn view_images(&self, entry: &TaskEntry) -> Result<()> {
         let images = entry.record().image_views();
         if images.is_empty() {
@@ -231,7 +188,7 @@ impl Inner {
         self.faults.reach(Step::TaskViewed)
     }
 
-    /// Removes the views of a task's images. Idempotent.
+    /// Removes the view snapshots of a task's images. Idempotent.
     pub(super) async fn remove_views(&self, entry: &TaskEntry) -> Result<()> {
         let images = entry.record().image_views();
         for (key, _) in images {
@@ -242,8 +199,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Puts everything in place that the runtime is to find, and gives the mounts of the root file system as it is to have them. What
-    /// a killed predecessor had put there goes first.
+    /// Mounts everything that the runtime needs below the staging directory; returns the mounts of the root
+    /// file system, with their ids mapped if the sandbox has a user namespace. Mounts that a killed
+    /// predecessor staged are removed first.
     pub(super) async fn stage(&self, entry: &TaskEntry, rootfs: Vec<Mount>) -> Result<Vec<Mount>> {
         let users = self.sandbox(entry.sandbox)?.users();
         let records = entry.record().staged.clone();
@@ -253,7 +211,8 @@ impl Inner {
         self.unstage(entry).await?;
         let views = self.mounts_of_views(entry, &records).await?;
         let dir = entry.dirs.stage.clone();
-        // A thread that hangs amid the mounting would go on once all is undone, so what may hang is looked at before.
+        // A thread that hangs between two mounts would continue after the undo, so everything that can hang
+        // is accessed before.
         let work = self
             .looks
             .run(format!("sandbox {}", entry.sandbox), move || resolve_sources(records, views))
@@ -273,7 +232,7 @@ impl Inner {
         Ok(rootfs)
     }
 
-    /// What the views of images are mounted by, by their keys.
+    /// The mounts of the view snapshots, by key.
     async fn mounts_of_views(
         &self,
         entry: &TaskEntry,
@@ -289,23 +248,23 @@ impl Inner {
         Ok(views)
     }
 
-    /// Takes away what was put in place for the runtime. Idempotent.
+    /// Unmounts and removes what was staged for the runtime. Idempotent.
     pub(super) async fn unstage(&self, entry: &TaskEntry) -> Result<()> {
         clear_stage(&entry.dirs.stage).await
     }
 }
 
-/// Takes away a directory of staged mounts. Idempotent.
+/// Unmounts everything below a staging directory and removes the directory. Idempotent.
 pub(crate) async fn clear_stage(dir: &Path) -> Result<()> {
     if !dir.exists() {
         return Ok(());
     }
     unmount_tree(dir.to_path_buf()).await.map_err(from_namespaces)?;
-    // Nothing is mounted below it any more, so that only mount points go.
+    // Nothing is mounted below it any more, so only mount points are removed.
     remove_tree(dir).await
 }
 
-/// Takes hold of what is to be put in place, and looks whether the rest is there. Blocks on the host's file systems.
+/// Opens or accesses the sources of the staged mounts. Blocks on the host's file systems.
 fn resolve_sources(
     records: Vec<StagedRecord>,
     mut views: HashMap<String, Vec<Mount>>,
@@ -313,14 +272,15 @@ fn resolve_sources(
     let ready = |record| {
         Ok(match record {
             StagedRecord::Path { at, source } => {
-                // Whether it is there is told when it is mounted.
+                // Only makes the file system answer: a missing path is reported by the mount.
                 let _ = source.exists();
                 (at, StageSource::Path(source))
             }
             StagedRecord::Beneath { at, root, path, shared } => {
                 let held = PathHandle::open_beneath(&root, &path).map_err(|fault| {
                     let source = root.join(path);
-                    let why = format!("{} is not what it was when it was looked at", source.display());
+                    let why =
+                        format!("{} was replaced or removed after it had been checked", source.display());
                     Error::invalid("mounts", why).with_source(fault)
                 })?;
                 (at, StageSource::Held(held, shared))
@@ -333,15 +293,18 @@ fn resolve_sources(
     records.into_iter().map(ready).collect()
 }
 
-/// Puts one thing in place.
+/// Mounts one source below the staging directory.
 fn mount_source(at: &str, ready: StageSource, users: Option<&SandboxUsers>, dir: &Path) -> Result<()> {
     let target = dir.join(at);
     match ready {
         StageSource::Path(source) => {
             let Some(users) = users else {
-                return Err(Error::internal(format!("ids of {} cannot be mapped", source.display())));
+                return Err(Error::internal(format!(
+                    "cannot map the ids of {}: the sandbox has no user namespace",
+                    source.display()
+                )));
             };
-            // A file is shown at a file.
+            // A file is mounted on a file.
             if source.is_dir() {
                 make_dir(&target)?;
             } else {

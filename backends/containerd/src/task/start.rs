@@ -1,4 +1,4 @@
-//! Starting a task.
+//! The start of a task.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ use switchyard_core::state::Exit;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_logkeeper as logkeeper;
 
+use super::cleanup::{TaskCleanup, TaskCleanupKind};
 use super::{TaskEntry, fifos};
 use crate::backend::Inner;
-use crate::cleanup::Cleanup;
 use crate::client::{QUICK, SLOW, call};
 use crate::error::is_shim_gone;
 use crate::fs::{blocking, io_error};
 use crate::record::{ExitRecord, OutputRecord, to_ns};
 use crate::steps::Step;
 
-/// How often a creation is tried again that met what others left or took away.
+/// How often a creation is retried because the shim of the pod exited meanwhile.
 const CREATE_RETRIES: u32 = 3;
 
-/// Where output goes that nobody wants.
+/// The destination of output that is discarded.
 const DEV_NULL: &str = "/dev/null";
 
 /// The standard streams of a process, as the shim takes them.
@@ -37,25 +37,29 @@ struct Streams {
     stdin: String,
     stdout: String,
     stderr: String,
-    /// What the logkeeper is told, if there is a log.
+    /// What the logkeeper has to open, if it reads the output.
     log: Option<logkeeper::LogSpec>,
-    /// Somebody else's FIFOs, which have a reader in us until the shim has them.
+    /// Read ends of FIFOs made by a client, held until the shim has opened these FIFOs.
     readers: Vec<File>,
 }
 
 impl Inner {
     pub(crate) async fn start_task(&self, id: TaskId) -> Result<Started> {
         let entry = self.task(id)?;
-        let turn = entry.lock_process().await;
+        let guard = entry.lock_process().await;
         match self.launch(&entry).await {
             Ok(started) => Ok(started),
             Err(error) => {
-                drop(turn);
+                drop(guard);
                 let exit = Exit::start_failed(SystemTime::now(), error.report());
                 if let Err(undo) = self.undo_start(&entry, &exit).await {
-                    tracing::warn!(task.id = %id, error = undo.report(), "a failed start is cleared away later");
+                    tracing::warn!(task.id = %id, error = undo.report(), "cannot undo a failed start: the cleanup queue retries it");
                     note_failure(&entry, &exit).await;
-                    self.cleanup.enqueue(Cleanup::FailedStart(Arc::clone(&entry), exit));
+                    self.cleanup.enqueue(TaskCleanup::new(
+                        self,
+                        Arc::clone(&entry),
+                        TaskCleanupKind::FailedStart(exit),
+                    ));
                 }
                 Err(error)
             }
@@ -84,26 +88,28 @@ impl Inner {
             options: self.runtime_options(runtime, systemd, sandbox.users().as_ref()),
             ..Default::default()
         };
-        // The FIFOs have a reader in us already, so that the process can be created while the logkeeper takes them on. Both run to
-        // their end, so that undoing does not race with either.
+        // This daemon already holds the read ends of the FIFOs, so the process can be created while the
+        // logkeeper opens them. Both calls are completed before an error is returned, so that the undo does
+        // not race with either.
         let (logged, created) = tokio::join!(self.open_log(log.as_ref()), self.make_process(entry, request));
         drop(readers);
         logged?;
-        let made = created?;
+        let pid = created?;
         self.faults.reach(Step::TaskCreated)?;
-        // The process is there already, and waits to become the task's.
-        if let Err(error) = self.rescore_main(entry, made).await {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "a task has the OOM score of its shim");
+        // The process exists already: it is the init of the runtime, which waits for `Start` to execute the
+        // task's program.
+        if let Err(error) = self.rescore_main(entry, pid).await {
+            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot set the OOM score of a task: it may keep that of its shim");
         }
         self.join_cpuset(entry).await?;
         drop(expected_move);
-        // It had the number all the while, so the namespace is the one that is meant.
+        // If the target still runs, it had the pid all the time, so its namespace is the one that was joined.
         self.check_target(entry)?;
         self.unstage(entry).await?;
         self.faults.reach(Step::TaskUnstaged)?;
         self.watch_oom(entry);
-        // Taken before the call, so that a task that ends at once does not end before it began. The clock may have been set back
-        // since the task was made: nothing begins before that.
+        // Taken before the call, so that the exit of a task that exits at once is not earlier than its start.
+        // The clock may have been set back since the task was created: no start is earlier than the creation.
         let at = SystemTime::now().max(entry.record().meta.created_at());
         let request = api::StartRequest { container_id: entry.id.to_string(), exec_id: String::new() };
         let id = entry.id.to_string();
@@ -120,8 +126,8 @@ impl Inner {
         Ok(started)
     }
 
-    /// Takes hold of a task's main process, so that signals reach it without its runtime being run. What other shims than a
-    /// runc-like one call a process may be none of this node.
+    /// Opens a handle of a task's main process, so that signals reach it without running the runtime. Only
+    /// for runc-like shims: what others report as a process may not be one of this node.
     pub(crate) fn open_main_process(&self, entry: &TaskEntry, pid: u32) {
         let handler = entry.record().handler.clone();
         if self.has_host_processes(&handler) {
@@ -129,48 +135,53 @@ impl Inner {
         }
     }
 
-    /// Has the logkeeper take on a task's output, if it has a log.
+    /// Has the logkeeper open a task's output, if it reads that.
     async fn open_log(&self, log: Option<&logkeeper::LogSpec>) -> Result<()> {
         let Some(spec) = log else { return Ok(()) };
         self.logkeeper.open(spec).await.map_err(from_logkeeper)?;
         self.faults.reach(Step::TaskLogged)
     }
 
-    /// Has containerd create the process, not amid the making or ending of another of its pod, and takes hold of it; its id.
+    /// Has containerd create the process, while no other process of its pod is created or ended, and opens a
+    /// handle of it. Returns its pid.
     async fn make_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
-        let turn = self.lock_pod(entry).await;
-        if turn.is_some() {
+        let pod_guard = self.lock_pod(entry).await;
+        if pod_guard.is_some() {
             self.await_last_shim(entry).await;
         }
-        let made = self.create_process(entry, request).await?;
-        self.open_main_process(entry, made);
+        let pid = self.create_process(entry, request).await?;
+        self.open_main_process(entry, pid);
         self.note_shim(entry);
-        Ok(made)
+        Ok(pid)
     }
 
-    /// Has containerd create the process; its id. A task that containerd denies to have and refuses to create is one that a break-off
-    /// left half-made inside of it: it is deleted by name, and creation tried once more. So is it where an earlier process was ended: what
-    /// containerd takes away late of that one is of the same name. The tasks of a pod share a shim, which ends with the last of them: one
-    /// that it ended under the hands of is created in the next shim.
+    /// Has containerd create the process; returns its pid. It is retried in these cases:
+    ///
+    /// If containerd refuses with `AlreadyExists`, an interrupted creation left the task incomplete inside
+    /// containerd: it is deleted by its id, and the creation is retried once. The same is done if an earlier
+    /// process of the task has been ended: what containerd still removes of that one has the same id.
+    ///
+    /// The tasks of a pod share a shim, which exits with the last of them. If it exits during the creation,
+    /// the process is created in the next shim.
     async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
         let what = format!("create task {}", entry.id);
-        let _making = self.creates_in_flight.begin(&request.container_id);
+        let _in_flight = self.creates_in_flight.begin(&request.container_id);
         let mut more = CREATE_RETRIES;
         let mut cleared = false;
         loop {
             match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
                 Err(error) if more > 0 && is_shim_gone(&error) => {
-                    tracing::info!(task.id = %entry.id, error = error.report(), "the pod's shim ended just now: trying the next");
+                    tracing::info!(task.id = %entry.id, error = error.report(), "the pod's shim exited during the creation of a task: retrying in the next shim");
                     more -= 1;
                 }
                 Err(error) if !cleared && (error.kind() == ErrorKind::AlreadyExists || entry.was_ended()) => {
                     let report = error.report();
-                    tracing::warn!(task.id = %entry.id, error = report, "containerd holds a remnant of this task: deleting it");
+                    tracing::warn!(task.id = %entry.id, error = report, "containerd has an incomplete task of this id: deleting it");
                     self.end_process(&entry.id.into()).await?;
                     self.wait_containerd_cleanup(&entry.id.to_string()).await?;
                     cleared = true;
                 }
-                other => return other.map(|made| made.pid),
+                other => return other.map(|created| created.pid),
             }
         }
     }
@@ -186,7 +197,7 @@ impl Inner {
         Ok(call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts)
     }
 
-    /// Makes a task's FIFOs and takes hold of them, before anything can write to them.
+    /// Creates a task's FIFOs and opens their read ends, before anything can write to them.
     async fn streams(&self, entry: &TaskEntry) -> Result<Streams> {
         let (output, tty, stdin) = {
             let record = entry.record();
@@ -199,10 +210,10 @@ impl Inner {
             streams.stdin = text(&entry.dirs.stdin());
             fifos.push(entry.dirs.stdin());
         }
-        // What has no log starts without a logkeeper too; nobody can attach to it then.
-        let away = output == OutputRecord::Live && self.health.check_logkeeper().is_err();
-        match if away { OutputRecord::Discard } else { output } {
-            // The shim takes all three streams or none, and a terminal always has an output.
+        // A task without a log starts without the logkeeper too; clients cannot attach to its output then.
+        let logkeeper_down = output == OutputRecord::Live && self.health.check_logkeeper().is_err();
+        match if logkeeper_down { OutputRecord::Discard } else { output } {
+            // The shim needs either all three streams or none, and a terminal always has an output.
             OutputRecord::Discard if stdin || tty => {
                 streams.stdout = DEV_NULL.to_owned();
                 streams.stderr = if tty { String::new() } else { DEV_NULL.to_owned() };
@@ -216,7 +227,7 @@ impl Inner {
             }
             OutputRecord::Log(_) | OutputRecord::Live => {}
         }
-        if let Some(spec) = log_spec(entry).filter(|_| !away) {
+        if let Some(spec) = log_spec(entry).filter(|_| !logkeeper_down) {
             let paths = [&spec.stdout, &spec.stderr];
             fifos.extend(paths.into_iter().flatten().cloned());
             [streams.stdout, streams.stderr] =
@@ -232,15 +243,16 @@ impl Inner {
         Ok(streams)
     }
 
-    /// Undoes a start and puts on record that it failed.
+    /// Undoes a start and persists that it failed.
     pub(crate) async fn undo_start(&self, entry: &TaskEntry, exit: &Exit) -> Result<()> {
-        let _turn = entry.lock_process().await;
-        // First the word that it never ran: whatever else is cut off, nobody takes what is left for a running task.
+        let _guard = entry.lock_process().await;
+        // The failure is persisted first: if the undo is interrupted, recovery does not take the rest for a
+        // running task.
         self.write_exit_label(entry, exit, None).await?;
         switchyard_steps::reach(Step::StartRefused);
         self.end_task_process(entry, true).await?;
         if let Err(error) = self.finish_log(entry).await {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "the log of a failed start is let go of later");
+            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot finish the log of a failed start: it is closed later");
         }
         entry.release_process();
         self.unstage(entry).await?;
@@ -250,7 +262,7 @@ impl Inner {
     }
 }
 
-/// Mounts that give all files of theirs this SELinux label.
+/// Adds the mount option that gives all files this SELinux label.
 fn labelled(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
     let option = label.map(|label| format!("context=\"{label}\""));
     for mount in &mut mounts {
@@ -259,26 +271,27 @@ fn labelled(mut mounts: Vec<Mount>, label: Option<&str>) -> Vec<Mount> {
     mounts
 }
 
-/// Notes a failed start for recovery where containerd cannot be told of it: whoever asked for the start is told now.
+/// Notes a failed start in a file for recovery, if containerd cannot be told of it: the client is told of the
+/// failure now, so the next daemon process has to know of it too.
 async fn note_failure(entry: &TaskEntry, exit: &Exit) {
     let path = entry.dirs.failed();
     let text = ExitRecord::from_core(exit, None).to_label();
     match tokio::fs::write(&path, text).await {
         Ok(()) => switchyard_steps::reach(Step::FailureNoted),
         Err(fault) => {
-            tracing::error!(task.id = %entry.id, error = %fault, "a start that failed would be forgotten by a kill now");
+            tracing::error!(task.id = %entry.id, error = %fault, "cannot note a failed start: it would be unknown after a kill of this daemon");
         }
     }
 }
 
-/// Writes when a task was started, and as which process, for recovery.
+/// Writes the time and the pid of a start to a file, for recovery.
 pub(crate) async fn mark_started(entry: &TaskEntry, started: Started) -> Result<()> {
     let path = entry.dirs.started();
     let text = format!("{} {}", to_ns(started.at), started.pid);
     tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
 }
 
-/// What the logkeeper is told of a task, if it has the task's output.
+/// What the logkeeper has to open for a task; `None` if it does not read the task's output.
 pub(crate) fn log_spec(entry: &TaskEntry) -> Option<logkeeper::LogSpec> {
     let record = entry.record();
     let log = match &record.output {
@@ -296,19 +309,19 @@ pub(crate) fn log_spec(entry: &TaskEntry) -> Option<logkeeper::LogSpec> {
     })
 }
 
-/// Keeps a task's output FIFOs from being emptied by the kernel while the logkeeper is away.
+/// Holds a task's output FIFOs open, so that the kernel keeps their content while the logkeeper is down.
 pub(crate) fn open_output_fifos(entry: &TaskEntry, spec: &logkeeper::LogSpec) -> Result<()> {
     let hold = logkeeper::FifoHold::open(spec)
-        .map_err(|fault| io_error("hold the FIFOs in", &entry.dirs.run, fault))?;
+        .map_err(|fault| io_error("open the FIFOs in", &entry.dirs.run, fault))?;
     *entry.output_fifos.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
     Ok(())
 }
 
-/// Makes FIFOs that only we and the shim may open, and the directory they are in; those that are there are kept.
+/// Creates a directory, and FIFOs in it that only this daemon and the shim can open; existing ones are kept.
 pub(crate) async fn make_fifos(dir: PathBuf, fifos: Vec<PathBuf>) -> Result<()> {
     let make = |path: &PathBuf| match nix::unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR) {
         Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
-        Err(fault) => Err(io_error("make the FIFO", path, fault.into())),
+        Err(fault) => Err(io_error("create the FIFO", path, fault.into())),
     };
     blocking(move || {
         crate::fs::create_private_dir_blocking(&dir)?;
@@ -317,7 +330,7 @@ pub(crate) async fn make_fifos(dir: PathBuf, fifos: Vec<PathBuf>) -> Result<()> 
     .await
 }
 
-/// What an error of the logkeeper means to the gateway.
+/// The error for the gateway that corresponds to one of the logkeeper.
 pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
     let kind = match &error {
         logkeeper::Error::Refused { fault, .. } => match fault.kind {
@@ -327,7 +340,7 @@ pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
             logkeeper::protocol::FaultKind::Conflict
             | logkeeper::protocol::FaultKind::Io
             | logkeeper::protocol::FaultKind::Unsupported => {
-                crate::fs::disk_full_or(ErrorKind::Internal, &error)
+                crate::error::disk_full_or(ErrorKind::Internal, &error)
             }
         },
         logkeeper::Error::Deadline { .. } | logkeeper::Error::Unavailable { .. } => ErrorKind::Unavailable,

@@ -1,4 +1,5 @@
-//! Limits on block devices, of a task that is there: written into its cgroup, for runc changes none of them.
+//! I/O limits on block devices for an existing task: written into its cgroup, because runc changes none of
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::TaskEntry;
 use crate::backend::Inner;
 use crate::fs::blocking;
 
-/// Limits on block devices, with the numbers that the devices have now.
+/// I/O limits on block devices, with the numbers that the devices have now.
 pub(super) struct Throttles {
     pub(super) asked: Vec<Throttle>,
     limits: LinuxBlockIo,
@@ -34,23 +35,23 @@ impl Throttles {
         .await
     }
 
-    /// Those of devices that there are: of one that went nothing is to be limited.
+    /// The limits whose devices exist: for a removed device there is nothing to limit.
     pub(super) async fn resolve_existing(asked: Vec<Throttle>) -> Self {
-        let mut there = Self { asked: Vec::new(), limits: LinuxBlockIo::default() };
+        let mut existing = Self { asked: Vec::new(), limits: LinuxBlockIo::default() };
         for throttle in asked {
-            let mut more = there.asked.clone();
+            let mut more = existing.asked.clone();
             more.push(throttle);
             match Self::resolve(more).await {
-                Ok(resolved) => there = resolved,
+                Ok(resolved) => existing = resolved,
                 Err(error) => {
-                    tracing::warn!(error = error.report(), "a limit on a block device is passed over")
+                    tracing::warn!(error = error.report(), "skipping an I/O limit on a block device")
                 }
             }
         }
-        there
+        existing
     }
 
-    /// Puts them into the resources of an OCI spec, in the place of others; shares stay.
+    /// Replaces the throttles in the resources of an OCI spec; weights are kept.
     pub(super) fn apply_to(&self, resources: &mut Value) {
         let Some(resources) = resources.as_object_mut() else { return };
         let block_io = resources.entry("blockIO").or_insert_with(|| Value::Object(Map::new()));
@@ -86,7 +87,7 @@ impl Throttles {
 }
 
 impl Inner {
-    /// Gives a task's cgroup exactly these limits on block devices. Idempotent.
+    /// Sets exactly these I/O limits in a task's cgroup. Idempotent.
     pub(super) async fn throttle(&self, entry: &TaskEntry, throttles: &Throttles) -> Result<()> {
         let Some(group) = self.cgroup_location(&entry.record()) else { return Ok(()) };
         let cgroups = Arc::clone(&self.cgroups);

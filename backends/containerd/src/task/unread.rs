@@ -1,7 +1,8 @@
-//! FIFOs of somebody else that are full and that nobody reads any more.
+//! FIFOs made by clients that are full and have no reader.
 //!
-//! A task that writes to such a one would stand still for good, as when the agent's collector has died. So what waits in it is thrown away,
-//! until somebody reads again: a task is worth more than words that nobody wants. A reader that is only slow is left its words.
+//! A task that writes to such a FIFO blocks for ever, for example after the log collector of the Nomad agent
+//! has died. So the content of the FIFO is discarded until it has a reader again: a running task matters more
+//! than output that nobody reads. If a reader is only slow, nothing is discarded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -21,22 +22,22 @@ use crate::backend::Inner;
 use crate::fs::blocking;
 use crate::record::OutputRecord;
 
-/// Between two looks.
+/// The pause between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3);
-/// In how many looks after another a FIFO is full before its readers are looked for.
+/// In how many checks in a row a FIFO must be full before its readers are searched for.
 const FULL_CHECKS: u32 = 2;
-/// How long words are thrown away before it is looked for readers again.
+/// How long content is discarded before readers are searched for again.
 const DRAIN_PERIOD: Duration = Duration::from_secs(1);
-/// A FIFO with less space than this takes no more of a write that is not to be cut.
+/// A FIFO with less free space than this has no room for an atomic write (`PIPE_BUF`).
 const MIN_SPACE: usize = 4096;
-/// The processes that have both ends of each FIFO open, and read none.
+/// The name of shim processes, which have both ends of each FIFO open and read from none.
 const SHIM: &str = "containerd-shim";
 
-/// Which file a FIFO is, whatever it is called.
+/// The device and inode of a FIFO, which identify it under any path.
 type FileId = (u64, u64);
 
 impl Inner {
-    /// Looks for FIFOs that are full and unread, until `stop`.
+    /// Searches for FIFOs that are full and have no reader, until `stop`.
     pub(crate) async fn watch_unread(self: Arc<Self>, stop: CancellationToken) {
         let mut full: HashMap<PathBuf, u32> = HashMap::new();
         loop {
@@ -49,29 +50,30 @@ impl Inner {
                 full.clear();
                 continue;
             }
-            let looked = blocking(move || Ok(paths.into_iter().filter(|path| is_full(path)).collect())).await;
-            let now: BTreeSet<PathBuf> = looked.unwrap_or_default();
+            let checked =
+                blocking(move || Ok(paths.into_iter().filter(|path| is_full(path)).collect())).await;
+            let now: BTreeSet<PathBuf> = checked.unwrap_or_default();
             full.retain(|path, _| now.contains(path));
             for path in now {
                 *full.entry(path).or_default() += 1;
             }
             let long: Vec<PathBuf> = full
                 .iter()
-                .filter(|(_, looks)| **looks >= FULL_CHECKS)
+                .filter(|(_, checks)| **checks >= FULL_CHECKS)
                 .map(|(path, _)| path.clone())
                 .collect();
             full.retain(|path, _| !long.contains(path));
             if !long.is_empty() {
                 let unread = blocking(move || Ok(without_readers(long))).await.unwrap_or_default();
                 for path in unread {
-                    tracing::warn!(fifo = %path.display(), "nobody reads the output of a task: it is thrown away until somebody does");
+                    tracing::warn!(fifo = %path.display(), "the output FIFO of a task is full and has no reader: its content is discarded until it has one");
                     self.tracker.spawn(stop.clone().run_until_cancelled_owned(drain_unread(path)));
                 }
             }
         }
     }
 
-    /// The FIFOs of others that tasks which run write to.
+    /// The FIFOs made by clients that running tasks write to.
     fn external_fifos(&self) -> Vec<PathBuf> {
         let tasks: Vec<_> = self.tasks().values().cloned().collect();
         let fifos =
@@ -83,7 +85,7 @@ impl Inner {
     }
 }
 
-/// Whether a FIFO takes no more. What is no FIFO, or gone, does.
+/// Whether a FIFO has no room for an atomic write. `false` if the path is no FIFO or does not exist.
 fn is_full(path: &Path) -> bool {
     let Ok(held) = fifos::open_readers(&[path.to_path_buf()]) else { return false };
     held.first().is_some_and(|fifo| {
@@ -97,8 +99,9 @@ fn identity(path: &Path) -> Option<FileId> {
     std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Those of these FIFOs that no process has open to read, but shims and ourselves. Where shims cannot be seen, as out of a process namespace
-/// of our own, readers could not be either: there are none. Blocks, for as long as it takes to go through all processes.
+/// Those of these FIFOs that no process has open for reading, except shims and this daemon. Empty if no shim
+/// is visible, as in a process namespace of our own, because the readers are then not visible either. Blocks
+/// while all processes are scanned.
 fn without_readers(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     let wanted: HashMap<FileId, PathBuf> =
         paths.into_iter().filter_map(|path| Some((identity(&path)?, path))).collect();
@@ -119,7 +122,7 @@ fn without_readers(paths: Vec<PathBuf>) -> Vec<PathBuf> {
     wanted.into_iter().filter_map(nobody).collect()
 }
 
-/// The named files that a process has open to read.
+/// The files with a path that a process has open for reading.
 fn fifos_read_by(process: &Path) -> Vec<FileId> {
     let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     let named = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.is_absolute()));
@@ -132,7 +135,7 @@ fn fifos_read_by(process: &Path) -> Vec<FileId> {
     readable.filter_map(|fd| identity(&fd.path())).collect()
 }
 
-/// Throws away what comes into a FIFO until somebody reads it, or nobody writes to it any more.
+/// Discards what is written to a FIFO until it has a reader, or no writer.
 async fn drain_unread(path: PathBuf) {
     loop {
         let held: Option<File> =
@@ -150,7 +153,7 @@ async fn drain_unread(path: PathBuf) {
         drop(fifo);
         let again = path.clone();
         if !blocking(move || Ok(!without_readers(vec![again]).is_empty())).await.unwrap_or(false) {
-            tracing::info!(fifo = %path.display(), "the output of a task is read again, or has ended");
+            tracing::info!(fifo = %path.display(), "the output FIFO of a task has a reader again, or is gone");
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! Changing the limits of a task, in force and on record.
+//! Changes the limits of a task, both those in force and those on record.
 
 use std::collections::BTreeMap;
 
@@ -11,38 +11,39 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::resources::{granted, linux_resources};
 
 use super::TaskEntry;
+use super::cleanup::{TaskCleanup, TaskCleanupKind};
 use super::score::Rescore;
 use super::throttle::Throttles;
 use crate::backend::Inner;
-use crate::cleanup::Cleanup;
 use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, ignore_not_found, json_any};
 use crate::fs::io_error;
 use crate::record::{self, ComputeRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
 use crate::reserved::{is_reserved, matches_any};
 use crate::steps::Step;
 
-/// A change of limits, as far as this node can do it.
+/// A change of limits, reduced to what this node supports.
 struct Change {
-    /// The limits that are in force afterwards, as the task model and as the runtime take them.
+    /// The limits that are in force afterwards, in the form of the task model and in that of the runtime.
     resources: Resources,
     limits: Value,
     annotations: BTreeMap<String, String>,
     /// The limits on block devices, if they change.
     throttles: Option<Throttles>,
-    /// What becomes of the score of its processes.
+    /// The change of the OOM score of its processes.
     score: Option<Rescore>,
-    /// What of the node's processors and memory is kept for it, if that changes.
+    /// The processors and memory of the node that are reserved for it, if that changes.
     compute: Option<ComputeClaim>,
-    /// The spec before it.
+    /// The stored spec before the change.
     spec: Value,
 }
 
 impl Inner {
-    /// First in force, then on record; if the record fails the old limits are put in force again. A mark says meanwhile that the two may
-    /// differ: whoever finds it puts those on record in force.
+    /// Applies the new limits first and records them then; if recording them fails, the old limits are
+    /// applied again. A marker file says meanwhile that the two may differ: whoever finds it applies the
+    /// limits on record.
     pub(crate) async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
         let entry = self.task(id)?;
-        let _turn = entry.lock_limits().await;
+        let _guard = entry.lock_limits().await;
         let change = self.plan_change(&entry, update).await?;
         if !entry.runs() {
             self.persist_change(&entry, &change).await?;
@@ -52,12 +53,13 @@ impl Inner {
         let Err(error) = self.change(&entry, &change).await else {
             return remove_limits_marker(&entry).await.map(|()| entry.record().details());
         };
-        // Who did not answer now would not do so at once either, and may still come to change them.
+        // A shim or containerd that did not answer now would not answer an immediate retry either, and may
+        // still apply the change.
         if matches!(error.kind(), ErrorKind::DeadlineExceeded | ErrorKind::Unavailable) {
-            self.cleanup.enqueue(Cleanup::Limits(entry));
+            self.cleanup.enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Limits));
         } else if let Err(undo) = self.reapply_limits(&entry).await {
-            tracing::warn!(task.id = %id, error = undo.report(), "the limits on record are put in force later");
-            self.cleanup.enqueue(Cleanup::Limits(entry));
+            tracing::warn!(task.id = %id, error = undo.report(), "cannot restore the limits of a task: the cleanup queue retries it");
+            self.cleanup.enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Limits));
         }
         Err(error)
     }
@@ -69,7 +71,7 @@ impl Inner {
             (record.handler.clone(), record.resources.oom_score_adj(), !record.throttles.is_empty())
         };
         if entry.runs() && asked.oom_score_adj != before && !self.has_host_processes(&handler) {
-            tracing::warn!(task.id = %entry.id, "a score stays: the processes are not this node's");
+            tracing::warn!(task.id = %entry.id, "the OOM score of a task is not changed: its processes are not visible on this node");
             asked.oom_score_adj = before;
         }
         let throttles = match throttled || !update.throttles.is_empty() {
@@ -87,7 +89,8 @@ impl Inner {
         Ok(Change { resources, limits, annotations, throttles, score, compute: update.compute, spec })
     }
 
-    /// The annotations of a change that the shim of this handler is given: those on the list of its configuration.
+    /// The annotations of a change that are passed to the shim of this handler: those that its configuration
+    /// lists.
     fn annotations_for(
         &self,
         handler: &str,
@@ -119,9 +122,9 @@ impl Inner {
         self.faults.reach(Step::TaskLimitsRecorded)
     }
 
-    /// Puts the limits on record in force, if others may be. Idempotent.
+    /// Applies the limits on record if a marker says that others may be in force. Idempotent.
     pub(crate) async fn restore_limits(&self, entry: &TaskEntry) -> Result<()> {
-        let _turn = entry.lock_limits().await;
+        let _guard = entry.lock_limits().await;
         if entry.dirs.limits_pending().exists() { self.reapply_limits(entry).await } else { Ok(()) }
     }
 
@@ -140,7 +143,7 @@ impl Inner {
             if let Some(score) = score {
                 self.rescore(entry, score).await?;
             }
-            // What was asked for may have got on record all the same, and the answer not to us.
+            // The new limits may have been recorded although the answer to that call was lost.
             let spec = self.stored_spec(&entry.id.to_string()).await?;
             let annotations = BTreeMap::new();
             let throttles = Some(throttles);
@@ -152,7 +155,7 @@ impl Inner {
         remove_limits_marker(entry).await
     }
 
-    /// The limits that this node can set of those asked for, and the same for the runtime.
+    /// The requested limits that this node can set, in the form of the task model and in that of the runtime.
     fn limits_of(&self, asked: &Resources) -> Result<(Resources, Value)> {
         let mut warnings = Vec::new();
         let resources = granted(asked, &self.host, &mut warnings)?;
@@ -161,11 +164,11 @@ impl Inner {
             tracing::warn!(warning, "a limit is not set in full");
         }
         let limits = serde_json::to_value(limits)
-            .map_err(|fault| Error::internal("limits cannot be written").with_source(fault))?;
+            .map_err(|fault| Error::internal("serialize the limits").with_source(fault))?;
         Ok((resources, limits))
     }
 
-    /// Has the runtime put limits in force; the annotations are for runtimes that know what to make of them.
+    /// Has the runtime apply limits; annotations are for runtimes that support them.
     async fn enforce(
         &self,
         id: TaskId,
@@ -182,7 +185,7 @@ impl Inner {
         self.call_with_shim_timeout(&id, &what, self.client.tasks().update(request)).await.map(drop)
     }
 
-    /// Gives the record as it is afterwards.
+    /// Writes the changed spec and record into the container object; returns the record.
     async fn record_change(&self, entry: &TaskEntry, change: &Change) -> Result<TaskRecord> {
         let spec = changed_spec(entry, change)?;
         let mut fresh = entry.record().clone();
@@ -194,7 +197,7 @@ impl Inner {
             fresh.compute = ComputeRecord::from_core(compute);
         }
         if let Some(score) = change.score.filter(|_| entry.runs()) {
-            // Its runtime goes on to give the first one.
+            // The runtime continues to give new processes the first score.
             fresh.made_score = fresh.made_score.or(Some(score.from)).filter(|made| *made != score.to);
         }
         self.write_spec_and_record(entry, &spec, &fresh).await?;
@@ -218,8 +221,8 @@ impl Inner {
         self.update_container(container, parts).await
     }
 
-    /// The part of a task's spec that says how a process is made in it. It never changes but for the score, which a runtime takes from
-    /// what it has on record itself.
+    /// The `process` part of a task's spec, from which execs are made. It never changes except for the OOM
+    /// score, which a runtime takes from its own state.
     pub(crate) async fn stored_process(&self, entry: &TaskEntry) -> Result<Value> {
         let id = entry.id.to_string();
         let read = || async { Ok::<_, Error>(self.stored_spec(&id).await?["process"].to_string().into()) };
@@ -242,13 +245,13 @@ impl Inner {
     }
 }
 
-/// The stored spec as it is after a change.
+/// The stored spec with a change applied.
 fn changed_spec(entry: &TaskEntry, change: &Change) -> Result<Value> {
     let mut spec = change.spec.clone();
     let stored = spec
         .pointer_mut("/linux/resources")
         .ok_or_else(|| Error::internal(format!("the stored spec of task {} has no limits", entry.id)))?;
-    // Device rules are no limits, and shares in block devices never change: they stay.
+    // Device rules are no limits, and block I/O weights never change: both are kept.
     let kept = ["devices", "blockIO"].map(|key| (key, stored.get(key).cloned()));
     *stored = change.limits.clone();
     if let Some(stored) = stored.as_object_mut() {
@@ -275,14 +278,15 @@ fn changed_spec(entry: &TaskEntry, change: &Change) -> Result<Value> {
     Ok(spec)
 }
 
-/// Notes that the limits in force may not be those on record, nor the scores.
+/// Writes the marker which says that the limits and scores in force may differ from those on record.
 async fn write_limits_marker(entry: &TaskEntry, score: Option<Rescore>) -> Result<()> {
     let path = entry.dirs.limits_pending();
     let text = score.map(Rescore::to_text).unwrap_or_default();
     tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
 }
 
-/// The change of the score that a mark tells of. One that is torn was written before anything was changed.
+/// The change of the score that the marker contains. A marker that was written in part was written before
+/// anything was changed.
 async fn read_limits_marker(entry: &TaskEntry) -> Result<Option<Rescore>> {
     let path = entry.dirs.limits_pending();
     match tokio::fs::read_to_string(&path).await {

@@ -1,5 +1,5 @@
-//! Image volumes: directories of a task's own for the paths that its image declares, filled with what the image has there. Named
-//! volumes begin so, too.
+//! Image volumes: directories of a task's own for the paths that its image declares, filled with what the
+//! image contains at these paths. New named volumes are filled in the same way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,13 @@ use crate::backend::Inner;
 use crate::fs::{CancelOnDrop, blocking, io_error, tree_error};
 use crate::steps::Step;
 
-/// How much of what is free on its disk, in percent, the volumes of a task may take when they are filled.
+/// The share of the free space on its disk, in percent, that the volumes of a task may take when they are
+/// filled.
 const SHARE: u64 = 95;
 
 impl Inner {
-    /// Makes and fills the directories of a task's image volumes, and of those named volumes that are not there yet.
+    /// Creates and fills the directories of a task's image volumes, and of those named volumes that do not
+    /// exist yet.
     pub(super) async fn fill_volumes(&self, entry: &TaskEntry, plan: &TaskPlan) -> Result<()> {
         let drafts = self.drafts(entry, plan).await?;
         let volumes: Vec<_> =
@@ -36,7 +38,8 @@ impl Inner {
                 let cancel = guard.cancel();
                 let fill = move |root: &Path| {
                     let free = switchyard_tree::open(&state).and_then(|dir| Budget::of_free(dir, SHARE));
-                    let mut budget = free.map_err(|fault| io_error("look at the disk of", &state, fault))?;
+                    let mut budget =
+                        free.map_err(|fault| io_error("read the free disk space of", &state, fault))?;
                     volumes.iter().try_for_each(|volume| {
                         fill(root, &volume.destination, &volume.source, &mut budget, &cancel)
                     })
@@ -52,14 +55,15 @@ impl Inner {
             let named = Arc::clone(&self.volumes);
             let publish =
                 move || drafts.iter().try_for_each(|(draft, name)| named.publish(&draft.source, name));
-            // It has a whole file system synced.
+            // Publishing syncs a whole file system.
             bulk(publish).await?;
             reach(Step::VolumeNamed);
         }
         self.faults.reach(Step::TaskVolumes)
     }
 
-    /// Those named volumes that are not there yet: where each is to be filled, and its path below the directory of all.
+    /// The named volumes that do not exist yet: the directory in which each is to be filled, and its path
+    /// below the directory of all volumes.
     async fn drafts(&self, entry: &TaskEntry, plan: &TaskPlan) -> Result<Vec<(ImageVolume, String)>> {
         if plan.staging.volumes.is_empty() {
             return Ok(Vec::new());
@@ -79,11 +83,11 @@ impl Inner {
     }
 }
 
-/// The paths of the image's volumes, clean and each once, and those that are left out.
+/// The paths of the image's volumes, normalized and without duplicates, and those that are left out.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Declared {
     pub(super) volumes: Vec<PathBuf>,
-    /// At or below what the kernel shows, or the root: nothing of the image can be mounted there.
+    /// The root, and paths at or below kernel file systems: nothing of the image can be mounted there.
     pub(super) left_out: Vec<PathBuf>,
 }
 
@@ -98,7 +102,7 @@ pub(super) fn declared(image: &str, paths: &[PathBuf], most: usize) -> Result<De
     }
     let mut declared = Declared::default();
     for path in paths {
-        // What goes up stays as it is, and is refused where it is looked for.
+        // A `..` component is kept, and refused when the path is opened in the image.
         let clean: PathBuf = path.components().collect();
         let list = if is_the_kernels(&clean) { &mut declared.left_out } else { &mut declared.volumes };
         if !list.contains(&clean) {
@@ -108,7 +112,7 @@ pub(super) fn declared(image: &str, paths: &[PathBuf], most: usize) -> Result<De
     Ok(declared)
 }
 
-/// Whether a path is at or below a directory in which a container is shown what the kernel has, or the root itself.
+/// Whether a path is the root, or at or below a directory where the container has a kernel file system.
 fn is_the_kernels(path: &Path) -> bool {
     path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|dir| path.starts_with(dir))
 }
@@ -117,7 +121,7 @@ fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|fault| io_error("make directory", path, fault))
 }
 
-/// Makes the directory `to` as the image's `path` is, with what is in it.
+/// Creates the directory `to` with the attributes and content of the image's `path`.
 fn fill(root: &Path, path: &Path, to: &Path, budget: &mut Budget, cancel: &Cancel) -> Result<()> {
     make_dir(to)?;
     let from = switchyard_tree::open(root).and_then(|root| switchyard_tree::open_below(root, path));
@@ -144,7 +148,7 @@ fn fill(root: &Path, path: &Path, to: &Path, budget: &mut Budget, cancel: &Cance
         tracing::warn!(
             volume = %path.display(),
             attributes = copied.refused_attributes,
-            "the file system of the state directory does not hold all attributes that files of the image have"
+            "the file system of the state directory does not support all attributes that files of the image have"
         );
     }
     Ok(())

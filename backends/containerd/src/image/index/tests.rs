@@ -1,4 +1,4 @@
-//! Tests of names and queries.
+//! Tests of image names, of queries for images, and of the cache.
 
 use proptest::prelude::*;
 use switchyard_core::ErrorKind;
@@ -92,7 +92,7 @@ proptest! {
     }
 }
 
-/// An image whose documents have so many bytes.
+/// An image whose documents have this size in bytes.
 fn of_bytes(bytes: u64) -> Arc<ImageInfo> {
     let info = Arc::unwrap_or_clone(named("a:1", 'a', '1').info);
     Arc::new(ImageInfo { config_bytes: bytes, manifest_bytes: 0, ..info })
@@ -112,7 +112,7 @@ fn what_is_remembered_of_images_is_bounded_in_bytes_and_the_largest_go_first() {
     assert!(cache.infos().bytes <= CACHE_BYTES);
     assert!(small.iter().all(|target| cache.get(target).is_some()));
     assert_eq!(large.iter().filter(|target| cache.get(target).is_some()).count(), 2);
-    // One that has no room even alone drives out nothing that is smaller.
+    // An image that is larger than the limit evicts no smaller one.
     let huge = insert("huge", u64::MAX);
     assert!(cache.get(&huge).is_none() && cache.get(&small[0]).is_some());
     cache.retain(&BTreeSet::from([small[0].clone(), small[1].clone()]));

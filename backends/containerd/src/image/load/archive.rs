@@ -1,6 +1,7 @@
-//! What is in an archive that `docker save` or one of its like has written: found by the list in `manifest.json`, never unpacked.
+//! Reading an image from an archive in the format of `docker save`: its files are found through
+//! `manifest.json`, and the archive is never unpacked.
 //!
-//! Everything here blocks on the file.
+//! All functions block on reads of the file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,27 +20,27 @@ mod tar_reader;
 
 use tar_reader::{TarEntryKind, TarReader, check_cancelled};
 
-/// Where an archive has the list of its images.
+/// The file of an archive that lists its images.
 const MANIFEST_FILE: &str = "manifest.json";
 
-/// The largest list of images, in bytes: what it is read into takes many times as much.
+/// The largest list of images, in bytes: parsed, it takes many times as much memory.
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
-/// How many links are followed from one entry to the next.
+/// How many links are followed from an entry to a file.
 const MAX_LINK_DEPTH: usize = 8;
 
-/// Read at once.
+/// How many bytes are read and hashed at a time.
 const CHUNK: usize = 1 << 20;
 
-/// As many names of an archive as an error shows, and as much of each.
+/// How many names from an archive an error shows at most, and how many characters of each.
 const MAX_NAMES_SHOWN: usize = 8;
 const MAX_NAME_SHOWN: usize = 200;
 
-/// A tar archive, with where its files are in it.
+/// A tar archive, with the positions of its files.
 pub(crate) struct Archive {
     file: Arc<File>,
     entries: HashMap<PathBuf, ArchiveEntry>,
-    /// Cancelled when nobody waits for it any more.
+    /// Cancelled when the caller has given up: reading then ends with an error.
     stop: CancellationToken,
 }
 
@@ -55,13 +56,13 @@ pub(crate) struct ArchiveImage {
     pub(crate) layers: Vec<ArchiveLayer>,
 }
 
-/// A layer, and where in the archive it begins.
+/// A layer, and its offset in the archive.
 pub(crate) struct ArchiveLayer {
     pub(crate) at: u64,
     pub(crate) descriptor: Descriptor,
 }
 
-/// An image as the list names it.
+/// An image in `manifest.json`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct ManifestEntry {
@@ -75,14 +76,15 @@ struct ManifestEntry {
 // === impl Archive ===
 
 impl Archive {
-    /// Finds what is in it. This and all that is done with it ends with an error soon after `stop` is cancelled.
+    /// Reads the headers of a tar archive. This and the other methods end with an error soon after `stop` is
+    /// cancelled.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is no tar archive; `Cancelled`.
+    /// `InvalidArgument` if it is not a tar archive; `Cancelled`.
     pub(crate) fn open(file: File, stop: CancellationToken) -> Result<Self> {
         let mut entries = HashMap::new();
-        let mut walk = TarReader::new(&file, &stop)?;
-        while let Some(entry) = walk.next()? {
+        let mut reader = TarReader::new(&file, &stop)?;
+        while let Some(entry) = reader.next()? {
             let path = normalized(&entry.path);
             let found = match entry.kind {
                 TarEntryKind::File { at, size } => ArchiveEntry::File { at, size },
@@ -96,15 +98,19 @@ impl Archive {
         Ok(Self { file: Arc::new(file), entries, stop })
     }
 
-    /// The image of this name, or the only one. Whether its configuration and the number of its layers are within `limits` is known
-    /// before they are read.
+    /// The image with this name, or the only image of the archive. The size of its configuration and the
+    /// number of its layers are checked against `limits` before they are read.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `InvalidArgument` if a part of it is missing, malformed or too much; `Cancelled`.
+    /// `NotFound` if the archive has several images and none of this name; `InvalidArgument` if a part of the
+    /// image is missing, malformed or over its limit; `Cancelled`.
     pub(crate) fn image(&self, reference: &str, limits: &Limits) -> Result<ArchiveImage> {
         let list = self.read_manifest()?;
         let listed: Vec<ManifestEntry> = serde_json::from_slice(&list).map_err(|fault| {
-            malformed(format!("its {MANIFEST_FILE} is no list of images: {}", truncated(&fault.to_string())))
+            malformed(format!(
+                "its {MANIFEST_FILE} is not a list of images: {}",
+                truncated(&fault.to_string())
+            ))
         })?;
         let image = select_image(&listed, reference)?;
         let paths = image.layers.as_deref().unwrap_or_default();
@@ -112,7 +118,7 @@ impl Archive {
         let (at, size) = self.locate(&image.config)?;
         limits.check_config("its configuration", size).map_err(too_large)?;
         let config = self.read(at, size)?;
-        // What is named several times is read once.
+        // A layer that is listed several times is read once.
         let mut known: HashMap<u64, Descriptor> = HashMap::new();
         let mut layers = Vec::with_capacity(paths.len());
         for path in paths {
@@ -127,6 +133,7 @@ impl Archive {
         Ok(ArchiveImage { file: Arc::clone(&self.file), config, layers })
     }
 
+    /// Offset and size of a file, which may be reached through links.
     fn locate(&self, path: &Path) -> Result<(u64, u64)> {
         let mut at = normalized(path);
         for _ in 0..MAX_LINK_DEPTH {
@@ -136,10 +143,10 @@ impl Archive {
                 None => break,
             }
         }
-        Err(malformed(format!("{} is not in it", truncated(&path.to_string_lossy()))))
+        Err(malformed(format!("it has no file {}", truncated(&path.to_string_lossy()))))
     }
 
-    /// The list of images.
+    /// The content of `manifest.json`.
     fn read_manifest(&self) -> Result<Bytes> {
         let (at, size) = self.locate(Path::new(MANIFEST_FILE))?;
         if size > MAX_MANIFEST_BYTES {
@@ -150,13 +157,14 @@ impl Archive {
         self.read(at, size)
     }
 
-    /// The bytes of a document, of a size that may be.
+    /// The content of a document, whose size the caller has checked.
     fn read(&self, at: u64, size: u64) -> Result<Bytes> {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         self.file.read_exact_at(&mut bytes, at).map_err(unreadable)?;
         Ok(bytes.into())
     }
 
+    /// Media type, digest and size of a layer.
     fn describe_layer(&self, at: u64, size: u64) -> Result<Descriptor> {
         let mut hash = Sha256::new();
         let mut chunk = vec![0; CHUNK];
@@ -167,7 +175,7 @@ impl Archive {
             let wanted = usize::try_from(size - done).map_or(CHUNK, |rest| rest.min(CHUNK));
             let piece = &mut chunk[..wanted];
             self.file.read_exact_at(piece, at + done).map_err(unreadable)?;
-            // A shorter one is no compressed one.
+            // A layer of fewer than four bytes is not compressed.
             if let (0, Some(first)) = (done, piece.first_chunk()) {
                 magic = *first;
             }
@@ -181,7 +189,7 @@ impl Archive {
     }
 }
 
-/// The image of the list that this reference means.
+/// The image in the list with this name, or the only image in the list.
 fn select_image<'a>(listed: &'a [ManifestEntry], reference: &str) -> Result<&'a ManifestEntry> {
     let wanted = reference.parse::<Reference>().ok().map(|reference| reference.to_string());
     let names = |image: &&ManifestEntry| {
@@ -203,7 +211,7 @@ fn select_image<'a>(listed: &'a [ManifestEntry], reference: &str) -> Result<&'a 
     }
 }
 
-/// What a layer is by its first bytes.
+/// The media type of a layer, by its first bytes.
 const fn media_type(magic: [u8; 4]) -> &'static str {
     match magic {
         [0x1f, 0x8b, _, _] => "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -212,26 +220,27 @@ const fn media_type(magic: [u8; 4]) -> &'static str {
     }
 }
 
-/// A path below the root of the archive, read as text.
+/// A path relative to the root of the archive, without `.` and `..`: normalized as text, without reading
+/// links.
 fn normalized(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
+    let mut normal = PathBuf::new();
     for part in path.components() {
         match part {
-            Component::Normal(name) => plain.push(name),
-            Component::ParentDir => drop(plain.pop()),
+            Component::Normal(name) => normal.push(name),
+            Component::ParentDir => drop(normal.pop()),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
-    plain
+    normal
 }
 
-/// As much of a text from the archive as people need to see.
+/// The beginning of a text from the archive, for errors.
 fn truncated(text: &str) -> String {
     text.chars().take(MAX_NAME_SHOWN).collect()
 }
 
 fn unreadable(fault: std::io::Error) -> Error {
-    malformed("it is no tar archive, or is cut off").with_source(fault)
+    malformed("it is not a tar archive, or is cut off").with_source(fault)
 }
 
 fn malformed(why: impl Into<String>) -> Error {

@@ -1,9 +1,16 @@
-//! What is a shim of ours, which are forgotten, and what is done to those.
+//! Tests of which processes count as shims, which of those are orphans, and how orphans are terminated.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use switchyard_process::ProcessId;
+
 use super::*;
+use crate::shim_processes::*;
 
 const AA: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
@@ -20,18 +27,11 @@ fn shim(pid: i32, id: &str, address: &str) -> RootProcess {
     said(pid, &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"))
 }
 
-#[test]
-fn the_groups_of_a_container_are_those_that_bear_its_id_and_not_those_inside() {
-    let text = "12:memory:/pods/aa/init.scope\n3:cpu,cpuacct:/pods/aa\n1:name=systemd:/pods/bb\n0::/\n";
-    let found: HashSet<String> = parse_cgroups(text, "aa").iter().map(ToString::to_string).collect();
-    assert_eq!(found, HashSet::from(["/pods/aa".to_owned()]));
-}
-
 fn known(id: &str, parent: Option<i32>) -> KnownTask {
     KnownTask { id: id.to_owned(), parent }
 }
 
-/// The orphans, and whether they are judged for sure.
+/// The pids of the orphans, and whether the scan is conclusive.
 fn judge(said: &[RootProcess], tasks: &[KnownTask], busy: &[&str]) -> (Vec<i32>, bool) {
     let shims = own_shims(&[stat(10, 1), stat(11, 10)], said, Path::new("/run/c.sock"), "k8s.io");
     let found = orphan_shims(shims, tasks, &busy.iter().map(ToString::to_string).collect());
@@ -55,9 +55,9 @@ fn a_shim_is_forgotten_if_neither_its_id_nor_a_child_is_a_known_task() {
 #[test]
 fn none_is_judged_for_sure_while_it_is_not_seen_who_serves_a_task() {
     let of_pod = [shim(10, AA, "/run/c.sock")];
-    // It has ended, or its shim is slow: it may be served by one that was started for another.
+    // The task has exited, or its shim is slow: a shim that was started for another container may serve it.
     assert_eq!(judge(&of_pod, &[known("ended", None)], &[]), (vec![10], false));
-    // So may one that is being made.
+    // The same holds for a task whose create is in progress.
     assert_eq!(judge(&of_pod, &[], &["made"]), (vec![10], false));
     assert_eq!(judge(&of_pod, &[known("made", Some(12))], &["made"]), (vec![10], true));
     let both = [shim(10, AA, "/run/c.sock"), shim(12, &AA.replace('a', "b"), "/run/c.sock")];
@@ -83,7 +83,7 @@ fn a_shim_for_what_is_no_container_of_ours_is_none_of_ours() {
     }
 }
 
-/// A process that calls itself a shim, and ends when this is dropped.
+/// A process that calls itself a shim. It is killed when this is dropped.
 struct Pretender(Child);
 
 impl Pretender {
@@ -94,7 +94,7 @@ impl Pretender {
         Self(command.uid(uid).current_dir(dir).stdin(std::process::Stdio::piped()).spawn().unwrap())
     }
 
-    /// The shims that it is taken for.
+    /// The shims that the scan takes this process for.
     fn taken_for(&self) -> Vec<ShimProcess> {
         let process = ProcessId::of(i32::try_from(self.0.id()).unwrap()).unwrap();
         let said: Vec<_> = read_root_process(process).into_iter().collect();
@@ -119,15 +119,15 @@ fn a_users_process_is_not_believed_and_a_name_makes_no_directory_deleted() {
         fs::create_dir(path).unwrap();
     }
     assert_eq!(Pretender::start(65_534, &gone).taken_for(), []);
-    let homeless = |pretender: &Pretender| match &pretender.taken_for()[..] {
+    let bundle_deleted = |pretender: &Pretender| match &pretender.taken_for()[..] {
         [shim] => shim.bundle_deleted,
         others => panic!("{others:?}"),
     };
     let in_named = Pretender::start(0, &named);
     let in_gone = Pretender::start(0, &gone);
-    assert!(!homeless(&in_named) && !homeless(&in_gone));
+    assert!(!bundle_deleted(&in_named) && !bundle_deleted(&in_gone));
     fs::remove_dir(&gone).unwrap();
-    assert!(!homeless(&in_named) && homeless(&in_gone));
+    assert!(!bundle_deleted(&in_named) && bundle_deleted(&in_gone));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The client of ttrpc against another end that is right, wrong, slow or silent.
+//! The client of ttrpc against a server that is correct, wrong, slow or unresponsive.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn heard(far: &mut UnixStream) -> (u32, Request) {
 
 async fn say(far: &mut UnixStream, call: u32, response: &Response) {
     let frame = frame(call, KIND_RESPONSE, &response.encode_to_vec()).unwrap();
-    // In pieces, as a socket may give it.
+    // In pieces, as a socket may deliver it.
     for piece in frame.chunks(3) {
         far.write_all(piece).await.unwrap();
         tokio::task::yield_now().await;
@@ -114,7 +114,7 @@ async fn one_that_never_stops_talking_costs_no_more_than_the_largest_answer() {
         let talk = async move {
             let head = [&length.to_be_bytes()[..], &1_u32.to_be_bytes(), &[KIND_RESPONSE, 0]].concat();
             far.write_all(&head).await?;
-            // Until the other end has heard enough.
+            // Until the client closes the connection.
             while far.write_all(&[0xff; 1 << 16]).await.is_ok() {}
             Ok::<_, io::Error>(())
         };
@@ -127,7 +127,8 @@ async fn one_that_never_stops_talking_costs_no_more_than_the_largest_answer() {
     }
 }
 
-/// What is taken of these bytes, given in pieces of `cut`, and how many are left.
+/// The responses that are taken from these bytes, received in pieces of `cut` bytes, and how many bytes
+/// remain.
 fn taken(bytes: &[u8], cut: usize, latest: u32) -> (Result<Vec<Response>, String>, usize) {
     let mut received = Vec::new();
     let mut responses = Vec::new();
@@ -164,7 +165,7 @@ proptest! {
         for response in &responses {
             bytes.extend(frame(latest, KIND_RESPONSE, &response.encode_to_vec()).unwrap());
         }
-        // The next has just begun.
+        // The next frame has just begun.
         let next = frame(latest, KIND_RESPONSE, &[]).unwrap();
         bytes.extend_from_slice(&next[..half]);
         prop_assert_eq!(taken(&bytes, cut, latest), (Ok(responses), half));
@@ -178,7 +179,7 @@ proptest! {
     ) {
         let (result, left) = taken(&bytes, cut, latest);
         prop_assert!(left <= bytes.len());
-        // A head that is none of ours is not waited for.
+        // A header that is wrong is refused without waiting for the message.
         let is_foreign = bytes.len() >= HEADER_LEN && (bytes[8] != KIND_RESPONSE || bytes[4..8] != latest.to_be_bytes());
         prop_assert!(!is_foreign || result.is_err(), "{:?}", result);
     }
@@ -194,7 +195,7 @@ proptest! {
         let place = place.index(bytes.len());
         bytes[place] ^= flip;
         let (result, _) = taken(&bytes, usize::MAX, latest);
-        // The number of the call and the kind are at 4 to 8.
+        // The stream id and the type are at 4 to 8.
         prop_assert!(!(4..=8).contains(&place) || result.is_err(), "{:?}", result);
     }
 }

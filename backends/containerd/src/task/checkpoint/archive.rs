@@ -1,4 +1,4 @@
-//! The archive of a checkpoint: without a name until it is whole.
+//! The archive of a checkpoint: a file without a name until it is complete.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
@@ -15,10 +15,10 @@ use tar::{Builder, EntryType, Header};
 use super::{check_deadline, deadline_or_io_error};
 use crate::fs::io_error;
 
-/// Who may read it: it holds all secrets of the task.
+/// The permissions of the archive: it contains all secrets of the task.
 const MODE: u32 = 0o600;
 
-/// A file in the directory that it will be named in, which vanishes should nobody name it.
+/// An unnamed file in the directory where it is to be named; it vanishes if it is not.
 #[derive(Debug)]
 pub(super) struct Draft {
     file: File,
@@ -31,13 +31,13 @@ pub(super) struct Draft {
 pub(super) enum CheckpointEntry {
     /// These bytes.
     Bytes(String, Vec<u8>),
-    /// A file, if it is there.
+    /// A file, if it exists.
     IfThere(String, PathBuf),
-    /// The files of a directory.
+    /// The regular files of a directory.
     Directory(String, PathBuf),
 }
 
-/// Reads exactly as much as was announced, and not for ever.
+/// Reads exactly the announced number of bytes, and fails after the deadline.
 pub(super) struct ExactReader<R> {
     inner: R,
     left: u64,
@@ -47,10 +47,11 @@ pub(super) struct ExactReader<R> {
 // === impl Draft ===
 
 impl Draft {
-    /// Makes a file that has no name yet. Blocks.
+    /// Creates a file that has no name yet. Blocks.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no name of a file; `AlreadyExists`.
+    /// `InvalidArgument` if `location` is not the absolute path of a file; `AlreadyExists`;
+    /// `FailedPrecondition` if its directory does not exist.
     pub(super) fn begin(location: &Path) -> Result<Self> {
         let dir = match (location.parent(), location.file_name()) {
             (Some(dir), Some(_)) if location.is_absolute() => dir.to_path_buf(),
@@ -66,16 +67,16 @@ impl Draft {
         options.write(true).mode(MODE).custom_flags(OFlag::O_TMPFILE.bits());
         let file = options.open(&dir).map_err(|fault| {
             if matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) {
-                let why = format!("the directory {} of the archive is not there", dir.display());
+                let why = format!("the directory {} of the archive does not exist", dir.display());
                 Error::failed_precondition(why).with_source(fault)
             } else {
-                io_error("make a file in", &dir, fault)
+                io_error("create a file in", &dir, fault)
             }
         })?;
         Ok(Self { file, dir, location: location.to_path_buf() })
     }
 
-    /// Writes all of it. Blocks.
+    /// Writes all parts. Blocks.
     pub(super) fn fill(self, parts: &[CheckpointEntry], until: Instant) -> Result<Self> {
         let failed = |fault| deadline_or_io_error("write", &self.location, fault);
         let mut builder = Builder::new(BufWriter::new(&self.file));
@@ -86,7 +87,7 @@ impl Draft {
         Ok(self)
     }
 
-    /// Syncs it and gives it its name, which a power cut does not take away. Blocks.
+    /// Syncs the file and gives it its name, which survives a power failure. Blocks.
     pub(super) fn finish(self) -> Result<()> {
         let failed = |fault| io_error("write", &self.location, fault);
         self.file.sync_all().map_err(failed)?;
@@ -106,10 +107,10 @@ impl Draft {
 }
 
 fn exists(location: &Path) -> Error {
-    Error::already_exists(format!("{} is there already: give the archive another name", location.display()))
+    Error::already_exists(format!("{} exists already: give the archive another name", location.display()))
 }
 
-// === impl Part ===
+// === impl CheckpointEntry ===
 
 impl CheckpointEntry {
     fn append<W: Write>(&self, builder: &mut Builder<W>, until: Instant) -> io::Result<()> {
@@ -156,7 +157,7 @@ fn append_file<W: Write>(
     builder.append_data(&mut plain(length), name, ExactReader::new(file, length, until))
 }
 
-/// What is told of a file of root's.
+/// The header of a regular file that belongs to root.
 pub(super) fn plain(length: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::Regular);
@@ -168,7 +169,7 @@ pub(super) fn plain(length: u64) -> Header {
     header
 }
 
-// === impl Exact ===
+// === impl ExactReader ===
 
 impl<R> ExactReader<R> {
     pub(super) const fn new(inner: R, length: u64, until: Instant) -> Self {
@@ -244,7 +245,7 @@ mod tests {
         let parts = [CheckpointEntry::Bytes("config.dump".to_owned(), b"{}".to_vec())];
         let late = Draft::begin(&location).unwrap().fill(&parts, Instant::now()).unwrap_err();
         assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
-        // One that came first keeps its name.
+        // A file that exists already keeps its name.
         let draft = Draft::begin(&location).unwrap();
         std::fs::write(&location, "first").unwrap();
         assert_eq!(draft.finish().unwrap_err().kind(), ErrorKind::AlreadyExists);

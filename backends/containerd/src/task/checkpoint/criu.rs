@@ -1,8 +1,11 @@
-//! Ends what makes a checkpoint that nobody wants any more: the runtime that a shim has told to, and the criu that this has started.
+//! Kills the processes that make an abandoned checkpoint: the runtime that the shim has started for it, and
+//! the criu that the runtime has started.
 //!
-//! They are processes below the task's shim, of the node's own root, that name the checkpoint's directory in their command or have
-//! something of it open, and all that these have started. A runtime that finds its criu ended comes to its own end, and so its shim is
-//! free. criu has the processes of a task go on when it dies, which is the kernel's doing; one that it was just looking into may end.
+//! These are descendants of the task's shim that are the node's own root processes
+//! ([`switchyard_process::is_own_root`]), and that name the checkpoint's directory in their command line or
+//! have a file in it open, and all descendants of these. A runtime whose criu has exited exits too, and so
+//! the shim can answer again. When criu dies, the kernel lets the processes of the task continue; a process
+//! that criu was just inspecting may end.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -15,15 +18,16 @@ use nix::sys::signal::Signal;
 use switchyard_core::{Error, Result};
 use switchyard_process::{ProcessId, Stat};
 
-/// How long they may take to be gone when they are killed.
+/// How long they may take to exit after SIGKILL.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks.
+/// The pause between two scans of the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Kills what makes the checkpoint of this directory below a shim, until there is none. Idempotent. Blocks for 5 s at most.
+/// Kills the processes below a shim that make the checkpoint in this directory, until there are none.
+/// Idempotent. Blocks for 5 s at most.
 ///
 /// # Errors
-/// `Internal` if one cannot be killed; `DeadlineExceeded` if one does not end.
+/// `Internal` if one cannot be signalled; `DeadlineExceeded` if one does not exit.
 pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
     let until = Instant::now() + KILL_TIMEOUT;
     loop {
@@ -32,10 +36,12 @@ pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(Error::deadline(format!("end {found:?}, which make a checkpoint, with SIGKILL")));
+            return Err(Error::deadline(format!(
+                "processes {found:?}, which make a checkpoint, have not exited after SIGKILL"
+            )));
         }
         for process in found {
-            tracing::warn!(pid = process.pid, dir = %dir.display(), "killing what makes a checkpoint and does not end");
+            tracing::warn!(pid = process.pid, dir = %dir.display(), "killing a process that makes a checkpoint and does not finish");
             process.signal(Signal::SIGKILL).map_err(|fault| {
                 Error::internal(format!("send SIGKILL to process {}", process.pid)).with_source(fault)
             })?;
@@ -44,7 +50,7 @@ pub(super) fn end_dump(shim: i32, dir: &Path) -> Result<()> {
     }
 }
 
-/// Those below a shim that concern a checkpoint, and all below them. Pure but for `concerns`.
+/// The descendants of a shim that concern a checkpoint, and all their descendants. Pure but for `concerns`.
 fn dumping(all: &[Stat], shim: i32, concerns: impl Fn(ProcessId) -> bool) -> Vec<ProcessId> {
     let below = |roots: BTreeSet<i32>| {
         let mut pids = roots;
@@ -68,7 +74,8 @@ fn dumping(all: &[Stat], shim: i32, concerns: impl Fn(ProcessId) -> bool) -> Vec
     all.iter().filter(alive).filter(|stat| doomed.contains(&stat.id.pid)).map(|stat| stat.id).collect()
 }
 
-/// Whether a process of the node's own root names this directory, or something in it, in its command, or has it open.
+/// Whether one of the node's own root processes names this directory, or a path in it, in its command line,
+/// or has one open.
 fn concerns(process: ProcessId, dir: &Path) -> bool {
     let ours = process.pid.cast_unsigned() == std::process::id();
     if ours || !switchyard_process::is_own_root(process.pid) {
@@ -82,7 +89,7 @@ fn concerns(process: ProcessId, dir: &Path) -> bool {
         let files = fs::read_dir(proc.join("fd")).into_iter().flatten().flatten();
         files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.starts_with(dir))
     };
-    // Looked at last: all of this is of one process.
+    // Checked last: if the process is alive, everything that was read is its own.
     (named || open()) && process.is_alive()
 }
 
@@ -98,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_a_dump_has_started_goes_with_it_and_nothing_else_does() {
-        // A shim with a container, a runtime with criu and its child, and a criu whose runtime has gone.
+        // A shim with a container, a runtime with criu and its child, and a criu whose runtime has exited.
         let all = [
             stat(10, 1),
             stat(11, 10),

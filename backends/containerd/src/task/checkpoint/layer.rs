@@ -1,4 +1,5 @@
-//! What a task has changed of its files, as a layer: what an overlay keeps in its upper directory, in the words of OCI images.
+//! The files that a task has changed, as a layer: what an overlay keeps in its upper directory, in the format
+//! of OCI image layers.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -19,23 +20,24 @@ use tar::{Builder, EntryType, Header};
 use super::archive::{ExactReader, plain};
 use super::{check_deadline, deadline_or_io_error};
 
-/// Attributes that are the overlay's own.
+/// The prefix of the overlay's own extended attributes.
 const OVERLAY: &str = "trusted.overlay.";
-/// The one that says that nothing of a directory below is to be seen.
+/// Marks an opaque directory: the entries of the same directory in lower layers are hidden.
 const OPAQUE: &str = "trusted.overlay.opaque";
-/// Before the name of something that was removed.
+/// The prefix of the name of a removed file.
 const WHITEOUT_PREFIX: &str = ".wh.";
-/// Among the entries of an opaque directory.
+/// The entry that marks an opaque directory.
 const OPAQUE_WHITEOUT: &str = ".wh..wh..opq";
-/// The kernel's own limit of a list of attributes, and of one of them.
+/// The kernel's limit on the size of a list of attributes, and of the value of one.
 const ATTRIBUTES: usize = 64 << 10;
-/// The longest path in a layer, in bytes: nobody could unpack a longer one.
+/// The longest path in a layer, in bytes: a longer one could not be unpacked.
 const MAX_PATH: usize = 4096;
-/// The most bytes of names and paths that are kept in memory for a layer: directories to come, and files with several names.
+/// The most bytes of names and paths that are kept in memory for a layer: of pending directories, and of
+/// files with several names.
 const MAX_PATH_MEMORY: usize = 64 << 20;
-/// What is counted for a path besides its bytes.
+/// The bytes that are counted for a path in addition to its own.
 const PER_PATH: usize = 64;
-/// The id of a file whose owner is nobody inside.
+/// The id in the layer of an owner that is not mapped in the user namespace.
 const NOBODY: u32 = 65_534;
 
 /// A layer that is being written.
@@ -44,22 +46,23 @@ struct LayerWriter<'a, W: Write> {
     users: Option<&'a UserNamespace>,
     /// Files with several names, by device and inode, and the first name of each.
     names: HashMap<(u64, u64), PathBuf>,
-    /// How much of [`MOST_KEPT`] is taken.
+    /// How much of [`MAX_PATH_MEMORY`] is used.
     path_memory: usize,
     until: Instant,
 }
 
-/// Something below the upper directory, held so that it stays the same whatever its name comes to mean meanwhile: the task stands still,
-/// but what shares its process namespace does not, and may reach its files.
+/// A file below the upper directory, held by a descriptor that refers to it even if its path is replaced
+/// meanwhile: the task is frozen, but processes that share its process namespace are not, and may reach its
+/// files.
 struct Node {
     file: File,
     data: Metadata,
 }
 
-/// Writes the layer of `upper` into a file. The ids in it are those inside of `users`. Blocks.
+/// Writes the layer of `upper` into a file. Its ids are those inside the user namespace `users`. Blocks.
 ///
-/// Only what is below `upper` is read, and only regular files are opened for that: neither a link nor a FIFO that is put in the place of
-/// one leads elsewhere, or keeps this waiting.
+/// Only what is below `upper` is read, and only regular files are opened for reading: a link or FIFO that is
+/// put in the place of a file neither leads elsewhere nor blocks this.
 ///
 /// # Errors
 /// `DeadlineExceeded` after `until`.
@@ -77,21 +80,21 @@ pub(super) fn write(upper: &Path, users: Option<&UserNamespace>, into: &Path, un
         }
         layer.builder.into_inner()?.flush()
     };
-    written().map_err(|fault| deadline_or_io_error("write what was changed of the files into", into, fault))
+    written().map_err(|fault| deadline_or_io_error("write the changed files into", into, fault))
 }
 
 // === impl Node ===
 
 impl Node {
-    /// Takes hold of what bears a name, and follows no link at its end. It cannot be read or written by that alone, and so no device, FIFO or
-    /// hung file notices.
+    /// Opens a name with `O_PATH`, without following a link at its end. Such a descriptor can neither be read
+    /// nor written, so the open has no effect on a device or FIFO, and does not block on a hung file.
     fn open(dir: impl AsFd, name: &OsStr, flags: OFlags) -> io::Result<Self> {
         let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(openat(dir, name, flags, Mode::empty())?);
         Ok(Self { data: file.metadata()?, file })
     }
 
-    /// The directory of this path below this one; `None` if there is none any more.
+    /// The directory at this path below this one; `None` if it does not exist any more.
     fn below(&self, path: &Path) -> io::Result<Option<Self>> {
         let mut node = Self { file: self.file.try_clone()?, data: self.data.clone() };
         for name in path {
@@ -104,12 +107,12 @@ impl Node {
         Ok(Some(node))
     }
 
-    /// A path that leads to this, whatever else bears its name by now.
+    /// A path that leads to this file, whatever its own path leads to by now.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// The names in this directory, in order.
+    /// The names in this directory, sorted.
     fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         let mut kept = 0;
@@ -123,19 +126,19 @@ impl Node {
         Ok(names)
     }
 
-    /// Where this link leads.
+    /// The target of this symbolic link.
     fn target(&self) -> io::Result<PathBuf> {
         let target = rustix::fs::readlinkat(&self.file, "", Vec::new())?;
         Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     }
 }
 
-/// What a path takes in memory.
+/// The memory that is counted for a path, in bytes.
 fn path_cost(path: &Path) -> usize {
     path.as_os_str().len() + PER_PATH
 }
 
-/// Refuses to keep more of names and paths: whoever writes to a root file system chooses how many of them there are.
+/// Fails if names and paths take more memory than allowed: the task chooses how many of them there are.
 fn check_path_memory(kept: usize) -> io::Result<()> {
     if kept <= MAX_PATH_MEMORY {
         return Ok(());
@@ -146,21 +149,21 @@ fn check_path_memory(kept: usize) -> io::Result<()> {
     )))
 }
 
-/// Whether something is not there any more, or something else is in its place.
+/// Whether a file does not exist any more, or another file is in its place.
 fn is_gone(fault: &io::Error) -> bool {
     matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
         || fault.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32)
 }
 
-// === impl Layer ===
+// === impl LayerWriter ===
 
 impl<W: Write> LayerWriter<'_, W> {
-    /// Writes the entries of a directory, and tells of those that are directories themselves.
+    /// Writes the entries of a directory, and adds its subdirectories to `dirs`.
     fn directory(&mut self, node: &Node, dir: &Path, dirs: &mut Vec<PathBuf>) -> io::Result<()> {
         for name in node.names()? {
             check_deadline(self.until)?;
             if path_cost(dir) + name.len() > MAX_PATH {
-                let why = format!("a path is longer than {MAX_PATH} bytes, so that nobody could unpack it");
+                let why = format!("a path is longer than {MAX_PATH} bytes, so it could not be unpacked");
                 return Err(io::Error::other(why));
             }
             let below = match Node::open(&node.file, &name, OFlags::empty()) {
@@ -178,7 +181,7 @@ impl<W: Write> LayerWriter<'_, W> {
         Ok(())
     }
 
-    /// Counts a path that is kept.
+    /// Counts the memory of a path that is kept.
     fn account(&mut self, path: &Path) -> io::Result<()> {
         self.path_memory += path_cost(path);
         check_path_memory(self.path_memory)
@@ -193,7 +196,7 @@ impl<W: Write> LayerWriter<'_, W> {
             return self.builder.append_data(&mut plain(0), name.with_file_name(whiteout), io::empty());
         }
         if kind.is_socket() {
-            // Only who listens on it can make it.
+            // Only the process that listens on a socket can create it.
             return Ok(());
         }
         let mut header = self.header(data);
@@ -255,14 +258,14 @@ impl<W: Write> LayerWriter<'_, W> {
         header.set_mode(data.mode() & 0o7777);
         header.set_uid(inside(|users| &users.uids, data.uid()).into());
         header.set_gid(inside(|users| &users.gids, data.gid()).into());
-        // What is older than time itself is told to be as old.
+        // A time before 1970 is written as 1970.
         header.set_mtime(u64::try_from(data.mtime()).unwrap_or(0));
         header.set_size(0);
         header
     }
 }
 
-/// The extended attributes of what a path leads to; none where its file system has none.
+/// The extended attributes of the file at a path; none if its file system does not support them.
 fn attributes(path: &Path) -> io::Result<HashMap<String, Vec<u8>>> {
     let mut names = vec![0_u8; ATTRIBUTES];
     let length = match rustix::fs::listxattr(path, &mut names[..]) {
@@ -296,7 +299,8 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
-    /// What the overlay of a kernel leaves in its upper directory, read back by its names.
+    /// The layer of an upper directory as the kernel's overlay leaves it, read back by the names of its
+    /// entries.
     #[test]
     fn a_layer_has_what_was_written_changed_and_removed() {
         let dir = tempfile::tempdir().unwrap();
@@ -306,7 +310,7 @@ mod tests {
         fs::write(upper.join("dir/file"), "text").unwrap();
         fs::write(upper.join("dir").join(&long), "long").unwrap();
         chown(upper.join("dir/file"), Some(100_033), Some(100_044)).unwrap();
-        // A new owner takes the bit away.
+        // Set after `chown`, which clears the set-user-ID bit.
         fs::set_permissions(upper.join("dir/file"), fs::Permissions::from_mode(0o4751)).unwrap();
         fs::hard_link(upper.join("dir/file"), upper.join("dir/name")).unwrap();
         symlink("../there", upper.join("link")).unwrap();
@@ -372,7 +376,7 @@ mod tests {
         assert_eq!(seen[&long].3, "long");
     }
 
-    /// What is read is what was seen under a name, though something else is put in its place in between.
+    /// A file is read as it was opened, even if its path is replaced in between.
     #[test]
     fn what_takes_the_place_of_a_file_or_directory_is_not_read() {
         let dir = tempfile::tempdir().unwrap();
@@ -408,7 +412,7 @@ mod tests {
         let text = String::from_utf8_lossy(&written);
         assert!(text.contains("text") && text.contains("more") && !text.contains("secret"));
 
-        // What is there from the beginning is written as what it is.
+        // Links and FIFOs that exist from the beginning are written as such.
         let into = dir.path().join("layer.tar");
         write(&upper, None, &into, soon()).unwrap();
         let mut archive = tar::Archive::new(File::open(&into).unwrap());

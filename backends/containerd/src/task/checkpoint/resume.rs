@@ -1,13 +1,14 @@
-//! Has a task go on that stands still for a checkpoint, whatever has become of that.
+//! Resumes a task that is frozen for a checkpoint, whatever has become of the checkpoint.
 //!
 //! ```text
-//!  shim asked ─► it moves, or is resumed ─────────────────────────────────────────────────► nothing holds it
-//!     └─ no answer for as long as a shim may take ─► criu is ended ─► thawed ─► asked again ───────┘
-//!                                                                                  └─ no answer either: asked again later
+//! shim asked ─► task runs, or is resumed ────────────────────────────────────────────────► thawed
+//!   └─ no answer within the shim timeout ─► criu killed ─► cgroup thawed ─► asked again ───┘
+//!                                                                              └─ no answer: retried later
 //! ```
 //!
-//! A shim that makes a checkpoint answers nothing else about that task, so a dump that never ends would be a standstill that never
-//! ends. So would be one that froze what another is just putting into the task, for its shim waits for that.
+//! A shim that makes a checkpoint answers no other call about that task, so a dump that never ends would
+//! freeze the task for ever. So would a dump that froze a process while another call was starting it, because
+//! the shim waits for that start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,27 +23,28 @@ use super::criu::end_dump;
 use crate::backend::Inner;
 use crate::fs::blocking;
 
-/// Between two tries.
+/// The pause between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 impl Inner {
-    /// Has a task go on that stands still. Its processes do within little more than what a shim may take, even if the shim never answers.
-    /// Idempotent.
+    /// Resumes a frozen task. Its processes run within little more than the shim timeout, even if the shim
+    /// never answers. Idempotent.
     ///
     /// # Errors
-    /// What the shim says, or that it says nothing: then it takes the task for one that stands still, and is to be told again.
+    /// The error of the shim, or `DeadlineExceeded` if it does not answer: it still takes the task for paused
+    /// then, and has to be called again.
     pub(super) async fn resume_task(&self, entry: &TaskEntry) -> Result<()> {
         let mut outcome = self.retry_resume(entry).await;
         if let Err(error) = &outcome {
             let why = error.report();
-            tracing::warn!(task.id = %entry.id, error = why, "what makes a checkpoint of a task is ended, for its shim does not have it go on");
+            tracing::warn!(task.id = %entry.id, error = why, "the shim of a task does not resume it: killing the processes that make its checkpoint");
             outcome = self.end_dump(entry).await;
             self.set_frozen(entry, false).await?;
             if outcome.is_ok() {
                 outcome = self.retry_resume(entry).await;
             }
         }
-        // criu tells the kernel to hold it too, and the shim knows nothing of that.
+        // criu freezes the cgroup too, which the shim does not know.
         self.set_frozen(entry, false).await?;
         outcome?;
         entry.thaw();
@@ -50,27 +52,28 @@ impl Inner {
     }
 
     async fn end_dump(&self, entry: &TaskEntry) -> Result<()> {
-        let found = || Error::internal(format!("the shim of task {} is not found", entry.id));
+        let found = || Error::internal(format!("cannot find the shim of task {}", entry.id));
         let shim = entry.shim_pid().ok_or_else(found)?;
         let dir = entry.dirs.checkpoint();
         blocking(move || end_dump(shim, &dir)).await
     }
 
-    /// Tells it, again and again, for as long as a shim may take.
+    /// Asks the shim to resume the task, repeatedly, within the shim timeout.
     async fn retry_resume(&self, entry: &TaskEntry) -> Result<()> {
         let limit = self.settings.containerd.shim_timeout();
-        let mut last = Error::deadline(format!("the shim of task {} says nothing for {limit:?}", entry.id));
-        let telling = async {
+        let mut last =
+            Error::deadline(format!("the shim of task {} has not answered within {limit:?}", entry.id));
+        let attempts = async {
             while let Err(error) = self.ensure_running(entry).await {
-                tracing::debug!(task.id = %entry.id, error = error.report(), "a task is told to go on again");
+                tracing::debug!(task.id = %entry.id, error = error.report(), "cannot resume a task: retrying");
                 last = error;
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
         };
-        timeout(limit, telling).await.map_err(|_| last)
+        timeout(limit, attempts).await.map_err(|_| last)
     }
 
-    /// One that moves, or has ended: done.
+    /// Resumes the task, unless it runs or has exited.
     async fn ensure_running(&self, entry: &TaskEntry) -> Result<()> {
         if !entry.runs() {
             return Ok(());
@@ -78,9 +81,9 @@ impl Inner {
         match self.status_by_shim(entry).await? {
             Status::Paused | Status::Pausing => self.resume(entry).await,
             Status::Created | Status::Running | Status::Stopped => Ok(()),
-            // What containerd says when the shim has not answered it in time.
+            // The status that containerd reports if the shim has not answered it in time.
             Status::Unknown => {
-                Err(Error::unavailable(format!("the shim of task {} does not say how it is", entry.id)))
+                Err(Error::unavailable(format!("the shim of task {} does not report its status", entry.id)))
             }
         }
     }
@@ -98,8 +101,9 @@ impl Inner {
         }
     }
 
-    /// What moves already, because it was thawed, or criu was ended when it had let go of it, runtimes do not resume, and its shim would take it for one
-    /// that stands still for ever: so it is held once more.
+    /// Asks the shim to resume the task. The cgroup may be thawed already: by this daemon, or because criu
+    /// was killed after it had thawed the cgroup. Runtimes do not resume such a task, and its shim would take
+    /// it for paused for ever. So its cgroup is frozen once more before.
     async fn resume(&self, entry: &TaskEntry) -> Result<()> {
         let id = entry.id.to_string();
         if self.is_frozen(entry).await? == Some(false) && self.status_by_shim(entry).await? == Status::Paused
@@ -107,21 +111,21 @@ impl Inner {
             self.set_frozen(entry, true).await?;
         }
         let request = api::ResumeTaskRequest { container_id: id.clone() };
-        let what = format!("have task {id} go on");
+        let what = format!("resume task {id}");
         self.call_with_shim_timeout(&id, &what, self.client.tasks().resume(request)).await.map(drop)
     }
 
-    /// Whether the kernel has been told to hold it; `None` if there is nobody to tell.
+    /// Whether the cgroup of the task is frozen; `None` if it has none that can be.
     async fn is_frozen(&self, entry: &TaskEntry) -> Result<Option<bool>> {
         let Some(group) = self.cgroup_location(&entry.record()) else { return Ok(None) };
         let cgroups = Arc::clone(&self.cgroups);
         blocking(move || cgroups.is_frozen(&group).map_err(Error::from)).await
     }
 
-    /// Has the kernel hold it, or let go of it.
-    async fn set_frozen(&self, entry: &TaskEntry, still: bool) -> Result<()> {
+    /// Freezes or thaws the cgroup of the task.
+    async fn set_frozen(&self, entry: &TaskEntry, frozen: bool) -> Result<()> {
         let Some(group) = self.cgroup_location(&entry.record()) else { return Ok(()) };
         let cgroups = Arc::clone(&self.cgroups);
-        blocking(move || cgroups.freeze(&group, still).map_err(Error::from)).await
+        blocking(move || cgroups.freeze(&group, frozen).map_err(Error::from)).await
     }
 }

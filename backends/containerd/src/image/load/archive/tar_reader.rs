@@ -1,7 +1,8 @@
-//! The entries of a tar archive by their headers alone: what an entry has is passed over by its length and not read, except for names,
-//! which are bounded.
+//! Reading the entries of a tar archive by their headers alone: the content of an entry is skipped, not read,
+//! except for long names and extended headers, whose sizes are bounded.
 //!
-//! Sizes, names and the order of entries are the words of whoever wrote the archive. The formats are ustar, GNU's long names and PAX.
+//! The archive is untrusted: sizes, names and the order of entries may be anything. The supported formats are
+//! ustar, GNU's long names and PAX.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
@@ -14,38 +15,39 @@ use tokio_util::sync::CancellationToken;
 
 use super::{malformed, unreadable};
 
-/// More headers than any image has, those that are for other headers included.
+/// The limit on headers in an archive, extended headers included: more than any image has.
 pub(super) const MAX_HEADERS: usize = 100_000;
 
-/// As long as the kernel lets a path be, in bytes.
+/// The longest path in bytes: the kernel's limit.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// The largest header that has names and attributes for the next one, in bytes; as Go's package has it.
+/// The largest extended header, which holds names and attributes of the next entry, in bytes. The limit of
+/// Go's `archive/tar`.
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
 
-/// All names, and all headers with names, of one archive, in bytes.
+/// The limit on all names and extended headers of an archive together, in bytes.
 const MAX_NAME_BYTES: u64 = 32 << 20;
 
 const BLOCK: u64 = 512;
 
 /// A file or a link of an archive.
 pub(super) struct TarEntry {
-    /// Its path as it is written.
+    /// Its path as it is in the archive, not normalized.
     pub(super) path: PathBuf,
     pub(super) kind: TarEntryKind,
 }
 
 /// What an entry is.
 pub(super) enum TarEntryKind {
-    /// A file, of `size` bytes from `at` of the archive on.
+    /// A file, whose content are the `size` bytes from offset `at` of the archive.
     File { at: u64, size: u64 },
-    /// A link to a path that begins in its own directory.
+    /// A link to a path relative to the directory of the link.
     Symlink(PathBuf),
-    /// A link to a path of the archive.
+    /// A link to a path relative to the root of the archive.
     HardLink(PathBuf),
 }
 
-/// Goes through an archive.
+/// Iterates over the entries of an archive.
 pub(super) struct TarReader<'a> {
     file: &'a File,
     length: u64,
@@ -55,7 +57,7 @@ pub(super) struct TarReader<'a> {
     stop: &'a CancellationToken,
 }
 
-/// What a header says of the next one that is no such header.
+/// What extended headers say about the entry that follows them.
 #[derive(Default)]
 struct ExtendedHeader {
     path: Option<Vec<u8>>,
@@ -63,13 +65,13 @@ struct ExtendedHeader {
     size: Option<u64>,
 }
 
-// === impl Walk ===
+// === impl TarReader ===
 
 impl<'a> TarReader<'a> {
-    /// Begins at the first header. The walk ends with an error soon after `stop` is cancelled.
+    /// Starts at the first header. [`TarReader::next`] returns an error soon after `stop` is cancelled.
     ///
     /// # Errors
-    /// What the file system says.
+    /// If the size of the file cannot be determined.
     pub(super) fn new(file: &'a File, stop: &'a CancellationToken) -> Result<Self> {
         let length = file.metadata().map_err(unreadable)?.len();
         Ok(Self { file, length, at: 0, headers: 0, name_bytes: 0, stop })
@@ -78,7 +80,8 @@ impl<'a> TarReader<'a> {
     /// The next file or link; `None` at the end.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no header, has a length that does not fit, or is too much; `Cancelled`.
+    /// `InvalidArgument` for an invalid header, a size beyond the end of the archive, or one over a limit;
+    /// `Cancelled`.
     pub(super) fn next(&mut self) -> Result<Option<TarEntry>> {
         let mut ahead = ExtendedHeader::default();
         loop {
@@ -92,7 +95,7 @@ impl<'a> TarReader<'a> {
             } else if kind.is_pax_local_extensions() {
                 ahead.apply_pax(&self.extension(size)?)?;
             } else if kind.is_pax_global_extensions() {
-                // Comments, and times of the whole.
+                // Global headers hold comments and times, which are not needed.
                 self.check_extension(size)?;
                 self.skip(size)?;
             } else if kind.is_gnu_sparse() {
@@ -125,12 +128,12 @@ impl<'a> TarReader<'a> {
             return Err(malformed(format!("it has more than {MAX_HEADERS} entries")));
         }
         if header.cksum().map_err(unreadable)? != checksum(header.as_bytes()) {
-            return Err(malformed(format!("what is at byte {} is no header", self.at - BLOCK)));
+            return Err(malformed(format!("the block at byte {} is not a header", self.at - BLOCK)));
         }
         Ok(Some(header))
     }
 
-    /// The content of a header that is for another one.
+    /// Reads the content of an extended header.
     fn extension(&mut self, size: u64) -> Result<Vec<u8>> {
         self.check_extension(size)?;
         self.count(size)?;
@@ -151,7 +154,7 @@ impl<'a> TarReader<'a> {
         )))
     }
 
-    /// Counts texts that are kept, or were read.
+    /// Counts the bytes of names and extended headers against their limit.
     fn count(&mut self, bytes: u64) -> Result<()> {
         self.name_bytes += bytes;
         if self.name_bytes > MAX_NAME_BYTES {
@@ -162,13 +165,13 @@ impl<'a> TarReader<'a> {
         Ok(())
     }
 
-    /// Goes on behind the content of an entry.
+    /// Skips the content of an entry, with its padding.
     fn skip(&mut self, size: u64) -> Result<()> {
         let end = size.checked_next_multiple_of(BLOCK).and_then(|padded| self.at.checked_add(padded));
-        // The padding of the last one may be missing.
-        let whole = self.at.checked_add(size).is_some_and(|end| end <= self.length);
+        // The padding of the last entry may be missing.
+        let is_complete = self.at.checked_add(size).is_some_and(|end| end <= self.length);
         match end {
-            Some(end) if whole => {
+            Some(end) if is_complete => {
                 self.at = end.min(self.length);
                 Ok(())
             }
@@ -179,6 +182,8 @@ impl<'a> TarReader<'a> {
         }
     }
 
+    /// The entry of a header, with what extended headers say about it; `None` if it is neither a file nor a
+    /// link.
     fn entry(
         &mut self,
         header: &Header,
@@ -200,8 +205,9 @@ impl<'a> TarReader<'a> {
         Ok(Some(TarEntry { path: self.path(path)?, kind }))
     }
 
+    /// A path from its bytes, within the limits.
     fn path(&mut self, mut name: Vec<u8>) -> Result<PathBuf> {
-        // GNU's long names end with it.
+        // GNU's long names end with a zero byte.
         name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
         if name.len() > MAX_PATH_BYTES {
             return Err(malformed(format!(
@@ -214,7 +220,7 @@ impl<'a> TarReader<'a> {
     }
 }
 
-// === impl Ahead ===
+// === impl ExtendedHeader ===
 
 impl ExtendedHeader {
     fn apply_pax(&mut self, records: &[u8]) -> Result<()> {
@@ -226,7 +232,7 @@ impl ExtendedHeader {
                 b"linkpath" => self.link = Some(value.to_vec()),
                 b"size" => {
                     let size = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                    self.size = Some(size.ok_or_else(|| malformed("a size in it is no number"))?);
+                    self.size = Some(size.ok_or_else(|| malformed("a size in it is not a number"))?);
                 }
                 _ => {}
             }
@@ -235,15 +241,15 @@ impl ExtendedHeader {
     }
 }
 
-/// Ends the work of a thread for which nobody waits any more.
+/// Returns an error if the caller has given up, so that the thread that reads the archive ends.
 pub(super) fn check_cancelled(stop: &CancellationToken) -> Result<()> {
     if stop.is_cancelled() {
-        return Err(Error::new(ErrorKind::Cancelled, "nobody waits for the archive any more"));
+        return Err(Error::new(ErrorKind::Cancelled, "the load of the archive was cancelled"));
     }
     Ok(())
 }
 
-/// Whether something follows the header; what its size says counts for nothing otherwise.
+/// Whether content follows a header of this type. For other types the size in the header has no meaning.
 fn has_content(kind: EntryType) -> bool {
     let header_alone = kind.is_hard_link()
         || kind.is_symlink()
@@ -254,7 +260,7 @@ fn has_content(kind: EntryType) -> bool {
     !header_alone
 }
 
-/// The checksum of a header, in which its own field counts as blanks.
+/// The checksum of a header: the sum of its bytes, with those of the checksum field taken as blanks.
 fn checksum(block: &[u8; 512]) -> u32 {
     let blanks = 8 * u32::from(b' ');
     block[..148].iter().chain(&block[156..]).map(|byte| u32::from(*byte)).sum::<u32>() + blanks

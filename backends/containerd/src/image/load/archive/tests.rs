@@ -1,10 +1,10 @@
-//! Archives: whole, with links, of several images, and broken ones.
+//! Tests of archives: complete ones, with links, with several images, and malformed ones.
 
 use std::io::{Seek, Write};
 
 use super::*;
 
-/// An archive of files and links; a text that begins with `->` is a link.
+/// An archive of files and symbolic links; a content that begins with `->` is the target of a link.
 fn archive(entries: &[(&str, &str)]) -> File {
     let mut builder = tar::Builder::new(tempfile::tempfile().expect("there is room"));
     for (path, content) in entries {
@@ -88,7 +88,7 @@ fn what_is_no_such_archive_is_refused() {
     assert_eq!(open(text).err().map(|error| error.kind()), Some(ErrorKind::InvalidArgument));
 }
 
-/// Headers and what follows them, written one after the other.
+/// An archive that is written header by header, which need not be well-formed.
 struct Written {
     file: File,
     at: u64,
@@ -99,7 +99,8 @@ impl Written {
         Self { file: tempfile::tempfile().expect("there is room"), at: 0 }
     }
 
-    /// A header that says that it has this many bytes, and these in fact; the rest is a hole.
+    /// Appends a header that claims `size` bytes, and `content`; the rest of the claimed size is a hole in
+    /// the file.
     fn entry(mut self, kind: u8, name: &str, size: u64, content: &[u8]) -> Self {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::new(kind));
@@ -116,7 +117,7 @@ impl Written {
         self.entry(b'0', name, content.len() as u64, content.as_bytes())
     }
 
-    /// A header of a file alone that says that it has this many bytes.
+    /// An archive of one header that claims `size` bytes, and no content.
     fn header(kind: u8, size: u64) -> File {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::new(kind));
@@ -166,7 +167,7 @@ fn names_of_pax_and_of_gnu_are_read_and_so_are_sizes_of_pax() {
     let list = format!(r#"[{{"Config":"link","Layers":["{name}"]}}]"#);
     let mut file = Written::new()
         .entry(b'x', "pax", pax.len() as u64, pax.as_bytes())
-        // Its header says that it is empty, the one before that it is not.
+        // Its own header says that the file is empty; the PAX header before it gives the true size.
         .entry(b'0', "short", 0, b"one");
     file.at += 512;
     let file = file
@@ -234,8 +235,9 @@ fn layers_are_bounded_in_number_and_one_that_is_named_often_is_read_once() {
     for limit in [3, 600] {
         assert_eq!(with(limit, limit).expect("as many as may be").layers.len(), limit);
         let text = with(limit + 1, limit).err().expect("one more").report();
-        let told = format!("has {} layers, more than the limit of {limit} (images.max_layers)", limit + 1);
-        assert!(text.contains(&told), "{text}");
+        let expected =
+            format!("has {} layers, more than the limit of {limit} (images.max_layers)", limit + 1);
+        assert!(text.contains(&expected), "{text}");
     }
     let list = Written::new().entry(b'0', "manifest.json", (1 << 20) + 1, b"[]").end();
     let text =
@@ -252,8 +254,8 @@ fn a_configuration_is_bounded_by_its_key_before_it_is_read() {
     };
     assert_eq!(with(9 << 20).expect("as many as may be").config.len(), 9 << 20);
     let text = with((9 << 20) - 1).err().expect("one more").report();
-    let told = "has 9437184 bytes, more than the limit of 9437183 (images.max_config_bytes)";
-    assert!(text.contains(told), "{text}");
+    let expected = "has 9437184 bytes, more than the limit of 9437183 (images.max_config_bytes)";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

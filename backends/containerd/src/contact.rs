@@ -1,0 +1,16 @@
+//! Whether containerd answers: the result of a health check, which clients use too.
+
+/// The result of a health check of containerd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Contact {
+    /// containerd answers.
+    Up {
+        /// Its version.
+        version: String,
+    },
+    /// containerd does not answer.
+    Down {
+        /// Why, for messages.
+        reason: String,
+    },
+}

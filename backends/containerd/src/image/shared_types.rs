@@ -1,0 +1,73 @@
+//! What the parts of the image store have in common.
+
+use super::index::ImageInfo;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use switchyard_core::{Error, ErrorKind};
+use switchyard_registry::{self as registry};
+
+/// Which snapshotter serves which runtime handler.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshotters {
+    pub(crate) default: String,
+    pub(crate) by_handler: BTreeMap<String, String>,
+}
+
+impl Snapshotters {
+    pub(crate) fn of(&self, handler: &str) -> &str {
+        self.by_handler.get(handler).map_or(&self.default, String::as_str)
+    }
+
+    pub(crate) fn all(&self) -> BTreeSet<&str> {
+        std::iter::once(self.default.as_str()).chain(self.by_handler.values().map(String::as_str)).collect()
+    }
+}
+
+/// The configuration of images.
+#[derive(Debug)]
+pub(crate) struct ImagePolicy {
+    /// How many layers of one pull are downloaded at the same time.
+    pub(crate) downloads: usize,
+    /// References of pinned images, which must not be removed.
+    pub(crate) pins: Vec<String>,
+    /// Limits on the size and the number of an image's parts.
+    pub(crate) limits: registry::Limits,
+    /// Whether a pull or a load is refused if its layers need more than the free space.
+    pub(crate) check_free_space: bool,
+}
+
+/// An image that a task can be created from.
+#[derive(Debug, Clone)]
+pub(crate) struct RunnableImage {
+    pub(crate) info: Arc<ImageInfo>,
+    /// The image's name by digest, or its id if it has no such name.
+    pub(crate) image_ref: String,
+    /// The name of the image record.
+    pub(crate) name: String,
+    /// The name of the snapshot of its top layer; `None` for an image without layers.
+    pub(crate) top: Option<String>,
+}
+
+/// How long a measurement of disk usage is cached.
+pub(crate) const USAGE_AGE: Duration = Duration::from_secs(10);
+
+/// Converts an error of the registry client.
+pub(crate) fn from_registry(error: registry::Error) -> Error {
+    use registry::Error as E;
+    let kind = match &error {
+        E::InvalidReference { .. } => ErrorKind::InvalidArgument,
+        E::InvalidConfig { .. } => ErrorKind::FailedPrecondition,
+        E::NotFound { .. } | E::NoMatchingPlatform { .. } => ErrorKind::NotFound,
+        E::Unauthorized { .. } | E::Denied { .. } => ErrorKind::Unauthenticated,
+        E::Unavailable { .. } | E::RateLimited { .. } => ErrorKind::Unavailable,
+        E::UnsupportedMediaType { .. } | E::TooLarge { .. } => ErrorKind::InvalidArgument,
+        E::Protocol { .. } | E::DigestMismatch { .. } | E::SizeMismatch { .. } => ErrorKind::Internal,
+    };
+    Error::new(kind, "registry").with_source(error)
+}
+
+/// A time in the format of labels.
+pub(crate) fn rfc3339(time: SystemTime) -> String {
+    prost_types::Timestamp::from(time).to_string()
+}

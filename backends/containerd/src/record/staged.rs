@@ -1,0 +1,57 @@
+//! Records of what is mounted for the runtime while it creates a container.
+
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+/// Something that is mounted below a task's staging directory for the runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StagedRecord {
+    /// A path of the host, mounted with its ids mapped.
+    Path {
+        /// Its name in the staging directory.
+        at: String,
+        /// The path on the host.
+        source: PathBuf,
+    },
+    /// A path below a directory that tasks can write in, opened when the task is started.
+    Beneath {
+        /// Its name in the staging directory.
+        at: String,
+        /// The directory that tasks can write in.
+        root: PathBuf,
+        /// The path below it.
+        path: PathBuf,
+        /// Whether mounts that the task makes there appear on the host as well.
+        shared: bool,
+    },
+    /// An image.
+    Image {
+        /// Its name in the staging directory.
+        at: String,
+        /// The key of its view snapshot.
+        key: String,
+        /// The snapshot of which that is a view; none for an image without layers.
+        top: Option<String>,
+    },
+}
+
+impl StagedRecord {
+    /// The view snapshot, if this is an image with layers: its name in the staging directory, its key, and
+    /// the snapshot of which it is a view.
+    pub(crate) fn view(&self) -> Option<(&str, &str, &str)> {
+        match self {
+            Self::Image { at, key, top: Some(top) } => Some((at, key, top)),
+            Self::Image { top: None, .. } | Self::Path { .. } | Self::Beneath { .. } => None,
+        }
+    }
+}
+
+/// The labels of a task's container object that keep containerd from garbage-collecting the view snapshots in
+/// `staged`.
+pub(crate) fn view_labels(staged: &[StagedRecord], snapshotter: &str) -> HashMap<String, String> {
+    let label = |at: &str| format!("containerd.io/gc.ref.snapshot.{snapshotter}/volume.{at}");
+    let views = staged.iter().filter_map(StagedRecord::view);
+    views.map(|(at, key, _)| (label(at), key.to_owned())).collect()
+}

@@ -1,0 +1,36 @@
+//! The cleanup of a sandbox whose creation failed.
+
+use std::sync::{Arc, Weak};
+
+use async_trait::async_trait;
+use switchyard_core::Result;
+use switchyard_core::id::SandboxId;
+
+use super::SandboxEntry;
+use crate::backend::{Inner, upgrade};
+use crate::cleanup::Cleanup;
+
+/// Removes a sandbox whose creation failed or was interrupted.
+#[derive(Debug)]
+pub(crate) struct SandboxCleanup {
+    backend: Weak<Inner>,
+    id: SandboxId,
+    entry: Arc<SandboxEntry>,
+}
+
+impl SandboxCleanup {
+    pub(crate) fn new(backend: &Inner, id: SandboxId, entry: Arc<SandboxEntry>) -> Self {
+        Self { backend: Weak::clone(&backend.weak), id, entry }
+    }
+}
+
+#[async_trait]
+impl Cleanup for SandboxCleanup {
+    fn description(&self) -> String {
+        format!("sandbox {}", self.id)
+    }
+
+    async fn run(&self) -> Result<()> {
+        upgrade(&self.backend)?.destroy_entry(self.id, &self.entry).await
+    }
+}

@@ -1,0 +1,94 @@
+//! The in-memory state of a sandbox.
+
+use crate::layout::SandboxDirs;
+use crate::record::{NetworkRecord, SandboxRecord};
+use std::path::PathBuf;
+use switchyard_core::backend::SandboxDetails;
+use switchyard_core::spec::{CgroupPlacement, SelinuxLabel};
+use switchyard_namespaces::Ns;
+use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
+
+/// A sandbox as the backend knows it.
+#[derive(Debug)]
+pub(crate) struct SandboxEntry {
+    pub(crate) record: SandboxRecord,
+    pub(crate) dirs: SandboxDirs,
+    /// The infra process, where there is one.
+    pub(crate) pid: Option<u32>,
+    /// The infra process has exited, and the network and namespaces are released: only files remain.
+    pub(crate) released: bool,
+    /// The record says that the sandbox is being removed.
+    pub(crate) removal_recorded: bool,
+}
+
+impl SandboxEntry {
+    /// The path of the network namespace that tasks join; `None` for the host's.
+    pub(crate) fn netns(&self) -> Option<PathBuf> {
+        match &self.record.network {
+            NetworkRecord::Host => None,
+            NetworkRecord::Pod | NetworkRecord::Isolated => self.pin(Ns::Net),
+            NetworkRecord::Joined(path) => Some(path.clone()),
+        }
+    }
+
+    /// The pin of the sandbox's own namespace of this kind; `None` if it has none of its own.
+    pub(super) fn pin(&self, ns: Ns) -> Option<PathBuf> {
+        self.record.owns(ns).then(|| self.dirs.pins.join(ns.file_name()))
+    }
+
+    /// The pins of all of the sandbox's own namespaces.
+    pub(crate) fn pins(&self) -> impl Iterator<Item = PathBuf> {
+        Ns::ALL.into_iter().filter_map(|ns| self.pin(ns))
+    }
+
+    /// The namespace of this kind that tasks join; for the network see [`SandboxEntry::netns`].
+    pub(super) fn namespace(&self, ns: Ns) -> Namespace {
+        self.pin(ns).map_or(Namespace::Host, Namespace::Path)
+    }
+
+    /// The sandbox's user namespace, if it has one of its own.
+    pub(crate) fn users(&self) -> Option<SandboxUsers> {
+        let map = self.record.users.as_ref()?.to_core()?;
+        Some(SandboxUsers { path: self.dirs.user_namespace(), map })
+    }
+
+    /// What the OCI specs of the sandbox's tasks need to know of it.
+    pub(crate) fn facts(&self) -> SandboxFacts {
+        let record = &self.record;
+        let shared = self.pid.is_some() && record.shared_pid;
+        SandboxFacts {
+            network: self.netns().map_or(Namespace::Host, Namespace::Path),
+            ipc: self.namespace(Ns::Ipc),
+            uts: self.namespace(Ns::Uts),
+            pid: shared.then(|| Namespace::Path(self.dirs.pid_namespace())),
+            hostname: record.hostname.clone(),
+            hostname_file: Some(self.dirs.hostname()),
+            hosts_file: Some(self.dirs.hosts()),
+            resolv_conf: Some(self.dirs.resolv_conf()),
+            shm: Some(if record.owns(Ns::Ipc) { self.dirs.shm() } else { PathBuf::from("/dev/shm") }),
+            privileged: record.privileged,
+            selinux: record.selinux.as_ref().map(|[user, role, type_, level]| SelinuxLabel {
+                user: user.clone(),
+                role: role.clone(),
+                type_: type_.clone(),
+                level: level.clone(),
+            }),
+            users: self.users(),
+        }
+    }
+
+    /// Whether recovery can tell that the sandbox was stopped although its label does not say so: its infra
+    /// process or its pins are gone.
+    pub(crate) fn is_stop_detectable(&self) -> bool {
+        self.record.infra || self.pins().next().is_some()
+    }
+
+    pub(crate) fn details(&self) -> SandboxDetails {
+        self.record.details(self.netns(), self.pid)
+    }
+
+    pub(crate) fn cgroup(&self, default_parent: &str) -> CgroupPlacement {
+        let parent = self.record.cgroup_parent.clone().filter(|parent| !parent.as_os_str().is_empty());
+        CgroupPlacement::Parent(parent.unwrap_or_else(|| PathBuf::from(default_parent)))
+    }
+}

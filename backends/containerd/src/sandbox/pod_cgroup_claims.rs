@@ -1,0 +1,53 @@
+//! Which cgroups a sandbox needs, and who removes them.
+
+use super::SandboxEntry;
+use crate::backend::Inner;
+use crate::fs::blocking;
+use std::path::PathBuf;
+use std::sync::Arc;
+use switchyard_cgroup::Group;
+use switchyard_core::Result;
+use switchyard_core::id::SandboxId;
+use switchyard_runtime_spec::CgroupDriver;
+
+impl SandboxEntry {
+    /// The parent cgroups that were created for this sandbox, the deepest first.
+    pub(crate) fn made_groups(&self) -> Vec<Group> {
+        self.record.groups.iter().filter_map(|path| Group::from_path(path).ok()).collect()
+    }
+}
+
+impl Inner {
+    /// Claims the parent cgroups that will be created for a new sandbox, and returns their paths for its
+    /// record. None with systemd, which manages slices itself.
+    pub(super) fn claim_groups(&self, id: SandboxId, entry: &SandboxEntry) -> Result<Vec<PathBuf>> {
+        let named =
+            entry.record.cgroup_parent.as_deref().is_some_and(|parent| !parent.as_os_str().is_empty());
+        if !named || self.host.cgroup_driver != CgroupDriver::Fs {
+            return Ok(Vec::new());
+        }
+        let path = self.cgroup_of(entry, &id.to_string())?.path;
+        let parent = Group::from_cgroups_path(&path).ok().and_then(|group| group.parent());
+        let claimed =
+            parent.map(|group| self.pod_cgroups.claim(id, group, &self.cgroups)).unwrap_or_default();
+        Ok(claimed.iter().map(|group| group.relative().to_owned()).collect())
+    }
+
+    /// Adopts the claims in a sandbox's record, if it is of this boot: no cgroup outlives a boot.
+    pub(crate) fn adopt_groups(&self, id: SandboxId, entry: &SandboxEntry) {
+        if entry.record.boot == self.boot {
+            self.pod_cgroups.adopt(id, entry.made_groups());
+        }
+    }
+
+    /// Removes the parent cgroups that only this sandbox claims. Idempotent.
+    pub(super) async fn release_groups(&self, id: SandboxId) -> Result<()> {
+        let groups = Arc::clone(&self.pod_cgroups);
+        let cgroups = Arc::clone(&self.cgroups);
+        blocking(move || {
+            groups.release(id, &cgroups);
+            Ok(())
+        })
+        .await
+    }
+}

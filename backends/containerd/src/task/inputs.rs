@@ -1,0 +1,12 @@
+//! The clients that are attached to the standard input of a task.
+
+use crate::input::StdinPipe;
+use std::sync::Weak;
+
+/// The inputs of the clients that are attached to one task.
+#[derive(Debug, Default)]
+pub(crate) struct Inputs {
+    pub(super) open: Vec<Weak<StdinPipe>>,
+    /// Whether the task's input has ended.
+    pub(super) ended: bool,
+}

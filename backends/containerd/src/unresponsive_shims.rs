@@ -1,0 +1,57 @@
+//! The tasks whose shims do not answer.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The tasks whose shims are known to be unresponsive.
+#[derive(Debug, Default)]
+pub(crate) struct UnresponsiveShims {
+    tasks: Mutex<BTreeSet<String>>,
+}
+
+impl UnresponsiveShims {
+    fn tasks(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that a task's shim does not answer, and logs that once.
+    pub(crate) fn note(&self, id: &str) {
+        if self.tasks().insert(id.to_owned()) {
+            tracing::warn!(
+                task.id = id,
+                "a shim does not answer: its containers run on, and it is not killed while one of them runs"
+            );
+        }
+    }
+
+    /// Records that a task's shim answers, or that nobody calls it any more.
+    pub(crate) fn clear(&self, id: &str) {
+        if self.tasks().remove(id) {
+            tracing::info!(task.id = id, "a shim that did not answer answers again, or has exited");
+        }
+    }
+
+    /// The ids of the tasks, as text for people; `None` if there are none.
+    pub(crate) fn summary(&self) -> Option<String> {
+        let tasks = self.tasks();
+        (!tasks.is_empty()).then(|| tasks.iter().cloned().collect::<Vec<_>>().join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unresponsive_shim_is_listed_until_it_answers() {
+        let shims = UnresponsiveShims::default();
+        assert_eq!(shims.summary(), None);
+        shims.note("b");
+        shims.note("a");
+        shims.note("b");
+        assert_eq!(shims.summary().as_deref(), Some("a, b"));
+        shims.clear("b");
+        shims.clear("c");
+        assert_eq!(shims.summary().as_deref(), Some("a"));
+    }
+}
