@@ -1,5 +1,5 @@
-# Sourced by deploy/quickstart and the scripts in tests: installs the Debian packages that are missing, and no others; finds cargo, and the
-# revision of the sources.
+# Sourced by deploy/quickstart and the scripts in tests: installs missing Debian packages, and finds cargo and the revision of the
+# sources.
 
 # install_packages NAME...: a second call does nothing and needs no network.
 install_packages() {
@@ -20,13 +20,13 @@ install_packages() {
     fi
 
     echo "Debian packages to install: ${missing[*]}"
-    # On a terminal dpkg's own lines show that it goes on.
+    # On a terminal, dpkg's output shows the progress.
     local shown=/dev/null
     if [[ -t 1 ]]; then
         shown=/dev/stdout
     fi
-    # The services that containerd and docker-registry bring are not wanted: what needs them starts its own. A policy
-    # of the machine's own is left alone.
+    # The services of the packages containerd and docker-registry must not start: scripts and tests start their own
+    # instances. An existing policy of the machine is kept.
     (
         if [[ ! -e $policy ]]; then
             trap 'rm -f "$policy"' EXIT
@@ -44,13 +44,13 @@ install_packages() {
         done
         exit 1
     )
-    # Not started now, and not at the next boot: the service would take port 5000 for nothing.
+    # Not started now nor at the next boot: the service would occupy port 5000.
     if [[ " ${missing[*]} " == *" docker-registry "* && -d /run/systemd/system ]]; then
         systemctl --quiet disable docker-registry.service || true
     fi
 }
 
-# find_cargo: puts the Rust of rustup on the path, when this shell does not have it.
+# find_cargo: adds rustup's Rust to the PATH if it is missing there.
 find_cargo() {
     if ! command -v cargo >/dev/null; then
         PATH="${CARGO_HOME:-${HOME:-/root}/.cargo}/bin:$PATH"
@@ -61,8 +61,8 @@ find_cargo() {
     fi
 }
 
-# source_revision DIRECTORY: the commit that a clone is at, with a mark if files differ from it; nothing where that cannot be said, as
-# in an unpacked archive. A build gets it as SWITCHYARD_REVISION.
+# source_revision DIRECTORY: the commit of a clone, with a suffix if files differ from it; nothing if it is unknown, as in an
+# unpacked archive. A build gets it as SWITCHYARD_REVISION.
 source_revision() {
     # The clone may belong to the user who calls sudo.
     git -c "safe.directory=$1" -C "$1" describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || true

@@ -1,18 +1,18 @@
-# Sourced by deploy/quickstart: shows the plugins for Nomad agents. A `nomad` of the PATH becomes an agent that runs a job;
-# otherwise the plugins are asked what an agent asks first. Uses the names and functions of deploy/quickstart.
+# Sourced by deploy/quickstart: demonstrates the plugins for Nomad agents. If `nomad` is in the PATH, it starts an agent that
+# runs a job; otherwise it performs an agent's handshake with each plugin. Uses the variables and functions of deploy/quickstart.
 # shellcheck shell=bash disable=SC2154
 
 plugins=$own/nomad/plugins
 agent_config=$own/nomad/agent.hcl
 job=quickstart
 agent_group=switchyard-quickstart
-# By this word a program knows that it was started as a plugin of Nomad's: it is the same for every agent and every plugin.
+# The magic cookie by which a program knows that a Nomad agent started it as a plugin; it is the same for all agents and plugins.
 cookie=NOMAD_PLUGIN_MAGIC_COOKIE=e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255
 
 show_nomad() {
     step "Make the plugins for a Nomad agent: switchyard nomad-plugin install $plugins"
     "$binary" nomad-plugin install "$plugins" | indent
-    say "An agent needs that directory as its plugin_dir, and these two blocks, here of deploy/nomad/agent.hcl:"
+    say "An agent needs that directory as its plugin_dir, and these two blocks from deploy/nomad/agent.hcl:"
     echo
     sed -n '/^plugin "/,/^}/{/^ *#/d;p}' "$repository/deploy/nomad/agent.hcl" | indent
     if command -v nomad >/dev/null; then
@@ -26,8 +26,8 @@ show_nomad() {
     fi
 }
 
-# greet_plugin NAME: starts it with the word that makes it a plugin, and shows the line that an agent reads first: the versions
-# of what they speak, where it listens, and for what. It ends when it is told to.
+# greet_plugin NAME: starts the plugin with the cookie, shows its handshake line (protocol versions, socket, transport), and
+# stops it.
 greet_plugin() {
     local answer=$own/nomad/answer pid
     env "$cookie" "$plugins/$1" --socket "$run/nomad.sock" >"$answer" 2>"$own/nomad/$1.log" </dev/null &
@@ -39,13 +39,13 @@ greet_plugin() {
     fi
     say "$1: $(<"$answer")"
     kill "$pid"
-    wait "$pid" || die "the plugin $1 ended with $?"
+    wait "$pid" || die "the plugin $1 exited with $?"
     rm -f "$answer"
 }
 
 # === the agent
 
-# What the caller's own environment says of another cluster is not for this one.
+# The caller's environment may have settings for another cluster.
 nomad_here() {
     env -i PATH="$PATH" HOME="${HOME:-/root}" NOMAD_ADDR="http://127.0.0.1:$(<"$own/nomad/port")" \
         NOMAD_CLI_SHOW_HINTS=0 nomad "$@"
@@ -56,20 +56,20 @@ agent_runs() { is_process "$own/nomad/pid" "-config=$agent_config"; }
 start_agent() {
     step "Start a Nomad agent, server and client in one, on loopback: $(nomad version | sed -n 1p)"
     if agent_runs; then
-        say "The agent of the last run is used: process $(<"$own/nomad/pid")."
+        say "Using the agent of the last run: process $(<"$own/nomad/pid")."
     else
         write_agent_config
         start_detached "$own/nomad/pid" "$own/nomad/agent.log" nomad agent \
             "-config=$repository/deploy/nomad/agent.hcl" "-config=$agent_config"
-        wait_for 5 agent_runs || die_with_agent_log "the agent ended at once"
+        wait_for 5 agent_runs || die_with_agent_log "the agent exited at once"
         say "The agent is process $(<"$own/nomad/pid"); its log is $own/nomad/agent.log."
     fi
     wait_for 90 driver_or_end || die_with_agent_log "the agent has no healthy driver after 90 s"
-    agent_runs || die_with_agent_log "the agent ended"
+    agent_runs || die_with_agent_log "the agent exited"
     nomad_here node status -self | grep -E '^(Status|Driver Status)' | indent
 }
 
-# What differs from an agent of a cluster: where it keeps things, and that it is on loopback.
+# The settings that differ from an agent of a cluster: its directories, and addresses on loopback.
 write_agent_config() {
     local port group=/$agent_group
     if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
@@ -81,7 +81,7 @@ write_agent_config() {
     done
     echo "$port" >"$own/nomad/port"
     cat >"$agent_config" <<END
-# Written by deploy/quickstart, which takes it away with --remove. It comes after deploy/nomad/agent.hcl.
+# Written by deploy/quickstart, and removed by its --remove. The agent reads it after deploy/nomad/agent.hcl.
 bind_addr            = "127.0.0.1"
 data_dir             = "$own/nomad/data"
 plugin_dir           = "$plugins"
@@ -111,7 +111,7 @@ client {
 
   options {
     "driver.allowlist" = "switchyard"
-    # Outside of clouds these wait for nobody.
+    # Disabled, because outside of clouds the requests of these fingerprinters only time out.
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
   }
 }
@@ -129,7 +129,7 @@ die_with_agent_log() {
 
 # === its job
 
-# Without a network mode, as most jobs of the docker driver: a network of its own, and its port published.
+# The job has no network mode, like most jobs of the docker driver: it gets a private network, and its port is published.
 write_job() {
     cat <<END
 job "$job" {
@@ -180,8 +180,8 @@ run_job() {
     local file=$own/nomad/$job.nomad.hcl
     step "Run a job in it: nomad job run $file"
     write_job "$1" >"$file"
-    # In its first seconds a server says that it has no keys yet.
-    wait_for 30 submit "$file" || die "the job was not taken: $(<"$own/nomad/job.log")"
+    # In its first seconds a server refuses jobs because it has no keys yet.
+    wait_for 30 submit "$file" || die "the job was not accepted: $(<"$own/nomad/job.log")"
     if ! wait_for 150 task_runs "$1"; then
         nomad_here job status "$job" >&2 || true
         die_with_agent_log "the job does not run after 150 s"
@@ -191,7 +191,7 @@ run_job() {
 
 submit() { nomad_here job run -detach "$1" >"$own/nomad/job.log" 2>&1; }
 
-# The id of the allocation of the newest job that is to run, and does.
+# The id of a running allocation of the newest version of the job.
 allocation() {
     local version
     version=$(nomad_here job inspect -t '{{ .Version }}' "$job" 2>/dev/null) || return 0
@@ -214,7 +214,7 @@ show_job() {
     if http_ok "$port" /; then
         http_get "$port" / | body | indent
     else
-        say "Nobody answers: has the image no httpd?"
+        say "No answer: perhaps the image has no httpd."
     fi
     step "Who runs what on this node: switchyard ps"
     "$binary" ps --socket "$run/admin.sock" | indent
@@ -224,11 +224,11 @@ has_job_log() { [[ $(nomad_here alloc logs "$1" 2>/dev/null) ]]; }
 
 # === the end
 
-# stop_nomad: its jobs, as long as there is somebody to stop them; then the agent, which ends its plugins.
+# stop_nomad: stops the jobs, if the agent runs; then the agent, which ends its plugins.
 stop_nomad() {
     local pid
     if agent_runs && command -v nomad >/dev/null && daemon_runs; then
-        stop_jobs || say "The agent could not stop its jobs; they are taken away with the rest."
+        stop_jobs || say "The agent could not stop its jobs; they are removed with the rest."
     fi
     stop_process "$own/nomad/pid" "-config=$agent_config"
     for pid in $(logmons); do
@@ -238,7 +238,7 @@ stop_nomad() {
     find /sys/fs/cgroup -depth -type d -path "*/$agent_group*" -exec rmdir {} \; 2>/dev/null || true
 }
 
-# logmons: what an agent leaves to read the output of tasks that still run. Their command line names nobody.
+# logmons: the processes that an agent leaves to read the output of running tasks. Their command line does not name the agent.
 logmons() {
     local pid
     for pid in $(find /proc/[0-9]*/fd -lname "$own/nomad/*" 2>/dev/null | cut -d/ -f3 | sort -u); do

@@ -1,14 +1,14 @@
-# Sourced by deploy/quickstart: takes away what it made, in the order in which things depend on each other. Each step
-# minds its own absence, so a second call does nothing. Uses the names that deploy/quickstart sets.
+# Sourced by deploy/quickstart: removes what it created, in the order of dependencies. Each step does nothing if its
+# object is absent, so a second call has no effect. Uses the variables of deploy/quickstart.
 # shellcheck shell=bash disable=SC2154
 
-# Where containerd puts what its shims and runtimes need, whatever its own directories are.
+# Where containerd keeps files of its shims and runtimes, independent of its configured directories.
 shim_sockets=/run/containerd/s
 runtime_state=/run/containerd/runc
 
 remove_all() {
-    # With a configuration of our own, everything that runs on these directories was started from here. With one that
-    # somebody else wrote, the instance is his: then only what this script added to it goes.
+    # If this script wrote the configuration, it started everything that uses these directories. If the configuration is
+    # the user's own, so is the instance: then only what this script added to it is removed.
     local whole='' state_too=''
     if [[ -e $config ]] && grep -qxF "$mark" "$config"; then
         whole=1
@@ -35,16 +35,16 @@ remove_all() {
         say "Removed: pods, Nomad's agent and tasks, daemon, containerd, registry, bridges, $run."
     else
         say "Removed: the pod, Nomad's agent and job, the daemon, the registry, the bridge."
-        say "$config is not this script's, so what that daemon started and stored stays."
+        say "$config was not written by this script, so what that daemon started and stored stays."
     fi
     if [[ $whole && $state_too ]]; then
         rm -rf --one-file-system "$state"
         say "Removed: $state."
     else
         rm -rf --one-file-system "$own"
-        say "Removed: $own. The rest of $state was there before, or is not this script's."
+        say "Removed: $own. The rest of $state existed before, or does not belong to this script."
     fi
-    # Last: as long as it is there, a removal that was interrupted is taken up where it stopped.
+    # Last, because an interrupted removal can be continued as long as the configuration exists.
     if [[ $whole ]]; then
         rm -f "$config"
         rmdir --ignore-fail-on-non-empty /etc/switchyard
@@ -53,7 +53,7 @@ remove_all() {
     say "Debian packages and the build in ${binary%/quick/switchyard} stay."
 }
 
-# remove_pods WHOLE: asks the daemon, which knows best how; all pods, or only that of this script.
+# remove_pods WHOLE: has the daemon remove all pods, or only that of this script.
 remove_pods() {
     local pods='' pod
     [[ -x $binary && -S $run/cri.sock ]] && daemon_runs || return 0
@@ -65,11 +65,11 @@ remove_pods() {
     fi
     for pod in $pods; do
         timeout 60 "$binary" cri --socket "$run/cri.sock" rm "$pod" >/dev/null ||
-            say "The daemon could not remove pod ${pod:0:12}; it is taken away with the rest."
+            say "The daemon could not remove pod ${pod:0:12}; it is removed with the rest."
     done
 }
 
-# stop_process PIDFILE WORD: asks the process of the file to end, makes it after 20 s, and removes the file.
+# stop_process PIDFILE WORD: sends SIGTERM to the process of the file, SIGKILL after 20 s, and removes the file.
 stop_process() {
     local pid
     if is_process "$1" "$2"; then
@@ -83,11 +83,11 @@ stop_process() {
     rm -f "$1"
 }
 
-# A zombie is gone: its parent may be slow to notice.
+# A zombie counts as gone: its parent may reap it late.
 is_gone() { [[ ! -e /proc/$1/stat ]] || [[ $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) == Z* ]]; }
 
-# our_processes: the programs of ours that name our directories, and their descendants. An editor or a pager that has
-# one of our files open is none of them: the name of the program is looked at as well.
+# our_processes: our programs whose command line names our directories, and their descendants. The program's name is
+# checked as well, so that an editor or a pager with one of our files open does not count.
 our_processes() {
     local dir pid words found=' ' more=1 parent
     for dir in /proc/[0-9]*; do
@@ -118,8 +118,8 @@ our_processes() {
     done
 }
 
-# Ends what the daemon left running: the managed containerd, the keeper of logs, shims and containers; then removes
-# what such a death leaves: control groups, sockets, the runtimes' notes.
+# Ends what the daemon left running: the managed containerd, the logkeeper, shims and containers; then removes what
+# killed processes leave: cgroups, sockets, state of the runtimes.
 remove_runtime() {
     local pids pid groups sockets ids attempt
     groups=$(mktemp) sockets=$(mktemp)
@@ -143,7 +143,7 @@ remove_runtime() {
     for id in $ids; do rm -rf "${runtime_state:?}"/*/"${id:?}"; done
     remove_groups "$groups" "$ids"
     rm -f "$groups" "$sockets"
-    # They go only when empty: a containerd of the node's own keeps its files there.
+    # Only if they are empty, because the node's own containerd keeps its files there.
     rmdir --ignore-fail-on-non-empty "$shim_sockets" "$runtime_state"/* "$runtime_state" /run/containerd \
         2>/dev/null || true
 }
@@ -163,8 +163,8 @@ sockets_of() {
         ($7 in wanted) && index($8, dir) == 1 { print $8 }' /proc/net/unix
 }
 
-# remove_groups FILE IDS: removes the control groups that the processes were in, and those named after ids, when they
-# are empty; then the groups above them that bear our name. A group in which this script itself runs is never empty.
+# remove_groups FILE IDS: removes the cgroups that the processes were in, and those named after ids, if they are empty;
+# then the cgroups above them that have our name. A cgroup in which this script itself runs is never empty.
 remove_groups() {
     local id line controllers path dir
     {
@@ -184,7 +184,7 @@ remove_groups() {
     done
 }
 
-# unmount_below DIRECTORY...: also what is stacked; the newest first.
+# unmount_below DIRECTORY...: unmounts everything, also stacked mounts; the newest first.
 unmount_below() {
     local dir point attempt
     for dir in "$@"; do
@@ -219,7 +219,7 @@ remove_network() {
 }
 
 # remove_rules NETWORK: removes the rules of the nat table that the plugins marked with the network's name, and the chains
-# of single pods that these led to; at last the chains that all networks share, once no pod of any network uses them.
+# of single pods that they jump to; last the chains that all networks share, if no pod of any network uses them.
 remove_rules() {
     local rules chains
     rules=$(iptables-save -t nat 2>/dev/null | grep -F -- "\"$1\\\"" || true)
@@ -245,8 +245,8 @@ remove_rules() {
     fi
 }
 
-# remove_firewall ADDRESSES: removes what the firewall plugin let through to tasks that could not be removed, and its
-# chains once nobody uses them.
+# remove_firewall ADDRESSES: removes the firewall plugin's rules for tasks that could not be removed, and its chains if
+# they are unused.
 remove_firewall() {
     local address rule rules
     for address in $1; do
@@ -255,7 +255,7 @@ remove_firewall() {
             iptables -w 10 ${rule/#-A/-D} || true
         done < <(iptables -w 10 -S CNI-FORWARD 2>/dev/null | grep -F -- " $address/32 " || true)
     done
-    # An unused one has nothing but the way to the chain in which an operator says otherwise.
+    # An unused chain has only the jump to the chain with an operator's own rules.
     rules=$(iptables-save -t filter 2>/dev/null || true)
     if grep -q '^:CNI-FORWARD' <<<"$rules" && ! grep -q '^-A CNI-ADMIN' <<<"$rules" &&
         ! grep '^-A CNI-FORWARD' <<<"$rules" | grep -qv -- '-j CNI-ADMIN$'; then

@@ -3,7 +3,7 @@ job "training" {
   type = "batch"
 
   group "training" {
-    # If a pod has just taken the device, another try finds another one.
+    # If a pod has just been allocated the device, a retry gets another one.
     reschedule {
       attempts  = 3
       interval  = "1h"

@@ -1,19 +1,20 @@
-# What a Nomad agent (1.8 or newer) needs to run tasks by Switchyard. Installed as /etc/nomad.d/switchyard.hcl, beside the agent's own file.
+# Configuration with which a Nomad agent (1.8 or newer) runs tasks on Switchyard. Install it as /etc/nomad.d/switchyard.hcl, in addition to
+# the agent's own file.
 #
-# The plugins are where the agent looks for them: in its plugin_dir, which is `plugins` below its data_dir if it does not say. So with the
-# data_dir of HashiCorp's packages: switchyard nomad-plugin install /opt/nomad/data/plugins
+# The plugins must be in the agent's plugin_dir, which defaults to `plugins` below its data_dir. With the data_dir of HashiCorp's packages,
+# install them by: switchyard nomad-plugin install /opt/nomad/data/plugins
 
 client {
-  # Debian's package containernetworking-plugins; group networks (bridge, cni/*) are made by the agent with them.
+  # The agent creates group networks (bridge, cni/*) with CNI plugins: Debian's package containernetworking-plugins.
   cni_path = "/opt/cni/bin:/usr/lib/cni"
 }
 
-# The task driver: jobs say driver = "switchyard". The block is named after the file in plugin_dir, whatever jobs call the driver.
+# The task driver: jobs set driver = "switchyard". The block is named after the file in plugin_dir, even if `--name` changes the driver's name.
 plugin "switchyard" {
-  # Jobs that say driver = "docker" run as they are; Nomad's own docker driver is not used then.
+  # With this, jobs with driver = "docker" run unchanged, and Nomad's own docker driver is not used.
   # args = ["--name", "docker"]
   config {
-    # The keys of Nomad's docker driver, with its defaults; docs/nomad-options.md has them all.
+    # The keys of Nomad's docker driver, with its defaults; docs/nomad-options.md lists all of them.
     allow_privileged = false
     volumes {
       enabled = false
@@ -26,5 +27,5 @@ plugin "switchyard" {
   }
 }
 
-# Devices of the node for device blocks of jobs. Which there are is said in the daemon's configuration.
+# The device plugin, for device blocks of jobs. The devices are defined in the daemon's configuration.
 plugin "switchyard-device" {}

@@ -1,4 +1,4 @@
-# Work that ends, with what is done before and after it: nomad job run batch.nomad.hcl
+# A batch job with a prestart and a poststop task: nomad job run batch.nomad.hcl
 job "sum" {
   type = "batch"
 

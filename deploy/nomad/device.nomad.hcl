@@ -1,5 +1,5 @@
-# A task that gets a device of the node: nomad job run device.nomad.hcl
-# The group is one of the daemon's configuration, for example
+# A task that uses a device of the node: nomad job run device.nomad.hcl
+# The group must be in the daemon's configuration, for example
 #
 #   [[devices.groups]]
 #   vendor = "generic"
@@ -7,7 +7,7 @@
 #   name = "uart"
 #   paths = ["/dev/ttyS[0-9]*"]
 #
-# and `nomad node status -verbose NODE` lists what there is.
+# and `nomad node status -verbose NODE` lists the devices.
 job "serial" {
   type = "batch"
 

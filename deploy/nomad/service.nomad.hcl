@@ -1,4 +1,4 @@
-# A service on a network of its own, with a port published on the address that Nomad chose: nomad job run service.nomad.hcl
+# A service with a private network, with a port published on the address that Nomad chose: nomad job run service.nomad.hcl
 job "web" {
   group "web" {
     count = 2

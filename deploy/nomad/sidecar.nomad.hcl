@@ -1,5 +1,5 @@
-# Two tasks on one network, which the agent makes: they reach each other on loopback. nomad job run sidecar.nomad.hcl
-# The agent needs CNI plugins and the kernel's module `bridge` for it; `nomad alloc logs -f ALLOC watch` shows the sidecar's work.
+# Two tasks in a group network, which the agent creates: they reach each other on loopback. nomad job run sidecar.nomad.hcl
+# It needs CNI plugins and the kernel module `bridge`; `nomad alloc logs -f ALLOC watch` shows the sidecar's work.
 job "pair" {
   group "pair" {
     network {
@@ -28,7 +28,7 @@ job "pair" {
     task "watch" {
       driver = "switchyard"
 
-      # Started before the server, and there as long as it is.
+      # Started before the server, and runs as long as it.
       lifecycle {
         hook    = "prestart"
         sidecar = true
