@@ -1,4 +1,5 @@
-//! Kills the daemon, the logkeeper, containerd and shims at random moments while clients are at work; run by `tests/chaos`.
+//! Kills the daemon, the logkeeper, containerd and shims at random moments while clients are at work; run by
+//! `tests/chaos`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is what this program is for")]
 

@@ -1,4 +1,5 @@
-//! What is so at the boot after a power cut or a restart: what was answered is there or told to have ended, and nothing else.
+//! Checks at the boot after a power cut or a restart: everything that was acknowledged exists or is reported
+//! as exited, and nothing else exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,11 +16,11 @@ use crate::load::{note, remove_volume, volume_content};
 use crate::node::{CONTAINERD, GuestNode, LIMIT, property, shell_container};
 use crate::tasks::TaskAgent;
 
-/// Where host-local writes down which addresses are given out: to pods, and to tasks of Nomad.
+/// The directories where host-local records the addresses that pods and Nomad tasks have.
 const ADDRESSES: [&str; 2] = ["/var/lib/cni/networks/guest", "/var/lib/cni/networks/switchyard0"];
-/// What the daemon, the keeper of logs and the containerd that the daemon has started write to.
+/// The logs of the daemon, of the logkeeper and of the managed containerd.
 const DAEMON_LOGS: [&str; 2] = ["/var/lib/switchyard", "/run/switchyard"];
-/// Directories that have an entry for each sandbox or task, and for what is put in place while a container is made.
+/// Directories with an entry for each sandbox or task, and for temporary files of their creation.
 const EMPTY: [&str; 8] = [
     "/var/lib/switchyard/sandboxes",
     "/var/lib/switchyard/tasks",
@@ -30,12 +31,12 @@ const EMPTY: [&str; 8] = [
     "/run/switchyard/views",
     "/run/switchyard/groups",
 ];
-/// Named volumes are here, by owner.
+/// The directory of named volumes, by owner.
 const VOLUMES: &str = "/var/lib/switchyard/volumes/kubernetes";
-/// The keeper of logs keeps what it knows of each container here, beside its lock.
+/// The directory where the logkeeper stores its state of each container, beside its lock.
 const LOGS: &str = "/run/switchyard/logkeeper/state";
 
-/// What was noted of a pod.
+/// The notes about a pod.
 #[derive(Debug, Default)]
 struct RecordedPod {
     pod: Option<String>,
@@ -45,19 +46,19 @@ struct RecordedPod {
     removed: bool,
 }
 
-/// All that was noted.
+/// All notes.
 #[derive(Debug, Default)]
 struct LoadRecord {
     pods: BTreeMap<String, RecordedPod>,
-    /// Images and the digest of their file, those aside that were looked at after an earlier cut.
+    /// Images and the digest of their file, except those that were checked after an earlier power cut.
     images: BTreeMap<String, String>,
-    /// Named volumes, and whether they were asked or told to be removed.
+    /// Named volumes, and whether their removal was requested or acknowledged.
     volumes: BTreeMap<String, RecordedVolume>,
-    /// Leases of devices, by the pods that a kubelet has admitted with them.
+    /// Device leases, by the pods that a kubelet has admitted with them.
     leases: BTreeMap<String, leases::RecordedLease>,
 }
 
-/// What was noted of a volume.
+/// The notes about a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordedVolume {
     There,
@@ -69,7 +70,7 @@ pub(crate) fn run() -> ExitCode {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).expect("the notes are on the third disk");
     let notes = LoadRecord::parse(&text);
-    // Nobody starts it but systemd.
+    // Only systemd starts the daemon.
     let active = eventually(LIMIT, || property("switchyard", "ActiveState") == "active");
     assert!(active, "the daemon does not start by itself");
     assert_eq!(property("switchyard", "NRestarts"), "0", "it did not start at the first try");
@@ -102,7 +103,7 @@ pub(crate) fn run() -> ExitCode {
     }
     wrong.extend(check_volumes(&node, &notes.volumes));
     let mut left = Vec::new();
-    // What recovery puts off is done within seconds.
+    // The cleanup that recovery defers is done within seconds.
     if !eventually(LIMIT, || {
         left = leaked_pod_files();
         left.is_empty()
@@ -119,7 +120,7 @@ pub(crate) fn run() -> ExitCode {
     let id = pod.start_shell("main", "exec sleep 1000");
     assert_eq!(node.cri.sh(&id, "echo reached"), "reached");
     drop(pod);
-    // Last, as it takes all images away.
+    // The last check, as it removes all images.
     wrong.extend(orphaned_content());
     for line in &wrong {
         println!("WRONG: {line}");
@@ -168,7 +169,7 @@ impl LoadRecord {
         }
     }
 
-    /// Compares what is listed to what was answered before the cut.
+    /// Compares the lists with what was acknowledged before the power cut.
     fn compare(&self, pods: &[cri::PodSandbox], containers: &[cri::Container], wrong: &mut Vec<String>) {
         let listed: BTreeMap<&str, &cri::PodSandbox> =
             pods.iter().map(|pod| (pod.id.as_str(), pod)).collect();
@@ -213,7 +214,7 @@ impl LoadRecord {
     }
 }
 
-/// What there is of pods when there are none.
+/// What is left of pods when there should be none.
 fn leaked_pod_files() -> Vec<String> {
     let mut left = leak_scan::in_containerd(Path::new(CONTAINERD), leak_scan::NAMESPACE);
     left.extend(DAEMON_LOGS.into_iter().flat_map(|dir| leak_scan::leaked_files(Path::new(dir))));
@@ -230,7 +231,8 @@ fn leaked_pod_files() -> Vec<String> {
     left
 }
 
-/// What is wrong about the volumes: those that were answered are there, those that are there are whole, and all can be removed.
+/// Violations about volumes: those whose creation was acknowledged exist, those that exist are complete, and
+/// all can be removed.
 fn check_volumes(node: &GuestNode, noted: &BTreeMap<String, RecordedVolume>) -> Vec<String> {
     let mut wrong = Vec::new();
     let entries = fs::read_dir(VOLUMES).into_iter().flatten().flatten();
@@ -257,8 +259,8 @@ fn check_volumes(node: &GuestNode, noted: &BTreeMap<String, RecordedVolume>) -> 
     wrong
 }
 
-/// What containerd stores for no image, of a pull that was cut off as of one that was answered; and what is left of the pods and tasks
-/// that were made to see that new ones start.
+/// What containerd stores that belongs to no image, of interrupted pulls as of completed ones; and what is
+/// left of the pods and tasks that were created to check that new ones start.
 fn orphaned_content() -> Vec<String> {
     let mut left = Vec::new();
     let _ = eventually(LIMIT, || {
@@ -269,7 +271,7 @@ fn orphaned_content() -> Vec<String> {
     left.into_iter().map(|what| format!("{what} is left of nobody")).collect()
 }
 
-/// An image that was told to be there is there, whole.
+/// An image that was acknowledged exists and is complete.
 fn check_image(node: &GuestNode, image: &str, sum: &str) -> Result<(), String> {
     if node.cri.image(image).map_err(|status| status.to_string())?.is_none() {
         return Err("it was pulled, and is not there".to_owned());

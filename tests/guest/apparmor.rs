@@ -7,8 +7,7 @@ use switchyard_proto::cri::v1::security_profile::ProfileType;
 use switchyard_proto::cri::v1::{ContainerConfig, SecurityProfile};
 use switchyard_tests::cri::context;
 
-use crate::GuestFact;
-use crate::node::GuestNode;
+use crate::node::{GuestFact, GuestNode};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("containers_are_confined_by_the_default_profile", the_default_confines),
@@ -18,7 +17,7 @@ pub(crate) const FACTS: &[GuestFact] = &[
     ("a_profile_that_is_not_loaded_is_named", a_profile_that_is_not_loaded),
 ];
 
-/// A profile of the host.
+/// The name of a profile of the host.
 const PROFILE: &str = "profile guest-denies flags=(attach_disconnected,mediate_deleted) {\n\
     file, signal, capability, network, umount,\n  deny /denied/** w,\n}\n";
 
@@ -26,14 +25,14 @@ fn profile(kind: ProfileType, name: &str) -> Option<SecurityProfile> {
     Some(SecurityProfile { profile_type: kind.into(), localhost_ref: name.to_owned() })
 }
 
-/// Names a profile in the field that clients used before there were structured ones.
+/// Sets a profile in the field that clients used before the structured one existed.
 fn set_old(config: &mut ContainerConfig, name: &str) {
     name.clone_into(&mut context(config).apparmor_profile);
 }
 
 fn the_default_confines(node: &GuestNode) {
     let pod = node.pod("apparmor");
-    // Privileges that would do without a profile: what denies them is the profile.
+    // Without the profile these privileges would suffice: so it is the profile that denies.
     let script =
         "cat /proc/self/attr/current; mkdir -p /m; mount -t tmpfs none /m 2>&1; echo $?; exec sleep 1000";
     for (name, asked) in [("unset", None), ("default", profile(ProfileType::RuntimeDefault, ""))] {
@@ -46,7 +45,7 @@ fn the_default_confines(node: &GuestNode) {
         assert_eq!(lines[0], "switchyard-default (enforce)", "{name}");
         assert!(lines[1].contains("denied") && lines[2] != "0", "{name}: {lines:?}");
         assert_eq!(node.cri.sh(&id, "cat /proc/self/attr/current"), "switchyard-default (enforce)");
-        // Signals between the processes of a container, and those of the runtime, arrive.
+        // Signals between the processes of a container, and from the runtime, are allowed.
         assert_eq!(node.cri.sh(&id, "sleep 100 & kill -TERM $!; wait $!; echo $?"), "143");
         node.cri.stop(&id, 0).expect("it can be stopped");
         assert_eq!(node.wait_exit(&id).exit_code, 137);
@@ -60,7 +59,7 @@ fn the_default_confines(node: &GuestNode) {
     assert_eq!(lines[..2], ["unconfined", "0"]);
 }
 
-/// As a reload of all profiles of the node does, which knows nothing of ours.
+/// What a reload of all profiles of the node does, which does not include ours.
 fn the_default_is_loaded_again(node: &GuestNode) {
     load("profile switchyard-default { }", "--remove");
     let pod = node.pod("reloaded");
@@ -69,7 +68,7 @@ fn the_default_is_loaded_again(node: &GuestNode) {
     assert_eq!(lines[0], "switchyard-default (enforce)");
 }
 
-/// The program that loads profiles, away for as long as this lives.
+/// Hides the program that loads profiles until this is dropped.
 struct WithoutParser;
 
 const PARSER: &str = "/usr/sbin/apparmor_parser";
@@ -120,7 +119,7 @@ fn a_profile_of_the_host(node: &GuestNode) {
         assert_eq!(codes.get(1).map(|line| line.as_str()), Some("1"), "{name}: {lines:?}");
         assert!(lines.iter().any(|line| line == "guest-denies (enforce)"), "{name}: {lines:?}");
     }
-    // The newer field counts where both are given.
+    // If both fields are set the newer one counts.
     let pod = node.pod("both");
     let _ = pod.start_shell_with("main", "cat /proc/self/attr/current", |config| {
         set_old(config, "localhost/guest-denies");

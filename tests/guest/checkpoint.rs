@@ -1,4 +1,5 @@
-//! Checkpoints: containers go on through them, the archive has what the processes held, and a failure or a kill leaves nothing.
+//! Checkpoints: the container goes on running, the archive has the memory of its processes, and a failure or
+//! a kill leaves nothing behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,7 @@ use switchyard_steps::{Area, Step};
 use switchyard_tests::host::eventually;
 use tonic::{Code, Status};
 
-use crate::GuestFact;
-use crate::node::{GuestNode, GuestPod, LIMIT, cgroup_file, run};
+use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, cgroup_file, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("a_checkpoint_has_what_the_processes_held_and_they_go_on", a_checkpoint_has_what_processes_held),
@@ -20,12 +20,12 @@ pub(crate) const FACTS: &[GuestFact] = &[
     ("a_checkpoint_leaves_connections_as_they_are", one_with_connections),
 ];
 
-/// Counts, so that it can be seen to go on, with a word in its memory that is nowhere on a disk.
+/// Counts, to show that it goes on running, and has a word in its memory that is not on any disk.
 const SCRIPT: &str = "word=held-$((6 * 7))-in-memory; echo changed > /changed; rm /etc/group; mkdir /dir; ln -s /changed /dir/link; \
     n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
 /// The word.
 const WORD: &str = "held-42-in-memory";
-/// Where the archives go, as kubelets have them.
+/// The directory of the archives, as kubelets have it.
 const DIR: &str = "/var/lib/kubelet/checkpoints";
 
 fn checkpoint(node: &GuestNode, container: &str, location: &Path, timeout: i64) -> Result<(), Status> {
@@ -40,7 +40,7 @@ fn checkpoint(node: &GuestNode, container: &str, location: &Path, timeout: i64) 
         .map(drop)
 }
 
-/// A place for an archive that is not there yet.
+/// A path for a new archive.
 fn archive_path(name: &str) -> PathBuf {
     fs::create_dir_all(DIR).expect("it can be made");
     Path::new(DIR).join(format!("checkpoint-{name}.tar"))
@@ -51,12 +51,12 @@ fn names(archive: &Path) -> Vec<String> {
     run(&["tar", "--list", "--file", &archive.display().to_string()]).lines().map(str::to_owned).collect()
 }
 
-/// A file out of an archive.
+/// The content of a file in an archive.
 fn text(archive: &Path, name: &str) -> String {
     run(&["tar", "--extract", "--to-stdout", "--file", &archive.display().to_string(), name])
 }
 
-/// The container counts on from where it is now.
+/// Waits until the container has counted further.
 #[track_caller]
 fn assert_counts_on(pod: &GuestPod<'_>, name: &str) {
     let so_far = pod.log_lines(name).len();
@@ -65,7 +65,7 @@ fn assert_counts_on(pod: &GuestPod<'_>, name: &str) {
     assert!(complete.iter().enumerate().all(|(index, line)| *line == (index + 1).to_string()), "{lines:?}");
 }
 
-/// The directory that is there while a checkpoint is made.
+/// The directory that exists while a checkpoint is made.
 fn checkpoint_marker(container: &str) -> PathBuf {
     Path::new("/var/lib/switchyard/tasks").join(container).join("checkpoint")
 }
@@ -101,7 +101,7 @@ fn a_checkpoint_has_what_processes_held(node: &GuestNode) {
     assert!(text(&archive, "spec.dump").contains("ociVersion"));
     assert!(text(&archive, "container.log").contains(" stdout F 1\n"));
     let path = archive.display();
-    // What the shell had in its memory.
+    // The memory of the shell.
     let pages = format!("tar -xOf {path} --wildcards 'checkpoint/pages-*.img' | grep -c {WORD}");
     assert_ne!(run(&["sh", "-c", &pages]), "0");
     let changed = format!("tar -xOf {path} rootfs-diff.tar | tar -t");
@@ -109,9 +109,9 @@ fn a_checkpoint_has_what_processes_held(node: &GuestNode) {
     for wanted in ["changed", "dir/link", "etc/.wh.group"] {
         assert!(changed.lines().any(|name| name == wanted), "{wanted} is not among {changed:?}");
     }
-    // It holds secrets.
+    // The archive holds secrets.
     assert_eq!(run(&["stat", "--format=%a %U", &path.to_string()]), "600 root");
-    // criu takes its own images for whole.
+    // criu accepts its own images as complete.
     let images = format!(
         "mkdir -p /tmp/i && tar -xf {path} -C /tmp/i && crit show /tmp/i/checkpoint/pstree.img && rm -r /tmp/i"
     );
@@ -132,17 +132,17 @@ fn one_that_cannot_be_made(node: &GuestNode) {
     assert_eq!(fs::read_to_string(&archive).expect("it is there"), "another's");
     fs::remove_file(&archive).expect("it is there");
     let status = refused(&archive.join("nowhere/c.tar"), 0);
-    assert!(status.message().contains("is not there"), "{status}");
+    assert!(status.message().contains("does not exist"), "{status}");
 
     // A second is too short for this machine.
     let status = refused(&archive, 1);
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     assert_counts_on(&pod, "main");
-    // Without criu it is nothing that this node can do.
+    // Without criu the node does not support checkpoints.
     let criu = "/usr/sbin/criu";
     fs::rename(criu, "/usr/sbin/criu.away").expect("it is there");
     let status = refused(&archive, 0);
-    // One that fails says what it says in its log.
+    // If criu fails, the error quotes its log.
     fs::write(criu, "#!/bin/sh\nexit 1\n").expect("it can be written");
     run(&["chmod", "0755", criu]);
     let broken = refused(&archive, 0);
@@ -163,7 +163,7 @@ fn one_that_cannot_be_made(node: &GuestNode) {
     assert!(!archive.exists());
 }
 
-/// Wherever the daemon dies, the container goes on by itself, and the next checkpoint can be made.
+/// At whichever step the daemon is killed, the container goes on running, and the next checkpoint succeeds.
 fn a_kill_amid_a_checkpoint(node: &GuestNode) {
     let killable = node.killable();
     let pod = node.pod("checkpoint-killed");
@@ -182,7 +182,7 @@ fn a_kill_amid_a_checkpoint(node: &GuestNode) {
     fs::remove_file(&archive).expect("it is there");
 }
 
-/// The checkpoint is made to its end, whoever has asked for it, or never begins.
+/// The checkpoint is completed, even if its client is gone, or never begins.
 fn a_client_that_vanishes(node: &GuestNode) {
     let pod = node.pod("checkpoint-left");
     let id = pod.start_shell("main", SCRIPT);
@@ -194,14 +194,14 @@ fn a_client_that_vanishes(node: &GuestNode) {
             location: archive.display().to_string(),
             timeout: 0,
         };
-        // Dropped amid it, as by a client that dies.
+        // The call is dropped before its answer, as by a client that is killed.
         let left = node.cri.runtime(async |mut client| {
             tokio::time::timeout(after, client.checkpoint_container(request))
                 .await
                 .unwrap_or_else(|_| Err(Status::cancelled("left")))
         });
         drop(left);
-        // One that is told to begin now does so when the one before is over.
+        // A checkpoint that is requested now begins when the one before is complete.
         let again = archive_path("again");
         checkpoint(node, &id, &again, 0).expect("it can be made");
         assert_counts_on(&pod, "main");

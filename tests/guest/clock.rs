@@ -1,4 +1,4 @@
-//! The clock jumps by hours between calls, and by years amid them, forwards and backwards.
+//! The clock jumps by hours between calls, and by years during calls, forwards and backwards.
 
 use std::fs;
 use std::path::Path;
@@ -12,15 +12,14 @@ use switchyard_tests::leak_scan;
 use switchyard_tests::registry::Registry;
 use switchyard_tests::registry_proxy::{Access, RegistryFault};
 
-use crate::GuestFact;
-use crate::node::{CONTAINERD, GuestNode, LIMIT, run};
+use crate::node::{CONTAINERD, GuestFact, GuestNode, LIMIT, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("the_clock_may_jump", the_clock_may_jump),
     ("the_clock_may_jump_by_years_amid_a_pull_a_stop_and_an_exec", by_years),
 ];
 
-/// Hours to jump by, which are none in all: to before all that there is, and back.
+/// The hours to jump by, which add up to zero: to a time before everything, and back.
 const JUMPS: [i64; 2] = [-6, 6];
 
 fn the_clock_may_jump(node: &GuestNode) {
@@ -32,7 +31,8 @@ fn the_clock_may_jump(node: &GuestNode) {
             node.cri.create(&pod.id, &node.container(&format!("waiting-{number}"), "true"), &pod.config);
         jump(hours);
         node.wait_ready();
-        // One that was started before the jump, one that was made before it, and one of a pod of after it.
+        // A container started before the jump, one created before it, and one in a pod that was created after
+        // it.
         node.cri.stop(&before, 1).expect("it can be stopped");
         check(&node.wait_exit(&before), hours);
         let waiting = waiting.expect("it can be made");
@@ -53,7 +53,7 @@ fn the_clock_may_jump(node: &GuestNode) {
         assert!(node.cri.pods().expect("they can be listed").len() >= 2);
         assert!(node.cri.containers().expect("they can be listed").len() >= 2);
         drop(later);
-        // Another daemon finds the same.
+        // A restarted daemon reports the same.
         if hours < 0 {
             run(&["systemctl", "restart", "switchyard"]);
             node.wait_ready();
@@ -62,16 +62,17 @@ fn the_clock_may_jump(node: &GuestNode) {
     }
 }
 
-/// Longer than anything lasts, or is kept for.
+/// Longer than any timeout and any retention time.
 const YEARS: i64 = 2 * 365 * 24;
-/// Files here tell what is under way to go on; containers have it at the same place.
+/// Files in this directory release what is in progress; containers see it at the same path.
 const SIGNAL_DIR: &str = "/run/guest-clock";
-/// How long a stop may take: longer than all that is done meanwhile.
+/// The grace period of the stop: longer than everything that is done meanwhile.
 const GRACE: i64 = 120;
-/// Leases whose deletion has containerd collect all garbage at once, one for each jump.
+/// Leases whose deletion makes containerd collect all garbage at once, one for each jump.
 const SPARE: [&str; 2] = ["guest-1", "guest-2"];
 
-/// A pull that its registry keeps waiting, a stop in its grace and an exec go on as if nothing were, and come to their own ends.
+/// A pull that its registry delays, a stop within its grace period and an exec are not affected, and complete
+/// normally.
 fn by_years(node: &GuestNode) {
     fs::create_dir_all(SIGNAL_DIR).expect("it can be made");
     let registry = Registry::start_behind_proxy(Access::Open);
@@ -121,7 +122,7 @@ fn by_years(node: &GuestNode) {
         assert_eq!((said.exit_code, said.stdout.as_slice()), (0, b"done\n".as_slice()));
         pull.join().expect("it does not panic").expect("it is pulled");
     });
-    // Nothing was fetched twice, as it would be had anything been collected.
+    // Nothing was downloaded twice, as it would be if content had been garbage-collected.
     assert_eq!(registry.proxy().count(&part), 1, "{:?}", registry.proxy().requests());
     let status = node.wait_exit(&slow);
     assert_eq!(status.exit_code, 5, "it was not killed before its time");
@@ -135,7 +136,7 @@ fn by_years(node: &GuestNode) {
     fs::remove_dir_all(SIGNAL_DIR).expect("it is there");
 }
 
-/// What containers have the signs by.
+/// The mount of the directory in which containers see the release files.
 fn signal_mount() -> cri::Mount {
     cri::Mount {
         container_path: SIGNAL_DIR.to_owned(),

@@ -1,4 +1,4 @@
-//! What the kernel counts of devices and huge pages, and keeps of memory: the values that are told are its own.
+//! What the kernel counts of devices, huge pages and memory: our metrics report the kernel's own values.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,8 +7,7 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::limits;
 use switchyard_tests::host::eventually;
 
-use crate::GuestFact;
-use crate::node::{GuestNode, LIMIT, cgroup_file, run};
+use crate::node::{GuestFact, GuestNode, LIMIT, cgroup_file, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("metrics_of_devices_are_what_the_kernel_counts", metrics_of_devices),
@@ -16,11 +15,11 @@ pub(crate) const FACTS: &[GuestFact] = &[
 ];
 
 const MIB: u64 = 1 << 20;
-/// How many labels all metrics have, before their own.
+/// The number of labels that all metrics have, before their own.
 const COMMON: usize = 5;
 /// How many huge pages the guest sets aside.
 const NR_HUGEPAGES: &str = "/proc/sys/vm/nr_hugepages";
-/// Where they are, for a while.
+/// The mount point of the huge pages, for the time of the test.
 const HUGE: &str = "/run/guest-huge";
 
 /// The values of the metrics of a container, by name and the labels beyond those that all have.
@@ -37,7 +36,7 @@ fn metrics(node: &GuestNode, container: &str) -> BTreeMap<(String, Vec<String>),
     found.metrics.into_iter().map(told).collect()
 }
 
-/// The metrics once they tell `expected`.
+/// Waits until the metrics have these values.
 #[track_caller]
 fn wait_metrics(
     node: &GuestNode,

@@ -1,4 +1,4 @@
-//! What ends of the daemon, of the keeper of logs and of their units leave alone.
+//! Restarts of the daemon, of the logkeeper and of their units do not disturb containers.
 
 use std::fs;
 use std::thread::sleep;
@@ -7,8 +7,7 @@ use std::time::Duration;
 use switchyard_proto::cri::v1::{ContainerStatus, PodSandboxStatus};
 use switchyard_tests::host::eventually;
 
-use crate::GuestFact;
-use crate::node::{GuestNode, GuestPod, LIMIT, SOCKET, cgroup_file, property, run};
+use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, SOCKET, cgroup_file, property, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("containers_run_on_through_a_restart_of_the_unit", |node| {
@@ -53,7 +52,7 @@ pub(crate) fn kill_main(unit: &str) {
     assert_ne!(property(unit, "NRestarts"), restarts);
 }
 
-/// All is as before after `end`: the same processes, the same status, and a log without a gap.
+/// Checks that `end` changed nothing: the same processes, the same status, and a log without a gap.
 fn outlives(node: &GuestNode, end: impl FnOnce()) {
     let pod = node.pod("outlives");
     let counting = pod.start_shell("counting", COUNT);
@@ -79,12 +78,12 @@ fn states(node: &GuestNode, pod: &GuestPod<'_>) -> (PodSandboxStatus, Vec<Contai
     (node.cri.pod_status(&pod.id).expect("it has a status"), statuses.collect())
 }
 
-/// The numbers of the log are complete up to its end, which is after all there is now.
+/// Checks that the numbers in the log are complete up to its end, which is later than now.
 #[track_caller]
 fn assert_counts_on(pod: &GuestPod<'_>) {
     let so_far = pod.log_lines("counting").len();
     let lines = pod.wait_log_lines("counting", |lines| lines.len() > so_far + 20);
-    // The last line may be half written.
+    // The last line may be incomplete.
     let complete = &lines[..lines.len() - 1];
     let expected: Vec<_> = (1..=complete.len()).map(|number| number.to_string()).collect();
     assert!(

@@ -1,7 +1,9 @@
-//! Leases of devices through ends of the node: what a kubelet and an agent of Nomad were given is theirs at the next boot, and nobody else's.
+//! Device leases across restarts and power cuts of the node: at the next boot a kubelet and a Nomad agent
+//! have the devices that they had been given, and nobody else has them.
 //!
-//! What a kubelet knows then is in its checkpoint: which slot a pod has, and what it was answered. Here that is noted on the host. What an
-//! agent knows is in its state: the variables of the task, with the token ([`crate::tasks`]).
+//! After a boot a kubelet knows what is in its checkpoint: the slot of each pod, and the answer to its
+//! allocation. Here that is noted on the host. An agent knows what is in its state: the variables of the
+//! task, with the token ([`crate::tasks`]).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,37 +25,37 @@ use crate::node::{GuestNode, LIMIT, run};
 use crate::nomad::agent_paths;
 use crate::tasks::ENDLESS_SCRIPT;
 
-/// What the kubelet calls the devices that `tests/guest/run` makes.
+/// The resource name of the devices that `tests/guest/run` creates.
 const RESOURCE: &str = "guest.test/device";
-/// How many there are.
+/// The number of devices.
 const DEVICES: usize = 4;
-/// Where kubelets have their sockets.
+/// The directory of the kubelet's sockets.
 const DIRECTORY: &str = "/var/lib/kubelet/device-plugins";
-/// The annotation that a kubelet is answered, before the token.
+/// The annotation in the answer to a kubelet, before the token.
 const ANNOTATION: &str = "devices.switchyard.io/";
 
-/// A lease, as the kubelet's checkpoint has it.
+/// A lease as the kubelet's checkpoint records it.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordedLease {
     slot: String,
     token: String,
-    /// The node of the device.
+    /// The device node.
     path: String,
     used_by: LeaseUse,
 }
 
-/// What was made with a lease.
+/// What was created with a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseUse {
     /// Nothing.
     None,
-    /// Something may have been.
+    /// Possibly something.
     Started,
     /// A pod with a container.
     Pod,
 }
 
-/// Who has a slot, as `switchyard devices` shows it.
+/// The holder of each slot, as `switchyard devices` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotHolder {
     owner: String,
@@ -68,10 +70,10 @@ pub(crate) struct LeaseKubelet {
     kubelet: Kubelet,
 }
 
-// === impl Leases ===
+// === impl LeaseKubelet ===
 
 impl LeaseKubelet {
-    /// Starts a kubelet, and waits until it may give out so many devices.
+    /// Starts a kubelet, and waits until this many devices are allocatable.
     pub(crate) fn start(healthy: usize) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = Arc::new(runtime.expect("a runtime can be made"));
@@ -82,7 +84,7 @@ impl LeaseKubelet {
         Self { runtime, kubelet }
     }
 
-    /// Admits two pods with a device each: one that goes no further, and one that runs then.
+    /// Admits two pods with a device each: one that is only admitted, and one that is run.
     pub(crate) fn begin(&self, node: &GuestNode) {
         let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         for (kind, runs) in [("waits", false), ("runs", true)] {
@@ -100,7 +102,7 @@ impl LeaseKubelet {
     }
 }
 
-/// Reserves a device that no kubelet has, as an agent does; the variables of the task.
+/// Reserves a device that no kubelet has, as a Nomad agent does; the variables of the task.
 pub(crate) fn reserve() -> BTreeMap<String, String> {
     let free = |holders: &Vec<SlotHolder>| holders.iter().all(|holder| holder.owner == "nomad");
     let mut holders = holders().into_iter();
@@ -123,7 +125,7 @@ fn reserve_slot(slot: &str) -> Result<BTreeMap<String, String>, tonic::Status> {
     Ok(answer.container_res.expect("an agent falls over without it").envs)
 }
 
-/// What is wrong about the leases of the boot before. What they are of is free then, or soon.
+/// Violations about the leases of the last boot. Afterwards their devices are free, or will be soon.
 pub(crate) fn check_after_boot(node: &GuestNode, noted: &BTreeMap<String, RecordedLease>) -> Vec<String> {
     let mut wrong = Vec::new();
     assert!(eventually(LIMIT, || holders().len() == DEVICES), "the devices are not there: {:#}", report());
@@ -133,14 +135,14 @@ pub(crate) fn check_after_boot(node: &GuestNode, noted: &BTreeMap<String, Record
         held += holders.len();
         let of_pod =
             |holder: &SlotHolder| noted.values().any(|one| one.slot == *slot && one.token == holder.token);
-        // Of Nomad's the agent's state tells.
+        // The leases of Nomad tasks are in the agent's state.
         let is_known = |holder: &SlotHolder| holder.owner == "nomad" || of_pod(holder);
         if holders.len() > 1 || !holders.iter().all(is_known) {
             wrong.push(format!("device {slot} is held by {holders:?} after the boot"));
         }
     }
     println!("from before: {} leases of a kubelet's; {held} devices are leased", noted.len());
-    // All but one that a task of Nomad's had.
+    // All but the one that a Nomad task had.
     let leases = LeaseKubelet::start(DEVICES - 1);
     for (name, lease) in noted {
         if let Err(why) = lease.check(node, name, &slots) {
@@ -152,10 +154,10 @@ pub(crate) fn check_after_boot(node: &GuestNode, noted: &BTreeMap<String, Record
     wrong
 }
 
-// === impl Noted ===
+// === impl RecordedLease ===
 
 impl RecordedLease {
-    /// What a kubelet writes down of an answer.
+    /// What a kubelet records of an answer.
     fn of(given: &RunOptions) -> Self {
         let token = given.annotations.keys().find_map(|key| key.strip_prefix(ANNOTATION));
         Self {
@@ -166,7 +168,7 @@ impl RecordedLease {
         }
     }
 
-    /// What a note says.
+    /// Parses a note.
     pub(crate) fn parse(slot: &str, token: &str, path: &str) -> Self {
         Self {
             slot: slot.to_owned(),
@@ -176,7 +178,7 @@ impl RecordedLease {
         }
     }
 
-    /// Says what was made with it.
+    /// Notes what was created with it.
     pub(crate) fn is_used(&mut self, by: LeaseUse) {
         self.used_by = by;
     }
@@ -190,7 +192,7 @@ impl RecordedLease {
         }
     }
 
-    /// Whether this pod has the device by this lease, and nobody else has it.
+    /// Whether this pod holds the device by this lease, and nobody else holds it.
     fn is_bound(&self, pod: &str) -> bool {
         let has = |holder: &SlotHolder| {
             holder.state == "bound" && holder.name.contains(pod) && holder.token == self.token
@@ -198,7 +200,8 @@ impl RecordedLease {
         matches!(holders()[&self.slot].as_slice(), [holder] if has(holder))
     }
 
-    /// Makes a pod with it, as a kubelet does from its checkpoint, and sees that its container has the device; its id.
+    /// Creates a pod with the lease, as a kubelet does from its checkpoint, and checks that its container has
+    /// the device; the pod's id.
     fn make(&self, node: &GuestNode, name: &str) -> Result<String, String> {
         let told = |status: tonic::Status| status.to_string();
         let mut config = node.pod_config(name);
@@ -225,8 +228,9 @@ impl RecordedLease {
         }
     }
 
-    /// As long as nothing is made with it, it is as it was, and no other owner has it. A pod that ran has it until the kubelet stops it, as it
-    /// does before it starts it again, with the same device.
+    /// A lease with which nothing was created is unchanged, and no other owner has the device. A pod that ran
+    /// holds its device until the kubelet stops it, as a kubelet does before it starts the pod again with the
+    /// same device.
     fn check(
         &self,
         node: &GuestNode,
@@ -275,7 +279,7 @@ pub(crate) fn report() -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Who has each slot.
+/// The holder of each slot.
 pub(crate) fn holders() -> BTreeMap<String, Vec<SlotHolder>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let holder = |value: &Value| SlotHolder {
@@ -289,7 +293,8 @@ pub(crate) fn holders() -> BTreeMap<String, Vec<SlotHolder>> {
     slots.map(|slot| (text(&slot["id"]), list(&slot["holders"]).iter().map(holder).collect())).collect()
 }
 
-/// Whether one of these variables is the token of a lease that a task of Nomad's has, and no other slot is the task's.
+/// Whether one of these variables is the token of a lease that a Nomad task holds, and the task holds no
+/// other slot.
 pub(crate) fn is_held_by(task: &str, env: &BTreeMap<String, String>) -> Result<(), String> {
     let holders = holders();
     let of_task = holders.values().filter(|all| all.iter().any(|holder| holder.name == task));

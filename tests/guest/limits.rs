@@ -1,4 +1,4 @@
-//! Limits, use and kills for want of memory, as cgroup v2 and systemd have them.
+//! Limits, usage and out-of-memory kills with cgroup v2 and systemd.
 
 use std::time::Duration;
 
@@ -6,8 +6,7 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::limits;
 use switchyard_tests::host::eventually;
 
-use crate::GuestFact;
-use crate::node::{GuestNode, GuestPod, LIMIT, cgroup_file, property, run};
+use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, cgroup_file, property, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("limits_are_in_the_files_of_cgroup_v2_and_can_be_changed", limits_are_in_the_files),
@@ -19,9 +18,9 @@ pub(crate) const FACTS: &[GuestFact] = &[
 ];
 
 const MIB: i64 = 1 << 20;
-/// Takes more than any limit here, at once.
+/// Allocates more memory than any limit here, at once.
 const HOG: &str = "dd if=/dev/zero of=/dev/null bs=200M count=10";
-/// How often it is tried: systemd takes the group away a moment after its last process has gone.
+/// The number of attempts: systemd removes the cgroup a moment after its last process has exited.
 const TRIES: usize = 5;
 
 fn limits_are_in_the_files(node: &GuestNode) {
@@ -30,8 +29,8 @@ fn limits_are_in_the_files(node: &GuestNode) {
     assert_eq!(property(&format!("switchyard-{id}.scope"), "MemoryMax"), (96 * MIB).to_string());
 }
 
-/// crun tells systemd nothing of most limits. So they are in a group in the scope: those of the scope itself would be gone when units are
-/// loaded anew.
+/// crun does not pass most limits to systemd. So they are in a cgroup below the scope: those of the scope
+/// itself would be lost when units are reloaded.
 fn limits_hold_with_crun(node: &GuestNode) {
     let pod = node.pod_of("limits-crun", "crun");
     let id = limits_of(node, &pod, "container/");
@@ -40,7 +39,7 @@ fn limits_hold_with_crun(node: &GuestNode) {
     assert!(available > 0 && available <= 96 << 20, "{stats:?}");
 }
 
-/// Goes through all limits of a container that it starts; `group` in its scope has them.
+/// Checks all limits of a container that it starts; they are in `group` below its scope.
 fn limits_of(node: &GuestNode, pod: &GuestPod<'_>, group: &str) -> String {
     let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
         let limits = limits(config);
@@ -55,11 +54,11 @@ fn limits_of(node: &GuestNode, pod: &GuestPod<'_>, group: &str) -> String {
     });
     let file = |name: &str| cgroup_file(&id, &format!("{group}{name}"));
     assert_eq!(file("memory.max"), (64 * MIB).to_string());
-    // v2 counts swap by itself: the limit of both less that of memory.
+    // v2 limits swap separately: the limit of both minus that of memory.
     assert_eq!(file("memory.swap.max"), (36 * MIB).to_string());
     assert_eq!(file("memory.high"), (48 * MIB).to_string());
     assert_eq!(file("cpu.max"), "50000 100000");
-    // 2 to 262144 shares are 1 to 10000 of weight.
+    // 2 to 262144 shares correspond to a weight of 1 to 10000.
     assert_eq!(file("cpu.weight"), (1 + (512 - 2) * 9999 / 262_142).to_string());
     assert_eq!(file("pids.max"), "33");
     assert_eq!(file("cpuset.cpus"), "0");
@@ -77,9 +76,9 @@ fn limits_of(node: &GuestNode, pod: &GuestPod<'_>, group: &str) -> String {
     let none = pod.start_shell_with("none", "exec sleep 1000", |config| {
         limits(config).memory_limit_in_bytes = 64 * MIB;
     });
-    // systemd writes its own values again when units are loaded anew.
+    // systemd writes its own values again when units are reloaded.
     run(&["systemctl", "daemon-reload"]);
-    // Memory and no word about swap means no swap.
+    // A memory limit without a swap limit means no swap.
     assert_eq!(cgroup_file(&none, &format!("{group}memory.swap.max")), "0");
     assert_eq!(file("memory.max"), (96 * MIB).to_string());
     assert_eq!(file("cpu.max"), "80000 100000");
@@ -91,7 +90,7 @@ fn stats_are_those_of_the_control_group(node: &GuestNode) {
     let script = "head -c 20000000 /dev/zero > /dev/shm/held; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; exec sleep 1000";
     let id = pod.start_shell("main", script);
     pod.wait_log_lines("main", |lines| lines == ["done"]);
-    // It does nothing any more, so that what is read first is still so when it is asked for.
+    // The container is idle, so that values do not change between two reads.
     let number = |text: String| text.parse::<u64>().expect("it is a number");
     let keyed = |file: &str, key: &str| {
         let text = cgroup_file(&id, file);
@@ -149,7 +148,7 @@ fn a_child_is_killed(node: &GuestNode) {
         let status = node.wait_exit(&id);
         assert_eq!((status.exit_code, status.reason.as_str()), (9, "OOMKilled"), "try {try_}");
     }
-    // One that goes on is told so too, when it ends.
+    // A container that survives the kill of a process gets the same reason when it exits.
     let id = pod.start_shell_with("later", &format!("{HOG}; echo goes on; exec sleep 1000"), |config| {
         limits(config).memory_limit_in_bytes = 20 * MIB;
     });

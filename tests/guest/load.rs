@@ -1,8 +1,8 @@
-//! Load for a power cut: pods, tasks of Nomad and images come and go, and each thing that the daemon has answered is noted on the host.
-//! Beside it stand leases of devices.
+//! Load for a power cut: pods, Nomad tasks and images are created and removed, and everything that the daemon
+//! has acknowledged is noted on the host. Device leases are taken beside that.
 //!
-//! A note is with the host once it is written, and so outlives the guest. `begin` and `removing` are noted before a call,
-//! the others after its answer.
+//! A note is on the host once it is written, and so outlives the guest. `begin` and `removing` are noted
+//! before a call, the others after its answer.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -18,15 +18,15 @@ use crate::leases::LeaseKubelet;
 use crate::node::GuestNode;
 use crate::tasks::{ENDLESS_SCRIPT, TaskAgent};
 
-/// Clients that make and remove pods, at once.
+/// The number of concurrent clients that create and remove pods.
 const CLIENTS: u64 = 3;
-/// The networks of the tasks of Nomad's; each has a client of its own.
+/// The networks of the Nomad tasks; each has a client of its own.
 const NETWORKS: [&str; 2] = ["host", "bridge"];
-/// How long power may stay on; the host cuts it much earlier.
+/// How long the load runs at most; the host cuts the power much earlier.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The bytes of a file in each image.
+/// The size of the file in each image, in bytes.
 const FILE: usize = 400_000;
-/// The image of containers with a volume, which gets its file.
+/// The image of containers with a volume, which is initialised with its file.
 const IMAGE: &str = "library/kept:latest";
 
 /// Writes one line to the host. One write, so that lines of several threads are not mixed.
@@ -44,7 +44,7 @@ pub(crate) fn run(seed: u64) -> ExitCode {
     let pulled = node.cri.pull(&node.registry.reference(IMAGE), None);
     pulled.unwrap_or_else(|status| panic!("PullImage: {status}"));
     let boot = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    // Power is cut amid the next starts, as a rule.
+    // The power is usually cut during the next starts.
     let standing = NETWORKS.map(|network| (network, tasks.start_endless(network)));
     let kubelet = LeaseKubelet::start(2);
     kubelet.begin(&node);
@@ -66,7 +66,7 @@ pub(crate) fn run(seed: u64) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Leaves pods, tasks of Nomad that run, and leases of devices to the next boot, which is asked for in order.
+/// Leaves pods, running Nomad tasks and device leases for the boot after an orderly restart.
 pub(crate) fn run_until_restart() -> ExitCode {
     let node = GuestNode::start();
     LeaseKubelet::start(2).begin(&node);
@@ -84,12 +84,12 @@ pub(crate) fn run_until_restart() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What is in the file of each volume.
+/// The content of the file in each volume.
 pub(crate) fn volume_content() -> Vec<u8> {
     b"kept ".repeat(20_000)
 }
 
-/// A container that stays, with a named volume that gets the image's file.
+/// A container that is not removed, with a named volume that is initialised with the image's file.
 fn with_volume(node: &GuestNode, name: &str, volume: &str) -> old::ContainerConfig {
     let mount =
         old::Mount { container_path: "/kept".to_owned(), name: volume.to_owned(), ..Default::default() };
@@ -103,7 +103,8 @@ fn with_volume(node: &GuestNode, name: &str, volume: &str) -> old::ContainerConf
     }
 }
 
-/// Makes pods with one or two containers, some of them started or ended, every other with a volume, and removes those of a while ago.
+/// Creates pods with one or two containers, some of them started or stopped, every other pod with a volume,
+/// and removes those created a while ago.
 fn pods(node: &GuestNode, client: &str, mut random: u64) {
     let begin = std::time::Instant::now();
     let mut standing = Vec::new();
@@ -148,7 +149,7 @@ fn pods(node: &GuestNode, client: &str, mut random: u64) {
     }
 }
 
-/// Removes a volume, if there is one of this name.
+/// Removes a volume, if one has this name.
 pub(crate) fn remove_volume(node: &GuestNode, name: &str) {
     note(&format!("unnaming {name}"));
     node.cri.remove_volume(name).unwrap_or_else(|status| panic!("RemoveVolume: {status}"));

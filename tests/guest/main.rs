@@ -1,4 +1,5 @@
-//! What `tests/vm` runs in its guest: facts about the daemon under its own units, load for a power cut, and what is so after one.
+//! The program that `tests/vm` runs in its guest: tests of the daemon under its own units, load for a power
+//! cut, and checks after one.
 #![expect(clippy::print_stdout, reason = "what it prints is what the host reads")]
 
 mod after_boot;
@@ -23,9 +24,6 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use node::GuestNode;
-
-/// A fact by its name. It panics where it does not hold.
-type GuestFact = (&'static str, fn(&GuestNode));
 
 /// The tests of the integration suite that run once more in the guest, with crun: one of each kind.
 const SMOKE: [&str; 17] = [
@@ -67,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Goes through all facts, also after one that does not hold.
+/// Runs all tests, also after one has failed.
 fn facts(only: &[&str]) -> ExitCode {
     let node = GuestNode::start();
     let mut failed = 0;

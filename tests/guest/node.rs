@@ -1,4 +1,4 @@
-//! The guest as a node: its daemon, a registry with an image, pods that are removed at the end of a fact.
+//! The guest as a node: its daemon, a registry with an image, and pods that are removed at the end of a test.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -16,21 +16,24 @@ use switchyard_tests::node::log_content;
 use switchyard_tests::registry::Registry;
 use tonic::{Code, Status};
 
-/// Where the daemon listens by default.
+/// The daemon's default socket.
 pub(crate) const SOCKET: &str = "/run/switchyard/cri.sock";
-/// Where containerd listens that the daemon has started.
+/// The socket of the managed containerd.
 pub(crate) const CONTAINERD: &str = "/run/switchyard/containerd/containerd.sock";
-/// Below it are the logs of pods, as a kubelet has them.
+/// The parent directory of the pods' logs, as a kubelet has it.
 const LOGS: &str = "/var/log/pods";
-/// How long anything may take that is waited for: the guest is ten times slower than a machine.
+/// The timeout of every wait: the guest is ten times slower than a real machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
-/// The slice that pods get as their parent; the name of its slice above is in it.
+/// The slice that is the parent of pods; its name contains that of the slice above it.
 pub(crate) const SLICE: &str = "guest-pods.slice";
 
-/// Has the daemon die where this file says.
+/// The file that says at which step the daemon dies.
 const KILL_FILE: &str = "/run/guest-kill";
-/// A change to the daemon's unit, for a while.
+/// A temporary drop-in of the daemon's unit.
 const DROP_IN: &str = "/run/systemd/system/switchyard.service.d/guest.conf";
+
+/// A test and its name. It panics if it fails.
+pub(crate) type GuestFact = (&'static str, fn(&GuestNode));
 
 /// The node.
 pub(crate) struct GuestNode {
@@ -38,7 +41,7 @@ pub(crate) struct GuestNode {
     pub(crate) registry: Registry,
 }
 
-/// A pod of a fact; it is removed with all its containers when it is dropped.
+/// A pod of a test; it is removed with all its containers when it is dropped.
 pub(crate) struct GuestPod<'n> {
     node: &'n GuestNode,
     pub(crate) id: String,
@@ -46,13 +49,13 @@ pub(crate) struct GuestPod<'n> {
     names: RefCell<Vec<(String, String)>>,
 }
 
-/// The daemon while it can be told to die at a step; it is as it was when this is dropped.
+/// The daemon with steps enabled at which a test can kill it; dropping this restores the unit.
 pub(crate) struct KillableDaemon<'n> {
     node: &'n GuestNode,
 }
 
 impl GuestNode {
-    /// Starts a registry, waits for the daemon, and has it pull an image.
+    /// Starts a registry, waits for the daemon, and pulls an image.
     pub(crate) fn start() -> Self {
         let registry = Registry::start();
         registry.push("library/busybox:latest", &busybox().build());
@@ -81,7 +84,7 @@ impl GuestNode {
         assert!(ready, "the daemon is not ready after {LIMIT:?}: {last}");
     }
 
-    /// A pod with the systemd form of a parent.
+    /// The configuration of a pod whose cgroup parent is a slice.
     pub(crate) fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
         let uid = random_name();
         let mut config = cri::PodSandboxConfig {
@@ -127,7 +130,7 @@ impl GuestNode {
         shell_container(&self.image(), name, script)
     }
 
-    /// Waits until a container has ended; its status then.
+    /// Waits until a container has exited; its status then.
     #[track_caller]
     pub(crate) fn wait_exit(&self, container: &str) -> cri::ContainerStatus {
         let mut last = cri::ContainerStatus::default();
@@ -141,7 +144,7 @@ impl GuestNode {
 }
 
 impl GuestNode {
-    /// Starts the daemon anew, so that it can be told to die.
+    /// Restarts the daemon with steps enabled, so that a test can kill it.
     #[track_caller]
     pub(crate) fn killable(&self) -> KillableDaemon<'_> {
         fs::create_dir_all(Path::new(DROP_IN).parent().expect("it has one")).expect("it can be made");
@@ -156,7 +159,7 @@ impl GuestNode {
 }
 
 impl KillableDaemon<'_> {
-    /// Has the daemon die at this step, amid this call, and waits for the next one.
+    /// Kills the daemon at this step, during this call, and waits for its successor.
     #[track_caller]
     pub(crate) fn dies_amid<T: Debug>(&self, step: Step, call: impl FnOnce() -> Result<T, Status>) {
         let restarts = property("switchyard", "NRestarts");
@@ -179,7 +182,7 @@ impl Drop for KillableDaemon<'_> {
 }
 
 impl GuestPod<'_> {
-    /// Makes and starts a container that runs `sh -c script`, changed by `change`; its id.
+    /// Creates and starts a container that runs `sh -c script`, changed by `change`; its id.
     #[track_caller]
     pub(crate) fn start_shell_with(
         &self,
@@ -196,20 +199,20 @@ impl GuestPod<'_> {
         id
     }
 
-    /// As [`GuestPod::shell_with`], unchanged.
+    /// As [`GuestPod::start_shell_with`], unchanged.
     #[track_caller]
     pub(crate) fn start_shell(&self, name: &str, script: &str) -> String {
         self.start_shell_with(name, script, |_| {})
     }
 
-    /// What a container has printed so far, line by line, without stamps.
+    /// The output of a container so far, line by line, without timestamps.
     pub(crate) fn log_lines(&self, name: &str) -> Vec<String> {
         let path = PathBuf::from(&self.config.log_directory).join(format!("{name}.log"));
         let text = fs::read_to_string(path).unwrap_or_default();
         text.lines().map(|line| log_content(line).to_owned()).collect()
     }
 
-    /// Waits until a container has printed what fulfils `condition`.
+    /// Waits until a container's output fulfils `condition`.
     #[track_caller]
     pub(crate) fn wait_log_lines(
         &self,
@@ -252,12 +255,12 @@ pub(crate) fn shell_container(image: &str, name: &str, script: &str) -> cri::Con
     }
 }
 
-/// The control group that systemd makes for a container of a pod here.
+/// The cgroup that systemd creates for a container of a pod here.
 pub(crate) fn scope(container: &str) -> PathBuf {
     PathBuf::from(format!("/sys/fs/cgroup/guest.slice/{SLICE}/switchyard-{container}.scope"))
 }
 
-/// The text of a file of the control group, without its last newline.
+/// The text of a file of the cgroup, without its last newline.
 #[track_caller]
 pub(crate) fn cgroup_file(container: &str, file: &str) -> String {
     let path = scope(container).join(file);

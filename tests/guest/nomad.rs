@@ -1,4 +1,5 @@
-//! Tasks of Nomad: in the group of cgroup v2 that the agent has made, through a kill of the daemon, and when they take too much memory.
+//! Nomad tasks in the cgroup v2 that the agent created: through a kill of the daemon, and when they use too
+//! much memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,21 +10,20 @@ use switchyard_proto::nomad::drivers::proto as nomad;
 use switchyard_tests::host::eventually;
 use switchyard_tests::nomad::{Agent, AgentPaths, TaskRunner, TaskSetup};
 
-use crate::GuestFact;
 use crate::daemon::kill_main;
-use crate::node::{GuestNode, LIMIT, run};
+use crate::node::{GuestFact, GuestNode, LIMIT, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("tasks_of_nomad_are_in_the_group_of_the_agent_and_run_on_through_a_kill", tasks_are_in_the_group),
     ("a_task_of_nomad_that_takes_too_much_memory_is_told_so_and_leaves_its_group", too_much_memory),
 ];
 
-/// The memory of a task of the agent's.
+/// The memory limit of a task.
 const LIMIT_BYTES: u64 = 64 << 20;
-/// Counts until it is told to end, and ends with 5.
+/// Counts until it is stopped, and exits with 5.
 const COUNT: &str = "n=0; while [ ! -e /local/end ]; do n=$((n+1)); echo $n; sleep 0.05; done; exit 5";
 
-/// The place of the guest's agent: its group is the one that Nomad makes.
+/// The paths of the guest's agent: its cgroup is the one that Nomad creates.
 pub(crate) fn agent_paths() -> AgentPaths {
     AgentPaths {
         dir: "/var/lib/guest-nomad".into(),
@@ -45,7 +45,7 @@ pub(crate) fn task(agent: &Agent, image: &str, script: &str, more: Value) -> Tas
     TaskSetup::new(agent_paths(), agent, "task", &config)
 }
 
-/// The group that the agent has made for a task.
+/// The cgroup that the agent has created for a task.
 fn task_cgroup(task: &nomad::TaskConfig) -> PathBuf {
     let name = format!("nomad.slice/share.slice/{}.{}.scope", task.alloc_id, task.name);
     Path::new("/sys/fs/cgroup").join(name)
@@ -67,9 +67,9 @@ fn tasks_are_in_the_group(node: &GuestNode) {
     assert!(!before.0.is_empty(), "nothing is in the group");
     assert_eq!(before.1, LIMIT_BYTES.to_string());
     let inside = agent.driver().exec(task.id(), &["cat", "/proc/self/cgroup"], LIMIT).expect("it runs");
-    // Its own namespace of groups begins there.
+    // The root of the task's cgroup namespace.
     assert_eq!(inside.stdout, "0::/\n", "{inside:?}");
-    // systemd does not know of the group, and writes its own values again when units are loaded anew.
+    // systemd does not know this cgroup, and writes its own values again when units are reloaded.
     run(&["systemctl", "daemon-reload"]);
     kill_main("switchyard");
     node.wait_ready();
@@ -90,7 +90,7 @@ fn tasks_are_in_the_group(node: &GuestNode) {
 fn too_much_memory(node: &GuestNode) {
     let agent = agent();
     let driver = agent.driver();
-    // The main process is killed, or a child of it.
+    // The kernel kills the main process or a child of it.
     let all = [
         ("runc", "exec dd if=/dev/zero of=/dev/null bs=200M count=10", 137),
         ("crun", "dd if=/dev/zero of=/dev/null bs=200M count=10; exit 9", 9),

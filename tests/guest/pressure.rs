@@ -1,11 +1,10 @@
-//! Pressure stall information, soft limits and swap: what only cgroup v2 counts and does.
+//! Pressure stall information, soft limits and swap, which only cgroup v2 has.
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::limits;
 use switchyard_tests::host::eventually;
 
-use crate::GuestFact;
-use crate::node::{GuestNode, LIMIT, cgroup_file, run};
+use crate::node::{GuestFact, GuestNode, LIMIT, cgroup_file, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("pressure_is_told_of_containers_pods_and_in_metrics", pressure_is_told),
@@ -14,10 +13,10 @@ pub(crate) const FACTS: &[GuestFact] = &[
 ];
 
 const MIB: i64 = 1 << 20;
-/// A file that the guest swaps to, for a while.
+/// A temporary swap file of the guest.
 const SWAP: &str = "/swapfile";
 
-/// The stall time of the kernel's file in ns, of the line that begins so.
+/// The stall time in ns, from the line of the kernel's file that begins so.
 fn stalled(container: &str, file: &str, line: &str) -> u64 {
     let text = cgroup_file(container, file);
     let found = text.lines().find(|text| text.starts_with(line)).expect("the kernel tells pressure");
@@ -27,7 +26,8 @@ fn stalled(container: &str, file: &str, line: &str) -> u64 {
 
 fn pressure_is_told(node: &GuestNode) {
     let pod = node.pod("pressure");
-    // Two that want the processor, of which they get a twentieth: one waits while the other runs, and both for their quota.
+    // Two processes that compete for a twentieth of a processor: one waits while the other runs, and both
+    // wait for their quota.
     let id = pod.start_shell_with("main", "while :; do :; done & while :; do :; done", |config| {
         let limits = limits(config);
         limits.cpu_quota = 5_000;
@@ -51,7 +51,7 @@ fn pressure_is_told(node: &GuestNode) {
     let request = cri::PodSandboxStatsRequest { pod_sandbox_id: pod.id.clone() };
     let answer = node.cri.runtime(async |mut client| client.pod_sandbox_stats(request).await);
     let linux = answer.expect("it has stats").stats.unwrap_or_default().linux.unwrap_or_default();
-    // The parent of its containers.
+    // The cgroup of the pod.
     assert!(linux.cpu.and_then(|cpu| cpu.psi?.some).is_some_and(|some| some.total > 0));
     assert!(linux.memory.is_some_and(|memory| memory.psi.is_some()));
     assert!(linux.io.is_some_and(|io| io.psi.is_some()));
@@ -75,7 +75,7 @@ fn pressure_is_told(node: &GuestNode) {
     }
 }
 
-/// As a kubelet with memory QoS asks for it.
+/// The request of a kubelet with memory QoS.
 fn memory_high_throttles(node: &GuestNode) {
     let pod = node.pod("high");
     let script = "head -c 40000000 /dev/zero > /dev/shm/held; echo done; exec sleep 1000";
@@ -94,7 +94,7 @@ fn memory_high_throttles(node: &GuestNode) {
     };
     assert!(eventually(LIMIT, passed), "{}", cgroup_file(&id, "memory.events"));
     assert!(cgroup_file(&id, "memory.events").contains("oom_kill 0"));
-    // Raised, it goes on at once; what is told of it is what is in force.
+    // Once the limit is raised, the container goes on at once; the reported limit is the one in force.
     let change = cri::LinuxContainerResources {
         unified: [("memory.high".to_owned(), "max".to_owned())].into(),
         ..Default::default()
@@ -133,7 +133,7 @@ fn swap_is_limited_and_told(node: &GuestNode) {
     assert!(used.abs_diff(current()) < 2_000_000, "{used} is not {}", current());
     let free = told.swap_available_bytes.unwrap_or_default().value;
     assert!((used + free).abs_diff(64 << 20) < 4096, "{told:?}");
-    // One that may use none is killed instead.
+    // A container that may not use swap is killed instead.
     let none = pod.start_shell_with("none", &format!("{hold}; exit 9"), |config| {
         let limits = limits(config);
         limits.memory_limit_in_bytes = 24 * MIB;

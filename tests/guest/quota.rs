@@ -1,4 +1,5 @@
-//! Disk quotas on ext4 with project quotas: limits hold, projects are the kernel's own, and neither outlives its container.
+//! Disk quotas on ext4 with project quotas: limits are enforced, the kernel knows the projects, and neither
+//! outlives its container.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +12,7 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::image::busybox;
 use tonic::{Code, Status};
 
-use crate::GuestFact;
-use crate::node::{GuestNode, GuestPod, LIMIT, run};
+use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("a_container_takes_no_more_of_the_disk_than_its_quota", a_container_takes_no_more),
@@ -22,19 +22,19 @@ pub(crate) const FACTS: &[GuestFact] = &[
 ];
 
 const MIB: u64 = 1 << 20;
-/// Projects from here on are given out by the daemon.
+/// The first project id that the daemon assigns.
 const FIRST: u32 = 1 << 24;
 
-/// What the kernel says of a project.
+/// The kernel's quota record of a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ProjectUsage {
     used_kib: u64,
     limit_kib: u64,
 }
 
-/// All projects that are the daemon's to give out, as another program sees them.
+/// All projects that the daemon may assign, as another program reports them.
 fn projects() -> BTreeMap<u32, ProjectUsage> {
-    // What is written back late is counted late.
+    // Data that is written back late is counted late.
     run(&["sync"]);
     let report = run(&["repquota", "--project", "--no-names", "--verbose", "/"]);
     let project = |line: &str| {
@@ -47,7 +47,8 @@ fn projects() -> BTreeMap<u32, ProjectUsage> {
     report.lines().filter_map(project).collect()
 }
 
-/// Waits until the kernel knows these of the daemon's projects and no others: it forgets one a moment after the last of its files.
+/// Waits until the kernel has exactly these projects of the daemon's range: it drops a project a moment after
+/// its last file was removed.
 #[track_caller]
 fn wait_projects(known: &[u32]) -> BTreeMap<u32, ProjectUsage> {
     let mut left = BTreeMap::new();
@@ -78,7 +79,7 @@ fn config(node: &GuestNode, name: &str, quotas: &[(&str, &str)], quota_id: &str)
     }
 }
 
-/// Has the files of the image where the volumes are.
+/// An image that has files where the volumes are mounted.
 const IMAGE: &str = "library/quota:latest";
 
 fn pull(node: &GuestNode) {
@@ -123,7 +124,7 @@ fn project(node: &GuestNode, container: &str) -> u32 {
     told.parse().unwrap_or_else(|_| panic!("{told:?} is no project"))
 }
 
-/// How many bytes of so many MiB a container can write to a file.
+/// How many bytes of this many MiB a container can write to a file.
 #[track_caller]
 fn written(node: &GuestNode, container: &str, file: &str, mib: u64) -> u64 {
     let script =
@@ -132,7 +133,7 @@ fn written(node: &GuestNode, container: &str, file: &str, mib: u64) -> u64 {
     told.parse().unwrap_or_else(|_| panic!("{told:?} is no size"))
 }
 
-/// It is about so much: directories and blocks that are not full count as well.
+/// Checks that a value is about this large: directories and partly filled blocks count as well.
 #[track_caller]
 fn assert_about(bytes: u64, mib: u64) {
     assert!(bytes <= mib * MIB && bytes + MIB / 2 >= mib * MIB, "{bytes} bytes, and not {mib} MiB");
@@ -147,7 +148,7 @@ fn a_container_takes_no_more(node: &GuestNode) {
     assert_about(written(node, &limited, "/big", 20), 8);
     assert_eq!(written(node, &free, "/big", 20), 20 * MIB);
     assert_eq!(written(node, &limited, "/data/big", 20), 20 * MIB, "a volume is not the root file system");
-    // What is copied up from the image counts as well, and what is removed does no more.
+    // Files that are copied up from the image count as well, and removed files no longer do.
     let full = node
         .cri
         .sh(&limited, "echo x >> /etc/group || echo refused; rm /big; echo x >> /etc/group && echo done");
@@ -164,7 +165,7 @@ fn a_container_takes_no_more(node: &GuestNode) {
     assert_eq!(told.pouch_resources.map(|resources| resources.disk_quota), Some(quota));
     assert_eq!(status(node, &free).quota_id, "");
 
-    // A container that waits for its end, and one that is stopped, have it still.
+    // A container that has exited or was stopped keeps its quota.
     run(&["systemctl", "restart", "switchyard"]);
     node.wait_ready();
     assert_eq!(project(node, &limited), id);
@@ -192,11 +193,11 @@ fn joined_and_apart(node: &GuestNode) {
     assert_eq!(written(node, &joined, "/vol/big", 20), 20 * MIB, "it is not among them");
     wait_projects(&[id]);
     node.cri.remove(&joined).expect("it can be removed");
-    // Its volume stays, and what is in it: nothing limits that any more, and nobody else gets the project.
+    // Its volume stays with its content: no limit applies any more, and no other container gets the project.
     let kept = wait_projects(&[id]);
     assert!(kept[&id].limit_kib == 0 && kept[&id].used_kib >= 5 * 1024, "{kept:?}");
 
-    // A volume that has files already counts with all of them.
+    // All files that a volume has already are counted.
     let apart = start(node, &pod, "apart", &[(".*", "6m"), ("/vol", "2m")], "");
     let root = project(node, &apart);
     assert_about(written(node, &apart, "/data/more", 20), 1);
@@ -231,7 +232,7 @@ fn a_given_project(node: &GuestNode) {
     let limited = || projects().get(&asked).map(|counted| counted.limit_kib);
     let one = start(node, &pod, "one", &[("/", "4m")], &text);
     assert_eq!((project(node, &one), limited()), (asked, limit(4)));
-    // Another that names it counts in it, and what it says last is the limit.
+    // Another container that uses the volume is counted in the same project, and the last limit applies.
     let other = start(node, &pod, "other", &[(".*", "6m")], &text);
     assert_eq!((project(node, &other), limited()), (asked, limit(6)));
     assert_eq!(written(node, &one, "/big", 3), 3 * MIB);
@@ -247,7 +248,8 @@ fn a_given_project(node: &GuestNode) {
     wait_projects(&[]);
 }
 
-/// Wherever the daemon dies, the same request makes one container that is limited, and the same removal leaves nothing of it.
+/// At whichever step the daemon is killed, repeating the request creates one container with its limits, and
+/// repeating the removal leaves nothing of it.
 fn a_kill_amid_a_quota(node: &GuestNode) {
     pull(node);
     let killable = node.killable();
@@ -262,10 +264,10 @@ fn a_kill_amid_a_quota(node: &GuestNode) {
             node.cri.remove(&id).expect("it can be sent again");
         } else {
             killable.dies_amid(step, make);
-            // The last one is the end of it: the container is whole.
+            // After the last step the container is complete.
             let whole = usize::from(step == Step::QuotaMarked);
             assert_eq!(count(), others + whole, "{step:?}");
-            // A volume stays in its project, which nothing limits then.
+            // A volume keeps its project, without a limit.
             let limits = || projects().values().filter(|counted| counted.limit_kib != 0).count();
             assert!(eventually(LIMIT, || limits() == 2 * whole), "{step:?}: {:?}", projects());
             let id = make().unwrap_or_else(|status| panic!("{step:?}: {status}"));

@@ -1,7 +1,8 @@
-//! Tasks of Nomad through ends of the node: what an agent was answered holds at the next boot, and what it was not is done anew.
+//! Nomad tasks across restarts and power cuts of the node: at the next boot every acknowledged call still
+//! holds, and the agent repeats the others.
 //!
-//! What the agent knows then is on its disk, as with Nomad: the request before it asks for a start, and the handle before it counts the
-//! task as started.
+//! After a boot the agent knows what is on its disk, as Nomad does: the request, written before it asks for a
+//! start, and the handle, written before it counts the task as started.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,11 +20,12 @@ use crate::leases;
 use crate::node::{GuestNode, LIMIT};
 use crate::nomad::{agent, agent_paths, task};
 
-/// Where the agent keeps what it knows.
+/// The directory of the agent's state.
 const STATE: &str = "/var/lib/guest-nomad/state";
-/// Runs until it is told to end, at once then: the end of a node waits long for who does not listen to SIGTERM.
+/// Runs until it is stopped, and exits at once then: a shutdown of the node waits long for a process that
+/// ignores SIGTERM.
 pub(crate) const ENDLESS_SCRIPT: &str = "trap 'exit 143' TERM; echo up; sleep 1000 & wait $!";
-/// Ends by itself.
+/// Exits by itself.
 const SHORT_SCRIPT: &str = "echo up; exit 3";
 
 /// An agent with the image of its tasks.
@@ -32,23 +34,23 @@ pub(crate) struct TaskAgent {
     image: String,
 }
 
-/// What the agent has written down of a task.
+/// The agent's state of a task.
 #[derive(Debug, Clone, Copy)]
 enum AgentFile {
     /// The request.
     Request,
-    /// The handle that it was answered with.
+    /// The handle in the answer to its start.
     Handle,
-    /// The exit code that it was told.
+    /// The reported exit code.
     Ended,
-    /// Its removal was begun.
+    /// Whether its removal was begun.
     Removing,
 }
 
 const AGENT_FILES: [AgentFile; 4] =
     [AgentFile::Request, AgentFile::Handle, AgentFile::Ended, AgentFile::Removing];
 
-// === impl Kept ===
+// === impl AgentFile ===
 
 impl AgentFile {
     fn path(self, id: &str) -> PathBuf {
@@ -56,7 +58,7 @@ impl AgentFile {
         Path::new(STATE).join(format!("{hash}.{self:?}").to_lowercase())
     }
 
-    /// Writes it down so that no end of the node can lose it.
+    /// Writes the state so that neither a restart nor a power cut loses it.
     fn write(self, id: &str, bytes: &[u8]) {
         let path = self.path(id);
         let new = Path::new(STATE).join("new").join(id.replace('/', "-"));
@@ -72,10 +74,10 @@ impl AgentFile {
     }
 }
 
-// === impl Tasks ===
+// === impl TaskAgent ===
 
 impl TaskAgent {
-    /// Starts the agent; the name of its image is one that does not move, so that it is not looked for again.
+    /// Starts the agent. The image reference is one that does not change, so that it is not resolved again.
     pub(crate) fn start(node: &GuestNode) -> Self {
         fs::create_dir_all(Path::new(STATE).join("new")).expect("the disk can be written");
         node.registry.push("library/tasks:1", &busybox().build());
@@ -86,7 +88,8 @@ impl TaskAgent {
         task(&self.agent, &self.image, script, json!({ "network_mode": network }))
     }
 
-    /// Starts a task as an agent does that will have to know of it, and waits for its end if it is one that ends.
+    /// Starts a task as an agent does, with its state written first, and waits for its exit if it exits by
+    /// itself.
     fn begin(&self, script: &str, network: &str) -> TaskSetup {
         self.start_and_record(self.task(script, network))
     }
@@ -125,12 +128,12 @@ impl TaskAgent {
         forget(task.id());
     }
 
-    /// Starts a task that stays.
+    /// Starts a task that is not removed.
     pub(crate) fn start_endless(&self, network: &str) -> TaskSetup {
         self.begin(ENDLESS_SCRIPT, network)
     }
 
-    /// Makes and removes tasks for as long as this; `first` is the first that it removes.
+    /// Creates and removes tasks for this long; `first` is the first one that it removes.
     pub(crate) fn load(&self, network: &str, first: TaskSetup, limit: Duration) {
         let begin = Instant::now();
         let mut standing = vec![first];
@@ -156,7 +159,7 @@ impl TaskAgent {
         self.agent.stop();
     }
 
-    /// What is wrong about the tasks of the boot before. They are gone then, and a new one was started.
+    /// Violations about the tasks of the last boot. Afterwards they are gone, and a new one was started.
     pub(crate) fn check_after_boot(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut seen = (0, 0);
@@ -186,7 +189,8 @@ impl TaskAgent {
         wrong
     }
 
-    /// A task that was answered is told to be lost, or to have ended as it did; it can be destroyed, and is not known then.
+    /// A task whose start was acknowledged is reported as lost, or with its exit status; it can be destroyed,
+    /// and is unknown afterwards.
     fn check_task(&self, id: &str, handle: &[u8]) -> Result<(), String> {
         let driver = self.agent.driver();
         let handle = nomad::TaskHandle::decode(handle).map_err(|error| error.to_string())?;
@@ -202,7 +206,7 @@ impl TaskAgent {
         let fits = match (&told, code) {
             (Some(result), Some(code)) => result.exit_code == code,
             (None, Some(_)) => removing,
-            // Nobody saw it end but the daemon, which an orderly end of the node gives the time to.
+            // Only the daemon saw its exit, and has the time to persist it in an orderly shutdown.
             (Some(result), None) => removing || result.exit_code > 128 || (may_end && result.exit_code == 3),
             (None, None) => true,
         };
@@ -213,13 +217,13 @@ impl TaskAgent {
         }
     }
 
-    /// A task that had a device has it until it is destroyed, and is started again with it. Of what was reserved an agent that was started
-    /// anew knows the variables alone.
+    /// A task with a device holds it until it is destroyed, and is started again with it. A restarted agent
+    /// knows of the reservation only the variables.
     fn check_device(&self, request: nomad::TaskConfig, handle: &[u8]) -> Result<(), String> {
         println!("a task of Nomad's had a device");
         let id = request.id.clone();
         if AgentFile::Removing.read(&id).is_some() {
-            // Power was cut amid this: what was destroyed then is not known any more.
+            // The power was cut during the removal: a task that was destroyed is not known any more.
             return self.check_task(&id, handle);
         }
         leases::is_held_by(&id, &request.device_env)?;
@@ -228,7 +232,8 @@ impl TaskAgent {
         self.start_anew(request).map_err(|why| format!("with its device again: {why}"))
     }
 
-    /// A start that was not answered is asked for once more, under a new id, and what is left of the first goes with it.
+    /// A start that was not acknowledged is repeated under a new id, and what is left of the first attempt is
+    /// removed.
     fn start_anew(&self, request: nomad::TaskConfig) -> Result<(), String> {
         let before = request.id.clone();
         let mut task = TaskSetup::restored(agent_paths(), request);
@@ -240,10 +245,10 @@ impl TaskAgent {
         }
     }
 
-    /// Starts a task, sees that it runs if it is one that stays, and removes it.
+    /// Starts a task, checks that it runs unless it exits by itself, and removes it.
     fn run_and_remove(&self, mut task: TaskSetup) -> Result<(), String> {
         let driver = self.agent.driver();
-        // Power may be cut amid this as well.
+        // The power may be cut during this as well.
         AgentFile::Request.write(task.id(), &task.config.encode_to_vec());
         driver.start(&task.config).map_err(|status| format!("StartTask: {status}"))?;
         task.wait_stdout(|text| text == "up\n");
@@ -275,7 +280,7 @@ fn requests() -> Vec<nomad::TaskConfig> {
     requests.map(request).collect()
 }
 
-/// Whether a task is one that ends by itself.
+/// Whether a task exits by itself.
 fn ends(config: Option<&nomad::TaskConfig>) -> bool {
     let packed = config.map(|config| config.msgpack_driver_config.as_slice()).unwrap_or_default();
     packed.windows(SHORT_SCRIPT.len()).any(|part| part == SHORT_SCRIPT.as_bytes())
@@ -285,11 +290,11 @@ fn is_unknown(status: &Status) -> bool {
     status.code() == Code::NotFound && status.message().starts_with("task not found for given id")
 }
 
-/// The agent has no more to do with a task.
+/// Removes the agent's state of a task.
 fn forget(id: &str) {
-    // The request last: as long as it is there, the rest is looked at.
+    // The request is removed last: as long as it exists, the rest is read.
     for kept in AGENT_FILES.into_iter().rev() {
-        // Not all of it was written.
+        // The file may be incomplete or missing.
         let _ = fs::remove_file(kept.path(id));
     }
 }

@@ -1,4 +1,4 @@
-//! The units under the real systemd, and a pod's whole way.
+//! The units under the real systemd, and a pod from its start to its removal.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,8 +9,7 @@ use std::process::{Command, Output};
 use switchyard_proto::cri::v1 as cri;
 use tonic::Code;
 
-use crate::GuestFact;
-use crate::node::{GuestNode, LIMIT, SOCKET, cgroup_file, property, run, scope};
+use crate::node::{GuestFact, GuestNode, LIMIT, SOCKET, cgroup_file, property, run, scope};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("the_units_start_and_say_so", the_units_start_and_say_so),
@@ -21,14 +20,14 @@ pub(crate) const FACTS: &[GuestFact] = &[
 
 fn the_units_start_and_say_so(_: &GuestNode) {
     for unit in ["switchyard", "switchyard-logkeeper"] {
-        // With Type=notify a unit is active once it has said that it is ready.
+        // With Type=notify a unit is active once the daemon has reported readiness.
         assert_eq!(property(unit, "Type"), "notify");
         assert_eq!(property(unit, "ActiveState"), "active", "{unit}");
         assert_eq!(property(unit, "NRestarts"), "0", "{unit}");
         assert_eq!(property(unit, "UnitFileState"), "enabled", "{unit}");
     }
     assert!(switchyard_tests::host::eventually(LIMIT, || property("switchyard", "StatusText") == "Serving"));
-    // A keeper of the daemon's own would be a second one.
+    // The logkeeper runs in a unit of its own: one that the daemon starts would be a second one.
     let keepers = run(&["sh", "-c", "grep -lz '^logkeeper$' /proc/[0-9]*/cmdline 2>/dev/null || true"]);
     assert_eq!(keepers.lines().count(), 1, "{keepers}");
     let warnings =
@@ -41,13 +40,13 @@ fn the_socket_is_for_root_alone(node: &GuestNode) {
     assert_eq!((meta.mode() & 0o777, meta.uid(), meta.gid()), (0o660, 0, 0));
     let refused = as_nobody();
     assert!(!refused.status.success(), "{refused:?}");
-    // Should the mode be changed by hand, the caller is asked who it is.
+    // If the mode of the socket is changed by hand, the peer's credentials are still checked.
     fs::set_permissions(SOCKET, fs::Permissions::from_mode(0o666)).expect("root may");
     let refused = as_nobody();
     fs::set_permissions(SOCKET, fs::Permissions::from_mode(0o660)).expect("root may");
     assert!(!refused.status.success(), "{refused:?}");
     let said = run(&["journalctl", "--boot", "--output", "cat", "--unit", "switchyard"]);
-    assert!(said.contains("caller refused"), "{said}");
+    assert!(said.contains("refused a connection of a peer that may not use this socket"), "{said}");
     node.wait_ready();
 }
 
@@ -63,7 +62,7 @@ fn systemd_is_chosen_to_make_control_groups(node: &GuestNode) {
     let answer = node.cri.runtime(async |mut client| client.runtime_config(request).await);
     let linux = answer.expect("it is told").linux.expect("it is Linux");
     assert_eq!(linux.cgroup_driver(), cri::CgroupDriver::Systemd);
-    // What is no slice is refused, and says why.
+    // A parent that is not a slice is refused with that reason.
     let mut config = node.pod_config("no-slice");
     config.linux.get_or_insert_default().cgroup_parent = "/kubepods/pod1".to_owned();
     let pod = node.cri.run_pod(&config);

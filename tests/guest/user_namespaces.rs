@@ -1,4 +1,5 @@
-//! User namespaces with this kernel and its file systems, as the handlers tell of them.
+//! User namespaces with this kernel and its file systems, and whether the runtime handlers report them
+//! correctly.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -7,15 +8,14 @@ use std::path::Path;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::namespaces;
 
-use crate::GuestFact;
-use crate::node::{GuestNode, GuestPod, cgroup_file};
+use crate::node::{GuestFact, GuestNode, GuestPod, cgroup_file};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("handlers_tell_what_they_can_do_and_do_it", handlers_tell_what_they_can_do),
     ("a_pod_with_a_user_namespace_owns_its_volumes_and_is_confined", a_pod_with_a_user_namespace),
 ];
 
-/// What the root inside is on the host.
+/// The host user id of root in the user namespace.
 const ROOT: u32 = 300_000;
 
 fn map() -> Vec<cri::IdMapping> {
@@ -70,17 +70,17 @@ fn a_pod_with_a_user_namespace(node: &GuestNode) {
         let owners =
             "stat -c %u / /bin/busybox /etc/hosts /dev/shm /mapped/of-root /mapped/of-app /plain/of-root";
         assert_eq!(sh(owners), "0\n0\n0\n0\n0\n1000\n65534", "{handler}");
-        // What is made inside belongs on the disk to who made it inside.
+        // Files that are created inside are owned on disk by the id that created them inside.
         sh(&format!("touch /mapped/{handler} && chown 33:44 /mapped/{handler}; touch /new"));
         let made = fs::metadata(dir.join(handler)).expect("it was made");
         assert_eq!((made.uid(), made.gid()), (33, 44), "{handler}");
         assert_eq!(sh("touch /plain/x 2>/dev/null || echo refused"), "refused", "{handler}");
-        // On the host its root is nobody.
+        // On the host, root of the container is an unprivileged user.
         let group = if handler == "crun" { "container/cgroup.procs" } else { "cgroup.procs" };
         let pid = cgroup_file(&id, group).lines().next().expect("it runs").to_owned();
         let owner = fs::metadata(format!("/proc/{pid}")).expect("it runs");
         assert_eq!(owner.uid(), ROOT, "{handler}");
-        // AppArmor confines it as any other.
+        // AppArmor confines the container as any other.
         assert_eq!(sh("cat /proc/self/attr/current"), "switchyard-default (enforce)", "{handler}");
     }
     fs::remove_dir_all(dir).expect("it is there");

@@ -1,4 +1,5 @@
-//! Things that break: each gives a clear error within a deadline, leaves nothing behind, is told of, and comes back by itself.
+//! Failing parts: each gives a clear error within a deadline, leaves nothing behind, is reported, and
+//! recovers by itself.
 
 mod checkpoints;
 mod clients;
@@ -24,12 +25,12 @@ use switchyard_tests::leak_scan::LeakScan;
 use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
 
-/// How long something may take to be noticed, or to come back.
+/// How long it may take until a fault is noticed, or until a part has recovered.
 const LIMIT: Duration = Duration::from_secs(40);
-/// How long a call may take that needs nothing but the daemon's own memory, or that is refused at once.
+/// How long a call may take that uses only the daemon's own memory, or that is refused at once.
 const FAST_CALL_LIMIT: Duration = Duration::from_secs(3);
 
-/// A process that stands still until this is dropped.
+/// A process that is stopped (SIGSTOP) until this is dropped.
 struct SuspendedProcess(Pid);
 
 impl SuspendedProcess {
@@ -42,12 +43,12 @@ impl SuspendedProcess {
 
 impl Drop for SuspendedProcess {
     fn drop(&mut self) {
-        // It may have been killed meanwhile.
+        // The process may have been killed meanwhile.
         let _ = kill(self.0, Signal::SIGCONT);
     }
 }
 
-/// The process that the daemon has on record as its containerd or logkeeper.
+/// The process that the daemon has recorded as its containerd or logkeeper.
 fn managed(node: &TestNode, name: &str) -> i32 {
     node.root().managed(name).expect("the daemon writes down whom it started").as_raw()
 }
@@ -61,7 +62,8 @@ fn shim(node: &TestNode, container: &str) -> i32 {
     shims.next().expect("a running container has a shim").pid
 }
 
-/// Waits until the node says of itself that it is not ready, for a reason that contains `why`, by all the ways it has.
+/// Waits until every status interface of the node reports that it is not ready, for a reason that contains
+/// `why`.
 #[track_caller]
 fn assert_not_ready(node: &TestNode, condition: &str, reason: &str, why: &str) {
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
@@ -75,7 +77,7 @@ fn assert_not_ready(node: &TestNode, condition: &str, reason: &str, why: &str) {
     assert!(told, "{condition} is not told to be false for {reason} and {why:?}: {last:?}");
 }
 
-/// Waits until the node is ready again, by all the ways it has to say so.
+/// Waits until every status interface of the node reports that it is ready again.
 #[track_caller]
 fn assert_recovers(node: &TestNode) {
     let mut last = String::new();
@@ -88,7 +90,7 @@ fn assert_recovers(node: &TestNode) {
     assert!(ready, "it does not recover: {last}\n{}", node.daemon().tail());
 }
 
-/// The status of a call that has to fail with one of these codes.
+/// The status of a call that must fail with one of these codes.
 #[track_caller]
 fn refused<T: Debug>(what: &str, answer: Result<T, Status>, codes: &[Code]) -> Status {
     let status = answer.expect_err(what);
@@ -97,7 +99,7 @@ fn refused<T: Debug>(what: &str, answer: Result<T, Status>, codes: &[Code]) -> S
     status
 }
 
-/// Waits until there is nothing that was not there before.
+/// Waits until nothing is left that was not in `before`.
 #[track_caller]
 fn assert_no_leaks_since(node: &TestNode, before: &LeakScan) {
     let mut new = Vec::new();
@@ -108,7 +110,7 @@ fn assert_no_leaks_since(node: &TestNode, before: &LeakScan) {
     assert!(clean, "left behind: {new:#?}\n{}", node.daemon().tail());
 }
 
-/// Calls until it succeeds, as clients do.
+/// Repeats a call until it succeeds, as clients do.
 #[track_caller]
 fn retry<T>(what: &str, call: impl FnMut() -> Result<T, Status>) -> T {
     switchyard_tests::cri::retry(LIMIT, what, call)

@@ -1,5 +1,5 @@
-//! What a backend does with what agents of its frontends lend it, as Nomad's does: cgroups, FIFOs and namespaces of theirs; and with the
-//! network that is the gateway's own.
+//! Resources that a frontend's caller brings, as a Nomad agent does: its cgroups, FIFOs and namespaces; and
+//! the gateway's own network.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ mod cgroups;
 mod fifos;
 mod namespaces;
 
-/// A world with its image, and short ways to make things in it.
+/// A backend with an image, and shortcuts to create objects in it.
 struct CallerFixture {
     fixture: BackendFixture,
     backend: Arc<dyn Backend>,
@@ -48,7 +48,7 @@ impl CallerFixture {
         Self { fixture: world, backend, fifo_dir: pipes }
     }
 
-    /// Kills the daemon, as it were, and goes on with a new one.
+    /// Replaces the backend with a new one, as after a kill of the daemon.
     async fn reopen(&mut self) -> Recovered {
         self.backend = self.fixture.reopen().await;
         self.backend.recover().await.expect("it recovers")

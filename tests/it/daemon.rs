@@ -1,4 +1,4 @@
-//! What the real daemon tells operators while its parts live, hang, die and come back.
+//! What the real daemon reports to operators while the processes it depends on run, hang, die and come back.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ fn readiness_follows_containerd() {
     assert_eq!(node.pod("after").run_shell("echo works", |_| {}), "works");
 }
 
-/// The advisories that `/statusz` names, as programs with their versions, once the runtimes have been asked.
+/// The advisories in `/statusz`, as programs with their versions, once the versions of the runtimes are
+/// known.
 fn advisories(node: &TestNode) -> Vec<String> {
     assert!(eventually(LIMIT, || readiness(node) == 200), "{}", node.daemon().tail());
     let status: Value = serde_json::from_str(&node.daemon().get("/statusz").1).expect("it is JSON");
@@ -60,7 +61,7 @@ fn versions_with_known_vulnerabilities_are_named_unless_they_are_ignored_and_cha
     let log = || std::fs::read_to_string(node.root().daemon_log()).expect("it has one");
     let lines = || log().lines().filter(|line| line.contains("has known vulnerabilities")).count();
     assert_eq!(lines(), named.len(), "each once");
-    // Runtimes are asked again when containerd is there anew.
+    // The runtimes' versions are queried again when containerd has restarted.
     kill(containerd(&node), Signal::SIGKILL).expect("it runs");
     assert!(eventually(LIMIT, || readiness(&node) == 503) && advisories(&node) == named);
     assert_eq!(node.pod("fine").run_shell("echo works", |_| {}), "works");

@@ -1,4 +1,5 @@
-//! What scripts and tests call is in the Debian packages that they install: a machine that has more must not hide that a list has less.
+//! Every program that scripts and tests call is in a Debian package that they install: a machine that has
+//! more packages must not hide a gap in a list.
 
 mod program_calls;
 

@@ -1,5 +1,5 @@
-//! The fuzz targets on stable Rust, for a moment: every input that is kept, and some thousand made from them, the same in each run.
-//! `tests/fuzz` runs the same targets for as long as one likes.
+//! The fuzz targets on stable Rust, for a short time: every stored input, and some thousand inputs derived
+//! from them, the same in each run. `tests/fuzz` runs the same targets for any length of time.
 
 mod inputs;
 
@@ -73,7 +73,8 @@ fn kept(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("what a test makes can be used")).collect()
 }
 
-/// Runs a target on what is kept for it and on `count` inputs made from that. One that fails is written below `target/fuzzing`.
+/// Runs a target on what is kept for it and on `count` inputs made from that. One that fails is written below
+/// `target/fuzzing`.
 fn holds_for_any_input(name: &str, target: fn(&[u8]), count: usize) {
     let kept = kept(name);
     let mut mutator = Mutator::new(&kept);

@@ -1,5 +1,5 @@
-//! What clients, images, jobs and containers may say and write to do harm: the daemon, the logkeeper and containerd live on, nothing that
-//! was not asked for has an effect, and the client is told what is wrong.
+//! Hostile input of clients, images, jobs and containers: the daemon, the logkeeper and containerd stay up,
+//! nothing has an effect that was not asked for, and the client gets an error that names the cause.
 
 mod accounts;
 mod admin;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use nix::unistd::Pid;
 use switchyard_tests::node::TestNode;
 
-/// What a call may take that is given more to do than calls of well-meaning clients are.
+/// How long a call may take that has more work to do than calls of well-behaved clients.
 const LONG: Duration = Duration::from_secs(180);
 
 /// The processes that must outlive what a test does.

@@ -1,4 +1,4 @@
-//! Images: pulls from real registries through the real daemon, and what becomes of them.
+//! Images: pulls from real registries through the real daemon, and the life cycle of images.
 
 mod access;
 mod formats;
@@ -35,7 +35,7 @@ fn which(node: &TestNode, reference: &str) -> String {
     pod.run_shell("cat /which", |config| config.image = Some(image_spec(reference)))
 }
 
-/// How often a layer was asked for.
+/// How often a layer was requested.
 fn downloads(registry: &switchyard_tests::registry::Registry, digest: &str) -> usize {
     registry
         .proxy()

@@ -1,16 +1,19 @@
-//! The daemon, the logkeeper or a starting process is killed right after each step that has a name, on a real node, amid the
-//! request that takes the step; the next one must find everything, lose nothing, double nothing and leave nothing.
+//! The daemon, the logkeeper or a starting process is killed right after each named step, on a real node,
+//! during the request that takes the step; the next process must find everything, lose nothing, create
+//! nothing twice and leave nothing behind.
 //!
-//! Each test has a node of its own, on which its kills follow one another. A pod with a container that prints numbers is there all
-//! the time: it must not notice.
+//! Each test has a node of its own, on which its kills follow one another. A bystander pod with a container
+//! that prints numbers runs all the time, and must not be disturbed.
 
 use std::collections::BTreeSet;
 
 use switchyard_steps::{Area, Step};
 
-use fixture::{KillFixture, KillPoint};
+use cases::{KillCase, all_variants, run_cases, run_cases_on, run_every_nth};
+use fixture::KillFixture;
 
 mod abandoned;
+mod cases;
 mod daemon_starts;
 mod device_leases;
 mod external_containerd;
@@ -20,13 +23,7 @@ mod logkeepers;
 mod pods;
 mod tasks;
 
-/// Kills amid one kind of request.
-struct KillCase {
-    run: fn(&KillFixture, KillPoint),
-    points: &'static [(Step, u32)],
-}
-
-/// All of them.
+/// All kill cases.
 const ALL: [&[KillCase]; 10] = [
     pods::POD_START_CASES,
     pods::POD_END_CASES,
@@ -40,35 +37,12 @@ const ALL: [&[KillCase]; 10] = [
     device_leases::KILLS,
 ];
 
-/// Plays kills on one node, one after the other.
-fn run_cases(amids: &[KillCase]) {
-    run_cases_on(KillFixture::new(), amids);
-}
-
-fn run_cases_on(lab: KillFixture, amids: &[KillCase]) {
-    run_every_nth(lab, amids, 1);
-}
-
-/// Plays each n-th kill of those amid the same request.
-fn run_every_nth(lab: KillFixture, amids: &[KillCase], nth: usize) {
-    for amid in amids {
-        for &(step, time) in amid.points.iter().step_by(nth) {
-            (amid.run)(&lab, KillPoint { step, nth: time });
-        }
-    }
-    lab.finish();
-}
-
-/// Whether all variants are played in full: `SWITCHYARD_KILLS=all` says so.
-fn all_variants() -> bool {
-    std::env::var_os("SWITCHYARD_KILLS").is_some_and(|kills| kills == "all")
-}
-
 #[test]
 fn every_step_is_the_last_of_some_process() {
     let played = ALL.into_iter().flatten().flat_map(|amid| amid.points).map(|(step, _)| *step);
-    // criu takes part in checkpoints, which the kernels of other machines are too new for, and many have no project quotas:
-    // `tests/guest/checkpoint.rs` and `tests/guest/quota.rs` play these, as long as the guest is asked for them.
+    // criu is part of checkpoints, and does not support the kernels of some machines; many machines have no
+    // project quotas: `tests/guest/checkpoint.rs` and `tests/guest/quota.rs` run these cases, if the guest is
+    // asked for them.
     for facts in [" --only amid_a_checkpoint", " --only quota"] {
         assert!(
             include_str!("../run").contains(facts),
@@ -123,7 +97,8 @@ fn a_lease_of_devices_that_a_kill_cut_off_is_had_by_the_same_request_and_one_tha
     run_cases_on(KillFixture::with_devices(), device_leases::KILLS);
 }
 
-/// The same steps as where they are sent again: every second one says enough of it between changes.
+/// The steps are the same as in another test that repeats the request; to save time, only every second one is
+/// run unless all are asked for.
 #[test]
 fn what_a_kill_cut_off_and_nobody_sends_again_is_listed_or_gone() {
     run_every_nth(KillFixture::new(), abandoned::ABANDONED, if all_variants() { 1 } else { 2 });

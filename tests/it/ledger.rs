@@ -1,4 +1,5 @@
-//! What of the node is given to whom: a kubelet and a Nomad agent want the same thing of one daemon, with real containers.
+//! The ledger of node resources: a kubelet and a Nomad agent want the same resource of one daemon, with real
+//! containers.
 
 mod compute;
 mod devices;

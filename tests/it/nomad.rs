@@ -1,4 +1,4 @@
-//! What Nomad agents run on: the plugins and the real daemon, with real containers.
+//! The Nomad frontend: the plugins and the real daemon, with real containers.
 
 mod bad_input;
 mod crashes;

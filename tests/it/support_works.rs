@@ -1,4 +1,4 @@
-//! The support code, tried on the real machine: a test that leans on it must be able to trust it.
+//! Tests of the support code on the real machine, as all other tests rely on it.
 
 mod containers;
 

@@ -1,4 +1,4 @@
-//! Two gateways on one containerd leave each other's objects alone.
+//! Two instances on one containerd do not touch each other's objects.
 
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;

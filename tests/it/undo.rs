@@ -1,4 +1,5 @@
-//! Every step of every sequence fails once, on a real containerd: what was made is undone, and what failed can be repeated.
+//! Every step of every sequence fails once, on a real containerd: what was done is undone, and the failed
+//! operation can be repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,7 +24,7 @@ use switchyard_tests::host::{block_device, cgroups, eventually};
 use switchyard_tests::image::busybox;
 use switchyard_tests::prereq;
 
-/// The steps of making a sandbox that has everything.
+/// The steps of creating a sandbox that uses every feature.
 const SANDBOX_MADE: [Step; 10] = [
     Step::SandboxRecorded,
     Step::SandboxFiles,
@@ -36,9 +37,9 @@ const SANDBOX_MADE: [Step; 10] = [
     Step::InfraPinned,
     Step::SandboxMarked,
 ];
-/// The steps of starting one again, beside those of its making.
+/// The steps of starting a stopped sandbox that its creation does not have.
 const SANDBOX_STARTED: [Step; 1] = [Step::SandboxStarting];
-/// The steps of stopping and removing one.
+/// The steps of stopping and removing a sandbox.
 const SANDBOX_ENDED: [Step; 9] = [
     Step::SandboxDoomed,
     Step::SandboxInfraEnded,
@@ -50,11 +51,11 @@ const SANDBOX_ENDED: [Step; 9] = [
     Step::SandboxGroupsGone,
     Step::SandboxForgotten,
 ];
-/// The steps of putting down what its frontend says of it.
+/// The steps of storing a frontend's record of it.
 const SANDBOX_UPDATED: [Step; 1] = [Step::SandboxAmended];
-/// The steps of making a task.
+/// The steps of creating a task.
 const TASK_MADE: [Step; 4] = [Step::TaskRecorded, Step::TaskViewed, Step::TaskVolumes, Step::TaskPrepared];
-/// The steps of starting one.
+/// The steps of starting a task.
 const TASK_STARTED: [Step; 7] = [
     Step::TaskFifos,
     Step::TaskStaged,
@@ -72,9 +73,9 @@ const TASK_LIMITED: [Step; 5] = [
     Step::TaskLimited,
     Step::TaskLimitsRecorded,
 ];
-/// The steps of its end.
+/// The steps of its exit.
 const TASK_REAPED: [Step; 3] = [Step::TaskExitRecorded, Step::TaskDeleted, Step::TaskLogFinished];
-/// The steps of writing a running one into an archive.
+/// The steps of a checkpoint into an archive.
 const CHECKPOINT_MADE: [Step; 6] = [
     Step::CheckpointBegun,
     Step::CheckpointPaused,
@@ -83,14 +84,14 @@ const CHECKPOINT_MADE: [Step; 6] = [
     Step::CheckpointResumed,
     Step::CheckpointNamed,
 ];
-/// The steps of removing it.
+/// The steps of removing a task.
 const TASK_REMOVED: [Step; 4] =
     [Step::TaskEmptied, Step::TaskSnapshotGone, Step::TaskFilesGone, Step::TaskForgotten];
 
-/// How long a task may take to go on.
+/// How long a task may take to resume.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// An image with a volume, so that every step of making a task is taken.
+/// An image with a volume, so that the creation of a task takes every step.
 const IMAGE: &str = "library/volumes:latest";
 
 struct UndoFixture {
@@ -118,7 +119,7 @@ impl UndoFixture {
         Self { fixture: world, backend }
     }
 
-    /// A sandbox that takes every step: with a network, shared memory and an infra process.
+    /// A sandbox whose creation takes every step: with a network, shared memory and an infra process.
     fn sandbox_spec(&self) -> SandboxSpec {
         SandboxSpec {
             network: SandboxNetwork::Pod(switchyard_core::spec::PodNetwork::default()),
@@ -127,7 +128,7 @@ impl UndoFixture {
         }
     }
 
-    /// A task that takes every step: with a volume of its image, an image as a volume, and a log.
+    /// A task whose creation takes every step: with a volume of its image, an image as a volume, and a log.
     fn task_spec(&self, command: &[&str]) -> TaskSpec {
         let mut spec = self.fixture.task_spec("task", command);
         spec.image = self.fixture.registry().reference(IMAGE);
@@ -216,7 +217,7 @@ async fn a_sandbox_whose_start_fails_is_stopped_and_can_be_started() {
     let id = lab.sandbox().await;
     lab.backend.stop_sandbox(id).await.expect("it can be stopped");
     let stopped = lab.fixture.remaining_objects().await;
-    // The first of its making is that of its record, which is there.
+    // The first step of its creation is that of its record, which exists already.
     for step in [&SANDBOX_STARTED[..], &SANDBOX_MADE[1..]].concat() {
         lab.fail(step);
         assert!(lab.backend.start_sandbox(id, &lab.sandbox_spec()).await.is_err(), "{step:?}");
@@ -377,7 +378,7 @@ async fn an_end_that_cannot_be_recorded_is_not_lost() {
         let id = lab.task(sandbox, &["sh", "-c", "echo last words; exit 7"]).await;
         lab.backend.start_task(id).await.expect("a task can be started");
         lab.fail(step);
-        // Until the end is on record the wait fails; afterwards it is told, whatever becomes of the clearing up.
+        // Until the exit is persisted the wait fails; then the exit is reported even if the cleanup fails.
         let first = lab.backend.wait_task(id).await;
         assert_eq!(first.is_err(), step == Step::TaskExitRecorded, "{step:?}: {first:?}");
         lab.assert_reached(step);
@@ -389,7 +390,7 @@ async fn an_end_that_cannot_be_recorded_is_not_lost() {
     assert_eq!(log.matches("last words").count(), TASK_REAPED.len(), "{log}");
 }
 
-/// Kernels of other machines are too new for Debian's criu, so what it writes is a word here; `tests/guest/checkpoint.rs` has it all.
+/// Not every kernel supports Debian's criu: this fake writes one word. See `tests/guest/checkpoint.rs`.
 const RUNTIME: &str = r#"#!/bin/sh
 for word; do [ "$word" = checkpoint ] && found=yes; done
 [ "$found" ] || exec runc "$@"
@@ -414,7 +415,7 @@ async fn a_checkpoint_that_fails_leaves_a_task_that_goes_on_and_can_be_repeated(
     let sandbox = lab.sandbox().await;
     let id = lab.task(sandbox, &["sh", "-c", "while :; do echo moves; sleep 0.05; done"]).await;
     lab.backend.start_task(id).await.expect("a task can be started");
-    // It has another child each time.
+    // The shell has another child each time.
     let mut before = lab.fixture.remaining_objects().await;
     before.push("in a control group of the root".to_owned());
     let log = lab.fixture.root().log_dir().join("task/0.log");
@@ -434,7 +435,7 @@ async fn a_checkpoint_that_fails_leaves_a_task_that_goes_on_and_can_be_repeated(
         assert!(eventually(LIMIT, || written() > so_far), "{step:?}: the task stands still");
         lab.assert_only(&before).await;
         assert!(!lab.fixture.settings().state.join("tasks").join(id.to_string()).join("checkpoint").exists());
-        // Nobody takes away an archive that is whole, and it is never replaced.
+        // A complete archive is neither removed nor ever replaced.
         let names = || fs::read_dir(&archives).expect("it is there").count();
         assert_eq!(names(), usize::from(step == Step::CheckpointNamed), "{step:?}");
         if step == Step::CheckpointNamed {

@@ -1,4 +1,4 @@
-//! A real containerd with our backend on top of it, in the test's own process, all in a private root.
+//! Runs our backend on a real containerd in the test's own process, with all state in a private root.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,15 +28,15 @@ use crate::prereq;
 use crate::registry::Registry;
 use crate::root::PrivateRoot;
 
-/// The image of every fact.
+/// The image that tests of the fixture run.
 const IMAGE: &str = "library/busybox:latest";
 /// How long the logkeeper may take to listen.
 const START: Duration = Duration::from_secs(30);
-/// How long what belongs to no image may take to go.
+/// How long content and snapshots that belong to no image may take to be removed.
 const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 
-/// A backend under test, and the world it works on. When it is dropped, and no test has failed on it, all that a test has left is
-/// removed, and then nothing may be left behind.
+/// A backend under test with the containerd, logkeeper and registry that it works on. If no test failed,
+/// dropping it removes everything that the test created and then fails when anything is left behind.
 #[derive(Debug)]
 pub struct BackendFixture {
     backend: Mutex<Arc<Containerd>>,
@@ -45,7 +45,7 @@ pub struct BackendFixture {
     registry: Registry,
     logkeeper: InProcessLogkeeper,
     containerd: ExternalContainerd,
-    // Last: its drop removes what the others live in.
+    // Must be the last field: dropping the root removes the files that the other fields use.
     root: PrivateRoot,
 }
 
@@ -66,10 +66,10 @@ impl BackendFixture {
         Self::with(|_| {})
     }
 
-    /// The same with other settings of the backend.
+    /// As [`BackendFixture::new`], with other settings of the backend.
     ///
     /// # Panics
-    /// As [`World::new`].
+    /// As [`BackendFixture::new`].
     #[must_use]
     pub fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let root = PrivateRoot::new();
@@ -96,7 +96,7 @@ impl BackendFixture {
         &self.registry
     }
 
-    /// The handle by which steps of the backend are made to fail.
+    /// The handle by which a test makes steps of the backend fail.
     #[must_use]
     pub const fn faults(&self) -> &Faults {
         &self.faults
@@ -110,7 +110,7 @@ impl BackendFixture {
 }
 
 impl BackendFixture {
-    /// Removes everything; fails when something is left, in the node or in containerd's store. Takes all images away.
+    /// Removes all objects and images; fails when anything is left on the node or in containerd's store.
     #[track_caller]
     fn assert_leaves_nothing(&self) {
         if !LeakScan::of(&self.root).is_clean() {
@@ -138,14 +138,16 @@ impl Drop for BackendFixture {
             tokio::task::block_in_place(|| self.assert_leaves_nothing());
         }
         self.logkeeper.stop();
-        // The root's drop ends shims and containers; containerd goes first, so that it does not see that.
+        // Dropping the root kills shims and containers. containerd is killed first, so that it does not see
+        // them exit.
         self.containerd.kill();
     }
 }
 
 fn settings(root: &PrivateRoot) -> Settings {
     Settings {
-        // No runtime that has to be tried out: the trial would go on in the test's own process when the world ends.
+        // No runtime that has to be probed: the probe would still run in the test's process when the fixture
+        // is dropped.
         containerd: ContainerdConfig {
             mode: ContainerdMode::Managed,
             runtimes: BTreeMap::from([("runc".to_owned(), Runtime::default())]),
@@ -201,7 +203,7 @@ impl InProcessLogkeeper {
     fn stop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of it has been printed.
+            // If the thread panicked, the panic has been printed already.
             let _ = thread.join();
         }
     }

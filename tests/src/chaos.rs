@@ -1,5 +1,6 @@
-//! Kills at random moments under clients that remember what they were told: nothing acknowledged may be lost, nothing doubled,
-//! nothing left behind. The seed repeats the order of kills and what each client chooses, though not the machine's timing.
+//! Kills processes at random moments while clients check every answer against the answers they got before: no
+//! acknowledged change may be lost or done twice, and nothing may be left behind. A seed repeats the order of
+//! the kills and the choices of each client, but not the timing of the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,29 +31,30 @@ use killer::Killer;
 use outcome::RunRecorder;
 use random::Random;
 
-/// How long after the last removal everything must be gone.
+/// Within this time after the last removal everything must be gone.
 const CLEAN_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a run does.
+/// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How often something is killed.
+    /// The number of kills.
     pub kills: u32,
-    /// Whether containerd is not the daemon's own; then the run starts it again, as a service manager would.
+    /// Whether containerd is external; then the run restarts it after a kill, as a service manager would.
     pub external: bool,
-    /// What the choices are made from.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// Clients at work at once.
+    /// The number of concurrent clients.
     pub clients: u32,
-    /// Between two kills, in milliseconds: the least and the most.
+    /// The shortest and the longest pause between two kills, in milliseconds.
     pub pauses_ms: (u64, u64),
-    /// More configuration of the daemon.
+    /// Additional configuration of the daemon, as TOML.
     pub config: String,
     /// Where the logs of the daemon, containerd and the logkeeper are copied to, if anywhere.
     pub logs: Option<PathBuf>,
 }
 
-/// Kills, and sees what comes of it. What should not have been is in the outcome; nothing is left of the run.
+/// Runs the clients and the kills, and removes everything that the run created. Violations are in the
+/// outcome.
 ///
 /// # Panics
 /// When a prerequisite is missing or the first start fails.
@@ -100,7 +102,7 @@ pub fn run(settings: Settings) -> Outcome {
     }
     let outcome = notes.finish();
     if !outcome.violations.is_empty() {
-        // What was found is told by the outcome; the drop of the node would tell it again.
+        // The leak is in the outcome already; dropping the node would report it a second time.
         node.skip_leak_check();
     }
     if let Some(logs) = &settings.logs {
@@ -109,7 +111,7 @@ pub fn run(settings: Settings) -> Outcome {
     outcome
 }
 
-/// Copies what the processes of a node have logged.
+/// Copies the logs of the processes of a node.
 fn copy_logs(node: &TestNode, to: &Path) {
     fs::create_dir_all(to).expect("the directory for logs can be made");
     let state = node.root().state();
@@ -117,7 +119,7 @@ fn copy_logs(node: &TestNode, to: &Path) {
         [node.root().daemon_log(), state.join("containerd/containerd.log"), state.join("logkeeper.log")]
     {
         let name = log.file_name().expect("a log has a name");
-        // One that was never written is not there.
+        // A log that was never written does not exist.
         let _ = fs::copy(&log, to.join(name));
     }
 }

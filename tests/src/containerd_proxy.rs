@@ -1,5 +1,6 @@
-//! Stands in for another containerd: passes every call on to a real one, but says another version, lacks what it is told to lack, is
-//! late where it is told to be, has a store of sandboxes as later ones have, and can be as one whose database hangs or has no space.
+//! A gRPC proxy in front of a real containerd. It forwards every call, and simulates other containerds:
+//! another version, missing calls, late answers, a sandbox store as newer versions have, a database that
+//! hangs or a full disk.
 
 mod store;
 
@@ -21,29 +22,29 @@ use tower::ServiceExt;
 
 use self::store::Sandboxes;
 
-/// The call by which containerd says its version.
+/// The call that returns containerd's version.
 const VERSION: &str = "/containerd.services.version.v1.Version/Version";
-/// The call by which it says what it consists of.
+/// The call that lists containerd's plugins.
 const PLUGINS: &str = "/containerd.services.introspection.v1.Introspection/Plugins";
-/// The gRPC status of a call that failed for a reason that has no status.
+/// The gRPC status UNKNOWN.
 const UNKNOWN: &str = "2";
-/// The gRPC status of a call that a server does not have.
+/// The gRPC status UNIMPLEMENTED.
 const UNIMPLEMENTED: &str = "12";
-/// The gRPC status of a call that was not answered in time.
+/// The gRPC status DEADLINE_EXCEEDED.
 const DEADLINE_EXCEEDED: &str = "4";
-/// The gRPC status of a call that the front cannot make sense of.
+/// The gRPC status INTERNAL, for a call that the proxy cannot parse.
 const INTERNAL: &str = "13";
-/// No message that the front looks into is larger, in bytes.
+/// The largest message that the proxy parses, in bytes.
 const MAX_MESSAGE: usize = 1 << 20;
 
-/// A front before a containerd. Dropping it closes it.
+/// A proxy in front of a containerd. Dropping it closes its socket.
 pub struct ContainerdProxy {
     behaviour: Arc<Mutex<ProxyBehaviour>>,
     hanging: watch::Sender<bool>,
     _runtime: Runtime,
 }
 
-/// What it shows.
+/// How the proxy differs from the containerd behind it.
 #[derive(Debug, Default)]
 struct ProxyBehaviour {
     version: Option<String>,
@@ -60,7 +61,7 @@ impl fmt::Debug for ContainerdProxy {
 }
 
 impl ContainerdProxy {
-    /// Opens a front on `socket`; what is behind it listens on `upstream`, now or later.
+    /// Starts a proxy on `socket`. The containerd listens on `upstream`, now or later.
     ///
     /// # Panics
     /// When the socket cannot be made.
@@ -69,7 +70,7 @@ impl ContainerdProxy {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime can be made");
         let shape = Arc::new(Mutex::new(ProxyBehaviour::default()));
-        // One that a dead test left behind.
+        // A killed test may have left a socket there.
         let _ = fs::remove_file(socket);
         let _entered = runtime.enter();
         let listener = UnixListener::bind(socket).expect("the scratch directory can be written");
@@ -87,7 +88,7 @@ impl ContainerdProxy {
             let mut hung = hung.clone();
             async move {
                 if request.uri().path() != VERSION {
-                    // The front outlives its server.
+                    // The proxy may outlive the containerd behind it.
                     let _ = hung.wait_for(|hangs| !hangs).await;
                 }
                 Ok::<_, Infallible>(answer(channel, &shape, request).await)
@@ -102,37 +103,38 @@ impl ContainerdProxy {
         Self { behaviour: shape, hanging: hangs, _runtime: runtime }
     }
 
-    /// Says this version from now on; `None` is the real one.
+    /// Reports this version from now on; `None` for the real one.
     pub fn set_version(&self, version: Option<&str>) {
         lock(&self.behaviour).version = version.map(str::to_owned);
     }
 
-    /// Says its version, and answers nothing else, until it is told to go on.
+    /// From now on answers only the version call and lets all others hang, until it is released.
     pub fn set_hanging(&self, hangs: bool) {
         self.hanging.send_replace(hangs);
     }
 
-    /// Lacks all calls whose path contains one of these from now on.
+    /// From now on answers UNIMPLEMENTED to all calls whose path contains one of these.
     pub fn set_missing(&self, parts: &[&str]) {
         lock(&self.behaviour).missing = parts.iter().map(|part| (*part).to_owned()).collect();
     }
 
-    /// Answers all calls whose path contains one of these too late from now on, after they have had their effect.
+    /// From now on answers DEADLINE_EXCEEDED to all calls whose path contains one of these, after they took
+    /// effect.
     pub fn set_delayed(&self, parts: &[&str]) {
         lock(&self.behaviour).delayed = parts.iter().map(|part| (*part).to_owned()).collect();
     }
 
-    /// Has no space for what calls would write whose path contains one of these, from now on.
+    /// From now on fails all calls whose path contains one of these as if the disk were full.
     pub fn set_full(&self, parts: &[&str]) {
         lock(&self.behaviour).full = parts.iter().map(|part| (*part).to_owned()).collect();
     }
 
-    /// Has a store of sandboxes from now on, which is empty at first.
+    /// From now on has a sandbox store, which is empty at first.
     pub fn enable_sandbox_store(&self) {
         lock(&self.behaviour).sandboxes = Some(Sandboxes::default());
     }
 
-    /// The ids of what is in its store of sandboxes, sorted.
+    /// The ids in the sandbox store, sorted.
     #[must_use]
     pub fn stored_sandboxes(&self) -> Vec<String> {
         lock(&self.behaviour).sandboxes.iter().flat_map(Sandboxes::ids).collect()
@@ -193,20 +195,20 @@ async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Reques
         return response;
     }
     match message(response.into_body()).await {
-        // What is repeated in a message may be anywhere in it.
+        // Repeated fields of a message need not be adjacent.
         Ok(plugins) => message_answer(&[plugins, store::plugin()].concat()),
         Err(error) => refusal(INTERNAL, &error),
     }
 }
 
-/// The one message of a gRPC body, which is not compressed.
+/// The only message of an uncompressed gRPC body.
 async fn message(body: Body) -> Result<Vec<u8>, String> {
     let bytes = axum::body::to_bytes(body, MAX_MESSAGE).await.map_err(|error| error.to_string())?;
-    // A flag and a length are before it.
+    // A flag and a length precede the message.
     bytes.get(5..).map(<[u8]>::to_vec).ok_or_else(|| "there is no message".to_owned())
 }
 
-/// A gRPC answer with this message.
+/// A gRPC response with this message.
 fn message_answer(message: &[u8]) -> Response<Body> {
     let length = u32::try_from(message.len()).expect("messages are short");
     let frame = [&[0][..], &length.to_be_bytes(), message].concat();

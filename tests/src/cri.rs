@@ -1,4 +1,4 @@
-//! A client of the CRI socket that blocks, and shortcuts into the messages that tests change most.
+//! A blocking client of the CRI socket, and shortcuts to the message fields that tests change most.
 
 use std::fmt;
 use std::path::Path;
@@ -17,6 +17,8 @@ use crate::host::eventually;
 
 mod node;
 
+mod images;
+
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(90);
 /// How long a container may take to end by itself.
@@ -24,7 +26,8 @@ const EXIT_LIMIT: Duration = Duration::from_secs(30);
 /// The largest answer that is taken, in bytes: what kubelets take.
 const MAX_ANSWER: usize = 16 << 20;
 
-/// A client of one socket. Each call is a connection of its own, so that it does not matter when the daemon restarts.
+/// A client of one socket. Each call is a connection of its own, so that it does not matter when the daemon
+/// restarts.
 #[derive(Clone)]
 pub struct Cri {
     endpoint: Endpoint,
@@ -405,43 +408,6 @@ impl Cri {
     pub fn port_forward_url(&self, pod: &str, ports: &[i32]) -> Result<String, Status> {
         let request = cri::PortForwardRequest { pod_sandbox_id: pod.to_owned(), port: ports.to_vec() };
         self.runtime(async |mut client| client.port_forward(request).await).map(|answer| answer.url)
-    }
-
-    /// `PullImage`; the id of the image.
-    ///
-    /// # Errors
-    /// The status of the call.
-    pub fn pull(&self, reference: &str, auth: Option<cri::AuthConfig>) -> Result<String, Status> {
-        let request =
-            cri::PullImageRequest { image: Some(image_spec(reference)), auth, sandbox_config: None };
-        self.images(async |mut client| client.pull_image(request).await).map(|answer| answer.image_ref)
-    }
-
-    /// `ImageStatus`; nothing when the image is not there.
-    ///
-    /// # Errors
-    /// The status of the call.
-    pub fn image(&self, reference: &str) -> Result<Option<cri::Image>, Status> {
-        let request = cri::ImageStatusRequest { image: Some(image_spec(reference)), verbose: false };
-        self.images(async |mut client| client.image_status(request).await).map(|answer| answer.image)
-    }
-
-    /// `ListImages` without a filter.
-    ///
-    /// # Errors
-    /// The status of the call.
-    pub fn list_images(&self) -> Result<Vec<cri::Image>, Status> {
-        self.images(async |mut client| client.list_images(cri::ListImagesRequest::default()).await)
-            .map(|answer| answer.images)
-    }
-
-    /// `RemoveImage`.
-    ///
-    /// # Errors
-    /// The status of the call.
-    pub fn remove_image(&self, reference: &str) -> Result<(), Status> {
-        let request = cri::RemoveImageRequest { image: Some(image_spec(reference)) };
-        self.images(async |mut client| client.remove_image(request).await).map(drop)
     }
 
     /// Waits until the container has ended; its status then.

@@ -1,4 +1,5 @@
-//! Starts the built `switchyard` on a private root, kills it, restarts it, and shows its log when a test fails.
+//! Starts the built `switchyard` on a private root, kills it, restarts it, and shows its log when a test
+//! fails.
 
 use std::env;
 use std::fs::{self, File};
@@ -36,7 +37,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Writes the configuration of `root` overlaid with `extra_toml`, starts the daemon and waits until it is ready.
+    /// Writes the configuration of `root` overlaid with `extra_toml`, starts the daemon and waits until it is
+    /// ready.
     ///
     /// # Panics
     /// When it ends or is not ready within a minute; the message holds the end of its log.
@@ -119,7 +121,8 @@ impl Daemon {
         }
     }
 
-    /// Lets it, or what it starts, be killed at these steps, one after the other, each at the n-th time from then on.
+    /// Lets it, or what it starts, be killed at these steps, one after the other, each at the n-th time from
+    /// then on.
     ///
     /// # Panics
     /// When its binary was built without the feature `faults`.
@@ -201,7 +204,8 @@ impl Daemon {
         self.wait_ready();
     }
 
-    /// Starts the process without waiting for it: for tests of what happens before it is ready. It must not run.
+    /// Starts the process without waiting for it: for tests of what happens before it is ready. It must not
+    /// run.
     ///
     /// # Panics
     /// When it runs already, or the binary is not there.
@@ -285,7 +289,8 @@ impl Drop for Daemon {
     }
 }
 
-/// The built binary: `SWITCHYARD_BIN`, or `switchyard` in the directory of the profile that the tests were built in.
+/// The built binary: `SWITCHYARD_BIN`, or `switchyard` in the directory of the profile that the tests were
+/// built in.
 ///
 /// # Panics
 /// When it is not there.

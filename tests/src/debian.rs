@@ -1,7 +1,9 @@
-//! What a fresh Debian holds when some packages are installed on it: they, what they depend on, and the base system.
+//! The files of a fresh Debian on which only certain packages are installed: the packages, their dependencies
+//! and the base system.
 //!
-//! It is worked out from this machine's own database of packages, and made of its files, so that nothing is downloaded. What works with
-//! that alone works on every machine that installs the same packages, whatever else this one has.
+//! They are computed from this machine's dpkg database and taken from its files, so that nothing is
+//! downloaded. A program that works with these files alone works on every machine on which the same packages
+//! are installed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -20,7 +22,8 @@ const PROGRAMS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/bin", "/sbin"];
 /// What is only for people to read.
 const UNUSED: [&str; 3] = ["/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/"];
 
-/// Enters a root and runs a program: `sh -c ENTER sh ROOT DIRECTORY... -- PROGRAM ARGUMENT...`, in a mount namespace of its own.
+/// Enters a root and runs a program: `sh -c ENTER sh ROOT DIRECTORY... -- PROGRAM ARGUMENT...`, in a mount
+/// namespace of its own.
 const ENTER: &str = r#"
 set -eu
 root=$1
@@ -79,7 +82,7 @@ pub struct FreshDebian<'a> {
     files: BTreeSet<PathBuf>,
 }
 
-// === impl Database ===
+// === impl PackageDatabase ===
 
 impl PackageDatabase {
     /// Asks dpkg.
@@ -191,8 +194,8 @@ fn dpkg(args: &[&str]) -> String {
 // === impl Alternative ===
 
 impl Alternative {
-    /// Reads a file of dpkg's: how it is chosen; the link; a name and a link for each that goes with it; an empty line; for each candidate
-    /// its path, its priority, and what goes with it.
+    /// Reads a file of dpkg's: how it is chosen; the link; a name and a link for each that goes with it; an
+    /// empty line; for each candidate its path, its priority, and what goes with it.
     fn parse(name: &str, text: &str) -> Self {
         let mut lines = text.lines().skip(1);
         let mut links = vec![(name.to_owned(), PathBuf::from(lines.next().unwrap_or_default()))];
@@ -209,7 +212,7 @@ impl Alternative {
     }
 }
 
-// === impl Fresh ===
+// === impl FreshDebian ===
 
 impl FreshDebian<'_> {
     /// Whether it has this package.
@@ -304,8 +307,8 @@ fn link_once(target: &Path, link: &Path) -> io::Result<()> {
     }
 }
 
-/// A command that runs a program in such a root, which it cannot write. It sees these directories of the machine at their own paths, and
-/// may write there.
+/// A command that runs a program in such a root, which it cannot write. It sees these directories of the
+/// machine at their own paths, and may write there.
 #[must_use]
 pub fn enter(root: &Path, dirs: &[&Path], program: &Path) -> Command {
     let mut command = Command::new("unshare");

@@ -1,4 +1,4 @@
-//! A containerd that nobody manages: started, killed and started again by a test.
+//! A containerd that the daemon does not manage: a test starts, kills and restarts it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use crate::root::PrivateRoot;
 /// How long containerd may take to listen.
 const START: Duration = Duration::from_secs(30);
 
-/// A running containerd with its files in a private root, where a daemon's own would be. Dropping it kills it.
+/// A running containerd whose files are in a private root, at the paths that a managed one uses. Dropping it
+/// kills it.
 #[derive(Debug)]
 pub struct ExternalContainerd {
     child: Child,
@@ -55,23 +56,23 @@ impl ExternalContainerd {
         Pid::from_raw(i32::try_from(self.child.id()).expect("Linux keeps process ids below 2^22"))
     }
 
-    /// Ends it as a crash does, and waits until its process is gone.
+    /// Kills it, and waits until its process is gone.
     pub fn kill(&mut self) {
-        // It may be dead already, which is what is wanted.
+        // It may be dead already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Kills it and starts it anew.
+    /// Kills it and starts it again.
     ///
     /// # Panics
-    /// As [`Upstream::start`].
+    /// As [`ExternalContainerd::start`].
     pub fn restart(&mut self) {
         self.restart_without_waiting();
         self.wait();
     }
 
-    /// Kills it and starts it anew, as a service manager would, without waiting until it listens.
+    /// Kills it and starts it again, as a service manager would, without waiting until it listens.
     ///
     /// # Panics
     /// When it is not installed.

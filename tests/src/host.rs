@@ -1,4 +1,5 @@
-//! Reads and clears what the kernel keeps for a test: processes, mounts, control groups, runtimes' notes.
+//! Reads and cleans up the kernel objects of a test: processes, mounts, cgroups, and the state of OCI
+//! runtimes.
 
 pub mod cgroups;
 pub mod mounts;
@@ -10,7 +11,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often a condition is looked at while waiting for it.
+/// The interval at which a condition is polled.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Eight random hex digits, for names that must not collide between tests that run at the same time.
@@ -31,7 +32,7 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Looks at `condition` until it holds; `false` when it did not within `limit`.
+/// Polls `condition` until it holds; `false` when it does not within `limit`.
 pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
@@ -45,7 +46,7 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
     }
 }
 
-/// A whole disk of this machine, or a loop device.
+/// A disk of this machine that is not a partition, or a loop device.
 ///
 /// # Panics
 /// When there is none.

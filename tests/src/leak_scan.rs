@@ -1,4 +1,4 @@
-//! Finds what an instance has left behind, in the kernel, in the file system and in containerd.
+//! Finds what an instance left behind in the kernel, in the file system and in containerd.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -13,11 +13,11 @@ use crate::root::PrivateRoot;
 /// The namespace that every frontend works in, unless a test configures another.
 pub const NAMESPACE: &str = "k8s.io";
 
-/// What was found below a root at one moment, one readable line each, sorted.
+/// Everything that was found below a root at one moment: one readable line each, sorted.
 ///
-/// Counted are things that belong to pods and to work in progress. What is expected to stay is not: the daemon,
-/// containerd and the logkeeper, images with their content and their committed snapshots, the bridge itself. What of those belongs to
-/// no image is found by [`ownerless`].
+/// Reported are the objects of pods and of operations in progress. Not reported is what is expected to stay:
+/// the daemon, containerd and the logkeeper, images with their content and committed snapshots, and the
+/// bridge. Content and snapshots that belong to no image are found by [`orphaned_content`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeakScan {
     /// The findings.
@@ -25,7 +25,7 @@ pub struct LeakScan {
 }
 
 impl LeakScan {
-    /// Looks around. Control groups are found by the name that [`PrivateRoot::cgroup_name`] gives.
+    /// Scans the node. Cgroups are found by the name that [`PrivateRoot::cgroup_name`] gives.
     ///
     /// # Panics
     /// When `ctr` is not installed.
@@ -34,8 +34,8 @@ impl LeakScan {
         Self::of_with_ids(root, &[])
     }
 
-    /// As [`Sweep::take`], and finds control groups named after these ids wherever they are: for pods that were given
-    /// no parent of the root's.
+    /// As [`LeakScan::of`], and also finds cgroups named after these ids wherever they are: for pods that
+    /// were given no cgroup parent below the root's.
     ///
     /// # Panics
     /// When `ctr` is not installed.
@@ -63,8 +63,8 @@ impl LeakScan {
         }
         let own = root.cgroup_name();
         for group in cgroups::trees_named(&own) {
-            // The parent itself is nobody's in particular: a kubelet makes it, and keeps it. So does a Nomad agent, with the group below
-            // it of the tasks that share their processors.
+            // The parent itself belongs to no pod: a kubelet creates and keeps it. A Nomad agent keeps it
+            // too, and below it the cgroup `share` of the tasks that share their processors.
             let name = group.file_name().unwrap_or_default().to_string_lossy();
             let name = name.strip_suffix(".slice").unwrap_or(&name);
             if name != own && name != "share" {
@@ -102,14 +102,14 @@ impl LeakScan {
         assert!(self.findings.is_empty(), "left behind:\n  {}", self.findings.join("\n  "));
     }
 
-    /// What is in this sweep and was not in `before`.
+    /// The findings of this scan that `before` does not have.
     #[must_use]
     pub fn new_since(&self, before: &Self) -> Vec<String> {
         self.findings.iter().filter(|finding| !before.findings.contains(finding)).cloned().collect()
     }
 }
 
-/// What containerd holds for pods and for work in progress, asked with its own command line.
+/// What containerd stores for pods and for operations in progress, as `ctr` lists it.
 ///
 /// # Panics
 /// When `ctr` is not installed.
@@ -128,7 +128,7 @@ pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
         findings.extend(lines.into_iter().skip(1).map(|line| format!("sandbox record {line}")));
     }
     for line in ctr(socket, namespace, &["snapshots", "ls"]).iter().skip(1) {
-        // KEY PARENT KIND, where the parent may be empty: committed ones belong to images.
+        // KEY PARENT KIND, where the parent may be empty. Committed snapshots belong to images.
         if !line.trim_end().ends_with("Committed") {
             findings.push(format!("snapshot {}", line.split_whitespace().collect::<Vec<_>>().join(" ")));
         }
@@ -139,7 +139,7 @@ pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
     findings
 }
 
-/// Whether this `ctr` can list the store of sandboxes, which came with containerd 1.7.
+/// Whether this `ctr` can list the sandbox store, which came with containerd 1.7.
 fn knows_sandboxes() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
@@ -149,7 +149,7 @@ fn knows_sandboxes() -> bool {
     })
 }
 
-/// The lines that `ctr` prints; when it fails, one line that says so, which is a finding as well.
+/// The lines that `ctr` prints; if it fails, a line with the error, which callers report as a finding.
 ///
 /// # Panics
 /// When `ctr` is not installed.
@@ -178,7 +178,8 @@ pub fn ctr(socket: &Path, namespace: &str, words: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// The images, blobs and committed snapshots of a containerd: what stays when nothing runs, and must not grow by accident.
+/// The images, blobs and committed snapshots of a containerd: what stays when nothing runs, and must not
+/// grow.
 ///
 /// # Panics
 /// When `ctr` is not installed.
@@ -197,8 +198,8 @@ pub fn stored(socket: &Path, namespace: &str) -> Vec<String> {
     found
 }
 
-/// Removes every image, has containerd collect its garbage, and gives what is stored all the same: content and snapshots that
-/// belong to no image. Whatever the daemon says that it holds: this is asked of containerd alone.
+/// Removes every image, lets containerd collect its garbage, and returns what is still stored: content and
+/// snapshots that belong to no image. Only containerd is asked, not the daemon.
 ///
 /// # Panics
 /// When `ctr` is not installed.
@@ -216,8 +217,8 @@ pub fn orphaned_content(socket: &Path, namespace: &str) -> Vec<String> {
     stored(socket, namespace)
 }
 
-/// What of objects, and of work in progress, is in the directories of a daemon: mounts, and files that are named after an id or were never
-/// given their name.
+/// The files of objects and of operations in progress in the directories of a daemon: mounts, files named
+/// after an id, and temporary files that were never renamed.
 #[must_use]
 pub fn leaked_files(dir: &Path) -> Vec<String> {
     let mounts = mounts::below(dir).into_iter();
@@ -227,12 +228,12 @@ pub fn leaked_files(dir: &Path) -> Vec<String> {
     findings
 }
 
-/// Directories and files named after an id, named pipes, and files that were never given their name: bundles, io directories,
-/// files of sandboxes and logs, unfinished downloads, named volumes.
+/// Directories and files named after an id, FIFOs, and temporary files that were never renamed: bundles, io
+/// directories, files of sandboxes and logs, unfinished downloads, named volumes.
 fn collect_leaked_files(dir: &Path, findings: &mut Vec<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
-        // It went away just now: nothing is left of it.
+        // The entry was removed meanwhile.
         let Ok(kind) = entry.file_type() else { continue };
         let name = entry.file_name().to_string_lossy().into_owned();
         let parent = dir.file_name().unwrap_or_default().to_string_lossy();
@@ -244,7 +245,7 @@ fn collect_leaked_files(dir: &Path, findings: &mut Vec<String>) {
             } else if name == "volumes" {
                 findings.extend(volumes(&path));
             } else if name != "snapshots" {
-                // Below it lie the files of images.
+                // `snapshots` holds the files of images.
                 collect_leaked_files(&path, findings);
             }
         } else if matches!(parent.as_ref(), "ns" | "netns" | "namespaces") {
@@ -257,7 +258,7 @@ fn collect_leaked_files(dir: &Path, findings: &mut Vec<String>) {
     }
 }
 
-/// Named volumes, and what was to become one, below the directory of all: by owner and name.
+/// Named volumes, and unpublished ones, below the common directory: by owner and name.
 fn volumes(dir: &Path) -> Vec<String> {
     let owners = fs::read_dir(dir).into_iter().flatten().flatten();
     let named = owners.flat_map(|owner| fs::read_dir(owner.path()).into_iter().flatten().flatten());

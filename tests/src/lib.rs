@@ -1,12 +1,14 @@
-//! Support for the integration tests of Switchyard: everything a test needs that is not under test.
+//! Support for the integration tests of Switchyard.
 //!
-//! A test makes a [`root::PrivateRoot`] (its own state, run files, bridge, subnet and cgroup parent), starts a
-//! [`registry::Registry`], pushes an [`image::Image`] into it, and starts the daemon with [`daemon::Daemon::start`].
-//! At its end it asks [`sweep::Sweep`] whether anything was left behind. Whatever happens to the test, dropping these
-//! values ends their processes, unmounts, and removes the bridge, the rules, the cgroups and the files. A test run
-//! that was itself killed is cleaned up by the next one ([`scratch::sweep_abandoned`]).
+//! A test creates a [`root::PrivateRoot`] (its own state, run files, bridge, subnet and cgroup parent),
+//! starts a [`registry::Registry`], pushes an [`image::Image`] into it, and starts the daemon with
+//! [`daemon::Daemon::start`]. At the end it runs a [`leak_scan::LeakScan`] to check that nothing was left
+//! behind. Also when the test fails, dropping these values kills their processes, unmounts, and removes the
+//! bridge, the packet rules, the cgroups and the files. A test run that was itself killed is cleaned up by
+//! the next one ([`scratch::sweep_abandoned`]).
 //!
-//! Everything here blocks and panics: a prerequisite that is missing fails the test and names its Debian package.
+//! All functions block, and panic on failure: a missing prerequisite fails the test with the name of its
+//! Debian package.
 
 pub mod backend_fixture;
 pub mod chaos;

@@ -1,4 +1,5 @@
-//! Bridge networks of its own for a test, of the node and of the gateway: subnet, CNI configuration, and the removal of all traces.
+//! The bridge networks of a test, the node's and the gateway's: subnet, CNI configuration, and removal of all
+//! traces.
 
 use std::fs;
 use std::io::Write;
@@ -12,36 +13,38 @@ use serde_json::json;
 
 use crate::{host, prereq};
 
-/// Where [`Network::of_gateway`] is to keep its files, below those of a test.
+/// The directory of [`TestNetwork::of_gateway`] below that of a test.
 pub const GATEWAY_DIR: &str = "bridge";
-/// What all addresses of the gateway's own network begin with.
+/// The file that records the common prefix of all addresses of the gateway's own network.
 const SUBNET_FILE: &str = "addresses-begin";
 
-/// A network that no other test of this machine uses.
+/// A network that no other test on this machine uses.
 #[derive(Debug)]
 pub struct TestNetwork {
     name: String,
     bridge: String,
     subnet: [u8; 3],
     data_dir: PathBuf,
-    /// Held so that no other test takes the subnet: the kernel frees it when this process ends, however it ends.
+    /// A reservation of the subnet against other tests: the kernel releases it when this process exits.
     _reservation: UnixListener,
 }
 
 impl TestNetwork {
-    /// The node's. Chooses a free subnet of `10.200.0.0` to `10.250.255.0`. Addresses are counted below `dir`.
+    /// The node's network. Chooses a free subnet of `10.200.0.0` to `10.250.255.0`. Addresses are allocated
+    /// below `dir`.
     ///
     /// # Panics
-    /// When none is found in a hundred tries.
+    /// When no free subnet is found in a hundred attempts.
     #[must_use]
     pub fn new(digits: &str, dir: &Path) -> Self {
         Self::with_names(name(digits), bridge(digits), dir)
     }
 
-    /// The gateway's own, chosen alike. What is to be cleared away after a run that was killed is written to `dir`.
+    /// The gateway's own network, chosen in the same way. Writes to `dir` what has to be removed after a
+    /// killed run.
     ///
     /// # Panics
-    /// When none is found in a hundred tries, or `dir` cannot be written.
+    /// When no free subnet is found in a hundred attempts, or `dir` cannot be written.
     #[must_use]
     pub fn of_gateway(digits: &str, dir: &Path) -> Self {
         let network = Self::with_names(gateway_bridge(digits), gateway_bridge(digits), dir);
@@ -106,7 +109,8 @@ impl TestNetwork {
         address.octets()[..3] == self.subnet
     }
 
-    /// Writes the configuration list into `conf_dir`: bridge, port mappings, bandwidth; IPv6 beside IPv4 if asked for.
+    /// Writes the configuration list into `conf_dir`: bridge, port mappings, bandwidth; IPv6 beside IPv4 if
+    /// asked for.
     ///
     /// # Panics
     /// When the directory cannot be written.
@@ -131,7 +135,8 @@ impl TestNetwork {
             .expect("the directory was just made");
     }
 
-    /// What of this network is still in use: addresses that are leased, interfaces at the bridge, packet rules.
+    /// The parts of this network that are still in use: leased addresses, interfaces at the bridge, packet
+    /// rules.
     #[must_use]
     pub fn in_use(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -155,7 +160,7 @@ impl TestNetwork {
         found
     }
 
-    /// What all its addresses begin with.
+    /// The common prefix of all its addresses.
     fn address_prefix(&self) -> String {
         let [a, b, c] = self.subnet;
         format!("{a}.{b}.{c}.")
@@ -166,8 +171,8 @@ impl TestNetwork {
     }
 }
 
-/// Removes the bridges, their ports and the packet rules of the networks with these digits, of the test that has its files at `path`;
-/// says what could not be.
+/// Removes the bridges, their ports and the packet rules of the networks with these digits, of the test that
+/// has its files at `path`; says what could not be.
 #[must_use]
 pub fn clear(path: &Path, digits: &str) -> Vec<String> {
     let mut left = clear_network(&name(digits), &bridge(digits));
@@ -210,7 +215,7 @@ fn gateway_bridge(digits: &str) -> String {
     format!("swtb{digits}")
 }
 
-/// The rules by which the firewall's plugin lets packets of addresses that begin so through.
+/// The rules by which the CNI firewall plugin accepts packets of addresses with this prefix.
 fn forward_rules(beginning: &str) -> Vec<String> {
     let save = prereq::require("iptables-save", "iptables");
     let output = Command::new(save).args(["-t", "filter"]).stderr(Stdio::null()).output();
@@ -228,7 +233,7 @@ fn clear_forward_rules(beginning: &str) {
 }
 
 fn delete_link(link: &str) {
-    // A veth goes with its namespace, perhaps just now: what stays is found afterwards.
+    // A veth is removed with its namespace, possibly at this moment; those that stay are reported below.
     let ip = prereq::require("ip", "iproute2");
     let _ = Command::new(ip).args(["link", "delete", link]).stderr(Stdio::null()).status();
 }
@@ -260,8 +265,8 @@ pub fn port_rules(port: u16) -> Vec<String> {
     text.lines().filter(leads).map(str::to_owned).collect()
 }
 
-/// Removes the rules that carry the network's name, and the chains of single containers that they led to. The chains
-/// that all networks share (`CNI-HOSTPORT-*`) stay: another network may be about to use them.
+/// Removes the rules that carry the network's name, and the chains of single containers that they led to. The
+/// chains that all networks share (`CNI-HOSTPORT-*`) stay: another network may be about to use them.
 fn clear_rules(program: &str, network: &str) {
     let rules = rules(program, network);
     if rules.is_empty() {
@@ -298,7 +303,7 @@ fn restore(program: &str, script: &str) {
         .spawn();
     if let Ok(mut child) = child {
         if let Some(mut input) = child.stdin.take() {
-            // If it ends early, the rules that stay are reported.
+            // If the program exits early, the rules that stay are reported.
             let _ = input.write_all(script.as_bytes());
         }
         let _ = child.wait();

@@ -1,4 +1,4 @@
-//! A whole node for tests: private root, registry, the daemon, a client; and pods that clean up after themselves.
+//! A whole node for tests: private root, registry, daemon and client, and pods that are removed when dropped.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,26 +25,26 @@ pub use pod::{TestPod, log_content};
 
 /// The image that every node has pulled.
 const IMAGE: &str = "library/busybox:latest";
-/// How long the daemon may take to clear up what a killed predecessor left.
+/// How long the daemon may take to clean up after a killed predecessor.
 const CLEAR_LIMIT: Duration = Duration::from_secs(20);
 
-/// A daemon with all it needs. When it is dropped, and no test has failed on it, nothing may be left behind.
+/// A daemon with everything that it needs. If no test failed, dropping it fails when anything is left behind.
 #[derive(Debug)]
 pub struct TestNode {
     daemon: Mutex<Daemon>,
     cri: Cri,
     registry: Registry,
     failed: AtomicBool,
-    /// The containerd, if it is not the daemon's own.
+    /// The containerd, if it is external.
     external_containerd: Option<Mutex<ExternalContainerd>>,
-    // Last: its drop removes what the others live in.
+    // Must be the last field: dropping the root removes the files that the other fields use.
     root: PrivateRoot,
 }
 
-// === impl Node ===
+// === impl TestNode ===
 
 impl TestNode {
-    /// Starts a node of the test's own.
+    /// Starts a node for one test.
     ///
     /// # Panics
     /// When a prerequisite is missing or something does not start.
@@ -57,7 +57,7 @@ impl TestNode {
     /// Starts a node with more configuration; `prepare` gets its root before the daemon runs.
     ///
     /// # Panics
-    /// As [`Node::start`].
+    /// As [`TestNode::start`].
     #[track_caller]
     #[must_use]
     pub fn start_with(extra_toml: &str, prepare: impl FnOnce(&PrivateRoot)) -> Self {
@@ -70,7 +70,7 @@ impl TestNode {
     /// Starts a node with the configuration that `prepare` gives, which gets its root before the daemon runs.
     ///
     /// # Panics
-    /// As [`Node::start`].
+    /// As [`TestNode::start`].
     #[track_caller]
     #[must_use]
     pub fn start_configured(prepare: impl FnOnce(&PrivateRoot) -> String) -> Self {
@@ -80,10 +80,11 @@ impl TestNode {
         Self::with_daemon(root, daemon, None)
     }
 
-    /// Starts a node beside a containerd that is not the daemon's own (`containerd.mode = "external"`), with more configuration.
+    /// Starts a node beside a containerd that is not the daemon's own (`containerd.mode = "external"`), with
+    /// more configuration.
     ///
     /// # Panics
-    /// As [`Node::start`].
+    /// As [`TestNode::start`].
     #[track_caller]
     #[must_use]
     pub fn start_external(extra_toml: &str) -> Self {
@@ -99,16 +100,17 @@ impl TestNode {
         Self::with_daemon(root, daemon, Some(upstream))
     }
 
-    /// Starts a node whose daemon runs a copy of the binary, in its root, that a test may take away.
+    /// Starts a node whose daemon runs a copy of the binary in its root, which a test may delete.
     ///
     /// # Panics
-    /// As [`Node::start`].
+    /// As [`TestNode::start`].
     #[track_caller]
     #[must_use]
     pub fn start_with_copied_binary() -> Self {
         let root = PrivateRoot::new();
         let copy = root.path().join("switchyard");
-        // By a process of its own: a child that another test forks meanwhile would hold the file open for writing.
+        // Copied by another process: if this one had the file open for writing, a child that another test
+        // forks meanwhile would inherit the descriptor, and executing the file would fail with ETXTBSY.
         let cp = crate::prereq::require("cp", "coreutils");
         let copied = Command::new(cp).arg(crate::daemon::binary()).arg(&copy).status();
         assert!(copied.is_ok_and(|status| status.success()), "the binary cannot be copied");
@@ -116,10 +118,11 @@ impl TestNode {
         Self::with_daemon(root, daemon, None)
     }
 
-    /// Starts a node whose daemon is started by a script, which gets the daemon's arguments; `$DAEMON` in it is the binary.
+    /// Starts a node whose daemon is started by a script, which gets the daemon's arguments; `$DAEMON` in it
+    /// is the binary.
     ///
     /// # Panics
-    /// As [`Node::start`].
+    /// As [`TestNode::start`].
     #[track_caller]
     #[must_use]
     pub fn start_with_script(script: &str) -> Self {
@@ -127,7 +130,8 @@ impl TestNode {
         let text = script.replace("$DAEMON", &crate::daemon::binary().display().to_string());
         let draft = root.path().join("draft");
         std::fs::write(&draft, format!("#!/bin/sh\n{text}\n")).expect("the root can be written");
-        // By a process of its own: a child that another test forks meanwhile would hold the file open for writing.
+        // Written by another process: if this one had the file open for writing, a child that another test
+        // forks meanwhile would inherit the descriptor, and executing the file would fail with ETXTBSY.
         let install = crate::prereq::require("install", "coreutils");
         let installed = Command::new(install).arg(&draft).arg(root.path().join("switchyard")).status();
         assert!(installed.is_ok_and(|status| status.success()), "the script cannot be put there");
@@ -153,15 +157,16 @@ impl TestNode {
         node
     }
 
-    /// The node that tests share which do it no harm: started by the first, gone with the last that runs.
+    /// The node that is shared by tests which do not disturb each other: started by the first of them,
+    /// dropped with the last one that runs.
     ///
     /// # Panics
-    /// As [`Node::start`].
+    /// As [`TestNode::start`].
     #[track_caller]
     #[must_use]
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<TestNode>> = Mutex::new(Weak::new());
-        // A start that failed has left nothing in it.
+        // A start that panicked has stored nothing.
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().unwrap_or_else(|| {
             let node = Arc::new(Self::start());
@@ -170,7 +175,7 @@ impl TestNode {
         })
     }
 
-    /// Lets the node be dropped with something left behind: it has been told already.
+    /// Skips the leak check when the node is dropped: the leak has been reported already.
     pub fn skip_leak_check(&self) {
         self.failed.store(true, Ordering::SeqCst);
     }
@@ -186,7 +191,7 @@ impl TestNode {
         &self.cri
     }
 
-    /// The registry, behind an open gate.
+    /// The registry, behind a proxy that asks for no credentials.
     #[must_use]
     pub const fn registry(&self) -> &Registry {
         &self.registry
@@ -198,14 +203,14 @@ impl TestNode {
         &self.root
     }
 
-    /// The reference of busybox, which is there.
+    /// The reference of busybox, which has been pulled.
     #[must_use]
     pub fn image(&self) -> String {
         self.registry.reference(IMAGE)
     }
 
-    /// A pod of this name, and of a uid that no other has: with a network and a log directory of its own, and a
-    /// process namespace for each container.
+    /// The configuration of a pod with this name and a unique uid: with a network and a log directory of its
+    /// own, and a process namespace for each container.
     #[must_use]
     pub fn pod_config(&self, name: &str) -> cri::PodSandboxConfig {
         let uid = random_name();
@@ -228,7 +233,7 @@ impl TestNode {
         config
     }
 
-    /// Runs [`Node::pod_config`].
+    /// Runs [`TestNode::pod_config`].
     ///
     /// # Panics
     /// When it does not run.
@@ -238,7 +243,7 @@ impl TestNode {
         self.run(self.pod_config(name))
     }
 
-    /// Runs [`Node::pod_config`], changed by `change`.
+    /// Runs [`TestNode::pod_config`], changed by `change`.
     ///
     /// # Panics
     /// When it does not run.
@@ -276,15 +281,15 @@ impl TestNode {
         }
     }
 
-    /// The containerd, if it is not the daemon's own.
+    /// The containerd, if it is external.
     pub fn external_containerd(&self) -> Option<MutexGuard<'_, ExternalContainerd>> {
         Some(self.external_containerd.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The process that is containerd, whoever has started it.
+    /// The containerd process, whether it is managed or external.
     ///
     /// # Panics
-    /// When nobody has.
+    /// When no containerd runs.
     #[track_caller]
     #[must_use]
     pub fn containerd_pid(&self) -> Pid {
@@ -292,7 +297,7 @@ impl TestNode {
         self.external_containerd().map_or_else(own, |upstream| upstream.pid())
     }
 
-    /// Kills a process that the daemon keeps running, and says which that was.
+    /// Kills a process that the daemon supervises; returns its id.
     ///
     /// # Panics
     /// When the daemon has started none, or it does not run.
@@ -303,13 +308,14 @@ impl TestNode {
         pid
     }
 
-    /// Looks around.
+    /// Scans the node for leaks.
     #[must_use]
     pub fn leak_scan(&self) -> LeakScan {
         LeakScan::of(&self.root)
     }
 
-    /// Fails when something is left, and stays: a daemon clears up what a killed predecessor left while it serves.
+    /// Fails when something is left and does not disappear: a daemon cleans up after a killed predecessor
+    /// while it serves.
     ///
     /// # Panics
     /// When something is left.
@@ -323,7 +329,7 @@ impl TestNode {
         sweep.assert_clean();
     }
 
-    /// Fails when content or a snapshot is stored that belongs to no image. Takes all images away.
+    /// Removes all images, and fails when content or a snapshot is still stored.
     #[track_caller]
     fn assert_no_orphaned_content(&self) {
         let Some(socket) = self.root.containerd_socket() else { return };

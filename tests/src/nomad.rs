@@ -1,7 +1,9 @@
-//! A host of plugins that does what a Nomad agent does with ours, step by step, and checks every answer as an agent depends on it.
+//! A plugin host that does with our plugins what a Nomad agent does, step by step, and checks in every answer
+//! what an agent relies on.
 //!
-//! [`plugin::Plugin`] is one started executable, [`agent::Agent`] what an agent makes of it: the launches at its start, the one instance
-//! that it keeps, and what it does when that ends. [`task::Setup`] is what an agent prepares before it starts a task.
+//! [`plugin::PluginProcess`] is one started executable. [`agent::Agent`] is an agent: it launches plugins
+//! when it starts, keeps one instance, and restarts that when it exits. [`task::TaskSetup`] is what an agent
+//! prepares before it starts a task.
 
 pub mod agent;
 pub mod agent_paths;

@@ -1,4 +1,4 @@
-//! Checks that a program or file is there, and fails with the Debian package that holds it.
+//! Checks that a program or file exists, and fails with the name of the Debian package that has it.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt;

@@ -59,7 +59,8 @@ impl Registry {
         panic!("docker-registry did not come up in {PORT_TRIES} tries; its log ends:\n{log}");
     }
 
-    /// Starts a registry behind a [`Gate`], which asks for credentials, counts requests and plays faults.
+    /// Starts a registry behind a [`RegistryProxy`], which asks for credentials, counts requests and injects
+    /// faults.
     ///
     /// # Panics
     /// As [`Registry::start`].
@@ -70,19 +71,19 @@ impl Registry {
         registry
     }
 
-    /// The address that a runtime pulls from: the gate's, if there is one.
+    /// The address that a runtime pulls from: the proxy's, if there is one.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.proxy.as_ref().map_or(self.address, RegistryProxy::address)
     }
 
-    /// The address of the registry itself, past its gate.
+    /// The address of the registry itself, without the proxy.
     #[must_use]
     pub const fn upstream(&self) -> SocketAddr {
         self.address
     }
 
-    /// The gate.
+    /// The proxy.
     ///
     /// # Panics
     /// When the registry was started without one.
@@ -97,7 +98,8 @@ impl Registry {
         format!("{}/{name}", self.address())
     }
 
-    /// Pushes an image under `repository:tag`, past the gate. Returns the digest of its manifest.
+    /// Pushes an image under `repository:tag`, without going through the proxy. Returns the digest of its
+    /// manifest.
     ///
     /// # Panics
     /// When the registry refuses it.
@@ -186,7 +188,7 @@ impl Drop for Registry {
 }
 
 fn end(child: &mut Child) {
-    // It fails only when the process has been waited for already.
+    // It fails only if the process has been waited for already.
     let _ = child.kill();
     let _ = child.wait();
 }
@@ -203,7 +205,7 @@ fn write_config(dir: &Path, address: SocketAddr) -> String {
     file.to_str().expect("the scratch path is ASCII").to_owned()
 }
 
-/// A port that was free a moment ago: the registry cannot be told to choose one itself and say which.
+/// A port that was free a moment ago: the registry cannot choose a port itself and report it.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
     listener.local_addr().expect("a bound socket has an address")

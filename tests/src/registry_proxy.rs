@@ -1,7 +1,8 @@
-//! A reverse proxy in front of a registry: asks for credentials, writes down requests, plays faults.
+//! A reverse proxy in front of a registry: asks for credentials, records requests, injects faults.
 //!
-//! Each connection carries one request. `Basic` answers as a registry with a password file does; `Bearer` sends the
-//! client to `/token` on the same address, which takes the password and gives out a token of one repository.
+//! Each connection carries one request. `Basic` answers as a registry with a password file does; `Bearer`
+//! sends the client to `/token` on the same address, which takes the password and gives out a token of one
+//! repository.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,50 +16,51 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::http::head_length;
 
-/// How long a connection may be silent, or a held request may be held, before the gate closes it.
+/// How long a connection may be idle, or a request be held, before the proxy closes the connection.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Who may pass.
+/// Who may pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody.
+    /// Everybody, without credentials.
     Open,
-    /// Who sends this user and password.
+    /// Clients that send this user and password.
     Basic {
         /// The user.
         user: String,
         /// The password.
         password: String,
     },
-    /// Who sends a token, which is given out for this user and password; without them, anonymously.
+    /// Clients that send a token. A token is issued for this user and password or, if there are none, to
+    /// everybody.
     Bearer {
-        /// The user and the password, or nothing when tokens are given to everybody.
+        /// The user and the password, or `None` if tokens are issued to everybody.
         credentials: Option<(String, String)>,
     },
 }
 
-/// What goes wrong with a request.
+/// A fault of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegistryFault {
-    /// It is answered with this status.
+    /// The answer is this status.
     Status(u16),
-    /// It is answered with this status, these headers and this body.
+    /// The answer has this status, these headers and this body.
     Answer(u16, Vec<(String, String)>, Vec<u8>),
-    /// It is answered with this status and a body of blanks that never ends.
+    /// The answer has this status and an endless body of blanks.
     Endless(u16),
-    /// This many bytes of the answer come, and then nothing more until [`Gate::release`], or for a minute.
+    /// The answer stalls after this many bytes, until [`RegistryProxy::release`] or for a minute.
     StallAfter(usize),
-    /// The connection ends after this many bytes of the answer.
+    /// The connection is closed after this many bytes of the answer.
     CutAfter(usize),
-    /// One bit of the last byte of the answer is turned.
+    /// One bit of the last byte of the answer is flipped.
     Corrupt,
-    /// It waits until [`Gate::release`], or for a minute.
+    /// The request is held until [`RegistryProxy::release`], or for a minute.
     Hold,
-    /// It waits as with [`Fault::Hold`], and is answered with this status then.
+    /// The request is held as with [`RegistryFault::Hold`], then answered with this status.
     HoldThen(u16),
 }
 
-/// A running gate; it closes when this is dropped.
+/// A running proxy. Dropping it closes its socket.
 #[derive(Debug)]
 pub struct RegistryProxy {
     address: SocketAddr,
@@ -85,7 +87,7 @@ struct ProxyState {
 }
 
 impl RegistryProxy {
-    /// Opens a gate in front of `upstream`, on a free port of loopback.
+    /// Starts a proxy in front of `upstream`, on a free port of loopback.
     ///
     /// # Panics
     /// When loopback has no free port.
@@ -108,7 +110,7 @@ impl RegistryProxy {
                     break;
                 }
                 let serving = Arc::clone(&accepting);
-                // It ends with its connection, which has a deadline.
+                // The thread ends with its connection, which has a deadline.
                 thread::spawn(move || serving.serve(stream));
             }
         });
@@ -139,23 +141,23 @@ impl RegistryProxy {
         self.shared.lock().requests.iter().filter(|request| request.contains(part)).count()
     }
 
-    /// Forgets the requests so far.
+    /// Clears the recorded requests.
     pub fn clear_requests(&self) {
         self.shared.lock().requests.clear();
     }
 
-    /// Lets the next request that contains `part` (of `GET /path`) go wrong. Several faults wait side by side; a
-    /// request takes the oldest that fits it.
+    /// Adds a fault to the next request that contains `part` (of `GET /path`). If several faults are pending,
+    /// a request takes the oldest that matches it.
     pub fn add_fault(&self, part: &str, fault: RegistryFault) {
         self.shared.lock().faults.push((part.to_owned(), fault));
     }
 
-    /// Forgets the faults that still wait.
+    /// Removes all pending faults.
     pub fn clear_faults(&self) {
         self.shared.lock().faults.clear();
     }
 
-    /// Lets all held requests go on.
+    /// Releases all held requests.
     pub fn release(&self) {
         self.shared.lock().releases += 1;
         self.shared.released.notify_all();
@@ -166,7 +168,7 @@ impl Drop for RegistryProxy {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);
         self.release();
-        // Wakes the acceptor, which then sees that it is closed.
+        // Wakes the accepting thread, which then sees that the proxy is closed.
         let _ = TcpStream::connect(self.address);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -176,11 +178,11 @@ impl Drop for RegistryProxy {
 
 impl ProxyServer {
     fn lock(&self) -> MutexGuard<'_, ProxyState> {
-        // The state is a log and a list: it is sound also when a test panicked in between.
+        // The state is a log and a list, which stay consistent when a test panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves one connection. A client that goes away is no business of the gate's.
+    /// Serves one connection. A client that disconnects is not an error.
     fn serve(&self, mut client: TcpStream) {
         let _ = client.set_read_timeout(Some(IDLE_LIMIT));
         let _ = client.set_write_timeout(Some(IDLE_LIMIT));
@@ -200,7 +202,7 @@ impl ProxyServer {
                 return Ok(());
             }
             bytes.extend_from_slice(&block[..count]);
-            // The first byte of a TLS handshake: it never comes to a head, and nobody else speaks TLS here either.
+            // The first byte of a TLS handshake: no HTTP head follows, and the proxy does not speak TLS.
             if bytes[0] == 0x16 {
                 return Ok(());
             }
@@ -236,7 +238,7 @@ impl ProxyServer {
         self.forward(client, &head, &bytes[length..], fault, releases)
     }
 
-    /// Writes a request down; its fault, and how many releases there were before it.
+    /// Records a request. Returns its fault, and the number of releases before it.
     fn record_request(&self, request: &str, head: &str) -> (Option<RegistryFault>, u64) {
         let mut state = self.lock();
         state.requests.push(request.to_owned());
@@ -245,10 +247,10 @@ impl ProxyServer {
         (at.map(|at| state.faults.remove(at).1), state.releases)
     }
 
-    /// Waits until there were more releases than `before`.
+    /// Waits until the number of releases exceeds `before`.
     fn wait_release(&self, before: u64) {
         let state = self.lock();
-        // The outcome is the same whether it was released or its minute is over.
+        // A timeout has the same effect as a release.
         let _ = self.released.wait_timeout_while(state, IDLE_LIMIT, |state| state.releases == before);
     }
 
@@ -268,7 +270,7 @@ impl ProxyServer {
         reply(client, 200, &[], &format!("{{\"token\":\"{token}\",\"expires_in\":300}}"))
     }
 
-    /// The challenge to answer with, when the request may not pass.
+    /// The challenge to answer with, if the request lacks credentials.
     fn challenge(&self, head: &str, request: &str) -> Option<String> {
         let given = authorization(head);
         match &self.access {
@@ -305,7 +307,8 @@ impl ProxyServer {
         let mut forwarded = format!("{}\r\nConnection: close\r\n", lines.next().unwrap_or_default());
         for line in lines {
             let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
-            // The gate's own password is none of the registry's business, which would refuse what it did not ask for.
+            // The proxy's credentials are not forwarded: the registry would refuse credentials that it did
+            // not ask for.
             if name != "connection" && name != "authorization" {
                 forwarded.push_str(line);
                 forwarded.push_str("\r\n");
@@ -315,7 +318,7 @@ impl ProxyServer {
         upstream.write_all(forwarded.as_bytes())?;
         upstream.write_all(body)?;
 
-        // What is left of a body goes up beside the answer coming down.
+        // The rest of a request body is sent while the answer is received.
         let mut from = client.try_clone()?;
         let mut to = upstream.try_clone()?;
         let up = thread::spawn(move || io::copy(&mut from, &mut to));
@@ -346,14 +349,14 @@ impl ProxyServer {
             )
             | None => io::copy(&mut upstream, client).map(drop),
         };
-        // The reading half is closed as well, so that the other direction ends.
+        // The reading half is closed as well, so that the copy in the other direction ends.
         let _ = client.shutdown(Shutdown::Both);
         let _ = up.join();
         copied
     }
 }
 
-/// Answers with blanks until the client goes away.
+/// Sends blanks until the client disconnects.
 fn reply_endless(client: &mut TcpStream, status: u16) -> io::Result<()> {
     let head =
         format!("HTTP/1.1 {status} Planned\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n");
@@ -364,7 +367,7 @@ fn reply_endless(client: &mut TcpStream, status: u16) -> io::Result<()> {
     }
 }
 
-/// Answers as a test has planned it.
+/// Sends the answer that a test prescribed.
 fn reply_planned(
     client: &mut TcpStream,
     status: u16,

@@ -1,4 +1,4 @@
-//! One instance's private place on the machine: directories, network, control group, configuration.
+//! The private resources of one instance on this machine: directories, network, cgroup, configuration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use crate::network::{self, TestNetwork};
 use crate::prereq;
 use crate::scratch::{self, Scratch};
 
-/// Everything that one daemon under test needs for itself, so that many run side by side.
+/// Everything that one daemon under test uses alone, so that many can run at the same time.
 ///
-/// Dropping it ends every process that belongs to it (also a managed containerd, shims and containers), unmounts,
-/// and removes the control groups, the bridge, its packet rules and the directory. Drop the daemon first.
+/// Dropping it kills every process that belongs to it (including a managed containerd, shims and containers),
+/// unmounts, and removes the cgroups, the bridge, its packet rules and the directory. Drop the daemon first.
 #[derive(Debug)]
 pub struct PrivateRoot {
     network: TestNetwork,
     bridge: TestNetwork,
     disks: Mutex<Vec<PathBuf>>,
-    // Last: its drop removes what the others live in.
+    // Must be the last field: dropping the directory removes the files that the other fields use.
     scratch: Scratch,
 }
 
 impl PrivateRoot {
-    /// Makes the directories and the CNI configuration.
+    /// Creates the directories and the CNI configuration.
     ///
     /// # Panics
     /// When a prerequisite is missing; the message names its package.
@@ -45,7 +45,7 @@ impl PrivateRoot {
         root
     }
 
-    /// The directory of it all.
+    /// The directory that holds everything.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.scratch.path()
@@ -63,7 +63,7 @@ impl PrivateRoot {
         &self.bridge
     }
 
-    /// Puts a directory on a disk of its own: a tmpfs with these options, for example `size=32m,nr_inodes=2000`.
+    /// Mounts a small disk on a directory: a tmpfs with these options, for example `size=32m,nr_inodes=2000`.
     ///
     /// # Panics
     /// When it cannot be mounted.
@@ -80,7 +80,7 @@ impl PrivateRoot {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives the pods IPv6 addresses beside the IPv4 ones from here on.
+    /// From now on gives pods IPv6 addresses beside the IPv4 ones.
     pub fn use_dual_stack(&self) {
         self.network.write_conflist(&self.cni_conf(), true);
     }
@@ -133,20 +133,20 @@ impl PrivateRoot {
         self.path().join("config.toml")
     }
 
-    /// The file that takes the daemon's output.
+    /// The file that the daemon's output goes to.
     #[must_use]
     pub fn daemon_log(&self) -> PathBuf {
         self.path().join("daemon.log")
     }
 
-    /// The name that every control group of this root carries; for systemd, the slice is this and `.slice`.
+    /// The name that every cgroup of this root contains; with systemd, the slice has this name and `.slice`.
     #[must_use]
     pub fn cgroup_name(&self) -> String {
         scratch::cgroup_name(self.scratch.digits())
     }
 
-    /// The control group to give pods as their parent, in the form of who makes control groups here: a path, or a slice
-    /// where systemd runs with cgroup v2.
+    /// The cgroup parent for pods, in the form of the cgroup driver in use: a path, or a slice where systemd
+    /// runs with cgroup v2.
     #[must_use]
     pub fn cgroup_parent(&self) -> String {
         let systemd = Path::new("/run/systemd/system").is_dir();
@@ -154,15 +154,17 @@ impl PrivateRoot {
         format!("/{}{}", self.cgroup_name(), if systemd && unified { ".slice" } else { "" })
     }
 
-    /// The process that the daemon has on record as its containerd or its logkeeper; none before it has started one.
+    /// The process that the daemon has recorded as its containerd or its logkeeper; none before it has
+    /// started one.
     #[must_use]
     pub fn managed(&self, name: &str) -> Option<Pid> {
         let text = fs::read_to_string(self.run().join(format!("{name}/{name}.pid"))).ok()?;
-        // What follows tells the process from a later one of the same number.
+        // The second field tells the process from a later one with the same id.
         text.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
     }
 
-    /// The socket of the managed containerd, once there is one: the daemon chooses its place below the run directory.
+    /// The socket of the managed containerd, once it exists: the daemon chooses its path below the run
+    /// directory.
     #[must_use]
     pub fn containerd_socket(&self) -> Option<PathBuf> {
         fn find_containerd_socket(dir: &Path, depth: usize) -> Option<PathBuf> {
@@ -179,7 +181,7 @@ impl PrivateRoot {
         find_containerd_socket(&self.run(), 2)
     }
 
-    /// Writes the configuration: what makes the instance private, overlaid with `extra`.
+    /// Writes the configuration: the private paths and names of the instance, overlaid with `extra`.
     ///
     /// # Panics
     /// When `extra` is not TOML.
@@ -219,7 +221,7 @@ impl Default for PrivateRoot {
     }
 }
 
-/// Lays `extra` over `base`, table by table.
+/// Overlays `base` with `extra`, table by table.
 fn overlay(base: &mut Table, extra: Table) {
     for (key, value) in extra {
         match (base.get_mut(&key), value) {

@@ -1,4 +1,4 @@
-//! A short-named directory of one test, which takes everything that belongs to it away when it is dropped.
+//! A directory of one test, with a short name. Dropping it removes everything that belongs to the test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,11 @@ use std::time::Duration;
 use crate::host::{self, cgroups, eventually, mounts, processes, runtimes};
 use crate::network;
 
-/// The front of the names: short, since the path of a unix socket holds at most 107 bytes.
+/// The prefix of the names: short, since the path of a unix socket has at most 107 bytes.
 const PREFIX: &str = "/tmp/sw-";
 
-/// A directory below `/tmp`, of 16 bytes in all. Everything a test makes outside of it carries the same eight digits.
+/// A directory below `/tmp`, whose path has 16 bytes. Everything that a test creates elsewhere contains the
+/// same eight digits.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -19,7 +20,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes the directory. The first call in a process also removes what killed test runs left.
+    /// Creates the directory. The first call in a process also removes what killed test runs left behind.
     ///
     /// # Panics
     /// When `/tmp` cannot be written.
@@ -42,7 +43,7 @@ impl Scratch {
         &self.path
     }
 
-    /// The eight hex digits that are its own.
+    /// The eight hex digits of its name.
     #[must_use]
     pub fn digits(&self) -> &str {
         &self.digits
@@ -63,9 +64,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Clears the directories of test processes that are gone.
+/// Removes the directories of test processes that no longer exist.
 ///
-/// A run that was killed has dropped nothing; its directories say whose they are, so the next run takes them away.
+/// A killed run has dropped nothing. Its directories record the process that owns them, so the next run
+/// removes them.
 pub fn sweep_abandoned() {
     let Ok(entries) = fs::read_dir("/tmp") else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -74,13 +76,13 @@ pub fn sweep_abandoned() {
         let Some((pid, started)) = owner.split_once(' ') else { continue };
         let (Ok(pid), Ok(started)) = (pid.parse(), started.parse::<u64>()) else { continue };
         if processes::find(pid).is_none_or(|process| process.started != started) {
-            // What cannot be removed is tried again by the next run.
+            // The next run tries again to remove what is left.
             let _ = clear(&path, digits);
         }
     }
 }
 
-/// Ends, unmounts and removes everything that belongs to the directory; says what could not be.
+/// Kills, unmounts and removes everything that belongs to the directory. Returns what could not be removed.
 fn clear(path: &Path, digits: &str) -> Vec<String> {
     let mut left = Vec::new();
     left.extend(
@@ -90,8 +92,8 @@ fn clear(path: &Path, digits: &str) -> Vec<String> {
     left.extend(mounts::clear(path).iter().map(|mount| format!("mount {}", mount.point.display())));
     left.extend(runtimes::clear(path).iter().map(|dir| format!("runtime state {}", dir.display())));
     left.extend(network::clear(path, digits));
-    // A file may still be made by a process that just died; nothing makes one after that. Some tests make trees that the standard library
-    // does not survive.
+    // A process that was just killed may still create a file; after it is gone nothing creates one. Some
+    // tests create trees that are too deep for the standard library's removal.
     let remove = || switchyard_tree::remove(path, &switchyard_tree::Cancel::default()).is_ok();
     let removed = eventually(Duration::from_secs(5), remove);
     if !removed {
@@ -100,9 +102,9 @@ fn clear(path: &Path, digits: &str) -> Vec<String> {
     left
 }
 
-/// The name of the control group below which a test with these digits puts its pods.
+/// The name of the cgroup below which a test with these digits puts its pods.
 #[must_use]
 pub fn cgroup_name(digits: &str) -> String {
-    // No dash: systemd reads one in the name of a slice as a level of its tree.
+    // No dash: in the name of a slice systemd takes a dash for a level of its hierarchy.
     format!("swt{digits}")
 }

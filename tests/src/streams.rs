@@ -1,4 +1,4 @@
-//! Clients of exec, attach and port-forward that block: what kubectl does with the URLs that CRI answers with.
+//! Blocking clients of exec, attach and port-forward: what kubectl does with the URLs that CRI returns.
 
 mod transport;
 mod wire;
@@ -19,16 +19,16 @@ pub use self::transport::{StreamProtocol, Transport, certificate};
 use self::wire::SessionStreams;
 use crate::cri::Cri;
 
-/// How long what is waited for may take.
+/// The timeout of every wait.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The largest piece that is sent at a time.
+/// The largest chunk that is sent at a time.
 const MAX_CHUNK: usize = 32 * 1024;
 
-/// All streams but a terminal.
+/// All streams, without a terminal.
 pub const PIPES: Streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
-/// The outputs alone.
+/// Standard output and standard error alone.
 pub const OUTPUTS: Streams = Streams { stdin: false, ..PIPES };
-/// A terminal.
+/// A terminal with input.
 pub const TERMINAL: Streams = Streams { stdin: true, stdout: true, stderr: false, tty: true };
 
 /// A client of one exec or attach. Dropping it closes the connection.
@@ -36,24 +36,24 @@ pub const TERMINAL: Streams = Streams { stdin: true, stdout: true, stderr: false
 pub struct StreamSession {
     cri: Cri,
     wire: SessionStreams,
-    /// What came so far.
+    /// The output so far.
     pub received: ReceivedOutput,
 }
 
-/// What a client was sent.
+/// Everything that a client has received.
 #[derive(Debug, Default)]
 pub struct ReceivedOutput {
     /// Standard output.
     pub stdout: Vec<u8>,
     /// Standard error.
     pub stderr: Vec<u8>,
-    /// The error stream.
+    /// The text of the error stream.
     pub status: String,
     /// Whether the server has closed the connection.
     pub closed: bool,
 }
 
-/// A client of one port-forward. Dropping it closes the connection and all that go through it.
+/// A client of one port-forward. Dropping it closes the connection and all forwarded connections.
 #[derive(Debug)]
 pub struct ForwardSession {
     cri: Cri,
@@ -62,12 +62,12 @@ pub struct ForwardSession {
     received: HashMap<u32, StreamData>,
 }
 
-/// What came of one stream.
+/// What one stream has received.
 #[derive(Debug, Default, Clone)]
 pub struct StreamData {
-    /// What was sent.
+    /// The bytes so far.
     pub bytes: Vec<u8>,
-    /// Whether that was all.
+    /// Whether the stream has ended.
     pub ended: bool,
 }
 
@@ -78,10 +78,10 @@ pub struct ForwardedConnection {
     data: u32,
 }
 
-// === impl Session ===
+// === impl StreamSession ===
 
 impl StreamSession {
-    /// Runs a command in a container, over SPDY; the client has opened its streams when this returns.
+    /// Runs a command in a container, over SPDY. The client has opened its streams when this returns.
     ///
     /// # Panics
     /// When the call is refused or the session cannot be opened.
@@ -91,10 +91,10 @@ impl StreamSession {
         Self::exec_over(&Transport::default(), cri, container, words, streams)
     }
 
-    /// The same, another way.
+    /// As [`StreamSession::exec`], over another transport.
     ///
     /// # Panics
-    /// As [`Session::exec`].
+    /// As [`StreamSession::exec`].
     #[track_caller]
     #[must_use]
     pub fn exec_over(way: &Transport, cri: &Cri, container: &str, words: &[&str], streams: Streams) -> Self {
@@ -105,17 +105,17 @@ impl StreamSession {
     /// Attaches to a container, over SPDY.
     ///
     /// # Panics
-    /// As [`Session::exec`].
+    /// As [`StreamSession::exec`].
     #[track_caller]
     #[must_use]
     pub fn attach(cri: &Cri, container: &str, streams: Streams) -> Self {
         Self::attach_over(&Transport::default(), cri, container, streams)
     }
 
-    /// The same, another way.
+    /// The same over another transport.
     ///
     /// # Panics
-    /// As [`Session::exec`].
+    /// As [`StreamSession::exec`].
     #[track_caller]
     #[must_use]
     pub fn attach_over(way: &Transport, cri: &Cri, container: &str, streams: Streams) -> Self {
@@ -130,10 +130,10 @@ impl StreamSession {
         Self { cri: cri.clone(), wire, received: ReceivedOutput::default() }
     }
 
-    /// Sends input.
+    /// Sends standard input.
     ///
     /// # Panics
-    /// When the connection breaks or there is no input.
+    /// When the connection breaks or the session has no input stream.
     #[track_caller]
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let sent = self.cri.clone().block_on(async {
@@ -145,16 +145,16 @@ impl StreamSession {
         sent.expect("the connection stands");
     }
 
-    /// Ends the input, and stays.
+    /// Ends standard input and keeps the session.
     ///
     /// # Panics
-    /// As [`Session::say`].
+    /// As [`StreamSession::send`].
     #[track_caller]
     pub fn end_input(&mut self) {
         self.cri.clone().block_on(self.wire.end_input()).expect("the connection stands");
     }
 
-    /// Tells the size of the terminal.
+    /// Sends the size of the terminal.
     ///
     /// # Panics
     /// When the connection breaks or there is no terminal.
@@ -164,7 +164,7 @@ impl StreamSession {
         self.cri.clone().block_on(self.wire.send("resize", size.as_bytes())).expect("the connection stands");
     }
 
-    /// Listens until standard output holds this text.
+    /// Waits until standard output contains this text.
     ///
     /// # Panics
     /// When it does not within a minute, or the session ends before.
@@ -175,22 +175,22 @@ impl StreamSession {
         assert!(held, "{text:?} is not said: {:?}", self.received);
     }
 
-    /// Listens to the end of the session: whether it ended within a minute.
+    /// Waits for the end of the session; whether it ended within a minute.
     pub fn wait_end(&mut self) -> bool {
         self.receive_until(|heard| heard.closed)
     }
 
-    /// Listens to the end of the session; the exit code of its command.
+    /// Waits for the end of the session; the exit code of its command.
     ///
     /// # Panics
-    /// When the session does not end within a minute, or does not tell how the command ended.
+    /// When the session does not end within a minute, or does not report how the command ended.
     #[track_caller]
     pub fn wait_exit_code(&mut self) -> i32 {
         assert!(self.wait_end(), "the session does not end: {:?}", self.received);
         exit_code(&self.received.status).unwrap_or_else(|| panic!("no exit code: {:?}", self.received))
     }
 
-    /// Listens until something holds; false if the session ended before, or a minute is over.
+    /// Receives until a condition holds; false if the session ended before, or after a minute.
     fn receive_until(&mut self, holds: impl Fn(&ReceivedOutput) -> bool) -> bool {
         let limited = async {
             while !holds(&self.received) {
@@ -225,7 +225,7 @@ pub fn attach_request(container: &str, streams: Streams) -> cri::AttachRequest {
     cri::AttachRequest { container_id: container.to_owned(), stdin, tty, stdout, stderr }
 }
 
-/// The exit code that the error stream tells of.
+/// The exit code in the error stream's status.
 fn exit_code(status: &str) -> Option<i32> {
     let status: Value = serde_json::from_str(status).ok()?;
     if status["status"] == "Success" {
@@ -236,10 +236,10 @@ fn exit_code(status: &str) -> Option<i32> {
     cause["message"].as_str()?.parse().ok()
 }
 
-// === impl Forward ===
+// === impl ForwardSession ===
 
 impl ForwardSession {
-    /// Begins to forward ports of a pod, over SPDY.
+    /// Opens a port-forward session to a pod, over SPDY.
     ///
     /// # Panics
     /// When the call is refused or the session cannot be opened.
@@ -249,10 +249,10 @@ impl ForwardSession {
         Self::open_over(&Transport::default(), cri, pod)
     }
 
-    /// The same, another way: WebSocket carries SPDY then.
+    /// As [`ForwardSession::open`], over another transport. WebSocket then carries SPDY.
     ///
     /// # Panics
-    /// As [`Forward::open`].
+    /// As [`ForwardSession::open`].
     #[track_caller]
     #[must_use]
     pub fn open_over(way: &Transport, cri: &Cri, pod: &str) -> Self {
@@ -271,7 +271,7 @@ impl ForwardSession {
         Self { cri: cri.clone(), spdy, connections: 0, received: HashMap::new() }
     }
 
-    /// Opens one more connection.
+    /// Opens another connection.
     ///
     /// # Panics
     /// When the session breaks.
@@ -292,7 +292,7 @@ impl ForwardSession {
         ForwardedConnection { error, data }
     }
 
-    /// Sends bytes over a connection, and its end if this is the end.
+    /// Sends bytes over a connection and, if `end` is set, ends its input.
     ///
     /// # Panics
     /// When the session breaks.
@@ -307,7 +307,7 @@ impl ForwardSession {
         sent.expect("the session stands");
     }
 
-    /// Listens until what came over a connection fulfils `holds`; what came, and what the error stream says.
+    /// Waits until the data of a connection fulfils `holds`; that data, and the text of the error stream.
     ///
     /// # Panics
     /// When it does not within a minute, or the session ends before.
@@ -346,10 +346,10 @@ impl ForwardSession {
     }
 }
 
-/// The status of a call that is refused.
+/// The status of a call that must be refused.
 ///
 /// # Panics
-/// When it is not.
+/// When the call succeeds.
 #[track_caller]
 pub fn refused(answer: Result<String, Status>) -> Status {
     match answer {

@@ -1,11 +1,11 @@
-//! Writes deterministic ustar archives: same entries, same bytes, whatever the machine or the hour. Paths that do not fit are in PAX
-//! records.
+//! Writes deterministic ustar archives: the same entries give the same bytes on every machine. Paths that do
+//! not fit are in PAX records.
 
 const BLOCK: usize = 512;
-/// What a header holds of a path.
+/// The longest path that a header can hold, in bytes.
 const NAME: usize = 100;
 
-/// What an archive entry is.
+/// The kind of an archive entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TarEntryKind {
     /// A regular file with these bytes.
@@ -16,7 +16,8 @@ pub enum TarEntryKind {
     HardLink(String),
     /// A symbolic link with this target.
     Symlink(String),
-    /// A character device with these numbers (0, 0 is how overlay whiteouts look in a file system, not in a layer).
+    /// A character device with these numbers (0, 0 is how overlay whiteouts look in a file system, not in a
+    /// layer).
     Character(u32, u32),
     /// A named pipe.
     Fifo,
@@ -33,7 +34,7 @@ pub struct TarEntry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// What it is.
+    /// The kind.
     pub kind: TarEntryKind,
 }
 
@@ -65,7 +66,7 @@ pub fn archive(entries: &[TarEntry]) -> Vec<u8> {
     out
 }
 
-/// What does not fit into the header of an entry, as PAX records.
+/// The fields that do not fit into the header of an entry, as PAX records.
 fn records(entry: &TarEntry) -> Option<Vec<u8>> {
     let target = match &entry.kind {
         TarEntryKind::HardLink(target) | TarEntryKind::Symlink(target) => target.as_str(),
@@ -76,7 +77,7 @@ fn records(entry: &TarEntry) -> Option<Vec<u8>> {
     };
     let long = [("path", entry.path.as_str()), ("linkpath", target)];
     let records = long.into_iter().filter(|(_, value)| value.len() > NAME).map(|(key, value)| {
-        // The length of a record counts its own digits.
+        // The length of a record includes its own digits.
         let rest = format!(" {key}={value}\n");
         let mut length = rest.len();
         while length != rest.len() + length.to_string().len() {
@@ -88,7 +89,7 @@ fn records(entry: &TarEntry) -> Option<Vec<u8>> {
     (!all.is_empty()).then(|| all.into_bytes())
 }
 
-/// The header of an entry, as of what it is, or of `flag`.
+/// The header of an entry, of the entry's own type or of `flag`.
 fn header(entry: &TarEntry, flag: Option<u8>) -> [u8; BLOCK] {
     let mut block = [0_u8; BLOCK];
     let (kind, link, size, device) = match &entry.kind {
@@ -111,7 +112,7 @@ fn header(entry: &TarEntry, flag: Option<u8>) -> [u8; BLOCK] {
     octal(&mut block[329..337], u64::from(device.0));
     octal(&mut block[337..345], u64::from(device.1));
 
-    // The checksum counts its own field as blanks, and ends in a NUL and a blank.
+    // The checksum is computed with its own field as blanks, and is terminated by a NUL and a blank.
     block[148..156].fill(b' ');
     let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
     octal(&mut block[148..155], sum);

@@ -1,13 +1,14 @@
-//! Where the time of our pods goes, as containerd and the daemon count it in their metrics.
+//! The parts of the time of our pods, as containerd and the daemon count it in their metrics.
 //!
-//! The CRI plugin works inside of containerd, so calls of its core services over gRPC are ours alone, but for the few
-//! by which this program sees that a pod is gone: those are left out.
+//! The CRI plugin calls containerd's core services inside of the process, so calls of these services over
+//! gRPC are all ours, except for the few by which this program checks that a pod is gone: those are
+//! subtracted.
 
 use std::collections::BTreeMap;
 
 use switchyard_tests::http;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::test_bed::TestBed;
 
 /// Calls of containerd that this program makes itself.
@@ -60,9 +61,9 @@ impl Scrape {
         Ok(scrape)
     }
 
-    /// Where the time from RunPodSandbox to the answer of StartContainer goes, in seconds of one of `pods`: all of it
-    /// first, then its parts. What runs at the same time as something else counts in both, so that our own part, which
-    /// is what the others leave, may be too small.
+    /// Where the time from RunPodSandbox to the answer of StartContainer goes, in seconds of one of `pods`:
+    /// all of it first, then its parts. What runs at the same time as something else counts in both, so that
+    /// our own part, which is what the others leave, may be too small.
     pub(crate) fn pod_start(&self, pods: f64) -> Vec<(&'static str, f64)> {
         let all = ["/RunPodSandbox", "/CreateContainer", "/StartContainer"];
         let all = sum(&self.daemon, |name| all.iter().any(|end| name.ends_with(end))) / pods;
@@ -106,8 +107,8 @@ impl Scrape {
         ]
     }
 
-    /// Where the time of an ExecSync goes, in seconds of one: all of it first, then its parts. The runtime's part is the
-    /// mean over all commands, those whose output was streamed included: they are started alike.
+    /// Where the time of an ExecSync goes, in seconds of one: all of it first, then its parts. The runtime's
+    /// part is the mean over all commands, those whose output was streamed included: they are started alike.
     pub(crate) fn exec_sync(&self) -> Vec<(&'static str, f64)> {
         let mean = |calls: Option<&CallTotals>| calls.map_or(0.0, |calls| calls.seconds / calls.count);
         let all =

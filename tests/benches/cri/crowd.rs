@@ -1,8 +1,8 @@
-//! Many containers at rest: what they cost in memory and processor time, how long lists take, and how long a start.
+//! Many idle containers: their memory and processor time, and how long lists and a start take beside them.
 //!
-//! Each side gets some pods with many containers in each. Some of the containers run; the others are only created,
-//! which is enough for lists and starts. Containerd is killed and started with its own side's containers alone, so
-//! that ours do not slow it down.
+//! Each side gets some pods with many containers in each. Some of the containers run; the others are only
+//! created, which is enough for lists and starts. Containerd is killed and started with its own side's
+//! containers alone, so that ours do not slow it down.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,9 +18,10 @@ use switchyard_tests::host::{cgroups, eventually, processes};
 use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::memory::{Memory, Resident};
-use crate::pods::{self, Pair};
+use crate::pair::Pair;
+use crate::pods;
 use crate::processor;
 use crate::report::{Report, progress};
 use crate::requests::Requests;
@@ -46,7 +47,7 @@ const LISTS: u32 = 40;
 
 /// How much there is of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
+pub(crate) struct CrowdSize {
     /// Pods of each side.
     pub(crate) pods: usize,
     /// Containers of each side that run.
@@ -93,7 +94,7 @@ type States = BTreeMap<i32, usize>;
 /// Measures all of it; returns the rows of memory, which belong into a section of their own.
 pub(crate) async fn measure(
     stand: &mut TestBed,
-    size: Size,
+    size: CrowdSize,
     report: &mut Report,
 ) -> Result<Vec<Row>, Failure> {
     let requests = Requests::new(stand);
@@ -138,7 +139,7 @@ fn list_row(lists: &[Pair<Lists>], name: &str, of: fn(&Lists) -> Duration) -> Ro
     Row::times(name, lists.iter().map(|pair| Pair { theirs: of(&pair.theirs), ours: of(&pair.ours) }))
 }
 
-fn note(size: Size, theirs: &CrowdCost, ours: &CrowdCost) -> String {
+fn note(size: CrowdSize, theirs: &CrowdCost, ours: &CrowdCost) -> String {
     format!(
         "Each side has {} containers in {} pods; {} of them run, the others are created and not started.\n\
          A start is that of our daemon, or of containerd with its CRI plugin, after SIGKILL and the death of {DEATHS}\n\
@@ -149,7 +150,7 @@ fn note(size: Size, theirs: &CrowdCost, ours: &CrowdCost) -> String {
     )
 }
 
-fn memory_rows(size: Size, theirs: &CrowdCost, ours: &CrowdCost) -> Vec<Row> {
+fn memory_rows(size: CrowdSize, theirs: &CrowdCost, ours: &CrowdCost) -> Vec<Row> {
     let own = |memory: &Memory| (memory.daemon + memory.logkeeper).rss_mib();
     let containerd = |cost: &CrowdCost| cost.full.containerd.rss_mib() - cost.before.containerd.rss_mib();
     let growth =
@@ -185,7 +186,7 @@ async fn fill(
     side: &Side,
     stand: &TestBed,
     requests: &Requests,
-    size: Size,
+    size: CrowdSize,
 ) -> Result<(Crowd, CrowdCost), Failure> {
     let before = Memory::of(stand)?;
     let begin = Instant::now();
@@ -337,7 +338,7 @@ fn decoding<M: Message + Default>(answer: &M) -> Result<Duration, Failure> {
     Ok(took)
 }
 
-async fn start_theirs(stand: &mut TestBed, crowd: &Crowd, size: Size) -> Result<Vec<Duration>, Failure> {
+async fn start_theirs(stand: &mut TestBed, crowd: &Crowd, size: CrowdSize) -> Result<Vec<Duration>, Failure> {
     let mut starts = Vec::new();
     for start in 0..STARTS {
         stand.containerd.kill9();
@@ -353,7 +354,7 @@ async fn start_theirs(stand: &mut TestBed, crowd: &Crowd, size: Size) -> Result<
     Ok(starts)
 }
 
-async fn start_ours(stand: &mut TestBed, crowd: &Crowd, size: Size) -> Result<Vec<Duration>, Failure> {
+async fn start_ours(stand: &mut TestBed, crowd: &Crowd, size: CrowdSize) -> Result<Vec<Duration>, Failure> {
     let mut starts = Vec::new();
     for start in 0..STARTS {
         stand.daemon.kill9();
@@ -369,7 +370,7 @@ async fn start_ours(stand: &mut TestBed, crowd: &Crowd, size: Size) -> Result<Ve
 }
 
 /// Kills the next few of the containers that run; returns what a list must show from then on.
-fn let_some_die(crowd: &Crowd, start: usize, size: Size) -> Result<States, Failure> {
+fn let_some_die(crowd: &Crowd, start: usize, size: CrowdSize) -> Result<States, Failure> {
     for id in crowd.running.iter().skip(start * DEATHS).take(DEATHS) {
         let pids = cgroups::members(id);
         for pid in &pids {

@@ -1,9 +1,10 @@
 //! Our pods with crun against the CRI plugin's with runc.
 //!
-//! Debian's crun refuses a node that has both versions of control groups mounted. So a second daemon, with a containerd
-//! of its own, runs in a mount namespace that shows version 2 alone. That has no controllers there, so there are no
-//! limits; and where the daemon may not raise how much memory it locks, crun cannot install the rules for devices, which
-//! it forgives if they allow everything: so the pods of both sides are privileged. The node's own mounts stay as they are.
+//! Debian's crun refuses a node on which both cgroup versions are mounted. So a second daemon, with a
+//! containerd of its own, runs in a mount namespace that shows version 2 alone. That has no controllers
+//! there, so there are no limits; and where the daemon may not raise how much memory it locks, crun cannot
+//! install the device rules, and ignores that only if the rules allow everything: so the pods of both sides
+//! are privileged. The node's own mounts are not changed.
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
@@ -14,8 +15,9 @@ use switchyard_tests::leak_scan::{LeakScan, NAMESPACE};
 use switchyard_tests::prereq;
 use switchyard_tests::root::PrivateRoot;
 
-use crate::Failure;
-use crate::pods::{self, Pair, StartedPod};
+use crate::failure::Failure;
+use crate::pair::Pair;
+use crate::pods::{self, StartedPod};
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::{Side, channel};

@@ -1,4 +1,5 @@
-//! Devices: what a kubelet and a Nomad agent wait for, and what the ledger adds to the start of a pod and of a task.
+//! Devices: the latency that a kubelet and a Nomad agent see, and what the device ledger adds to the start of
+//! a pod and of a task.
 
 pub(crate) mod device_bench;
 
@@ -8,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use switchyard_proto::cri::v1 as cri;
 
-use crate::Failure;
-use crate::pods::{self, Pair, StartedPod};
+use crate::failure::Failure;
+use crate::pair::Pair;
+use crate::pods::{self, StartedPod};
 use crate::report::{Report, progress};
 use crate::requests::Requests;
 use crate::row::{Goal, Row, milliseconds, quantile};
@@ -30,7 +32,7 @@ const RECORD: [u8; 160] = [b'x'; 160];
 
 /// How much there is of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
+pub(crate) struct DevicesSize {
     /// Batches of leases of each frontend.
     pub(crate) batches: u32,
     /// Restarts of the kubelet, and changes of the large list.
@@ -45,7 +47,7 @@ pub(crate) struct Size {
 pub(crate) async fn measure(
     stand: &mut TestBed,
     lab: &mut DeviceBench,
-    size: Size,
+    size: DevicesSize,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let mut rows = leases(lab, size).await?;
@@ -85,7 +87,7 @@ pub(crate) async fn measure(
 }
 
 /// Leases of both frontends, each beside a write to the disk.
-async fn leases(lab: &mut DeviceBench, size: Size) -> Result<Vec<Row>, Failure> {
+async fn leases(lab: &mut DeviceBench, size: DevicesSize) -> Result<Vec<Row>, Failure> {
     let mut file = OpenOptions::new().create(true).append(true).open(lab.file("bench"))?;
     let mut pods = Vec::new();
     let mut tasks = Vec::new();
@@ -136,7 +138,7 @@ async fn updates(lab: &mut DeviceBench, count: u32) -> Result<Vec<f64>, Failure>
     let (allocate, mut follow) = AllocateClient::connect(&lab.endpoint(&large())?).await?;
     let mut took = Vec::new();
     for (round, id) in (0..count).zip(allocate.ids) {
-        // The last change is told to everybody by then.
+        // By then the last change has been sent to all watchers.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let begin = Instant::now();
         let mut reserve = lab.reserve.clone();
@@ -153,7 +155,7 @@ async fn updates(lab: &mut DeviceBench, count: u32) -> Result<Vec<f64>, Failure>
 }
 
 /// Pods and tasks with a port and devices, and the same without.
-async fn starts(stand: &mut TestBed, lab: &mut DeviceBench, size: Size) -> Result<Vec<Row>, Failure> {
+async fn starts(stand: &mut TestBed, lab: &mut DeviceBench, size: DevicesSize) -> Result<Vec<Row>, Failure> {
     let plain = Requests::new(stand);
     let nomad = NomadAgent::start(&stand.root, &stand.image).await?;
     let (mut allocate, _) = AllocateClient::connect(&lab.unused()?).await?;

@@ -1,8 +1,8 @@
-//! What a pod consists of on the node, and how much of that is left.
+//! The objects of a pod on the node, and how many of them are left.
 //!
-//! A look before the pod and a look after it give what belongs to it, whoever made it: nothing is assumed about how a
-//! side names things. Asking whether it is gone costs some system calls for each thing that is still there, and, when
-//! none is, one or two calls to containerd for each id.
+//! The difference between a scan before the pod and one after it is what belongs to the pod, whoever created
+//! it: nothing is assumed about how a side names things. To check that everything is gone takes some system
+//! calls for each object that still exists and, when none does, one or two calls to containerd for each id.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use switchyard_tests::host::{cgroups, mounts, processes};
 use switchyard_tests::root::PrivateRoot;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::side::Side;
 
 /// Where the shims let runc keep its notes, as `<namespace>/<id>`.
@@ -59,7 +59,7 @@ pub(crate) struct Footprint {
     snapshots: Vec<String>,
 }
 
-// === impl Look ===
+// === impl NodeScanner ===
 
 impl NodeScanner {
     /// A look at what is below this root.

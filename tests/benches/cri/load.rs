@@ -1,12 +1,13 @@
-//! Many pods: all at once, and one after the other by several clients for as long as it is wanted.
+//! Many pods: all at once, and one after the other by several clients for a given time.
 
 use std::time::{Duration, Instant};
 
 use switchyard_proto::cri::v1 as cri;
 use tokio::task::JoinSet;
 
-use crate::Failure;
-use crate::pods::{self, Pair};
+use crate::failure::Failure;
+use crate::pair::Pair;
+use crate::pods;
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::Side;
@@ -43,7 +44,8 @@ pub(crate) fn burst_rows(bursts: &[Pair<Burst>], pods: u32) -> Vec<Row> {
     ]
 }
 
-/// Pods per second that this many clients create and remove, as samples of one turn each. Each side gets `length`.
+/// Pods per second that this many clients create and remove, as samples of one round each. Each side gets
+/// `length`.
 pub(crate) async fn rate(
     stand: &mut TestBed,
     length: Duration,
@@ -96,8 +98,8 @@ async fn at_once(side: &Side, requests: &Requests, round: u32, pods: u32) -> Res
     Ok(Burst { up, down: begin.elapsed() })
 }
 
-/// Each client takes one pod after the other up and down until the time is over, and finishes its last: the pods of all
-/// of them by the time that passed until then.
+/// Each client takes one pod after the other up and down until the time is over, and finishes its last: the
+/// pods of all of them by the time that passed until then.
 async fn churn(
     side: &Side,
     requests: &Requests,

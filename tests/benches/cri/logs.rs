@@ -1,8 +1,10 @@
-//! Logs: how fast a container's output becomes its log, and what that costs the processes on the way.
+//! Logs: the throughput from a container's output to its log, and the processor time that the processes in
+//! between use.
 //!
-//! The lines lie in a file in memory, and the container does nothing but copy them to its standard output. It is told to
-//! begin through a named pipe, so that its start is not measured; the end is when the last line is in the log. Each
-//! side's processes are looked at alone: containerd while its CRI plugin logs, daemon and logkeeper while ours do.
+//! The lines are in a file in memory, and the container only copies them to its standard output. It begins
+//! when this program writes to a FIFO, so that its start is not measured; the measurement ends when the last
+//! line is in the log. The processes of each side are measured separately: containerd while its CRI plugin
+//! logs, daemon and logkeeper while ours do.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -15,9 +17,9 @@ use nix::unistd::mkfifo;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::{processes, random_name};
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::memory::Memory;
-use crate::pods::Pair;
+use crate::pair::Pair;
 use crate::processor::spent;
 use crate::row::{Goal, Row};
 use crate::side::{Side, image_spec};

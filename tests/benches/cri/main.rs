@@ -1,4 +1,5 @@
-//! Measures pods, pulls, lists and memory side by side with containerd's own CRI plugin, on one and the same containerd.
+//! Measures pods, pulls, lists and memory side by side with containerd's own CRI plugin, on the same
+//! containerd.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "its output is what this program is for")]
 
@@ -6,10 +7,12 @@ mod breakdown;
 mod crowd;
 mod crun;
 mod devices;
+mod failure;
 mod footprint;
 mod load;
 mod logs;
 mod memory;
+mod pair;
 mod pause;
 mod pods;
 mod processor;
@@ -36,15 +39,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::breakdown::Scrape;
 use crate::crun::Crun;
 use crate::devices::device_bench::DeviceBench;
+use crate::failure::Failure;
 use crate::logs::Logs;
 use crate::memory::Memory;
 use crate::pods::PodRound;
 use crate::report::Report;
 use crate::row::{Goal, Row};
 use crate::test_bed::TestBed;
-
-/// Why a measurement was given up.
-pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -249,13 +250,15 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
         measure_pods(args, stand, report).await?;
     }
     if args.wants(Part::Pulls) && args.pulls > 0 {
-        let size = pulls::Size { layers: args.layers, bytes: args.layer_mib << 20 };
+        let size = pulls::PullsSize { layers: args.layers, bytes: args.layer_mib << 20 };
         let name = format!("pull of {} x {} MiB", args.layers, args.layer_mib);
         measure_pulls(stand, report, ("small pulls", &name), args.pulls, size, None).await?;
     }
     if args.wants(Part::Image) && args.image_pulls > 0 {
-        let size =
-            pulls::Size { layers: args.image_layers, bytes: args.image_mb * 1_000_000 / args.image_layers };
+        let size = pulls::PullsSize {
+            layers: args.image_layers,
+            bytes: args.image_mb * 1_000_000 / args.image_layers,
+        };
         let name = format!("pull of {} MB in {} layers", args.image_mb, args.image_layers);
         // Before 2.2 containerd applies one layer after the other.
         let version = stand.theirs.version().await?;
@@ -285,7 +288,7 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
         Row::ours("the same after the work above", "MiB", [(worked.daemon + worked.logkeeper).rss_mib()]);
     memory.push(row.goal(Goal::OursAtMost(30.0)));
     if args.wants(Part::Crowd) {
-        let size = crowd::Size {
+        let size = crowd::CrowdSize {
             pods: args.crowd_pods,
             running: args.crowd_running,
             all: args.crowd_all,
@@ -296,13 +299,13 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
     report.section("resident memory", memory, String::new());
     if args.wants(Part::Usage) {
         let containers = usize::try_from(args.usage_containers)?;
-        usage::measure(stand, usage::Size { containers, calls: args.usage_calls }, report).await?;
+        usage::measure(stand, usage::UsageSize { containers, calls: args.usage_calls }, report).await?;
     }
     if args.wants(Part::Crun) {
         measure_crun(args, stand, report).await?;
     }
     if args.wants(Part::Tasks) {
-        let size = tasks::Size {
+        let size = tasks::TasksSize {
             starts: args.tasks,
             warm_up: args.warm_up,
             bursts: args.task_bursts,
@@ -320,7 +323,7 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
 async fn measure_devices(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
     let mut lab = DeviceBench::start(stand).await?;
     if args.wants(Part::Devices) {
-        let size = devices::Size {
+        let size = devices::DevicesSize {
             batches: args.leases,
             changes: args.device_changes,
             starts: args.device_starts,
@@ -329,7 +332,7 @@ async fn measure_devices(args: &Args, stand: &mut TestBed, report: &mut Report) 
         devices::measure(stand, &mut lab, size, report).await?;
     }
     if args.wants(Part::Storm) {
-        let size = storm::Size { rounds: args.storms, containers: args.storm };
+        let size = storm::StormSize { rounds: args.storms, containers: args.storm };
         storm::measure(stand, &lab, size, report).await?;
     }
     Ok(())
@@ -422,7 +425,7 @@ async fn measure_pulls(
     report: &mut Report,
     (title, name): (&'static str, &str),
     count: u32,
-    size: pulls::Size,
+    size: pulls::PullsSize,
     goal: Option<Goal>,
 ) -> Result<(), Failure> {
     // The first of each side is not counted.

@@ -1,8 +1,8 @@
-//! The resident memory of the processes that are compared.
+//! The resident memory of the processes under comparison.
 
 use std::fs;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::test_bed::TestBed;
 
 /// The memory of one process, in bytes.

@@ -7,9 +7,10 @@ use std::process::Command;
 use switchyard_tests::image::{Image, ImageBuilder, LayerBuilder};
 use switchyard_tests::prereq;
 
-use crate::Failure;
+use crate::failure::Failure;
 
-/// What a pause container does: nothing, until it is told to stop. As small and static as the one Kubernetes ships.
+/// The program of a pause container: it waits until it is stopped. As small and static as the one Kubernetes
+/// ships.
 const SOURCE: &str = r"
 #include <signal.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-//! Pods: up step by step, and down until nothing is left of them.
+//! Pods: created and started call by call, and removed until nothing of them is left.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::eventually;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::footprint::{Footprint, NodeScanner};
+use crate::pair::Pair;
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::Side;
@@ -49,36 +50,6 @@ pub(crate) struct Times {
     remove: Duration,
     /// From the call of `StopPodSandbox` until nothing was left.
     gone: Duration,
-}
-
-/// A measurement of both sides, taken one right after the other.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pair<T> {
-    /// Containerd's own CRI plugin.
-    pub(crate) theirs: T,
-    /// Switchyard.
-    pub(crate) ours: T,
-}
-
-impl<T> Pair<T> {
-    /// A measurement of each side, one right after the other. Who comes first alternates from round to round.
-    pub(crate) fn in_turns(
-        round: u32,
-        theirs: impl Future<Output = Result<T, Failure>>,
-        ours: impl Future<Output = Result<T, Failure>>,
-    ) -> impl Future<Output = Result<Self, Failure>> {
-        let theirs = Box::pin(theirs);
-        let ours = Box::pin(ours);
-        async move {
-            if round.is_multiple_of(2) {
-                let theirs = theirs.await?;
-                Ok(Self { theirs, ours: ours.await? })
-            } else {
-                let ours = ours.await?;
-                Ok(Self { theirs: theirs.await?, ours })
-            }
-        }
-    }
 }
 
 /// Whether a side has had a pod before.

@@ -1,9 +1,9 @@
-//! The processor time that processes have spent.
+//! The processor time that processes have used.
 
 use std::fs;
 use std::time::Duration;
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// The length of the ticks that the kernel counts in, the same on every architecture that is compared.
 const TICK: Duration = Duration::from_millis(10);
@@ -14,7 +14,8 @@ pub(crate) fn spent(pids: &[u32]) -> Result<Duration, Failure> {
     for pid in pids {
         let file = format!("/proc/{pid}/stat");
         let text = fs::read_to_string(&file).map_err(|error| format!("cannot read {file}: {error}"))?;
-        // The name, in parentheses, may hold anything: the fields are counted from its end, where the third begins.
+        // The name, in parentheses, may hold anything: the fields are counted from its end, where the third
+        // begins.
         let fields = text.rsplit_once(") ").ok_or_else(|| format!("{file} names no process"))?.1;
         for ticks in fields.split_whitespace().skip(11).take(4) {
             sum += TICK * ticks.parse::<u32>()?;

@@ -1,4 +1,4 @@
-//! Pulls of images that nobody has seen before: content is shared between containerd's namespaces.
+//! Pulls of images that containerd does not have: its namespaces share content.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use switchyard_tests::host::random_bytes;
 use switchyard_tests::image::{ImageBuilder, random_layer};
 use tokio::time::{sleep, timeout};
 
-use crate::Failure;
-use crate::pods::Pair;
+use crate::failure::Failure;
+use crate::pair::Pair;
 use crate::processor;
 use crate::row::{Goal, Row};
 use crate::side::Side;
@@ -23,7 +23,7 @@ const STORED: Duration = Duration::from_secs(120);
 
 /// How large an image is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
+pub(crate) struct PullsSize {
     /// Its layers.
     pub(crate) layers: usize,
     /// The bytes of each.
@@ -49,7 +49,7 @@ struct Pushed {
 }
 
 /// One pull of each side, each of an image of its own. Who comes first alternates.
-pub(crate) async fn round(stand: &mut TestBed, round: u32, size: Size) -> Result<Pair<Pull>, Failure> {
+pub(crate) async fn round(stand: &mut TestBed, round: u32, size: PullsSize) -> Result<Pair<Pull>, Failure> {
     let theirs = push(stand, &format!("theirs-{}", size.layers), round, size);
     let ours = push(stand, &format!("ours-{}", size.layers), round, size);
     let containerd = stand.containerd.pid();
@@ -99,14 +99,15 @@ async fn pull(side: &mut Side, image: &Pushed, servers: &[u32]) -> Result<Pull, 
         return Err(format!("{} does not have {} after its pull", side.name, image.reference).into());
     }
     side.remove_image(&image.reference).await?;
-    // Containerd removes the files after its answer, and the kernel writes what was stored: neither is the next pull's.
+    // Containerd removes the files after its answer, and the kernel writes what was stored: neither is the
+    // next pull's.
     sleep(COOLDOWN_LIMIT).await;
     nix::unistd::sync();
     Ok(Pull { all, stored, busy })
 }
 
 /// Makes an image of random layers and pushes it.
-fn push(stand: &TestBed, name: &str, round: u32, size: Size) -> Pushed {
+fn push(stand: &TestBed, name: &str, round: u32, size: PullsSize) -> Pushed {
     let mut image = ImageBuilder::new().cmd(&["/none"]);
     for _ in 0..size.layers {
         image = image.layer(random_layer(size.bytes, u64::from_le_bytes(random_bytes())));

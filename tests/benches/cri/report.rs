@@ -8,10 +8,10 @@ use std::process::Command;
 use serde_json::{Map, Value, json};
 use switchyard_tests::daemon::binary;
 
-use crate::Failure;
 use crate::breakdown::{CallTotals, Scrape};
+use crate::failure::Failure;
 use crate::memory::{Memory, Resident};
-use crate::pods::Pair;
+use crate::pair::Pair;
 use crate::row::Row;
 use crate::test_bed::TestBed;
 
@@ -175,7 +175,8 @@ impl Report {
         Ok(())
     }
 
-    /// Says once more which goals were missed, and what bounds them: that is what the reader must not overlook.
+    /// Says once more which goals were missed, and what bounds them: that is what the reader must not
+    /// overlook.
     fn write_goals(&self, text: &mut String) -> std::fmt::Result {
         let rows = || self.sections.iter().flat_map(|section| &section.rows);
         let all = rows().filter(|row| row.reached().is_some()).count();

@@ -1,4 +1,4 @@
-//! What a kubelet asks for: pods and containers, the same of both sides.
+//! The requests of a kubelet: pods and containers, the same for both sides.
 
 use std::path::PathBuf;
 

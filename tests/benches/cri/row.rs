@@ -1,11 +1,11 @@
-//! One row of the report: the samples of both sides, the goal they have, and whether it is reached.
+//! One row of the report: the samples of both sides, their goal, and whether it is reached.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::pods::Pair;
+use crate::pair::Pair;
 
 /// What is measured of both sides, with its goal.
 #[derive(Clone, Debug)]
@@ -82,8 +82,8 @@ impl Row {
         self
     }
 
-    /// The median of ours/theirs over the samples that belong together; nothing if there is nothing to compare, or if
-    /// it would be a ratio of two values that are next to nothing.
+    /// The median of ours/theirs over the samples that belong together; nothing if there is nothing to
+    /// compare, or if it would be a ratio of two values that are next to nothing.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let floor = if self.unit == "ms" { 0.1 } else { 0.0 };
         let theirs = quantile(&self.theirs, 0.5);

@@ -1,4 +1,4 @@
-//! One side of the comparison: a CRI server, and containerd's own view of what that server made.
+//! One side of the comparison: a CRI server, and containerd's own view of what that server created.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// How long a server may take to become ready.
 const READY: Duration = Duration::from_secs(60);
@@ -123,7 +123,8 @@ impl Side {
         Ok(())
     }
 
-    /// The key of the snapshot that a container object of containerd names; nothing if there is no such object.
+    /// The key of the snapshot that a container object of containerd names; nothing if there is no such
+    /// object.
     pub(crate) async fn snapshot_of(&mut self, id: &str) -> Result<Option<String>, Status> {
         let request = self.scoped(GetContainerRequest { id: id.to_owned() });
         let answer = found(self.containers.get(request).await)?;

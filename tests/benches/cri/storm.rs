@@ -1,5 +1,5 @@
-//! Isolation: what the calls of one orchestrator take while another one starts many containers at once, beside what they take while as
-//! many bare containers are started that are nobody's of ours.
+//! Isolation: the latency of one orchestrator's calls while another one starts many containers at once,
+//! compared with the latency while as many bare containers are started without our daemon.
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
@@ -9,10 +9,11 @@ use switchyard_proto::cri::v1 as cri;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::Failure;
 use crate::devices::device_bench::{AllocateClient, DeviceBench, NAMESPACE, ReserveClient};
 use crate::devices::sandbox;
-use crate::pods::{self, Pair};
+use crate::failure::Failure;
+use crate::pair::Pair;
+use crate::pods;
 use crate::report::{Report, progress};
 use crate::requests::Requests;
 use crate::row::{Goal, Row, milliseconds, quantile};
@@ -34,7 +35,7 @@ const COOLDOWN: Duration = Duration::from_secs(1);
 
 /// How much there is of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
+pub(crate) struct StormSize {
     /// Storms of each side and kind.
     pub(crate) rounds: u32,
     /// Containers that a storm starts at once.
@@ -56,7 +57,7 @@ enum Probe {
     Nomad { driver: PathBuf, plugin: PathBuf, ids: Vec<String>, tasks: Vec<PreparedTask>, known: String },
 }
 
-/// A thread that calls until it is told that the storm is over: the client of a storm must not delay it.
+/// A thread that repeats a call until the storm is over: the client of the storm must not delay it.
 struct ProbeThread {
     over: CancellationToken,
     thread: JoinHandle<Result<ProbeTimes, Failure>>,
@@ -84,7 +85,7 @@ struct Storm {
 pub(crate) async fn measure(
     stand: &TestBed,
     lab: &DeviceBench,
-    size: Size,
+    size: StormSize,
     report: &mut Report,
 ) -> Result<(), Failure> {
     let sides = Sides::start(stand).await?;
@@ -137,7 +138,7 @@ async fn our_storm(
     watch.end(lab, took).await
 }
 
-/// Starts so many tasks at once, and removes them once `over` was told; how long their starts took.
+/// Starts this many tasks at once, and removes them once `over` is signalled; how long their starts took.
 async fn tasks(lab: &DeviceBench, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
     let tasks: Vec<PreparedTask> =
         (0..count).map(|_| lab.nomad.prepare(TaskNetwork::Host)).collect::<Result<_, Failure>>()?;
@@ -184,7 +185,7 @@ async fn pods(
     Ok(took)
 }
 
-// === impl Probed ===
+// === impl MeasuredClient ===
 
 impl MeasuredClient {
     /// Begins to call; returns once the first calls are made.
@@ -250,7 +251,7 @@ impl MeasuredClient {
     }
 }
 
-// === impl Watch ===
+// === impl ProbeThread ===
 
 impl ProbeThread {
     /// What was seen until the storm was over, which took so long.

@@ -1,7 +1,8 @@
-//! Commands in a container and ports of a pod: until the first byte, and bytes per second, as a client on this machine has them.
+//! Commands in a container and forwarded ports of a pod: time to the first byte, and bytes per second, as a
+//! client on this machine sees them.
 //!
-//! One pod of each side serves all of it, so that nothing but the commands and streams is measured. The client is the same for both
-//! and speaks what the kubelet speaks to a runtime.
+//! One pod of each side serves all measurements, so that only the commands and streams are measured. Both
+//! sides have the same client, which uses the protocol that the kubelet uses with a runtime.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,9 +11,10 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_streaming::client::{ClientEvent, Spdy};
 use url::Url;
 
-use crate::Failure;
 use crate::breakdown::Scrape;
-use crate::pods::{self, Pair};
+use crate::failure::Failure;
+use crate::pair::Pair;
+use crate::pods;
 use crate::requests::Requests;
 use crate::row::{Goal, Row};
 use crate::side::Side;
@@ -100,7 +102,7 @@ async fn both<T>(
     Pair::in_turns(round, measure(&mut stand.theirs, theirs), measure(&mut stand.ours, ours)).await
 }
 
-// === impl Samples ===
+// === impl StreamSamples ===
 
 impl StreamSamples {
     /// The rows of the report, and a note on them.
@@ -122,7 +124,7 @@ impl StreamSamples {
     }
 }
 
-// === impl Served ===
+// === impl ServerPod ===
 
 impl ServerPod {
     async fn start(side: &mut Side, requests: &Requests) -> Result<Self, Failure> {
@@ -232,7 +234,7 @@ async fn receive(spdy: &mut Spdy, wanted: u32, begin: Instant) -> Result<(Durati
                 }
             }
             Some(ClientEvent::Data { bytes, .. }) if !bytes.is_empty() && received == 0 => {
-                // The error stream: a success is told after the output.
+                // The error stream: it reports success after the output.
                 let text = String::from_utf8_lossy(&bytes).into_owned();
                 return Err(text.into());
             }

@@ -1,5 +1,5 @@
-//! Nomad's tasks: StartTask as an agent calls it, through launcher and daemon, beside the same container made and started by hand over
-//! containerd's own API.
+//! Nomad's tasks: StartTask as an agent calls it, through launcher and daemon, compared with the same
+//! container created and started over containerd's own API.
 
 mod bare;
 mod cni;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::Failure;
 use crate::breakdown::Scrape;
+use crate::failure::Failure;
 use crate::memory::{Memory, Resident};
-use crate::pods::Pair;
+use crate::pair::Pair;
 use crate::report::{Report, progress};
 use crate::row::{Goal, Row};
 use crate::side::channel;
@@ -29,14 +29,15 @@ const BOUND: &str = "Beside the bare work: the record of the sandbox, the files 
 pub(crate) const AT_ONCE: usize = 8;
 /// After a removal, until the next start: the shim's end and containerd's own clearing are nobody's.
 pub(crate) const COOLDOWN: Duration = Duration::from_millis(60);
-/// Tasks that run already when memory is looked at first: what the first ones take is of the daemon, as its threads and their arenas.
+/// Tasks that run already when memory is looked at first: what the first ones take is of the daemon, as its
+/// threads and their arenas.
 const BASELINE_TASKS: u32 = 40;
 /// How long tasks run before their memory is looked at.
 const IDLE_TIME: Duration = Duration::from_secs(3);
 
 /// How much there is of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
+pub(crate) struct TasksSize {
     /// Starts of each side on each network, one after the other.
     pub(crate) starts: u32,
     /// Those before them that do not count.
@@ -66,7 +67,7 @@ struct Growth {
 }
 
 /// Measures all of it.
-pub(crate) async fn measure(stand: &TestBed, size: Size, report: &mut Report) -> Result<(), Failure> {
+pub(crate) async fn measure(stand: &TestBed, size: TasksSize, report: &mut Report) -> Result<(), Failure> {
     let sides = Sides::start(stand).await?;
     let mut rows = Vec::new();
     for (name, title, is_own) in [
@@ -149,11 +150,12 @@ impl Sides {
         Ok(took)
     }
 
-    /// Where the time of each side's starts goes: each side for itself, as containerd counts the calls of both.
+    /// Where the time of each side's starts goes: each side for itself, as containerd counts the calls of
+    /// both.
     async fn break_down(
         &self,
         stand: &TestBed,
-        size: Size,
+        size: TasksSize,
         own: bool,
         report: &mut Report,
     ) -> Result<(), Failure> {
@@ -176,7 +178,8 @@ impl Sides {
         Pair::in_turns(round, self.their_burst(tasks, &over), self.our_burst(tasks)).await
     }
 
-    /// Many bare starts at once: until the last of them is answered, when `over` is told so. They are removed after that.
+    /// Starts many bare containers at once; sends to `over` when the last start is answered, then removes
+    /// them.
     pub(crate) async fn their_burst(
         &self,
         tasks: u32,

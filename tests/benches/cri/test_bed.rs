@@ -1,4 +1,5 @@
-//! What is measured on: one containerd with its CRI plugin on, our daemon on the same containerd, and a registry.
+//! The test bed: one containerd with its CRI plugin enabled, our daemon on the same containerd, and a
+//! registry.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -14,14 +15,14 @@ use switchyard_tests::prereq::{self, CNI_BIN_DIR};
 use switchyard_tests::registry::Registry;
 use switchyard_tests::root::PrivateRoot;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::footprint::RUNC;
+use crate::pair::Pair;
 use crate::pause;
-use crate::pods::Pair;
 use crate::side::{Side, channel};
 use crate::timed::TimedPrograms;
 
-/// The containerd namespace that the CRI plugin works in; it cannot be told another.
+/// The containerd namespace of the CRI plugin, which is not configurable.
 pub(crate) const THEIR_NAMESPACE: &str = "k8s.io";
 /// The containerd namespace of our daemon.
 pub(crate) const OUR_NAMESPACE: &str = "switchyard-bench";
@@ -64,15 +65,15 @@ pub(crate) struct Containerd {
     pub(crate) root: PathBuf,
     /// Where it listens, for CRI as well.
     pub(crate) socket: PathBuf,
-    /// Where it shows its metrics, if it was told to.
+    /// The address of its metrics, if they are enabled.
     pub(crate) metrics: Option<SocketAddr>,
 }
 
-// === impl Stand ===
+// === impl TestBed ===
 
 impl TestBed {
-    /// Starts everything and lets both sides pull the image. If it is to be `timed`, calls of containerd and runs of
-    /// programs are counted.
+    /// Starts everything and lets both sides pull the image. If it is to be `timed`, calls of containerd and
+    /// runs of programs are counted.
     pub(crate) async fn start(timed: bool) -> Result<Self, Failure> {
         let root = PrivateRoot::new();
         let timed = if timed {
@@ -186,8 +187,8 @@ impl Drop for Containerd {
     }
 }
 
-/// Its configuration. The CRI plugin gets what our daemon has: the network, the runtime, low ports and pings for every
-/// pod. The rest lets it run where capabilities or controllers are missing.
+/// Its configuration. The CRI plugin gets what our daemon has: the network, the runtime, low ports and pings
+/// for every pod. The rest lets it run where capabilities or controllers are missing.
 fn config(
     root: &PrivateRoot,
     dir: &Path,

@@ -1,6 +1,8 @@
-//! Stand-ins for the programs that a pod takes, which run the real ones and write down how long those took.
+//! Wrappers for the programs that the start of a pod runs: they run the real program and record how long it
+//! took.
 //!
-//! They cost about a millisecond each, so they are there only when a breakdown is wanted, and then for both sides.
+//! Each call costs about a millisecond more, so they are installed only for a breakdown, and then for both
+//! sides.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,8 +11,8 @@ use std::process::Command;
 
 use switchyard_tests::prereq::{self, CNI_BIN_DIR};
 
-use crate::Failure;
 use crate::breakdown::CallTotals;
+use crate::failure::Failure;
 
 /// The program: it runs the real one of its own name, and adds a line to the file beside it.
 const SOURCE: &str = r#"

@@ -1,7 +1,8 @@
-//! What it costs to be asked for usage: the processor time of everybody who takes part in an answer.
+//! The cost of queries of resource usage: the processor time of all processes that take part in an answer.
 //!
-//! Both sides have the same containers at rest, on the same containerd. While one side is asked the other is not, so that what is
-//! spent then is that side's: by its servers, by containerd and by the shims, which the CRI plugin asks one by one.
+//! Both sides have the same idle containers, on the same containerd. While one side is queried the other is
+//! not, so that the processor time of that period is that side's: its servers', containerd's and the shims',
+//! which the CRI plugin queries one by one.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::host::processes;
 use tonic::Code;
 
-use crate::Failure;
 use crate::crowd::{self, Crowd};
+use crate::failure::Failure;
 use crate::memory::Memory;
-use crate::pods::Pair;
+use crate::pair::Pair;
 use crate::processor;
 use crate::report::{Report, progress};
 use crate::requests::Requests;
@@ -27,7 +28,7 @@ const PODS: usize = 10;
 
 /// How much is asked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size {
+pub(crate) struct UsageSize {
     /// Containers of each side that run.
     pub(crate) containers: usize,
     /// Calls of a turn.
@@ -42,7 +43,11 @@ enum Call {
 }
 
 /// Measures all of it.
-pub(crate) async fn measure(stand: &mut TestBed, size: Size, report: &mut Report) -> Result<(), Failure> {
+pub(crate) async fn measure(
+    stand: &mut TestBed,
+    size: UsageSize,
+    report: &mut Report,
+) -> Result<(), Failure> {
     let requests = Requests::new(stand);
     let theirs = crowd::gather(&stand.theirs, &requests, PODS, size.containers).await?;
     let ours = crowd::gather(&stand.ours, &requests, PODS, size.containers).await?;
@@ -74,7 +79,7 @@ async fn clear(stand: &TestBed, theirs: Crowd, ours: Crowd) -> Result<(), Failur
     Ok(())
 }
 
-async fn row(stand: &TestBed, size: Size, call: Call) -> Result<Row, Failure> {
+async fn row(stand: &TestBed, size: UsageSize, call: Call) -> Result<Row, Failure> {
     let mut samples = Vec::new();
     for number in 0..TURNS {
         let [theirs, ours] = [&stand.theirs, &stand.ours].map(|side| turn(stand, side.clone(), size, call));
@@ -85,7 +90,7 @@ async fn row(stand: &TestBed, size: Size, call: Call) -> Result<Row, Failure> {
 }
 
 /// The processor time that a call takes on average, of everybody.
-async fn turn(stand: &TestBed, mut side: Side, size: Size, call: Call) -> Result<Duration, Failure> {
+async fn turn(stand: &TestBed, mut side: Side, size: UsageSize, call: Call) -> Result<Duration, Failure> {
     let everybody = everybody(stand)?;
     let before = processor::spent(&everybody)?;
     for _ in 0..size.calls {
@@ -136,7 +141,7 @@ impl Call {
         }
     }
 
-    fn title(self, size: Size) -> String {
+    fn title(self, size: UsageSize) -> String {
         format!("processor, {}, {}", self.name(), size.containers)
     }
 

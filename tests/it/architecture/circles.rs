@@ -1,7 +1,9 @@
-//! Files that import each other in a circle can be understood only together: circles are small, and do not grow.
+//! Import cycles between files: such files can be understood only together, so cycles must be small, and must
+//! not grow.
 //!
-//! A file imports another if it names an item that the other defines, in a `use` or in a path, also within a macro. Where a path goes
-//! through a re-export, the file with the definition counts. Declarations of modules, calls of methods, and tests do not count.
+//! A file imports another if it names an item that the other defines, in a `use` or in a path, also within a
+//! macro. Where a path goes through a re-export, the file with the definition counts. Declarations of
+//! modules, calls of methods, and tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -64,7 +66,8 @@ pub(super) fn arrows(source: &Source) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
     arrows
 }
 
-/// The file that defines what a path stands for in a module; `None` for what is of another crate, and for modules.
+/// The file that defines what a path stands for in a module; `None` for what is of another crate, and for
+/// modules.
 fn defined(root: &Module, here: &[String], path: &[String], reexports: usize) -> Option<PathBuf> {
     let (first, mut rest) = path.split_first()?;
     let mut at: Vec<String> = here.to_vec();

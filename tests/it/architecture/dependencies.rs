@@ -1,4 +1,4 @@
-//! Holds `deny.toml` on the lock file: licences, one version of each crate, banned crates, sources.
+//! Checks `Cargo.lock` against `deny.toml`: licences, one version of each crate, banned crates, sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 

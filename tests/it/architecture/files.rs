@@ -1,4 +1,4 @@
-//! How source files look: named, opened and sized as agreed.
+//! Rules for source files: names, headers and sizes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! No write without a name: whatever changes a disk or the mounts is followed by a step, where a test can kill, or says here why not.
+//! Every write has a named step: whatever changes a disk or the mounts is followed by a step, at which tests
+//! can kill the daemon, or has an exception with a reason here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,7 +27,8 @@ const CHANGES: [&str; 14] = [
     "mount(Some(",
     "mount(None::<",
 ];
-/// Crates that change nothing of a node's: doubles for tests, the steps themselves, and files of control groups, which are the kernel's.
+/// Crates that change nothing of a node's: doubles for tests, the steps themselves, and files of control
+/// groups, which are the kernel's.
 const EXEMPT_CRATES: [&str; 4] =
     ["backends/cgroup/", "backends/contract/", "backends/fake/", "gateway/steps/"];
 
@@ -134,7 +136,8 @@ fn function(code: &str) -> Option<&str> {
     name.split(['(', '<']).next()
 }
 
-/// Whether a file is built for tests only: what it is called, in the file above it, stands behind `#[cfg(test)]`.
+/// Whether a file is built for tests only: what it is called, in the file above it, stands behind
+/// `#[cfg(test)]`.
 fn is_for_tests(path: &Path, text_of: &BTreeMap<String, String>) -> bool {
     let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
     let said = [format!("#[cfg(test)]\nmod {name};"), format!("#[cfg(test)]\npub(crate) mod {name};")];

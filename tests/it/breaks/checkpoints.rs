@@ -1,4 +1,4 @@
-//! criu that never comes to its end: its checkpoint is given up, it is ended, and the container goes on.
+//! A criu that hangs: the checkpoint is given up, criu is killed, and the container goes on running.
 
 use std::cell::RefCell;
 use std::fs;
@@ -15,15 +15,16 @@ use tonic::{Code, Status};
 
 use super::LIMIT;
 
-/// A runtime that finds a criu that hangs: runc otherwise.
+/// A runtime with a criu that hangs, and runc otherwise.
 struct HangingCriu {
-    /// Where that criu tells that it was asked, and is told to let go of the container before it hangs.
+    /// The directory where that criu records its calls, and where a file makes it resume the container before
+    /// it hangs.
     dir: PathBuf,
 }
 
 impl HangingCriu {
     fn install(root: &PrivateRoot) -> Self {
-        // The daemon looks for one on its own path.
+        // The daemon searches criu in its own PATH.
         let runc = prereq::require("runc", "runc");
         let _ = prereq::require("criu", "criu");
         let dir = root.path().join("criu-that-hangs");
@@ -42,7 +43,7 @@ impl HangingCriu {
             fs::write(dir.join(name), script).expect("the root can be written");
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).expect("it is ours");
         }
-        // By this name its process is known from all others.
+        // The name under which its process is found.
         symlink("/bin/sleep", dir.join("hangs")).expect("the root can be written");
         Self { dir }
     }
@@ -58,7 +59,7 @@ impl HangingCriu {
         format!("[containerd]\nshim_timeout_seconds = 4\n[containerd.runtimes.runc]\nbinary = {binary:?}\n")
     }
 
-    /// How often criu was asked for something.
+    /// The number of calls of criu.
     fn asked(&self) -> usize {
         fs::read_to_string(self.dir.join("asked")).unwrap_or_default().lines().count()
     }
@@ -92,12 +93,13 @@ fn a_criu_that_hangs_is_ended_and_its_container_goes_on_whoever_asked() {
         thread::scope(|scope| {
             let made = scope.spawn(|| checkpoint(&node, &id, &archive, 6));
             assert!(eventually(LIMIT, || runtime.asked() > time && runtime.hangs()), "criu is not asked");
-            // A probe hears that it is not the container's fault; who waits for ever waits for as long as a shim may take.
+            // A probe gets an error that does not count against the container; a call without a timeout waits
+            // for as long as the shim timeout.
             for timeout in [1, 0] {
                 let status = node.cri().exec(&id, &["true"], timeout).expect_err("it stands still");
                 assert_eq!(status.code(), Code::Unavailable, "{status}");
                 assert!(
-                    status.message().contains("stands still") && status.message().contains("checkpoint"),
+                    status.message().contains("is frozen") && status.message().contains("checkpoint"),
                     "{status}"
                 );
             }

@@ -1,4 +1,5 @@
-//! A client vanishes in every changing call, at any moment: nothing leaks, the object is in a clear state, and a retry works.
+//! A client disconnects during every changing call, at any moment: nothing leaks, the object has a
+//! well-defined state, and a retry works.
 
 use std::time::Duration;
 
@@ -17,17 +18,17 @@ use tonic::{Code, Response, Status};
 
 use super::{LIMIT, assert_no_leaks_since, retry};
 
-/// How often each call is left.
+/// How often each call is abandoned.
 const TIMES: u64 = 4;
 
-/// A moment below `most` milliseconds, nobody knows which; each of [`TIMES`] has a part of the range for itself.
+/// A random moment below `most` milliseconds; each of the [`TIMES`] attempts has its own part of the range.
 fn random_delay(time: u64, most: u64) -> Duration {
     let [random] = random_bytes();
     let part = most * 1000 / TIMES;
     Duration::from_micros(part * time + part * u64::from(random) / 256)
 }
 
-/// Calls, and after a moment drops the call and the connection, as a client does that dies.
+/// Makes a call, and after a moment drops the call and the connection, as a client does that is killed.
 fn abandon_call<T>(
     node: &TestNode,
     after: Duration,
@@ -36,7 +37,7 @@ fn abandon_call<T>(
     let left = node.cri().runtime(async |client| {
         tokio::time::timeout(after, call(client)).await.unwrap_or_else(|_| Err(Status::cancelled("left")))
     });
-    // Whether the answer came before is of no concern.
+    // The answer may or may not have arrived before.
     drop(left);
 }
 
@@ -150,14 +151,14 @@ fn clients_that_vanish_while_containers_are_made_started_stopped_and_removed_lea
     }
 }
 
-/// Waits until a container runs whose start somebody left; starts it if that one never began.
+/// Waits until a container runs whose start was abandoned; starts it if the abandoned start never began.
 #[track_caller]
 fn wait_running(node: &TestNode, id: &str) {
     let mut last = None;
     let running = eventually(LIMIT, || {
         let status = node.cri().status(id).expect("it has a status");
         if status.state() == ContainerState::ContainerCreated {
-            // It may have begun just now.
+            // The abandoned start may have begun just now.
             let _ = node.cri().start(id);
         }
         let runs = status.state() == ContainerState::ContainerRunning;
@@ -167,9 +168,9 @@ fn wait_running(node: &TestNode, id: &str) {
     assert!(running, "{last:?}");
 }
 
-/// Leaves the calls that change a running container.
+/// Abandons the calls that change a running container.
 fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
-    // A command of no other test: it must not be left running.
+    // A command line that no other test uses: the test checks that it is not left running.
     let command = format!("sleep 3142{time}");
     let cmd = command.split(' ').map(str::to_owned).collect();
     let request = cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: 0 };
@@ -206,7 +207,8 @@ fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
     amended.expect("it can be told again");
     assert!(node.cri().pod_info(pod.id()).contains(&format!("\"memory_limit_in_bytes\":{limit}")));
 
-    // On a kernel that criu does not know none is made; `tests/guest/checkpoint.rs` leaves one that is.
+    // On a kernel that criu does not support no checkpoint is made; `tests/guest/checkpoint.rs` abandons one
+    // that is.
     let location = pod.log_path("checkpoint").with_extension("tar");
     let request = cri::CheckpointContainerRequest {
         container_id: id.to_owned(),

@@ -1,4 +1,4 @@
-//! containerd hangs: told, waited for, and in the end replaced.
+//! containerd hangs: the node reports it, calls wait, and in the end containerd is restarted.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{
     managed, refused, retry,
 };
 
-/// Prints a number each hundredth of a second or so.
+/// Prints a number about every hundredth of a second.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done";
 
 #[test]
@@ -34,7 +34,8 @@ fn while_containerd_hangs_the_node_says_so_and_afterwards_goes_on() {
     let begun = node.pod_config("begun");
 
     let frozen = SuspendedProcess::new(managed(&node, "containerd"));
-    // Nobody knows yet: this call waits for containerd, and its client for no longer than it wants.
+    // The daemon does not know yet that containerd hangs: this call waits for containerd until its client's
+    // deadline.
     let status = refused(
         "RunPodSandbox",
         node.cri().with_timeout(Duration::from_millis(500)).run_pod(&begun),
@@ -67,7 +68,7 @@ fn while_containerd_hangs_the_node_says_so_and_afterwards_goes_on() {
         assert!(status.message().contains("did not answer within 1s"), "{status}");
     }
 
-    // The signal may reach it all the same, but nobody can tell of its end.
+    // The signal may reach the process all the same, but without containerd its exit is not reported.
     let unsure = &[Code::Unavailable, Code::DeadlineExceeded];
     refused("StopContainer", cri.stop(&ending, 0), unsure);
     refused("RemoveContainer", cri.remove(&ending), unsure);
@@ -78,9 +79,9 @@ fn while_containerd_hangs_the_node_says_so_and_afterwards_goes_on() {
     retry("StopContainer", || node.cri().stop(&ending, 0));
     assert_eq!(node.cri().status(&ending).expect("it has a status").exit_code, 137);
     retry("StopPodSandbox", || node.cri().stop_pod(stopping.id()));
-    // A start that failed is for good; what is left of it goes with its removal.
+    // A failed start is final; what is left of it is removed with the container.
     node.cri().remove(&waiting).expect("it can be removed");
-    // The pod whose client gave up exists once, or not at all; either way it can be asked for again.
+    // The pod whose client gave up exists once, or not at all; in both cases the request can be repeated.
     let again = node.cri().run_pod(&begun).expect("it can be run");
     retry("StopPodSandbox", || node.cri().stop_pod(&again));
     retry("RemovePodSandbox", || node.cri().remove_pod(&again));
@@ -100,7 +101,7 @@ fn a_pull_that_is_given_up_while_containerd_hangs_gives_its_lease_back_afterward
     let before = node.leak_scan();
     let gate = node.registry().proxy();
     gate.add_fault(&digest, RegistryFault::Hold);
-    // Long enough for what comes before the client gives up.
+    // Long enough for everything that precedes the client's deadline.
     let cri = node.cri().with_timeout(Duration::from_secs(8));
     std::thread::scope(|scope| {
         let pull = scope.spawn(|| cri.pull(&node.registry().reference("hangs/held:1"), None));

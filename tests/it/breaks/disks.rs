@@ -1,4 +1,5 @@
-//! Full disks, in bytes and in inodes: what needs space says that there is none, what runs runs on, and all works when there is.
+//! Full disks, in bytes and in inodes: what needs space fails with that reason, running containers go on, and
+//! everything works again once there is space.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -16,20 +17,20 @@ use tonic::{Code, Status};
 use super::versions::node_behind_proxy;
 use super::{LIMIT, assert_no_leaks_since, assert_recovers, refused, retry};
 
-/// What a call may take that runs out of space, with room for undoing what it had begun.
+/// How long a call may take that runs out of space, with time to roll back what it had begun.
 const SOON: Duration = Duration::from_secs(40);
 
-/// All that was free of a disk; given back when this is dropped.
+/// Files that fill a disk; dropping this removes them.
 struct FilledDisk(PathBuf);
 
 impl FilledDisk {
-    /// Takes all bytes of the disk that `dir` is on.
+    /// Uses up all bytes of the disk that `dir` is on.
     fn bytes(dir: &Path) -> Self {
         let filling = Self(dir.join("filling"));
         let mut file = File::create(&filling.0).expect("there is an inode left");
         let mut size = 1 << 20;
         while size > 0 {
-            // Ever smaller pieces, until not even one byte goes in.
+            // Smaller and smaller pieces, until not even one byte can be written.
             if file.write_all(&vec![1; size]).is_err() {
                 size /= 2;
             }
@@ -37,7 +38,7 @@ impl FilledDisk {
         filling
     }
 
-    /// Takes all inodes of the disk that `dir` is on.
+    /// Uses up all inodes of the disk that `dir` is on.
     fn inodes(dir: &Path) -> Self {
         let filling = Self(dir.join("filling"));
         fs::create_dir(&filling.0).expect("there is an inode left");
@@ -48,7 +49,7 @@ impl FilledDisk {
         filling
     }
 
-    /// Takes what has become free since.
+    /// Uses up the space that has become free since.
     fn refill(&self) {
         let mut number = 0;
         while self.0.is_dir() && File::create(self.0.join(format!("more{number}"))).is_ok() {
@@ -69,14 +70,14 @@ impl Drop for FilledDisk {
 
 #[track_caller]
 fn assert_full(status: &Status) {
-    // The second is said of a pull that is looked at before anything is downloaded.
+    // A pull is refused with the second error when the space is checked before anything is downloaded.
     let says_so = |text: &str| {
         ["no space left on device", "are free on the disk of"].iter().any(|part| text.contains(part))
     };
     assert!(says_so(&status.message().to_lowercase()), "{status}");
 }
 
-/// The state and containerd's root are full.
+/// The disks of the state directory and of containerd's root are full.
 fn a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
     let node = TestNode::start_with("", |root| root.small_disk(&root.state(), options));
     let cri = node.cri().with_timeout(SOON);
@@ -84,7 +85,7 @@ fn a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
     node.registry().push("disks/image:1", &image);
     let reference = node.registry().reference("disks/image:1");
     let pod = node.pod("full");
-    // It makes no processes, which would be new in each look around.
+    // The container starts no processes, which would appear as new in each leak scan.
     let id = pod.start_shell("main", "mkfifo /f; exec 3<>/f; while :; do echo on; read -t 1 x <&3; done");
     let before = node.leak_scan();
     let filling = fill(&node.root().state());
@@ -100,7 +101,7 @@ fn a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
     let so_far = pod.log("main").len();
     pod.wait_log("main", |lines| lines.len() > so_far + 1);
     assert_eq!(cri.image(&reference).expect("it is asked for"), None);
-    // A daemon that begins now serves what is there, and says why it can make nothing.
+    // A daemon that starts now serves the existing objects, and reports why it cannot create any.
     node.daemon().restart();
     assert_eq!(cri.containers().expect("they can be listed").len(), 1);
     filling.refill();
@@ -108,7 +109,7 @@ fn a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
 
     drop(filling);
     assert_recovers(&node);
-    // A download that containerd could not even begin is taken up by the next of the same layer.
+    // A download that containerd could not even begin is repeated by the next pull of the same layer.
     cri.pull(&reference, None).expect("it can be pulled");
     assert_eq!(node.pod("another").run_shell("echo another", |_| {}), "another");
     cri.remove_image(&reference).expect("it can be removed");
@@ -128,7 +129,8 @@ fn without_inodes_for_state_nothing_is_half_made_and_all_works_when_there_are_so
     a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
 }
 
-/// Waits until the node says by all the ways it has whether its disk is full; it is ready either way, or nobody would end anything.
+/// Waits until every status interface of the node reports whether its disk is full. The node stays ready, as
+/// otherwise no pods would be stopped, which frees space.
 #[track_caller]
 fn assert_disk(node: &TestNode, full: bool) {
     let mut last = String::new();
@@ -148,7 +150,7 @@ fn assert_disk(node: &TestNode, full: bool) {
     }
 }
 
-/// Whether the node says of a container that it has ended and that this is not on record.
+/// Whether the node reports that a container has exited and that its exit is not persisted.
 fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
     let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
     let info = status.expect("it is told").info;
@@ -157,14 +159,14 @@ fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
     info.values().filter_map(told).any(|told| told.contains(container))
 }
 
-/// What was told of an end.
+/// What clients were told about an exit.
 fn exit_info(node: &TestNode, container: &str) -> (i32, i64, i64, String) {
     let status = node.cri().wait_exit(container);
     (status.exit_code, status.started_at, status.finished_at, status.reason)
 }
 
-/// Ends are told, what runs can be stopped, and what was stopped can be removed, on a disk that is filled again whenever something has
-/// become free; what was told is as it was, whoever asks.
+/// On a disk that is filled again whenever space becomes free, exits are reported, running containers can be
+/// stopped, and stopped ones can be removed. A reported exit status never changes, whoever asks.
 fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
     let node = TestNode::start_with("", |root| root.small_disk(&root.state(), options));
     let cri = node.cri().with_timeout(SOON);
@@ -190,7 +192,7 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
     cri.stop(&stopped, 1).expect("it can be stopped");
     assert_eq!(exit_info(&node, &stopped).0, 137);
     filling.refill();
-    // A kubelet frees what a pod has taken once the pod is stopped.
+    // A kubelet releases a pod's resources once the pod is stopped.
     cri.stop_pod(other.id()).expect("it can be stopped");
     assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
     let told = [&dies, &stopped, &of_other].map(|id| (id.clone(), exit_info(&node, id)));
@@ -204,7 +206,7 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
     assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
     assert_eq!(node.cri().sh(&runs, "echo reached"), "reached");
 
-    // What is removed makes space; what cannot be is refused with the reason, and can be once there is space.
+    // A removal frees space. One that fails is refused with the reason, and succeeds once there is space.
     let full_or_done = |what: &str, answer: Result<(), Status>| {
         filling.refill();
         if let Err(status) = answer {
@@ -249,7 +251,8 @@ fn without_inodes_for_state_ends_are_told_and_space_can_be_made() {
     ends_on_a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
 }
 
-/// Whether a database has space for one change and not for another depends on where its free pages are: here it has none for any.
+/// Whether a database has space for one change and not for another depends on where its free pages are: here
+/// it has none for any change.
 #[test]
 fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped() {
     let behind = RefCell::new(None);

@@ -1,4 +1,4 @@
-//! Processes that call themselves what they are not: nobody is deceived into deleting or killing anything.
+//! Processes that imitate shims and predecessors: they cannot make the daemon delete or kill anything.
 
 use std::fs;
 use std::io::Write;
@@ -11,13 +11,14 @@ use switchyard_tests::node::TestNode;
 
 use super::{LIMIT, assert_recovers};
 
-/// Shims that containerd has forgotten are looked for all the time.
+/// Configuration that makes the daemon scan for orphaned shims all the time.
 const CONF: &str = "[recovery]\nlook_seconds = 1\ngrace_milliseconds = 200\n";
 
-/// They are looked for once a day, but for the time after a start and after the return of containerd.
+/// Configuration that makes the daemon scan once a day, except for a time after its start and after a restart
+/// of containerd.
 const RARE_SCANS: &str = "[recovery]\nlook_seconds = 86400\ngrace_milliseconds = 200\n";
 
-/// A process whose words are those of a shim of a node's containerd.
+/// A process with the command line of a shim of a node's containerd.
 struct FakeShim(Child);
 
 impl FakeShim {
@@ -54,7 +55,7 @@ fn a_process_that_calls_itself_a_shim_has_nobody_delete_a_directory_or_kill_a_pr
     let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("others");
     let other = pod.start_shell("other", "exec sleep 1000");
-    // Both victims are where a name like theirs would lead to, if it were that of a bundle.
+    // The two victims are at the paths that a bundle with such a name would have.
     let victim = node.root().run().join("containerd/victim");
     let [gone, named, absolute] =
         ["gone", "named (deleted)", "victim"].map(|name| node.root().path().join(name));
@@ -72,11 +73,11 @@ fn a_process_that_calls_itself_a_shim_has_nobody_delete_a_directory_or_kill_a_pr
         FakeShim::start(&node, 65_534, &users, &gone),
         FakeShim::start(&node, 65_534, "../../../victim", &named),
     ];
-    // This one is what it says, as far as can be seen: once it is ended, all of them have been looked at.
+    // This one is indistinguishable from a real shim: once it is killed, the scan has checked all of them.
     let mut forgotten = FakeShim::start(&node, 0, &unknown, &gone);
     fs::remove_dir(&gone).expect("it is empty");
     assert!(eventually(LIMIT, || !forgotten.runs()), "{}", node.daemon().tail());
-    // And so have been those that come after it.
+    // And the scan has also checked those that come after it.
     let mut next = FakeShim::start(&node, 0, &unknown, &named);
     assert!(eventually(LIMIT, || !next.runs()), "{}", node.daemon().tail());
     assert_eq!(fs::read_to_string(victim.join("file")).expect("it is there"), "kept");
@@ -88,12 +89,13 @@ fn a_process_that_calls_itself_a_shim_has_nobody_delete_a_directory_or_kill_a_pr
     fs::remove_dir_all(&victim).expect("it can be removed");
 }
 
-/// What a kill leaves may show only after the first look: a shim that was being started, and one whose containerd has yet to forget it.
+/// What a kill leaves may become visible only after the first scan: a shim that was being started, and one
+/// that containerd has not forgotten yet.
 #[test]
 fn a_forgotten_shim_that_shows_after_a_start_is_ended_however_seldom_is_looked() {
     let node = TestNode::start_with(RARE_SCANS, |_| {});
     let pod = node.pod("others");
-    // Who waits for its end is the first to notice that containerd is gone.
+    // The daemon, which waits for this container's exit, is the first to notice that containerd is gone.
     let _other = pod.start_shell("other", "exec sleep 1000");
     let show = |name: &str, id: &str| {
         let home = node.root().path().join(name);

@@ -1,4 +1,4 @@
-//! containerd does what it was asked, and says so too late.
+//! containerd carries out a call, and answers after the deadline.
 
 use std::cell::RefCell;
 use std::fs;
@@ -13,10 +13,10 @@ use tonic::Code;
 use super::versions::node_behind_proxy;
 use super::{LIMIT, refused};
 
-/// The call that puts something on record.
+/// The call that updates a record.
 const RECORD: &[&str] = &["Containers/Update"];
 
-/// What ended while there was no daemon is put on record by the next.
+/// The exit of a container while no daemon runs is persisted by the next daemon.
 #[test]
 fn a_recovery_that_cannot_put_an_end_on_record_in_time_forgets_no_container() {
     let behind = RefCell::new(None);
@@ -33,7 +33,7 @@ fn a_recovery_that_cannot_put_an_end_on_record_in_time_forgets_no_container() {
     node.daemon().spawn();
     let told = || {
         let log = fs::read_to_string(node.root().daemon_log()).unwrap_or_default();
-        log.contains("recovery failed, and is tried until it succeeds")
+        log.contains("recovery failed; trying again until it succeeds")
     };
     assert!(eventually(LIMIT, told), "{}", node.daemon().tail());
     front.set_delayed(&[]);

@@ -1,4 +1,5 @@
-//! The logkeeper is away: containers run on until their pipes are full, new ones are refused, and the node says so.
+//! The logkeeper is down: containers run on until their pipes are full, new ones are refused, and the node
+//! reports it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,10 +16,10 @@ use super::{
     managed, refused,
 };
 
-/// Prints a number each hundredth of a second or so.
+/// Prints a number about every hundredth of a second.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; echo $n > /n; sleep 0.01; done";
 
-/// What a container has counted up to.
+/// The last number that a container has printed.
 fn last_number(node: &TestNode, id: &str) -> u64 {
     node.cri().sh(id, "cat /n").parse().unwrap_or_default()
 }
@@ -87,7 +88,7 @@ fn a_logkeeper_that_hangs_for_too_long_is_replaced_and_no_line_is_lost() {
 
 #[test]
 fn a_logkeeper_that_cannot_be_started_again_is_told_until_it_can() {
-    // The daemon runs a copy of itself, which is taken away and brought back.
+    // The daemon starts the logkeeper from its own binary, which is removed and put back.
     let node = TestNode::start_with_copied_binary();
     let binary = node.daemon().program();
     let pod = node.pod("gone");

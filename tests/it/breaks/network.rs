@@ -1,4 +1,5 @@
-//! Network plugins that fail, hang, talk nonsense or are missing, and configurations that break or vanish.
+//! CNI plugins that fail, hang, answer nonsense or are missing, and configurations that are invalid or are
+//! deleted.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +15,8 @@ use tonic::Code;
 
 use super::{LIMIT, assert_no_leaks_since, assert_not_ready, assert_recovers, refused};
 
-/// A plugin at the end of the chain that does what the file named after the command says, and else hands the result on.
+/// A plugin at the end of the chain. A file named after the command says how it misbehaves; without the file
+/// it passes on the result.
 const PLUGIN: &str = r#"#!/bin/sh
 input=$(cat)
 case $(cat "DIR/$CNI_COMMAND" 2>/dev/null) in
@@ -32,10 +34,10 @@ esac
 echo "$input" | sed -e 's/.*"prevResult"://' -e 't next' -e ':next' -e 's/,"type":"wayward".*//' -e t -e 's/}$//'
 "#;
 
-/// What a call may take that gives up on a plugin and undoes the chain.
+/// How long a call may take that gives up on a plugin and rolls back the chain.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A node whose network ends with a plugin that does as it is told.
+/// A node whose network ends with a plugin that a test controls.
 struct FaultyCniNode {
     node: TestNode,
     dir: PathBuf,
@@ -51,7 +53,7 @@ impl FaultyCniNode {
             let script = PLUGIN.replace("DIR", dir.to_str().expect("the path is ASCII"));
             fs::write(&plugin, script).expect("the root can be written");
             fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("it is ours");
-            // By this name its process is known from all others.
+            // The name under which its process is found.
             symlink("/bin/sleep", dir.join("hangs")).expect("the root can be written");
             let file = root.cni_conf().join("10-test.conflist");
             let text = fs::read(&file).expect("the root has written it");
@@ -69,17 +71,17 @@ impl FaultyCniNode {
         Self { node, dir: place }
     }
 
-    /// Lets the plugin do this from now on at a command (`ADD`, `DEL`).
+    /// Makes the plugin do this from now on at a command (`ADD`, `DEL`).
     fn set_plugin_fault(&self, command: &str, what: &str) {
         fs::write(self.dir.join(command), what).expect("the root can be written");
     }
 
-    /// Lets the plugin do well at a command.
+    /// Makes the plugin succeed at a command.
     fn clear_plugin_fault(&self, command: &str) {
         fs::remove_file(self.dir.join(command)).expect("it was told something");
     }
 
-    /// Fails unless the plugin has hung, if that was asked of it, and does no more.
+    /// Fails unless the plugin has hung, if that was requested, and was killed.
     #[track_caller]
     fn assert_given_up(&self, what: &str) {
         let hung = fs::remove_file(self.dir.join("hung")).is_ok();
@@ -116,11 +118,12 @@ fn a_plugin_that_goes_wrong_when_a_pod_is_made_is_named_and_its_work_undone() {
         assert!(status.message().contains(told), "{what}: {status}");
         wayward.assert_given_up(what);
         assert_no_leaks_since(node, &before);
-        // It tells of what is configured and installed, not of what plugins answer: pods with the host's network go on.
+        // The network condition covers configuration and installation, not answers of plugins: pods on the
+        // host network still start.
         assert!(node.cri().condition("NetworkReady").expect("Status answers").status, "{what}");
         assert_eq!(node.daemon().get("/readyz/network").0, 200, "{what}");
         wayward.clear_plugin_fault("ADD");
-        // The same pod can be asked for again.
+        // The request of the same pod can be repeated.
         let pod = node.run(config);
         assert_eq!(pod.status().state(), PodSandboxState::SandboxReady);
     }
@@ -153,7 +156,7 @@ fn a_plugin_that_goes_wrong_when_a_pod_is_stopped_is_named_and_the_stop_can_be_r
         drop(pod);
         assert_no_leaks_since(node, &before);
     }
-    // A failed pod whose undoing fails too is cleared away later, without anybody's asking.
+    // A failed pod whose rollback fails too is removed later by the cleanup queue.
     wayward.set_plugin_fault("ADD", "fail");
     wayward.set_plugin_fault("DEL", "fail");
     let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("both")), &[Code::Unknown]);
@@ -184,7 +187,7 @@ fn a_network_that_vanishes_or_breaks_is_told_and_pods_are_still_stopped() {
         assert!(status == 503 && body.contains(&named), "{what}: {status} {body}");
         let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("none")), &[Code::Unavailable]);
         assert!(status.message().contains(&named), "{what}: {status}");
-        // By the copy of the configuration that was kept when it was made.
+        // The removal uses the copy of the configuration that was saved when the pod was created.
         node.cri().stop_pod(pod.id()).expect("it can be stopped");
         drop(pod);
         assert_no_leaks_since(node, &before);

@@ -1,4 +1,5 @@
-//! Registries that are slow, lie, send too little or too much, or send elsewhere: what a pull says, and what it leaves.
+//! Registries that are slow, lie, send too little or too much, or redirect: the error of the pull, and that
+//! it leaves nothing behind.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,9 +16,9 @@ use tonic::{Code, Status};
 
 use super::{LIMIT, refused};
 
-/// What a pull may take that fails after all its tries.
+/// How long a pull may take that fails after all its retries.
 const SOON: Duration = Duration::from_secs(60);
-/// How often a fault is planned that is to outlast all tries.
+/// The number of faults that outlasts all retries.
 const MORE_THAN_RETRIES: usize = 40;
 
 fn conf() -> &'static str {
@@ -28,7 +29,7 @@ fn unique(seed: u64) -> Image {
     busybox().layer(random_layer(300_000, seed)).build()
 }
 
-/// What containerd holds of images: content, snapshots, leases, downloads.
+/// What containerd stores for images: content, snapshots, leases, downloads.
 fn stored_content(node: &TestNode) -> HashSet<String> {
     let socket = node.root().containerd_socket().expect("containerd runs");
     let kinds: [&[&str]; 5] = [
@@ -41,7 +42,7 @@ fn stored_content(node: &TestNode) -> HashSet<String> {
     kinds.iter().flat_map(|words| ctr(&socket, NAMESPACE, words)).collect()
 }
 
-/// Pulls, which has to fail and to leave nothing of what it began.
+/// A pull that must fail, and must leave nothing behind.
 #[track_caller]
 fn assert_pull_fails(node: &TestNode, reference: &str, codes: &[Code], told: &str) -> Status {
     let before = stored_content(node);
@@ -97,13 +98,13 @@ fn a_registry_that_wants_to_be_asked_later_is() {
     plan(&node, &image.layers[1].digest, &later, 1);
     node.cri().pull(&reference, None).expect("it is asked later");
     node.cri().remove_image(&reference).expect("it can be removed");
-    // One that wants it always is told so.
+    // If the registry answers 429 to every retry, the pull fails with an error that names the registry.
     plan(&node, "/manifests/1", &answer(429, &[("Retry-After", "0")], b""), MORE_THAN_RETRIES);
     let status = assert_pull_fails(&node, &reference, &[Code::Unavailable, Code::ResourceExhausted], "later");
     assert!(status.message().contains(&node.registry().address().to_string()), "{status}");
 }
 
-/// An image whose manifest says of its own layer what `lie` makes of it.
+/// An image whose manifest describes its own layer as `lie` changes it.
 fn image_with_false_layer(image: &Image, lie: impl FnOnce(&mut Value)) -> Blob {
     let mut manifest: Value = serde_json::from_slice(&image.manifest.bytes).expect("it is JSON");
     lie(&mut manifest["layers"][1]);
@@ -131,7 +132,7 @@ fn a_registry_that_lies_is_found_out_and_leaves_nothing() {
         );
         node.registry().proxy().clear_faults();
     }
-    // A manifest that does not have the digest by which it was asked for.
+    // A manifest whose digest is not the one that was requested.
     let image = unique(910);
     let other = unique(911);
     let digest = node.registry().push("registries/digest:1", &image);
@@ -174,7 +175,7 @@ fn a_registry_that_sends_elsewhere_is_followed_without_the_password() {
     let registry = Registry::start_behind_proxy(access);
     let image = unique(930);
     registry.push("registries/elsewhere:1", &image);
-    // Where the layers are: another address, which writes down what it is told.
+    // The host that the layers are redirected to; it records the requests that it gets.
     let elsewhere = RegistryProxy::start(registry.upstream(), Access::Open);
     let layer = &image.layers[1].digest;
     let path = format!("/v2/registries/elsewhere/blobs/{layer}");
@@ -191,7 +192,7 @@ fn a_registry_that_sends_elsewhere_is_followed_without_the_password() {
         );
     }
     node.cri().remove_image(&reference).expect("it can be removed");
-    // One that sends round in circles is given up on.
+    // A redirect loop is given up.
     let public = unique(931);
     node.registry().push("registries/circle:1", &public);
     let reference = node.registry().reference("registries/circle:1");

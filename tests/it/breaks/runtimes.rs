@@ -1,5 +1,5 @@
-//! An OCI runtime that takes its time, and a daemon that is killed meanwhile: what containerd is at is waited for, seen or not. And one
-//! that is configured no more.
+//! A slow OCI runtime, and a daemon that is killed meanwhile: the next daemon waits for the predecessor call
+//! in containerd, whether it can observe the call or not. Also a runtime that is no longer configured.
 
 use std::cell::RefCell;
 use std::fs;
@@ -19,12 +19,12 @@ use switchyard_tests::root::PrivateRoot;
 
 use super::LIMIT;
 
-/// How long what is seen must last to be believed.
+/// How long an observation must be unchanged until the daemon relies on it.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// A runtime that stops where it is told to: runc otherwise.
+/// A runtime that blocks where a test says, and is runc otherwise.
 struct PausableRuntime {
-    /// Where it is told, and tells what it was asked.
+    /// The directory of the marker files that make it block, and where it records its calls.
     dir: PathBuf,
 }
 
@@ -48,7 +48,7 @@ impl PausableRuntime {
         Self { dir }
     }
 
-    /// Configuration by which it is used.
+    /// The configuration that uses it.
     fn config(&self) -> String {
         format!(
             "[recovery]\ngrace_milliseconds = {}\n[containerd.runtimes.runc]\nbinary = {:?}\n",
@@ -57,12 +57,12 @@ impl PausableRuntime {
         )
     }
 
-    /// How many containers it was told to create.
+    /// The number of `create` calls.
     fn create_count(&self) -> usize {
         fs::read_to_string(self.dir.join("creating")).unwrap_or_default().lines().count()
     }
 
-    /// Whether it was told to delete one.
+    /// Whether it got a `delete` call.
     fn has_deleted(&self) -> bool {
         self.dir.join("deleting").exists()
     }
@@ -76,8 +76,8 @@ impl PausableRuntime {
     }
 }
 
-/// Several daemons have asked containerd to end what the first had begun; what it still takes away for them has the name of what the
-/// last one makes.
+/// Several daemons have asked containerd to delete what the first had begun to create; the deletion that is
+/// still running has the name of the task that the last daemon creates.
 #[test]
 fn a_start_waits_until_containerd_has_cleared_up_after_the_attempts_of_killed_daemons() {
     let runtime = RefCell::new(None);
@@ -105,7 +105,8 @@ fn a_start_waits_until_containerd_has_cleared_up_after_the_attempts_of_killed_da
     runtime.remove_marker("slow");
 }
 
-/// The shim of a pod ends with its last container, so that nothing is begun in it while containerd deletes that, however long it takes.
+/// The shim of a pod exits with its last container, so nothing may be started in it while containerd deletes
+/// that container, however long it takes.
 #[test]
 fn a_start_waits_for_a_deletion_that_the_news_of_an_end_did_not_wait_for() {
     let runtime = RefCell::new(None);
@@ -128,8 +129,8 @@ fn a_start_waits_for_a_deletion_that_the_news_of_an_end_did_not_wait_for() {
     assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
 }
 
-/// Beside a containerd of others bundles are nobody's business: what is at work is seen among the processes. The second container of
-/// the pod is served by the shim of the first.
+/// With an external containerd the daemon does not inspect bundles: it finds the predecessor call among the
+/// processes. The second container of the pod is served by the shim of the first.
 #[test]
 fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
     let behind = RefCell::new(None);
@@ -155,7 +156,8 @@ fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
             cut.join().expect("a call does not panic").expect_err("nobody answers");
             node.daemon().restart();
             let again = scope.spawn(|| node.cri().start(&id));
-            // Long enough to be believed, were nobody seen at work.
+            // Longer than the time after which the daemon would rely on it, if it did not see the runtime
+            // process.
             thread::sleep(GRACE * 5);
             assert!(!again.is_finished(), "{name}: {:?}", again.join());
             assert_eq!(runtime.create_count(), begun, "{name} is made anew beside the work on it");
@@ -166,7 +168,8 @@ fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
     }
 }
 
-/// A later containerd, which is told whose exits it is to keep: those of tasks that may run, and of no other.
+/// A later containerd, which is told for which tasks to keep the exit: for those that may run, and for no
+/// other.
 #[test]
 fn a_daemon_starts_although_containers_are_of_a_runtime_that_is_configured_no_more() {
     let behind = RefCell::new(None);

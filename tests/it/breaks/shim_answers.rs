@@ -1,5 +1,5 @@
-//! A shim that answers commands as none should: a stand-in between the daemon and the real shim keeps silent, talks nonsense, breaks off,
-//! answers another call or never ends.
+//! A shim that answers wrongly: a proxy between the daemon and the real shim does not answer, sends nonsense,
+//! closes the connection within an answer, answers another call or never ends an answer.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,29 +16,29 @@ use tonic::Code;
 
 use super::{LIMIT, assert_no_leaks_since, refused, shim};
 
-/// Shims may take this long, so that a test need not wait for more.
+/// A short shim timeout, so that a test need not wait for the default.
 const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
-/// What a command may take that gives up on a shim, with room for a slow machine.
+/// How long a command may take that gives up on a shim, with a margin for a slow machine.
 const SOON: Duration = Duration::from_secs(20);
-/// Before each message: its length, the number of the call, kind and flags.
+/// The header of each message: its length, the id of the call, type and flags.
 const HEAD: usize = 10;
 
-/// How the stand-in answers.
+/// How the proxy answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BadAnswer {
-    /// Not at all.
+    /// It does not answer.
     Silence,
-    /// In no language.
+    /// It sends bytes that are no ttrpc message.
     Garbage,
-    /// Half of it, and the connection closes.
+    /// It sends half of the answer and closes the connection.
     Truncated,
-    /// As if another call had been asked.
+    /// It answers with the id of another call.
     WrongCall,
-    /// With a message that never ends.
+    /// It sends a message that never ends.
     Endless,
 }
 
-/// Which call is answered so, and whether the real shim was asked before.
+/// Which call is answered so, and whether the call is forwarded to the real shim before.
 #[derive(Debug, Clone, Copy)]
 struct PlannedAnswer {
     method: &'static str,
@@ -50,12 +50,12 @@ struct PlannedAnswer {
 struct ShimProxy {
     socket: PathBuf,
     plan: Arc<Mutex<Option<PlannedAnswer>>>,
-    /// How many calls were answered as planned.
+    /// The number of calls that were answered so.
     answered: Arc<AtomicUsize>,
 }
 
 impl ShimProxy {
-    /// Listens in the place of the shim of a container, for those who look up its address from here on.
+    /// Listens in place of a container's shim, for clients that look up the address from now on.
     fn in_front_of(node: &TestNode, container: &str) -> Self {
         let home =
             fs::read_link(format!("/proc/{}/cwd", shim(node, container))).expect("a shim works somewhere");
@@ -78,7 +78,7 @@ impl ShimProxy {
             for client in listener.incoming().map_while(Result::ok) {
                 let real = real.clone();
                 let (plan, played) = all.clone();
-                // It ends with its connection.
+                // The thread ends with its connection.
                 std::thread::spawn(move || serve(client, Path::new(&real), &plan, &played));
             }
         });
@@ -96,7 +96,7 @@ impl Drop for ShimProxy {
     }
 }
 
-/// Passes calls on, one at a time, until one is to be answered in another way.
+/// Forwards calls, one at a time, until the one that is to be answered differently.
 fn serve(
     mut client: UnixStream,
     real: &Path,
@@ -135,7 +135,7 @@ fn serve(
                 }
             }
         }
-        // Until the other end closes.
+        // Until the client closes the connection.
         return client.read(&mut [0]).map(drop);
     }
 }
@@ -150,7 +150,7 @@ fn frame(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// The method that a request asks for: the second of its fields, both of which are texts of less than 128 bytes.
+/// The method of a request: its second field. The first two fields are texts of less than 128 bytes.
 fn method(request: &[u8]) -> &[u8] {
     let service = usize::from(request[HEAD + 1]);
     let second = &request[HEAD + 2 + service..];
@@ -159,11 +159,13 @@ fn method(request: &[u8]) -> &[u8] {
 }
 
 impl PlannedAnswer {
-    /// What the client is told if not what the command says: containerd is asked for what the shim does not say here.
+    /// What the client gets if not the command's own result: the daemon asks containerd for what the shim
+    /// does not answer here.
     const fn expected_code(self) -> Option<Code> {
         match (self.method.as_bytes(), self.answer) {
             (b"Exec" | b"Start" | b"Wait", BadAnswer::Silence) => Some(Code::DeadlineExceeded),
-            // No shim is told twice to start a process: it would not survive that where the first start has failed.
+            // A shim is never asked twice to start a process: it would not survive that if the first start
+            // has failed.
             (
                 b"Start",
                 BadAnswer::Garbage | BadAnswer::Truncated | BadAnswer::WrongCall | BadAnswer::Endless,
@@ -184,7 +186,7 @@ impl PlannedAnswer {
 fn a_shim_that_answers_wrongly_fails_one_command_at_most_and_leaves_nothing() {
     let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("answers");
-    // They share a directory and a shim, to which commands in the second go straight.
+    // The two containers share a bundle directory and a shim; commands in the second go directly to the shim.
     let main = pod.start_shell("main", "exec sleep 1000");
     let other = pod.start_shell("other", "exec sleep 1000");
     let stand_in = ShimProxy::in_front_of(&node, &main);
@@ -206,7 +208,7 @@ fn a_shim_that_answers_wrongly_fails_one_command_at_most_and_leaves_nothing() {
                 let _ = node.cri().sh(&other, "rm /dev/shm/ran");
                 let played = stand_in.answered.load(Ordering::Relaxed);
                 stand_in.plan(Some(plan));
-                // Commands themselves may last longer than a shim may take to answer.
+                // The command itself may run longer than the shim timeout.
                 let answer = run(if method == "Wait" { 1 } else { 10 });
                 let is_played = || stand_in.answered.load(Ordering::Relaxed) > played;
                 assert!(eventually(LIMIT, is_played), "{plan:?} was not played");

@@ -1,4 +1,5 @@
-//! A container's shim hangs or dies: nobody else is held up, and what became of the container is told.
+//! A container's shim hangs or dies: no other container is affected, and the state of the container is
+//! reported.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -16,15 +17,15 @@ use tonic::Code;
 
 use super::{FAST_CALL_LIMIT, LIMIT, SuspendedProcess, assert_no_leaks_since, refused, retry, shim};
 
-/// Shims may take this long, so that a test need not wait for more.
+/// A short shim timeout, so that a test need not wait for the default.
 const CONF: &str = "[containerd]\nshim_timeout_seconds = 2\n";
-/// The same, and the daemon looks for forgotten shims all the time.
+/// The same, and the daemon scans for orphaned shims all the time.
 const SCANNING_CONF: &str =
     "[containerd]\nshim_timeout_seconds = 2\n[recovery]\nlook_seconds = 1\ngrace_milliseconds = 200\n";
-/// What a call may take that gives up on a shim, with room for a slow machine.
+/// How long a call may take that gives up on a shim, with a margin for a slow machine.
 const SOON: Duration = Duration::from_secs(20);
 
-/// How long a client waits for the end of a container whose shim hangs.
+/// How long a client waits for the exit of a container whose shim hangs.
 const END_LIMIT: Duration = Duration::from_secs(4);
 
 #[test]
@@ -41,7 +42,7 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
     let mut frozen = None;
     let command = ["sh", "-c", "sleep 3.1434; exit 7"];
     std::thread::scope(|scope| {
-        // One that runs already ends while the shim hangs, and its client has set no limit.
+        // A command that runs already ends while the shim hangs, and its client has set no timeout.
         let ends = scope.spawn(|| soon.exec(&id, &command, 0).expect_err("nobody tells of its end"));
         let begun = || {
             let all = processes::belonging_to(node.root().path());
@@ -51,10 +52,10 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
                 .any(|process| process.command.contains("exec --process") && process.command.contains(&id))
         };
         assert!(eventually(LIMIT, begun), "the command does not run");
-        // The shim says so at once.
+        // Once it runs again, the shim reports the exit at once.
         std::thread::sleep(Duration::from_millis(500));
         frozen = Some(SuspendedProcess::new(shim(&node, &id)));
-        // The command is that of no other test: it must not be left running.
+        // A command line that no other test uses: the test checks that it is not left running.
         let exec = scope.spawn(|| refused("ExecSync", soon.exec(&id, &["sleep", "31416"], 1), late));
         let limits =
             scope.spawn(|| refused("UpdateContainerResources", soon.update(&id, some_limits()), late));
@@ -66,7 +67,7 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
         }
         let status = ends.join().expect("a call does not panic");
         assert!(
-            status.code() == Code::DeadlineExceeded && status.message().contains("has ended"),
+            status.code() == Code::DeadlineExceeded && status.message().contains("has exited"),
             "{status}"
         );
         exec.join().expect("a call does not panic");
@@ -87,7 +88,8 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
         node.daemon().tail()
     );
 
-    // When nothing runs any more that it serves, it is worth nothing: it is killed, and the end is told as it was.
+    // A hung shim that serves no running process is of no use: it is killed, and the exit is reported with
+    // its real status.
     let hung = shim(&node, &id);
     let _frozen = SuspendedProcess::new(hung);
     retry("StopContainer", || node.cri().stop(&id, 0));
@@ -99,7 +101,8 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
     assert_eq!(node.cri().sh(&other, "echo reached"), "reached");
 }
 
-/// Both end while it hangs, and only the first is waited for long enough. Without the shim nobody could tell of the second.
+/// Both containers exit while their shim hangs, and only the exit of the first is waited for long enough.
+/// Without the shim nobody could report the exit of the second.
 #[test]
 fn a_hung_shim_that_is_killed_takes_no_exit_code_along() {
     let node = TestNode::start_with(CONF, |_| {});
@@ -120,7 +123,7 @@ fn a_hung_shim_that_is_killed_takes_no_exit_code_along() {
         assert!(eventually(LIMIT, ended), "{name} does not end");
     };
     end(codes[0]);
-    // The shim has this long to tell of the first.
+    // The shim has this long to report the exit of the first.
     std::thread::sleep(Duration::from_secs(2));
     end(codes[1]);
     let gone = || processes::find(hung).is_none_or(|process| process.zombie);
@@ -132,7 +135,7 @@ fn a_hung_shim_that_is_killed_takes_no_exit_code_along() {
     }
 }
 
-/// A script that runs until SIGTERM, with a code of its own.
+/// A script that runs until SIGTERM, with an exit code of its own.
 fn script_exiting_with(name: &str, code: i32) -> String {
     format!("trap 'exit {code}' TERM; echo {name}; while :; do sleep 0.05; done")
 }
@@ -163,7 +166,8 @@ fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
     assert_eq!(node.cri().sh(&second, "echo reached"), "reached");
 }
 
-/// Nothing names such a shim any more but what it serves, and of that containerd tells nothing while the shim hangs.
+/// Only the objects that such a shim serves name it, and containerd does not answer for these while the shim
+/// hangs.
 #[test]
 fn a_hung_shim_whose_own_container_is_gone_is_left_alone_while_it_serves_another() {
     let node = TestNode::start_with(SCANNING_CONF, |_| {});
@@ -180,7 +184,8 @@ fn a_hung_shim_whose_own_container_is_gone_is_left_alone_while_it_serves_another
     assert_eq!(node.cri().status(&second).expect("it has a status"), before);
 }
 
-/// A look takes long while another shim hangs. What a shim serves by its end need not be what it served at its beginning.
+/// A scan takes long while another shim hangs. What a shim serves at the end of the scan may differ from what
+/// it served at the beginning.
 #[test]
 fn a_shim_whose_containers_come_and_go_while_it_is_looked_at_is_left_alone() {
     let node = TestNode::start_with(SCANNING_CONF, |_| {});
@@ -206,7 +211,8 @@ fn a_shim_whose_containers_come_and_go_while_it_is_looked_at_is_left_alone() {
     assert_eq!(now.map(|process| process.started), Some(shared.started), "{}", node.daemon().tail());
 }
 
-/// How often containerd has found that a task's shim hangs, which it does when the daemon looks for shims that are forgotten.
+/// How often containerd has logged that a task's shim hangs, which it does when the daemon scans for orphaned
+/// shims.
 fn scan_count(node: &TestNode, task: &str) -> usize {
     let log = std::fs::read_to_string(node.root().state().join("containerd/containerd.log"));
     let tells = |line: &&str| line.contains("get state for") || line.contains("converting task");
@@ -237,7 +243,7 @@ fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
     drop(frozen);
     assert_eq!(node.cri().sh(&id, "echo reached"), "reached");
 
-    // Its process is one that the daemon has not started itself, and is signalled without the shim all the same.
+    // The process is one that this daemon has not started, and is signalled without the shim all the same.
     let frozen = SuspendedProcess::new(shim(&node, &id));
     let patient = node.cri().with_timeout(END_LIMIT);
     refused("StopContainer", patient.stop(&id, 0), &[Code::DeadlineExceeded]);
@@ -257,16 +263,18 @@ fn however_many_shims_hang_a_start_asks_only_those_it_must_and_all_at_once() {
     let other = others.start_shell("other", "exec sleep 1000");
     let frozen: Vec<_> = ids.iter().map(|id| SuspendedProcess::new(shim(&node, id))).collect();
     node.daemon().kill9();
-    // Half of the hung shims would have an end to tell.
+    // Half of the hung shims would have an exit to report.
     for process in processes::belonging_to(node.root().path()) {
         if ["sleep 31420", "sleep 31421", "sleep 31422"].contains(&process.command.as_str()) {
             kill(Pid::from_raw(process.pid), Signal::SIGKILL).expect("it runs");
         }
     }
     node.daemon().restart();
-    // Whose process is seen to run is not asked about; of the others each is asked, and three are silent.
+    // Shims whose process is seen running are not queried. The others are queried one by one, and three of
+    // them do not answer.
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    let last = log.lines().rfind(|line| line.contains("known what a predecessor left")).expect("it is told");
+    let last =
+        log.lines().rfind(|line| line.contains("recovered what a predecessor left")).expect("it is told");
     assert!(last.contains("shims_asked=3 shims_silent=3 "), "{last}");
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     for id in ids.iter().chain([&other]) {
@@ -292,10 +300,10 @@ fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
     let other = others.start_shell("other", "exec sleep 1000");
     let running = dead.start_shell("running", "exec sleep 31417");
     kill(Pid::from_raw(shim(&node, &running)), Signal::SIGKILL).expect("it runs");
-    // Its shim does not see this one end, and dies before it could tell.
+    // Its shim is stopped when this container exits, and dies before it could report the exit.
     let ended = silent.start_shell("ended", "exec sleep 31418");
     let frozen = SuspendedProcess::new(shim(&node, &ended));
-    // The shell becomes the command a moment after its start.
+    // The shell executes the command a moment after its start.
     let main = || processes::running(node.root().path(), "sleep 31418");
     assert!(eventually(LIMIT, || main().is_some()), "the command runs");
     let main = main();
@@ -341,7 +349,8 @@ impl<'n> SharedShimPod<'n> {
         Self { pod, first, second, shim }
     }
 
-    /// Starts the second. `meanwhile` runs when its shim is chosen, and before containerd speaks to it.
+    /// Starts the second container. `meanwhile` runs when its shim has been chosen, before containerd calls
+    /// the shim.
     fn start_second(&self, node: &TestNode, dir: &Path, meanwhile: impl FnOnce() + Send) {
         std::fs::write(dir.join("hold"), "").expect("it can be written");
         std::thread::scope(|scope| {
@@ -364,7 +373,7 @@ impl<'n> SharedShimPod<'n> {
     }
 }
 
-/// A node whose shims tell of their start only once the file `hold` in the directory is gone.
+/// A node whose shims report their start only once the file `hold` in the directory is gone.
 fn node_of_slow_shims() -> (TestNode, PathBuf) {
     let mut dir = PathBuf::new();
     let node = TestNode::start_configured(|root| {
@@ -376,7 +385,7 @@ fn node_of_slow_shims() -> (TestNode, PathBuf) {
 
 fn retried(node: &TestNode) -> bool {
     let log = std::fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
-    log.contains("the pod's shim ended just now")
+    log.contains("the pod's shim exited during the creation")
 }
 
 #[test]
@@ -390,7 +399,8 @@ fn a_start_that_meets_the_end_of_its_pods_shim_goes_through() {
     assert!(retried(&node), "{}", node.daemon().tail());
 }
 
-/// The shim ends with the last of the tasks: that one is not taken away while the next is being made.
+/// A shim exits with the last of its tasks: the daemon must not delete that task while another one is being
+/// created in the shim.
 #[test]
 fn a_pods_shim_does_not_end_under_the_hands_of_a_start() {
     let (node, dir) = node_of_slow_shims();
@@ -401,7 +411,7 @@ fn a_pods_shim_does_not_end_under_the_hands_of_a_start() {
             stop = Some(scope.spawn(|| node.cri().stop(&shared.first, 0)));
             let ended = || processes::running(node.root().path(), "sleep 31440").is_none();
             assert!(eventually(LIMIT, ended), "its process is not killed");
-            // As long as it takes containerd to delete a task, many times over.
+            // Many times longer than containerd needs to delete a task.
             std::thread::sleep(Duration::from_millis(500));
             assert!(shared.shim_runs(), "it has ended with the first");
         });
@@ -412,7 +422,8 @@ fn a_pods_shim_does_not_end_under_the_hands_of_a_start() {
     assert!(!retried(&node), "{}", node.daemon().tail());
 }
 
-/// A containerd whose shims tell of their start, with the address in hand, only once the file `hold` in `dir` is gone; its path.
+/// A containerd whose shims report their start, with their address, only once the file `hold` in `dir` is
+/// gone; its path.
 fn slow_shims(dir: &Path) -> PathBuf {
     let real = |name: &str| prereq::require(name, "containerd").display().to_string();
     std::fs::create_dir(dir).expect("it can be made");
@@ -431,7 +442,8 @@ fn slow_shims(dir: &Path) -> PathBuf {
     dir.join("containerd")
 }
 
-/// A shim waits for the reader of a command's output, and answers nobody meanwhile. A starting containerd ends one that does not answer.
+/// A shim waits for the reader of a command's output, and answers nobody meanwhile. When containerd starts it
+/// kills shims that do not answer.
 #[test]
 fn a_command_that_a_kill_cut_off_costs_no_container_when_containerd_dies_too() {
     let node = TestNode::start();

@@ -1,4 +1,5 @@
-//! containerd dies and comes back as another one, which lacks some of what the first had; it says its version and no more.
+//! containerd dies and comes back as another version that lacks some features; only the version that it
+//! reports tells so.
 
 use std::cell::RefCell;
 use std::fs;
@@ -13,7 +14,7 @@ use tonic::Code;
 
 use super::{FAST_CALL_LIMIT, LIMIT, assert_not_ready, assert_recovers, refused, retry};
 
-/// The gateway's own configuration for a containerd that somebody else keeps, behind a front.
+/// The configuration for an external containerd, behind a proxy, with the gateway's own network.
 fn external(root: &PrivateRoot) -> String {
     format!(
         "[containerd]\nmode = \"external\"\naddress = {:?}\nanswer_timeout_seconds = 1\n",
@@ -21,7 +22,7 @@ fn external(root: &PrivateRoot) -> String {
     )
 }
 
-/// A node whose containerd is behind a front. What is behind it outlives the node, whose last look around asks it.
+/// A node whose containerd is behind a proxy. Both outlive the node, whose last leak scan queries containerd.
 pub(super) fn node_behind_proxy(behind: &RefCell<Option<(ExternalContainerd, ContainerdProxy)>>) -> TestNode {
     TestNode::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
@@ -40,10 +41,10 @@ fn a_containerd_whose_database_hangs_is_as_good_as_away_although_it_says_its_ver
     let pod = node.pod("database");
     let id = pod.start_shell("main", "exec sleep 1000");
     hang(true);
-    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "look into its database");
+    assert_not_ready(&node, "RuntimeReady", "ContainerdUnavailable", "read its database");
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     let status = refused("RunPodSandbox", cri.run_pod(&node.pod_config("early")), &[Code::Unavailable]);
-    assert!(status.message().contains("look into its database"), "{status}");
+    assert!(status.message().contains("read its database"), "{status}");
     assert_eq!(cri.containers().expect("they are answered from the table").len(), 1);
     hang(false);
     assert_recovers(&node);
@@ -82,7 +83,7 @@ fn a_containerd_that_comes_back_as_another_version_is_noticed_and_used_for_what_
     assert_eq!(retry("ExecSync", || node.cri().exec(&id, &["true"], 5)).exit_code, 0);
     assert_eq!(pod.run_shell("echo works", |_| {}), "works");
     assert_eq!(node.pod("later").run_shell("echo works", |_| {}), "works");
-    // What needs a service that is not there says so, and nothing else suffers.
+    // A request that needs a missing service fails with that reason, and nothing else is affected.
     let info = cri.images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
     let status = refused("ImageFsInfo", info, &[Code::Unimplemented]);
     assert!(status.message().contains("this containerd does not have it"), "{status}");

@@ -1,4 +1,5 @@
-//! Places that tasks can change the way to: what is mounted is what was looked at, whatever is put in its place meanwhile.
+//! Mount sources whose path a task can change: the file that was checked is mounted, whatever replaces it
+//! meanwhile.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -32,7 +33,7 @@ fn run(program: &str, words: &[&str]) {
     assert!(done.success(), "{program} {words:?}: {done}");
 }
 
-/// An allocation with a directory and a file, and a directory beside it that is nobody's business.
+/// An allocation with a directory and a file, and a directory outside of it that the task must not reach.
 fn alloc(lab: &CallerFixture) -> (PathBuf, PathBuf) {
     let alloc = lab.fifo_dir.path().join("alloc");
     let outside = lab.fifo_dir.path().join("outside");
@@ -61,7 +62,7 @@ async fn a_link_that_is_put_in_the_way_of_a_mount_is_not_followed() {
         kill(&lab, task).await;
         lab.backend.remove_task(task).await.expect("it can be removed");
     }
-    // Between the making and the start, as it was looked at before.
+    // After the creation, which has checked the path, and before the start.
     for (place, target) in [("local", &outside), ("local/dir", &outside.join("dir"))] {
         let mut spec = lab.fixture.task_spec("task", &["sleep", "1000"]);
         beneath(&alloc, "local/dir", Propagation::Private)(&mut spec);
@@ -72,7 +73,7 @@ async fn a_link_that_is_put_in_the_way_of_a_mount_is_not_followed() {
         let refused = lab.backend.start_task(id).await.expect_err("it is another");
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{}", refused.report());
         assert!(
-            refused.report().contains("is not what it was when it was looked at"),
+            refused.report().contains("was replaced or removed after it had been checked"),
             "{}",
             refused.report()
         );
@@ -80,7 +81,7 @@ async fn a_link_that_is_put_in_the_way_of_a_mount_is_not_followed() {
         fs::remove_file(alloc.join(place)).expect("it is the link");
         fs::rename(alloc.join("moved"), alloc.join(place)).expect("it can be moved back");
     }
-    // Links that are there from the beginning are none of the backend's to follow, nor is what leads out.
+    // The backend does not follow symbolic links that exist from the beginning, nor paths that lead out.
     symlink("dir", alloc.join("local/link")).expect("a link can be put there");
     for path in ["local/link", "../outside", "local/none"] {
         let refused = lab.try_task(sandbox, "true", beneath(&alloc, path, Propagation::Private)).await;

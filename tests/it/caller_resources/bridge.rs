@@ -1,4 +1,4 @@
-//! The gateway's own network, beside the node's.
+//! The gateway's own network, beside the node's network.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Cgroups that somebody else made for a task, of both versions: used as they are, and left as they were.
+//! Cgroups v1 and v2 that the caller created for a task: they are used and not changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").expect("it is absolute"))
 }
 
-/// The groups of a process, by what its lines begin with.
+/// The cgroups of a process, by the beginning of their line.
 fn group(text: &str, controller: &str) -> String {
     let line = text.lines().find(|line| {
         let names = line.split(':').nth(1).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Output that goes straight into FIFOs of somebody else.
+//! Output that goes directly into FIFOs of the caller.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// How many tasks print and end at once.
 const SHORT: usize = 10;
 
-/// The FIFOs of one task, as whoever collects its output makes them.
+/// The FIFOs of one task, as the caller that collects its output creates them.
 struct OutputFifos {
     stdout: PathBuf,
     stderr: PathBuf,
@@ -88,7 +88,7 @@ async fn tasks_that_print_and_end_at_once_show_all_their_output() {
         let script = format!("echo out {number}; echo err {number} >&2");
         let task = lab.task(sandbox, &script, pipes.applied()).await;
         assert_eq!(lab.end(task).await.code, 0);
-        // All of it was there before the end was told.
+        // All output was readable before the exit was reported.
         assert_eq!(stdout.read(), format!("out {number}\n"));
         assert_eq!(stderr.read(), format!("err {number}\n"));
     });

@@ -1,4 +1,5 @@
-//! What tasks of some frontends ask for and pods never do: an init process, other namespaces, a namespace that somebody else connects.
+//! Options that only tasks of some frontends use and pods do not: an init process, other namespaces, a
+//! network namespace that the caller sets up.
 
 use std::fs;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What a kubelet's cAdvisor finds of our containers. It asks containerd itself, by what it sees in the control groups: so these are
-//! facts of objects, whose readers are not here.
+//! What a kubelet's cAdvisor needs of our containers. It queries containerd itself for the containers that it
+//! finds as cgroups: so these tests check containerd's objects and cgroups, and do not run cAdvisor.
 
 use std::process::Command;
 
@@ -50,7 +50,8 @@ fn labelled<'n>(node: &'n TestNode, name: &str) -> (TestPod<'n>, String) {
 fn a_container_is_found_by_its_control_group_with_pod_name_and_image() {
     let node = TestNode::shared();
     let (pod, id) = labelled(&node, "seen");
-    // The name of the group leads to the object: 64 hexadecimal digits, and nothing before that could be taken for such.
+    // The name of the group leads to the object: 64 hexadecimal digits, and nothing before that could be
+    // taken for such.
     assert!(id.len() == 64 && id.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)), "{id}");
     let groups = cgroups::named(&id);
     assert!(!groups.is_empty());
@@ -87,7 +88,7 @@ fn infra_always_gives_every_pod_a_process_in_its_network() {
     let (pod, id) = labelled(&node, "infra");
     let object = object(&node, pod.id());
     let label = |name: &str| object["Labels"][name].as_str().unwrap_or_default().to_owned();
-    // This label, a control group and a process are what traffic is told by.
+    // cAdvisor finds the network traffic of a pod by this label, a cgroup and a process.
     assert_eq!(label("io.cri-containerd.kind"), "sandbox");
     assert_eq!(
         (label("io.kubernetes.pod.name"), label("io.kubernetes.pod.namespace")),

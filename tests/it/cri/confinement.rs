@@ -173,7 +173,7 @@ fn the_oom_score_is_what_was_asked_for_or_the_nearest_that_may_be_set() {
     };
     assert_eq!(score(500), 500);
     assert_eq!(score(0), 0);
-    // Without CAP_SYS_RESOURCE nobody goes below what it began with.
+    // Without CAP_SYS_RESOURCE a process cannot go below its initial value.
     let daemon = node.daemon().pid();
     let text = fs::read_to_string(format!("/proc/{daemon}/oom_score_adj")).expect("the daemon runs");
     let least: i64 = text.trim().parse().expect("it is a number");

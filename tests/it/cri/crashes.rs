@@ -1,4 +1,5 @@
-//! Kills amid work: the daemon, containerd and the logkeeper, alone and together, and clients that give up.
+//! Kills during requests: the daemon, containerd and the logkeeper, alone and together, and clients that give
+//! up.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tonic::Request;
 /// How long something may take to come back.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Waits up to `most` milliseconds, nobody knows how long.
+/// Waits for a random time of up to `most` milliseconds.
 fn pause(most: u64) {
     let [high, low] = random_bytes();
     std::thread::sleep(Duration::from_micros(u64::from(u16::from_be_bytes([high, low])) * most / 66));
@@ -44,7 +45,7 @@ fn a_daemon_killed_amid_creations_and_starts_has_each_container_once_in_the_end(
             let id = pod.create(config);
             let mut status = node.cri().status(&id).expect("it has a status");
             if status.state() == ContainerState::ContainerCreated {
-                // It may fail: containerd may not have done with the start that nobody waits for any more.
+                // This may fail: containerd may still be busy with the start that the client gave up.
                 let _ = node.cri().start(&id);
                 status = node.cri().status(&id).expect("it has a status");
             }

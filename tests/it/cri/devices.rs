@@ -1,4 +1,4 @@
-//! Devices by their names in the Container Device Interface.
+//! CDI devices (Container Device Interface), by name.
 
 use std::fs;
 

@@ -16,7 +16,7 @@ use tonic::{Code, Response, Status};
 /// How long an event may be on its way.
 const SOON: Duration = Duration::from_secs(20);
 
-/// What a client is told of one pod until the pod is gone, or the stream is cut.
+/// The events that a client gets about one pod until the pod is gone or the stream is cut.
 fn follow(client: &Cri, uid: &str, told: &mpsc::Sender<Option<cri::ContainerEventResponse>>) {
     let watched = client.runtime(async |mut client| {
         let mut stream = client.get_container_events(cri::GetEventsRequest {}).await?.into_inner();
@@ -73,7 +73,7 @@ fn a_pods_life_is_told_as_it_happens_and_its_end_with_the_reason() {
         );
         let status = &kinds[2].containers_statuses[0];
         assert_eq!((status.exit_code, status.reason.as_str()), (3, "Error"));
-        // A status that is asked for later is later than the events it shows.
+        // The timestamp of a status that is queried later is later than the events that it includes.
         let request = cri::PodSandboxStatusRequest { pod_sandbox_id: pod.id().to_owned(), verbose: false };
         let answer = node.cri().runtime(async |mut client| client.pod_sandbox_status(request).await);
         let answer = answer.expect("the pod exists");
@@ -126,7 +126,7 @@ fn after_a_kill_of_the_daemon_who_comes_again_is_told_what_runs() {
 fn overflow_event_buffer(node: &TestNode, pod: &TestPod<'_>) {
     const CONTAINER_COUNT: usize = 140;
     const CLIENTS: usize = 4;
-    // Each is told to be made and to be removed.
+    // Each has an event of its creation and of its removal.
     const { assert!(2 * CONTAINER_COUNT * CLIENTS > switchyard_core::event::CAPACITY) };
     thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -158,7 +158,7 @@ fn a_thousand_clients_that_stall_cost_little_and_hold_up_nobody() {
     thread::scope(|scope| {
         let mut held = Vec::new();
         for _ in 0..CONNECTIONS {
-            // Nothing of a message is taken before somebody reads it.
+            // A message is not received until the client reads it.
             let open = open.clone();
             let mut finish = finish.clone();
             let client = node.cri().with_window(1);
@@ -171,7 +171,7 @@ fn a_thousand_clients_that_stall_cost_little_and_hold_up_nobody() {
                     }
                     let _ = open.send(());
                     let _ = finish.wait_for(|done| *done).await;
-                    // One of them comes back to what it was told.
+                    // One of the objects returns to the state that was reported last.
                     let mut told = 0;
                     loop {
                         match streams[0].message().await {
@@ -201,7 +201,7 @@ fn a_thousand_clients_that_stall_cost_little_and_hold_up_nobody() {
             assert!((1..8).contains(&told), "{told} messages waited for a client that takes none");
         }
     });
-    // Whoever comes again begins with what there is.
+    // A client that reconnects first gets the current state.
     let first = node.cri().runtime(async |mut client| {
         let mut stream = client.get_container_events(cri::GetEventsRequest {}).await?.into_inner();
         stream.message().await.map(Response::new)
@@ -298,7 +298,7 @@ fn every_metric_that_critest_asks_for_has_a_value_and_the_kernels_own() {
     assert_eq!(name("image"), node.image());
     assert_eq!(all["container_network_receive_packets_total"][0].0["interface"], "eth0");
 
-    // What a kernel counts is told, what it does not is not.
+    // Metrics that the kernel counts are reported, those that it does not count are absent.
     let groups = cgroups::named(&id);
     let counted = |file: &str| groups.iter().any(|dir| fs::read_to_string(dir.join(file)).is_ok());
     for (resource, metric) in [("cpu", "cpu"), ("memory", "memory"), ("io", "io")] {

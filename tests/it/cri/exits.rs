@@ -1,4 +1,4 @@
-//! How containers end: codes, reasons, grace, and what an exec leaves.
+//! How containers exit: exit codes, reasons, grace periods, and processes that an exec leaves behind.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tonic::Code;
 /// Memory that a shell needs, and a hog has not enough of.
 const LITTLE: i64 = 20 << 20;
 
-/// How long something may take that nobody waits for.
+/// How long it may take until something is cleaned up that no call waits for.
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
@@ -39,7 +39,8 @@ fn a_container_that_takes_too_much_memory_is_told_to_be_out_of_it() {
     let id = pod.start_shell_with("hog", hog, |config| limits(config).memory_limit_in_bytes = LITTLE);
     let status = node.cri().wait_exit(&id);
     assert_eq!((status.exit_code, status.reason.as_str()), (137, "OOMKilled"));
-    // The kernel may choose a child: the container tells by its own code, and still for the same reason.
+    // The kernel may kill a child instead: then the container exits with a code of its own, and the reason is
+    // the same.
     let child = "dd if=/dev/zero of=/dev/null bs=100M count=10; exit 9";
     let id = pod.start_shell_with("parent", child, |config| limits(config).memory_limit_in_bytes = LITTLE);
     let status = node.cri().wait_exit(&id);

@@ -1,4 +1,4 @@
-//! Limits and use of resources.
+//! Resource limits and usage.
 
 use std::fs;
 use std::time::Duration;
@@ -203,7 +203,7 @@ fn what_a_kubelet_says_of_a_pods_limits_is_told_also_after_a_kill() {
 
 #[test]
 fn the_parent_of_a_pods_groups_goes_with_the_last_pod_unless_it_was_there_before() {
-    // Slices are systemd's own: who makes directories is asked here.
+    // Only where cgroups are created as directories: slices are systemd's own.
     let node = TestNode::start_with("[cgroup]\ndriver = \"cgroupfs\"\n", |_| {});
     let below = |name: &str| format!("/{}/{name}", node.root().cgroup_name());
     let there = |name: &str| !cgroups::named(name).is_empty();

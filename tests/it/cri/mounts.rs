@@ -1,4 +1,4 @@
-//! Mounts, devices, volumes of images.
+//! Mounts, devices, and volumes of images.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! Networks of pods: addresses, host ports, rates, the host's own network.
+//! Pod networks: addresses, host ports, bandwidth, the host network.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -59,7 +59,8 @@ fn pods_of_a_dual_stack_network_have_two_addresses() {
     assert!(answers((first, 80).into()) && answers((second, 80).into()), "{}", pod.log_text("main"));
 }
 
-/// Lets the bridge of a node be made by a plugin that keeps what it was given, in a network that takes its ranges from outside.
+/// Lets the bridge of a node be made by a plugin that keeps what it was given, in a network that takes its
+/// ranges from outside.
 fn note_what_is_given(root: &PrivateRoot) -> String {
     let dir = root.path().join("cni/noting");
     fs::create_dir_all(&dir).expect("the root can be written");

@@ -116,10 +116,10 @@ fn debugger(node: &TestNode, target: &str) -> ContainerConfig {
     config
 }
 
-/// A process that has this number, which nobody has.
+/// Starts a process with this id, which is free.
 fn spawn_as(number: i32) -> Child {
     for _ in 0..1000 {
-        // The kernel gives the next free number, unless somebody else starts something just then.
+        // The kernel assigns the next free id, unless another process is started at that moment.
         let last = (number - 1).to_string();
         std::fs::write("/proc/sys/kernel/ns_last_pid", last).expect("the kernel lets root choose numbers");
         let mut child = Command::new("sleep").arg("1000").spawn().expect("it starts");

@@ -1,4 +1,4 @@
-//! Pods: their whole way, their files, their handlers, and calls that are repeated or cancelled.
+//! Pods: their life cycle, files and runtime handlers, and calls that are repeated or cancelled.
 
 use std::time::Duration;
 

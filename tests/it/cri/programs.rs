@@ -1,4 +1,5 @@
-//! What a container runs: the rules of command and arguments, environment, directory, user, terminal, input.
+//! The process of a container: the rules for command and arguments, environment, working directory, user,
+//! terminal, input.
 
 use switchyard_proto::cri::v1::{Int64Value, KeyValue, SupplementalGroupsPolicy};
 use switchyard_tests::cri::{context, image_spec};
@@ -42,7 +43,7 @@ fn environment_directory_and_user_come_from_the_image_and_are_overridden() {
     let pod = node.pod("user");
     let script = "echo $ONE $TWO $THREE; pwd; id -u; id -g; id -G; echo $HOME";
     let own = pod.run_shell(script, |config| {
-        // As kubelets do: by the id that the pull told.
+        // As kubelets do: by the image id that the pull returned.
         config.image = Some(image_spec(&id));
         config.envs = vec![
             KeyValue { key: "TWO".into(), value: b"own".to_vec() },

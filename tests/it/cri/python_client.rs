@@ -1,5 +1,6 @@
-//! A client on gRPC's C core (Python's grpcio, C++, Ruby, PHP, C#). Version 1.51 names every server on a unix socket "localhost"; 1.85 sends
-//! the path of the socket, percent-encoded. grpc-java and old grpc-go send a path as well. It is no host name.
+//! A client on gRPC's C core (Python's grpcio, C++, Ruby, PHP, C#). Version 1.51 names every server on a unix
+//! socket "localhost"; 1.85 sends the path of the socket, percent-encoded. grpc-java and old grpc-go send a
+//! path as well. It is no host name.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

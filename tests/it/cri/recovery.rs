@@ -1,4 +1,4 @@
-//! What outlives the daemon, containerd and the logkeeper, whichever is killed and when.
+//! What survives kills of the daemon, containerd and the logkeeper, in any order.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done";
 /// How long something may take to come back.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Fails unless the numbers of a log are complete up to its end, which is after all there is now.
+/// Fails unless the numbers in a log are complete up to its end, which is later than now.
 #[track_caller]
 fn assert_counts_on(pod: &TestPod<'_>, name: &str) {
     let so_far = pod.log(name).len();
@@ -138,7 +138,8 @@ fn no_line_is_lost_when_the_logkeeper_is_killed() {
     let again = eventually(LIMIT, || node.root().managed("logkeeper").is_some_and(|pid| pid != dead));
     assert!(again, "it is not started again\n{}", node.daemon().tail());
     assert_counts_on(&pod, "counting");
-    // It goes on with the logs before it listens: a container can be started once it does, and the daemon knows.
+    // The logkeeper takes over the logs before it listens; once it listens, the daemon notices and containers
+    // can be started.
     let socket = node.root().run().join("logkeeper/logkeeper.sock");
     let serves = || UnixStream::connect(&socket).is_ok() && node.daemon().get("/readyz").0 == 200;
     assert!(eventually(LIMIT, serves), "it does not serve again\n{}", node.daemon().tail());
@@ -201,7 +202,8 @@ fn a_daemon_killed_amid_ten_runs_has_one_pod_of_each_in_the_end() {
             });
         }
     });
-    // A plugin of a dead daemon may run on beside the one that undoes its work: then the next daemon tries again.
+    // A plugin of a dead daemon may run on beside the one that undoes its work: then the next daemon tries
+    // again.
     node.daemon().restart();
     node.assert_clean();
 }
@@ -212,7 +214,7 @@ fn a_container_whose_process_vanished_with_the_daemon_is_told_as_ended() {
     let pod = node.pod("vanished");
     let id = pod.start_shell("main", "exec sleep 31999");
     node.daemon().kill9();
-    // Its shim goes as well: nobody is left who knows the code.
+    // Its shim is killed as well, so that no process knows the exit status.
     for process in switchyard_tests::host::processes::belonging_to(node.root().path()) {
         let is_shim = process.command.contains("containerd-shim") && process.command.contains(&id);
         if is_shim || process.command == "sleep 31999" {

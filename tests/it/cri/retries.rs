@@ -1,4 +1,5 @@
-//! What is sent again, by the same client or another, after an answer was lost: it joins what goes on, or gets the result.
+//! Requests that are repeated after an answer was lost, by the same client or another: they join the
+//! operation in progress, or get its result.
 
 use std::time::Duration;
 

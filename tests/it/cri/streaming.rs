@@ -1,4 +1,4 @@
-//! Exec, attach and port-forward, as clients have them through the streaming server.
+//! Exec, attach and port-forward through the streaming server.
 
 mod attach;
 mod exec;

@@ -61,7 +61,8 @@ fn root_inside_is_nobody_outside_and_has_all_that_it_needs() {
     });
     let sh = |script: &str| node.cri().sh(&id, script);
     assert_eq!(sh("tr -s ' ' < /proc/self/uid_map; id -u; id -g").trim(), format!("0 {ROOT} 65536\n0\n0"));
-    // The image, the sandbox's files and the mapped mount are root's; the other mount is nobody's.
+    // The image, the sandbox's files and the idmapped mount belong to root; the other mount belongs to nobody
+    // (65534).
     assert_eq!(
         sh(
             "stat -c %u / /bin/busybox /etc/hosts /etc/hostname /etc/resolv.conf /dev/shm /mapped/of-root /plain/of-root"
@@ -194,7 +195,8 @@ fn a_handler_that_has_no_user_namespaces_says_so_and_refuses_them() {
     node.assert_clean();
 }
 
-/// A kubelet takes what handlers can do from the first answer that says the runtime is ready, and refuses pods by it.
+/// A kubelet takes what handlers can do from the first answer that says the runtime is ready, and refuses
+/// pods by it.
 #[test]
 fn a_node_that_is_ready_knows_what_its_handlers_can_do_also_after_a_restart() {
     let mut dir = PathBuf::new();
@@ -213,7 +215,7 @@ fn a_node_that_is_ready_knows_what_its_handlers_can_do_also_after_a_restart() {
         format!("[containerd.runtimes.runc]\nbinary = {runtime:?}\n")
     });
     assert!(supports_user_namespaces(&node, "runc"), "{}", node.daemon().tail());
-    // The next daemon is told nothing before the test ends; it knows from the one before.
+    // The next daemon gets no request before the test ends; it knows the pod from its predecessor.
     fs::write(dir.join("hang"), "").expect("the root can be written");
     node.daemon().kill9();
     node.daemon().restart();

@@ -161,7 +161,7 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
     let read = || cgroups::value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
     update(old::LinuxContainerResources { blkio_device_read_bps: rate(2 << 20), ..Default::default() });
     assert!(read().contains(&(2 << 20).to_string()), "{}", read());
-    // A change of anything else leaves it, though runtimes know only what it was in the beginning.
+    // A change of another field keeps this one, although runtimes know only its initial value.
     update(old::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() });
     assert!(read().contains(&(2 << 20).to_string()), "{}", read());
     let write = cgroups::value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
@@ -262,7 +262,7 @@ fn a_priority_of_what_is_sent_is_in_force_or_refused_by_name() {
     }
 }
 
-/// Pouch tells the path and the name of a volume, and its clients give back both.
+/// Pouch reports the path and the name of a volume, and its clients send both back.
 #[test]
 fn a_mount_with_a_name_and_a_host_path_is_of_the_host_path() {
     let node = TestNode::shared();
@@ -315,7 +315,10 @@ fn a_stopped_pod_is_started_with_the_address_it_had_unless_another_has_it() {
     let second = node.cri().run_pod(&node.pod_config("second")).expect("an address is free");
     let refused = node.cri().start_pod(&first).expect_err("its address is taken");
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-    assert!(refused.message().contains(&format!("its address {only} cannot be had again")), "{refused}");
+    assert!(
+        refused.message().contains(&format!("its address {only} is not available any more")),
+        "{refused}"
+    );
     assert_eq!(status(&node, &first).state(), cri::PodSandboxState::SandboxNotready);
     node.cri().remove_pod(&second).expect("it can be removed");
 

@@ -9,7 +9,7 @@ use switchyard_tests::host::random_name;
 use switchyard_tests::image::{ImageBuilder, LayerBuilder};
 use switchyard_tests::node::TestNode;
 
-/// An image of data alone, in two layers, with links that lead into and out of it. Nobody else's.
+/// An image of data alone, in two layers, with links that lead into and out of it. No other test uses it.
 fn data(which: &str) -> ImageBuilder {
     let below = LayerBuilder::default()
         .dir("models", 0o755)

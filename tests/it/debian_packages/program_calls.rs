@@ -1,4 +1,4 @@
-//! Finds what scripts and sources call, by their text.
+//! Finds the programs that scripts and sources call, by their text.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,8 @@ const BEFORE: [&str; 13] =
 /// Builtins of the shell that are programs as well.
 const BUILTINS: [&str; 1] = ["kill"];
 
-/// The programs that a script may call: the words where commands stand. Some of them are builtins of the shell.
+/// The programs that a script may call: the words where commands stand. Some of them are builtins of the
+/// shell.
 pub(super) fn of_script(text: &str) -> BTreeSet<String> {
     let text = without_documents(text);
     let functions: BTreeSet<&str> =
@@ -42,7 +43,8 @@ enum LexState {
     Text,
 }
 
-/// The code of a script, that of each subshell and substitution by itself. For them, and for what is quoted, there is a `_` instead.
+/// The code of a script, that of each subshell and substitution by itself. For them, and for what is quoted,
+/// there is a `_` instead.
 fn commands(script: &str) -> Vec<String> {
     let mut stack = vec![(LexState::Code, String::new())];
     let mut done = Vec::new();

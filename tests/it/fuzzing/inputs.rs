@@ -1,4 +1,5 @@
-//! Makes inputs from those that are kept: a few changes each, of the kinds that parsers stumble over. The same in every run.
+//! Derives inputs from the stored ones: a few mutations each, of the kinds that break parsers. The same in
+//! every run.
 
 /// The most bytes of an input that is made.
 const MOST: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! `/etc/passwd` and `/etc/group` of an image, which its author writes.
+//! `/etc/passwd` and `/etc/group` of an image, whose content its author controls.
 
 use switchyard_proto::cri::v1 as cri;
 use switchyard_tests::cri::{context, image_spec};

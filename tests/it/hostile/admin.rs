@@ -1,4 +1,4 @@
-//! The admin address, which every process of the node can reach.
+//! The admin address, which every process on the node can reach.
 
 use std::io::Write;
 use std::net::TcpStream;

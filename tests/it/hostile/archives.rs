@@ -1,4 +1,4 @@
-//! Archives that jobs of Nomad bring as `load`.
+//! Image archives that Nomad jobs provide as `load`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ use super::peak_memory;
 /// More loads at a time than the daemon has threads for calls that block.
 const LOADS: usize = 70;
 
-/// How long the daemon may take to leave an archive alone that nobody waits for any more.
+/// How long the daemon may take to stop reading an archive after its client has given up.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The header of an entry of this type and size, in GNU's form.

@@ -1,4 +1,4 @@
-//! Commands in containers, which write what they like.
+//! Commands in containers, with hostile output.
 
 use std::thread;
 
@@ -21,7 +21,7 @@ fn output_beyond_the_nodes_budget_and_commands_beyond_the_containers_are_refused
         status.message().contains("2097152") && status.message().contains("exec.max_output_bytes"),
         "{status}"
     );
-    // What was refused has been given back, and what fits is had.
+    // The buffer of the refused output has been released, so outputs that fit succeed.
     for _ in 0..3 {
         let answer = cri.exec(&id, &["head", "-c", "1500000", "/dev/zero"], 20).expect("it fits");
         assert_eq!(answer.stdout.len(), 1_500_000);

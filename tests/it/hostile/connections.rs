@@ -1,4 +1,5 @@
-//! What a client of a gRPC socket may send and keep before any call is served: a name for the server, connections, streams.
+//! What a client of a gRPC socket may send and hold before any call is served: the `:authority`, connections,
+//! streams.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -95,7 +96,10 @@ fn a_client_that_keeps_its_connections_leaves_places_for_others() {
     assert!(filled, "half of the places are for one process: {}", kept.len());
     assert!(connect(&socket).is_none(), "the others are for others");
     let tail = node.daemon().tail();
-    assert!(tail.contains("cri.max_connections allows 8 at once, and 4 to one process"), "{tail}");
+    assert!(
+        tail.contains("cri.max_connections allows 8 concurrent connections, and 4 of one process"),
+        "{tail}"
+    );
 
     let mut other = PythonClient::start(&socket, None);
     let version = other.call::<cri::VersionResponse>(RUNTIME, "Version", &cri::VersionRequest::default());

@@ -1,4 +1,5 @@
-//! Hostile registries and images: each attempt is refused or bounded, the client is told why, and daemon and containerd live on.
+//! Hostile registries and images: each is refused or bounded, the error says why, and daemon and containerd
+//! stay up.
 
 use std::fs;
 use std::time::Duration;
@@ -19,7 +20,8 @@ const SOON: Duration = Duration::from_secs(60);
 const MORE_THAN_RETRIES: usize = 8;
 const MIB: u64 = 1 << 20;
 
-/// A node whose daemon and containerd are watched: both must live on as the same processes, and the daemon must not have grown.
+/// A node whose daemon and containerd are monitored: neither may be restarted, and the daemon's memory must
+/// not grow.
 struct WatchedNode {
     node: TestNode,
     daemon: i32,
@@ -39,7 +41,7 @@ impl WatchedNode {
     /// Does something hostile. While it lasts the daemon may take `most` bytes more than before it.
     #[track_caller]
     fn during<T>(&self, most: u64, work: impl FnOnce(&TestNode) -> T) -> T {
-        // The peak begins anew at what there is now.
+        // Resets the peak to the current value.
         fs::write(format!("/proc/{}/clear_refs", self.daemon), "5")
             .expect("the daemon lives, and the test is root");
         let before = peak(self.daemon);
@@ -82,7 +84,7 @@ impl WatchedNode {
         self.plan(&format!("/manifests/{tag}"), &answer(200, &[("Content-Type", kind)], &body));
     }
 
-    /// How many blobs were asked for.
+    /// How often blobs were requested.
     fn blobs(&self) -> usize {
         self.node.registry().proxy().count("/blobs/")
     }
@@ -125,7 +127,7 @@ fn with_config(image: &Image, at: &str, hostile: &str) -> Image {
     Image { config, manifest, ..image.clone() }
 }
 
-/// A layer that nobody has.
+/// A layer that does not exist.
 fn layer(size: Value) -> Value {
     let kind = "application/vnd.oci.image.layer.v1.tar";
     json!({ "mediaType": kind, "digest": format!("sha256:{}", "5".repeat(64)), "size": size })
@@ -284,7 +286,7 @@ fn a_registry_leads_nobody_into_link_local_addresses() {
 fn of_error_bodies_little_is_told_and_of_a_redirects_target_nothing() {
     let watched = WatchedNode::start(conf());
     let secret = "AKIAIOSFODNN7EXAMPLE";
-    // Somewhere that the node can reach and whoever made the image cannot.
+    // An address that the node can reach and the author of the image cannot.
     let inner = Registry::start();
     let elsewhere = RegistryProxy::start(inner.upstream(), Access::Open);
     let location = format!("http://{}/internal", elsewhere.address());
@@ -389,7 +391,8 @@ fn names_of_every_length_and_character_are_refused_or_not_found() {
     let codes = [Code::InvalidArgument, Code::NotFound, Code::Unavailable, Code::Unknown];
     watched.during(64 * MIB, |node| {
         for name in &names {
-            // What does not begin with the test's registry is for another host, which is left in peace.
+            // A name that does not begin with the test's registry would be requested from another host; it is
+            // left out.
             if name.starts_with(&registry) {
                 let status = node.cri().pull(name, None).expect_err(name);
                 assert!(codes.contains(&status.code()), "{name:?}: {status}");

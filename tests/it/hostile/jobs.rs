@@ -1,4 +1,4 @@
-//! What a job's `config` may open of the host.
+//! What a job's `config` can open of the host.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Labels and annotations that mean something to containerd, to a shim, to an OCI runtime or to whoever else reads containerd's objects:
-//! a client may set them, is given them back, and nobody else ever sees them.
+//! Labels and annotations that mean something to containerd, to a shim, to an OCI runtime or to another
+//! reader of containerd's objects: a client may set them, gets them back, and no other program ever sees
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// What the client sets each of them to; no value of the daemon's own is like it.
 const VALUE: &str = "set-by-a-client";
 
-/// Keys that somebody below the daemon reads, one of each reader or more.
+/// Keys that a program below the daemon reads, at least one for each such program.
 const RESERVED: [&str; 33] = [
     "containerd.io/restart.policy",
     "containerd.io/restart.loguri",
@@ -57,7 +58,7 @@ const RESERVED: [&str; 33] = [
     "bundle",
 ];
 
-/// Keys that look like some of them, and the kubelet's own, which cAdvisor reads: they stay where they were.
+/// Keys that are similar to those, and the kubelet's own, which cAdvisor reads: they stay on the object.
 const HARMLESS: [&str; 4] = [
     "io.kubernetes.pod.name",
     "app.kubernetes.io/name",
@@ -91,7 +92,8 @@ fn object(node: &TestNode, id: &str) -> Value {
     serde_json::from_str(&told(node, &["containers", "info", id])).expect("it prints JSON")
 }
 
-/// Fails if anything that a client has set under a reserved key is on a container object, or on the snapshot of its name.
+/// Fails if anything that a client has set under a reserved key is on a container object, or on the snapshot
+/// of its name.
 #[track_caller]
 fn assert_unseen(node: &TestNode, id: &str) {
     let object = object(node, id);
@@ -193,7 +195,8 @@ fn a_sandbox_without_a_process_has_a_spec_that_its_readers_find_whole() {
     assert!(spec["root"]["path"].is_string() && spec["linux"]["namespaces"].is_array(), "{spec}");
 }
 
-/// A container that nobody but containerd's restart monitor starts. It cannot be started, which containerd's log tells.
+/// A container that only containerd's restart monitor would start. It cannot be started, which containerd
+/// logs.
 struct RestartBait<'n> {
     node: &'n TestNode,
     id: &'static str,
@@ -234,13 +237,14 @@ fn log(node: &TestNode) -> String {
         .expect("containerd writes a log")
 }
 
-/// On a containerd that is not the daemon's own, whose restart monitor is on. It starts all that is labelled so in one go.
+/// With an external containerd whose restart monitor is enabled. In each round the monitor starts all
+/// containers with its label.
 #[test]
 fn a_restart_monitor_starts_nothing_for_a_pod_that_asks_for_it() {
     let node = TestNode::start_external("");
     let pod = node.pod_with("restarted", |config| config.labels = mixed());
     let bait = RestartBait::set(&node, "bait");
-    // Whoever was found in the round before this one's end was started as well.
+    // Every container found in the monitor's previous round was started in it.
     let rounds = || log(&node).lines().filter(|line| line.contains("bait")).count();
     let began = rounds();
     assert!(eventually(LIMIT, || rounds() > began + 4), "no restart monitor is at work: {}", log(&node));
@@ -261,7 +265,8 @@ fn the_daemons_own_containerd_has_no_restart_monitor() {
     assert!(!plugins.is_empty() && on.is_empty(), "{on:?}");
 }
 
-/// An earlier version put all labels of clients on the object. One of its containers has a view of an image, which must stay.
+/// An earlier version put all labels of clients on the object. One of its containers has a view of an image,
+/// which must stay.
 #[test]
 fn recovery_takes_reserved_labels_of_clients_off_objects_of_an_earlier_version_and_leaves_its_own() {
     let node = TestNode::start();

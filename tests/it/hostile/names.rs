@@ -1,5 +1,5 @@
-//! Names of every length and byte, in every field of every frontend that takes one. Each is taken as it came or refused by its field; none
-//! leads out of a directory, and none ends a process of ours.
+//! Names of every length and byte, in every field of every frontend that takes one. Each is used unchanged or
+//! refused with the name of its field; none leads out of a directory, and none crashes a process of ours.
 
 use std::fs;
 use std::path::Path;
@@ -86,7 +86,8 @@ const TASKS: &[Field<nomad::TaskConfig>] = &[
 /// Keys of a task's `config`.
 const OPTIONS: [&str; 6] = ["image", "hostname", "work_dir", "runtime", "network_mode", "load"];
 
-/// What a refusal of an option may say instead of its name: the text of the runtime, or what has been done for it.
+/// What a refusal of an option may say instead of its name: the text of the runtime, or what has been done
+/// for it.
 const REFUSAL_ALTERNATIVES: [(&str, &str); 2] = [("image", "pull"), ("work_dir", "mkdir")];
 
 /// Texts of every kind and length that something gives a meaning.
@@ -176,7 +177,8 @@ fn shown(text: &str) -> String {
     format!("{start:?} of {} bytes", text.len())
 }
 
-/// What is wrong with a refusal, if anything: it must be the client's fault, name the field, and fit a trailer.
+/// What is wrong with a refusal, if anything: its code must blame the client, and its text must name the
+/// field and fit into a trailer.
 fn wrong(field: &str, text: &str, status: &Status) -> Option<String> {
     let codes = [
         Code::InvalidArgument,
@@ -247,7 +249,8 @@ fn a_container_of_any_name_is_made_as_asked_for_or_refused_by_its_field() {
                     node.cri().remove(&id).expect("it can be removed");
                 }
                 Err(status) => {
-                    // The directory to start in is checked where the image's own is, by its name in the runtime's configuration.
+                    // The directory to start in is checked where the image's own is, by its name in the
+                    // runtime's configuration.
                     let is_of_runtime =
                         *field == "config.working_dir" && status.message().starts_with("cwd: ");
                     faults.extend(wrong(if is_of_runtime { "cwd" } else { field }, &text, &status));

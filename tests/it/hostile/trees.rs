@@ -1,4 +1,5 @@
-//! Trees that are too deep for a recursion, in all places where a container or an image can put one.
+//! Directory trees that are too deep for a recursion, in all places where a container or an image can create
+//! one.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -41,8 +42,8 @@ fn push(node: &TestNode, name: &str, image: &ImageBuilder) -> String {
     reference
 }
 
-/// Makes and starts a container with an image volume and a named volume, and makes a deep tree in these places as its root would: seen from
-/// its main process.
+/// Makes and starts a container with an image volume and a named volume, and makes a deep tree in these
+/// places as its root would: seen from its main process.
 fn dig(node: &TestNode, pod: &TestPod<'_>, image: &str, places: &[&str]) -> String {
     let config = old::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),

@@ -1,4 +1,4 @@
-//! Who may pull: passwords, tokens, mirrors.
+//! Access to registries: passwords, tokens, mirrors.
 
 use switchyard_tests::node::TestNode;
 use switchyard_tests::registry::Registry;
@@ -7,7 +7,7 @@ use tonic::Code;
 
 use crate::images::{auth, which, with_file};
 
-/// Pulls with nothing, with what is wrong, and with what is right.
+/// Pulls without credentials, with wrong ones, and with the right ones.
 fn guarded(access: Access, name: &str) {
     let node = TestNode::shared();
     let registry = Registry::start_behind_proxy(access);

@@ -1,4 +1,4 @@
-//! Kinds of images: tags, digests, indices, many layers, other platforms, broken ones.
+//! Image formats: tags, digests, indices, many layers, other platforms, invalid ones.
 
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::image::{Family, Index, LayerBuilder, busybox};

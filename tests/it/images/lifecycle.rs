@@ -1,4 +1,4 @@
-//! What becomes of images: shared layers, names, removal, imports by others, space.
+//! The life cycle of images: shared layers, names, removal, imports by other clients, disk space.
 
 use std::{fs, thread};
 

@@ -1,4 +1,5 @@
-//! Images out of archives: they run, bear no name that others trust, and belong to whoever loaded them.
+//! Images loaded from archives: they run, get no name that others trust, and belong to the owner that loaded
+//! them.
 
 use std::fs::File;
 use std::path::Path;

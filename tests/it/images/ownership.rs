@@ -1,4 +1,5 @@
-//! Who holds an image: rights that credentials prove, removals that take what is one's own, and what is pinned.
+//! Owners of an image: rights that credentials prove, removals that take only the caller's own right, and
+//! pinned images.
 
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ async fn what_one_has_pulled_with_credentials_another_must_pull_with_its_own() {
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
     let id = kubernetes.pull_image(&request(Owner::Kubernetes, &image, secret())).await.expect("it may");
 
-    // It is listed for all, and is nobody else's: not by any name, not by its id.
+    // The image is listed for all, and belongs to no other owner: neither by any name nor by its id.
     assert_eq!(only(&nomad).await.id, id);
     for name in [image.as_str(), id.as_str()] {
         assert_eq!(nomad.image(name).await.expect("it is asked for"), None, "{name}");
@@ -152,7 +153,7 @@ async fn an_image_that_anothers_task_has_as_a_volume_is_pinned_and_stays() {
     }];
     let task = nomad.create_task(&sandbox, task).await.expect("it can be made").id.to_string();
 
-    // That it has it outlives the daemon.
+    // The owner's right survives a restart of the daemon.
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.reopen().await).await;
     let seen =
         async |scope: &Scope| scope.image(&volume).await.expect("it is asked for").map(|image| image.pinned);
@@ -177,7 +178,7 @@ fn images_that_the_configuration_names_are_pinned() {
     let listed = node.cri().list_images().expect("they can be listed");
     assert!(listed.iter().any(|image| image.repo_tags == [reference] && image.pinned), "{listed:#?}");
     assert!(listed.iter().any(|image| !image.pinned), "others are not: {listed:#?}");
-    // Whoever asks for it by name may still remove it.
+    // A request that names the pinned image may still remove it.
     node.cri().remove_image(reference).expect("it can be removed");
     assert_eq!(node.cri().image(reference).expect("it is asked for"), None);
 }

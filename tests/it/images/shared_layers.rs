@@ -1,4 +1,5 @@
-//! Layers that several pulls want at once: downloaded and unpacked once, by whoever still wants them, with a right of their own.
+//! Layers that several pulls need at the same time: downloaded and unpacked once, for the pulls that still
+//! need them, and each pull proves its own right to them.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ fn with_common(seed: u64, name: &str) -> Image {
     busybox().layer(common(seed)).layer(own).build()
 }
 
-/// Whether a pull has come to its layers: its configuration has been asked for.
+/// Whether a pull has requested its layers: it requests its configuration at that time.
 fn has_begun(registry: &Registry, image: &Image) -> bool {
     eventually(LIMIT, || downloads(registry, &image.config.digest) == 1)
 }

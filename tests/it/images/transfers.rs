@@ -1,4 +1,4 @@
-//! Downloads: shared by many, cancelled, broken off, corrupt.
+//! Downloads: shared, cancelled, interrupted, corrupt.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tonic::{Code, Request};
 
 use crate::images::{downloads, unique};
 
-/// How long something may take to be given up or cleaned up.
+/// How long it may take until a transfer is given up or cleaned up.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
@@ -21,7 +21,7 @@ fn many_pulls_of_one_image_are_one_download() {
     node.registry().push("transfers/many:1", &image);
     let reference = node.registry().reference("transfers/many:1");
     node.registry().proxy().clear_requests();
-    // A layer waits until all have asked.
+    // The layer is held until all have requested it.
     node.registry().proxy().add_fault(&image.layers[1].digest, RegistryFault::Hold);
     let ids: Vec<_> = std::thread::scope(|scope| {
         let pulls: Vec<_> = (0..8).map(|_| scope.spawn(|| node.cri().pull(&reference, None))).collect();

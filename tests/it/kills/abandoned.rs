@@ -1,11 +1,12 @@
-//! Creations and starts that a kill cut off and that nobody sends again: what they have come to is listed, and can be removed; of what is
-//! not listed nothing stays.
+//! Creations and starts that a kill cut off and that no client repeats: if an object came into being it is
+//! listed and can be removed; otherwise nothing of it stays.
 
 use switchyard_proto::cri::v1::ContainerState;
 use switchyard_steps::Step::*;
 
+use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint};
-use super::{KillCase, pods, tasks};
+use super::{pods, tasks};
 
 pub(super) const ABANDONED: &[KillCase] = &[
     KillCase { run: run_pod, points: pods::RUN },
@@ -29,14 +30,14 @@ fn run_pod(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// The daemon that clears it away is killed as well.
+/// The daemon that cleans up is killed as well.
 fn recover(lab: &KillFixture, kill: KillPoint) {
     let config = pods::config(lab);
     lab.two_daemons_die_amid(SandboxAttached, kill, || lab.node.cri().run_pod(&config));
     lab.assert_nothing_left(kill);
 }
 
-/// The containers of a pod that are listed.
+/// The listed containers of a pod.
 fn listed(lab: &KillFixture, pod: &str) -> Vec<String> {
     let mut containers = lab.node.cri().containers().expect("they can be listed");
     containers.retain(|container| container.pod_sandbox_id == pod);
@@ -59,7 +60,7 @@ fn create(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// The volume is there with its name, and can be removed, or not at all.
+/// The volume exists under its name and can be removed, or does not exist at all.
 fn fill(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("fill");
     let before = lab.node.leak_scan();
@@ -77,12 +78,12 @@ fn start(lab: &KillFixture, kill: KillPoint) {
     abandon_start(lab, kill, |id| lab.dies_amid(kill, || lab.node.cri().start(id)));
 }
 
-/// The daemon that waits for what became of it is killed as well.
+/// The daemon that waits for the outcome of the predecessor call is killed as well.
 fn await_start_outcome(lab: &KillFixture, kill: KillPoint) {
     abandon_start(lab, kill, |id| lab.two_daemons_die_amid(TaskCreated, kill, || lab.node.cri().start(id)));
 }
 
-/// It runs, or is as it was before its start.
+/// The container runs, or is as it was before its start.
 #[track_caller]
 fn abandon_start(lab: &KillFixture, kill: KillPoint, cut_off: impl FnOnce(&str)) {
     let pod = lab.node.pod("start");

@@ -1,4 +1,4 @@
-//! Kills amid the start of the daemon and of the processes that it keeps running.
+//! Kills during the start of the daemon and of the processes that it supervises.
 
 use std::fs;
 
@@ -6,10 +6,10 @@ use switchyard_steps::Step::{self, *};
 use switchyard_tests::daemon::Daemon;
 use switchyard_tests::root::PrivateRoot;
 
-use super::KillCase;
+use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint};
 
-/// A log longer than this is put aside, in bytes.
+/// A log longer than this is rotated, in bytes.
 const LONG: u64 = 17 << 20;
 
 pub(super) const KILLS: &[KillCase] = &[
@@ -48,7 +48,7 @@ fn start(lab: &KillFixture, kill: KillPoint) {
     restart_twice(lab, kill);
 }
 
-/// Neither containerd nor the logkeeper is there, and their logs are long.
+/// Neither containerd nor the logkeeper runs, and their logs are long.
 fn start_alone(lab: &KillFixture, kill: KillPoint) {
     lab.node.daemon().kill9();
     let state = lab.node.root().state();
@@ -71,7 +71,7 @@ fn restart_twice(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// The process dies that was to become containerd: the daemon starts another.
+/// The child process dies before it executes containerd: the daemon starts another.
 fn detach(lab: &KillFixture, kill: KillPoint) {
     lab.child_dies_amid(&[(kill.step, kill.nth)], || lab.node.kill_managed("containerd"));
     lab.assert_undisturbed(kill);

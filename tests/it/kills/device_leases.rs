@@ -1,46 +1,33 @@
-//! Kills amid leases of devices: a lease that was cut off is had by the same request, and one that was ended stays so.
+//! Kills during operations on device leases: a reservation that was cut off is obtained by repeating the
+//! request, and a lease that was ended stays ended.
 
 use serde_json::Value;
 use switchyard_steps::Step::*;
 use switchyard_tests::host::eventually;
 use switchyard_tests::http;
-use switchyard_tests::node::TestNode;
 
-use super::KillCase;
+use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
-use crate::nomad::devices::{LaunchedDevicePlugin, make_device};
+use crate::nomad::devices::LaunchedDevicePlugin;
 
 pub(super) const KILLS: &[KillCase] = &[
     KillCase { run: lease, points: &[(LeaseStored, 1)] },
     KillCase { run: release, points: &[(LeaseEnded, 1)] },
 ];
 
-/// A node with one device.
-pub(super) fn node() -> TestNode {
-    TestNode::start_configured(|root| {
-        let dir = root.path().join("dev");
-        std::fs::create_dir(&dir).expect("the root can be written");
-        make_device(&dir.join("acme0"));
-        format!(
-            "[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\npaths = [\"{}/acme[0-9]\"]\n",
-            dir.display()
-        )
-    })
-}
-
 fn report(lab: &KillFixture) -> Value {
     let (_, body) = lab.node.daemon().get("/v1/devices");
     serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))
 }
 
-/// The id of the device, once it was looked at.
+/// The id of the device, once it has been determined.
 fn device(lab: &KillFixture) -> String {
     let id = || report(lab)["slots"][0]["id"].as_str().map(str::to_owned);
     assert!(eventually(LIMIT, || id().is_some()), "{:#}", report(lab));
     id().expect("it was there a moment ago")
 }
 
-/// Who has the device: the tokens of leases that nothing was made with.
+/// The tokens of the device's leases that are not bound to any object.
 fn leases(lab: &KillFixture) -> Vec<String> {
     let report = report(lab);
     let holders = report["slots"][0]["holders"].as_array().expect("it is a list");
@@ -65,7 +52,7 @@ fn end(lab: &KillFixture, token: &str) -> Result<(), tonic::Status> {
     }
 }
 
-/// The lease is on record, and its agent has had no answer: it asks again, and is given the same.
+/// The lease is recorded, and its agent has got no answer: the agent asks again, and gets the same lease.
 fn lease(lab: &KillFixture, kill: KillPoint) {
     let id = device(lab);
     lab.dies_amid(kill, || LaunchedDevicePlugin::launch(lab.node.root()).reserve(&[&id]));
@@ -80,7 +67,7 @@ fn lease(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// It is on record that the lease has ended, and nobody was told.
+/// The end of the lease is recorded, and the client has got no answer.
 fn release(lab: &KillFixture, kill: KillPoint) {
     let id = device(lab);
     LaunchedDevicePlugin::launch(lab.node.root()).reserve(&[&id]).expect("it is free");

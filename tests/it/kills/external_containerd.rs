@@ -1,4 +1,4 @@
-//! Kills beside a containerd that is not the daemon's own: nothing is known of its bundles there, and its downloads are left alone.
+//! Kills with an external containerd: the daemon does not know its bundles, and leaves its downloads alone.
 
 use std::thread;
 use std::time::Duration;
@@ -6,34 +6,35 @@ use std::time::Duration;
 use switchyard_steps::Step::*;
 use switchyard_tests::host::eventually;
 
+use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
-use super::{KillCase, images, pods, tasks};
+use super::{images, pods, tasks};
 
-/// For as long nothing must be seen of a start that a kill cut off.
+/// How long no activity must be seen before a start that a kill cut off is given up.
 const GRACE: &str = "[recovery]\ngrace_milliseconds = 5000\n";
-/// No daemon lives as long.
+/// The lifetime of each daemon, which is shorter than that.
 const DAEMON_LIFETIME: Duration = Duration::from_secs(1);
-/// So many of them live longer than that together, by far.
+/// The number of daemons; together they run much longer than that.
 const DAEMON_COUNT: usize = 25;
 
-/// Those in which it is decided otherwise than beside a containerd of our own.
+/// Steps whose recovery is different with an external containerd.
 pub(super) const EXTERNAL_ONLY_CASES: &[KillCase] = &[
-    // Whether containerd is at work on an infra process, and when all of it is gone, no bundle tells.
+    // No bundle shows whether containerd is still creating or deleting an infra process.
     KillCase { run: pods::run_pod, points: &[(InfraCreated, 1)] },
     KillCase { run: pods::stop_pod, points: &[(ProcessKilled, 1)] },
-    // A start of which containerd knows nothing, a process that nobody starts, and one that is being ended: what is seen at work, and for
-    // how long it is not, decides.
+    // A start that containerd does not know, a process that nobody starts, and one that is being killed: the
+    // decision depends on the activity that is seen, and on how long none is seen.
     KillCase { run: tasks::start, points: &[(TaskLogged, 1), (TaskCreated, 1)] },
     KillCase { run: tasks::await_start_outcome, points: &[(StartDiscarded, 1)] },
-    // What its death leaves is for containerd to find.
+    // containerd itself has to find what its crash left behind.
     KillCase { run: tasks::start_without_containerd, points: &[(FailureNoted, 1)] },
-    // The next to have this name may meet what is left of it.
+    // The next task with this name may meet what is left of it.
     KillCase { run: tasks::stop, points: &[(TaskDeleted, 1)] },
-    // A download goes with its lease, and not by the daemon's hand.
+    // A download is removed with its lease, not by the daemon.
     KillCase { run: images::pull, points: &[(LayerBegun, 1)] },
 ];
 
-/// All that do not need a containerd of the daemon's own.
+/// All cases that do not need a managed containerd.
 pub(super) const ALL: [&[KillCase]; 5] = [
     pods::POD_START_CASES,
     pods::POD_END_CASES,
@@ -42,7 +43,8 @@ pub(super) const ALL: [&[KillCase]; 5] = [
     images::KILLS,
 ];
 
-/// A start is cut off before containerd is asked for it, and no daemon lives long enough to know by itself that nothing comes of it.
+/// A start is cut off before containerd is asked for it, and no daemon runs long enough to conclude by itself
+/// that it has no effect.
 pub(super) fn short_lives() {
     let lab = KillFixture::external(GRACE);
     let kill = KillPoint { step: TaskFifos, nth: 1 };

@@ -1,4 +1,5 @@
-//! The node of one test: what goes on undisturbed, what dies, and what must not be left.
+//! The node of one kill test: the bystander that must not be disturbed, the processes that are killed, and
+//! the check that nothing is left.
 
 use std::fs;
 use std::path::Path;
@@ -14,14 +15,16 @@ use switchyard_tests::image::busybox;
 use switchyard_tests::leak_scan::{self, LeakScan, NAMESPACE};
 use switchyard_tests::node::{TestNode, TestPod, log_content};
 
-/// How long something may take to be cleared away, or to come back.
+use crate::nomad::devices::make_device;
+
+/// How long it may take until everything is cleaned up, or has recovered.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
-/// An image with a volume, so that every step of making a task is taken.
+/// An image with a volume, so that the creation of a task takes every step.
 const VOLUMES: &str = "kills/volumes:latest";
-/// Prints a number again and again.
+/// Prints increasing numbers.
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done";
 
-/// Where to die: right after this step, at the n-th time it is reached.
+/// Where to die: right after this step, when it is reached for the n-th time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KillPoint {
     pub(super) step: Step,
@@ -31,15 +34,15 @@ pub(super) struct KillPoint {
 pub(super) struct KillFixture {
     pub(super) node: TestNode,
     bystander: Bystander,
-    /// What is there with nothing but the bystander.
+    /// The leak scan with nothing but the bystander.
     baseline: LeakScan,
     stored_before: Vec<String>,
-    /// What stands in for a later containerd, and the containerd behind it, if this is on such a one. They outlive the node, whose last
-    /// look around asks them.
+    /// The proxy that simulates a later containerd, and the containerd behind it, if the test uses one. They
+    /// outlive the node, whose last leak scan queries them.
     proxied_containerd: Option<(ExternalContainerd, ContainerdProxy)>,
 }
 
-/// A pod that nobody touches.
+/// A pod that no request touches.
 struct Bystander {
     pod: String,
     config: cri::PodSandboxConfig,
@@ -52,23 +55,24 @@ impl KillFixture {
         Self::with_node(TestNode::start(), None)
     }
 
-    /// Beside a containerd that is not the daemon's own: its bundles and downloads are nobody's business there. With more
+    /// With an external containerd, whose bundles and downloads the daemon leaves alone, and with more
     /// configuration.
     pub(super) fn external(config: &str) -> Self {
         Self::with_node(TestNode::start_external(config), None)
     }
 
-    /// On a node whose shims may take two seconds to answer.
+    /// On a node with a shim timeout of two seconds.
     pub(super) fn with_short_shim_timeout() -> Self {
         Self::with_node(TestNode::start_with("[containerd]\nshim_timeout_seconds = 2\n", |_| {}), None)
     }
 
     /// On a node with a device.
     pub(super) fn with_devices() -> Self {
-        Self::with_node(super::device_leases::node(), None)
+        Self::with_node(node_with_device(), None)
     }
 
-    /// On a containerd that has a store of sandboxes, as later ones have: in there it is said of which tasks it is to keep the exit.
+    /// On a containerd with a sandbox store, as later versions have: there the daemon records for which tasks
+    /// containerd is to keep the exit.
     pub(super) fn with_sandbox_store() -> Self {
         let mut behind = None;
         let node = TestNode::start_configured(|root| {
@@ -97,7 +101,8 @@ impl KillFixture {
         self.node.registry().reference(VOLUMES)
     }
 
-    /// Has the daemon die amid `act`, and starts the next one. `act` is a request that nobody answers.
+    /// Kills the daemon at a step during `act`, and starts the next one. `act` is a request that gets no
+    /// answer.
     #[track_caller]
     pub(super) fn dies_amid<T>(&self, at: KillPoint, act: impl FnOnce() -> Result<T, tonic::Status>) {
         self.node.daemon().kill_at(&[(at.step, at.nth)]);
@@ -108,7 +113,8 @@ impl KillFixture {
         self.assert_undisturbed(at);
     }
 
-    /// Has the daemon die at `first` amid `act`, and the next one where it is at work on what the first left; starts a third.
+    /// Kills the daemon at `first` during `act`, and its successor while that recovers from the first kill;
+    /// starts a third.
     #[track_caller]
     pub(super) fn two_daemons_die_amid<T>(
         &self,
@@ -126,7 +132,7 @@ impl KillFixture {
         self.assert_undisturbed(at);
     }
 
-    /// Has another process of the node die amid `act`, which must do what it should all the same.
+    /// Kills another process of the node during `act`, which must succeed all the same.
     #[track_caller]
     pub(super) fn child_dies_amid<T>(&self, at: &[(Step, u32)], act: impl FnOnce() -> T) -> T {
         let daemon = self.node.daemon().pid();
@@ -141,7 +147,7 @@ impl KillFixture {
         outcome
     }
 
-    /// Fails if the bystander has noticed anything.
+    /// Fails if the bystander was disturbed.
     #[track_caller]
     pub(super) fn assert_undisturbed(&self, at: KillPoint) {
         let Bystander { pod, status, process, .. } = &self.bystander;
@@ -153,7 +159,7 @@ impl KillFixture {
         assert_counts_on(&self.bystander.log(), &format!("{at:?}"));
     }
 
-    /// Waits until only the bystander is left, and what was stored before.
+    /// Waits until only the bystander and what was stored before are left.
     #[track_caller]
     pub(super) fn assert_nothing_left(&self, at: KillPoint) {
         let mut left = Vec::new();
@@ -169,7 +175,8 @@ impl KillFixture {
         }
     }
 
-    /// Waits until there is no more than in an earlier look, but for what bears the id of something listed.
+    /// Waits until a scan finds no more than an earlier one, except for findings with the id of a listed
+    /// object.
     #[track_caller]
     pub(super) fn assert_only_listed_since(&self, at: KillPoint, before: &LeakScan, listed: &[String]) {
         let mut left = Vec::new();
@@ -181,7 +188,7 @@ impl KillFixture {
         assert!(accounted, "{at:?} left what no list tells of: {left:#?}\n{}", self.node.daemon().tail());
     }
 
-    /// Waits until no image, blob or snapshot is stored that was not before.
+    /// Waits until no image, blob or snapshot is stored that was not stored before.
     #[track_caller]
     pub(super) fn assert_stored_as_before(&self, at: KillPoint) {
         let mut now = Vec::new();
@@ -209,13 +216,13 @@ impl KillFixture {
         pids.into_iter().filter_map(processes::find).map(|process| process.command).collect()
     }
 
-    /// Runs a pod, stops and removes it, and fails if anything of it stays.
+    /// Runs, stops and removes a pod, and fails if anything of it is left.
     pub(super) fn with_pod(&self, name: &str, work: impl FnOnce(&TestPod<'_>)) {
         let pod = self.node.pod(name);
         work(&pod);
     }
 
-    /// Ends the bystander; then nothing at all may be left.
+    /// Removes the bystander; then nothing at all may be left.
     pub(super) fn finish(self) {
         let Self { node, bystander, proxied_containerd: behind, .. } = self;
         node.cri().stop(&bystander.status.id, 0).expect("it can be stopped");
@@ -236,7 +243,7 @@ impl Bystander {
         let id = node.cri().create(&pod, &container, &config).expect("it can be made");
         node.cri().start(&id).expect("it can be started");
         let mut process = None;
-        // It is the runtime's own for a moment after the start.
+        // For a moment after the start the process is still the runtime's.
         eventually(LIMIT, || {
             let mut members = cgroups::members(&id).into_iter().filter_map(processes::find);
             process = members.find(|process| process.command.contains(COUNT));
@@ -257,7 +264,7 @@ fn stored(node: &TestNode) -> Vec<String> {
     leak_scan::stored(&socket, NAMESPACE)
 }
 
-/// What is found once two looks find the same: containerd collects garbage in its own time.
+/// The result of a scan once two scans agree: containerd collects garbage asynchronously.
 fn stable_leak_scan(node: &TestNode) -> LeakScan {
     let mut last = node.leak_scan();
     eventually(LIMIT, || {
@@ -269,23 +276,23 @@ fn stable_leak_scan(node: &TestNode) -> LeakScan {
     last
 }
 
-/// What is there beside the bystander, whose processes come and go.
+/// All findings except those of the bystander, whose processes change.
 fn beside_bystander(node: &TestNode, rest: &LeakScan) -> Vec<String> {
     let mut found = node.leak_scan().new_since(rest);
     found.retain(|finding| !finding.starts_with("process "));
     found
 }
 
-/// The first words of a log's whole lines.
+/// The first words of a log's complete lines.
 fn numbers(path: impl AsRef<Path>) -> Vec<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    // What is behind the last newline is being written.
+    // The text after the last newline is still being written.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let first = |line: &str| log_content(line).split(' ').next().unwrap_or_default().to_owned();
     whole.lines().map(first).collect()
 }
 
-/// Fails unless logs, one after the other, count from 1 without a gap, a repetition or a torn line.
+/// Fails unless logs, in this order, count from 1 without a gap, a repetition or a torn line.
 #[track_caller]
 pub(super) fn assert_counted(paths: &[&str], what: &str) {
     let numbers: Vec<_> = paths.iter().flat_map(numbers).collect();
@@ -294,10 +301,23 @@ pub(super) fn assert_counted(paths: &[&str], what: &str) {
     assert!(!numbers.is_empty(), "{what}: no line");
 }
 
-/// Fails unless a log goes on, and counts.
+/// Fails unless a log grows, and counts.
 #[track_caller]
 pub(super) fn assert_counts_on(path: &str, what: &str) {
     let before = numbers(path).len();
     assert!(eventually(LIMIT, || numbers(path).len() > before + 2), "{what}: the log does not go on");
     assert_counted(&[path], what);
+}
+
+/// A node with one device.
+fn node_with_device() -> TestNode {
+    TestNode::start_configured(|root| {
+        let dir = root.path().join("dev");
+        fs::create_dir(&dir).expect("the root can be written");
+        make_device(&dir.join("acme0"));
+        format!(
+            "[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\nname = \"v2\"\npaths = [\"{}/acme[0-9]\"]\n",
+            dir.display()
+        )
+    })
 }

@@ -1,4 +1,4 @@
-//! Kills amid PullImage, RemoveImage, and the unpacking of an image that was here already.
+//! Kills during PullImage, RemoveImage, and the unpacking of an image that was stored already.
 
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::image_spec;
@@ -6,10 +6,10 @@ use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Family, Image, Index, busybox, random_layer};
 use switchyard_tests::leak_scan::{NAMESPACE, ctr, stored};
 
-use super::KillCase;
+use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
 
-/// The label of a snapshot whose files may not be on disk yet.
+/// The label of a snapshot whose files may not have been synced to disk.
 const UNSYNCED: &str = "switchyard.io/unsynced";
 
 pub(super) const KILLS: &[KillCase] = &[
@@ -42,7 +42,7 @@ pub(super) const KILLS: &[KillCase] = &[
     KillCase { run: remove_shared, points: &[(ImageLetGo, 1), (ImageLetGo, 2)] },
 ];
 
-/// Pushes an image with two layers of its own; its reference.
+/// Pushes an image with two layers that no other image has; its reference.
 fn push(lab: &KillFixture, kill: KillPoint, what: u64) -> (String, Image) {
     let seed = 1000 * what + 10 * (kill.step as u64) + u64::from(kill.nth);
     let image =
@@ -55,7 +55,7 @@ fn push(lab: &KillFixture, kill: KillPoint, what: u64) -> (String, Image) {
 pub(super) fn pull(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 1);
     lab.dies_amid(kill, || lab.node.cri().pull(&reference, None));
-    // What leads to nothing is gone without anybody's asking.
+    // Content that no image refers to is removed by itself.
     lab.assert_nothing_left(kill);
     if lab.node.cri().image(&reference).expect("it is asked for").is_none() {
         let images = lab.node.cri().list_images().expect("they can be listed");
@@ -75,7 +75,7 @@ pub(super) fn pull(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// Snapshots that count as not synced.
+/// The snapshots that are marked as not synced.
 fn unsynced(lab: &KillFixture) -> Vec<String> {
     let socket = lab.node.root().containerd_socket().expect("containerd has been started");
     let info = |name: &str| ctr(&socket, NAMESPACE, &["snapshots", "info", name]);
@@ -89,7 +89,7 @@ fn snapshots(lab: &KillFixture) -> Vec<String> {
     stored.iter().filter_map(|item| item.strip_prefix("snapshot ")).map(str::to_owned).collect()
 }
 
-/// Has a snapshot count as made in this boot and not synced; in none: as synced.
+/// Marks a snapshot as created in this boot and not synced; with no boot, as synced.
 fn label(lab: &KillFixture, name: &str, boot: &str) {
     let socket = lab.node.root().containerd_socket().expect("containerd has been started");
     let answer = ctr(&socket, NAMESPACE, &["snapshots", "label", name, &format!("{UNSYNCED}={boot}")]);
@@ -102,7 +102,8 @@ fn wait_synced(lab: &KillFixture, kill: KillPoint) {
     assert!(synced, "{kill:?}: {:?} are not synced\n{}", unsynced(lab), lab.node.daemon().tail());
 }
 
-/// Layers are synced behind the answer to the pull: a daemon that is killed meanwhile is followed by one that does it.
+/// Layers are synced after the pull has been answered: if the daemon is killed meanwhile, its successor syncs
+/// them.
 fn flush(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 4);
     lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
@@ -121,7 +122,8 @@ fn flush(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// All layers count as not synced since another boot: those that nothing runs on are unpacked anew, the others are left alone.
+/// All layers are marked as not synced since an earlier boot: those that no container uses are unpacked
+/// again, the others are left alone.
 fn unpack_anew(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 5);
     let before = snapshots(lab);
@@ -142,7 +144,7 @@ fn unpack_anew(lab: &KillFixture, kill: KillPoint) {
         assert_eq!(seen, "2", "{kill:?}");
     });
     lab.node.cri().remove_image(&reference).expect("it can be removed");
-    // What the bystander runs on.
+    // The layers that the bystander uses.
     let used = unsynced(lab);
     assert!(!used.is_empty(), "{kill:?}");
     for name in used {
@@ -152,7 +154,8 @@ fn unpack_anew(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// The snapshots of an image are gone, as those of one that was imported: making a container unpacks it.
+/// The snapshots of an image are removed, as if it had been imported without unpacking: creating a container
+/// unpacks it.
 fn unpack(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 2);
     let socket = lab.node.root().containerd_socket().expect("containerd has been started");
@@ -161,7 +164,7 @@ fn unpack(lab: &KillFixture, kill: KillPoint) {
     let new: Vec<_> = stored(&socket, NAMESPACE).into_iter().filter(|item| !before.contains(item)).collect();
     let snapshots: Vec<_> = new.iter().filter_map(|item| item.strip_prefix("snapshot ")).collect();
     assert_eq!(snapshots.len(), 2, "{new:?}");
-    // The one on top goes first, whichever it is: the one below is refused until then.
+    // Each removal is tried twice: that of the lower snapshot is refused until the upper one is removed.
     let answers: Vec<_> = snapshots
         .iter()
         .chain(&snapshots)
@@ -197,7 +200,7 @@ fn remove(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// An image that somebody else holds as well stays under all its names, and no longer as the kubelet's.
+/// An image that another owner holds as well keeps all its names, and is no longer the kubelet's.
 fn remove_shared(lab: &KillFixture, kill: KillPoint) {
     let (reference, _) = push(lab, kill, 6);
     let id = lab.node.cri().pull(&reference, None).expect("it can be pulled");

@@ -1,4 +1,4 @@
-//! Kills of the logkeeper, which the daemon starts again: containers and clients must not notice.
+//! Kills of the logkeeper, which the daemon restarts: containers and clients must not be disturbed.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use switchyard_steps::Step::*;
 use switchyard_tests::host::random_name;
 use switchyard_tests::node::TestPod;
 
-use super::KillCase;
+use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, assert_counted, assert_counts_on};
 
 /// Prints long lines that begin with a number.
@@ -51,7 +51,7 @@ fn log(pod: &TestPod<'_>, name: &str) -> String {
     pod.log_path(name).to_str().expect("the path is ASCII").to_owned()
 }
 
-/// Stops a container that counts: its log is whole to the last line, and the bystander's goes on.
+/// Stops a container that counts: its log is complete to the last line, and the bystander's log goes on.
 fn assert_whole(lab: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str, logs: &[&str]) {
     assert_counts_on(&format!("{}/counting.log", lab.bystander_logs()), &format!("{kill:?}: the bystander"));
     lab.node.cri().stop(id, 0).expect("it can be stopped");
@@ -117,7 +117,7 @@ fn finish(lab: &KillFixture, kill: KillPoint) {
     assert_whole(lab, kill, pod, &id, &[&log]);
 }
 
-/// The keeper that takes up what a killed one has left is killed as well.
+/// The logkeeper that takes over from a killed one is killed as well.
 fn recover(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("takeup");
     let id = pod.start_shell("main", COUNT);

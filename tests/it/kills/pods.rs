@@ -1,4 +1,4 @@
-//! Kills amid RunPodSandbox, StartPodSandbox, StopPodSandbox and RemovePodSandbox.
+//! Kills during RunPodSandbox, StartPodSandbox, StopPodSandbox and RemovePodSandbox.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -8,7 +8,7 @@ use switchyard_tests::cri::namespaces;
 use switchyard_tests::leak_scan::{NAMESPACE, ctr};
 use switchyard_tests::node::TestPod;
 
-use super::KillCase;
+use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint};
 
 /// The steps of RunPodSandbox.
@@ -38,7 +38,7 @@ pub(super) const RUN: &[(Step, u32)] = &[
     (InfraPinned, 1),
     (SandboxMarked, 1),
 ];
-/// The steps of a daemon that clears away what a killed one has made.
+/// The steps of a daemon that removes what a killed predecessor has created.
 pub(super) const RECOVERED: &[(Step, u32)] =
     &[(RecoveryLooked, 1), (RecoveryTasks, 1), (RecoverySandboxes, 1), (RecoveryDebris, 1)];
 
@@ -78,7 +78,7 @@ pub(super) const POD_END_CASES: &[KillCase] = &[
     KillCase { run: update_pod, points: &[(SandboxAmended, 1)] },
 ];
 
-/// A pod that takes every step: with a port of the host, and an infra process.
+/// A pod whose creation takes every step: with a host port and an infra process.
 pub(super) fn config(lab: &KillFixture) -> cri::PodSandboxConfig {
     let mut config = lab.node.pod_config("run");
     namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
@@ -97,14 +97,15 @@ pub(super) fn run_pod(lab: &KillFixture, kill: KillPoint) {
     assert_runs(lab, kill, config);
 }
 
-/// The daemon that clears away what a killed one has made is killed as well.
+/// The daemon that removes what a killed predecessor has created is killed as well.
 fn recover(lab: &KillFixture, kill: KillPoint) {
     let config = config(lab);
     lab.two_daemons_die_amid(SandboxAttached, kill, || lab.node.cri().run_pod(&config));
     assert_runs(lab, kill, config);
 }
 
-/// The pod is one of an earlier version, which put all its labels on its object; the daemon that takes them off is killed.
+/// The pod was created by an earlier version, which put all its labels on the containerd object; the daemon
+/// is killed while it removes them from there.
 fn migrate_labels(lab: &KillFixture, kill: KillPoint) {
     let label = "containerd.io/gc.ref.content.x";
     let pod = lab.node.pod_with("renew", |config| {
@@ -127,7 +128,7 @@ fn migrate_labels(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// The same request runs one pod, which works.
+/// Repeating the request gives exactly one pod, which works.
 #[track_caller]
 fn assert_runs(lab: &KillFixture, kill: KillPoint, config: cri::PodSandboxConfig) {
     let pod = lab.node.run(config);
@@ -154,7 +155,7 @@ pub(super) fn stop_pod(lab: &KillFixture, kill: KillPoint) {
     assert_removable(lab, kill, pod);
 }
 
-/// The start of a pod that was stopped, which the same request makes ready with the address it had.
+/// The start of a stopped pod; repeating the request makes the pod ready with the address that it had.
 fn start_pod(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.run(config(lab));
     let address = pod.ip();
@@ -175,7 +176,7 @@ fn remove_pod(lab: &KillFixture, kill: KillPoint) {
     assert_removable(lab, kill, pod);
 }
 
-/// What was asked is told afterwards, whether it was answered or not.
+/// Afterwards the requested value is reported, whether the request was answered or not.
 fn update_pod(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.run(config(lab));
     let request = || cri::UpdatePodSandboxResourcesRequest {
@@ -191,9 +192,9 @@ fn update_pod(lab: &KillFixture, kill: KillPoint) {
     assert_removable(lab, kill, pod);
 }
 
-/// What was named is known afterwards, whether it was answered or not, once it is on disk.
+/// Afterwards the names in the request are known, whether it was answered or not, once they are on disk.
 fn set_pod_cidr(lab: &KillFixture, kill: KillPoint) {
-    // Each time others, for what is known already is not written again.
+    // Each request has new names, since names that are known already are not written again.
     let ranges = format!(
         "10.9.{}.0/24",
         Step::ALL.iter().position(|step| *step == kill.step).expect("it is one") % 256

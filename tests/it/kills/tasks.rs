@@ -1,4 +1,4 @@
-//! Kills amid the requests about containers, and amid their end.
+//! Kills during the requests about containers, and during their exit.
 
 use std::path::Path;
 use std::{fs, thread};
@@ -14,7 +14,7 @@ use switchyard_tests::host::{block_device, eventually, processes, random_name};
 use switchyard_tests::node::{TestPod, log_content};
 use switchyard_tests::streams::{PIPES, StreamSession};
 
-use super::KillCase;
+use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
 
 /// The steps of CreateContainer.
@@ -27,7 +27,7 @@ pub(super) const CREATED: &[(Step, u32)] = &[
     (TaskVolumes, 1),
     (TaskPrepared, 1),
 ];
-/// Those of one with a named volume.
+/// The steps of creating a container with a named volume.
 pub(super) const FILLED: &[(Step, u32)] = &[(VolumeDrafted, 1), (VolumeNamed, 1)];
 /// The steps of StartContainer.
 pub(super) const STARTED: &[(Step, u32)] = &[
@@ -39,7 +39,7 @@ pub(super) const STARTED: &[(Step, u32)] = &[
     (TaskStarted, 1),
     (TaskMarked, 1),
 ];
-/// The steps of a daemon that waits for what became of a killed one's start.
+/// The steps of a daemon that waits for the outcome of a predecessor's start.
 pub(super) const START_OUTCOME: &[(Step, u32)] = &[(WaitNoted, 1), (StartDiscarded, 1), (WaitOver, 1)];
 
 pub(super) const TASK_START_CASES: &[KillCase] = &[
@@ -81,22 +81,22 @@ pub(super) const TASK_END_CASES: &[KillCase] = &[
     KillCase { run: exec, points: &[(ExecDeleted, 1), (ExecGone, 1)] },
 ];
 
-/// Where a shim is not waited for long.
+/// With a short shim timeout.
 pub(super) const HUNG: &[KillCase] = &[KillCase { run: hang, points: &[(HungShimKilled, 1)] }];
 
-/// On a containerd that keeps exits.
+/// With a containerd that keeps exits.
 pub(super) const KEPT_EXITS: &[KillCase] = &[
     KillCase { run: start, points: &[(ExitKept, 1)] },
     KillCase { run: stop, points: &[(ExitForgotten, 1)] },
 ];
 
-/// An image as a volume, so that every step of making and starting is taken.
+/// An image as a volume, so that creation and start take every step.
 fn image_volume(lab: &KillFixture) -> Mount {
     let image = Some(image_spec(&lab.volumes()));
     Mount { container_path: "/image".to_owned(), readonly: true, image, ..Default::default() }
 }
 
-/// A container for which every step of making and starting is taken.
+/// A container whose creation and start take every step.
 pub(super) fn config(lab: &KillFixture) -> ContainerConfig {
     let mut config = lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
     config.image = Some(image_spec(&lab.volumes()));
@@ -117,7 +117,7 @@ fn create(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// A container that has the named volume `kept`, which begins with a file of the image.
+/// A container with the named volume `kept`, which is initialised with a file of the image.
 pub(super) fn create_named(lab: &KillFixture, pod: &TestPod<'_>) -> Result<String, tonic::Status> {
     let config = old::ContainerConfig {
         metadata: Some(ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
@@ -160,7 +160,7 @@ pub(super) fn start(lab: &KillFixture, kill: KillPoint) {
     assert_starts(lab, kill, pod, &id);
 }
 
-/// The daemon that waits for what became of a killed one's start is killed as well.
+/// The daemon that waits for the outcome of a predecessor's start is killed as well.
 pub(super) fn await_start_outcome(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("settle");
     let id = pod.create(&lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
@@ -168,7 +168,7 @@ pub(super) fn await_start_outcome(lab: &KillFixture, kill: KillPoint) {
     assert_starts(lab, kill, pod, &id);
 }
 
-/// The container runs, or can be started; it says what it has to say once, and can be removed.
+/// The container runs, or can be started; it writes its output once, and can be removed.
 #[track_caller]
 fn assert_starts(lab: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str) {
     let status = lab.node.cri().status(id).expect("it has a status");
@@ -203,7 +203,8 @@ fn start_in_vain(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// containerd dies amid a start, so that nobody can be told that it failed, and then the daemon does.
+/// containerd is killed during a start, so that the failure cannot be reported, and then the daemon is
+/// killed.
 pub(super) fn start_without_containerd(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("without");
     let id = pod.create(&lab.node.container("main", &["sleep", "1000"]));
@@ -216,7 +217,7 @@ pub(super) fn start_without_containerd(lab: &KillFixture, kill: KillPoint) {
             assert!(eventually(LIMIT, || staged.exists()), "nothing is made for the start");
             signal(containerd, Signal::SIGKILL).expect("it is there");
             let answer = start.join().expect("it does not panic");
-            // Nobody else starts one that is not the daemon's own.
+            // An external containerd is not restarted by the daemon.
             if let Some(mut upstream) = lab.node.external_containerd() {
                 upstream.restart();
             }
@@ -233,12 +234,13 @@ pub(super) fn start_without_containerd(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// What is told afterwards is in force, be it the old or the new; sent again, it is the new.
+/// The limits that are reported afterwards are in force, be they the old or the new ones; the repeated
+/// request sets the new ones.
 fn update(lab: &KillFixture, kill: KillPoint) {
     update_amid(lab, kill, |id, wanted| lab.dies_amid(kill, || lab.node.cri().update_v1alpha2(id, wanted)));
 }
 
-/// The next daemon dies as well, as it puts the limits on record in force.
+/// The next daemon is killed as well, while it applies the recorded limits.
 fn update_twice(lab: &KillFixture, kill: KillPoint) {
     update_amid(lab, kill, |id, wanted| {
         lab.two_daemons_die_amid(TaskLimited, kill, || lab.node.cri().update_v1alpha2(id, wanted));
@@ -329,7 +331,7 @@ pub(super) fn stop(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// Both containers of a pod end, and their shim tells of neither.
+/// Both containers of a pod exit, and their shim reports neither exit.
 fn hang(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("hang");
     let ids = ["first", "second"].map(|name| pod.start_shell(name, "exec sleep 1000"));
@@ -364,21 +366,21 @@ fn remove(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// A container that has ended, with a process of somebody else in its group.
+/// A container that has exited, with a foreign process in its cgroup.
 fn ended_and_busy(lab: &KillFixture, pod: &TestPod<'_>) -> (String, ForeignProcess) {
     let id = pod.start_shell("main", "exec sleep 1000");
     let group = cgroups::named(&id).pop().expect("it has a control group");
     let stray = ForeignProcess::begin(&group);
-    // The runtime may say once that it is not empty.
+    // The runtime may report once that the cgroup is not empty.
     assert!(eventually(LIMIT, || lab.node.cri().stop(&id, 0).is_ok()));
     (id, stray)
 }
 
-/// Its group stays until it is empty, and is known until then.
+/// The cgroup stays until it is empty, and the daemon knows of it until then.
 fn remove_busy(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("busy");
     let (id, stray) = ended_and_busy(lab, &pod);
-    // The runtime may say once that the group is not empty.
+    // The runtime may report once that the cgroup is not empty.
     lab.dies_amid(kill, || lab.node.cri().remove(&id).or_else(|_| lab.node.cri().remove(&id)));
     lab.node.cri().remove(&id).expect("it can be sent again");
     drop(pod);
@@ -413,7 +415,7 @@ fn remove_busy_after_restart(lab: &KillFixture, kill: KillPoint) {
     assert!(eventually(LIMIT, || !told()), "{kill:?}: it is still among the facts");
 }
 
-/// The input of a container that has it once ends with the daemon that the client was on.
+/// The standard input of a container with `stdin_once` ends with the daemon that the client was attached to.
 fn attach_once(lab: &KillFixture, kill: KillPoint) {
     let pod = lab.node.pod("once");
     let id = pod.start_shell_with("main", "echo ready; cat; echo bye; exit 3", |config| {
@@ -426,7 +428,8 @@ fn attach_once(lab: &KillFixture, kill: KillPoint) {
             client.end_input();
         }
         client.wait_end();
-        // Whoever is attached is told how the container ended; nobody is told anything by a daemon that dies.
+        // A client that stays attached gets the container's exit status; one of a killed daemon gets no
+        // status.
         if client.received.status.is_empty() { Err(tonic::Status::unknown("nobody told")) } else { Ok(()) }
     });
     assert_eq!(lab.node.cri().wait_exit(&id).exit_code, 3, "{kill:?}");
@@ -435,7 +438,7 @@ fn attach_once(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// A command whose client has gone with the daemon does not go on, and leaves no file.
+/// A command whose client was disconnected by the kill does not run on, and leaves no file.
 fn exec_endless(lab: &KillFixture, kill: KillPoint) {
     lab.dies_amid(kill, || lab.node.cri().exec(lab.bystander(), &["sleep", "4321"], 0));
     let ended =
@@ -445,7 +448,7 @@ fn exec_endless(lab: &KillFixture, kill: KillPoint) {
     lab.assert_nothing_left(kill);
 }
 
-/// It is cleared away behind the answer, which comes or does not.
+/// The cleanup happens after the answer, which may or may not arrive.
 fn exec(lab: &KillFixture, kill: KillPoint) {
     lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
     if let Ok(answer) = lab.node.cri().exec(lab.bystander(), &["true"], 0) {

@@ -1,4 +1,5 @@
-//! Processors and memory: a kubelet with a static CPU manager and a Nomad agent that reserve more than one node has.
+//! Processors and memory: a kubelet with a static CPU manager and a Nomad agent that reserve more than one
+//! node has.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use tonic::{Code, Status};
 const CPU: &str = "0";
 const MIB: i64 = 1 << 20;
 
-/// A node on which no more is given out than it has, and a kubelet that has given a processor to a single container.
+/// A node that refuses reservations beyond its capacity, and a kubelet that has assigned a processor
+/// exclusively.
 struct ComputeNode {
     node: TestNode,
     _runtime: Runtime,
@@ -47,7 +49,7 @@ impl ComputeNode {
         Self { node, _runtime: runtime, _kubelet: kubelet }
     }
 
-    /// A container as a kubelet asks for it that has given it the processor.
+    /// The request of a kubelet for a container to which it has assigned the processor.
     fn pinned(&self, pod: &TestPod) -> Result<String, Status> {
         self.container(pod, |limits| {
             limits.cpuset_cpus = CPU.to_owned();
@@ -81,7 +83,7 @@ impl ComputeNode {
     }
 }
 
-/// A task to which its agent has given the processor, and 64 MiB.
+/// A task to which its agent has assigned the processor and 64 MiB.
 fn task(node: &TestNode, agent: &Agent) -> TaskSetup {
     let config = json!({ "image": node.image(), "command": "sleep", "args": ["1000"] });
     let mut task = TaskSetup::new(node.root(), agent, "web", &config);

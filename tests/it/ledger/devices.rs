@@ -1,4 +1,5 @@
-//! One device, and a kubelet and a Nomad agent that both want it: with real device nodes, real containers and a daemon that is killed.
+//! One device that both a kubelet and a Nomad agent want: with real device nodes, real containers and a
+//! daemon that is killed.
 
 use std::path::PathBuf;
 use std::sync::Barrier;
@@ -136,7 +137,7 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
         let agent = Agent::start(lab.node.root(), &json!({}));
         let name = format!("race-{}", random_name());
         let barrier = Barrier::new(2);
-        // Each goes first by turns, so that both ways are seen whichever of them is quicker.
+        // They take turns in going first, so that each wins some races whichever of them is faster.
         let turn = |first: bool| {
             barrier.wait();
             thread::sleep(Duration::from_millis(if first { 0 } else { 3 }));
@@ -154,7 +155,8 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
                 (pods.join().expect("it answers"), tasks.join().expect("it answers"))
             })
         };
-        // On a busy machine the same one may win each race: in the last two rounds one asks when the other has its answer.
+        // On a busy machine the same one may win each race: in the last two rounds one of them asks only
+        // after the other has its answer.
         let (admitted, reserved) = match ROUNDS - round {
             2 => {
                 let admitted = lab.admit(&kubelet, &name);
@@ -267,7 +269,8 @@ fn what_had_stopped_before_a_restart_of_the_daemon_has_its_device_again_by_the_t
     lab.assert_free();
     let second = lab.node.pod("second");
     let mut config = container_with(&lab.node, "main", &options);
-    // As of a vendor's plugin, of which a kubelet is answered nothing but the token; so is an agent that was started anew.
+    // As of a vendor's plugin, of which a kubelet is answered nothing but the token; so is an agent that was
+    // started anew.
     config.devices.clear();
     let _ = second.start(&config);
     lab.assert_held_by("kubernetes", "second");
@@ -293,7 +296,7 @@ fn a_task_that_does_not_start_keeps_its_device_for_a_restart_and_no_longer() {
         ..task.config.clone()
     };
     agent.driver().start(&without_image).expect_err("nobody has this image");
-    // Nobody says that the job was stopped then.
+    // Nobody reports that the job was stopped meanwhile.
     lab.assert_free();
     // A restart that comes late finds it free.
     agent.driver().start(&task.config).expect("it starts");

@@ -1,5 +1,5 @@
-//! A vendor's device plugin that registers with the daemon: its devices are one ledger's for a kubelet and a Nomad agent, with real containers,
-//! through its own end and a kill of the daemon.
+//! A vendor's device plugin that registers with the daemon: a kubelet and a Nomad agent share its devices
+//! through one ledger, with real containers, while the plugin is restarted and the daemon is killed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,8 @@ use crate::nomad::devices::LaunchedDevicePlugin;
 const GPU: &str = "acme.com/gpu";
 /// The vendor's ids of its devices, which are ids here too.
 const IDS: [&str; 2] = ["GPU-8a2f3c11-0", "GPU-8a2f3c11-1"];
-/// What the nodes of the devices are: as `/dev/fuse` and `/dev/net/tun`, which no container may open by itself.
+/// What the nodes of the devices are: as `/dev/fuse` and `/dev/net/tun`, which no container may open by
+/// itself.
 const NUMBERS: [(u64, u64); 2] = [(10, 229), (10, 200)];
 /// Where a container has the node of its device.
 const INSIDE: &str = "/dev/acme-gpu";
@@ -60,7 +61,7 @@ impl PluginNode {
         Self { node, runtime: runtime.expect("a runtime can be made") }
     }
 
-    /// A plugin that has registered, and tells each container which driver it is of.
+    /// A plugin that has registered; its answers tell each container which driver it belongs to.
     fn vendor(&self, driver: &str) -> VendorPlugin {
         let directory = self.node.root().path().join("host");
         let registry = directory.join("kubelet.sock");
@@ -101,7 +102,7 @@ impl PluginNode {
         self.runtime.block_on(kubelet.admit(pod, "main", &[(GPU, 1)]))
     }
 
-    /// What is shown of a device.
+    /// What `switchyard devices` shows of a device.
     #[track_caller]
     fn slot(&self, id: &str) -> Value {
         let report = report(&self.node);
@@ -153,7 +154,7 @@ fn inspect_script() -> String {
     format!("echo ${VENDOR_DEVICES} ${DRIVER} $(stat -c %t:%T {INSIDE}); : <>{INSIDE} && echo opened")
 }
 
-/// What [`look`] prints.
+/// The output of [`look`].
 fn expected(id: &str, driver: &str) -> String {
     let number = IDS.iter().position(|known| *known == id).expect("it is the vendor's");
     let (major, minor) = NUMBERS[number];
@@ -197,7 +198,8 @@ fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_
     assert!(refused.contains("Available: 0"), "{refused}");
     assert_eq!(vendor.calls("Allocate").len(), 2, "once for each");
 
-    // The plugin ends: what runs goes on, a container that is restarted has what was answered, and nobody else gets anything.
+    // The plugin exits: running containers go on, a restarted container gets the recorded answer, and no
+    // other can get a device.
     drop(vendor);
     lab.wait_health(false, "the plugin of its vendor has ended");
     lab.wait_healthy(&kubelet, 0);
@@ -209,7 +211,8 @@ fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_
     let container = pod.start(&again);
     lab.assert_pod_has(&container, &of_pod, "one");
 
-    // So does the daemon: both are held by whoever has them before the plugin is there again.
+    // The daemon is killed as well: both devices are held by their holders before the plugin has registered
+    // again.
     lab.node.daemon().kill9();
     lab.node.daemon().restart();
     lab.assert_held_by(&of_pod, "kubernetes", "trainer");
@@ -222,7 +225,8 @@ fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_
     let refused = pod.try_create(&again).expect_err("nobody says what it gets");
     assert!(refused.message().contains("if its vendor's plugin has not registered yet"), "{refused}");
 
-    // A newer plugin: the devices are healthy and the same ones', and what is started anew gets what it says.
+    // A newer plugin: the devices are healthy and have the same holders, and newly started containers get its
+    // answers.
     let vendor = lab.vendor("two");
     lab.wait_health(true, "");
     lab.assert_held_by(&of_pod, "kubernetes", "trainer");

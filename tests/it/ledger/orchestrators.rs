@@ -1,4 +1,4 @@
-//! What a kubelet and a Nomad agent make of what they were given, and what an operator sees of it.
+//! How a kubelet and a Nomad agent use what they were given, and what an operator sees of it.
 
 use std::time::Duration;
 

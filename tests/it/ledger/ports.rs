@@ -1,4 +1,4 @@
-//! One port of the host, and a pod and a task that both want it.
+//! One host port that both a pod and a task want.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::thread;
@@ -25,13 +25,13 @@ enum RacedNetwork {
     Group,
 }
 
-/// A port that nobody has now.
+/// A port that is free now.
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("the host has a free port");
     listener.local_addr().expect("it has an address").port()
 }
 
-/// A task to which its agent has given a port of the host.
+/// A task to which its agent has assigned a host port.
 fn task(node: &TestNode, agent: &Agent, network: RacedNetwork, port: u16) -> TaskSetup {
     let mode = if network == RacedNetwork::Host { "host" } else { "" };
     let mut config = json!({
@@ -66,7 +66,7 @@ fn end(agent: &Agent, mut task: TaskSetup) {
     task.remove_cgroups();
 }
 
-/// That a refusal says what was asked for, and who has it.
+/// Checks that a refusal names what was requested and who holds it.
 #[track_caller]
 fn assert_names(refused: &Status, port: u16, owner: &str, name: &str) {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
@@ -88,7 +88,8 @@ fn race(network: RacedNetwork) {
             vec![PortMapping { container_port: 80, host_port: port.into(), ..Default::default() }];
         let task = task(&node, &agent, network, port);
         let driver = agent.driver();
-        // A task takes longer until it asks: with a head start both win now and then, and in the last round the task has the port first.
+        // A task takes longer until it asks: with a head start both win now and then, and in the last round
+        // the task has the port first.
         let last = round + 1 == ROUNDS;
         let (of_pod, of_task) = thread::scope(|scope| {
             let tasks = scope.spawn(|| driver.start(&task.config));

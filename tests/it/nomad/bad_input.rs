@@ -1,4 +1,5 @@
-//! What is malformed, or cannot be had: each is refused with a clear word at once, and leaves nothing behind.
+//! Requests that are malformed or cannot be satisfied: each is refused at once with a clear error, and leaves
+//! nothing behind.
 
 use std::time::Duration;
 
@@ -12,16 +13,17 @@ use super::shell;
 
 use Code::{FailedPrecondition, InvalidArgument, NotFound, Unimplemented};
 
-/// What a job's `config` says besides, and what is said of it.
+/// An addition to a job's `config`, and the expected error.
 type Config = (fn() -> Value, Code, &'static str);
 
-/// A change of a request, and what is said of it.
+/// A change of a request, and the expected error.
 type Request = (fn(&mut nomad::TaskConfig), Code, &'static str);
 
-/// Bytes that are to be a `config`, and what is said of them.
+/// The bytes of an invalid `config`, and the expected error.
 type Bytes = (fn() -> Vec<u8>, &'static str);
 
-/// What a job asks for that is malformed, not there, or not for it. The rest of the keys is in the unit tests of the frontend.
+/// Values in a job that are malformed, do not exist, or are not allowed. The other keys are covered by the
+/// unit tests of the frontend.
 const CONFIGS: [Config; 58] = [
     // Images.
     (|| json!({ "image": "" }), InvalidArgument, "image: image name required"),
@@ -234,7 +236,7 @@ fn cpuset_cgroup(task: &mut nomad::TaskConfig, path: &str) {
     linux(task).cpuset_cgroup = path.into();
 }
 
-/// Has a task refused; what is wrong with that.
+/// Starts a task that must be refused; what is wrong with the refusal, if anything.
 fn refused(agent: &Agent, mut task: TaskSetup, code: Code, text: &str) -> Option<String> {
     let driver = agent.driver();
     let status = match driver.start(&task.config) {
@@ -250,7 +252,7 @@ fn refused(agent: &Agent, mut task: TaskSetup, code: Code, text: &str) -> Option
     let left = driver.inspect(task.id()).is_ok();
     let said = status.code();
     let message = status.message();
-    // What cannot be told to work later carries nothing that makes an agent try again.
+    // An error that a retry cannot repair is not marked as recoverable, so that an agent does not retry.
     let again = !status.details().is_empty();
     let right = said == code && message.contains(text) && again == (code == FailedPrecondition) && !left;
     (!right).then(|| format!("{text:?}: {said:?}, again {again}, left {left}: {message}"))

@@ -1,4 +1,4 @@
-//! Agents, plugins and daemons that are killed, with tasks that run through it.
+//! Kills of agents, plugins and daemons while tasks run on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use switchyard_tests::nomad::{Agent, TaskRunner};
 
 use super::shell;
 
-/// A task that counts until a file in its directory tells it to end with 5.
+/// A task that counts until a file appears in its directory, and then exits with 5.
 const COUNTS: &str = "n=0; while [ ! -e /local/end ]; do n=$((n+1)); echo $n; sleep 0.02; done; exit 5";
 
 fn is_unbroken(said: &str) -> bool {

@@ -1,4 +1,5 @@
-//! The device plugin as an agent uses it: what there is, what a task is given of it, and what becomes of it without the daemon.
+//! The device plugin as an agent uses it: the devices it lists, what a task is given, and what works without
+//! the daemon.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use switchyard_tests::root::PrivateRoot;
 use tokio::runtime::Runtime;
 use tonic::{Code, Status, Streaming};
 
-/// How long an agent looks for the end of a plugin whose calls fail.
+/// How long an agent waits for the exit of a plugin whose calls fail.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
 /// How long news may take.
 const SOON: Duration = Duration::from_secs(20);
@@ -95,7 +96,8 @@ impl LaunchedDevicePlugin {
     }
 }
 
-/// Devices like `/dev/null`, `/dev/zero`, `/dev/full` and `/dev/urandom`, which nobody minds: each has a number of its own.
+/// Devices like `/dev/null`, `/dev/zero`, `/dev/full` and `/dev/urandom`, which are harmless: each has a
+/// device number of its own.
 pub(crate) fn make_device(path: &Path) {
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
     let minor = match path.file_name().and_then(|name| name.to_str()) {
@@ -135,7 +137,7 @@ fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
     devices.wait(&mut stream, &[("acme0", true), ("acme1", true), ("acme2", true)]);
     std::fs::remove_file(dir.join("acme2")).expect("it is ours");
     devices.wait(&mut stream, &[("acme0", true), ("acme1", true), ("acme2", false)]);
-    // By its path, as agents know it that were told of it by earlier versions.
+    // By its path, as agents know it that learned of it from earlier versions.
     let id = dir.join("acme1").display().to_string();
     let given = devices.reserve(&[&id]).expect("it is there");
     assert_eq!(devices.reserve(&[&id]).expect("it is there still"), given);

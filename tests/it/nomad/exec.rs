@@ -1,4 +1,4 @@
-//! Commands in running tasks: with a result alone, and with streams.
+//! Commands in running tasks: with a result only, and with streams.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! A host that is not ours: go-plugin's own client and HCL's own encoder, from Debian's packages, drive the task driver.
+//! An independent plugin host: go-plugin's own client and HCL's own encoder, from Debian's packages, drive
+//! the task driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,8 +28,9 @@ const PROTOS: [&str; 4] = [
     "nomad/plugins/shared/structs/structs.proto",
 ];
 
-/// Builds the host, as Debian builds Go programs: from the sources of its packages, without modules. It is built in a Debian that has
-/// nothing but what `tests/run` installs, so that no package of this machine can stand in for one that is missing in its list.
+/// Builds the host, as Debian builds Go programs: from the sources of its packages, without modules. It is
+/// built in a Debian that has nothing but what `tests/run` installs, so that no package of this machine can
+/// stand in for one that is missing in its list.
 fn build() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     let database = PackageDatabase::read();
@@ -64,7 +66,7 @@ fn build() -> PathBuf {
     host
 }
 
-/// What protoc is told to make Go's types of our `.proto` files.
+/// The arguments by which protoc generates Go types from our `.proto` files.
 fn go_types(wire: &Path) -> String {
     let mut options = "plugins=grpc,paths=source_relative".to_owned();
     for proto in PROTOS {

@@ -1,4 +1,4 @@
-//! Images of Nomad's tasks: by whose credentials, out of archives, and for how long.
+//! Images of Nomad tasks: whose credentials they are pulled with, from archives, and how long they are kept.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::images::{save, with_file};
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// A task that prints what tells its image apart.
+/// A task whose output identifies its image.
 #[track_caller]
 fn which(node: &TestNode, agent: &Agent, image: &str, more: &Value) -> TaskSetup {
     let mut config = json!({ "image": image, "command": "cat", "args": ["/which"], "network_mode": "host" });
@@ -22,7 +22,7 @@ fn which(node: &TestNode, agent: &Agent, image: &str, more: &Value) -> TaskSetup
     TaskSetup::new(node.root(), agent, "task", &config)
 }
 
-/// Runs it to its end; what it printed.
+/// Runs it until it exits; its output.
 #[track_caller]
 fn run(agent: &Agent, mut task: TaskSetup) -> String {
     let driver = agent.driver();

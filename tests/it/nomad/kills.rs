@@ -1,4 +1,5 @@
-//! Kills of the daemon amid the calls about a task: the agent's one further try does what the first was asked for, once.
+//! Kills of the daemon during calls about a task: when the agent repeats the call, once, the request is
+//! carried out exactly once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::images::{save, with_file};
 /// How long a task of a test may run.
 const RUN: Duration = Duration::from_secs(60);
 
-/// Says once that it has begun, and ends with 5 when it is told to.
+/// Prints once that it has begun, and exits with 5 when it is stopped.
 const ONCE: &str = "echo begun; while [ ! -e /local/end ]; do sleep 0.02; done; exit 5";
 
 /// Where a start may be cut off, in the order in which they are reached.
@@ -73,7 +74,7 @@ fn as_agent<T>(agent: &Agent, call: impl Fn(&BlockingDriver) -> Result<T, Status
     }
 }
 
-/// Kills the daemon at a step amid `call`, and starts it anew.
+/// Kills the daemon at a step during `call`, and restarts it.
 fn amid<T: Send>(node: &TestNode, step: Step, call: impl FnOnce() -> T + Send) -> T {
     amid_nth(node, (step, 1), call)
 }
@@ -127,7 +128,7 @@ fn a_network_that_a_kill_cut_off_is_made_anew_and_nothing_of_the_first_stays() {
         assert!(started.network_override.is_some_and(|network| !network.addr.is_empty()), "{at:?}");
         task.wait_stdout(|text| text.contains("begun"));
         finish(&agent, task);
-        // Leases, interfaces at the bridge, and packet rules are looked for as well.
+        // The scan also covers address leases, interfaces at the bridge, and packet rules.
         node.assert_clean();
     }
 }

@@ -1,4 +1,4 @@
-//! The processes that agents start: how they begin, what they answer alone, and when they end.
+//! The processes that agents start: how they begin, what they answer without the daemon, and when they exit.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -24,7 +24,7 @@ use switchyard_tests::nomad::{Agent, BlockingDriver, PluginProcess, agent};
 use switchyard_tests::root::PrivateRoot;
 use tonic::{Code, Status};
 
-/// How long an agent looks for the end of a plugin whose calls fail.
+/// How long an agent waits for the exit of a plugin whose calls fail.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
 
 /// How long what comes at once may take on a busy machine.
@@ -65,7 +65,7 @@ fn an_agent_starts_without_the_daemon_and_its_tasks_wait_for_it() {
     assert!(events.try_next(Duration::from_millis(200)).is_none(), "there are no events without a daemon");
     assert_eq!(agent.plugin().ping("plugin").expect("it answers").status, 1);
 
-    // What is asked about tasks is answered by the daemon, whenever it comes.
+    // Calls about tasks are answered by the daemon, whenever it starts.
     let asked = driver.clone();
     let stopping = std::thread::spawn(move || asked.stop("none/such/12345678", Duration::ZERO, ""));
     let mut daemon = Daemon::prepare(&root, "");
@@ -88,7 +88,7 @@ fn a_plugin_ends_in_time_when_the_agent_wants_it_to_and_leaves_no_file() {
     assert!(!socket.exists());
     let left = fs::read_dir(socket.parent().expect("it is in a directory")).expect("it is there").count();
     assert_eq!(left, 0, "launches that were only asked what they are left something");
-    // The driver is told of the agent's end, and nobody comes to end it.
+    // The driver is told that the agent shuts down, but nobody stops the plugin.
     let agent = Agent::start(&root, &json!({}));
     agent.driver().shutdown().expect("it takes the news");
     let mut plugin = agent.plugin();
@@ -106,7 +106,8 @@ fn a_plugin_outlives_interrupts_bare_connections_and_the_loss_of_all_connections
     let pid = agent.plugin().pid();
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").count();
     assert_eq!(tasks, 1, "it is one thread");
-    // The agent dies: pipes and connections go. Another life finds the plugin as it was.
+    // The agent is killed: pipes and connections are closed. The next agent process finds the plugin
+    // unchanged.
     let (parts, record) = agent.crash();
     assert_eq!(record.pid, pid);
     std::thread::sleep(Duration::from_millis(300));
@@ -141,7 +142,8 @@ fn a_plugin_ends_with_the_daemon_that_was_there_also_after_its_agent_has_died() 
             .any(|line| line["@message"].as_str().unwrap_or_default().contains("the daemon has gone"))
     );
 
-    // A new one waits for the daemon; after its agent's death nobody reads what it says, and it ends all the same.
+    // A new one waits for the daemon; when its agent has died nobody reads its output, and it exits all the
+    // same.
     let driver = agent.dispense();
     let mut fingerprints = driver.fingerprint().expect("it is opened");
     let first = fingerprints.next(SOON).expect("it does not end").expect("it is no error");
@@ -177,7 +179,7 @@ fn what_an_agent_is_told_of_a_plugin_that_cannot_start_is_in_its_log_form() {
     assert!(code == Some(2) && said.contains("--no-such"), "{said}");
     let (code, said) = refused(&["--name", "two words"]);
     assert!(code == Some(1) && said.contains("two words"), "{said}");
-    // A person who tries it is told in words what it is.
+    // A person who runs it by hand gets an explanation.
     let failed = PluginProcess::launch_with(&exe, &["nomad-plugin".into(), "driver".into()], &[], runtime);
     let failed = failed.expect_err("it is not for people");
     assert_eq!(failed.status.and_then(|status| status.code()), Some(1));
@@ -201,7 +203,7 @@ fn a_plugin_whose_words_nobody_reads_answers_all_the_same() {
     assert!(read.is_ok(), "{read:?}");
     let address = line.split('|').nth(3).unwrap_or_else(|| panic!("no handshake: {line:?}"));
     let mut client = BasePluginClient::new(connect(Path::new(address), agent.runtime()));
-    // Each call is told of in more words than a pipe holds of some dozens.
+    // Each call logs so much that some dozens of calls fill a pipe.
     let ask = async {
         for _ in 0..500 {
             client.plugin_info(base::PluginInfoRequest {}).await?;

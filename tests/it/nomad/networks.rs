@@ -1,4 +1,5 @@
-//! Networks of tasks: the gateway's own bridge with published ports, the host's, none, and one that the agent or the driver has made.
+//! Networks of tasks: the gateway's own bridge with published ports, the host network, none, and a namespace
+//! that the agent or the driver created.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -47,7 +48,7 @@ impl Netns {
         format!("/var/run/netns/{}", self.name)
     }
 
-    /// Whoever uses it has to have let go of it by now.
+    /// All users of the namespace must have released it by now.
     #[track_caller]
     fn remove(self) {
         assert!(self.run(&["netns", "delete", &self.name]), "it can be removed");
@@ -179,7 +180,7 @@ fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
         path: netns.path(),
         ..Default::default()
     };
-    // As on Docker, nobody has to be root for a low port of the group.
+    // As with Docker, a process need not be root to bind a low port in the group's network.
     let mut web = server(&node, &agent, 90, json!({}));
     web.config.user = "1000".to_owned();
     web.config.network_isolation_spec = Some(group.clone());

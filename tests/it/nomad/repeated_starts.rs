@@ -1,4 +1,4 @@
-//! Starts whose answer an agent never got, and those that another one follows.
+//! Starts whose answer never reached the agent, and starts that are followed by another one.
 
 use std::time::Duration;
 

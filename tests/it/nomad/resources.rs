@@ -1,4 +1,4 @@
-//! Limits, directories and files of tasks, as they are seen from inside.
+//! Limits, directories and files of tasks, as a task sees them.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use switchyard_tests::nomad::{Agent, TaskSetup};
 /// How long a task of a test may run.
 const RUN: Duration = Duration::from_secs(60);
 
-/// Runs a script to its end with more configuration; what it said. `change` gets the request before it is sent.
+/// Runs a script until it exits, with more configuration; its output. `change` gets the request before it is
+/// sent.
 #[track_caller]
 fn output(
     agent: &Agent,

@@ -1,4 +1,4 @@
-//! What an agent is told of its tasks besides: usage, events, the driver's health.
+//! What an agent can watch besides tasks' states: resource usage, events, the driver's health.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn an_image_that_has_to_be_pulled_is_told_of() {
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
     let mut events = driver.events().expect("it is opened");
-    // It is open when the daemon knows of it: what happens before is not told again.
+    // The stream is open once the daemon has registered it: earlier events are not sent again.
     assert!(events.try_next(Duration::from_millis(300)).is_none());
     let mut task = shell(&node, &agent, "true");
     driver.start(&task.config).expect("it starts");

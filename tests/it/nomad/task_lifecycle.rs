@@ -1,4 +1,4 @@
-//! The life of a task: started, looked at, signalled, stopped, destroyed.
+//! The life cycle of a task: started, inspected, signalled, stopped, destroyed.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn a_task_says_what_it_says_ends_with_its_code_and_leaves_nothing() {
     driver.start(&task.config).expect("it starts");
     let result = driver.wait(task.id(), RUN).expect("it ends");
     assert_eq!((result.exit_code, result.signal, result.oom_killed), (7, 0, false));
-    // Whoever asks later is told the same.
+    // A later call gets the same result.
     assert_eq!(driver.wait(task.id(), RUN).expect("it has ended").exit_code, 7);
     task.wait_stdout(|text| text == "said\n");
     assert_eq!(task.stderr(), "wrong\n");
@@ -91,7 +91,7 @@ fn any_number_of_waiters_is_told_of_an_end_and_keeps_no_other_call_waiting() {
     let mut task = shell(&node, &agent, "echo up; exec sleep 1000");
     driver.start(&task.config).expect("it starts");
     task.wait_stdout(|text| text.contains("up"));
-    // More than what servers of gRPC let be open on one connection unless they are told otherwise.
+    // More concurrent streams on one connection than gRPC servers allow by default.
     let channel = agent.plugin().channel();
     let id = task.id().to_owned();
     let waiting = agent.runtime().spawn(async move {

@@ -1,4 +1,4 @@
-//! The sweep and the removal, tried on a real containerd with a real container in it.
+//! The leak scan and the cleanup, tested on a real containerd with a real container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn a_container_left_running_is_seen_and_removed() {
     let work: Vec<_> = quiet.iter().filter(|finding| !finding.starts_with("lease")).collect();
     assert!(work.is_empty(), "an image alone is nothing left behind: {work:#?}");
 
-    // The runtimes keep their notes in one place of the machine, whoever calls them: ids must be new.
+    // The runtimes store their state in one directory of the machine, whoever calls them: ids must be new.
     let id = hex_id();
     let group = format!("/{cgroup}/{id}");
     ctr(&root, &["run", "-d", "--null-io", "--cgroup", &group, &reference, &id, "sleep", "1000"]);

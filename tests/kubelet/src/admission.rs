@@ -1,4 +1,4 @@
-//! Admission: pods get their devices one after the other.
+//! Admission: devices are allocated to one pod after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use tonic::Status;
 use crate::manager::{AllocatedDevices, Plugin};
 use crate::{Kubelet, KubeletInner};
 
-/// How long PreStartContainer may take.
+/// The deadline of PreStartContainer.
 const PRE_START: Duration = Duration::from_secs(30);
 
-/// What a container gets, of all plugins together.
+/// What a container gets, from all plugins together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunOptions {
     /// The devices it was given, by resource.
     pub ids: BTreeMap<String, Vec<String>>,
-    /// Variables.
+    /// Environment variables.
     pub envs: BTreeMap<String, String>,
     /// Annotations of the container in CRI.
     pub annotations: BTreeMap<String, String>,
@@ -34,10 +34,10 @@ pub struct RunOptions {
 // === impl Kubelet ===
 
 impl Kubelet {
-    /// Admits a container of a pod, which wants so many devices of each resource.
+    /// Admits a container of a pod that requests this many devices of each resource.
     ///
     /// # Errors
-    /// The text of `UnexpectedAdmissionError`: the pod has failed for good.
+    /// The text of `UnexpectedAdmissionError`: the pod has failed permanently.
     pub async fn admit(
         &self,
         pod: &str,
@@ -54,7 +54,7 @@ impl Kubelet {
             match self.shared.allocate(resource, *count).await {
                 Ok(Some(one)) => {
                     held.push(one);
-                    // What one resource was given for is taken, whatever comes of the others.
+                    // Devices that were allocated for one resource stay allocated if another resource fails.
                     self.shared.change(|state| {
                         let pod = state.pods.entry(pod.to_owned()).or_default();
                         pod.containers.insert(container.to_owned(), held.clone());
@@ -70,10 +70,10 @@ impl Kubelet {
         Ok(merged(&held))
     }
 
-    /// Asks the plugins before a container starts.
+    /// Calls PreStartContainer of the plugins before a container starts.
     ///
     /// # Errors
-    /// The text of `CreateContainerConfigError`: it is tried again later.
+    /// The text of `CreateContainerConfigError`: the kubelet tries again later.
     pub async fn pre_start(&self, pod: &str, container: &str) -> Result<(), String> {
         let held = self.shared.state().pods.get(pod).and_then(|pod| pod.containers.get(container)).cloned();
         for AllocatedDevices { resource, ids, .. } in held.unwrap_or_default() {
@@ -91,7 +91,8 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Whether a pod that its predecessor has admitted, and whose containers do not run, may start again.
+    /// Whether a pod that an earlier kubelet process has admitted, and whose containers do not run, may start
+    /// again.
     ///
     /// # Errors
     /// The text of `UnexpectedAdmissionError`.
@@ -115,7 +116,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// The pod is no more. Its devices are free at once, although its containers may run on.
+    /// Removes a pod. Its devices are free at once, although its containers may still run.
     pub fn remove_pod(&self, pod: &str) {
         self.shared.change(|state| {
             if let Some(pod) = state.pods.get_mut(pod) {
@@ -125,10 +126,10 @@ impl Kubelet {
     }
 }
 
-// === impl Shared ===
+// === impl KubeletInner ===
 
 impl KubeletInner {
-    /// Gives devices of a resource; `None` if nobody ever registered it.
+    /// Allocates devices of a resource; `None` if no plugin ever registered it.
     async fn allocate(&self, resource: &str, count: usize) -> Result<Option<AllocatedDevices>, String> {
         if !self.state().is_known(resource) {
             return Ok(None);
@@ -158,7 +159,7 @@ impl KubeletInner {
         Ok(Some(AllocatedDevices { resource: resource.to_owned(), ids, response }))
     }
 
-    /// Which of the free devices to take.
+    /// Chooses among the free devices.
     async fn preferred(
         &self,
         plugin: &Plugin,
@@ -177,7 +178,7 @@ impl KubeletInner {
         let answer = DevicePluginClient::new(plugin.channel.clone()).get_preferred_allocation(request).await;
         let answer = answer.map_err(|status| text(&status))?.into_inner();
         let preferred = answer.container_responses.into_iter().next().unwrap_or_default().device_i_ds;
-        // What is not free is not taken, and what is missing is filled up.
+        // Preferred devices that are not free are ignored, and missing ones are filled up.
         let mut ids: Vec<String> = preferred.into_iter().filter(|id| free.contains(id)).take(count).collect();
         let rest: Vec<String> = free.iter().filter(|id| !ids.contains(id)).cloned().collect();
         ids.extend(rest.into_iter().take(count - ids.len()));
@@ -185,7 +186,7 @@ impl KubeletInner {
     }
 }
 
-/// What a container gets; of what several plugins give, the first counts.
+/// Merges what a container gets; of conflicting values of several plugins the first counts.
 fn merged(all: &[AllocatedDevices]) -> RunOptions {
     let mut options = RunOptions::default();
     for AllocatedDevices { resource, ids, response } in all {

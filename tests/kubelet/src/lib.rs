@@ -1,18 +1,19 @@
-//! A kubelet's device manager as a model, for tests of device plugins.
+//! A model of a kubelet's device manager, for tests of device plugins.
 //!
-//! It does what kubelets 1.32 to 1.36 were seen to do, their faults included:
-//! - When it starts it deletes all sockets in its directory, and then makes `kubelet.sock`. What its pods have it knows from its checkpoint; its
-//!   devices it knows only when their plugins register again.
-//! - Within Register it connects to the plugin, for which it waits up to 10 s. It never opens a ListAndWatch anew.
-//! - Of several plugins for one resource the last message wins, and the end of any of them disconnects the newest.
-//! - One pod is admitted after the other, Allocate has no deadline, and a failure is final.
-//! - It crashes if an id is missing from ListAndWatch while it is being allocated.
-//! - What a pod had is free as soon as the pod is no more, although its containers may run on.
-//! - A resource that nobody has registered is left out: the container starts without it.
+//! It behaves as kubelets 1.32 to 1.36 were observed to behave, with their bugs:
+//! - When it starts it deletes all sockets in its directory, and then creates `kubelet.sock`. It knows the
+//!   devices of its pods from its checkpoint; its own list of devices is empty until plugins register again.
+//! - Within Register it connects to the plugin, trying for up to 10 s. It never reopens a ListAndWatch.
+//! - Of several plugins for one resource the last message wins, and the exit of any of them disconnects the
+//!   newest.
+//! - Pods are admitted one after the other, Allocate has no deadline, and a failure is final.
+//! - It crashes if an id disappears from ListAndWatch while it is being allocated.
+//! - The devices of a pod are free as soon as the pod is deleted, although its containers may still run.
+//! - A resource that no plugin has registered is ignored: the container starts without it.
 //!
-//! Its plugin watcher calls plugins with an `:authority` that is a percent-encoded path.
+//! Its plugin watcher calls plugins with a percent-encoded path as `:authority`.
 //!
-//! Beside it is a model of what registers with kubelets: [`vendor`].
+//! [`vendor`] is a model of a device plugin that registers with kubelets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,22 +44,22 @@ pub use manager::{AcceptedRegistration, Checkpoint, ListedDevice};
 
 use manager::ManagerState;
 
-/// How a kubelet is set up.
+/// The settings of a kubelet.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// What its predecessor has left.
+    /// The state that an earlier kubelet process left.
     pub checkpoint: Checkpoint,
-    /// Where it serves PodResources, if it does.
+    /// The socket of PodResources, if it serves that.
     pub pod_resources_socket: Option<PathBuf>,
-    /// Where its plugin watcher looks for plugins, if it does.
+    /// The directory of its plugin watcher, if it has one.
     pub plugins_registry: Option<PathBuf>,
-    /// It takes calls, and never answers one.
+    /// Whether it accepts calls and never answers.
     pub hangs: bool,
-    /// The processors that its CPU manager has given to single containers.
+    /// The processors that its CPU manager has assigned exclusively.
     pub exclusive_cpus: Vec<i64>,
 }
 
-/// A kubelet that runs, until it is dropped. Its sockets stay.
+/// A running kubelet. Dropping it stops it; its sockets stay.
 #[derive(Debug)]
 pub struct Kubelet {
     shared: Arc<KubeletInner>,
@@ -72,9 +73,9 @@ struct KubeletInner {
     exclusive_cpus: Vec<i64>,
     began: Instant,
     state: Mutex<ManagerState>,
-    /// Something of the state has changed.
+    /// Notified when the state has changed.
     changed: Notify,
-    /// One pod is admitted after the other.
+    /// Held during an admission: pods are admitted one after the other.
     admission: tokio::sync::Mutex<()>,
     stop: CancellationToken,
 }
@@ -82,7 +83,7 @@ struct KubeletInner {
 // === impl Kubelet ===
 
 impl Kubelet {
-    /// Starts one in a directory, which is made if it is not there.
+    /// Starts a kubelet in a directory, which is created if it does not exist.
     ///
     /// # Panics
     /// If it cannot listen there.
@@ -117,13 +118,13 @@ impl Kubelet {
         Self { shared }
     }
 
-    /// Ends it as SIGKILL does. What it leaves for its successor.
+    /// Stops it as SIGKILL does. Returns the state that it leaves to the next kubelet process.
     #[must_use]
     pub fn kill(self) -> Checkpoint {
         self.shared.state().checkpoint()
     }
 
-    /// When its socket was made.
+    /// When its socket was created.
     #[must_use]
     pub fn began(&self) -> Instant {
         self.shared.began
@@ -147,16 +148,16 @@ impl Kubelet {
         self.shared.state().capacity(resource)
     }
 
-    /// What it has crashed over, if it has.
+    /// The error it has crashed with, if any.
     #[must_use]
     pub fn crash(&self) -> Option<String> {
         self.shared.state().crash.clone()
     }
 
-    /// Returns once this holds of it.
+    /// Waits until this condition holds.
     ///
     /// # Panics
-    /// If that takes too long; `what` says what it is.
+    /// If that takes too long; `what` describes the condition.
     pub async fn wait_until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let met = async {
             loop {
@@ -184,7 +185,7 @@ impl Drop for Kubelet {
     }
 }
 
-/// Deletes all sockets of a directory, as a kubelet does that starts; other files stay.
+/// Deletes all sockets of a directory, as a kubelet does when it starts; other files stay.
 ///
 /// # Panics
 /// If they cannot be deleted.
@@ -192,21 +193,21 @@ pub fn remove_sockets(directory: &Path) {
     for entry in fs::read_dir(directory).expect("the directory can be read").flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
             let deleted = fs::remove_file(entry.path());
-            // Its plugin may delete it at the same time.
+            // The plugin may delete it at the same time.
             let gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
             assert!(deleted.as_ref().err().is_none_or(gone), "{deleted:?}");
         }
     }
 }
 
-// === impl Shared ===
+// === impl KubeletInner ===
 
 impl KubeletInner {
     fn state(&self) -> MutexGuard<'_, ManagerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and tells of it.
+    /// Changes the state, and notifies waiters.
     fn change<T>(&self, change: impl FnOnce(&mut ManagerState) -> T) -> T {
         let mut state = self.state();
         let changed = change(&mut state);
@@ -218,21 +219,21 @@ impl KubeletInner {
         changed
     }
 
-    /// Serves calls on a socket, which stays when the kubelet has ended.
+    /// Serves calls on a socket, whose file stays when the kubelet has stopped.
     fn serve(&self, socket: &Path, routes: Routes) {
         let listener = UnixListener::bind(socket).expect("the socket can be made");
         let serving =
             Server::builder().add_routes(routes).serve_with_incoming(UnixListenerStream::new(listener));
         let stop = self.stop.clone();
         tokio::spawn(async move {
-            // Connections are served by tasks of their own, which end with this.
+            // Connections are served by tasks of their own, which are aborted with this one.
             if let Some(ended) = stop.run_until_cancelled(serving).await {
                 ended.expect("the server serves");
             }
         });
     }
 
-    /// Waits for ever, if this kubelet hangs.
+    /// Waits for ever if this kubelet hangs.
     async fn hang(&self) {
         if self.hangs {
             self.stop.cancelled().await;

@@ -1,4 +1,4 @@
-//! What the device manager knows: registrations, devices, and what pods have of them.
+//! The state of the device manager: registrations, devices, and which pod has which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -7,23 +7,23 @@ use switchyard_proto::kubelet::device_plugin::v1beta1;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-/// What a kubelet leaves to its successor.
+/// The state that a kubelet leaves to its successor.
 #[derive(Debug, Clone, Default)]
 pub struct Checkpoint {
     pods: BTreeMap<String, Pod>,
     resources: BTreeSet<String>,
 }
 
-/// A device, as ListAndWatch tells of it.
+/// A device as reported by ListAndWatch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedDevice {
-    /// Whether it can be given to a pod.
+    /// Whether it may be allocated.
     pub healthy: bool,
-    /// Its memory nodes.
+    /// Its NUMA nodes.
     pub numa_nodes: Vec<i64>,
 }
 
-/// A registration that was taken.
+/// A registration that was accepted.
 #[derive(Debug, Clone)]
 pub struct AcceptedRegistration {
     /// The resource.
@@ -41,7 +41,7 @@ pub struct AcceptedRegistration {
 pub(crate) struct Plugin {
     pub(crate) channel: Channel,
     pub(crate) options: v1beta1::DevicePluginOptions,
-    /// Breaks its connection.
+    /// Closes its connection.
     pub(crate) connection: CancellationToken,
 }
 
@@ -54,13 +54,13 @@ struct Resource {
 /// A pod that was admitted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pod {
-    /// What its containers have.
+    /// The devices of its containers.
     pub(crate) containers: BTreeMap<String, Vec<AllocatedDevices>>,
-    /// It is among the pods of the node. What others have is free.
+    /// Whether it is among the pods of the node. The devices of other pods are free.
     pub(crate) active: bool,
 }
 
-/// Devices that a container has.
+/// The devices of a container.
 #[derive(Debug, Clone)]
 pub(crate) struct AllocatedDevices {
     pub(crate) resource: String,
@@ -72,13 +72,13 @@ pub(crate) struct AllocatedDevices {
 pub(crate) struct ManagerState {
     resources: BTreeMap<String, Resource>,
     pub(crate) pods: BTreeMap<String, Pod>,
-    /// What is being allocated: no lock is held meanwhile.
+    /// The devices that are being allocated: no lock is held during the call.
     allocating: Vec<(String, String)>,
     pub(crate) registered: Vec<AcceptedRegistration>,
     pub(crate) crash: Option<String>,
 }
 
-// === impl State ===
+// === impl ManagerState ===
 
 impl ManagerState {
     pub(crate) fn restored(checkpoint: Checkpoint) -> Self {
@@ -91,12 +91,12 @@ impl ManagerState {
         Checkpoint { pods: self.pods.clone(), resources: self.resources.keys().cloned().collect() }
     }
 
-    /// The plugin takes the place of another, whose stream goes on.
+    /// Replaces the plugin of a resource. The stream of the replaced plugin goes on.
     pub(crate) fn add(&mut self, resource: &str, plugin: Plugin) {
         self.resources.entry(resource.to_owned()).or_default().plugin = Some(plugin);
     }
 
-    /// Takes a message of any plugin of the resource.
+    /// Applies a message of any plugin of the resource.
     pub(crate) fn list(&mut self, resource: &str, devices: Vec<v1beta1::Device>) {
         let devices: BTreeMap<String, ListedDevice> = devices.into_iter().map(seen).collect();
         let missing = |(of, id): &&(String, String)| of == resource && !devices.contains_key(id);
@@ -106,7 +106,8 @@ impl ManagerState {
         self.resources.entry(resource.to_owned()).or_default().devices = devices;
     }
 
-    /// Some plugin of the resource has ended its stream: the newest is disconnected, whichever it was.
+    /// The stream of any plugin of the resource has ended: the newest plugin is disconnected, whichever
+    /// stream it was.
     pub(crate) fn end(&mut self, resource: &str) {
         let Some(resource) = self.resources.get_mut(resource) else { return };
         resource.devices.values_mut().for_each(|seen| seen.healthy = false);
@@ -133,14 +134,14 @@ impl ManagerState {
         self.resources.get(resource).map(|resource| resource.devices.clone()).unwrap_or_default()
     }
 
-    /// How many devices of a resource there are, and how many of them are healthy.
+    /// The number of devices of a resource, and of healthy ones among them.
     pub(crate) fn capacity(&self, resource: &str) -> (usize, usize) {
         let devices = self.resources.get(resource).map(|resource| &resource.devices);
         let healthy = devices.into_iter().flatten().filter(|(_, seen)| seen.healthy).count();
         (devices.map_or(0, BTreeMap::len), healthy)
     }
 
-    /// Forgets what pods had that are no more.
+    /// Releases the devices of pods that no longer exist.
     pub(crate) fn collect(&mut self) {
         self.pods.retain(|_, pod| pod.active);
     }
@@ -154,12 +155,12 @@ impl ManagerState {
         devices.filter(|(id, seen)| seen.healthy && !taken.contains(id)).map(|(id, _)| id.clone()).collect()
     }
 
-    /// Allocate is about to be called.
+    /// Records that Allocate is about to be called.
     pub(crate) fn begin(&mut self, resource: &str, ids: &[String]) {
         self.allocating.extend(ids.iter().map(|id| (resource.to_owned(), id.clone())));
     }
 
-    /// Allocate was answered.
+    /// Records that Allocate was answered.
     pub(crate) fn finish(&mut self, resource: &str, ids: &[String]) {
         self.allocating.retain(|(of, id)| of != resource || !ids.contains(id));
     }

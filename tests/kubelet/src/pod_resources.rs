@@ -1,4 +1,4 @@
-//! PodResources: what the kubelet's pods have.
+//! The PodResources service: the devices of the kubelet's pods.
 
 use switchyard_proto::kubelet::pod_resources::v1;
 use switchyard_proto::kubelet::pod_resources::v1::pod_resources_lister_server::PodResourcesLister;
@@ -15,7 +15,7 @@ impl PodResourcesLister for KubeletInner {
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
         self.hang().await;
         let pods = self.change(|state| {
-            // Whoever asks has what pods had freed that are no more.
+            // The query first releases the devices of pods that no longer exist.
             state.collect();
             state.pods.clone()
         });

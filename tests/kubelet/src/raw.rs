@@ -1,4 +1,4 @@
-//! One gRPC call over HTTP/2 that is written by hand: no client library sends a path as `:authority`.
+//! One gRPC call over hand-written HTTP/2: no client library sends a path as `:authority`.
 
 use std::io;
 use std::path::Path;
@@ -22,7 +22,7 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// Calls a method, such as `/v1beta1.DevicePlugin/Allocate`, as the watcher of plugins does.
+/// Calls a method, such as `/v1beta1.DevicePlugin/Allocate`, as the plugin watcher does.
 pub(crate) async fn unary<T: Message + Default>(
     socket: &Path,
     method: &str,
@@ -39,7 +39,7 @@ pub(crate) async fn unary<T: Message + Default>(
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ] {
-        // Literal, without indexing, by its name.
+        // A literal header field without indexing, with a literal name (RFC 7541).
         headers.push(0);
         literal(&mut headers, name);
         literal(&mut headers, value);
@@ -57,7 +57,7 @@ pub(crate) async fn unary<T: Message + Default>(
     T::decode(message).map_err(io::Error::other)
 }
 
-/// What comes in DATA until the end of the stream.
+/// The content of all DATA frames until the end of the stream.
 async fn body(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut body = Vec::new();
     loop {
@@ -93,7 +93,7 @@ fn frame(sent: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     sent.extend_from_slice(payload);
 }
 
-/// A text of HPACK, not compressed.
+/// An HPACK string without Huffman coding.
 fn literal(block: &mut Vec<u8>, text: &str) {
     let mut left = text.len();
     if left < 127 {

@@ -1,4 +1,4 @@
-//! Register: the kubelet connects to the plugin within the call, and follows its devices from then on.
+//! Register: the kubelet connects to the plugin within the call, and watches its devices from then on.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use tonic::{Request, Response, Status};
 use crate::KubeletInner;
 use crate::manager::{AcceptedRegistration, Plugin};
 
-/// How long it connects to a plugin.
+/// How long it tries to connect to a plugin.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Between two attempts.
+/// The pause between two attempts.
 const ATTEMPT: Duration = Duration::from_millis(5);
 
-// === impl Shared ===
+// === impl KubeletInner ===
 
 #[tonic::async_trait]
 impl Registration for KubeletInner {
@@ -56,7 +56,7 @@ impl Registration for KubeletInner {
 }
 
 impl KubeletInner {
-    /// Connects to a plugin, asks what it wants, and follows its devices.
+    /// Connects to a plugin, asks for its options, and watches its devices.
     pub(crate) async fn connect(&self, resource: &str, socket: &Path) -> Result<(), Status> {
         let channel = dial(socket)
             .await
@@ -77,7 +77,7 @@ impl KubeletInner {
                 }
                 Ok::<(), Status>(())
             };
-            // Whatever ends it, the kubelet looks at no more of it.
+            // However the stream ends, the kubelet does not open it again.
             let _ = connection.run_until_cancelled(follow).await;
             drop(client);
             if let Some(shared) = shared.upgrade() {
@@ -88,7 +88,7 @@ impl KubeletInner {
     }
 }
 
-/// Connects to a plugin's socket, for as long as a kubelet does.
+/// Connects to a plugin's socket, for as long as a kubelet tries.
 pub(crate) async fn dial(socket: &Path) -> Result<Channel, String> {
     let connected = timeout(CONNECT, async {
         loop {
@@ -107,7 +107,7 @@ pub(crate) async fn dial(socket: &Path) -> Result<Channel, String> {
     dialer.connect_with_connector(connect).await.map_err(|error| error.to_string())
 }
 
-/// Whether a name is one of a resource that nodes may have: a qualified name, of no domain of Kubernetes' own.
+/// Whether this may be the name of a resource: a qualified name that is not in a domain of Kubernetes.
 fn is_extended_resource(name: &str) -> bool {
     let Some((domain, word)) = name.split_once('/') else { return false };
     let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');

@@ -1,4 +1,4 @@
-//! A vendor's device plugin as a model: it does what it is told, also what no plugin should.
+//! A model of a vendor's device plugin, which also misbehaves when a test says so.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,13 +22,13 @@ use tonic::{Request, Response, Status};
 
 use crate::raw;
 
-/// The variable of the answer to Allocate that has the ids, with commas between.
+/// The variable in the answer to Allocate that has the ids, separated by commas.
 pub const VENDOR_DEVICES: &str = "VENDOR_DEVICES";
 
-/// What a plugin does when it is called.
+/// How a plugin answers a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CallBehaviour {
-    /// It answers.
+    /// It answers normally.
     #[default]
     Answer,
     /// It fails with this text.
@@ -37,36 +37,36 @@ pub enum CallBehaviour {
     Hang,
 }
 
-/// What a plugin is like.
+/// The behaviour of a plugin.
 #[derive(Debug, Clone, Default)]
 pub struct VendorBehaviour {
-    /// What it says that it wants.
+    /// The options that it reports.
     pub options: v1beta1::DevicePluginOptions,
-    /// When it is asked for its options.
+    /// How it answers GetDevicePluginOptions.
     pub get_options: CallBehaviour,
-    /// When it is asked for its devices.
+    /// How it answers ListAndWatch.
     pub list: CallBehaviour,
-    /// When devices are allocated.
+    /// How it answers Allocate.
     pub allocate: CallBehaviour,
-    /// When a container is about to start.
+    /// How it answers PreStartContainer.
     pub pre_start: CallBehaviour,
-    /// When it is asked what it prefers. It prefers the last devices.
+    /// How it answers GetPreferredAllocation. It prefers the last devices.
     pub prefer: CallBehaviour,
-    /// What it answers to Allocate besides [`VENDOR_DEVICES`].
+    /// What it adds to the answer to Allocate besides [`VENDOR_DEVICES`].
     pub answer: v1beta1::ContainerAllocateResponse,
-    /// The node of each device, by the device's id: it is in the answer to Allocate of that device.
+    /// The device node of each device id, which is in the answer to Allocate for that device.
     pub nodes: BTreeMap<String, v1beta1::DeviceSpec>,
-    /// It answers for so many containers more than it was asked about.
+    /// The number of container answers beyond the number of container requests.
     pub further_answers: usize,
 }
 
-/// A plugin that serves until it is dropped, by which its connections end as those of a process that is killed. Its socket stays.
+/// A running plugin. Dropping it closes its connections, as a kill of its process does. Its socket stays.
 #[derive(Debug)]
 pub struct VendorPlugin {
     shared: Arc<VendorInner>,
     socket: PathBuf,
     resource: String,
-    /// Its process, as it were.
+    /// The task that stands for its process.
     runtime: Option<Runtime>,
 }
 
@@ -77,10 +77,10 @@ struct VendorInner {
     calls: Mutex<Vec<(&'static str, Vec<String>)>>,
 }
 
-// === impl Vendor ===
+// === impl VendorPlugin ===
 
 impl VendorPlugin {
-    /// Serves a plugin for a resource at a socket of this name, with these devices, all of them healthy.
+    /// Serves a plugin for a resource on a socket of this name, with these devices, all healthy.
     ///
     /// # Panics
     /// If it cannot listen there.
@@ -108,34 +108,35 @@ impl VendorPlugin {
         Self { shared, socket, resource: resource.to_owned(), runtime: Some(runtime) }
     }
 
-    /// Has it behave so from now on.
+    /// Changes its behaviour from now on.
     pub fn set_behaviour(&self, change: impl FnOnce(&mut VendorBehaviour)) {
         change(&mut self.shared.behaviour());
     }
 
-    /// Has it list these devices.
+    /// Changes the devices that it lists.
     pub fn set_devices(&self, devices: Vec<v1beta1::Device>) {
         self.shared.devices.send_replace(devices);
     }
 
-    /// The calls that it was asked something by, with the ids that they named.
+    /// The calls that it got, with the device ids in them.
     #[must_use]
     pub fn calls(&self, method: &str) -> Vec<Vec<String>> {
         let calls = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.iter().filter(|(name, _)| *name == method).map(|(_, ids)| ids.clone()).collect()
     }
 
-    /// Registers at the `kubelet.sock` of its directory, with the path of that as `:authority`, as most plugins do.
+    /// Registers at the `kubelet.sock` of its directory, with the socket's path as `:authority`, as most
+    /// plugins do.
     ///
     /// # Errors
-    /// It was refused.
+    /// The registration was refused.
     pub async fn register(&self) -> io::Result<()> {
         let registry = self.socket.with_file_name("kubelet.sock");
         let answer = raw::unary(&registry, "/v1beta1.Registration/Register", &self.request()).await;
         answer.map(|v1beta1::Empty {}| ())
     }
 
-    /// What it registers.
+    /// Its registration request.
     #[must_use]
     pub fn request(&self) -> v1beta1::RegisterRequest {
         v1beta1::RegisterRequest {
@@ -173,14 +174,14 @@ pub async fn register(directory: &Path, request: v1beta1::RegisterRequest) -> Re
     RegistrationClient::new(channel).register(request).await.map(drop)
 }
 
-/// A device, as plugins list it.
+/// A device as plugins list it.
 #[must_use]
 pub fn device(id: &str, healthy: bool) -> v1beta1::Device {
     let health = if healthy { "Healthy" } else { "Unhealthy" }.to_owned();
     v1beta1::Device { id: id.to_owned(), health, topology: None }
 }
 
-// === impl Shared ===
+// === impl VendorInner ===
 
 impl VendorInner {
     fn behaviour(&self) -> MutexGuard<'_, VendorBehaviour> {

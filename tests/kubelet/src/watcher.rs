@@ -1,4 +1,4 @@
-//! The plugin watcher: finds sockets in a directory, and asks them what they are.
+//! The plugin watcher: finds sockets in a directory, and asks each what kind of plugin it serves.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,16 +15,16 @@ use crate::KubeletInner;
 use crate::manager::AcceptedRegistration;
 use crate::raw;
 
-/// Between two looks: a real one is told by inotify, and goes round once a second.
+/// The interval between two scans: a real watcher uses inotify, and retries once a second.
 const SCAN_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long GetInfo may take.
+/// The deadline of GetInfo.
 const GET_INFO: Duration = Duration::from_secs(1);
 
-/// How long NotifyRegistrationStatus may take.
+/// The deadline of NotifyRegistrationStatus.
 const NOTIFY: Duration = Duration::from_secs(5);
 
-/// Follows the sockets in a directory; one that was refused is tried again.
+/// Watches the sockets in a directory; a plugin that was refused is tried again.
 pub(crate) async fn follow(shared: Arc<KubeletInner>, directory: PathBuf) {
     let mut known = BTreeSet::new();
     loop {

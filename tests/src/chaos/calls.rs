@@ -1,4 +1,4 @@
-//! Calls as a patient client makes them: what gets no answer is repeated, and each answer is judged.
+//! Calls of a client that repeats every call until it gets an answer. Each answer is checked.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -8,33 +8,34 @@ use tonic::{Code, Status};
 use super::expected_state::{ExpectedState, Victim};
 use super::outcome::RunRecorder;
 
-/// Within this a call that is repeated must have been answered.
+/// A repeated call must be answered within this time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// Between a call and its repetition.
+/// The pause between a call and its repetition.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// What the kills of which excuse a refusal.
+/// The victims whose kill excuses a refusal.
 const EXCUSING_VICTIMS: [Victim; 2] = [Victim::Containerd, Victim::Logkeeper];
 
-/// Makes calls and puts down how they went.
+/// Makes calls, and records their results.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RetryingCalls<'r> {
     pub(super) expected: &'r ExpectedState,
     pub(super) recorder: &'r RunRecorder,
 }
 
-/// An answer at last.
+/// The answer that ended the repetition of a call.
 #[derive(Debug)]
 pub(super) struct FinalAnswer<T> {
     pub(super) result: Result<T, Status>,
-    /// When it was first asked.
+    /// When the call was first sent.
     pub(super) first_sent: Instant,
-    /// An earlier asking got no answer, and may have been carried out.
+    /// Whether an earlier attempt got no answer. The daemon may have carried it out all the same.
     pub(super) repeated: bool,
 }
 
 impl RetryingCalls<'_> {
-    /// Calls until there is an answer that says something about the request; `None` if there never is.
+    /// Repeats a call until an answer says something about the request; `None` if no such answer comes in
+    /// time.
     pub(super) fn call<T>(
         self,
         name: &str,
@@ -66,8 +67,8 @@ impl RetryingCalls<'_> {
         }
     }
 
-    /// As [`Calls::call`], for a call that has to succeed in the end: one that containerd's or the logkeeper's death made fail
-    /// is repeated too.
+    /// As [`RetryingCalls::call`], for a call that has to succeed in the end: it is repeated also when it
+    /// failed because containerd or the logkeeper was killed.
     pub(super) fn call_expecting_ok<T>(
         self,
         name: &str,
@@ -90,18 +91,19 @@ impl RetryingCalls<'_> {
         }
     }
 
-    /// Notes that something is killed.
+    /// Records that a process is killed.
     pub(super) fn record_kill(self, victim: Victim) {
         self.expected.record_kill(victim);
         self.recorder.record(None, format!("kill of {victim:?}"));
     }
 
-    /// Whether a failure may come of a kill of something other than the daemon.
+    /// Whether the kill of a process other than the daemon can explain a failure.
     pub(super) fn is_excused(self, asked: Instant) -> bool {
         self.expected.was_killed(&[Victim::Containerd, Victim::Logkeeper, Victim::Shim], asked)
     }
 
-    /// Whether an error is no answer: the connection broke, or the daemon says that it cannot tell now.
+    /// Whether an error says nothing about the request: the connection broke, or the daemon is not ready to
+    /// answer.
     fn should_retry(self, name: &str, object: &str, status: &Status, asked: Instant) -> bool {
         if status.source().is_some() {
             self.recorder.outcome().unanswered += 1;

@@ -1,38 +1,37 @@
-//! One client: makes pods and containers, uses and removes them, and checks what it is told against what it was told before.
+//! One client: creates, uses and removes pods and containers, and checks each answer against the earlier
+//! ones.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use switchyard_proto::cri::v1 as cri;
-use tonic::{Code, Status};
 
 use super::calls::{FinalAnswer, RetryingCalls};
 use super::evidence;
 use super::expected_state::ObjectState;
-use super::log;
-use super::outcome::Excuse;
 use super::random::Random;
 use crate::cri::{Cri, namespaces};
-use crate::host::eventually;
 use crate::node::TestNode;
 
-/// The most pods of one client at a time.
+mod checks;
+
+/// The most pods that one client has at a time.
 const MAX_PODS: usize = 3;
 /// The most containers of one pod.
 const MAX_CONTAINERS: usize = 2;
-/// The code of a container that ends by itself, and of one that obeys its stop signal.
+/// The exit code of a container that exits by itself, and of one that exits on its stop signal.
 const OWN_CODE: i32 = 7;
 const SIGTERM_HANDLED_CODE: i32 = 3;
-/// The code of one that was killed, of one that was told to end before it could listen, and of one that never ran.
+/// The exit code of a container that was killed, that was stopped before it had installed its signal handler,
+/// or that never ran.
 const KILLED_CODE: i32 = 137;
 const SIGTERM_UNHANDLED_CODE: i32 = 143;
 const FAILED_START_CODE: i32 = 128;
-/// How many lines a container writes that ends by itself.
+/// The number of lines that a container writes which exits by itself.
 const LINES: u64 = 60;
-/// How long an end, or the rest of a log, may take to show.
+/// How long it may take until an exit, or the rest of a log, is visible.
 const END_VISIBLE_LIMIT: Duration = Duration::from_secs(40);
-/// The same for a rest that may never show.
+/// The same for the rest of a log that may be lost for an excused reason.
 const EXCUSED_LOG_LIMIT: Duration = Duration::from_secs(3);
 
 /// A pod of this client.
@@ -50,10 +49,10 @@ struct ClientPod {
 struct ClientContainer {
     id: String,
     name: String,
-    /// It ends by itself.
+    /// Whether it exits by itself.
     exits_by_itself: bool,
     started: bool,
-    /// When it was told to end or seen to have ended.
+    /// When its stop was requested or its exit was first seen.
     ending_since: Option<Instant>,
     code: Option<i32>,
 }
@@ -76,7 +75,7 @@ impl<'r> ChaosClient<'r> {
         Self { number, node, cri, calls, random, pods: Vec::new(), pods_created: 0 }
     }
 
-    /// Does something, as the seed says.
+    /// Does one random action that the seed chooses.
     pub(super) fn act(&mut self) {
         if self.pods.is_empty() || (self.pods.len() < MAX_PODS && self.random.percent(25)) {
             self.run_pod();
@@ -104,7 +103,7 @@ impl<'r> ChaosClient<'r> {
         }
     }
 
-    /// Looks at all that is there, then removes it.
+    /// Checks all objects of this client, then removes them.
     pub(super) fn finish(&mut self) {
         for at in 0..self.pods.len() {
             for which in 0..self.pods[at].containers.len() {
@@ -124,7 +123,7 @@ impl<'r> ChaosClient<'r> {
         self.calls.recorder.violation(format_args!("client {}: {what}", self.number));
     }
 
-    /// Something is wrong with a container: tells what was written about it as well.
+    /// Reports a violation about a container, with everything that was logged about it.
     fn report_container_violation(&self, at: usize, which: usize, what: impl std::fmt::Display) {
         let evidence = evidence::collect(
             self.node,
@@ -143,7 +142,7 @@ impl<'r> ChaosClient<'r> {
     fn run_pod(&mut self) {
         self.pods_created += 1;
         let mut config = self.node.pod_config(&format!("c{}-p{}", self.number, self.pods_created));
-        // Some pods have a process of their own, which a shim holds.
+        // Some pods have a pause process, which has a shim.
         if self.random.percent(25) {
             namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
         }
@@ -200,7 +199,7 @@ impl<'r> ChaosClient<'r> {
             code: None,
         };
         self.pods[at].containers.push(container);
-        // Now and then it stays created for a while.
+        // Some containers stay in the state created for a while.
         if !self.random.percent(15) {
             let which = self.pods[at].containers.len() - 1;
             self.start(at, which);
@@ -223,7 +222,7 @@ impl<'r> ChaosClient<'r> {
         let refused = result.err();
         match state {
             cri::ContainerState::ContainerRunning => {
-                // A start that got no answer may have been carried out: its repetition is then refused.
+                // A start that got no answer may have been carried out; then its repetition is refused.
                 if let Some(refusal) = refused
                     && !repeated
                 {
@@ -252,7 +251,7 @@ impl<'r> ChaosClient<'r> {
                 self.pods[at].containers[which].started = true;
                 self.check_end(at, which, &status);
             }
-            // A pod that has broken, or was stopped, starts nothing.
+            // In a pod that was stopped or whose shim was killed, no container can be started.
             cri::ContainerState::ContainerCreated
                 if self.pods[at].stopped || self.is_shim_killed(&self.pods[at].id) =>
             {
@@ -293,7 +292,7 @@ impl<'r> ChaosClient<'r> {
         }
     }
 
-    /// Looks whether a container is as it was told to be.
+    /// Checks that the status of a container agrees with the answers so far.
     fn check_status(&mut self, at: usize, which: usize) {
         let container = &self.pods[at].containers[which];
         let id = container.id.clone();
@@ -401,7 +400,7 @@ impl<'r> ChaosClient<'r> {
         for container in &pod.containers {
             self.calls.expected.set_state(&container.id, ObjectState::Changing);
         }
-        // As kubelets do, and crictl does not.
+        // Kubelets stop a pod before they remove it, crictl need not.
         if self.random.percent(60)
             && self
                 .calls
@@ -425,104 +424,7 @@ impl<'r> ChaosClient<'r> {
         self.expect_gone(&pod.id, answer.map(|answer| answer.result.map(drop)));
     }
 
-    fn expect_gone(&self, id: &str, answer: Option<Result<(), Status>>) {
-        match answer {
-            Some(Err(status)) if status.code() == Code::NotFound => {}
-            None => {}
-            other => self.report_violation(format_args!("{id} was removed, and its status is {other:?}")),
-        }
-    }
-
     fn status(&self, id: &str) -> Option<cri::ContainerStatus> {
         self.calls.call_expecting_ok("ContainerStatus", id, || self.cri.status(id))
-    }
-
-    /// A container was seen to have ended: how, and with what in its log?
-    fn check_end(&mut self, at: usize, which: usize, status: &cri::ContainerStatus) {
-        let container = &mut self.pods[at].containers[which];
-        let code = status.exit_code;
-        let told = container.ending_since.is_some();
-        let right = match code {
-            OWN_CODE => container.exits_by_itself,
-            SIGTERM_HANDLED_CODE => !container.exits_by_itself && told,
-            KILLED_CODE | SIGTERM_UNHANDLED_CODE => told,
-            _ => false,
-        };
-        container.ending_since.get_or_insert_with(Instant::now);
-        let id = container.id.clone();
-        if let Some(before) = container.code
-            && before != code
-        {
-            self.report_container_violation(
-                at,
-                which,
-                format_args!("the exit code of {id} was {before} and is {code}"),
-            );
-        } else if !right && !self.is_shim_killed(&id) {
-            self.report_container_violation(at, which, format_args!("{id} ended with {code}: {status:?}"));
-        }
-        self.record_end(at, which, code);
-        self.check_log(at, which);
-    }
-
-    fn record_end(&mut self, at: usize, which: usize, code: i32) {
-        let container = &mut self.pods[at].containers[which];
-        container.code = Some(code);
-        self.calls.expected.set_state(&container.id, ObjectState::Ended(code));
-    }
-
-    /// Looks for lines that are missing, doubled or torn, and at the end of the log of a container that has ended.
-    fn check_log(&self, at: usize, which: usize) {
-        let container = &self.pods[at].containers[which];
-        let path = self.log_path(at, which);
-        let mut seen = Ok(false);
-        let begun = Instant::now();
-        let _ = eventually(END_VISIBLE_LIMIT, || {
-            let text = fs::read_to_string(&path).unwrap_or_default();
-            seen = log::read(&text).map(|read| is_complete(container, &read));
-            // What excuses it may come to light while this waits.
-            seen != Ok(false) || begun.elapsed() > EXCUSED_LOG_LIMIT && self.log_excuse(container).is_some()
-        });
-        let path = path.display();
-        match (seen, self.log_excuse(container)) {
-            (Ok(true), _) => {}
-            (Ok(false), Some(excuse)) => {
-                self.calls
-                    .recorder
-                    .outcome()
-                    .early_logs
-                    .entry(excuse)
-                    .or_default()
-                    .insert(container.id.clone());
-            }
-            (Ok(false), None) => {
-                self.report_container_violation(
-                    at,
-                    which,
-                    format_args!("the log {path} lacks its end: {container:?}"),
-                );
-            }
-            (Err(fault), _) => {
-                self.report_container_violation(at, which, format_args!("the log {path}: {fault}"))
-            }
-        }
-    }
-
-    /// Why the log of a container may lack its end.
-    fn log_excuse(&self, container: &ClientContainer) -> Option<Excuse> {
-        if self.is_shim_killed(&container.id) {
-            return Some(Excuse::Shim);
-        }
-        let both = container.ending_since.is_some_and(|since| self.calls.expected.both_killed(since));
-        both.then_some(Excuse::DaemonAndLogkeeper)
-    }
-}
-
-/// Whether a log has all that its container wrote; one that was killed has no last word.
-fn is_complete(container: &ClientContainer, read: &log::LogProgress) -> bool {
-    match container.code {
-        Some(OWN_CODE) => read.last == LINES,
-        Some(SIGTERM_HANDLED_CODE) => read.end.is_some_and(|end| end == read.last + 1 || end == read.last),
-        _ => true,
     }
 }

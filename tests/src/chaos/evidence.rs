@@ -1,4 +1,5 @@
-//! What was written about a container that something went wrong with, so that a run that cannot be repeated explains itself.
+//! Collects what was logged about a container that violated an expectation, as the run cannot be repeated
+//! exactly.
 
 use std::fs;
 use std::path::Path;
@@ -6,13 +7,15 @@ use std::path::Path;
 use super::outcome::RunRecorder;
 use crate::node::TestNode;
 
-/// The most lines of one log that are told.
+/// The most lines that are quoted of one log.
 const MAX_LINES: usize = 60;
-/// Lines that are told before and after each that is of the container: what ended it may not name it.
+/// The number of lines that are quoted before and after each line about the container: the line that explains
+/// its exit may not name it.
 const CONTEXT_LINES: usize = 4;
 
-/// What a container's clients were told, the end of its own log, and what the daemon and containerd have logged of it and around that; of
-/// the daemon's log also what it has warned of, which may name another container of the pod.
+/// The answers that clients got about a container, the end of its own log, and the lines about it in the logs
+/// of the daemon and of containerd, with context; of the daemon's log also all warnings, which may name
+/// another container of the pod.
 pub(super) fn collect(node: &TestNode, notes: &RunRecorder, id: &str, log: &Path) -> String {
     let mut text = String::new();
     append_lines(&mut text, "answers and kills", &notes.history_of(id));
@@ -29,16 +32,16 @@ pub(super) fn collect(node: &TestNode, notes: &RunRecorder, id: &str, log: &Path
     text
 }
 
-/// The lines of a log; why there are none if it cannot be read.
+/// The lines of a log, or one line with the error if the log cannot be read.
 fn lines_of(log: &Path) -> Vec<String> {
     match fs::read(log) {
-        // What containers write need not be text.
+        // Containers may write bytes that are not UTF-8.
         Ok(bytes) => String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect(),
         Err(fault) => vec![format!("it cannot be read: {fault}")],
     }
 }
 
-/// The lines that `of` picks, and those next to them.
+/// The lines that `of` selects, with their neighbouring lines.
 fn around(lines: Vec<String>, of: impl Fn(&str) -> bool) -> Vec<String> {
     let picked: Vec<bool> = lines.iter().map(|line| of(line)).collect();
     let near = |at: usize| {

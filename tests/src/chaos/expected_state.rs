@@ -1,4 +1,5 @@
-//! What the clients were told, and what must therefore be true.
+//! The state of all objects as the clients know it from their answers, and what the daemon may therefore
+//! list.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,34 +7,34 @@ use std::time::{Duration, Instant};
 
 use switchyard_proto::cri::v1 as cri;
 
-/// What is killed.
+/// A process that a run kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Victim {
-    /// The daemon, which is started again at once, as a service manager would.
+    /// The daemon, which the run restarts at once, as a service manager would.
     Daemon,
-    /// The logkeeper, which the daemon starts again.
+    /// The logkeeper, which the daemon restarts.
     Logkeeper,
-    /// containerd, which is started again by the daemon or by whoever else has started it.
+    /// containerd, which is restarted by the daemon or, if it is external, by the run.
     Containerd,
     /// The shim of some container or pod.
     Shim,
 }
 
-/// What a client was last told of an object.
+/// The last acknowledged state of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObjectState {
-    /// It is there: a ready pod, or a container that was not started.
+    /// A ready pod, or a container that was created and not started.
     Present,
-    /// It runs; a container that ends by itself may have ended.
+    /// A running container; one that exits by itself may have exited.
     Running {
-        /// Whether it ends by itself.
+        /// Whether it exits by itself.
         ends: bool,
     },
-    /// Its stop was acknowledged, or its end was seen; a container's exit code.
+    /// The stop was acknowledged, or the exit was seen. Holds a container's exit code.
     Ended(i32),
-    /// A change is under way whose answer is not here yet.
+    /// A change was requested, and its answer has not arrived.
     Changing,
-    /// Its removal was acknowledged.
+    /// The removal was acknowledged.
     Gone,
 }
 
@@ -42,11 +43,11 @@ pub(super) enum ObjectState {
 pub(super) struct TrackedObject {
     pub(super) state: ObjectState,
     pub(super) is_pod: bool,
-    /// The pod of a container.
+    /// The id of the pod, if the object is a container.
     pub(super) pod_id: Option<String>,
-    /// A shim that it needs was killed: it may have ended by that.
+    /// Whether a shim that serves the object was killed; the object may have exited because of that.
     pub(super) shim_killed: bool,
-    /// Counts its changes.
+    /// The number of changes so far.
     version: u64,
 }
 
@@ -57,11 +58,11 @@ struct KillEvent {
     at: Instant,
 }
 
-/// What all clients were told, and what was done to them.
+/// What all clients know of all objects, and all kills so far.
 #[derive(Debug, Default)]
 pub(super) struct ExpectedState {
     objects: Mutex<BTreeMap<String, TrackedObject>>,
-    /// Ids whose shims were killed, also of what no client has been told of yet.
+    /// The ids of objects whose shims were killed, including objects that no client knows of yet.
     killed_shims: Mutex<HashSet<String>>,
     kills: Mutex<Vec<KillEvent>>,
 }
@@ -98,7 +99,7 @@ impl ExpectedState {
         self.objects().get(id).is_some_and(|fact| fact.shim_killed)
     }
 
-    /// Notes that the shim of this object is killed: it may serve the whole pod.
+    /// Records that the shim of this object is killed. The shim may serve the whole pod.
     pub(super) fn mark_shim_killed(&self, id: &str) {
         self.killed_shims().insert(id.to_owned());
         let mut facts = self.objects();
@@ -116,9 +117,11 @@ impl ExpectedState {
         self.kills.lock().unwrap_or_else(PoisonError::into_inner).push(kill);
     }
 
-    /// Whether one of these was killed at or after `since`, less the time that its effects last.
+    /// Whether one of these was killed at or after `since`, or so shortly before that the effects lasted
+    /// until then.
     pub(super) fn was_killed(&self, victims: &[Victim], since: Instant) -> bool {
-        /// Until the last effect of a kill: containerd is started again and asked, its calls in flight have failed.
+        /// How long the effects of a kill last: containerd is restarted and queried, and its calls in flight
+        /// fail.
         const KILL_AFTERMATH: Duration = Duration::from_secs(10);
         since.checked_sub(KILL_AFTERMATH).is_some_and(|since| self.was_killed_after(victims, since))
     }
@@ -129,8 +132,8 @@ impl ExpectedState {
         kills.iter().any(|kill| victims.contains(&kill.victim) && kill.at >= since)
     }
 
-    /// Whether the daemon and the logkeeper may have been dead at one time after `since`: what a container writes last may then
-    /// be lost.
+    /// Whether the daemon and the logkeeper may have been down at the same time after `since`: the last
+    /// output of a container may then be lost.
     pub(super) fn both_killed(&self, since: Instant) -> bool {
         const BOTH_KILLED_WINDOW: Duration = Duration::from_secs(5);
         let kills = self.kills.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +150,8 @@ impl ExpectedState {
         self.objects().clone()
     }
 
-    /// What in the lists contradicts what was told both before and after they were asked for.
+    /// The entries of the lists that contradict the expected state both before and after the lists were
+    /// requested.
     pub(super) fn contradictions(
         &self,
         before: &BTreeMap<String, TrackedObject>,
@@ -179,7 +183,7 @@ impl ExpectedState {
     }
 }
 
-/// Whether something may be listed so, given what was told of it.
+/// Whether an object in this expected state may be listed so.
 fn may_be_listed(fact: &TrackedObject, listed: Option<&str>) -> bool {
     let one_of = |states: &[&str]| listed.is_some_and(|state| states.contains(&state));
     match (fact.state, fact.is_pod) {

@@ -1,4 +1,4 @@
-//! Who kills: at moments and in an order that the seed gives.
+//! Kills processes, at moments and in an order that the seed gives.
 
 use std::time::{Duration, Instant};
 
@@ -12,24 +12,24 @@ use crate::cri::Cri;
 use crate::host::processes;
 use crate::node::TestNode;
 
-/// Out of a hundred kills, so many are of each.
+/// The share of each victim, in percent.
 const WEIGHTS: [(Victim, u64); 4] =
     [(Victim::Daemon, 70), (Victim::Logkeeper, 10), (Victim::Containerd, 8), (Victim::Shim, 12)];
-/// The daemon must answer with the right lists within this.
+/// Within this time after a kill the daemon must answer with correct lists.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(60);
-/// How long after its kill containerd is still on its way back.
+/// For this long after its kill containerd may still be restarting.
 const CONTAINERD_RESTART_TIME: Duration = Duration::from_secs(3);
-/// Between two tries to reach the daemon.
+/// The pause between two attempts to reach the daemon.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Kills, and looks at what comes back.
+/// Kills processes, and checks that they recover.
 #[derive(Debug)]
 pub(super) struct Killer<'r> {
     pub(super) node: &'r TestNode,
     pub(super) cri: Cri,
     pub(super) calls: RetryingCalls<'r>,
     pub(super) random: Random,
-    /// Between two kills, in milliseconds: the least and the most.
+    /// The shortest and the longest pause between two kills, in milliseconds.
     pub(super) pauses: (u64, u64),
 }
 
@@ -61,7 +61,7 @@ impl Killer<'_> {
             Victim::Daemon => self.kill_daemon(),
             Victim::Logkeeper => self.kill_managed(victim, "logkeeper"),
             Victim::Containerd => self.kill_containerd(),
-            // Nothing runs just now: the daemon is there always.
+            // If no shim runs now, the daemon is killed instead.
             Victim::Shim if !self.kill_shim(choice) => return self.kill(Victim::Daemon, choice),
             Victim::Shim => {}
         }
@@ -77,7 +77,7 @@ impl Killer<'_> {
     }
 
     fn kill_managed(&self, victim: Victim, name: &str) {
-        // It may be dead already, and the daemon about to start it again.
+        // The process may be dead already, with the daemon about to restart it.
         let is_it =
             |pid: &Pid| processes::find(pid.as_raw()).is_some_and(|found| found.command.contains(name));
         let Some(pid) = self.node.root().managed(name).filter(is_it) else { return };

@@ -2,19 +2,19 @@
 
 use crate::node::log_content;
 
-/// How far a log goes.
+/// How far a log has been written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LogProgress {
-    /// The last number.
+    /// The number of the last line.
     pub(super) last: u64,
-    /// The number that the container's last word names, if it had one.
+    /// The number that the container's final line names, if the container wrote one.
     pub(super) end: Option<u64>,
 }
 
-/// Reads a log; a line that is not whole yet, at its end, is left out.
+/// Parses a log. An unfinished line at its end is ignored.
 ///
 /// # Errors
-/// The first line that should not be there.
+/// The first line that is missing, doubled or torn.
 pub(super) fn read(text: &str) -> Result<LogProgress, String> {
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut read = LogProgress { last: 0, end: None };

@@ -1,4 +1,4 @@
-//! What a run came to: counts, times, and what should not have been.
+//! The outcome of a run: counts, durations and violations.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use super::Settings;
 use super::expected_state::Victim;
 
-/// The most violations that are kept.
+/// The most violations that are recorded.
 const MAX_VIOLATIONS: usize = 200;
-/// The most answers and kills that are remembered, so that a violation can be told with what went before.
+/// The most answers and kills that are recorded. A violation is reported with those that preceded it.
 const MAX_HISTORY: usize = 20_000;
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// What repeats it.
+    /// The settings that repeat the run.
     pub settings: Settings,
-    /// How long it took, cleaning up included.
+    /// The duration of the run with its cleanup.
     pub took: Duration,
-    /// How long after the last removal the sweep was clean, if it ever was.
+    /// How long after the last removal the leak scan found nothing; `None` if it always found something.
     pub clean_after: Option<Duration>,
     /// Kills by victim.
     pub kills: BTreeMap<Victim, u32>,
@@ -30,30 +30,33 @@ pub struct Outcome {
     pub unanswered: u32,
     /// Calls that the daemon refused because it was starting.
     pub refused_starting: u32,
-    /// Calls that it refused because containerd or the logkeeper was away.
+    /// Calls that the daemon refused because containerd or the logkeeper was down.
     pub refused_away: u32,
-    /// Starts that failed for good because containerd or a shim was killed under them.
+    /// Starts that failed because containerd or a shim was killed meanwhile.
     pub failed_starts: u32,
-    /// From each kill of the daemon until it answered with the right lists, but for those of `serving_both`.
+    /// The time from each kill of the daemon until it answered with correct lists, without those of
+    /// `serving_both`.
     pub serving: Vec<Duration>,
-    /// The same for kills at most three seconds after one of containerd, which may have been on its way back yet.
+    /// The same for kills at most three seconds after a kill of containerd, which may still have been
+    /// restarting.
     pub serving_both: Vec<Duration>,
-    /// Containers whose log lacks its end for a reason that excuses it.
+    /// Containers whose log is incomplete at its end for an excused reason.
     pub early_logs: BTreeMap<Excuse, BTreeSet<String>>,
-    /// What should not have been.
+    /// The violations.
     pub violations: Vec<String>,
 }
 
-/// Why the log of a container may end before what the container wrote last.
+/// Why the log of a container may lack the last lines that the container wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Excuse {
-    /// Its shim, or that of its pod, was killed.
+    /// Its shim, or the shim of its pod, was killed.
     Shim,
-    /// The daemon and the logkeeper were killed within five seconds of each other near the container's end, or after it.
+    /// The daemon and the logkeeper were killed within five seconds of each other, near the container's exit
+    /// or after it.
     DaemonAndLogkeeper,
 }
 
-/// Where the threads of a run put down what they see.
+/// Where the threads of a run record their observations.
 #[derive(Debug)]
 pub(super) struct RunRecorder {
     began: Instant,
@@ -61,11 +64,11 @@ pub(super) struct RunRecorder {
     history: Mutex<VecDeque<HistoryEntry>>,
 }
 
-/// What was seen at some time.
+/// One observation.
 #[derive(Debug)]
 struct HistoryEntry {
     at: Duration,
-    /// Which object it concerns; all of them if none.
+    /// The object that it concerns; `None` for all objects.
     object: Option<String>,
     what: String,
 }
@@ -94,7 +97,7 @@ impl RunRecorder {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers what was seen of an object, or of all.
+    /// Records an observation of one object, or of all.
     pub(super) fn record(&self, object: Option<&str>, what: String) {
         let mut past = self.history();
         if past.len() == MAX_HISTORY {
@@ -103,7 +106,7 @@ impl RunRecorder {
         past.push_back(HistoryEntry { at: self.began.elapsed(), object: object.map(str::to_owned), what });
     }
 
-    /// What was seen of an object, and of all since it was first seen.
+    /// The observations of an object, and the general ones since the object was first seen.
     pub(super) fn history_of(&self, object: &str) -> Vec<String> {
         let past = self.history();
         let of_it = |moment: &&HistoryEntry| moment.object.as_deref().is_none_or(|of| of == object);
@@ -118,7 +121,7 @@ impl RunRecorder {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts down what should not have been.
+    /// Records a violation.
     pub(super) fn violation(&self, what: impl fmt::Display) {
         let at = self.began.elapsed().as_secs_f64();
         let mut outcome = self.outcome();
@@ -135,7 +138,7 @@ impl RunRecorder {
 }
 
 impl Outcome {
-    /// The command that repeats it.
+    /// The command that repeats the run.
     #[must_use]
     pub fn command(&self) -> String {
         let Settings { kills, seed, clients, external, .. } = &self.settings;
@@ -186,7 +189,7 @@ fn times(samples: &[Duration]) -> String {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
     let Some(longest) = sorted.last() else { return "no sample".to_owned() };
-    // The nearest rank: the sample that at least so many of a hundred are not longer than.
+    // The nearest-rank percentile.
     let rank = |percent: usize| sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1)].as_millis();
     format!(
         "p50 {} ms, p99 {} ms, longest {} ms of {}",

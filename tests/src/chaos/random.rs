@@ -1,13 +1,14 @@
-//! Random numbers that a seed repeats.
+//! Pseudo-random numbers from a seed.
 
 use std::time::Duration;
 
-/// A source of numbers; the same seed gives the same ones (splitmix64, which is good enough to choose with).
+/// A pseudo-random number generator (splitmix64, which suffices for choices); the same seed gives the same
+/// numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The source of this seed, of the many that `stream` tells apart.
+    /// The generator of this seed and stream; the streams of a seed are independent.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let mut mixed = Self(seed ^ stream.wrapping_mul(0xD605_0BD1_55A5_A9E7));
         mixed.next();
@@ -27,13 +28,13 @@ impl Random {
         self.next() % end.max(1)
     }
 
-    /// A position in a list of this length, which is not empty.
+    /// An index into a non-empty list of this length.
     pub(super) fn index(&mut self, length: usize) -> usize {
         let length = u64::try_from(length).expect("lists are short");
         usize::try_from(self.below(length)).expect("it is below a usize")
     }
 
-    /// True as often as `of` in a hundred.
+    /// True with a probability of `of` percent.
     pub(super) fn percent(&mut self, of: u64) -> bool {
         self.below(100) < of
     }

@@ -1,6 +1,7 @@
-//! The store of sandboxes that containerd has since 1.7, as far as anybody looks: records under their ids.
+//! The sandbox store that containerd has since 1.7, as far as its clients can tell: records by id.
 //!
-//! Its messages are taken apart here: of each only the id matters, and what is stored goes back as it came.
+//! Messages are decoded by hand: only the id of each is needed, and a stored record is returned as it was
+//! received.
 
 use std::collections::BTreeMap;
 

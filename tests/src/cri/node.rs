@@ -1,4 +1,4 @@
-//! What a client asks of the node as a whole.
+//! Calls that concern the node as a whole.
 
 use switchyard_proto::cri::v1 as cri;
 use tonic::Status;

@@ -1,4 +1,4 @@
-//! The control group trees, v1 and v2: groups by name, and how to remove them with what runs in them.
+//! The cgroup hierarchies of v1 and v2: finds cgroups by name, and removes them with their processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use nix::unistd::Pid;
 
 use super::{eventually, mounts};
 
-/// The groups, in every mounted hierarchy, whose name contains `fragment`; parents come before their children.
+/// The groups, in every mounted hierarchy, whose name contains `fragment`; parents come before their
+/// children.
 #[must_use]
 pub fn named(fragment: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -26,8 +27,8 @@ pub fn named(fragment: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The text of the first of these files that a container's groups have, without its last newline. crun puts limits into a group of its
-/// own, in that which systemd makes.
+/// The text of the first of these files that a container's groups have, without its last newline. crun puts
+/// limits into a group of its own, in that which systemd makes.
 ///
 /// # Panics
 /// When there is none.
@@ -111,15 +112,15 @@ fn walk(dir: &Path, visit: &mut impl FnMut(&Path)) {
     }
 }
 
-/// A process that is none of a container's, in its control group until this is dropped.
+/// A process that belongs to no container, kept in a cgroup of a container until this is dropped.
 #[derive(Debug)]
 pub struct ForeignProcess(Child);
 
 impl ForeignProcess {
-    /// Starts one and moves it there.
+    /// Starts a process and moves it into the cgroup.
     ///
     /// # Panics
-    /// When that cannot be done.
+    /// When the process cannot be started or moved.
     #[must_use]
     pub fn begin(group: &Path) -> Self {
         let stray = Self(Command::new("sleep").arg("600").spawn().expect("coreutils has it"));
@@ -130,7 +131,7 @@ impl ForeignProcess {
 
 impl Drop for ForeignProcess {
     fn drop(&mut self) {
-        // It may have been killed with the others.
+        // The process may have been killed with the others.
         let _ = self.0.kill().and_then(|()| self.0.wait());
     }
 }

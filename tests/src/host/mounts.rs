@@ -1,11 +1,11 @@
-//! The mount table: what is mounted below a path, and how to take it away.
+//! The mount table: lists the mounts below a path, and unmounts them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, umount2};
 
-/// How often a stacked or busy tree is walked before giving up.
+/// How often the unmounting of a stacked or busy tree is repeated before it is given up.
 const ROUNDS: usize = 16;
 
 /// A line of the mount table.
@@ -17,7 +17,7 @@ pub struct Mount {
     pub kind: String,
 }
 
-/// What is mounted at or below `path`, the newest first, which is also the order to unmount in.
+/// The mounts at or below `path`, the newest first, which is also the order in which they can be unmounted.
 ///
 /// # Panics
 /// When `/proc` is not mounted.
@@ -47,7 +47,7 @@ pub fn clear(path: &Path) -> Vec<Mount> {
             break;
         }
         for mount in mounts {
-            // A failure shows in the table that is read again.
+            // A failed unmount shows in the table, which is read again.
             let _ = umount2(&mount.point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
         }
     }

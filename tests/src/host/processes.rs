@@ -1,4 +1,4 @@
-//! The process table: which processes belong to a directory, and how to end them.
+//! The process table: finds the processes that belong to a directory, and kills them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -22,7 +22,7 @@ pub struct Process {
     pub parent: i32,
     /// When it started, in clock ticks since boot: with the id it names a process for good.
     pub started: u64,
-    /// Whether it is dead and waits for its parent to notice.
+    /// Whether it is a zombie.
     pub zombie: bool,
     /// Its command line, words separated by blanks.
     pub command: String,
@@ -54,8 +54,9 @@ pub fn find(pid: i32) -> Option<Process> {
     })
 }
 
-/// The processes that name `root` in their command line or environment, work or are rooted in it, or whose root file
-/// system is an overlay of it, and all their descendants. This process and its ancestors are never among them.
+/// The processes that name `root` in their command line or environment, work or are rooted in it, or whose
+/// root file system is an overlay of it, and all their descendants. This process and its ancestors are never
+/// among them.
 #[must_use]
 pub fn belonging_to(root: &Path) -> Vec<Process> {
     let all: Vec<_> = all().into_iter().filter(|process| !process.zombie).collect();
@@ -87,14 +88,16 @@ pub fn belonging_to(root: &Path) -> Vec<Process> {
     all.into_iter().filter(|process| belong.contains(&process.pid)).collect()
 }
 
-/// The process of `root` that runs this command, if one does: tests of other roots may run the same at the same time.
+/// The process of `root` that runs this command, if one does: tests of other roots may run the same at the
+/// same time.
 #[must_use]
 pub fn running(root: &Path, command: &str) -> Option<Process> {
     belonging_to(root).into_iter().find(|process| process.command == command)
 }
 
-/// Kills what belongs to `root`, again and again until nothing does (a managed child may be restarted meanwhile), and
-/// removes the sockets that dead shims leave in `/run/containerd/s`. Returns what survived ten seconds of it.
+/// Kills what belongs to `root`, again and again until nothing does (a managed child may be restarted
+/// meanwhile), and removes the sockets that dead shims leave in `/run/containerd/s`. Returns what survived
+/// ten seconds of it.
 #[must_use]
 pub fn clear(root: &Path) -> Vec<Process> {
     let mut sockets = HashSet::new();
@@ -133,7 +136,8 @@ fn refers(process: &Process, root: &Path, our_namespace: Option<&Path>) -> bool 
     {
         return true;
     }
-    // In our own mount namespace every process sees the mounts of `root`; in one of its own, only a container does.
+    // In our own mount namespace every process sees the mounts of `root`; in one of its own, only a container
+    // does.
     if fs::read_link(proc.join("ns/mnt")).ok().as_deref() == our_namespace {
         return false;
     }

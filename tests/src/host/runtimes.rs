@@ -1,9 +1,9 @@
-//! The notes that runc and crun keep of their containers, outside of containerd's own directories.
+//! The state directories of runc and crun, which are outside containerd's own directories.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where shims let their runtime keep its notes, unless they are told another place: `<namespace>/<id>` below it.
+/// The default root of the runtimes' state: `<namespace>/<id>` below it.
 const STATE: &str = "/run/containerd/runc";
 
 /// The directories of containers whose bundle or root file system lies below `root`.
@@ -24,11 +24,11 @@ pub fn state_dirs_of(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes what [`naming`] finds: to be called when nothing of `root` runs. Returns what is left.
+/// Removes what [`state_dirs_of`] finds; to be called when no process of `root` runs. Returns what is left.
 #[must_use]
 pub fn clear(root: &Path) -> Vec<PathBuf> {
     for dir in state_dirs_of(root) {
-        // What stays is found again.
+        // A directory that cannot be removed is listed below.
         let _ = fs::remove_dir_all(dir);
     }
     state_dirs_of(root)

@@ -14,7 +14,7 @@ use crate::host::{eventually, random_name};
 /// How long a log may take to hold what was printed.
 const LOG_LIMIT: Duration = Duration::from_secs(20);
 
-/// A pod that is stopped and removed when it is dropped; then nothing may be left that carries its id.
+/// A pod that is stopped and removed when it is dropped; then nothing that carries its id may be left.
 #[derive(Debug)]
 pub struct TestPod<'n> {
     node: &'n TestNode,
@@ -23,7 +23,7 @@ pub struct TestPod<'n> {
 }
 
 impl<'n> TestPod<'n> {
-    /// Takes care of a pod that exists already.
+    /// Takes over a pod that exists already.
     #[must_use]
     pub const fn adopt(node: &'n TestNode, id: String, config: cri::PodSandboxConfig) -> Self {
         Self { node, id, config }
@@ -63,7 +63,7 @@ impl<'n> TestPod<'n> {
         ip
     }
 
-    /// Makes a container; the outcome of the call.
+    /// Creates a container; the result of the call.
     ///
     /// # Errors
     /// The status of the call.
@@ -71,7 +71,7 @@ impl<'n> TestPod<'n> {
         self.node.cri.create(&self.id, config, &self.config)
     }
 
-    /// Makes a container; its id.
+    /// Creates a container; its id.
     ///
     /// # Panics
     /// When it is refused.
@@ -82,7 +82,7 @@ impl<'n> TestPod<'n> {
             .unwrap_or_else(|status| panic!("CreateContainer: {status}\n{}", self.node.daemon().tail()))
     }
 
-    /// Makes and starts a container; its id.
+    /// Creates and starts a container; its id.
     ///
     /// # Panics
     /// When either is refused.
@@ -97,7 +97,7 @@ impl<'n> TestPod<'n> {
         id
     }
 
-    /// Makes and starts a container that runs `sh -c script`; its id.
+    /// Creates and starts a container that runs `sh -c script`; its id.
     ///
     /// # Panics
     /// When either is refused.
@@ -107,7 +107,7 @@ impl<'n> TestPod<'n> {
         self.start(&self.node.container(name, &["sh", "-c", script]))
     }
 
-    /// As [`Pod::shell`], changed by `change`.
+    /// As [`TestPod::start_shell`], changed by `change`.
     ///
     /// # Panics
     /// When either is refused.
@@ -124,7 +124,7 @@ impl<'n> TestPod<'n> {
         self.start(&config)
     }
 
-    /// Runs `sh -c script` in a container of its own to its end; what it printed, without log format. Fails when the
+    /// Runs `sh -c script` in a new container until it exits; its output, without log format. Fails when the
     /// script does.
     ///
     /// # Panics
@@ -168,7 +168,7 @@ impl<'n> TestPod<'n> {
         lines
     }
 
-    /// What a container has printed so far, lines without their stamp.
+    /// The output of a container so far: log lines without timestamp, stream and tag.
     #[must_use]
     pub fn log_text(&self, name: &str) -> String {
         let lines: Vec<_> = self.log(name).iter().map(|line| log_content(line).to_owned()).collect();
@@ -180,7 +180,7 @@ impl Drop for TestPod<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.node.failed.store(true, Ordering::SeqCst);
-            // The failure is told already; the rest of the node may still serve others.
+            // The failure has been reported already; the node may still serve other tests.
             let _ = self.node.cri.stop_pod(&self.id);
             let _ = self.node.cri.remove_pod(&self.id);
             return;
@@ -198,7 +198,7 @@ impl Drop for TestPod<'_> {
     }
 }
 
-/// What a line of a log says, without time, stream and tag.
+/// The text of a log line, without timestamp, stream and tag.
 #[must_use]
 pub fn log_content(line: &str) -> &str {
     line.splitn(4, ' ').nth(3).unwrap_or_default()

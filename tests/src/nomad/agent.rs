@@ -1,4 +1,5 @@
-//! An agent: starts the plugin as often as Nomad does, keeps one instance for all tasks, and starts a new one when that has ended.
+//! An agent: starts the plugin as often as Nomad does, keeps one instance for all tasks, and restarts it when
+//! it has exited.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use super::driver::BlockingDriver;
 use super::plugin::{PluginProcess, ReattachConfig};
 use crate::daemon::binary;
 
-/// How long an agent looks for the end of its plugin when a call has failed.
+/// How long an agent waits for the exit of its plugin after a call has failed.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
 
 /// An agent. Dropping it kills its plugin; tasks stay.
@@ -34,7 +35,7 @@ pub struct Agent {
 /// Why a call failed, as an agent sees it.
 #[derive(Debug)]
 pub enum CallFailure {
-    /// The plugin has ended: a new one is started, and asked again.
+    /// The plugin has exited: the agent starts a new one and repeats the call.
     PluginShutdown,
     /// The call itself failed.
     Status(Status),
@@ -43,7 +44,7 @@ pub enum CallFailure {
 // === impl Agent ===
 
 impl Agent {
-    /// Starts an agent in a place, or on the daemon of a root, with this configuration of its plugin.
+    /// Starts an agent, with these paths or on the daemon of a root, with this configuration of its plugin.
     ///
     /// # Panics
     /// When the agent would not start.
@@ -72,7 +73,7 @@ impl Agent {
         Self { exe, args, config: config.clone(), runtime, instance }
     }
 
-    /// Takes up the plugin that another life of the agent has left, without configuring it.
+    /// Reattaches to the plugin that an earlier agent process left running, without configuring it.
     ///
     /// # Panics
     /// When it does not answer.
@@ -89,7 +90,8 @@ impl Agent {
         Self { exe, args, config, runtime, instance: Mutex::new(plugin) }
     }
 
-    /// Dies as with SIGKILL: what is left is the plugin, and what the next life starts from.
+    /// Ends as with SIGKILL: the plugin stays, and so does the state from which the next agent process
+    /// starts.
     #[must_use]
     pub fn crash(self) -> (AgentState, ReattachConfig) {
         let Self { exe, args, config, runtime, instance } = self;
@@ -97,7 +99,7 @@ impl Agent {
         (AgentState { exe, args, config, runtime }, plugin.abandon())
     }
 
-    /// Ends as asked to: the driver is told, then the plugin ends.
+    /// Ends as when it is asked to: the driver is shut down, then the plugin exits.
     ///
     /// # Panics
     /// When the plugin would have to be killed.
@@ -108,7 +110,7 @@ impl Agent {
         assert!(plugin.kill(), "the plugin did not end in time");
     }
 
-    /// The one instance.
+    /// The plugin instance that the agent keeps.
     pub fn plugin(&self) -> MutexGuard<'_, PluginProcess> {
         self.instance.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,19 +139,19 @@ impl Agent {
         &self.runtime
     }
 
-    /// What an agent makes of the failure of a call: it looks for the end of the plugin for a while.
+    /// How an agent classifies the failure of a call: it waits a while for the exit of the plugin.
     pub fn classify_failure(&self, status: Status) -> CallFailure {
-        // Go's client says `Unavailable` of a connection that broke.
+        // Go's client reports `Unavailable` for a broken connection.
         let broke = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
         let may_be_end = broke || matches!(status.code(), Code::Unavailable | Code::Cancelled);
         let ended = may_be_end && self.plugin().exit(EXIT_WAIT).is_some();
         if ended { CallFailure::PluginShutdown } else { CallFailure::Status(status) }
     }
 
-    /// The instance that answers: a new one if the last has ended. Several callers get the same.
+    /// The running instance: a new one if the last has exited. Concurrent callers get the same one.
     ///
     /// # Panics
-    /// When no new one comes up.
+    /// When a new instance does not start.
     #[track_caller]
     #[must_use]
     pub fn dispense(&self) -> BlockingDriver {
@@ -161,7 +163,7 @@ impl Agent {
     }
 }
 
-/// What one life of an agent leaves to the next.
+/// The state that one agent process leaves to the next.
 #[derive(Debug)]
 pub struct AgentState {
     exe: PathBuf,

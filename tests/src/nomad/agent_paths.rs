@@ -1,4 +1,4 @@
-//! Where an agent is at work: its directory, the daemon that it asks, and the control group that its tasks' are below.
+//! The paths of an agent: its directory, the daemon that it uses, and the parent cgroup of its tasks.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! The control groups that an agent makes for a task before it starts it, and removes after it, on either version.
+//! The cgroups that an agent creates for a task before it starts the task, and removes afterwards, for cgroup
+//! v1 and v2.
 
 use std::fs;
 use std::io;
@@ -21,10 +22,11 @@ pub struct TaskCgroups {
     created: Vec<PathBuf>,
 }
 
-// === impl Leaf ===
+// === impl TaskCgroups ===
 
 impl TaskCgroups {
-    /// Makes them below `parent`, the agent's own, for a task that shares its processors with others. What tasks share stays.
+    /// Makes them below `parent`, the agent's own, for a task that shares its processors with others. What
+    /// tasks share stays.
     ///
     /// # Panics
     /// When they cannot be made.

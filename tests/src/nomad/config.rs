@@ -1,4 +1,5 @@
-//! Configurations as an agent encodes them: every key of the schema is there, in order, and what was not given is nil.
+//! Configurations as an agent encodes them: every key of the schema is present, in order, and a key that was
+//! not set is nil.
 
 use rmpv::Value as Packed;
 use serde_json::Value;
@@ -59,7 +60,8 @@ fn pack_object(object: &hclspec::Object, given: &Value) -> Packed {
     Packed::Map(pairs.collect())
 }
 
-/// Values as HCL converts them: a number where text is wanted becomes text, and a block where a list of maps is becomes one of one.
+/// Values as HCL converts them: a number where text is wanted becomes text, and a block where a list of maps
+/// is becomes one of one.
 fn pack_value(kind: &str, given: &Value) -> Packed {
     let inner = |prefix: &str| kind.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(')'));
     match given {

@@ -1,4 +1,5 @@
-//! The calls that an agent makes on a driver, each with what would crash or stall the agent if an answer lacked it.
+//! The calls that an agent makes on a driver. Each checks that the answer has everything whose absence would
+//! crash or stall the agent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl<T> fmt::Debug for ResponseStream<T> {
     }
 }
 
-// === impl Driver ===
+// === impl BlockingDriver ===
 
 impl BlockingDriver {
     /// The calls on a plugin's connection.
@@ -148,7 +149,8 @@ impl BlockingDriver {
     /// The status of the call.
     ///
     /// # Panics
-    /// When the handle is missing, or does not have the task's own configuration in it: an agent could not recover the task.
+    /// When the handle is missing, or does not have the task's own configuration in it: an agent could not
+    /// recover the task.
     #[track_caller]
     pub fn start(&self, task: &nomad::TaskConfig) -> Result<nomad::StartTaskResponse, Status> {
         let request = nomad::StartTaskRequest { task: Some(task.clone()) };
@@ -270,7 +272,8 @@ impl BlockingDriver {
         Ok(ExecOutput { stdout: text(&answer.stdout), stderr: text(&answer.stderr), code: result.exit_code })
     }
 
-    /// `ExecTaskStreaming` with this input, which is closed after it if `close` says so; an agent never ends its side of the stream.
+    /// `ExecTaskStreaming` with this input, which is closed after it if `close` says so; an agent never ends
+    /// its side of the stream.
     ///
     /// # Errors
     /// The status of the call.
@@ -337,7 +340,7 @@ impl BlockingDriver {
     }
 }
 
-// === impl Answers ===
+// === impl ResponseStream ===
 
 impl<T> ResponseStream<T> {
     /// The next answer; `None` at the end.

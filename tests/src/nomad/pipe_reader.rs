@@ -1,4 +1,4 @@
-//! Reads a pipe or FIFO on a thread of its own, until its end or until it is told to stop.
+//! Reads a pipe or FIFO on a thread of its own, until end of file or until it is stopped.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -42,7 +42,7 @@ struct PipeContent {
     ended: bool,
 }
 
-// === impl Pump ===
+// === impl PipeReader ===
 
 impl PipeReader {
     pub(super) fn start(fd: OwnedFd, eof: OnEof) -> Self {
@@ -89,7 +89,7 @@ impl Drop for PipeReader {
     }
 }
 
-// === impl State ===
+// === impl PipeState ===
 
 impl PipeState {
     fn lock(&self) -> MutexGuard<'_, PipeContent> {

@@ -1,4 +1,4 @@
-//! One executable that was started as a plugin: its handshake, its words, its connection and its end.
+//! One executable that was started as a plugin: its handshake, its output, its connection and its exit.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -46,7 +46,8 @@ pub struct PluginProcess {
     pipes: Option<(PipeReader, PipeReader)>,
 }
 
-/// What an agent writes down of a plugin, to find it again after its own crash. The process is still ours to wait for.
+/// What an agent writes down of a plugin, to find it again after its own crash. The process is still ours to
+/// wait for.
 #[derive(Debug)]
 pub struct ReattachConfig {
     child: Child,
@@ -74,13 +75,13 @@ impl fmt::Debug for PluginProcess {
     }
 }
 
-// === impl Plugin ===
+// === impl PluginProcess ===
 
 impl PluginProcess {
     /// Starts an executable as an agent does, and reads its handshake.
     ///
     /// # Errors
-    /// [`Failed`] if it ends, or says something else.
+    /// [`LaunchFailure`] if it ends, or says something else.
     ///
     /// # Panics
     /// When the executable is not there.
@@ -88,13 +89,13 @@ impl PluginProcess {
         Self::launch_with(exe, args, &[COOKIE], runtime)
     }
 
-    /// As [`Plugin::launch`], with these variables beside those that every agent sets.
+    /// As [`PluginProcess::launch`], with these variables beside those that every agent sets.
     ///
     /// # Errors
-    /// As [`Plugin::launch`].
+    /// As [`PluginProcess::launch`].
     ///
     /// # Panics
-    /// As [`Plugin::launch`].
+    /// As [`PluginProcess::launch`].
     pub fn launch_with(
         exe: &Path,
         args: &[String],
@@ -134,7 +135,8 @@ impl PluginProcess {
         })
     }
 
-    /// Takes up a plugin that an agent left when it crashed: a look at its process, a bare connection, then a new one to speak on.
+    /// Takes up a plugin that an agent left when it crashed: a look at its process, a bare connection, then a
+    /// new one to speak on.
     ///
     /// # Panics
     /// When it is not there any more.
@@ -240,7 +242,8 @@ impl PluginProcess {
         })
     }
 
-    /// Asks it to end, closes the connection, and waits as an agent does; whether it ended before an agent would have killed it.
+    /// Asks it to end, closes the connection, and waits as an agent does; whether it ended before an agent
+    /// would have killed it.
     ///
     /// # Panics
     /// When the call fails.
@@ -253,7 +256,8 @@ impl PluginProcess {
         self.exit(GRACE).is_some()
     }
 
-    /// Waits for its end as an agent sees it: the end of both pipes, and then of the process; without pipes the process alone.
+    /// Waits for its end as an agent sees it: the end of both pipes, and then of the process; without pipes
+    /// the process alone.
     pub fn exit(&mut self, limit: Duration) -> Option<ExitStatus> {
         let begin = Instant::now();
         if let Some((stdout, stderr)) = &self.pipes

@@ -1,4 +1,4 @@
-//! What an agent does for one task: waits for its end, and takes it up again when the plugin has ended.
+//! What an agent does for one task: waits for its exit, and recovers the task after the plugin was restarted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,7 +31,7 @@ pub struct TaskEnd {
     pub recovered: u32,
 }
 
-// === impl Runner ===
+// === impl TaskRunner ===
 
 impl TaskRunner {
     /// Waits from now on.

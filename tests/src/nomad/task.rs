@@ -1,4 +1,5 @@
-//! What an agent prepares for a task: directories, FIFOs with a reader, control groups, environment and the request itself.
+//! What an agent prepares for a task: directories, FIFOs with a reader, cgroups, environment and the request
+//! itself.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -33,7 +34,7 @@ pub struct TaskSetup {
     cgroups: Option<TaskCgroups>,
 }
 
-// === impl Setup ===
+// === impl TaskSetup ===
 
 impl TaskSetup {
     /// Prepares a task of this name in an allocation of its own, with this configuration of the driver.
@@ -69,11 +70,11 @@ impl TaskSetup {
         Self::of(config, leaf)
     }
 
-    /// Prepares a task of an earlier life of the agent again, before another start or the end of it: what a restart of the node has
-    /// left is used.
+    /// Prepares a task of an earlier life of the agent again, before another start or the end of it: what a
+    /// restart of the node has left is used.
     ///
     /// # Panics
-    /// As [`Setup::new`].
+    /// As [`TaskSetup::new`].
     #[track_caller]
     #[must_use]
     pub fn restored(place: impl Into<AgentPaths>, config: nomad::TaskConfig) -> Self {
@@ -139,7 +140,8 @@ impl TaskSetup {
         self.dir.join(&self.config.name)
     }
 
-    /// Ends the readers of its output, as when the agent dies; [`Setup::listen`] starts new ones.
+    /// Ends the readers of its output, as when the agent dies; [`TaskSetup::open_log_readers`] starts new
+    /// ones.
     pub fn close_log_readers(&mut self) {
         self.logs = None;
     }

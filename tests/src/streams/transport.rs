@@ -1,4 +1,4 @@
-//! How a client reaches the streaming server: over SPDY or WebSocket, with TLS or without.
+//! How a client reaches the streaming server: over SPDY or WebSocket, with or without TLS.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,22 +17,22 @@ use url::Url;
 
 use crate::prereq;
 
-/// A way to the server. The default is SPDY, as kubelets have it, which trusts no certificate.
+/// A transport to the server. The default is SPDY without a trusted certificate, as kubelets use it.
 #[derive(Debug, Clone, Default)]
 pub struct Transport {
-    /// What carries the streams.
+    /// The protocol that carries the streams.
     pub protocol: StreamProtocol,
-    /// The certificate that the server must have if its URLs are of HTTPS, as a PEM file.
+    /// The certificate that an HTTPS server must have, as a PEM file.
     pub trusted_certificate: Option<PathBuf>,
 }
 
-/// What carries the streams of a session.
+/// The protocol that carries the streams of a session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StreamProtocol {
     /// SPDY/3.1.
     #[default]
     Spdy,
-    /// WebSocket: the fifth version for exec and attach, and SPDY in its messages for forwarded ports.
+    /// WebSocket: `v5.channel.k8s.io` for exec and attach; SPDY inside of its messages for forwarded ports.
     WebSocket,
 }
 

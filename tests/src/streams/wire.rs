@@ -1,4 +1,4 @@
-//! The streams of one exec or attach, by name, whatever carries them.
+//! The streams of one exec or attach, by name, over either protocol.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,9 +12,9 @@ use url::Url;
 
 use super::{StreamProtocol, Transport};
 
-/// The channels of a WebSocket, by their number.
+/// The channels of a WebSocket, by number.
 const CHANNELS: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
-/// What ends the channel that the second byte names.
+/// The message that closes the channel which its second byte names.
 const CLOSE: [u8; 2] = [255, 0];
 
 /// An opened session.
@@ -25,7 +25,8 @@ pub(super) enum SessionStreams {
 }
 
 impl SessionStreams {
-    /// Opens a session with these streams. The input of either can be ended: WebSocket speaks its fifth version.
+    /// Opens a session with these streams. Standard input can be ended over either protocol: WebSocket uses
+    /// `v5.channel.k8s.io`.
     pub(super) async fn open(way: &Transport, url: &Url, streams: Streams) -> io::Result<Self> {
         match way.protocol {
             StreamProtocol::WebSocket => Ok(Self::WebSocket(way.websocket(url, "v5.channel.k8s.io").await?)),
@@ -61,7 +62,7 @@ impl SessionStreams {
         }
     }
 
-    /// Ends the input, and nothing else.
+    /// Ends standard input alone.
     pub(super) async fn end_input(&mut self) -> io::Result<()> {
         match self {
             Self::Spdy { spdy, names } => spdy.sender.data(stream(names, "stdin"), &[], true).await,
@@ -71,7 +72,7 @@ impl SessionStreams {
         }
     }
 
-    /// What comes next, and in which stream; `None` once the connection is at its end. Cancel-safe.
+    /// The next data, and its stream; `None` at the end of the connection. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<(&'static str, Bytes)> {
         match self {
             Self::Spdy { spdy, names } => loop {
@@ -99,7 +100,7 @@ impl SessionStreams {
     }
 }
 
-/// The stream of this name.
+/// The number of the stream with this name.
 fn stream(names: &HashMap<u32, &'static str>, wanted: &str) -> u32 {
     let found = names.iter().find(|(_, name)| **name == wanted).map(|(stream, _)| *stream);
     found.unwrap_or_else(|| panic!("the client did not ask for {wanted}"))

@@ -1,4 +1,5 @@
-//! A node with many devices: a second daemon on the stand's containerd, a kubelet that follows its devices, and a Nomad agent.
+//! A node with many devices: a second daemon on the test bed's containerd, a kubelet that watches its
+//! devices, and a Nomad agent.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use switchyard_tests::root::PrivateRoot;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::memory::Resident;
 use crate::requests::Requests;
 use crate::side::{Side, channel};
@@ -103,7 +104,7 @@ pub(crate) fn nodes() -> String {
     format!("{VENDOR}/nodes")
 }
 
-// === impl Lab ===
+// === impl DeviceBench ===
 
 impl DeviceBench {
     /// Starts all of it.
@@ -157,7 +158,8 @@ impl DeviceBench {
         })
     }
 
-    /// Ends the kubelet and starts another one: from its socket to the answer to the last of the registrations.
+    /// Ends the kubelet and starts another one: from its socket to the answer to the last of the
+    /// registrations.
     pub(crate) async fn restart_kubelet(&mut self) -> Result<Duration, Failure> {
         let checkpoint = self.kubelet.take().ok_or("there is no kubelet")?.kill();
         let options = Options { checkpoint, ..Options::default() };
@@ -246,7 +248,8 @@ fn make_nodes(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The configuration of all groups: of one kind of the Container Device Interface each, and one of device nodes.
+/// The configuration of all groups: of one kind of the Container Device Interface each, and one of device
+/// nodes.
 fn groups(root: &PrivateRoot) -> String {
     let mut text = format!(
         "[devices.kubelet]\ndirectory = {:?}\npod_resources_socket = {:?}\n",
@@ -304,13 +307,14 @@ impl DevicePlugin {
 
 impl Drop for DevicePlugin {
     fn drop(&mut self) {
-        // Its runtime must not end on a thread that serves another. A panic there has been told.
+        // A tokio runtime must not be dropped on a worker thread of another one. A panic there has been
+        // reported.
         let plugin = self.0.take();
         let _ = on_own_thread(|| drop(plugin));
     }
 }
 
-// === impl Reserve ===
+// === impl ReserveClient ===
 
 impl ReserveClient {
     /// Connects to a device plugin of Nomad's.
@@ -332,7 +336,7 @@ impl ReserveClient {
     }
 }
 
-// === impl Allocate ===
+// === impl AllocateClient ===
 
 impl AllocateClient {
     /// Connects to the plugin of a resource, and looks which slots it has.
@@ -369,7 +373,7 @@ pub(crate) fn give(container: &mut cri::ContainerConfig, given: kubelet::Contain
     container.cdi_devices.extend(cdi_devices.into_iter().map(|device| cri::CdiDevice { name: device.name }));
 }
 
-// === impl Follow ===
+// === impl DeviceListStream ===
 
 impl DeviceListStream {
     /// The slots of the next list, and whether they are healthy.

@@ -1,6 +1,7 @@
-//! The bare way: a container made and started over containerd's own API, with the calls that this takes and no other.
+//! A bare container: created and started over containerd's own API, with no call more than that takes.
 //!
-//! It is the same container as one of ours, which is looked at once: its spec, with another allocation, and its runtime.
+//! It copies one of our containers, which is inspected once: its runtime and, for another allocation, its
+//! spec.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use tonic::transport::Channel;
 
 use super::cni::Cni;
 use super::nomad::{PreparedTask, TaskNetwork};
-use crate::Failure;
+use crate::failure::Failure;
 use crate::side::{SNAPSHOTTER, scoped};
 use crate::test_bed::{OUR_NAMESPACE, THEIR_NAMESPACE, TestBed};
 
@@ -63,7 +64,7 @@ pub(super) struct BareContainer {
     network: Option<(PathBuf, u16, Value)>,
 }
 
-// === impl Bare ===
+// === impl BareContainerd ===
 
 impl BareContainerd {
     /// Looks at the container of a task of ours that runs.
@@ -102,7 +103,8 @@ impl BareContainerd {
         Ok(Self { containers, snapshots, tasks, model, cni, dir })
     }
 
-    /// Makes and starts a container where this task would be; how long that took, from the first call to the last answer.
+    /// Makes and starts a container where this task would be; how long that took, from the first call to the
+    /// last answer.
     pub(super) async fn start(&mut self, task: &PreparedTask) -> Result<(Duration, BareContainer), Failure> {
         let id = random_name() + &random_name();
         let netns = self.dir.join(&id);
@@ -196,16 +198,17 @@ impl BareContainerd {
     }
 }
 
-// === impl Model ===
+// === impl ModelContainer ===
 
 impl ModelContainer {
-    /// The spec for this task: in its own allocation, with this network namespace or the host's, and with namespaces of its own that
-    /// its runtime makes where ours has made them before.
+    /// The spec for this task: in its own allocation, with this network namespace or the host's, and with
+    /// namespaces of its own that its runtime makes where ours has made them before.
     fn spec_of(&self, task: &PreparedTask, netns: Option<&Path>) -> Result<Any, Failure> {
         let text = self.spec.to_string().replace(&self.alloc, task.alloc());
         let mut spec: Value = serde_json::from_str(&text)?;
         for mount in spec["mounts"].as_array_mut().ok_or("the spec has no mounts")? {
-            // What a task of ours mounts out of its allocation is held for it in a place that goes once it has started.
+            // What a task of ours mounts out of its allocation is held for it in a place that goes once it
+            // has started.
             let is_held = mount["source"].as_str().is_some_and(|source| source.starts_with(&self.stage));
             if is_held {
                 let inside = mount["destination"].as_str().unwrap_or_default();

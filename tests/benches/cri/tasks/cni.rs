@@ -1,4 +1,5 @@
-//! The network of a bare container: a namespace, and the plugins of the gateway's own bridge, run as the CNI specification says.
+//! The network of a bare container: a namespace, and the plugins of the gateway's own bridge, run as the CNI
+//! specification prescribes.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use switchyard_tests::prereq::CNI_BIN_DIR;
 
 use super::nomad::INSIDE;
-use crate::Failure;
+use crate::failure::Failure;
 use crate::test_bed::TestBed;
 use crate::timed::TimedPrograms;
 

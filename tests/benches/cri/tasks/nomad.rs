@@ -1,4 +1,4 @@
-//! Our side: an agent with its launcher, and what it prepares for tasks.
+//! Our side: an agent with its launcher, and the tasks that it prepares.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
 use super::bare::open_fifos;
-use crate::Failure;
+use crate::failure::Failure;
 use crate::side::channel;
 
 /// The port of a task, in its own network.
@@ -53,7 +53,7 @@ pub(crate) struct PreparedTask {
     _fifos: [File; 2],
 }
 
-// === impl Nomad ===
+// === impl NomadAgent ===
 
 impl NomadAgent {
     /// Starts an agent and its launcher on the daemon of this root, whose tasks run this image.
@@ -104,7 +104,7 @@ impl NomadAgent {
 impl Drop for NomadAgent {
     fn drop(&mut self) {
         let agent = self.agent.take();
-        // A panic there has been told.
+        // A panic there has been reported.
         let _ = on_own_thread(|| drop(agent));
     }
 }
@@ -150,7 +150,8 @@ impl DriverCalls {
         answer.map(drop).map_err(|status| format!("DestroyTask: {status}").into())
     }
 
-    /// Waits for the end of a task and follows its usage, as an agent does all the while, until what it gives is dropped.
+    /// Waits for the end of a task and follows its usage, as an agent does all the while, until what it gives
+    /// is dropped.
     pub(crate) async fn watch(&mut self, task: &PreparedTask) -> Result<JoinSet<()>, Failure> {
         let id = task.setup.id().to_owned();
         let interval = prost_types::Duration::try_from(USAGE)?;
@@ -168,7 +169,7 @@ impl DriverCalls {
     }
 }
 
-// === impl Prepared ===
+// === impl PreparedTask ===
 
 impl PreparedTask {
     /// The allocation.

@@ -1,4 +1,5 @@
-//! Logs on a disk that has no space or no inodes left: lines are lost, counted and told of, and no container waits.
+//! Logs on a disk that has no space or no inodes left: lines are lost, counted and reported, and no container
+//! blocks.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Seek};
@@ -35,7 +36,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Prints `LINES` lines when told to, says so, and prints another one when told again.
+/// Prints `LINES` lines once the file `go` exists, creates `done`, and prints another line once `end` exists.
 fn script() -> String {
     format!(
         "echo begin; until [ -e /host/go ]; do sleep 0.02; done; n=0; \
@@ -52,7 +53,7 @@ fn metric(node: &TestNode, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a counter is a number")
 }
 
-/// How often the logkeeper has said that a log cannot be written.
+/// How often the logkeeper has logged that a log cannot be written.
 fn write_failure_count(node: &TestNode) -> usize {
     let log = fs::read_to_string(node.root().state().join("logkeeper.log")).expect("it has a log");
     log.lines().filter(|line| line.contains("cannot write the log")).count()
@@ -135,7 +136,7 @@ fn a_disk_without_inodes_keeps_the_old_log_in_use_or_costs_lines_that_are_told_o
     let before = len();
     assert!(eventually(LIMIT, || len() > before), "the old log is not in use any more");
 
-    // The next logkeeper finds no file at the log's path and cannot make one.
+    // A new logkeeper finds no file at the log's path and cannot create one.
     node.kill_managed("logkeeper");
     let dropped = || metric_or_zero(&node);
     assert!(eventually(LIMIT, || dropped() > 5), "no line is counted as lost\n{}", node.daemon().tail());
@@ -150,13 +151,14 @@ fn a_disk_without_inodes_keeps_the_old_log_in_use_or_costs_lines_that_are_told_o
     assert_eq!(kept.len() as u64 + lost, printed, "{lost} of them lost");
 }
 
-/// Reads a log along as `kubectl logs -f` does, over rotations, until `over`; the lines. A line that is not whole is read again.
+/// Reads a log along as `kubectl logs -f` does, over rotations, until `over`; the lines. A line that is not
+/// whole is read again.
 fn follow(log: &Path, over: &AtomicBool) -> Vec<String> {
     let open = || File::open(log).map(BufReader::new);
     let mut lines = Vec::new();
     let mut reader = open().expect("it is there");
     loop {
-        // Looked at first: what was written by then is read below.
+        // Queried first: the log, which is read below, must hold everything that was written by then.
         let ends = over.load(Ordering::Acquire);
         let inode = |file: &File| file.metadata().expect("it is open").ino();
         let rotated = fs::metadata(log).is_ok_and(|now| now.ino() != inode(reader.get_ref()));
@@ -233,7 +235,7 @@ fn who_follows_a_log_on_a_full_disk_sees_whole_lines_and_the_log_goes_on_when_th
     assert!(followed.iter().eq(whole.lines()), "{} lines were followed", followed.len());
 }
 
-/// The counter of lost lines; 0 while there is no logkeeper to ask.
+/// The counter of lost lines; 0 while no logkeeper answers.
 fn metric_or_zero(node: &TestNode) -> u64 {
     let (_, text) = node.daemon().get("/metrics");
     let line = text.lines().find_map(|line| line.strip_prefix("switchyard_log_dropped_lines_total "));

@@ -100,7 +100,7 @@ fn the_last_lines_of_a_container_that_ended_without_a_logkeeper_come() {
     fs::write(dir.join("go"), "").expect("the root can be written");
     assert_eq!(node.cri().wait_exit(&id).exit_code, 3);
     keeper.restart();
-    // The unfinished line comes when the daemon has told the logkeeper that this was all.
+    // The unfinished line is written once the daemon has told the logkeeper that the output has ended.
     let lines = pod.wait_log("words", |lines| lines.len() == 3);
     let words: Vec<_> = lines.iter().map(|line| line.splitn(3, ' ').nth(2).unwrap_or_default()).collect();
     assert_eq!(words, ["F first", "F last", "P words"]);

@@ -1,4 +1,5 @@
-//! Rotation as the kubelet does it, by a rename and `ReopenContainerLog`, under load and with kills in between.
+//! Rotation as the kubelet does it, by a rename and `ReopenContainerLog`, under load and with kills in
+//! between.
 
 use std::fs;
 
@@ -25,7 +26,7 @@ fn rotation_under_load_and_kills_loses_nothing_and_leaves_old_files_alone() {
             1 | 5 => keeper.restart(),
             3 => {
                 keeper.kill();
-                // A kubelet is told so, and comes again.
+                // A kubelet gets this error, and retries.
                 reopen().expect_err("there is no logkeeper");
                 keeper.restart();
             }

@@ -19,7 +19,8 @@ const LONG_EVERY: u64 = 500;
 /// Its length without its number: more than two chunks.
 const LONG: usize = 40_000;
 
-/// A container that prints numbered lines until it is told to stop. Those of standard error come in two pieces each.
+/// A container that prints numbered lines until it is stopped. Lines on standard error are written in two
+/// pieces each.
 pub(super) struct LineWriter<'n> {
     pod: &'n TestPod<'n>,
     name: &'static str,
@@ -28,14 +29,14 @@ pub(super) struct LineWriter<'n> {
     tty: bool,
 }
 
-/// A logkeeper of the test's own, which it kills and starts as it likes.
+/// A logkeeper that the test itself starts and kills.
 pub(super) struct TestLogkeeper {
     child: Option<Child>,
     socket: PathBuf,
     state: PathBuf,
 }
 
-// === impl Writer ===
+// === impl LineWriter ===
 
 impl<'n> LineWriter<'n> {
     /// Starts a container of this name.
@@ -90,7 +91,8 @@ impl<'n> LineWriter<'n> {
         self.pod.log_path(self.name)
     }
 
-    /// Tells it to stop, and waits until it has printed its last line; how many those are. Asks nobody but itself.
+    /// Stops the writer, and waits until it has printed its last line; the number of lines. Needs no answer
+    /// of the daemon.
     pub(super) fn stop(&self) -> u64 {
         fs::write(self.dir.join("stop"), "").expect("the root can be written");
         let mut total = None;
@@ -163,16 +165,16 @@ pub(super) fn share(config: &mut ContainerConfig, dir: &Path) {
     });
 }
 
-/// Waits up to `most` milliseconds, nobody knows how long.
+/// Waits for a random time of up to `most` milliseconds.
 pub(super) fn pause(most: u64) {
     let random = u64::from(u16::from_be_bytes(random_bytes()));
     std::thread::sleep(Duration::from_micros(random * most * 1000 / 65_536));
 }
 
-// === impl Keeper ===
+// === impl TestLogkeeper ===
 
 impl TestLogkeeper {
-    /// Starts a node whose logkeeper is the test's.
+    /// Starts a node whose logkeeper the test controls.
     pub(super) fn with_node() -> (Self, TestNode) {
         let mut keeper = None;
         let node = TestNode::start_with("[logkeeper]\nmode = \"external\"\n", |root| {

@@ -39,7 +39,7 @@ fn all_who_are_attached_hear_what_each_of_them_brings_about_and_so_does_the_log(
     let mut other = StreamSession::attach(node.cri(), &id, PIPES);
     one.send("one\n");
     one.wait_stdout("heard one\n");
-    // Whoever is heard is attached.
+    // A client that gets output is attached.
     other.send("other\n");
     other.wait_stdout("heard other\n");
     one.wait_stdout("heard other\n");
@@ -68,7 +68,7 @@ fn a_client_hears_the_end_of_the_container() {
     );
     pod.wait_log("main", |lines| !lines.is_empty());
     let mut client = StreamSession::attach(node.cri(), &id, OUTPUTS);
-    // The session is open when the server has told so; what is said before is not for it.
+    // The session is open once the server has confirmed it; earlier output is not sent to it.
     std::thread::sleep(MOMENT);
     node.cri().stop(&id, 20).expect("it can be stopped");
     assert_eq!(client.wait_exit_code(), 0);

@@ -54,7 +54,7 @@ fn a_command_gives_both_its_outputs_and_its_exit_code() {
     assert_no_exec_left(&node, &id);
 }
 
-/// It is asked through containerd then, which knows where it listens.
+/// The exec then goes through containerd, which knows the shim's address.
 #[test]
 fn a_command_runs_although_its_shim_is_not_found() {
     let node = TestNode::shared();

@@ -1,4 +1,4 @@
-//! Ports of pods.
+//! Forwarded ports of pods.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is refused before there is a URL.
+//! Requests that are refused before a URL is issued.
 
 use switchyard_streaming::Streams;
 use switchyard_tests::node::TestNode;

@@ -1,0 +1,4 @@
+//! Why a measurement failed.
+
+/// Why a measurement was given up.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
