@@ -23,8 +23,6 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between two checks for the bundle.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-// === impl CreatesInFlight ===
-
 impl Inner {
     /// Where a managed containerd keeps its bundles; `None` for an external one, whose directories are not
     /// known.

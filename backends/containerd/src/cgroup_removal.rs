@@ -1,18 +1,20 @@
 //! Removes the cgroups of objects, those with processes left in them later.
 
+use std::io::ErrorKind as Fault;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use async_trait::async_trait;
+use switchyard_cgroup::Group;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::{Error, Result};
+use switchyard_steps::{Step, reach};
+
 use crate::backend::{Inner, upgrade};
 use crate::busy_cgroups::{BusyCgroup, SUFFIX};
 use crate::cleanup::Cleanup;
 use crate::fs::{blocking, create_private_dir, io_error};
 use crate::sandbox::SandboxEntry;
-use async_trait::async_trait;
-use std::io::ErrorKind as Fault;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
-use switchyard_cgroup::Group;
-use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::{Error, Result};
-use switchyard_steps::{Step, reach};
 
 /// Removes a cgroup that still had processes when its object was removed.
 #[derive(Debug)]

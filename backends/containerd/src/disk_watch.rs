@@ -1,11 +1,13 @@
 //! Watches for full disks.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
 use crate::backend::Inner;
 use crate::disks::shortages;
 use crate::fs::blocking;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 
 /// The interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);

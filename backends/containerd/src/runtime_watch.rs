@@ -1,12 +1,14 @@
 //! Probes the configured OCI runtimes periodically, and reports whether the node can run containers.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use switchyard_core::backend::Condition;
+use tokio_util::sync::CancellationToken;
+
 use crate::backend::Inner;
 use crate::config::RUNC_TYPE;
 use crate::contact::Contact;
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use switchyard_core::backend::Condition;
-use tokio_util::sync::CancellationToken;
 
 impl Inner {
     /// Probes the OCI runtimes, now and each time containerd comes back: it and they may have been replaced

@@ -32,21 +32,22 @@ use crate::record::{
 use crate::steps::Step;
 use crate::userns;
 
-mod files;
-pub(crate) mod pod_cgroups;
-use infra::unpin_pid;
 pub(crate) mod bridge;
 mod cleanup;
 mod entry;
+mod files;
 pub(crate) mod infra;
 pub(crate) mod infra_rootfs;
 mod network;
 mod pod_cgroup_claims;
+pub(crate) mod pod_cgroups;
 pub(crate) mod ranges;
 mod start;
 mod unreleased;
+
 pub(crate) use cleanup::SandboxCleanup;
 pub(crate) use entry::SandboxEntry;
+use infra::unpin_pid;
 pub(crate) use network::ports_of_journal;
 pub(crate) use unreleased::Unreleased;
 

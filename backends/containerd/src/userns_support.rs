@@ -1,9 +1,10 @@
 //! Whether this node and its runtimes can run sandboxes in user namespaces.
 
-use crate::backend::Inner;
-use crate::config::{RUNC_TYPE, Runtime, SandboxKind};
 use switchyard_core::spec::{SandboxNetwork, SandboxSpec};
 use switchyard_core::{Error, Result};
+
+use crate::backend::Inner;
+use crate::config::{RUNC_TYPE, Runtime, SandboxKind};
 
 /// The snapshotter whose mounts can be idmapped.
 const IDMAP_SNAPSHOTTER: &str = "overlayfs";

@@ -1,11 +1,13 @@
 //! Removes named volumes.
 
-use crate::backend::Inner;
-use crate::fs::blocking;
 use std::sync::Arc;
+
 use switchyard_core::Result;
 use switchyard_core::id::Owner;
 use switchyard_steps::{Step, reach};
+
+use crate::backend::Inner;
+use crate::fs::blocking;
 
 impl Inner {
     /// Removes a volume. Idempotent.

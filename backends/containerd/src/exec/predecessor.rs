@@ -16,8 +16,6 @@ use crate::client::{Client, QUICK, SLOW, call, ignore_not_found};
 use crate::fs::remove_tree;
 use crate::task::TaskEntry;
 
-// === impl PredecessorFifos ===
-
 impl Inner {
     /// Ends the execs that a predecessor started in a running task, in the background: their clients are
     /// gone.

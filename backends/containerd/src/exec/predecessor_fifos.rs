@@ -1,10 +1,11 @@
 //! The FIFOs of the execs that a predecessor left.
 
-use crate::task::keep_open;
 use std::collections::HashMap;
 use std::fs::{File, read_dir};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+use crate::task::keep_open;
 
 /// The prefix of the ids and directories of execs.
 pub(super) const EXEC_DIR_PREFIX: &str = "exec-";

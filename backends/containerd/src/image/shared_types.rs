@@ -1,11 +1,13 @@
 //! What the parts of the image store have in common.
 
-use super::index::ImageInfo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
 use switchyard_core::{Error, ErrorKind};
 use switchyard_registry::{self as registry};
+
+use super::index::ImageInfo;
 
 /// Which snapshotter serves which runtime handler.
 #[derive(Debug, Clone)]

@@ -1,7 +1,8 @@
 //! Records of cgroups that clients have made.
 
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
 
 /// The cgroup that a client has made for a task, as it was before the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

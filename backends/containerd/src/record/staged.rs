@@ -1,8 +1,9 @@
 //! Records of what is mounted for the runtime while it creates a container.
 
-use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
 
 /// Something that is mounted below a task's staging directory for the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

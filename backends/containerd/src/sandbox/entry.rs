@@ -1,12 +1,14 @@
 //! The in-memory state of a sandbox.
 
-use crate::layout::SandboxDirs;
-use crate::record::{NetworkRecord, SandboxRecord};
 use std::path::PathBuf;
+
 use switchyard_core::backend::SandboxDetails;
 use switchyard_core::spec::{CgroupPlacement, SelinuxLabel};
 use switchyard_namespaces::Ns;
 use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
+
+use crate::layout::SandboxDirs;
+use crate::record::{NetworkRecord, SandboxRecord};
 
 /// A sandbox as the backend knows it.
 #[derive(Debug)]

@@ -1,11 +1,13 @@
 //! The root file system of infra processes: a static program and mount points.
 
-use crate::fs::io_error;
-use crate::steps::Step;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
 use switchyard_core::Result;
 use switchyard_steps::reach;
+
+use crate::fs::io_error;
+use crate::steps::Step;
 
 /// The statically linked program.
 const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));

@@ -1,14 +1,16 @@
 //! Which cgroups a sandbox needs, and who removes them.
 
-use super::SandboxEntry;
-use crate::backend::Inner;
-use crate::fs::blocking;
 use std::path::PathBuf;
 use std::sync::Arc;
+
 use switchyard_cgroup::Group;
 use switchyard_core::Result;
 use switchyard_core::id::SandboxId;
 use switchyard_runtime_spec::CgroupDriver;
+
+use super::SandboxEntry;
+use crate::backend::Inner;
+use crate::fs::blocking;
 
 impl SandboxEntry {
     /// The parent cgroups that were created for this sandbox, the deepest first.

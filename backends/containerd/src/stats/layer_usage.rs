@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
 use switchyard_core::id::TaskId;
 use switchyard_core::stats::DiskUsage;
 

@@ -1,5 +1,19 @@
 //! The in-memory state of a task.
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use containerd_client::types::Mount;
+use switchyard_core::backend::Started;
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::spec::Signal;
+use switchyard_core::state::Exit;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
 use super::fifos::keep_open;
 use super::freeze::MAX_EXEC_PERMITS;
 use super::inputs::Inputs;
@@ -8,18 +22,6 @@ use super::process::{ProcessHandle, Sent};
 use crate::layout::TaskDirs;
 use crate::record::{OutputRecord, TaskRecord};
 use crate::shim::ShimAddress;
-use containerd_client::types::Mount;
-use std::fs::File;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
-use switchyard_core::backend::Started;
-use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::Signal;
-use switchyard_core::state::Exit;
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
 
 /// The in-memory state of one task.
 #[derive(Debug)]

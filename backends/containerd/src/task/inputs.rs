@@ -1,7 +1,8 @@
 //! The clients that are attached to the standard input of a task.
 
-use crate::input::StdinPipe;
 use std::sync::Weak;
+
+use crate::input::StdinPipe;
 
 /// The inputs of the clients that are attached to one task.
 #[derive(Debug, Default)]

@@ -1,9 +1,10 @@
 //! Starts the OOM monitor of a task.
 
+use std::sync::PoisonError;
+
 use super::TaskEntry;
 use super::oom::OomMonitor;
 use crate::backend::Inner;
-use std::sync::PoisonError;
 
 impl Inner {
     /// Starts to watch the counter of OOM kills before the process runs, because the cgroup may be removed

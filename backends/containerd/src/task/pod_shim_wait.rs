@@ -1,10 +1,12 @@
 //! A task is created only when the last shim of its pod has exited, so that the new shim can listen.
 
+use std::time::Duration;
+
+use switchyard_core::keyed_lock::KeyedLockGuard;
+
 use super::TaskEntry;
 use super::process::process_ended;
 use crate::backend::Inner;
-use std::time::Duration;
-use switchyard_core::keyed_lock::KeyedLockGuard;
 
 /// How long a shim may take to exit once it serves no container: it exits at once unless the machine is busy.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);

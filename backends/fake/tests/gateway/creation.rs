@@ -1,8 +1,9 @@
 //! Creation is idempotent, continues without its caller, and leaves nothing behind when it fails.
 
-use futures::poll;
 use std::pin::pin;
 use std::time::Duration;
+
+use futures::poll;
 
 use switchyard_core::event::EventKind;
 use switchyard_core::{Error, ErrorKind};

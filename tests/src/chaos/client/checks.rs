@@ -1,14 +1,16 @@
 //! Checks of a container that has exited, and of its log.
 
+use std::fs;
+use std::time::Instant;
+
+use switchyard_proto::cri::v1 as cri;
+use tonic::{Code, Status};
+
 use super::super::expected_state::ObjectState;
 use super::super::log;
 use super::super::outcome::Excuse;
 use super::*;
 use crate::host::eventually;
-use std::fs;
-use std::time::Instant;
-use switchyard_proto::cri::v1 as cri;
-use tonic::{Code, Status};
 
 impl ChaosClient<'_> {
     pub(super) fn expect_gone(&self, id: &str, answer: Option<Result<(), Status>>) {
