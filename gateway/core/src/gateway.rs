@@ -36,6 +36,7 @@ mod limits;
 mod lost_tasks;
 mod outage;
 mod provider;
+mod pull_counts;
 mod queries;
 mod resource_use;
 mod sandbox;
@@ -49,6 +50,7 @@ pub use exec::ExecOutput;
 pub use lease::Leased;
 pub use ledger_report::LedgerReport;
 pub use limits::{Limits, NamedDevices};
+pub use pull_counts::PullsByResult;
 pub use resource_use::ResourceUse;
 
 /// One node's sandboxes, tasks and images.
@@ -65,6 +67,7 @@ struct Shared {
     leases: Arc<dyn LeaseStore>,
     views: lease::DeviceViews,
     provider: provider::CachedProvider,
+    pull_counts: pull_counts::PullCounts,
     /// Serialises the lease requests of one owner: a repeated request is answered only after the first lease
     /// is on disk.
     lease_locks: KeyedLock<Owner>,
@@ -169,6 +172,7 @@ impl Gateway {
             leases,
             views: lease::DeviceViews::default(),
             provider: provider::CachedProvider::default(),
+            pull_counts: pull_counts::PullCounts::default(),
             lease_locks: KeyedLock::default(),
             limits,
             recovered: watch::Sender::new(false),
@@ -276,6 +280,12 @@ impl Gateway {
     #[must_use]
     pub fn count_tasks(&self) -> Counts {
         self.shared.table.count_tasks()
+    }
+
+    /// The number of image pulls that have ended, by result.
+    #[must_use]
+    pub fn count_pulls(&self) -> PullsByResult {
+        self.shared.pull_counts.current()
     }
 
     /// The images; they are not scoped to an owner.

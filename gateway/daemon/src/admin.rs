@@ -187,6 +187,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         sandboxes: admin.source.count_sandboxes(),
         tasks: admin.source.count_tasks(),
         images: admin.images().await,
+        pulls: admin.source.count_pulls(),
         streaming: admin.source.count_streaming(),
         launchers: admin.source.count_launchers(),
         plugins: admin.source.plugins(),

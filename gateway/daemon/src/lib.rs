@@ -22,7 +22,6 @@ mod capacity;
 pub mod channel;
 pub mod cli;
 pub mod config;
-pub mod counting_backend;
 pub mod detach;
 pub mod gate;
 pub mod hclog;

@@ -27,7 +27,7 @@ use std::sync::{Mutex, PoisonError};
 use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
-use switchyard_core::ErrorKind;
+use switchyard_core::gateway::PullsByResult;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
 
@@ -60,7 +60,6 @@ pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 pub struct Metrics {
     registry: Registry,
     pub(crate) rpc: RpcMetrics,
-    pulls: IntCounterVec,
     // Gauges that are reset for each scrape; the lock serialises concurrent scrapes.
     node: Mutex<NodeMetrics>,
 }
@@ -78,6 +77,7 @@ struct NodeMetrics {
     sandboxes: IntGaugeVec,
     tasks: IntGaugeVec,
     images: IntGauge,
+    pulls: IntCounterVec,
     streaming: IntGaugeVec,
     launchers: IntGauge,
     up: IntGaugeVec,
@@ -96,6 +96,8 @@ pub struct NodeCounts {
     pub tasks: Counts,
     /// The number of images; `None` if they cannot be counted now.
     pub images: Option<u64>,
+    /// Image pulls that have ended, by result.
+    pub pulls: PullsByResult,
     /// Open sessions of exec, attach and port-forward, by kind.
     pub streaming: Vec<(&'static str, u64)>,
     /// Launchers of Nomad agents that have a session; `None` if Nomad is not served.
@@ -125,24 +127,9 @@ impl Metrics {
         )?;
         build.with_label_values(&[VERSION, REVISION]).set(1);
         registry.register(Box::new(build))?;
-        let pulls = counters(
-            &registry,
-            "switchyard_image_pulls_total",
-            "Image pulls that ended, by result: ok, or the kind of error.",
-            &["result"],
-        )?;
         let rpc = RpcMetrics::register(&registry)?;
         let node = Mutex::new(NodeMetrics::register(&registry)?);
-        Ok(Self { registry, rpc, pulls, node })
-    }
-
-    /// Counts a completed image pull: successful, or with this kind of error.
-    pub fn count_pull(&self, result: Result<(), ErrorKind>) {
-        let word = match result {
-            Ok(()) => "ok",
-            Err(kind) => kind.as_str(),
-        };
-        self.pulls.with_label_values(&[word]).inc();
+        Ok(Self { registry, rpc, node })
     }
 
     /// All metrics in Prometheus' text format, with the values of the node from `counts`.
@@ -203,6 +190,12 @@ impl NodeMetrics {
             sandboxes: gauges(registry, "switchyard_sandboxes", "Sandboxes by owner and state.", labels)?,
             tasks: gauges(registry, "switchyard_tasks", "Tasks by owner and state.", labels)?,
             images,
+            pulls: counters(
+                registry,
+                "switchyard_image_pulls_total",
+                "Image pulls that ended, by result: ok, or the kind of error.",
+                &["result"],
+            )?,
             streaming: gauges(
                 registry,
                 "switchyard_streaming_sessions",
@@ -223,6 +216,10 @@ impl NodeMetrics {
         set_counts(&self.tasks, &counts.tasks);
         if let Some(images) = counts.images {
             self.images.set(signed(images));
+        }
+        for (result, count) in &counts.pulls {
+            let counter = self.pulls.with_label_values(&[*result]);
+            counter.inc_by(count.saturating_sub(counter.get()));
         }
         if let Some(launchers) = counts.launchers {
             self.launchers.set(signed(launchers));
@@ -289,14 +286,13 @@ mod tests {
     #[test]
     fn a_scrape_shows_the_node_as_it_is_now() {
         let metrics = Metrics::new().unwrap();
-        metrics.count_pull(Ok(()));
-        metrics.count_pull(Err(ErrorKind::NotFound));
         let totals = Counters { dropped_lines: 5, ..Counters::default() };
         let logs = Stats { containers: 3, totals, ..Stats::default() };
         let part = Part { name: "containerd", needed: true, condition: Condition::Down("gone".into()) };
         let counts = NodeCounts {
             sandboxes: BTreeMap::from([((Owner::Kubernetes, "ready"), 2)]),
             images: Some(7),
+            pulls: BTreeMap::from([("not_found", 1)]),
             logs: Some(logs),
             streaming: vec![("exec", 3), ("attach", 0)],
             parts: vec![part],

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
 use switchyard_core::backend::{Advisory, Condition as BackendCondition};
-use switchyard_core::gateway::Gateway;
+use switchyard_core::gateway::{Gateway, PullsByResult};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
 use switchyard_device_host::{Hosted, PluginState, Report};
@@ -169,6 +169,10 @@ impl StatusSource for Node {
 
     fn advisories(&self) -> Vec<Advisory> {
         self.gateway.get().map(|gateway| gateway.status().advisories).unwrap_or_default()
+    }
+
+    fn count_pulls(&self) -> PullsByResult {
+        self.gateway.get().map(Gateway::count_pulls).unwrap_or_default()
     }
 
     fn count_sandboxes(&self) -> Counts {

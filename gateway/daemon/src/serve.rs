@@ -27,7 +27,6 @@ use tokio_util::task::TaskTracker;
 use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
 use crate::config::{Config, ContainerdMode, Loaded, NamedDevicePolicy, Overcommit};
-use crate::counting_backend::CountingBackend;
 use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::lock::{DirLock, LockError};
 use crate::managed::{self, Program, State, make_dir};
@@ -179,8 +178,7 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
             daemon.spawn("logkeeper watch", watch_logkeeper(Arc::clone(&config), logkeeper))
         }
     }
-    let backend = CountingBackend::new(backend, Arc::clone(&daemon.metrics));
-    let gateway = Gateway::with_leases(Arc::new(backend), limits(&config), wiring::leases(&config));
+    let gateway = Gateway::with_leases(backend, limits(&config), wiring::leases(&config));
     daemon.watch_devices(&gateway);
     daemon.node.set_gateway(gateway.clone());
     let sessions = streaming.map(|streaming| daemon.serve_streaming(streaming));

@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use switchyard_core::backend::Advisory;
+use switchyard_core::gateway::PullsByResult;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
@@ -80,6 +81,9 @@ pub trait StatusSource: Send + Sync + 'static {
 
     /// How many images there are; `None` if they cannot be counted now.
     fn count_images(&self) -> BoxFuture<'_, Option<u64>>;
+
+    /// The number of image pulls that have ended, by result.
+    fn count_pulls(&self) -> PullsByResult;
 
     /// The number of open sessions of exec, attach and port-forward, by kind; empty while they are not
     /// served.

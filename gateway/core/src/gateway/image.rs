@@ -23,7 +23,7 @@ impl Scope {
                 request.owner, self.owner
             )));
         }
-        backend.images().pull(request).await
+        self.gateway.shared.pull_counts.count(backend.images().pull(request)).await
     }
 
     /// Loads an image from an archive; only this owner holds it from then on. See

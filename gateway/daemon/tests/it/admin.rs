@@ -14,6 +14,7 @@ use switchyard::metrics::Metrics;
 use switchyard::status::{Condition, DevicesView, Objects, Part, SandboxView, StatusReport, StatusSource};
 use switchyard_core::Error;
 use switchyard_core::backend::Advisory;
+use switchyard_core::gateway::PullsByResult;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
@@ -31,6 +32,10 @@ struct Fake {
 }
 
 impl StatusSource for Fake {
+    fn count_pulls(&self) -> PullsByResult {
+        PullsByResult::new()
+    }
+
     fn parts(&self) -> Vec<Part> {
         self.parts.lock().unwrap().clone()
     }
