@@ -1,11 +1,11 @@
 //! The order in which resources are registered with a kubelet that has just started.
 //!
-//! A kubelet admits the pods that it knows within milliseconds after it has created its socket. It rejects a
-//! pod whose containers have ended if a resource of the pod is not registered by then; kubelets before 1.27
-//! reject pods with running containers as well. A kubelet serves registrations concurrently, so that each
-//! registration delays all others. Resources are therefore registered in three groups: those with a device
-//! that waits for a task, those whose devices all have a running task, and those that no task has. A group
-//! begins when the group before it is registered.
+//! A kubelet admits the pods that it knows within milliseconds after it has created its socket, and rejects a pod
+//! if a resource of one of its containers is not registered by then. It skips containers that run, but not init
+//! containers that have ended (kubernetes#118559, #124345; some releases of 1.25 to 1.27 skip none). It serves
+//! registrations concurrently, so that each registration delays all others. Resources are therefore registered in
+//! three groups: those with a device that waits for a task, those whose devices all have running tasks only, and
+//! those that no task has. A group begins when the group before it is registered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

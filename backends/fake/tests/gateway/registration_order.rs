@@ -4,38 +4,70 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
-use switchyard_core::gateway::{Limits, ResourceUse};
+use switchyard_core::gateway::{Limits, ResourceUse, Scope};
+use switchyard_core::id::LeaseToken;
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
 use switchyard_fake::Fake;
 use tokio::sync::watch;
 
 use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec};
 
+const RESOURCE: &str = "acme.com/tpu";
+
+/// A node with one device, which pods can have.
+async fn node_with_a_device(limits: Limits) -> FakeNode {
+    let fake_node = FakeNode::within(Fake::with_local_busybox().await, limits);
+    let device = Device::new("acme-0", node("/dev/acme0".into(), "rw"));
+    let group = DeviceGroup { devices: vec![device], ..DeviceGroup::new("acme", "tpu", "v2") };
+    let group = DeviceGroup { resource: RESOURCE.to_owned(), ..group };
+    let (_hardware, inventories) = watch::channel(Some(Arc::new(Inventory::of([group]))));
+    fake_node.gateway.watch_devices(inventories);
+    fake_node.gateway.recover().await.unwrap();
+    fake_node.scope.devices().wait_for(Option::is_some).await.unwrap();
+    fake_node
+}
+
+/// A running container with this lease.
+async fn run(scope: &Scope, sandbox: &str, name: &str, token: LeaseToken) -> String {
+    let leases = vec![LeaseClaim::new(token)];
+    let spec = TaskSpec { leases, ..task_spec(name, ENDLESS) };
+    let task = scope.create_task(sandbox, spec).await.unwrap().id.to_string();
+    scope.start_task(&task).await.unwrap();
+    task
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_waits_while_one_of_its_containers_has_ended_or_another_is_to_come() {
+    let fake_node = node_with_a_device(Limits::default()).await;
+    let scope = &fake_node.scope;
+    let slot = ["acme-0".to_owned()];
+    let leased = scope.lease(&slot).await.unwrap();
+    let sandbox = scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id.to_string();
+    let init = run(scope, &sandbox, "init", leased.token).await;
+    scope.stop_task(&init, Duration::ZERO).await.unwrap();
+    run(scope, &sandbox, "main", leased.token).await;
+    assert_eq!(scope.resources_in_use()[RESOURCE], ResourceUse::Waiting, "a kubelet checks init containers");
+    scope.remove_task(&init).await.unwrap();
+    assert_eq!(scope.resources_in_use()[RESOURCE], ResourceUse::Running);
+    scope.lease(&slot).await.unwrap();
+    assert_eq!(scope.resources_in_use()[RESOURCE], ResourceUse::Waiting, "its successor is admitted");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_resource_is_in_use_from_its_lease_until_the_grace_of_a_stopped_sandbox_is_over() {
     let limits = Limits::default();
     let restart_grace = limits.restart_grace;
-    let node_under_test = FakeNode::within(Fake::with_local_busybox().await, limits);
-    let device = Device::new("acme-0", node("/dev/acme0".into(), "rw"));
-    let group = DeviceGroup { devices: vec![device], ..DeviceGroup::new("acme", "tpu", "v2") };
-    let group = DeviceGroup { resource: "acme.com/tpu".to_owned(), ..group };
-    let (_hardware, inventories) = watch::channel(Some(Arc::new(Inventory::of([group]))));
-    node_under_test.gateway.watch_devices(inventories);
-    node_under_test.gateway.recover().await.unwrap();
-    let scope = &node_under_test.scope;
-    scope.devices().wait_for(Option::is_some).await.unwrap();
+    let fake_node = node_with_a_device(limits).await;
+    let scope = &fake_node.scope;
     let in_use = || scope.resources_in_use().into_iter().collect::<Vec<_>>();
-    let resource = "acme.com/tpu".to_owned();
+    let resource = RESOURCE.to_owned();
     assert_eq!(in_use(), []);
 
     let leased = scope.lease(&["acme-0".to_owned()]).await.unwrap();
     assert_eq!(in_use(), [(resource.clone(), ResourceUse::Waiting)], "a pod is being admitted");
 
     let sandbox = scope.create_sandbox(sandbox_spec("pod")).await.unwrap().id.to_string();
-    let leases = vec![LeaseClaim::new(leased.token)];
-    let spec = TaskSpec { leases, ..task_spec("main", ENDLESS) };
-    let task = scope.create_task(&sandbox, spec).await.unwrap().id.to_string();
-    scope.start_task(&task).await.unwrap();
+    let task = run(scope, &sandbox, "main", leased.token).await;
     assert_eq!(in_use(), [(resource.clone(), ResourceUse::Running)]);
 
     scope.stop_task(&task, Duration::ZERO).await.unwrap();

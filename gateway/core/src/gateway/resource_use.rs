@@ -8,9 +8,10 @@ use crate::ledger::LeaseState;
 /// How a resource is used. The variants are ordered by urgency for the orchestrator, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResourceUse {
-    /// A device of it is leased or was assigned to a task, and no task with that lease runs: one may be about to start.
+    /// A device of it is leased or was assigned to a task, and not every task with it runs: its orchestrator may be
+    /// about to start one.
     Waiting,
-    /// Every leased or assigned device of it has a running task.
+    /// Every task with a device of it runs.
     Running,
 }
 
@@ -23,23 +24,26 @@ impl Scope {
         let tasks = self.gateway.shared.table.tasks(self.owner);
         let ledger = self.gateway.ledger();
         let mut slots: BTreeMap<&str, ResourceUse> = BTreeMap::new();
-        for (_, lease) in ledger.devices.leases() {
-            if lease.owner == self.owner && lease.state.keeps_slots() {
-                slots.extend(lease.slots.iter().map(|slot| (slot.as_str(), ResourceUse::Waiting)));
-            }
-        }
         for task in &tasks {
+            let task_use = if task.state.is_running() { ResourceUse::Running } else { ResourceUse::Waiting };
             for slot in task.details.leases.iter().flat_map(|claim| &claim.slots) {
-                let slot_use = slots.entry(slot).or_insert(ResourceUse::Waiting);
-                if task.state.is_running() {
-                    *slot_use = ResourceUse::Running;
-                }
+                let slot_use = slots.entry(slot).or_insert(task_use);
+                *slot_use = task_use.min(*slot_use);
             }
         }
-        // What is created with such a lease waits for the end of the task that still has the slot.
-        for (_, lease) in ledger.devices.leases() {
-            if lease.owner == self.owner && lease.state == (LeaseState::Unbound { contestable: false }) {
-                slots.extend(lease.slots.iter().map(|slot| (slot.as_str(), ResourceUse::Waiting)));
+        for (_, lease) in ledger.devices.leases().filter(|(_, lease)| lease.owner == self.owner) {
+            for slot in &lease.slots {
+                match lease.state {
+                    LeaseState::Unbound { .. } | LeaseState::Released { grace: true } => {
+                        slots.insert(slot, ResourceUse::Waiting);
+                    }
+                    // Without a task, one is being created.
+                    LeaseState::Bound { .. } => {
+                        slots.entry(slot).or_insert(ResourceUse::Waiting);
+                    }
+                    // The lease is over; only its token is remembered.
+                    LeaseState::Released { grace: false } => {}
+                }
             }
         }
         let mut resources = BTreeMap::new();

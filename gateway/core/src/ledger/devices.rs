@@ -142,18 +142,6 @@ pub struct Granted {
     pub reservation: Reservation,
 }
 
-// === impl LeaseState ===
-
-impl LeaseState {
-    /// Whether the lease still reserves its slots for its owner; true for a contestable lease as well.
-    pub(crate) const fn keeps_slots(&self) -> bool {
-        match self {
-            Self::Unbound { .. } | Self::Bound { .. } => true,
-            Self::Released { grace } => *grace,
-        }
-    }
-}
-
 // === impl Devices ===
 
 impl Devices {
