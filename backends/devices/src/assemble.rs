@@ -10,12 +10,15 @@ use crate::identity;
 use crate::roots::Number;
 
 /// A scan result for one device.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Hash, Default)]
 pub(crate) struct Candidate {
     /// The identity from which its id is derived.
     pub(crate) known_by: String,
-    /// Distinguishes it from devices that would have the same id; as stable as possible.
-    pub(crate) distinct_by: String,
+    /// Its id, if that is not equal to its identity; set by [`assemble`].
+    pub(crate) id: Option<String>,
+    /// Distinguishes it from devices that would have the same id; as stable as possible. `None` for its first
+    /// CDI name.
+    pub(crate) distinct_by: Option<String>,
     /// Where it was found; used if nothing else distinguishes it.
     pub(crate) found_at: String,
     /// Its ids in earlier versions.
@@ -28,7 +31,7 @@ pub(crate) struct Candidate {
     pub(crate) numbers: BTreeSet<Number>,
     /// Devices of one family may share some of their nodes, but not all. The devices in CDI spec files form
     /// one family.
-    pub(crate) family: Option<String>,
+    pub(crate) family: Option<Arc<str>>,
     /// Why it cannot be given to a task.
     pub(crate) fault: Option<String>,
     pub(crate) pci_bus_id: Option<String>,
@@ -47,16 +50,19 @@ pub(crate) fn assemble(mut groups: Vec<(DeviceGroup, Vec<Candidate>)>) -> Invent
         candidates.sort_by(|a, b| a.order().cmp(&b.order()));
     }
     let refused = refused(&groups);
-    let ids = ids(&groups, &refused);
+    set_ids(&mut groups, &refused);
+    let refusal = |(at, why): (&CandidateIndex, &(Number, CandidateIndex))| {
+        let (number, (group, index)) = why;
+        let (group, candidates) = &groups[*group];
+        let owner = candidates[*index].id();
+        (*at, format!("{number} belongs to device {owner} of {}", full_name(group)))
+    };
+    let mut refusals: BTreeMap<CandidateIndex, String> = refused.iter().map(refusal).collect();
     let mut aliases = BTreeSet::new();
     let mut inventory = Inventory::default();
-    let names: Vec<String> = groups.iter().map(|(group, _)| full_name(group)).collect();
     for (at, (mut group, candidates)) in groups.into_iter().enumerate() {
         let device = |(index, candidate): (usize, Candidate)| {
-            let refusal = refused.get(&(at, index)).map(|(number, owner)| {
-                format!("{number} belongs to device {} of {}", ids[owner], names[owner.0])
-            });
-            candidate.named(ids[&(at, index)].clone(), refusal, &mut aliases)
+            candidate.into_device(refusals.remove(&(at, index)), &mut aliases)
         };
         group.devices = candidates.into_iter().enumerate().map(device).collect();
         group.devices.sort_by(|a, b| a.id.cmp(&b.id));
@@ -96,58 +102,62 @@ fn refused(groups: &[(DeviceGroup, Vec<Candidate>)]) -> BTreeMap<CandidateIndex,
     refused
 }
 
-/// The id of each device. Devices that would have the same id are all distinguished by a hash; a refused
+/// Sets the id of each device. Devices that would have the same id are all distinguished by a hash; a refused
 /// device never takes an id from one that is not refused.
-fn ids(
-    groups: &[(DeviceGroup, Vec<Candidate>)],
+fn set_ids(
+    groups: &mut [(DeviceGroup, Vec<Candidate>)],
     refused: &BTreeMap<CandidateIndex, (Number, CandidateIndex)>,
-) -> BTreeMap<CandidateIndex, String> {
-    let mut by_id: BTreeMap<String, Vec<CandidateIndex>> = BTreeMap::new();
-    let mut others = Vec::new();
-    for (at, (_, candidates)) in groups.iter().enumerate() {
-        for (index, candidate) in candidates.iter().enumerate() {
-            let place = (at, index);
-            if refused.contains_key(&place) {
-                others.push(place);
-            } else {
-                by_id.entry(identity::id(&candidate.known_by)).or_default().push(place);
+) {
+    let mut places = Vec::new();
+    let mut others: Vec<CandidateIndex> = refused.keys().copied().collect();
+    for (at, (_, candidates)) in groups.iter_mut().enumerate() {
+        for (index, candidate) in candidates.iter_mut().enumerate() {
+            candidate.id = Some(identity::id(&candidate.known_by)).filter(|id| *id != candidate.known_by);
+            if !refused.contains_key(&(at, index)) {
+                places.push((at, index));
             }
         }
     }
-    let mut ids = BTreeMap::new();
+    let id = |(at, index): CandidateIndex| groups[at].1[index].id();
+    places.sort_by(|one, other| id(*one).cmp(id(*other)));
+    let mut alone = Vec::with_capacity(places.len());
+    for same in places.chunk_by(|one, other| id(*one) == id(*other)) {
+        match same {
+            [place] => alone.push(*place),
+            _ => others.extend(same),
+        }
+    }
+    let mut given = BTreeMap::new();
     let mut taken = BTreeSet::new();
-    for (id, places) in by_id {
-        match places[..] {
-            [place] => {
-                taken.insert(id.clone());
-                ids.insert(place, id);
-            }
-            _ => others.extend(places),
-        }
-    }
     let mut turns = BTreeMap::new();
     others.sort_by_key(|place| (refused.contains_key(place), *place));
     for (at, index) in others {
         let (group, candidates) = &groups[at];
-        let Candidate { known_by, distinct_by, found_at, .. } = &candidates[index];
+        let candidate = &candidates[index];
         let is_refused = refused.contains_key(&(at, index));
         let of_group = if is_refused { full_name(group) } else { String::new() };
-        let plain = identity::id(known_by);
-        let stays = format!("{known_by}\0{distinct_by}\0{of_group}");
+        let plain = candidate.id();
+        let stays = format!("{}\0{}\0{of_group}", candidate.known_by, candidate.distinct_by());
         // Devices that are equal in all of this continue from the last number, so that very many of them do
         // not take quadratic time.
         let next: &mut usize = turns.entry(stays.clone()).or_default();
         let distinct = (*next..).map(|turn| {
             *next = turn + 1;
-            let by = if turn == 0 { stays.clone() } else { format!("{stays}\0{found_at}\0{turn}") };
-            identity::distinct_id(&plain, &by)
+            let by =
+                if turn == 0 { stays.clone() } else { format!("{stays}\0{}\0{turn}", candidate.found_at) };
+            identity::distinct_id(plain, &by)
         });
-        let mut choice = is_refused.then(|| plain.clone()).into_iter().chain(distinct);
-        let id = choice.find(|id| !taken.contains(id)).unwrap_or_default();
-        taken.insert(id.clone());
-        ids.insert((at, index), id);
+        let mut choice = is_refused.then(|| plain.to_owned()).into_iter().chain(distinct);
+        let is_free = |wanted: &String| {
+            !taken.contains(wanted) && alone.binary_search_by(|place| id(*place).cmp(wanted)).is_err()
+        };
+        let chosen = choice.find(is_free).unwrap_or_default();
+        taken.insert(chosen.clone());
+        given.insert((at, index), chosen);
     }
-    ids
+    for ((at, index), id) in given {
+        groups[at].1[index].id = Some(id);
+    }
 }
 
 // === impl Candidate ===
@@ -157,12 +167,22 @@ impl Candidate {
     /// and not these.
     fn order(&self) -> (usize, &str, &str, &str) {
         let nodes = if self.family.is_some() { self.numbers.len() } else { 0 };
-        (nodes, &self.known_by, &self.distinct_by, &self.found_at)
+        (nodes, &self.known_by, self.distinct_by(), &self.found_at)
     }
 
-    fn named(self, id: String, refusal: Option<String>, taken: &mut BTreeSet<String>) -> Device {
+    fn id(&self) -> &str {
+        self.id.as_ref().unwrap_or(&self.known_by)
+    }
+
+    fn distinct_by(&self) -> &str {
+        self.distinct_by.as_ref().or(self.cdi.first()).map_or("", String::as_str)
+    }
+
+    /// The device, with its id; `taken` are the aliases of those before it.
+    fn into_device(self, refusal: Option<String>, taken: &mut BTreeSet<String>) -> Device {
         let Self {
-            known_by: _,
+            known_by,
+            id,
             distinct_by: _,
             found_at: _,
             aliases,
@@ -177,7 +197,7 @@ impl Candidate {
         } = self;
         let of_another = refusal.is_some();
         Device {
-            id,
+            id: id.unwrap_or(known_by),
             aliases: aliases.into_iter().filter(|alias| !of_another && taken.insert(alias.clone())).collect(),
             nodes,
             cdi,

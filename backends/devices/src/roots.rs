@@ -13,7 +13,7 @@ pub struct Roots {
 }
 
 /// The number of a device node, which identifies the device in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Number {
     /// Whether it is a block device; otherwise a character device.
     pub(crate) block: bool,

@@ -1,6 +1,7 @@
 //! One scan of the node: all I/O of this crate, except for the events that trigger a scan.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 
 use switchyard_core::device::{DeviceGroup, Fact, Inventory, node};
@@ -49,11 +50,30 @@ pub struct Found {
     pub notes: BTreeSet<String>,
 }
 
-/// Scans repeatedly, and caches what need not be read each time.
+/// Scans repeatedly. An inventory is only built when something has changed: on a node with thousands of
+/// devices it takes megabytes, which the allocator may keep.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     pub(crate) search: Search,
     specs: cdi::Specs,
+    last: Option<LastScan>,
+    /// Of the digests. Its keys are random, so that no device can be made whose change is not seen.
+    hasher: RandomState,
+}
+
+/// A result, and the digests of what it was built from.
+#[derive(Debug)]
+struct LastScan {
+    /// Of what was [gathered](Gathered) for each group.
+    digests: Vec<u64>,
+    found: Found,
+}
+
+/// What was found for one group.
+#[derive(Debug, Hash)]
+struct Gathered {
+    candidates: Vec<Candidate>,
+    notes: BTreeSet<String>,
 }
 
 /// The state of one scan.
@@ -63,6 +83,7 @@ struct Scan<'s> {
     taken: BTreeSet<PathBuf>,
     /// The udev links, read when they are first needed.
     links: Option<by_id::Links>,
+    /// Of the present group.
     notes: BTreeSet<String>,
 }
 
@@ -76,25 +97,57 @@ pub fn scan(search: &Search) -> Found {
 
 impl Scanner {
     pub(crate) fn new(search: Search) -> Self {
-        Self { search, specs: cdi::Specs::default() }
+        Self { search, specs: cdi::Specs::default(), last: None, hasher: RandomState::new() }
     }
 
+    /// Scans for the present devices. Groups that are the same as in the last result are shared with it.
     pub(crate) fn scan(&mut self) -> Found {
-        let Self { search, specs } = self;
-        let mut look = Scan { search, taken: BTreeSet::new(), links: None, notes: BTreeSet::new() };
-        let mut groups = Vec::new();
-        for group in &search.groups {
-            let candidates = look.group(group, specs);
-            groups.push((without_devices(group), candidates));
+        let Self { search, specs, last, hasher } = self;
+        let uses_files = search.groups.iter().any(|group| !group.cdi.is_empty());
+        let is_reread = uses_files && specs.refresh(&search.cdi_spec_dirs);
+        let mut scan = Scan { search, taken: BTreeSet::new(), links: None, notes: BTreeSet::new() };
+        let mut all = Vec::with_capacity(search.groups.len());
+        let mut digests = Vec::with_capacity(search.groups.len());
+        for (at, group) in search.groups.iter().enumerate() {
+            // What files alone determine is the same as long as these are.
+            let is_known = !is_reread && specs.determine(group);
+            let known = last.as_ref().filter(|_| is_known).and_then(|last| last.digests.get(at));
+            let (digest, gathered) = match known {
+                Some(digest) => (*digest, None),
+                None => {
+                    let gathered = scan.gather(group, specs);
+                    (hasher.hash_one(&gathered), Some(gathered))
+                }
+            };
+            digests.push(digest);
+            all.push(gathered);
         }
-        Found { inventory: assemble(groups), notes: look.notes }
+        if let Some(last) = last.as_ref().filter(|last| last.digests == digests) {
+            return last.found.clone();
+        }
+        let mut notes = BTreeSet::new();
+        let complete = |(group, gathered): (&Group, Option<Gathered>)| {
+            let gathered = gathered.unwrap_or_else(|| scan.gather(group, specs));
+            notes.extend(gathered.notes);
+            (without_devices(group), gathered.candidates)
+        };
+        let groups = search.groups.iter().zip(all).map(complete).collect();
+        let inventory = assemble(groups);
+        let inventory = match last.take() {
+            Some(last) => inventory.reusing_groups(&last.found.inventory),
+            None => inventory,
+        };
+        let found = Found { inventory, notes };
+        *last = Some(LastScan { digests, found: found.clone() });
+        found
     }
 }
 
 // === impl Scan ===
 
 impl Scan<'_> {
-    fn group(&mut self, group: &Group, specs: &mut cdi::Specs) -> Vec<Candidate> {
+    /// Looks for the devices of a group.
+    fn gather(&mut self, group: &Group, specs: &cdi::Specs) -> Gathered {
         let mut candidates = self.paths(group);
         candidates.extend(self.usb(group));
         candidates.extend(self.pci(group));
@@ -106,7 +159,7 @@ impl Scan<'_> {
             self.notes.insert(what);
             candidates.truncate(most);
         }
-        candidates
+        Gathered { candidates, notes: std::mem::take(&mut self.notes) }
     }
 }
 

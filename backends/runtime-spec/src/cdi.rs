@@ -116,36 +116,45 @@ impl Directory {
     /// Reads the files directly in a directory; if `kinds` are given, only files of these kinds. A missing
     /// directory counts as empty.
     fn read(dir: &Path, fs: &dyn HostFs, kinds: Option<&[&str]>) -> Self {
-        let mut found = Self::default();
-        let mut paths = match fs.list(dir) {
-            Ok(paths) => paths,
-            Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return found,
-            Err(fault) => {
-                found.bad.push(format!("{}: {fault}", dir.display()));
-                return found;
-            }
-        };
-        paths.sort();
-        for path in paths {
-            let yaml = match path.extension().and_then(|extension| extension.to_str()) {
-                Some("json") => false,
-                Some("yaml" | "yml") => true,
-                Some(_) | None => continue,
-            };
-            let parsed = match fs.read(&path, MAX_FILE_BYTES) {
-                Ok(bytes) if kinds.is_some_and(|kinds| SpecFile::is_of_others(&bytes, yaml, kinds)) => {
-                    continue;
-                }
-                Ok(bytes) => SpecFile::parse(&bytes, yaml),
-                Err(fault) => Err(fault.to_string()),
-            };
-            match parsed {
-                Ok(file) => found.files.push((path, file)),
-                Err(why) => found.bad.push(format!("{}: {why}", path.display())),
-            }
-        }
-        found
+        let mut files = Vec::new();
+        let bad = visit(dir, fs, kinds, |path, file| files.push((path, file)));
+        Self { files, bad }
     }
+}
+
+/// Calls `each` with the files directly in a directory, one after the other; if `kinds` are given, only with
+/// files of these kinds. A missing directory counts as empty. Returns the files that cannot be read or
+/// parsed, with the reason.
+fn visit(
+    dir: &Path,
+    fs: &dyn HostFs,
+    kinds: Option<&[&str]>,
+    mut each: impl FnMut(PathBuf, SpecFile),
+) -> Vec<String> {
+    let mut paths = match fs.list(dir) {
+        Ok(paths) => paths,
+        Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Vec::new(),
+        Err(fault) => return vec![format!("{}: {fault}", dir.display())],
+    };
+    paths.sort();
+    let mut bad = Vec::new();
+    for path in paths {
+        let yaml = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => false,
+            Some("yaml" | "yml") => true,
+            Some(_) | None => continue,
+        };
+        let parsed = match fs.read(&path, MAX_FILE_BYTES) {
+            Ok(bytes) if kinds.is_some_and(|kinds| SpecFile::is_of_others(&bytes, yaml, kinds)) => continue,
+            Ok(bytes) => SpecFile::parse(&bytes, yaml),
+            Err(fault) => Err(fault.to_string()),
+        };
+        match parsed {
+            Ok(file) => each(path, file),
+            Err(why) => bad.push(format!("{}: {why}", path.display())),
+        }
+    }
+    bad
 }
 
 // === impl DeviceName ===

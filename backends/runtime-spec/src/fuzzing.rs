@@ -87,9 +87,9 @@ pub fn cdi(data: &[u8]) {
     for name in ["vendor.json", "vendor.yaml"] {
         let file = OneFile { name, data };
         let listing = cdi::list(&[PathBuf::from("/etc/cdi")], &file);
-        assert!(listing.devices.is_empty() != listing.bad.is_empty(), "{listing:?}");
-        let usable = listing.devices.iter().filter(|device| device.fault.is_none());
-        let usable: Vec<String> = usable.take(100).map(cdi::Listed::name).collect();
+        assert!(listing.kinds.is_empty() != listing.bad.is_empty(), "{listing:?}");
+        let usable = listing.devices().filter(|(_, device)| device.fault.is_none());
+        let usable: Vec<String> = usable.take(100).map(|(kind, device)| device.name(kind)).collect();
         assert!(cdi::resolve(&usable, &[PathBuf::from("/etc/cdi")], &file).is_ok(), "{usable:?}");
         let names = ["vendor.com/gpu=0".to_owned(), "vendor.com/gpu=all".to_owned()];
         let found = cdi::resolve(&names, &[PathBuf::from("/etc/cdi")], &file);

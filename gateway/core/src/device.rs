@@ -109,7 +109,7 @@ pub enum Health {
 }
 
 /// The traffic of a block device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Traffic {
     /// Bytes read.
     pub read_bytes: u64,

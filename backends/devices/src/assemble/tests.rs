@@ -12,7 +12,7 @@ fn group(name: &str) -> DeviceGroup {
 fn candidate(known_by: &str, distinct_by: &str, minors: &[u32]) -> Candidate {
     Candidate {
         known_by: known_by.to_owned(),
-        distinct_by: distinct_by.to_owned(),
+        distinct_by: Some(distinct_by.to_owned()),
         aliases: vec![format!("/dev/{distinct_by}")],
         numbers: minors.iter().map(|minor| Number { block: false, major: 1, minor: *minor }).collect(),
         ..Candidate::default()
@@ -20,7 +20,7 @@ fn candidate(known_by: &str, distinct_by: &str, minors: &[u32]) -> Candidate {
 }
 
 fn of_family(name: &str, minors: &[u32]) -> Candidate {
-    Candidate { family: Some("acme.com/tpu".to_owned()), ..candidate(name, name, minors) }
+    Candidate { family: Some("acme.com/tpu".into()), ..candidate(name, name, minors) }
 }
 
 /// The ids of a group, with the reasons why they are unhealthy.
@@ -89,7 +89,7 @@ fn very_many_that_are_the_same_in_everything_cost_no_more_than_others() {
 /// Few different texts and numbers, so that they often collide.
 fn any_candidate() -> impl Strategy<Value = Candidate> {
     let text = prop_oneof!["[ab]{1,2}", "[a/:]{0,60}", "(?s).{0,4}", Just("x".repeat(80))];
-    let family = prop_oneof![Just(None), Just(Some("f".to_owned()))];
+    let family = prop_oneof![Just(None), Just(Some("f".into()))];
     (text, "[a-c]", vec(0_u32..6, 0..3), family).prop_map(|(known_by, distinct_by, minors, family)| {
         Candidate { family, ..candidate(&known_by, &distinct_by, &minors) }
     })

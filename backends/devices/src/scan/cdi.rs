@@ -25,35 +25,35 @@ type Stamp = (PathBuf, u64, u64, (i64, i64), (i64, i64));
 #[derive(Debug, Default)]
 pub(super) struct Specs {
     stamps: Option<Vec<Stamp>>,
-    listing: Arc<Listing>,
+    listing: Listing,
 }
 
 impl Scan<'_> {
     /// The devices of a group that are described in CDI spec files.
-    pub(super) fn cdi(&mut self, group: &Group, specs: &mut Specs) -> Vec<Candidate> {
+    pub(super) fn cdi(&mut self, group: &Group, specs: &Specs) -> Vec<Candidate> {
         if group.cdi.is_empty() {
             return Vec::new();
         }
-        let listing = specs.listing(&self.search.cdi_spec_dirs);
+        let listing = &specs.listing;
         self.notes.extend(listing.bad.iter().map(|why| format!("cannot parse a CDI spec file: {why}")));
         let mut found = Vec::new();
         for kind in &group.cdi {
-            let of_kind = listing.devices.iter().filter(|device| device.kind == *kind);
-            found.extend(distinct(of_kind.collect()).into_iter().map(|names| self.described(&names)));
+            let family: Arc<str> = kind.as_str().into();
+            let devices = distinct(listing.of_kind(kind)).into_iter();
+            found.extend(devices.map(|names| self.described(&family, &names)));
         }
         found
     }
 
-    /// A device, named by its first name.
-    fn described(&self, names: &[&Listed]) -> Candidate {
+    /// A device of a kind, named by its first name.
+    fn described(&self, kind: &Arc<str>, names: &[&Listed]) -> Candidate {
         let device = names[0];
         let mut found = Candidate {
-            known_by: identity::cdi(&device.kind, &device.device),
-            distinct_by: device.name(),
-            aliases: names[1..].iter().map(|other| other.name()).collect(),
-            cdi: vec![device.name()],
-            family: Some(device.kind.clone()),
-            fault: device.fault.clone(),
+            known_by: identity::cdi(kind, &device.device),
+            aliases: names[1..].iter().map(|other| other.name(kind)).collect(),
+            cdi: vec![device.name(kind)],
+            family: Some(Arc::clone(kind)),
+            fault: device.fault.as_deref().map(str::to_owned),
             ..Candidate::default()
         };
         for node in &device.nodes {
@@ -74,11 +74,11 @@ impl Scan<'_> {
 
 /// The devices, each with all its names: those with the same nodes are one device. A name that is not only a
 /// number comes first, since numbers are reassigned at boot. The name for all devices is left out.
-fn distinct(devices: Vec<&Listed>) -> Vec<Vec<&Listed>> {
+fn distinct(devices: &[Listed]) -> Vec<Vec<&Listed>> {
     let several = devices.len() > 1;
     let mut by_nodes: BTreeMap<Vec<&PathBuf>, Vec<&Listed>> = BTreeMap::new();
     let mut found = Vec::new();
-    for device in devices.into_iter().filter(|device| !several || device.device != ALL) {
+    for device in devices.iter().filter(|device| !several || *device.device != *ALL) {
         let mut nodes: Vec<&PathBuf> = device.nodes.iter().map(|node| &node.path).collect();
         nodes.sort();
         if nodes.is_empty() {
@@ -97,13 +97,27 @@ fn distinct(devices: Vec<&Listed>) -> Vec<Vec<&Listed>> {
 // === impl Specs ===
 
 impl Specs {
-    fn listing(&mut self, dirs: &[PathBuf]) -> Arc<Listing> {
+    /// Reads the files again if one of them has changed, and returns whether that is so.
+    pub(super) fn refresh(&mut self, dirs: &[PathBuf]) -> bool {
         let stamps = stamps(dirs);
-        if self.stamps.as_ref() != Some(&stamps) {
-            self.listing = Arc::new(list(dirs, &RealHost));
+        let is_changed = self.stamps.as_ref() != Some(&stamps);
+        if is_changed {
+            // Dropped first, so that only one listing is in memory.
+            self.listing = Listing::default();
+            self.listing = list(dirs, &RealHost);
             self.stamps = Some(stamps);
         }
-        Arc::clone(&self.listing)
+        is_changed
+    }
+
+    /// Whether the devices of a group are found in these files alone: nothing else on the node has to be
+    /// looked at.
+    pub(super) fn determine(&self, group: &Group) -> bool {
+        let without_nodes = |kind: &String| self.listing.of_kind(kind).iter().all(|one| one.nodes.is_empty());
+        group.paths.is_empty()
+            && group.usb.is_empty()
+            && group.pci.is_empty()
+            && group.cdi.iter().all(without_nodes)
     }
 }
 
@@ -130,19 +144,14 @@ mod tests {
 
     fn listed(device: &str, nodes: &[&str]) -> Listed {
         let node = |path: &&str| ListedNode { path: path.into(), number: None };
-        Listed {
-            kind: "acme.com/gpu".to_owned(),
-            device: device.to_owned(),
-            nodes: nodes.iter().map(node).collect(),
-            fault: None,
-        }
+        Listed { device: device.into(), nodes: nodes.iter().map(node).collect(), fault: None }
     }
 
     #[track_caller]
     fn check(devices: &[Listed], expected: &[&[&str]]) {
-        let found = distinct(devices.iter().collect());
+        let found = distinct(devices);
         let names: Vec<Vec<&str>> =
-            found.iter().map(|names| names.iter().map(|device| device.device.as_str()).collect()).collect();
+            found.iter().map(|names| names.iter().map(|device| &*device.device).collect()).collect();
         assert_eq!(names, expected);
     }
 

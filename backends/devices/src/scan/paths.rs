@@ -104,7 +104,7 @@ impl Scan<'_> {
         let links = self.links.get_or_insert_with(|| by_id::Links::read(&roots.dev));
         if let Some((part, usb)) = usb {
             found.known_by = identity::usb(&usb, part.as_deref());
-            found.distinct_by = usb.port;
+            found.distinct_by = Some(usb.port);
         } else if let Some(link) = links.name(number) {
             link.clone_into(&mut found.known_by);
         } else if let Some(address) = found.pci_bus_id.as_deref().filter(|_| !number.block) {

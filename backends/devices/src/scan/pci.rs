@@ -31,7 +31,7 @@ impl Scan<'_> {
         }
         let mut found = Candidate {
             known_by: identity::pci(address, None),
-            distinct_by: address.to_owned(),
+            distinct_by: Some(address.to_owned()),
             ..Candidate::default()
         };
         self.add_nodes(group, &mut found, self.vfio(dir), dir);

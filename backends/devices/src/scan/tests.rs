@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use switchyard_core::device::{Device, Health, Traffic};
@@ -12,6 +13,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::tests::group as of_paths;
 use crate::config::{Entry, PathMatch, PciMatch, UsbMatch};
+
+mod repeated;
 
 /// A node with no devices.
 struct DeviceTree(TempDir);
@@ -94,9 +97,13 @@ impl DeviceTree {
         symlink(sys.join("devices").join(dir), sys.join("bus/pci/devices").join(address)).unwrap();
     }
 
-    fn look(&self, groups: Vec<Group>) -> Found {
+    fn search(&self, groups: Vec<Group>) -> Search {
         let roots = Roots { dev: self.0.path().join("dev"), sys: self.0.path().join("sys") };
-        scan(&Search { groups, cdi_spec_dirs: vec![self.0.path().join("cdi")], roots })
+        Search { groups, cdi_spec_dirs: vec![self.0.path().join("cdi")], roots }
+    }
+
+    fn look(&self, groups: Vec<Group>) -> Found {
+        scan(&self.search(groups))
     }
 
     /// The devices of one group.

@@ -30,7 +30,7 @@ impl Scan<'_> {
         }
         let mut found = Candidate {
             known_by: identity::usb(&usb, None),
-            distinct_by: usb.port.clone(),
+            distinct_by: Some(usb.port.clone()),
             ..Candidate::default()
         };
         let own = sysfs::node(dir, &self.search.roots.dev);

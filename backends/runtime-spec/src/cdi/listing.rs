@@ -1,32 +1,30 @@
 //! Lists the devices that CDI spec files describe, for an inventory that offers them by name.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::file::{CdiDeviceNode, Edits};
-use super::{Directory, is_word};
+use super::{is_word, visit};
 use crate::input::HostFs;
 
 /// The devices in the files of some directories.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Listing {
-    /// The devices, by name in ascending order, each once.
-    pub devices: Vec<Listed>,
+    /// The devices of each kind, `vendor/class`, by name in ascending order, each once.
+    pub kinds: BTreeMap<String, Vec<Listed>>,
     /// The files that cannot be read or parsed, each with the reason.
     pub bad: Vec<String>,
 }
 
-/// A device of a CDI spec file.
+/// A device of a CDI spec file. Small, since a node may have thousands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Its kind, `vendor/class`.
-    pub kind: String,
     /// Its name within its kind.
-    pub device: String,
+    pub device: Box<str>,
     /// Its own device nodes, without those that a container gets with any device of the file.
-    pub nodes: Vec<ListedNode>,
+    pub nodes: Box<[ListedNode]>,
     /// Why it cannot be given to a container; `None` if it can.
-    pub fault: Option<String>,
+    pub fault: Option<Box<str>>,
 }
 
 /// A device node in a file.
@@ -40,30 +38,44 @@ pub struct ListedNode {
 
 /// Lists the devices in the files of these directories. As for containers, a later directory takes
 /// precedence, a device that is in two files of one directory cannot be used, and a malformed file makes only
-/// its own devices unavailable. Blocks on the file system.
+/// its own devices unavailable. The contents of one file are in memory at a time. Blocks on the file system.
 #[must_use]
 pub fn list(dirs: &[PathBuf], fs: &dyn HostFs) -> Listing {
-    let mut found: BTreeMap<(String, String), Listed> = BTreeMap::new();
+    // Each with the index of its directory.
+    let mut files: Vec<(usize, PathBuf)> = Vec::new();
+    let mut kinds: BTreeMap<String, Vec<(Listed, usize)>> = BTreeMap::new();
     let mut bad = Vec::new();
-    for dir in dirs {
-        let directory = Directory::read(dir, fs, None);
-        bad.extend(directory.bad);
-        let mut here: BTreeMap<(String, String), (PathBuf, Listed)> = BTreeMap::new();
-        for (path, file) in directory.files {
-            for (device, edits) in &file.devices {
-                let key = (file.kind.clone(), device.clone());
-                let clash = here.get(&key).map(|(other, _)| both(&path, other));
-                let listed = Listed::new(&file.kind, device, &file.edits, edits, clash);
-                here.insert(key, (path.clone(), listed));
-            }
-        }
-        found.extend(here.into_iter().map(|(key, (_, listed))| (key, listed)));
+    for (number, dir) in dirs.iter().enumerate() {
+        bad.extend(visit(dir, fs, None, |path, file| {
+            let of_kind = kinds.entry(file.kind).or_default();
+            of_kind.reserve_exact(file.devices.len());
+            let listed = |(name, own): (&String, &Edits)| (Listed::new(name, &file.edits, own), files.len());
+            of_kind.extend(file.devices.iter().map(listed));
+            files.push((number, path));
+        }));
     }
-    Listing { devices: found.into_values().collect(), bad }
+    let effective = |(kind, listed)| (kind, effective(listed, &files));
+    Listing { kinds: kinds.into_iter().map(effective).collect(), bad }
 }
 
-fn both(path: &Path, other: &Path) -> String {
-    format!("it is in both {} and {}", other.display(), path.display())
+/// The devices of a kind, each once, by name. `listed` has them with the indices of their files, in ascending
+/// order of these.
+fn effective(mut listed: Vec<(Listed, usize)>, files: &[(usize, PathBuf)]) -> Vec<Listed> {
+    listed.sort_by(|(one, _), (other, _)| one.device.cmp(&other.device));
+    listed.dedup_by(|(later, file), (kept, of)| {
+        let is_same = later.device == kept.device;
+        if is_same {
+            std::mem::swap(later, kept);
+            let (dir, path) = &files[*file];
+            let (other_dir, other) = &files[std::mem::replace(of, *file)];
+            if dir == other_dir {
+                let text = format!("it is in both {} and {}", other.display(), path.display());
+                kept.fault = Some(text.into());
+            }
+        }
+        is_same
+    });
+    listed.into_iter().map(|(listed, _)| listed).collect()
 }
 
 /// Whether this can be the kind of a device, `vendor/class`.
@@ -72,31 +84,37 @@ pub fn is_kind(kind: &str) -> bool {
     kind.split_once('/').is_some_and(|(vendor, class)| is_word(vendor) && is_word(class))
 }
 
+// === impl Listing ===
+
+impl Listing {
+    /// The devices of a kind.
+    #[must_use]
+    pub fn of_kind(&self, kind: &str) -> &[Listed] {
+        self.kinds.get(kind).map_or(&[], Vec::as_slice)
+    }
+
+    /// All devices, each with its kind.
+    pub fn devices(&self) -> impl Iterator<Item = (&str, &Listed)> {
+        self.kinds.iter().flat_map(|(kind, listed)| listed.iter().map(move |device| (kind.as_str(), device)))
+    }
+}
+
 // === impl Listed ===
 
 impl Listed {
-    fn new(kind: &str, device: &str, of_file: &Edits, own: &Edits, clash: Option<String>) -> Self {
+    fn new(name: &str, of_file: &Edits, own: &Edits) -> Self {
         let moved = of_file.net_devices.iter().chain(&own.net_devices).next();
         let moved =
             moved.map(|net| format!("its network device {} cannot be moved", net.host_interface_name));
-        Self {
-            kind: kind.to_owned(),
-            device: device.to_owned(),
-            // A FIFO is not a device and has no number.
-            nodes: own
-                .device_nodes
-                .iter()
-                .filter(|node| node.kind.as_deref() != Some("p"))
-                .map(node)
-                .collect(),
-            fault: clash.or(moved),
-        }
+        // A FIFO is not a device and has no number.
+        let nodes = own.device_nodes.iter().filter(|node| node.kind.as_deref() != Some("p"));
+        Self { device: name.into(), nodes: nodes.map(node).collect(), fault: moved.map(Into::into) }
     }
 
-    /// Its full name, `vendor/class=device`.
+    /// The full name of this device of a kind, `vendor/class=device`.
     #[must_use]
-    pub fn name(&self) -> String {
-        format!("{}={}", self.kind, self.device)
+    pub fn name(&self, kind: &str) -> String {
+        format!("{kind}={}", self.device)
     }
 }
 
@@ -136,11 +154,12 @@ mod tests {
         let old = file("v.example/class", &device("a", r#""env":["A=old"]"#));
         let new = file("v.example/class", &device("a", nodes));
         let listing = listed(&[("/etc/cdi/v.json", &old), ("/var/run/cdi/v.json", &new)]);
-        let [one] = &listing.devices[..] else { panic!("{listing:?}") };
-        assert_eq!((one.name().as_str(), &one.fault), ("v.example/class=a", &None));
+        let [one] = listing.of_kind("v.example/class") else { panic!("{listing:?}") };
+        assert_eq!((one.name("v.example/class").as_str(), &one.fault), ("v.example/class=a", &None));
+        assert_eq!(listing.devices().count(), 1);
         let expected = [("/dev/real", None), ("/dev/y", Some((true, 8, 1)))]
             .map(|(path, number)| ListedNode { path: path.into(), number });
-        assert_eq!(one.nodes, expected);
+        assert_eq!(*one.nodes, expected);
         assert_eq!(listing.bad, [""; 0]);
     }
 
@@ -150,7 +169,7 @@ mod tests {
         let bad = ["", "{", "[]", "null", "\u{0}", r#"{"cdiVersion":"1.1.0"}"#, r#"{"strange":1}"#];
         for text in bad {
             let listing = listed(&[("/etc/cdi/bad.json", text), ("/etc/cdi/v.json", &good)]);
-            assert_eq!(listing.devices.len(), 1, "{text:?}");
+            assert_eq!(listing.devices().count(), 1, "{text:?}");
             assert!(listing.bad[0].starts_with("/etc/cdi/bad.json: "), "{:?}", listing.bad);
         }
     }
@@ -159,10 +178,20 @@ mod tests {
     fn what_no_container_can_be_given_says_why() {
         let one = file("v.example/class", &device("a", r#""env":["A=1"]"#));
         let listing = listed(&[("/etc/cdi/v.json", &one), ("/etc/cdi/w.json", &one)]);
-        let [twice] = &listing.devices[..] else { panic!("{listing:?}") };
+        let [twice] = listing.of_kind("v.example/class") else { panic!("{listing:?}") };
         assert_eq!(twice.fault.as_deref(), Some("it is in both /etc/cdi/v.json and /etc/cdi/w.json"));
+        let two =
+            [("/etc/cdi/v.json", one.as_str()), ("/etc/cdi/w.json", &one), ("/var/run/cdi/v.json", &one)];
+        let listing = listed(&two);
+        let [later] = listing.of_kind("v.example/class") else { panic!("{listing:?}") };
+        assert_eq!(later.fault, None, "a later directory takes precedence over both");
+        let three = [("/etc/cdi/v.json", one.as_str()), ("/etc/cdi/w.json", &one), ("/etc/cdi/x.json", &one)];
+        let listing = listed(&three);
+        let [thrice] = listing.of_kind("v.example/class") else { panic!("{listing:?}") };
+        assert_eq!(thrice.fault.as_deref(), Some("it is in both /etc/cdi/w.json and /etc/cdi/x.json"));
         let net = device("n", r#""netDevices":[{"hostInterfaceName":"vf7","name":"eth1"}]"#);
         let listing = listed(&[("/etc/cdi/v.json", &file("v.example/nic", &net))]);
-        assert_eq!(listing.devices[0].fault.as_deref(), Some("its network device vf7 cannot be moved"));
+        let [moved] = listing.of_kind("v.example/nic") else { panic!("{listing:?}") };
+        assert_eq!(moved.fault.as_deref(), Some("its network device vf7 cannot be moved"));
     }
 }

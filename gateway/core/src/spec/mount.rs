@@ -97,7 +97,7 @@ pub enum Propagation {
 }
 
 /// A host device, or a directory of devices.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DeviceNode {
     /// Path on the host.
     pub host_path: PathBuf,
