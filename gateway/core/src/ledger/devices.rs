@@ -20,9 +20,11 @@ use crate::device::{Device, Inventory, Reservation};
 use crate::error::Error;
 use crate::id::{LeaseToken, Owner, SandboxId};
 use crate::spec::LeaseClaim;
+use positions::Positions;
 
 mod inventory;
 mod named;
+mod positions;
 mod quota;
 mod recovery;
 mod report;
@@ -56,8 +58,8 @@ pub struct Devices {
     /// The present devices and those that were present before: an id once reported to a kubelet is never
     /// removed.
     known: Option<Arc<Inventory>>,
-    /// The indices in `known` of the group and the device of each slot.
-    positions: Arc<BTreeMap<String, (usize, usize)>>,
+    /// Where in `known` the device of each slot is.
+    positions: Positions,
     leases: BTreeMap<LeaseToken, Lease>,
     /// The leases of each slot that has one.
     by_slot: BTreeMap<String, BTreeSet<LeaseToken>>,
@@ -372,8 +374,8 @@ impl Devices {
     }
 
     fn device(&self, slot: &str) -> Option<&Device> {
-        let (group, device) = self.positions.get(slot)?;
-        self.known.as_ref()?.groups.get(*group)?.devices.get(*device)
+        let (group, device) = self.position(slot)?;
+        self.known.as_ref()?.groups.get(group)?.devices.get(device)
     }
 
     fn insert(&mut self, token: LeaseToken, lease: Lease) {

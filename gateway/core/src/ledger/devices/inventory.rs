@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Devices;
+use super::positions::Positions;
 use crate::device::{Device, DeviceGroup, Health, Inventory, Reservation, device_of, shared};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -26,7 +27,7 @@ impl Devices {
             return;
         }
         if !has_slots_of(&known, &before) {
-            self.positions = Arc::new(slot_positions(&known.groups));
+            self.positions = Positions::of(&known.groups);
         }
         self.known = Some(Arc::new(known));
         self.rename_slots();
@@ -43,8 +44,8 @@ impl Devices {
             known.ok_or_else(|| Error::unavailable("the devices of the node have not been scanned yet"))?;
         let mut places: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
         for slot in slots {
-            match self.positions.get(slot) {
-                Some((group, device)) => drop(places.entry(*group).or_default().insert(*device)),
+            match self.position(slot) {
+                Some((group, device)) => drop(places.entry(group).or_default().insert(device)),
                 // An id of an earlier version: only a search through all devices finds its device.
                 None => return reserve_by_name(known, slots),
             }
@@ -61,14 +62,19 @@ impl Devices {
     /// The resource of the slot's group, empty if it has none; `None` for an unknown slot.
     #[must_use]
     pub fn resource_of(&self, slot: &str) -> Option<&str> {
-        let (group, _) = self.positions.get(slot)?;
-        Some(&self.known.as_ref()?.groups.get(*group)?.resource)
+        let (group, _) = self.position(slot)?;
+        Some(&self.known.as_ref()?.groups.get(group)?.resource)
+    }
+
+    /// The indices in the known devices of the group and the device of a slot.
+    pub(super) fn position(&self, slot: &str) -> Option<(usize, usize)> {
+        self.positions.find(&self.known.as_ref()?.groups, slot)
     }
 
     /// The id of the slot that a text names: the text itself, or the slot for which it is the id of an
     /// earlier version.
     pub(super) fn canonical(&self, slot: &str) -> String {
-        if self.positions.contains_key(slot) {
+        if self.position(slot).is_some() {
             return slot.to_owned();
         }
         let groups = self.known.iter().flat_map(|known| &known.groups);
@@ -186,20 +192,6 @@ fn has_ids_of(one: &Arc<DeviceGroup>, other: &Arc<DeviceGroup>) -> bool {
     let same = |(one, other): (&Device, &Device)| one.id == other.id;
     Arc::ptr_eq(one, other)
         || one.devices.len() == other.devices.len() && one.devices.iter().zip(&other.devices).all(same)
-}
-
-/// The indices of the group and the device of each slot.
-fn slot_positions(groups: &[Arc<DeviceGroup>]) -> BTreeMap<String, (usize, usize)> {
-    let mut places = BTreeMap::new();
-    for (number, group) in groups.iter().enumerate() {
-        for (at, device) in group.devices.iter().enumerate() {
-            for slot in device.slots(group.shares) {
-                debug_assert!(group.shares <= 1 || device_of(&slot) == device.id);
-                places.entry(slot).or_insert((number, at));
-            }
-        }
-    }
-    places
 }
 
 impl DeviceGroup {

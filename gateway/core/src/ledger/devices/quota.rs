@@ -21,8 +21,8 @@ impl Devices {
     pub(super) fn beyond_quota<'a>(&self, owner: Owner, wanted: &'a BTreeSet<String>) -> Option<&'a String> {
         let mut more: BTreeMap<usize, (usize, &String)> = BTreeMap::new();
         for slot in wanted.iter().filter(|slot| !self.is_held_by(owner, slot)) {
-            if let Some((group, _)) = self.positions.get(slot) {
-                more.entry(*group).or_insert((0, slot)).0 += 1;
+            if let Some((group, _)) = self.position(slot) {
+                more.entry(group).or_insert((0, slot)).0 += 1;
             }
         }
         let groups = self.known.as_ref().map(|known| &known.groups)?;

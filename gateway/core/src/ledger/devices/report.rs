@@ -77,8 +77,7 @@ impl Devices {
     pub fn report(&self) -> DeviceReport {
         let known: &[Arc<DeviceGroup>] = self.known.as_ref().map_or(&[], |known| &known.groups);
         let mut slots: Vec<SlotReport> = known.iter().flat_map(|group| self.slots_of(group)).collect();
-        let shown: BTreeSet<&String> = self.positions.keys().collect();
-        let elsewhere = self.by_slot.keys().filter(|slot| !shown.contains(slot)).map(|slot| {
+        let elsewhere = self.by_slot.keys().filter(|slot| self.position(slot).is_none()).map(|slot| {
             let health = Health::Unhealthy(NO_GROUP.to_owned());
             self.slot(slot.clone(), device_of(slot).to_owned(), String::new(), health)
         });

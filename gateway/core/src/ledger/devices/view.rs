@@ -47,8 +47,8 @@ impl Devices {
         for slot in self.by_slot.keys() {
             let holding = self.on_slot(slot).filter(|(_, lease)| lease.holds());
             let owners: BTreeSet<Owner> = holding.map(|(_, lease)| lease.owner).collect();
-            if let Some((group, _)) = self.positions.get(slot).filter(|_| !owners.is_empty()) {
-                groups[*group].1.insert(slot.clone(), owners);
+            if let Some((group, _)) = self.position(slot).filter(|_| !owners.is_empty()) {
+                groups[group].1.insert(slot.clone(), owners);
             }
         }
         ViewSnapshot { groups: self.known.as_ref().map(|_| groups), recovered: self.recovered }
