@@ -71,7 +71,7 @@ fn check(resource: &str, listing: &Listing, containers: &[Vec<String>]) -> Resul
     }
     let mut seen = BTreeSet::new();
     for id in containers.iter().flatten() {
-        if !listing.slots().contains_key(id.as_str()) {
+        if listing.get(id).is_none() {
             let text = format!("{resource} has no device {}: it was never offered", quoted(id));
             return Err(Error::not_found(text));
         }

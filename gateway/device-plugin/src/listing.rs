@@ -1,5 +1,6 @@
 //! The list of slots that a kubelet is sent for a resource. Pure.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -40,11 +41,21 @@ pub(crate) struct Offer<'a> {
 /// All slots of a resource that were ever sent to a kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Listing {
-    /// Ids are shared between consecutive listings.
-    slots: BTreeMap<Arc<str>, Slot>,
+    /// Shared between consecutive listings with the same ids.
+    ids: Arc<Ids>,
+    /// The slots, in the order of their ids.
+    slots: Box<[Slot]>,
     placement: SlotPlacement,
     /// The size of the message, at most.
     bytes: usize,
+}
+
+/// Ids in ascending order, one after the other in one text: there may be thousands of a few bytes each.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Ids {
+    text: Box<str>,
+    /// Where each of them ends.
+    ends: Box<[usize]>,
 }
 
 /// The resources of an inventory, each with its device groups.
@@ -79,35 +90,77 @@ impl Listing {
     /// The listing after this offer, and the ids that do not fit into it. Slots that are no longer offered
     /// stay, unhealthy.
     pub(crate) fn after(&self, offer: &Offer<'_>) -> (Self, Vec<String>) {
-        let mut next = self.clone();
-        next.placement = offer.placement;
-        for (id, slot) in &mut next.slots {
-            match offer.slots.get(&**id) {
-                Some(now) => *slot = *now,
-                None => slot.healthy = false,
-            }
-        }
+        let mut bytes = self.bytes;
+        let mut new = Vec::new();
         let mut left_out = Vec::new();
-        for (id, slot) in offer.slots.iter().filter(|(id, _)| !self.slots.contains_key(**id)) {
-            let bytes = next.bytes + id.len() + SLOT_BYTES;
-            if id.is_empty() || id.len() > SLOT_ID_MAX || bytes > MESSAGE_MAX {
+        for id in offer.slots.keys().filter(|id| self.get(id).is_none()) {
+            let more = bytes + id.len() + SLOT_BYTES;
+            if id.is_empty() || id.len() > SLOT_ID_MAX || more > MESSAGE_MAX {
                 left_out.push((*id).to_owned());
             } else {
-                next.bytes = bytes;
-                next.slots.insert((*id).into(), *slot);
+                bytes = more;
+                new.push(*id);
             }
         }
-        (next, left_out)
+        let ids = if new.is_empty() { Arc::clone(&self.ids) } else { Arc::new(self.ids.with(&new)) };
+        let slot = |id: &str| match (offer.slots.get(id), self.get(id)) {
+            (Some(now), _) => *now,
+            (None, before) => Slot { healthy: false, numa_node: before.and_then(|slot| slot.numa_node) },
+        };
+        let slots = ids.iter().map(slot).collect();
+        (Self { ids, slots, placement: offer.placement, bytes }, left_out)
     }
 
-    /// The slots, by id.
-    pub(crate) const fn slots(&self) -> &BTreeMap<Arc<str>, Slot> {
-        &self.slots
+    /// The slots, by id in ascending order.
+    pub(crate) fn slots(&self) -> impl ExactSizeIterator<Item = (&str, Slot)> {
+        self.ids.iter().zip(self.slots.iter().copied())
+    }
+
+    /// A slot.
+    pub(crate) fn get(&self, id: &str) -> Option<Slot> {
+        self.slots.get(self.ids.find(id)?).copied()
     }
 
     /// Which slots are preferred where several would do.
     pub(crate) const fn placement(&self) -> SlotPlacement {
         self.placement
+    }
+}
+
+// === impl Ids ===
+
+impl Ids {
+    /// These and further ones, which are none of these.
+    fn with(&self, new: &[&str]) -> Self {
+        let mut all: Vec<&str> = self.iter().chain(new.iter().copied()).collect();
+        all.sort_unstable();
+        let ends = all.iter().scan(0, |end, id| {
+            *end += id.len();
+            Some(*end)
+        });
+        Self { ends: ends.collect(), text: all.concat().into() }
+    }
+
+    fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.ends.len()).map(|index| self.at(index))
+    }
+
+    fn at(&self, index: usize) -> &str {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.text[start..self.ends[index]]
+    }
+
+    fn find(&self, wanted: &str) -> Option<usize> {
+        let (mut low, mut high) = (0, self.ends.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.at(middle).cmp(wanted) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Some(middle),
+                Ordering::Greater => high = middle,
+            }
+        }
+        None
     }
 }
 
@@ -125,7 +178,7 @@ mod tests {
     }
 
     fn health(listing: &Listing) -> Vec<(&str, bool)> {
-        listing.slots().iter().map(|(id, slot)| (&**id, slot.healthy)).collect()
+        listing.slots().map(|(id, slot)| (id, slot.healthy)).collect()
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub(crate) fn prefer(listing: &Listing, question: &PreferenceRequest) -> Vec<Str
 }
 
 fn node_of(listing: &Listing, id: &str) -> Option<u32> {
-    listing.slots().get(id).and_then(|slot| slot.numa_node)
+    listing.get(id).and_then(|slot| slot.numa_node)
 }
 
 /// The free slots, by NUMA node and device.
@@ -75,8 +75,8 @@ fn free<'a>(
     chosen: &BTreeSet<&str>,
 ) -> BTreeMap<Option<u32>, SlotsByDevice<'a>> {
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
-    for id in listing.slots().keys() {
-        let in_use = !available.contains(&**id) || chosen.contains(&**id);
+    for (id, _) in listing.slots() {
+        let in_use = !available.contains(id) || chosen.contains(id);
         *used.entry(device_of(id)).or_default() += usize::from(in_use);
     }
     let mut nodes: BTreeMap<Option<u32>, SlotsByDevice<'a>> = BTreeMap::new();

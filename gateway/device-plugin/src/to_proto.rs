@@ -1,7 +1,5 @@
 //! Converts the gateway's types to the kubelet's messages.
 
-use std::sync::Arc;
-
 use switchyard_core::device::Reservation;
 use switchyard_core::gateway::Leased;
 use switchyard_core::spec::{DeviceNode, Mount, MountSource};
@@ -24,16 +22,16 @@ pub(crate) const fn options() -> v1beta1::DevicePluginOptions {
 
 /// All slots of a resource.
 pub(crate) fn list(listing: &Listing) -> v1beta1::ListAndWatchResponse {
-    let device = |(id, slot): (&Arc<str>, &Slot)| {
-        let Slot { healthy, numa_node } = *slot;
+    let device = |(id, slot): (&str, Slot)| {
+        let Slot { healthy, numa_node } = slot;
         v1beta1::Device {
-            id: id.to_string(),
+            id: id.to_owned(),
             health: if healthy { "Healthy" } else { "Unhealthy" }.to_owned(),
             topology: numa_node
                 .map(|node| v1beta1::TopologyInfo { nodes: vec![v1beta1::NumaNode { id: node.into() }] }),
         }
     };
-    v1beta1::ListAndWatchResponse { devices: listing.slots().iter().map(device).collect() }
+    v1beta1::ListAndWatchResponse { devices: listing.slots().map(device).collect() }
 }
 
 /// The answer to Allocate for one container: what a lease gives it.

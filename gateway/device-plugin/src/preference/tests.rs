@@ -31,8 +31,8 @@ const SHARED: [(&str, Option<u32>); 9] = [
 #[track_caller]
 fn check(placement: SlotPlacement, used: &[&str], must: &[&str], size: usize, expected: &[&str]) {
     let listing = listing(&SHARED, placement);
-    let ids_of = listing.slots().keys().filter(|id| !used.contains(&&***id));
-    let available = ids_of.map(ToString::to_string).collect();
+    let ids_of = listing.slots().map(|(id, _)| id).filter(|id| !used.contains(id));
+    let available = ids_of.map(str::to_owned).collect();
     let question = PreferenceRequest { available, required: ids(must), size };
     assert_eq!(prefer(&listing, &question), expected);
 }
