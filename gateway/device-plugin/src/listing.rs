@@ -93,7 +93,13 @@ impl Listing {
         let mut bytes = self.bytes;
         let mut new = Vec::new();
         let mut left_out = Vec::new();
-        for id in offer.slots.keys().filter(|id| self.get(id).is_none()) {
+        // All ids are in ascending order: none of these loops searches.
+        let mut known = self.ids.iter().peekable();
+        for id in offer.slots.keys() {
+            while known.next_if(|other| other < id).is_some() {}
+            if known.next_if(|other| other == id).is_some() {
+                continue;
+            }
             let more = bytes + id.len() + SLOT_BYTES;
             if id.is_empty() || id.len() > SLOT_ID_MAX || more > MESSAGE_MAX {
                 left_out.push((*id).to_owned());
@@ -103,9 +109,14 @@ impl Listing {
             }
         }
         let ids = if new.is_empty() { Arc::clone(&self.ids) } else { Arc::new(self.ids.with(&new)) };
-        let slot = |id: &str| match (offer.slots.get(id), self.get(id)) {
-            (Some(now), _) => *now,
-            (None, before) => Slot { healthy: false, numa_node: before.and_then(|slot| slot.numa_node) },
+        let mut offered = offer.slots.iter().peekable();
+        let mut before = self.slots().peekable();
+        let slot = |id: &str| {
+            while offered.next_if(|(other, _)| **other < id).is_some() {}
+            let now = offered.next_if(|(other, _)| **other == id).map(|(_, slot)| *slot);
+            let last = before.next_if(|(other, _)| *other == id).map(|(_, slot)| slot);
+            let numa_node = last.and_then(|slot| slot.numa_node);
+            now.unwrap_or(Slot { healthy: false, numa_node })
         };
         let slots = ids.iter().map(slot).collect();
         (Self { ids, slots, placement: offer.placement, bytes }, left_out)
