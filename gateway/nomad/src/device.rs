@@ -41,7 +41,6 @@ const RESERVE_WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub(crate) struct DeviceService {
     scope: Scope,
-    inventories: Inventories,
 }
 
 type DeviceStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -51,17 +50,14 @@ type DeviceStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl DeviceService {
     /// The plugin for the devices as the owner of this scope sees them; its streams end when the gateway
     /// shuts down.
-    pub(crate) fn new(scope: Scope) -> Self {
-        let inventories = scope.devices();
-        Self { scope, inventories }
+    pub(crate) const fn new(scope: Scope) -> Self {
+        Self { scope }
     }
 
     /// Leases these devices as soon as possible: after recovery and the first hardware scan.
     async fn lease(&self, device_ids: &[String]) -> Result<Leased> {
         self.scope.recovered().await;
-        let mut inventories = self.inventories.clone();
-        let looked = tokio::time::timeout(RESERVE_WAIT, inventories.wait_for(Option::is_some)).await;
-        if !looked.is_ok_and(|seen| seen.is_ok()) {
+        if tokio::time::timeout(RESERVE_WAIT, self.scope.devices_scanned()).await.is_err() {
             return Err(Error::unavailable("the devices of the node have not been scanned yet: try again"));
         }
         self.scope.lease(device_ids).await
@@ -71,12 +67,11 @@ impl DeviceService {
     /// change. Ends only with the gateway.
     fn fingerprints(&self) -> impl Stream<Item = Result<nomad::FingerprintResponse, Status>> + Send + use<> {
         let ended = Box::pin(self.scope.ended());
-        let start = (self.inventories.clone(), ended, None);
+        let start = (self.scope.devices(), ended, None);
         stream::unfold(start, async |(mut inventories, mut ended, mut said)| {
             if said.is_none() {
                 // Known or not: the present value is sent.
-                let _ =
-                    tokio::time::timeout(FIRST_FINGERPRINT_WAIT, inventories.wait_for(Option::is_some)).await;
+                wait_known(&mut inventories).await;
             }
             loop {
                 let now = to_proto::fingerprint(inventories.borrow_and_update().as_deref());
@@ -102,16 +97,28 @@ impl DeviceService {
         interval: Duration,
     ) -> impl Stream<Item = Result<nomad::StatsResponse, Status>> + Send + use<> {
         let ended = Box::pin(self.scope.ended());
-        let start = (self.inventories.clone(), ended, (Duration::ZERO, interval));
-        stream::unfold(start, async |(inventories, mut ended, (pause, interval))| {
+        let start = (self.scope.devices(), ended, (None, interval));
+        stream::unfold(start, async |(mut inventories, mut ended, (pause, interval))| {
+            let pass = async {
+                match pause {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    // Known or not: the present value is sent.
+                    None => wait_known(&mut inventories).await,
+                }
+            };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = pass => {}
                 () = &mut ended => return None,
             }
             let now = to_proto::stats(inventories.borrow().as_deref(), SystemTime::now());
-            Some((Ok(now), (inventories, ended, (interval, interval))))
+            Some((Ok(now), (inventories, ended, (Some(interval), interval))))
         })
     }
+}
+
+/// Waits until the devices are known, but not longer than a short time limit.
+async fn wait_known(inventories: &mut Inventories) {
+    let _ = tokio::time::timeout(FIRST_FINGERPRINT_WAIT, inventories.wait_for(Option::is_some)).await;
 }
 
 #[tonic::async_trait]

@@ -38,7 +38,8 @@ pub(super) struct BoundClaims {
     pub(super) fresh: Vec<LeaseClaim>,
 }
 
-/// The view of the devices of each owner that has a subscriber.
+/// The view of the devices of each owner that has a subscriber. The views of others are not built: they copy
+/// what other owners hold, and before recovery everything.
 #[derive(Debug, Default)]
 pub(super) struct DeviceViews {
     /// The number of changes; subscribers wait on it.
@@ -52,6 +53,13 @@ impl DeviceViews {
     /// Signals a change, so that views are rebuilt and waiters check again.
     pub(super) fn mark_changed(&self) {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// The owners with subscribers. The views of others are dropped.
+    fn owners(&self) -> Vec<Owner> {
+        let mut views = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        views.retain(|_, view| view.receiver_count() > 0);
+        views.keys().copied().collect()
     }
 
     fn subscribe(&self, owner: Owner) -> Inventories {
@@ -70,6 +78,15 @@ impl Scope {
     /// another owner holds it. `None` until the hardware was scanned.
     pub fn devices(&self) -> Inventories {
         self.gateway.shared.views.subscribe(self.owner)
+    }
+
+    /// Returns once the hardware was scanned. Cancel-safe.
+    pub async fn devices_scanned(&self) {
+        let mut changes = self.gateway.shared.views.changes.subscribe();
+        while !self.gateway.ledger().devices.is_scanned() {
+            // The sender lives as long as the gateway.
+            let _ = changes.changed().await;
+        }
     }
 
     /// Leases slots of devices to this owner; the lease is on disk when this returns. A request for the same
@@ -429,8 +446,8 @@ impl Gateway {
         while changes.changed().await.is_ok() {
             // Views are built from a copy, so that lease requests do not wait for them.
             let outlook = Arc::new(self.ledger().devices.snapshot());
-            let owners: Vec<Owner> =
-                views.by_owner.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+            let owners = views.owners();
+            made.retain(|owner, _| owners.contains(owner));
             for owner in owners {
                 let view = made.entry(owner).or_default();
                 *view = outlook.view(owner, view);

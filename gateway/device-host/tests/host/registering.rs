@@ -19,7 +19,8 @@ async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
     assert!(kubelet.devices(GPU).keys().eq(IDS));
     let seen = node.seen(Owner::Nomad, |devices| devices.len() == 3).await;
     assert!(seen.iter().all(|device| device.health == Health::Healthy), "{seen:?}");
-    let inventory = node.gateway.scope(Owner::Nomad).devices().borrow().clone().unwrap();
+    let mut view = node.gateway.scope(Owner::Nomad).devices();
+    let inventory = view.wait_for(Option::is_some).await.unwrap().clone().unwrap();
     let DeviceGroup { vendor: maker, kind, name, .. } = &*inventory.groups[0];
     assert_eq!((&**maker, &**kind, &**name), ("acme.com", "gpu", "default"));
     vendor.set_devices(vec![device(IDS[0], true), device(IDS[1], false), device(IDS[2], true)]);

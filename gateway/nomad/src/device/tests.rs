@@ -193,7 +193,7 @@ async fn what_another_owner_has_is_refused_in_words_that_name_it() {
     let (gateway, tell, plugin) = plugin().await;
     tell.send_replace(well());
     let kubelet = gateway.scope(Owner::Kubernetes);
-    plugin.inventories.clone().wait_for(Option::is_some).await.unwrap();
+    plugin.scope.devices_scanned().await;
     kubelet.lease(&["acme0".to_owned()]).await.unwrap();
     let refused = plugin.reserve_ids(&["acme1", "acme0"]).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
@@ -234,7 +234,7 @@ async fn reservations_of_nothing_of_unknown_and_of_too_many_devices_are_refused(
 async fn stats_are_whole_and_go_on() {
     let (_gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::new(inventory(Health::Unhealthy("it burns".to_owned())))));
-    plugin.inventories.clone().wait_for(Option::is_some).await.unwrap();
+    plugin.scope.devices_scanned().await;
     let request = nomad::StatsRequest { collection_interval: None };
     let mut stream = DevicePlugin::stats(&plugin, Request::new(request)).await.unwrap().into_inner();
     for _ in 0..3 {

@@ -92,6 +92,12 @@ impl Devices {
         self.recovered
     }
 
+    /// Whether the hardware was scanned.
+    #[must_use]
+    pub const fn is_scanned(&self) -> bool {
+        self.known.is_some()
+    }
+
     fn slots_of(&self, group: &DeviceGroup) -> Vec<SlotReport> {
         let slots = group.devices.iter().flat_map(|device| {
             device.slots(group.shares).map(move |slot| (slot, device.id.clone(), device.health.clone()))
