@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,9 @@ use crate::table::Task;
 
 /// The interval at which unused leases are aged.
 const TICK: Duration = Duration::from_secs(1);
+
+/// How long the views of other owners wait for a new lease to be on disk.
+const VIEWS_WAIT: Duration = Duration::from_millis(5);
 
 /// A granted lease.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +57,18 @@ impl DeviceViews {
     /// Signals a change, so that views are rebuilt and waiters check again.
     pub(super) fn mark_changed(&self) {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Signals a change when `work` has ended, so that no view is rebuilt beside it while its caller waits;
+    /// after [`VIEWS_WAIT`] if it takes longer, for example on a disk that hangs.
+    async fn mark_changed_after<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        let ended = timeout(VIEWS_WAIT, &mut work).await;
+        self.mark_changed();
+        match ended {
+            Ok(output) => output,
+            Err(_) => work.await,
+        }
     }
 
     /// The owners with subscribers. The views of others are dropped.
@@ -242,14 +258,16 @@ impl Gateway {
         let granted = self.ledger().devices.lease(owner, slots, LeaseToken::random());
         let granted = granted.map_err(|refusal| self.record_refusal(refusal))?;
         let token = granted.token;
-        self.shared.views.mark_changed();
-        // Removed before the new lease is written, so that overlapping leases cannot both come back after a
-        // power failure.
-        self.remove_stored(&granted.ended).await;
-        // An existing lease is written as well: it may have been unbound from a task, and then it is not on
-        // disk.
         let stored = StoredLease { token, owner, slots: granted.lease.slots };
-        if let Err(error) = self.shared.leases.put(&stored).await {
+        let store = async {
+            // Removed before the new lease is written, so that overlapping leases cannot both come back after
+            // a power failure.
+            self.remove_stored(&granted.ended).await;
+            // An existing lease is written as well: it may have been unbound from a task, and then it is not
+            // on disk.
+            self.shared.leases.put(&stored).await
+        };
+        if let Err(error) = self.shared.views.mark_changed_after(store).await {
             if granted.is_new {
                 self.ledger().devices.drop_unused(token);
                 self.shared.views.mark_changed();
