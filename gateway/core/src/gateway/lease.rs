@@ -80,6 +80,8 @@ impl DeviceViews {
 
     fn subscribe(&self, owner: Owner) -> Inventories {
         let mut views = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        // A view that nobody has followed may be old: the first one that is seen is built from now on.
+        views.retain(|_, view| view.receiver_count() > 0);
         let view = views.entry(owner).or_insert_with(|| watch::Sender::new(None)).subscribe();
         drop(views);
         self.mark_changed();

@@ -155,6 +155,17 @@ async fn what_is_known_already_is_said_at_once() {
 }
 
 #[tokio::test]
+async fn a_later_stream_begins_with_what_changed_while_there_was_none() {
+    let (gateway, tell, plugin) = plugin().await;
+    tell.send_replace(well());
+    let first = Box::pin(plugin.fingerprints()).next().await.unwrap().unwrap();
+    assert_eq!(health(&first), [("acme0", ""), ("acme1", "")]);
+    gateway.scope(Owner::Kubernetes).lease(&["acme1".to_owned()]).await.unwrap();
+    let later = Box::pin(plugin.fingerprints()).next().await.unwrap().unwrap();
+    assert_eq!(health(&later), [("acme0", ""), ("acme1", "it is held by kubernetes")]);
+}
+
+#[tokio::test]
 async fn a_slot_of_another_owner_is_unhealthy_until_it_is_free_and_ones_own_stays_as_it_is() {
     let (gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::new(devices(&["acme0"], 2))));
