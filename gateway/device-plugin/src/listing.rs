@@ -162,7 +162,8 @@ impl Ids {
     }
 
     fn find(&self, wanted: &str) -> Option<usize> {
-        let (mut low, mut high) = (0, self.ends.len());
+        let mut low = 0;
+        let mut high = self.ends.len();
         while low < high {
             let middle = low.midpoint(high);
             match self.at(middle).cmp(wanted) {
