@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_of_a_task_shows_no_value_of_its_environment_and_nothing_of_its_configuration() {
+    fn debug_of_a_task_hides_environment_values_and_configuration() {
         let env = BTreeMap::from([("VAULT_TOKEN".to_owned(), "hunter2".to_owned())]);
         let msgpack_driver_config = b"password hunter2".to_vec();
         let task = nomad::drivers::proto::TaskConfig { env, msgpack_driver_config, ..Default::default() };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_of_a_plugins_configuration_shows_its_length_alone() {
+    fn debug_of_a_plugin_configuration_shows_only_its_length() {
         let bytes = b"hunter2".to_vec();
         let set =
             nomad::base::proto::SetConfigRequest { msgpack_config: bytes.clone(), ..Default::default() };

@@ -366,7 +366,7 @@ fn rpcs_take_and_return_the_messages_named_after_them() {
 }
 
 #[test]
-fn trap_prone_messages_have_upstreams_numbers() {
+fn error_prone_messages_have_upstream_field_numbers() {
     let pool = pool();
     for (name, fields) in TRAPS {
         let found: Vec<(String, u32)> =
@@ -390,7 +390,7 @@ fn cri_is_complete() {
 }
 
 #[test]
-fn optional_numbers_are_messages_of_the_package_itself() {
+fn optional_numbers_are_wrapper_messages_of_the_package() {
     let pool = pool();
     for (name, kind) in [
         ("runtime.v1.Int64Value", protox::prost_reflect::Kind::Int64),

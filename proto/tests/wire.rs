@@ -62,7 +62,7 @@ fn options_are_field_2_of_namespace() {
 }
 
 #[test]
-fn an_environment_value_need_not_be_utf8() {
+fn environment_value_may_be_non_utf8() {
     check(
         cri::KeyValue { key: "K".into(), value: vec![0xff, 0x00, 0xc3] },
         &[0x0a, 1, b'K', 0x12, 3, 0xff, 0x00, 0xc3],
@@ -70,7 +70,7 @@ fn an_environment_value_need_not_be_utf8() {
 }
 
 #[test]
-fn a_container_config_with_a_non_utf8_environment_decodes() {
+fn container_config_with_non_utf8_environment_decodes() {
     let bytes = [0x32, 6, 0x0a, 1, b'K', 0x12, 1, 0xfe];
     let config = cri::ContainerConfig::decode(&bytes[..]).expect("envs are bytes");
     assert_eq!(config.envs, [cri::KeyValue { key: "K".into(), value: vec![0xfe] }]);
@@ -143,7 +143,7 @@ fn the_two_security_contexts_number_run_as_group_differently() {
 }
 
 #[test]
-fn a_zero_that_is_present_differs_from_absent() {
+fn present_zero_differs_from_absent() {
     check(
         cri::MemoryUsage { usage_bytes: Some(cri::UInt64Value { value: 0 }), ..Default::default() },
         &[0x22, 0],
@@ -168,7 +168,7 @@ fn forwarded_ports_are_packed() {
 }
 
 #[test]
-fn a_message_encodes_alike_in_whatever_order_its_labels_came() {
+fn encoding_is_independent_of_label_order() {
     let entry = |key: u8| [0x32, 5, 0x0a, 1, key, 0x12, 0]; // labels = 6, an empty value
     let forward = [entry(b'a'), entry(b'b'), entry(b'c')].concat();
     let backward = [entry(b'c'), entry(b'b'), entry(b'a')].concat();

@@ -11,10 +11,10 @@ use crate::node::{GuestFact, GuestNode};
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("containers_are_confined_by_the_default_profile", the_default_confines),
-    ("the_default_profile_is_loaded_again_when_it_was_taken_away", the_default_is_loaded_again),
-    ("who_asks_for_the_default_profile_does_not_run_without_it", the_default_is_there_or_nothing_runs),
-    ("a_profile_of_the_host_denies_what_it_denies", a_profile_of_the_host),
-    ("a_profile_that_is_not_loaded_is_named", a_profile_that_is_not_loaded),
+    ("unloaded_default_profile_is_loaded_again", unloaded_default_is_loaded_again),
+    ("container_does_not_start_without_its_default_profile", no_start_without_the_default_profile),
+    ("localhost_apparmor_profile_is_applied", a_profile_of_the_host),
+    ("unloaded_profile_is_rejected_by_name", a_profile_that_is_not_loaded),
 ];
 
 /// The name of a profile of the host.
@@ -60,7 +60,7 @@ fn the_default_confines(node: &GuestNode) {
 }
 
 /// What a reload of all profiles of the node does, which does not include ours.
-fn the_default_is_loaded_again(node: &GuestNode) {
+fn unloaded_default_is_loaded_again(node: &GuestNode) {
     load("profile switchyard-default { }", "--remove");
     let pod = node.pod("reloaded");
     let _ = pod.start_shell("main", "cat /proc/self/attr/current");
@@ -87,7 +87,7 @@ impl Drop for WithoutParser {
     }
 }
 
-fn the_default_is_there_or_nothing_runs(node: &GuestNode) {
+fn no_start_without_the_default_profile(node: &GuestNode) {
     load("profile switchyard-default { }", "--remove");
     let pod = node.pod("unloaded");
     let without = WithoutParser::new();

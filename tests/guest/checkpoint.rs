@@ -13,11 +13,11 @@ use tonic::{Code, Status};
 use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, cgroup_file, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("a_checkpoint_has_what_the_processes_held_and_they_go_on", a_checkpoint_has_what_processes_held),
-    ("a_checkpoint_that_cannot_be_made_says_why_and_leaves_nothing", one_that_cannot_be_made),
-    ("a_kill_amid_a_checkpoint_leaves_a_container_that_goes_on", a_kill_amid_a_checkpoint),
-    ("a_client_that_vanishes_amid_a_checkpoint_leaves_a_container_that_goes_on", a_client_that_vanishes),
-    ("a_checkpoint_leaves_connections_as_they_are", one_with_connections),
+    ("checkpoint_has_process_state_and_processes_continue", checkpoint_has_process_state),
+    ("failed_checkpoint_is_explained_and_leaves_nothing_behind", failed_checkpoint_is_explained),
+    ("container_continues_after_daemon_kill_during_checkpoint", kill_during_checkpoint),
+    ("container_continues_after_disconnect_during_checkpoint", disconnect_during_checkpoint),
+    ("checkpoint_keeps_tcp_connections", checkpoint_with_connections),
 ];
 
 /// Counts, to show that it goes on running, and has a word in its memory that is not on any disk.
@@ -70,7 +70,7 @@ fn checkpoint_marker(container: &str) -> PathBuf {
     Path::new("/var/lib/switchyard/tasks").join(container).join("checkpoint")
 }
 
-fn a_checkpoint_has_what_processes_held(node: &GuestNode) {
+fn checkpoint_has_process_state(node: &GuestNode) {
     let pod = node.pod("checkpoint");
     let id = pod.start_shell("main", SCRIPT);
     assert_counts_on(&pod, "main");
@@ -119,7 +119,7 @@ fn a_checkpoint_has_what_processes_held(node: &GuestNode) {
     fs::remove_file(archive).expect("it is there");
 }
 
-fn one_that_cannot_be_made(node: &GuestNode) {
+fn failed_checkpoint_is_explained(node: &GuestNode) {
     let pod = node.pod("checkpoint-fails");
     let id = pod.start_shell("main", SCRIPT);
     assert_counts_on(&pod, "main");
@@ -164,7 +164,7 @@ fn one_that_cannot_be_made(node: &GuestNode) {
 }
 
 /// At whichever step the daemon is killed, the container goes on running, and the next checkpoint succeeds.
-fn a_kill_amid_a_checkpoint(node: &GuestNode) {
+fn kill_during_checkpoint(node: &GuestNode) {
     let killable = node.killable();
     let pod = node.pod("checkpoint-killed");
     let id = pod.start_shell("main", SCRIPT);
@@ -183,7 +183,7 @@ fn a_kill_amid_a_checkpoint(node: &GuestNode) {
 }
 
 /// The checkpoint is completed, even if its client is gone, or never begins.
-fn a_client_that_vanishes(node: &GuestNode) {
+fn disconnect_during_checkpoint(node: &GuestNode) {
     let pod = node.pod("checkpoint-left");
     let id = pod.start_shell("main", SCRIPT);
     for after in [20, 300, 1500].map(Duration::from_millis) {
@@ -221,7 +221,7 @@ fn a_client_that_vanishes(node: &GuestNode) {
     }
 }
 
-fn one_with_connections(node: &GuestNode) {
+fn checkpoint_with_connections(node: &GuestNode) {
     let pod = node.pod("checkpoint-net");
     let id = pod.start_shell("main", "sleep 1000 | nc -l -p 4711 > /dev/null & exec 3<>/dev/null; \
         while ! sleep 1000 | nc 127.0.0.1 4711; do sleep 0.1; done & n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done");

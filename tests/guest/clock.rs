@@ -15,14 +15,14 @@ use switchyard_tests::registry_proxy::{Access, RegistryFault};
 use crate::node::{CONTAINERD, GuestFact, GuestNode, LIMIT, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("the_clock_may_jump", the_clock_may_jump),
-    ("the_clock_may_jump_by_years_amid_a_pull_a_stop_and_an_exec", by_years),
+    ("clock_jumps_have_no_effect", clock_jumps_have_no_effect),
+    ("clock_jumps_by_years_during_pull_stop_and_exec_have_no_effect", by_years),
 ];
 
 /// The hours to jump by, which add up to zero: to a time before everything, and back.
 const JUMPS: [i64; 2] = [-6, 6];
 
-fn the_clock_may_jump(node: &GuestNode) {
+fn clock_jumps_have_no_effect(node: &GuestNode) {
     let pod = node.pod("clock");
     let _ = pod.start_shell("counting", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.1; done");
     for (number, hours) in JUMPS.into_iter().enumerate() {

@@ -10,8 +10,8 @@ use switchyard_tests::host::eventually;
 use crate::node::{GuestFact, GuestNode, LIMIT, cgroup_file, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("metrics_of_devices_are_what_the_kernel_counts", metrics_of_devices),
-    ("metrics_of_huge_pages_and_kept_memory_are_the_kernels", metrics_of_huge_pages),
+    ("device_metrics_match_the_kernel", metrics_of_devices),
+    ("hugepage_and_memory_reservation_metrics_match_the_kernel", metrics_of_huge_pages),
 ];
 
 const MIB: u64 = 1 << 20;

@@ -10,15 +10,15 @@ use switchyard_tests::host::eventually;
 use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, SOCKET, cgroup_file, property, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("containers_run_on_through_a_restart_of_the_unit", |node| {
+    ("containers_survive_restart_of_the_unit", |node| {
         outlives(node, || {
             run(&["systemctl", "restart", "switchyard"]);
         });
     }),
-    ("containers_run_on_through_a_kill_of_the_daemon_that_systemd_restarts", |node| {
+    ("containers_survive_daemon_kill_and_restart_by_systemd", |node| {
         outlives(node, || kill_main("switchyard"));
     }),
-    ("containers_run_on_while_the_unit_is_stopped_and_are_adopted", |node| {
+    ("containers_survive_unit_stop_and_are_adopted", |node| {
         outlives(node, || {
             run(&["systemctl", "stop", "switchyard"]);
             assert!(!fs::exists(SOCKET).expect("it can be looked at"), "the socket is left");
@@ -26,10 +26,10 @@ pub(crate) const FACTS: &[GuestFact] = &[
             run(&["systemctl", "start", "switchyard"]);
         });
     }),
-    ("a_kill_of_the_keeper_of_logs_loses_no_line", |node| {
+    ("logkeeper_kill_loses_no_line", |node| {
         outlives(node, || kill_main("switchyard-logkeeper"));
     }),
-    ("a_restart_of_the_keeper_of_logs_loses_no_line", |node| {
+    ("logkeeper_restart_loses_no_line", |node| {
         outlives(node, || {
             run(&["systemctl", "restart", "switchyard-logkeeper"]);
         });

@@ -9,12 +9,12 @@ use switchyard_tests::host::eventually;
 use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, cgroup_file, property, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("limits_are_in_the_files_of_cgroup_v2_and_can_be_changed", limits_are_in_the_files),
-    ("limits_hold_with_crun_when_units_are_loaded_anew", limits_hold_with_crun),
-    ("stats_are_those_of_the_control_group", stats_are_those_of_the_control_group),
-    ("a_container_that_runs_out_of_memory_at_once_is_told_to_be_oom_killed", the_main_process_is_killed),
-    ("a_container_whose_child_was_killed_for_memory_is_told_to_be_oom_killed", a_child_is_killed),
-    ("nothing_of_systemds_is_left_of_what_ended", nothing_is_left),
+    ("limits_are_in_cgroup_v2_files_and_can_be_updated", limits_are_in_the_files),
+    ("crun_limits_survive_systemd_daemon_reload", limits_hold_with_crun),
+    ("stats_match_the_cgroup", stats_match_the_cgroup),
+    ("oom_kill_of_the_main_process_is_reported", the_main_process_is_killed),
+    ("oom_kill_of_a_child_process_is_reported", a_child_is_killed),
+    ("no_systemd_units_are_left_after_removal", nothing_is_left),
 ];
 
 const MIB: i64 = 1 << 20;
@@ -85,7 +85,7 @@ fn limits_of(node: &GuestNode, pod: &GuestPod<'_>, group: &str) -> String {
     id
 }
 
-fn stats_are_those_of_the_control_group(node: &GuestNode) {
+fn stats_match_the_cgroup(node: &GuestNode) {
     let pod = node.pod("stats");
     let script = "head -c 20000000 /dev/zero > /dev/shm/held; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; exec sleep 1000";
     let id = pod.start_shell("main", script);

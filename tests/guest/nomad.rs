@@ -14,8 +14,8 @@ use crate::daemon::kill_main;
 use crate::node::{GuestFact, GuestNode, LIMIT, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("tasks_of_nomad_are_in_the_group_of_the_agent_and_run_on_through_a_kill", tasks_are_in_the_group),
-    ("a_task_of_nomad_that_takes_too_much_memory_is_told_so_and_leaves_its_group", too_much_memory),
+    ("nomad_tasks_run_in_the_agents_cgroup_and_survive_daemon_kill", tasks_run_in_the_agents_cgroup),
+    ("nomad_task_oom_kill_is_reported_and_its_cgroup_is_emptied", oom_kill_is_reported),
 ];
 
 /// The memory limit of a task.
@@ -57,7 +57,7 @@ fn file(task: &nomad::TaskConfig, name: &str) -> String {
     text.trim_end().to_owned()
 }
 
-fn tasks_are_in_the_group(node: &GuestNode) {
+fn tasks_run_in_the_agents_cgroup(node: &GuestNode) {
     let agent = Arc::new(agent());
     let mut task = task(&agent, &node.image(), COUNT, json!({}));
     let started = agent.driver().start(&task.config).expect("it starts");
@@ -87,7 +87,7 @@ fn tasks_are_in_the_group(node: &GuestNode) {
     task.remove_cgroups();
 }
 
-fn too_much_memory(node: &GuestNode) {
+fn oom_kill_is_reported(node: &GuestNode) {
     let agent = agent();
     let driver = agent.driver();
     // The kernel kills the main process or a child of it.

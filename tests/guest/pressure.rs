@@ -7,9 +7,9 @@ use switchyard_tests::host::eventually;
 use crate::node::{GuestFact, GuestNode, LIMIT, cgroup_file, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("pressure_is_told_of_containers_pods_and_in_metrics", pressure_is_told),
+    ("pressure_is_reported_for_containers_pods_and_metrics", pressure_is_reported),
     ("memory_high_throttles_and_kills_nobody", memory_high_throttles),
-    ("swap_is_limited_and_told", swap_is_limited_and_told),
+    ("swap_is_limited_and_reported", swap_is_limited_and_reported),
 ];
 
 const MIB: i64 = 1 << 20;
@@ -24,7 +24,7 @@ fn stalled(container: &str, file: &str, line: &str) -> u64 {
     total.parse::<u64>().expect("it is a number") * 1000
 }
 
-fn pressure_is_told(node: &GuestNode) {
+fn pressure_is_reported(node: &GuestNode) {
     let pod = node.pod("pressure");
     // Two processes that compete for a twentieth of a processor: one waits while the other runs, and both
     // wait for their quota.
@@ -111,7 +111,7 @@ fn memory_high_throttles(node: &GuestNode) {
     assert_eq!(status.state(), cri::ContainerState::ContainerRunning);
 }
 
-fn swap_is_limited_and_told(node: &GuestNode) {
+fn swap_is_limited_and_reported(node: &GuestNode) {
     run(&[
         "sh",
         "-c",

@@ -15,10 +15,10 @@ use tonic::{Code, Status};
 use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, run};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("a_container_takes_no_more_of_the_disk_than_its_quota", a_container_takes_no_more),
-    ("a_disk_quota_counts_together_what_it_joins_and_apart_what_it_does_not", joined_and_apart),
-    ("a_disk_quota_has_the_project_that_was_asked_for_as_long_as_any_container_does", a_given_project),
-    ("a_kill_amid_a_disk_quota_leaves_no_limit_and_no_project", a_kill_amid_a_quota),
+    ("container_cannot_exceed_its_disk_quota", a_container_takes_no_more),
+    ("disk_quota_counts_joined_mounts_together_and_others_apart", joined_and_apart),
+    ("disk_quota_keeps_its_project_while_any_container_uses_it", a_given_project),
+    ("daemon_kill_during_disk_quota_leaves_no_limit_or_project", kill_during_disk_quota),
 ];
 
 const MIB: u64 = 1 << 20;
@@ -250,7 +250,7 @@ fn a_given_project(node: &GuestNode) {
 
 /// At whichever step the daemon is killed, repeating the request creates one container with its limits, and
 /// repeating the removal leaves nothing of it.
-fn a_kill_amid_a_quota(node: &GuestNode) {
+fn kill_during_disk_quota(node: &GuestNode) {
     pull(node);
     let killable = node.killable();
     for step in Step::ALL.iter().copied().filter(|step| step.area() == Area::Quota) {

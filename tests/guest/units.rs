@@ -12,13 +12,13 @@ use tonic::Code;
 use crate::node::{GuestFact, GuestNode, LIMIT, SOCKET, cgroup_file, property, run, scope};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("the_units_start_and_say_so", the_units_start_and_say_so),
-    ("the_socket_is_for_root_alone", the_socket_is_for_root_alone),
-    ("systemd_is_chosen_to_make_control_groups", systemd_is_chosen_to_make_control_groups),
-    ("a_pod_goes_its_whole_way", a_pod_goes_its_whole_way),
+    ("units_start_and_notify_readiness", units_start_and_notify_readiness),
+    ("socket_is_accessible_to_root_only", socket_is_accessible_to_root_only),
+    ("systemd_cgroup_driver_is_selected", systemd_cgroup_driver_is_selected),
+    ("pod_lifecycle_completes", pod_lifecycle_completes),
 ];
 
-fn the_units_start_and_say_so(_: &GuestNode) {
+fn units_start_and_notify_readiness(_: &GuestNode) {
     for unit in ["switchyard", "switchyard-logkeeper"] {
         // With Type=notify a unit is active once the daemon has reported readiness.
         assert_eq!(property(unit, "Type"), "notify");
@@ -35,7 +35,7 @@ fn the_units_start_and_say_so(_: &GuestNode) {
     assert_eq!(warnings, "");
 }
 
-fn the_socket_is_for_root_alone(node: &GuestNode) {
+fn socket_is_accessible_to_root_only(node: &GuestNode) {
     let meta = fs::metadata(SOCKET).expect("the socket is there");
     assert_eq!((meta.mode() & 0o777, meta.uid(), meta.gid()), (0o660, 0, 0));
     let refused = as_nobody();
@@ -56,7 +56,7 @@ fn as_nobody() -> Output {
     command.output().expect("it can be run")
 }
 
-fn systemd_is_chosen_to_make_control_groups(node: &GuestNode) {
+fn systemd_cgroup_driver_is_selected(node: &GuestNode) {
     assert!(Path::new("/sys/fs/cgroup/cgroup.controllers").exists(), "the guest has cgroup v2");
     let request = cri::RuntimeConfigRequest {};
     let answer = node.cri.runtime(async |mut client| client.runtime_config(request).await);
@@ -78,7 +78,7 @@ fn systemd_is_chosen_to_make_control_groups(node: &GuestNode) {
     assert!(status.code() == Code::InvalidArgument && status.message().contains("slice"), "{status}");
 }
 
-fn a_pod_goes_its_whole_way(node: &GuestNode) {
+fn pod_lifecycle_completes(node: &GuestNode) {
     let client = &node.cri;
     let pod = node.pod("whole");
     assert_eq!(client.pod_status(&pod.id).expect("it has one").state(), cri::PodSandboxState::SandboxReady);

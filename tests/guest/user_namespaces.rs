@@ -11,8 +11,8 @@ use switchyard_tests::cri::namespaces;
 use crate::node::{GuestFact, GuestNode, GuestPod, cgroup_file};
 
 pub(crate) const FACTS: &[GuestFact] = &[
-    ("handlers_tell_what_they_can_do_and_do_it", handlers_tell_what_they_can_do),
-    ("a_pod_with_a_user_namespace_owns_its_volumes_and_is_confined", a_pod_with_a_user_namespace),
+    ("handlers_report_and_support_their_features", handlers_report_their_features),
+    ("user_namespace_pod_owns_its_volumes_and_is_confined", user_namespace_pod),
 ];
 
 /// The host user id of root in the user namespace.
@@ -32,7 +32,7 @@ fn features(node: &GuestNode, handler: &str) -> cri::RuntimeHandlerFeatures {
         .unwrap_or_default()
 }
 
-fn handlers_tell_what_they_can_do(node: &GuestNode) {
+fn handlers_report_their_features(node: &GuestNode) {
     for handler in ["", "runc", "crun"] {
         let features = features(node, handler);
         assert!(features.user_namespaces && features.recursive_read_only_mounts, "{handler:?}: {features:?}");
@@ -46,7 +46,7 @@ fn pod<'n>(node: &'n GuestNode, handler: &str) -> GuestPod<'n> {
     node.pod_from(config, handler)
 }
 
-fn a_pod_with_a_user_namespace(node: &GuestNode) {
+fn user_namespace_pod(node: &GuestNode) {
     let dir = Path::new("/var/lib/guest-volume");
     fs::create_dir_all(dir).expect("it can be made");
     for (name, owner) in [("of-root", 0), ("of-app", 1000)] {

@@ -51,7 +51,7 @@ fn advisories(node: &TestNode) -> Vec<String> {
 }
 
 #[test]
-fn versions_with_known_vulnerabilities_are_named_unless_they_are_ignored_and_change_no_readiness() {
+fn advisories_are_reported_unless_ignored_and_keep_readiness() {
     let node = TestNode::start();
     // Debian 12 keeps these numbers, whatever it fixes under them.
     let named = advisories(&node);
@@ -73,7 +73,7 @@ fn versions_with_known_vulnerabilities_are_named_unless_they_are_ignored_and_cha
 }
 
 #[test]
-fn calls_that_the_recovery_keeps_waiting_for_too_long_are_told_to_come_again() {
+fn calls_blocked_by_recovery_fail_with_a_retry_hint() {
     let node = TestNode::start_with("[recovery]\nwait_seconds = 1\n", |_| {});
     let pod = node.pod("early");
     node.daemon().terminate();
@@ -103,7 +103,7 @@ fn calls_that_the_recovery_keeps_waiting_for_too_long_are_told_to_come_again() {
 }
 
 #[test]
-fn a_stop_in_flight_is_answered_by_a_daemon_that_is_asked_to_end() {
+fn stop_in_flight_is_answered_during_shutdown() {
     let node = TestNode::start();
     let pod = node.pod("ending");
     let script = "trap 'echo asked; sleep 1; exit 3' TERM; echo hello; while :; do sleep 0.02; done";
@@ -121,7 +121,7 @@ fn a_stop_in_flight_is_answered_by_a_daemon_that_is_asked_to_end() {
 }
 
 #[test]
-fn metrics_count_calls_by_method_and_name_nobody() {
+fn metrics_count_calls_by_method_without_object_names() {
     let node = TestNode::start();
     let pod = node.pod("counted");
     let id = pod.start_shell("main", "exec sleep 1000");

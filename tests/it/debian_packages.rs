@@ -55,7 +55,7 @@ fn hidden(fresh: &FreshDebian<'_>, programs: impl IntoIterator<Item = String>) -
 }
 
 #[test]
-fn every_program_that_a_script_calls_is_in_its_list() {
+fn every_program_of_a_script_is_in_its_package_list() {
     let database = PackageDatabase::read();
     let mut wrong = Vec::new();
     for (script, sourced) in SCRIPTS {
@@ -112,7 +112,7 @@ fn every_program_that_a_test_calls_is_in_a_package_that_tests_run_installs() {
 }
 
 #[test]
-fn a_package_that_is_not_listed_hides_behind_nothing() {
+fn unlisted_package_is_detected() {
     let database = PackageDatabase::read();
     let base = database.fresh_debian(&[]);
     assert!(base.has_program("sh") && base.has_program("awk") && base.has_program("/bin/mount"));

@@ -91,7 +91,7 @@ fn holds_for_any_input(name: &str, target: fn(&[u8]), count: usize) {
 }
 
 #[test]
-fn every_target_runs_here_and_in_tests_fuzz_and_has_a_few_small_inputs() {
+fn every_fuzz_target_runs_and_has_a_small_corpus() {
     let dir = repository().join("tests/fuzzing");
     let named = |below: &str| -> BTreeSet<String> {
         let read = fs::read_dir(dir.join(below)).unwrap();

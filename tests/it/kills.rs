@@ -38,7 +38,7 @@ const ALL: [&[KillCase]; 10] = [
 ];
 
 #[test]
-fn every_step_is_the_last_of_some_process() {
+fn every_step_has_a_kill_test() {
     let played = ALL.into_iter().flatten().flat_map(|amid| amid.points).map(|(step, _)| *step);
     // criu is part of checkpoints, and does not support the kernels of some machines; many machines have no
     // project quotas: `tests/guest/checkpoint.rs` and `tests/guest/quota.rs` run these cases, if the guest is
@@ -58,54 +58,54 @@ fn every_step_is_the_last_of_some_process() {
 }
 
 #[test]
-fn a_pod_that_a_kill_cut_off_is_run_by_the_same_request() {
+fn run_pod_interrupted_by_kill_is_completed_by_retry() {
     run_cases(pods::POD_START_CASES);
 }
 
 #[test]
-fn a_pod_whose_end_a_kill_cut_off_is_ended_by_the_same_request() {
+fn pod_stop_and_removal_interrupted_by_kill_are_completed_by_retry() {
     run_cases(pods::POD_END_CASES);
 }
 
 #[test]
-fn a_container_that_a_kill_cut_off_is_made_started_and_changed_by_the_same_request() {
+fn container_create_start_update_interrupted_by_kill_are_completed_by_retry() {
     run_cases(tasks::TASK_START_CASES);
 }
 
 #[test]
-fn a_container_whose_end_a_kill_cut_off_tells_it_and_is_removed_by_the_same_request() {
+fn container_exit_interrupted_by_kill_is_reported_and_removal_completed_by_retry() {
     run_cases(tasks::TASK_END_CASES);
 }
 
 #[test]
-fn a_container_whose_hung_shim_was_killed_as_a_kill_came_tells_its_end() {
+fn exit_is_reported_after_kill_while_a_hung_shim_was_killed() {
     run_cases_on(KillFixture::with_short_shim_timeout(), tasks::HUNG);
 }
 
 #[test]
-fn a_container_whose_exit_containerd_keeps_is_started_and_ended_by_the_same_request() {
+fn calls_interrupted_by_kill_complete_when_containerd_retains_exits() {
     run_cases_on(KillFixture::with_sandbox_store(), tasks::KEPT_EXITS);
 }
 
 #[test]
-fn an_image_that_a_kill_cut_off_is_pulled_unpacked_and_removed_by_the_same_request() {
+fn image_pull_unpack_removal_interrupted_by_kill_are_completed_by_retry() {
     run_cases(images::KILLS);
 }
 
 #[test]
-fn a_lease_of_devices_that_a_kill_cut_off_is_had_by_the_same_request_and_one_that_was_ended_is_not() {
+fn device_lease_interrupted_by_kill_is_regained_and_released_one_is_not() {
     run_cases_on(KillFixture::with_devices(), device_leases::KILLS);
 }
 
 /// The steps are the same as in another test that repeats the request; to save time, only every second one is
 /// run unless all are asked for.
 #[test]
-fn what_a_kill_cut_off_and_nobody_sends_again_is_listed_or_gone() {
+fn interrupted_call_without_retry_is_listed_or_rolled_back() {
     run_every_nth(KillFixture::new(), abandoned::ABANDONED, if all_variants() { 1 } else { 2 });
 }
 
 #[test]
-fn beside_a_containerd_of_others_a_kill_loses_and_leaves_nothing_either() {
+fn kill_with_external_containerd_loses_and_leaves_nothing() {
     if all_variants() {
         external_containerd::ALL
             .into_iter()
@@ -117,22 +117,22 @@ fn beside_a_containerd_of_others_a_kill_loses_and_leaves_nothing_either() {
 }
 
 #[test]
-fn daemons_that_live_too_short_know_together_what_came_of_a_start() {
+fn start_outcome_is_known_across_short_lived_daemons() {
     external_containerd::short_lives();
 }
 
 #[test]
-fn a_logkeeper_that_is_killed_anywhere_loses_doubles_and_tears_no_line() {
+fn logkeeper_killed_at_any_step_loses_duplicates_or_tears_no_line() {
     run_cases(logkeepers::KILLS);
 }
 
 #[test]
-fn a_daemon_that_is_killed_while_it_starts_is_followed_by_one_that_finds_everything() {
+fn kill_during_daemon_start_loses_nothing() {
     run_cases(daemon_starts::KILLS);
 }
 
 #[test]
-fn a_daemon_that_is_killed_in_its_first_start_is_followed_by_one_that_works() {
+fn kill_during_first_daemon_start_is_recovered() {
     for step in daemon_starts::FRESH {
         daemon_starts::first_start(*step);
     }

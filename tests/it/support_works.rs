@@ -47,7 +47,7 @@ fn archives_are_deterministic_and_tar_reads_them() {
 }
 
 #[test]
-fn layers_of_different_seeds_differ_and_do_not_compress() {
+fn random_layers_differ_and_do_not_compress() {
     let one = image::random_layer(1 << 16, 1);
     let two = image::random_layer(1 << 16, 2);
     assert_ne!(one.diff_id, two.diff_id);
@@ -84,7 +84,7 @@ fn an_index_lists_its_platforms() {
 }
 
 #[test]
-fn references_and_mirrors_name_the_registry() {
+fn references_and_mirrors_contain_the_registry_address() {
     let registry = Registry::start();
     let dir = switchyard_tests::scratch::Scratch::new();
     registry.mirror(dir.path(), "docker.io");
@@ -94,7 +94,7 @@ fn references_and_mirrors_name_the_registry() {
 }
 
 #[test]
-fn a_gate_asks_for_a_password() {
+fn registry_proxy_requires_credentials() {
     let registry =
         Registry::start_behind_proxy(Access::Basic { user: "u".to_owned(), password: "p".to_owned() });
     let refused = http::get(registry.address(), "/v2/").unwrap();
@@ -105,7 +105,7 @@ fn a_gate_asks_for_a_password() {
 }
 
 #[test]
-fn a_gate_gives_tokens_of_one_repository() {
+fn registry_proxy_issues_single_repository_tokens() {
     let credentials = Some(("u".to_owned(), "p".to_owned()));
     let registry = Registry::start_behind_proxy(Access::Bearer { credentials });
     let image = ImageBuilder::new().build();
@@ -126,7 +126,7 @@ fn a_gate_gives_tokens_of_one_repository() {
 }
 
 #[test]
-fn a_gate_plays_each_fault_once() {
+fn registry_proxy_injects_each_fault_once() {
     let registry = Registry::start_behind_proxy(Access::Open);
     let image = ImageBuilder::new().layer(image::random_layer(4096, 7)).build();
     registry.push("a:1", &image);
@@ -143,7 +143,7 @@ fn a_gate_plays_each_fault_once() {
 }
 
 #[test]
-fn a_held_request_waits_for_its_release() {
+fn held_request_waits_for_release() {
     let registry = Registry::start_behind_proxy(Access::Open);
     registry.proxy().add_fault("/v2/", RegistryFault::Hold);
     let address = registry.address();
@@ -161,7 +161,7 @@ fn a_held_request_waits_for_its_release() {
 }
 
 #[test]
-fn roots_do_not_share_anything() {
+fn private_roots_share_nothing() {
     let one = PrivateRoot::new();
     let two = PrivateRoot::new();
     assert_ne!(one.network().subnet(), two.network().subnet());
@@ -172,7 +172,7 @@ fn roots_do_not_share_anything() {
 }
 
 #[test]
-fn extra_configuration_lies_over_the_private_one() {
+fn extra_configuration_overrides_the_private_root() {
     let root = PrivateRoot::new();
     root.write_config("[log]\nlevel = \"debug\"\n[cgroup]\ndriver = \"cgroupfs\"\n");
     let config: toml::Table = fs::read_to_string(root.config()).unwrap().parse().unwrap();
@@ -183,12 +183,12 @@ fn extra_configuration_lies_over_the_private_one() {
 }
 
 #[test]
-fn a_fresh_root_is_clean() {
+fn new_private_root_passes_the_leak_scan() {
     LeakScan::of(&PrivateRoot::new()).assert_clean();
 }
 
 #[test]
-fn the_sweep_sees_what_is_left_and_dropping_the_root_removes_it() {
+fn leak_scan_finds_leaks_and_dropping_the_root_removes_them() {
     let root = PrivateRoot::new();
     let path = root.path().to_owned();
     let cgroup = root.cgroup_name();
@@ -227,7 +227,7 @@ fn the_sweep_sees_what_is_left_and_dropping_the_root_removes_it() {
 }
 
 #[test]
-fn what_a_killed_test_run_left_is_removed_by_the_next() {
+fn leaks_of_a_killed_test_run_are_removed_by_the_next() {
     let path = PathBuf::from(format!("/tmp/sw-{}", switchyard_tests::host::random_name()));
     fs::create_dir(&path).unwrap();
     // No process starts at the first tick of the machine but the first, and that one is not a test.
@@ -239,7 +239,7 @@ fn what_a_killed_test_run_left_is_removed_by_the_next() {
 }
 
 #[test]
-fn a_network_left_by_its_pod_is_seen_and_removed() {
+fn leaked_pod_network_is_found_and_removed() {
     let root = PrivateRoot::new();
     let bridge = root.network().bridge().to_owned();
     let digits = bridge.trim_start_matches("swt").to_owned();
@@ -263,7 +263,7 @@ fn a_network_left_by_its_pod_is_seen_and_removed() {
 }
 
 #[test]
-fn a_network_that_was_given_back_is_clean() {
+fn released_network_passes_the_leak_scan() {
     let root = PrivateRoot::new();
     let pin = pin_network_namespace(root.path());
     let id = "01".repeat(32);

@@ -9,7 +9,7 @@ use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_tests::backend_fixture::BackendFixture;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_gateway_neither_adopts_nor_clears_what_the_first_made() {
+async fn second_gateway_neither_adopts_nor_removes_objects_of_the_first() {
     let world = tokio::task::block_in_place(BackendFixture::new);
     let first = world.backend();
     first.recover().await.expect("a fresh world can be recovered");

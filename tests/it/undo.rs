@@ -179,7 +179,7 @@ impl UndoFixture {
 }
 
 #[test]
-fn every_step_has_its_test() {
+fn every_step_has_an_undo_test() {
     let tested: BTreeSet<Step> = [
         &SANDBOX_MADE[..],
         &SANDBOX_STARTED[..],
@@ -200,7 +200,7 @@ fn every_step_has_its_test() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_whose_making_fails_leaves_nothing() {
+async fn failed_sandbox_creation_leaves_nothing_behind() {
     let lab = UndoFixture::new().await;
     for step in SANDBOX_MADE {
         lab.fail(step);
@@ -212,7 +212,7 @@ async fn a_sandbox_whose_making_fails_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_whose_start_fails_is_stopped_and_can_be_started() {
+async fn failed_sandbox_start_is_stopped_and_can_be_retried() {
     let lab = UndoFixture::new().await;
     let id = lab.sandbox().await;
     lab.backend.stop_sandbox(id).await.expect("it can be stopped");
@@ -232,7 +232,7 @@ async fn a_sandbox_whose_start_fails_is_stopped_and_can_be_started() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_not_be_undone_has_its_network_until_it_is_cleared_away() {
+async fn failed_rollback_keeps_its_network_until_cleaned_up() {
     let lab = UndoFixture::new().await;
     let id = SandboxId::random();
     lab.fail(Step::SandboxMarked);
@@ -260,7 +260,7 @@ async fn what_could_not_be_undone_has_its_network_until_it_is_cleared_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_and_a_removal_that_fail_can_be_repeated() {
+async fn failed_sandbox_stop_and_removal_can_be_retried() {
     let lab = UndoFixture::new().await;
     for step in SANDBOX_ENDED {
         let id = lab.sandbox().await;
@@ -277,7 +277,7 @@ async fn a_stop_and_a_removal_that_fail_can_be_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_whose_making_fails_leaves_nothing_but_its_sandbox() {
+async fn failed_task_creation_leaves_only_its_sandbox() {
     let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     let before = lab.fixture.remaining_objects().await;
@@ -291,7 +291,7 @@ async fn a_task_whose_making_fails_leaves_nothing_but_its_sandbox() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_that_fails_is_on_record_and_leaves_no_process() {
+async fn failed_task_start_is_recorded_and_leaves_no_process() {
     let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     for step in TASK_STARTED {
@@ -311,7 +311,7 @@ async fn a_start_that_fails_is_on_record_and_leaves_no_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_note_on_a_sandbox_that_fails_can_be_repeated() {
+async fn failed_sandbox_annotation_can_be_retried() {
     let mut lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     for step in SANDBOX_UPDATED {
@@ -329,7 +329,7 @@ async fn a_note_on_a_sandbox_that_fails_can_be_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_limits_that_fails_can_be_repeated() {
+async fn failed_limits_update_can_be_retried() {
     let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     let id = lab.task(sandbox, &["sleep", "1000"]).await;
@@ -371,7 +371,7 @@ async fn a_change_of_limits_that_fails_can_be_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_cannot_be_recorded_is_not_lost() {
+async fn exit_that_cannot_be_persisted_is_not_lost() {
     let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     for step in TASK_REAPED {
@@ -401,7 +401,7 @@ done
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_checkpoint_that_fails_leaves_a_task_that_goes_on_and_can_be_repeated() {
+async fn failed_checkpoint_keeps_the_task_running_and_can_be_retried() {
     let _ = prereq::require("criu", "criu");
     let lab = UndoFixture::with(|settings| {
         let path = settings.run.join("runc-with-word");
@@ -448,7 +448,7 @@ async fn a_checkpoint_that_fails_leaves_a_task_that_goes_on_and_can_be_repeated(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_removal_of_a_task_that_fails_can_be_repeated() {
+async fn failed_task_removal_can_be_retried() {
     let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     let before = lab.fixture.remaining_objects().await;
@@ -466,7 +466,7 @@ async fn a_removal_of_a_task_that_fails_can_be_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_fails_half_way_a_new_backend_recovers_cleanly() {
+async fn new_backend_recovers_after_failure_at_any_step() {
     let lab = UndoFixture::new().await;
     let sandbox = lab.sandbox().await;
     let running = lab.task(sandbox, &["sleep", "1000"]).await;

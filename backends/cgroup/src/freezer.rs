@@ -74,7 +74,7 @@ mod tests {
     use crate::hierarchy::Hierarchy;
 
     #[test]
-    fn a_group_is_told_and_says_so() {
+    fn freeze_and_thaw_are_written_and_read_back() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("cgroup.controllers"), "").unwrap();
         fs::create_dir(root.path().join("group")).unwrap();

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_taken_as_it_is_and_a_slice_is_expanded() {
+    fn cgroup_path_is_verbatim_and_slice_is_expanded() {
         check("/kubepods/burstable//pod1/abc", "/kubepods/burstable/pod1/abc");
         check("a-b.slice:switchyard:x1", "/a.slice/a-b.slice/switchyard-x1.scope");
         check("kubepods.slice:switchyard:x", "/kubepods.slice/switchyard-x.scope");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_and_ways_out_are_no_groups() {
+    fn root_and_escaping_paths_are_rejected() {
         for bad in
             ["/", "", "/a/../..", "a:b:c", "a.slice:b", "a--b.slice:p:i", "a.slice:p:../x", ".slice:p:i"]
         {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parent_of_a_top_group_is_nobody() {
+    fn top_level_cgroup_has_no_parent() {
         let group = Group::from_cgroups_path("/a/b").unwrap();
         assert_eq!(group.parent().unwrap().to_string(), "/a");
         assert_eq!(group.parent().unwrap().parent(), None);
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_leads_out_of_the_hierarchy(text in "[a-c/.:-]{0,16}(slice)?[:./a]{0,8}") {
+        fn cgroup_names_cannot_escape_the_hierarchy(text in "[a-c/.:-]{0,16}(slice)?[:./a]{0,8}") {
             if let Ok(group) = Group::from_cgroups_path(&text) {
                 prop_assert!(group.relative().components().all(|part| matches!(part, Component::Normal(_))));
             }

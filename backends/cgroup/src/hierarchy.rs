@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hybrid_node_counts_as_v1_and_all_its_trees_are_known() {
+    fn hybrid_node_is_v1_with_all_hierarchies() {
         let found = Hierarchy::from_mountinfo(HYBRID).unwrap();
         assert_eq!(found.mode(), CgroupMode::V1);
         assert_eq!(found.dir("cpuacct", &group()).unwrap(), Path::new("/sys/fs/cgroup/cpu,cpuacct/a/b"));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v2_node_has_one_tree_for_all_controllers() {
+    fn v2_node_has_one_hierarchy_for_all_controllers() {
         let found =
             Hierarchy::from_mountinfo("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate")
                 .unwrap();
@@ -227,26 +227,26 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_a_named_tree_alone_is_v2() {
+    fn node_with_only_a_named_v1_hierarchy_is_v2() {
         let text = "1 0 0:1 / /s rw - cgroup c rw,name=systemd\n2 0 0:2 / /u rw - cgroup2 c rw\n";
         assert_eq!(Hierarchy::from_mountinfo(text).unwrap().mode(), CgroupMode::V2);
         assert!(matches!(Hierarchy::from_mountinfo(""), Err(Error::NoHierarchy)));
     }
 
     #[test]
-    fn inside_a_container_paths_start_at_its_own_root() {
+    fn paths_in_a_container_start_at_its_own_root() {
         let found = Hierarchy::from_mountinfo("1 0 0:1 /a /cg/memory rw - cgroup c rw,memory").unwrap();
         assert_eq!(found.dir("memory", &group()).unwrap(), Path::new("/cg/memory/b"));
     }
 
     #[test]
-    fn this_node_has_a_hierarchy() {
+    fn hierarchy_of_this_node_is_detected() {
         assert!(!Hierarchy::detect().unwrap().mounts().is_empty());
     }
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "([0-9a-z/:, -]|cgroup2?| - |\n|\\\\0|\\PC){0,80}") {
+        fn any_text_parses_without_panic(text in "([0-9a-z/:, -]|cgroup2?| - |\n|\\\\0|\\PC){0,80}") {
             let _ = Hierarchy::from_mountinfo(&text);
         }
     }

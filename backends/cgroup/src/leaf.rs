@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_is_there_again_and_what_was_made_is_gone() {
+    fn leaf_cgroup_is_restored_and_created_cgroups_removed() {
         let (dir, reader) = tree();
         let one = group("/nomad/a.web");
         let at = |name: &str| dir.path().join(name).join("nomad/a.web");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_parent_is_gone_nothing_is_made_again() {
+    fn cgroup_with_removed_parent_is_not_recreated() {
         let (dir, reader) = tree();
         let one = group("/nomad/a.web");
         fs::create_dir(dir.path().join("memory/nomad/a.web")).unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_listed_after_its_move_is_at_its_end_and_holds_nothing_up() {
+    fn exiting_process_does_not_block_the_move() {
         let (dir, reader) = tree();
         let from = dir.path().join("cpuset/nomad/a.web");
         let to = dir.path().join("cpuset/nomad/share");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_gets_the_processors_of_another() {
+    fn cpuset_is_copied_from_another_cgroup() {
         let (dir, reader) = tree();
         let ours = dir.path().join("cpuset/nomad/a.web");
         let theirs = dir.path().join("cpuset/nomad/share");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpuset_without_processors_is_given_those_above() {
+    fn empty_cpuset_inherits_the_parents_cpus() {
         let (dir, _) = tree();
         let above = dir.path().join("cpuset");
         let below = dir.path().join("cpuset/nomad");

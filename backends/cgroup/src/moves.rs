@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_cgroup_is_found_in_a_hierarchy_that_is_mounted() {
+    fn own_cgroup_is_found_in_a_mounted_hierarchy() {
         let v1 = "1 0 0:1 / /cg/memory rw - cgroup c rw,memory\n2 0 0:2 / /cg/cpu,cpuacct rw - cgroup c rw,cpu,cpuacct\n";
         let hierarchy = Hierarchy::from_mountinfo(v1).unwrap();
         let text = "9:pids:/x\n3:cpu,cpuacct:/\n2:memory:/a/b\n0::/\n";
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_stays_where_it_is() {
+    fn own_process_is_not_moved() {
         let hierarchy = Hierarchy::detect().unwrap();
         let file = own_processes(&hierarchy).expect("there is a hierarchy");
         assert!(file.is_file(), "{}", file.display());

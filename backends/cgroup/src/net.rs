@@ -44,7 +44,7 @@ Inter-|   Receive                                                |  Transmit
 ";
 
     #[test]
-    fn bytes_packets_errors_and_drops_of_each_interface_are_read() {
+    fn interface_counters_are_read() {
         let read = parse(TEXT);
         assert_eq!(read.iter().map(|link| link.name.as_str()).collect::<Vec<_>>(), ["lo", "eth0"]);
         let eth0 = &read[1];
@@ -56,14 +56,14 @@ Inter-|   Receive                                                |  Transmit
     }
 
     #[test]
-    fn this_process_has_interfaces() {
+    fn interfaces_of_this_process_are_read() {
         let text = std::fs::read_to_string("/proc/self/net/dev").unwrap();
         assert!(parse(&text).iter().any(|link| link.name == "lo"));
     }
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "([a-z0-9: \n]|\\PC){0,120}") {
+        fn any_text_parses_without_panic(text in "([a-z0-9: \n]|\\PC){0,120}") {
             let _ = parse(&text);
         }
     }

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_not_counted_was_ours() {
+    fn oom_kills_not_counted_by_siblings_are_own() {
         let check = |before: &KillCounts, now: &KillCounts, expected| {
             assert_eq!(decide_origin(before, now), expected, "{before:?} {now:?}");
         };
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_groups_beside_are_counted_and_our_own_is_not() {
+    fn sibling_cgroups_are_counted_without_own() {
         let dir = tempfile::tempdir().unwrap();
         let write = |group: &str, kills: u64| {
             fs::create_dir_all(dir.path().join(group)).unwrap();

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_know_both_ways_to_say_none() {
+    fn unlimited_parses_in_both_forms() {
         assert_eq!(limit_v2("max\n"), None);
         assert_eq!(limit_v2("4096\n"), Some(4096));
         assert_eq!(limit_v1("9223372036854771712\n"), None);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_without_full_has_a_full_of_zero() {
+    fn pressure_without_full_line_has_zero_full() {
         let read = pressure("some avg10=1.50 avg60=0.25 avg300=0.00 total=12345\n").unwrap();
         assert_eq!((read.some.avg10, read.some.avg60, read.some.total_us), (1.5, 0.25, 12_345));
         assert_eq!(read.full, PressureLine::default());
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none_are_passed_over() {
+    fn malformed_lines_are_skipped() {
         let read = flat_keyed("a 1\nbroken\nb x\nc 3\n");
         assert_eq!(read.into_iter().collect::<Vec<_>>(), [("a", 1), ("c", 3)]);
         assert_eq!(pids("1\n0\nx\n22\n"), [1, 22]);
     }
 
     #[test]
-    fn io_is_told_by_device_and_operation() {
+    fn io_is_counted_by_device_and_operation() {
         let text = "254:0 Read 4096\n254:0 Total 4096\n8:16 Write 512\nTotal 4608\n";
         let read: Vec<_> = device_operations(text).collect();
         assert_eq!(read, [((254, 0), "Read", 4096), ((254, 0), "Total", 4096), ((8, 16), "Write", 512)]);
@@ -147,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_them_panic(text in "([a-z0-9= .\n-]|some |full |avg10=|total=|\\PC){0,80}") {
+        fn any_text_parses_without_panic(text in "([a-z0-9= .\n-]|some |full |avg10=|total=|\\PC){0,80}") {
             let _ = (flat_keyed(&text), number(&text), limit_v1(&text), limit_v2(&text), pressure(&text), pids(&text));
             let _ = (device_operations(&text).count(), nested_keyed(&text).count());
         }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soft_limit_is_the_first_of_its_line() {
+    fn soft_limit_is_the_first_value() {
         let text = "\
 Limit                     Soft Limit           Hard Limit           Units
 Max processes             96551                96551                processes
@@ -62,7 +62,7 @@ Max open files            1024                 524288               files
     }
 
     #[test]
-    fn a_socket_that_this_process_opens_is_counted() {
+    fn open_socket_of_this_process_is_counted() {
         let pid = std::process::id();
         let _file = fs::File::open("/dev/null").unwrap();
         let _sockets: Vec<_> =
@@ -73,7 +73,7 @@ Max open files            1024                 524288               files
     }
 
     #[test]
-    fn a_process_that_is_gone_has_nothing() {
+    fn exited_process_has_no_usage() {
         // No process has this id.
         assert_eq!((open_files(u32::MAX), open_files_limit(u32::MAX)), (None, None));
     }

@@ -105,13 +105,13 @@ mod tests {
     use crate::hierarchy::Hierarchy;
 
     #[test]
-    fn a_line_begins_with_a_device() {
+    fn throttle_line_begins_with_a_device() {
         assert_eq!(device("8:16 rbps=1 wbps=max"), Some((8, 16)));
         assert_eq!((device(""), device("Total 0")), (None, None));
     }
 
     #[test]
-    fn what_is_not_wanted_any_more_is_taken_away() {
+    fn removed_throttles_are_reset() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("cgroup.controllers"), "io").unwrap();
         let dir = root.path().join("group");

@@ -81,7 +81,7 @@ impl Drop for Fixture {
 }
 
 #[test]
-fn usage_and_processes_of_a_working_child_are_read_and_the_group_is_removed() {
+fn usage_and_processes_of_a_child_are_read_and_cgroup_removed() {
     use std::io::Read;
     let controllers = ["cpuacct", "cpu", "memory", "pids"];
     let mut fixture = Fixture::new(&controllers);
@@ -114,7 +114,7 @@ fn usage_and_processes_of_a_working_child_are_read_and_the_group_is_removed() {
 }
 
 #[test]
-fn a_group_stands_still_from_when_it_is_told_to_until_it_is_told_to_go_on() {
+fn cgroup_is_frozen_until_thawed() {
     use std::io::Read;
     let mut fixture = Fixture::new(&["freezer"]);
     fixture.spawn(&["freezer"], "echo done; read end");
@@ -136,7 +136,7 @@ fn a_group_stands_still_from_when_it_is_told_to_until_it_is_told_to_go_on() {
 }
 
 #[test]
-fn a_kill_for_want_of_memory_is_known_after_the_group_has_gone() {
+fn oom_kill_is_known_after_cgroup_removal() {
     let mut fixture = Fixture::new(&["memory"]);
     let dir = fixture.dir("memory");
     let v1 = fixture.reader.hierarchy().mode() == CgroupMode::V1;
@@ -168,7 +168,7 @@ fn a_kill_for_want_of_memory_is_known_after_the_group_has_gone() {
 }
 
 #[test]
-fn a_count_that_was_read_at_the_end_is_for_good() {
+fn final_oom_count_is_kept() {
     let fixture = Fixture::new(&["memory"]);
     let mut watch = fixture.reader.watch_oom(&fixture.group).unwrap().unwrap();
     assert_eq!(watch.kills_at_exit().unwrap(), Kills::default());
@@ -178,7 +178,7 @@ fn a_count_that_was_read_at_the_end_is_for_good() {
 }
 
 #[test]
-fn a_group_that_goes_in_peace_is_no_kill() {
+fn cgroup_removed_without_oom_reports_no_kill() {
     let fixture = Fixture::new(&["memory"]);
     let mut watch = fixture.reader.watch_oom(&fixture.group).unwrap().unwrap();
     fixture.reader.remove(&fixture.group).unwrap();

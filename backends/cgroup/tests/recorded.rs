@@ -23,7 +23,7 @@ fn usage(reader: &Reader, name: &str) -> Usage {
 const SCOPE: &str = "kubepods-pod1.slice:switchyard:abc";
 
 #[test]
-fn usage_of_a_v1_group_is_read_with_the_totals_of_the_groups_below() {
+fn v1_usage_includes_descendants() {
     let reader = reader("v1");
     assert_eq!(reader.hierarchy().mode(), CgroupMode::V1);
     let usage = usage(&reader, "/kubepods/pod1");
@@ -61,7 +61,7 @@ fn usage_of_a_v1_group_is_read_with_the_totals_of_the_groups_below() {
 }
 
 #[test]
-fn a_v1_group_without_limit_has_nothing_available_and_no_negative_working_set() {
+fn unlimited_v1_cgroup_has_no_available_memory() {
     let usage = usage(&reader("v1"), "/kubepods/free");
     let memory = usage.memory.unwrap();
     assert_eq!((memory.working_set_bytes, memory.available_bytes, memory.rss_bytes), (0, None, None));
@@ -69,7 +69,7 @@ fn a_v1_group_without_limit_has_nothing_available_and_no_negative_working_set() 
 }
 
 #[test]
-fn usage_of_a_v2_scope_is_read_with_its_pressure() {
+fn v2_scope_usage_includes_pressure() {
     let reader = reader("v2");
     assert_eq!(reader.hierarchy().mode(), CgroupMode::V2);
     let usage = usage(&reader, SCOPE);
@@ -105,7 +105,7 @@ fn detail(tree: &str, name: &str) -> Detail {
 }
 
 #[test]
-fn what_is_in_a_v1_group_is_told_by_device_and_page_size() {
+fn v1_detail_is_by_device_and_page_size() {
     let Detail { oom_kills, devices, hugepages, processes, threads_limit, .. } =
         detail("v1", "/kubepods/pod1");
     assert_eq!((oom_kills, processes), (Some(3), Some(3)));
@@ -123,7 +123,7 @@ fn what_is_in_a_v1_group_is_told_by_device_and_page_size() {
 }
 
 #[test]
-fn what_is_in_a_v2_scope_is_told_without_peaks_that_nobody_counts() {
+fn v2_detail_omits_unavailable_peaks() {
     let Detail { oom_kills, devices, hugepages, processes, threads_limit, .. } = detail("v2", SCOPE);
     assert_eq!((oom_kills, processes, threads_limit), (Some(2), Some(1), Some(77)));
     assert_eq!(devices[0].bytes[0], ("Read".to_owned(), 4096));
@@ -132,7 +132,7 @@ fn what_is_in_a_v2_scope_is_told_without_peaks_that_nobody_counts() {
 }
 
 #[test]
-fn a_group_whose_processes_are_gone_tells_of_no_files() {
+fn cgroup_of_exited_processes_has_no_file_limits() {
     // The ids in the recorded lists are of processes on another node; these are of no process.
     let read = detail("v1", "/kubepods/pod1/inner");
     assert_eq!(read.open_files_limit, None);
@@ -140,7 +140,7 @@ fn a_group_whose_processes_are_gone_tells_of_no_files() {
 }
 
 #[test]
-fn limits_of_a_scope_of_crun_are_those_of_the_group_in_it() {
+fn limits_of_a_crun_scope_come_from_its_inner_cgroup() {
     let reader = reader("v2");
     let usage = usage(&reader, "kubepods-pod1.slice:switchyard:crun");
     let cpu = usage.cpu.unwrap();
@@ -157,27 +157,27 @@ fn limits_of_a_scope_of_crun_are_those_of_the_group_in_it() {
 }
 
 #[test]
-fn a_v2_group_without_limit_has_nothing_available() {
+fn unlimited_v2_cgroup_has_no_available_memory() {
     let usage = usage(&reader("v2"), "/free");
     assert_eq!(usage.memory.unwrap().available_bytes, None);
     assert_eq!(usage.swap.unwrap().available_bytes, None);
 }
 
 #[test]
-fn kills_are_counted_on_both() {
+fn oom_kills_are_counted_on_v1_and_v2() {
     assert_eq!(reader("v1").oom_kills(&group("/kubepods/pod1")).unwrap(), Some(3));
     assert_eq!(reader("v2").oom_kills(&group(SCOPE)).unwrap(), Some(2));
     assert_eq!(reader("v2").oom_kills(&group("/free")).unwrap(), Some(1));
 }
 
 #[test]
-fn processes_of_the_groups_below_belong_to_it() {
+fn processes_include_descendant_cgroups() {
     assert_eq!(reader("v1").procs(&group("/kubepods/pod1")).unwrap(), Some(vec![10, 20, 30]));
     assert_eq!(reader("v2").procs(&group(SCOPE)).unwrap(), Some(vec![42]));
 }
 
 #[test]
-fn a_group_that_is_gone_is_none_and_removing_it_succeeds() {
+fn missing_cgroup_is_none_and_removal_succeeds() {
     for tree in ["v1", "v2"] {
         let reader = reader(tree);
         let gone = group("/kubepods/gone");
@@ -190,7 +190,7 @@ fn a_group_that_is_gone_is_none_and_removing_it_succeeds() {
 }
 
 #[test]
-fn removal_takes_the_groups_inside_first_and_touches_no_file() {
+fn removal_is_depth_first_and_deletes_no_file() {
     let dir = tempfile::tempdir().unwrap();
     for path in ["memory/a/b/c", "memory/a/d", "cpu/a", "unified/a/x"] {
         std::fs::create_dir_all(dir.path().join(path)).unwrap();

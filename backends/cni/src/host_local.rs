@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_reservations_without_a_holder_are_given_back() {
+    fn only_orphaned_reservations_are_released() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("net");
         fs::create_dir(&own).unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_is_never_let_go_of_is_not_waited_for() {
+    fn held_ipam_lock_is_not_waited_for_forever() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         fs::write(dir.path().join("10.0.0.2"), "").unwrap();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn other_ways_to_give_addresses_are_left_alone() {
+    fn other_ipam_plugins_are_left_untouched() {
         let conf = json!({ "cniVersion": "1.0.0", "name": "net", "plugins": [
             { "type": "bridge", "ipam": { "type": "dhcp" } }, { "type": "portmap" } ] });
         let list = NetworkList::parse(Path::new("test.conflist"), conf.to_string().as_bytes()).unwrap();

@@ -152,7 +152,7 @@ fn attachment(id: &str, netns: &Path) -> Attachment {
 }
 
 #[test]
-fn a_pod_gets_both_families_is_reachable_and_leaves_nothing() {
+fn dual_stack_pod_is_reachable_and_leaves_nothing_behind() {
     on_a_host(async |dir| {
         let netns = dir.join("pod");
         new_netns(&netns);
@@ -184,7 +184,7 @@ fn a_pod_gets_both_families_is_reachable_and_leaves_nothing() {
 }
 
 #[test]
-fn addresses_are_freed_when_the_namespace_is_gone_and_the_result_unknown() {
+fn addresses_are_freed_without_namespace_and_result() {
     on_a_host(async |dir| {
         let netns = dir.join("pod");
         new_netns(&netns);
@@ -204,7 +204,7 @@ fn addresses_are_freed_when_the_namespace_is_gone_and_the_result_unknown() {
 }
 
 #[test]
-fn a_port_that_cannot_be_mapped_frees_the_address_again() {
+fn failed_port_mapping_frees_the_address() {
     on_a_host(async |dir| {
         let netns = dir.join("pod");
         new_netns(&netns);

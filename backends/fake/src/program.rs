@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn simple_commands_end_as_they_do_in_a_shell() {
+    fn simple_commands_exit_as_in_a_shell() {
         let at_once = |code| Run::Ends { after: Duration::ZERO, code };
         assert_eq!(ends(&["true"]), at_once(0));
         assert_eq!(ends(&["/bin/false"]), at_once(1));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trap_decides_what_a_signal_does_but_never_sigkill() {
+    fn trap_handles_any_signal_but_sigkill() {
         let deaf = program(&["ignore-term"]);
         assert_eq!((deaf.ends_by(Signal::TERM), deaf.ends_by(Signal::KILL)), (None, Some(137)));
         let listening = program(&["sh", "-c", "trap 'exit 7' TERM; sleep 1000 & wait"]);
@@ -312,13 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn quotes_and_redirection_are_understood() {
+    fn quotes_and_redirection_are_parsed() {
         let echo = program(&["sh", "-c", "echo -n 'a b' \"c\" >&2"]);
         assert_eq!(echo.steps, [Step::Write { text: b"a b c".to_vec(), stderr: true }]);
     }
 
     #[test]
-    fn other_programs_are_unknown_and_a_marked_path_is_missing() {
+    fn unknown_programs_are_rejected_and_marked_paths_missing() {
         assert_eq!(Command::parse(&["nginx".into(), "-g".into()]), Command::Unknown);
         assert_eq!(Command::parse(&["/no/such/executable".into()]), Command::Missing);
     }

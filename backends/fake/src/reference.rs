@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_reference() {
+    fn invalid_reference_is_rejected() {
         for garbage in ["", "UPPER", "a b", "a:", "a@sha256:12", "//", ":tag", "a/../b c", "\u{1f600}"] {
             check(garbage, None);
         }

@@ -36,7 +36,7 @@ async fn with_task(command: &[&str]) -> (Fake, SandboxId, TaskId) {
 }
 
 #[tokio::test]
-async fn a_pull_wants_the_credentials_of_the_image() {
+async fn pull_requires_the_image_credentials() {
     let secret = Credentials::Basic { username: "me".into(), password: "open".into() };
     let image = FakeImage { credentials: secret.clone(), ..FakeImage::default() };
     let fake = Fake::new().with_image("registry.test/private:1", image);
@@ -51,7 +51,7 @@ async fn a_pull_wants_the_credentials_of_the_image() {
 }
 
 #[tokio::test]
-async fn pulls_share_a_download_as_long_as_one_of_them_stays() {
+async fn concurrent_pulls_share_a_download_while_one_remains() {
     let fake = Fake::with_busybox();
     let hold = fake.hold(Method::Pull);
     let wanted = request(BUSYBOX, Credentials::Anonymous);
@@ -72,7 +72,7 @@ async fn pulls_share_a_download_as_long_as_one_of_them_stays() {
 }
 
 #[tokio::test]
-async fn images_of_one_content_are_one_image_and_a_tag_can_move() {
+async fn equal_content_is_one_image_and_tags_can_move() {
     let image = |content: &str| FakeImage { content: content.into(), ..FakeImage::default() };
     let fake = Fake::new().with_image("app:1", image("old")).with_image("app:latest", image("old"));
     let pull =
@@ -87,7 +87,7 @@ async fn images_of_one_content_are_one_image_and_a_tag_can_move() {
 }
 
 #[tokio::test]
-async fn addresses_and_pids_come_in_order() {
+async fn addresses_and_pids_are_sequential() {
     let fake = Fake::new();
     fake.recover().await.unwrap();
     for last in 1..4_u8 {
@@ -100,7 +100,7 @@ async fn addresses_and_pids_come_in_order() {
 }
 
 #[tokio::test]
-async fn an_injected_failure_has_no_effect_but_that_a_start_is_recorded() {
+async fn injected_failure_has_no_effect_except_a_recorded_start() {
     let (fake, sandbox, task) = with_task(&["serve"]).await;
     for method in [Method::StopSandbox, Method::StartTask] {
         fake.fail_next(method, Error::unavailable("by order"));
@@ -114,7 +114,7 @@ async fn an_injected_failure_has_no_effect_but_that_a_start_is_recorded() {
 }
 
 #[tokio::test]
-async fn signals_and_calls_are_on_record() {
+async fn signals_and_calls_are_recorded() {
     let (fake, _, task) = with_task(&["ignore-term"]).await;
     fake.start_task(task).await.unwrap();
     for signal in [Signal::TERM, Signal::KILL] {
@@ -129,7 +129,7 @@ async fn signals_and_calls_are_on_record() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_breaks_the_contract_is_found_out() {
+async fn contract_violations_of_the_gateway_are_detected() {
     let fake = Fake::new();
     let id = SandboxId::random();
     fake.stop_sandbox(id).await.unwrap();
@@ -149,7 +149,7 @@ async fn a_gateway_that_breaks_the_contract_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_killed_daemons_calls_neither_return_nor_take_effect() {
+async fn calls_of_a_killed_daemon_neither_return_nor_take_effect() {
     let (fake, _, task) = with_task(&["serve"]).await;
     fake.start_task(task).await.unwrap();
     let hold = fake.hold(Method::UpdateTask);
@@ -168,7 +168,7 @@ async fn a_killed_daemons_calls_neither_return_nor_take_effect() {
 }
 
 #[tokio::test]
-async fn the_status_is_what_the_test_says() {
+async fn status_is_set_by_the_test() {
     let fake = Fake::new();
     let away = Condition::False { reason: "NoConfig".into(), message: "write one".into() };
     let status = BackendStatus { network: away, ..fake.status() };

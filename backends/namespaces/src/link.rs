@@ -71,12 +71,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_request_is_as_long_as_it_says() {
+    fn netlink_request_length_is_consistent() {
         assert_eq!(request().unwrap().len(), usize::try_from(REQUEST_LEN).unwrap());
     }
 
     #[test]
-    fn a_short_or_foreign_answer_is_an_error() {
+    fn short_or_foreign_netlink_answer_is_an_error() {
         assert_eq!(acknowledged(&[]), Err(Errno::EBADMSG));
         assert_eq!(acknowledged(&[0; 20]), Err(Errno::EBADMSG));
         let mut refused = [0_u8; 20];

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_without_quotas_is_named_by_its_mount() {
+    fn file_system_without_quotas_is_named_by_mount() {
         // procfs has no project quotas.
         let dir = Path::new("/proc/self/task");
         for refused in
@@ -106,7 +106,7 @@ mod tests {
 
     /// Deeper than the limit of open descriptors, and than a recursion within the stack could go.
     #[test]
-    fn a_tree_of_any_depth_joins_a_project() {
+    fn project_id_is_set_on_trees_of_any_depth() {
         let dir = tempfile::tempdir().unwrap();
         let flags = nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_DIRECTORY;
         let mode = nix::sys::stat::Mode::S_IRWXU;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
+    fn missing_directory_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let gone = dir.path().join("gone");
         let error = unused(&gone, 1 << 24).unwrap_err();

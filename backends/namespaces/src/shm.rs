@@ -69,7 +69,7 @@ mod tests {
     use crate::testing::in_private_mounts;
 
     #[test]
-    fn shared_memory_has_its_size_and_mode_and_goes_away() {
+    fn shm_has_size_and_mode_and_is_removed() {
         in_private_mounts(|temp| {
             let dir = temp.join("shm");
             mount(&dir, 1 << 20).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn unlimited_shared_memory_is_refused() {
+    fn unlimited_shm_is_rejected() {
         in_private_mounts(|temp| {
             assert!(matches!(mount(&temp.join("shm"), 0), Err(Error::Invalid { .. })));
             assert!(!temp.join("shm").exists());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_are_not_removed() {
+    fn foreign_files_are_not_removed() {
         in_private_mounts(|temp| {
             let dir = temp.join("shm");
             fs::create_dir(&dir).unwrap();

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_of_a_shared_namespace_or_of_the_node_is_refused_by_name() {
+    fn sysctl_of_a_shared_namespace_or_the_node_is_rejected_by_name() {
         let error = Checked::new("net.core.somaxconn", "1", |ns| ns != Ns::Net).unwrap_err();
         assert!(matches!(error, Error::SysctlShared { namespace: Ns::Net, .. }), "{error}");
         assert!(error.to_string().contains("net.core.somaxconn"), "{error}");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_tell_credentials_apart() {
+    fn fingerprints_distinguish_credentials() {
         let basic = |username: &str, password: &str| {
             Credentials::Basic { username: username.into(), password: password.into() }.fingerprint()
         };

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_and_are_capped_and_servers_may_ask_for_longer_ones() {
+    fn backoff_doubles_to_a_cap_and_honours_retry_after() {
         let config = Config::default();
         let not_found = Error::NotFound { what: "it".into(), host: "h".into() };
         let pauses: Vec<_> = (1..=8).map(|n| config.pause(n, &not_found).as_millis()).collect();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_texts_say_what_is_wrong() {
+    fn malformed_digests_name_the_fault() {
         let check = |text: &str, expected| assert_eq!(text.parse::<Digest>(), Err(expected), "{text}");
         check("abc", InvalidDigest::NoAlgorithm);
         check("md5:abc", InvalidDigest::UnknownAlgorithm);
@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_do_not_matter(content: Vec<u8>, cut in 0usize..64) {
+        fn digest_is_independent_of_chunking(content: Vec<u8>, cut in 0usize..64) {
             let cut = cut.min(content.len());
             for algorithm in [Algorithm::Sha256, Algorithm::Sha512] {
                 let mut hasher = Hasher::new(algorithm);

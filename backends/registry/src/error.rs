@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_strangers_write_is_cut_and_its_control_characters_are_escaped() {
+    fn remote_text_is_truncated_and_escaped() {
         assert_eq!(shown("a\u{1b}[2J\nb"), "a\\u{1b}[2J\\u{a}b");
         assert_eq!(shown("\u{202e}x"), "\\u{202e}x");
         assert_eq!(shown(&"x".repeat(1000)).len(), SHOWN_LIMIT);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_well_formed_passes() {
+    fn well_formed_inputs_pass() {
         let digest = crate::Digest::sha256(b"x");
         for text in [
             "registry.example:5000/a/b__c:tag".to_owned(),

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_size_limit_and_key() {
+    fn limit_error_names_size_limit_and_key() {
         let limits = Limits { image_bytes: Some(10), layers: 2, ..Limits::default() };
         let told = |layers: &[Descriptor]| limits.check_layers("img", layers).unwrap_err().to_string();
         assert!(limits.check_layers("img", &layers(&[5, 5])).is_ok());
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_sizes_do_not_wrap() {
+    fn size_sums_do_not_overflow() {
         assert_eq!(total_bytes(&layers(&[u64::MAX, u64::MAX, 2])), u64::MAX);
         let limits = Limits { image_bytes: Some(1 << 40), ..Limits::default() };
         assert!(limits.check_layers("img", &layers(&[u64::MAX, 2])).is_err());

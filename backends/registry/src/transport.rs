@@ -361,7 +361,7 @@ mod tests {
     use crate::hosts::{ClientPair, Pem};
 
     #[test]
-    fn redirects_to_other_schemes_and_downgrades_are_refused() {
+    fn redirects_to_other_schemes_and_downgrades_are_rejected() {
         let from = Url::parse("https://a.example/v2/x").unwrap();
         let target = |location: &'static str, may_downgrade| {
             redirect_target(&from, &HeaderValue::from_static(location), "it", "a.example", may_downgrade)
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn skip_verify_and_client_certificates_are_of_their_host_alone() {
+    fn skip_verify_and_client_certificates_apply_only_to_their_host() {
         let pem = Pem { file: "ca".into(), content: b"ca".to_vec() };
         let tls = Tls {
             authorities: vec![pem.clone()],

@@ -158,13 +158,13 @@ mod tests {
     const ALL: u64 = (1 << 41) - 1;
 
     #[test]
-    fn who_asks_for_nothing_gets_the_default_set_and_nothing_inheritable() {
+    fn default_capability_set_is_not_inheritable() {
         let (sets, warnings) = check(&changes(&[], &[], &[]), ALL, &DEFAULT);
         assert_eq!((sets.inheritable.len(), sets.ambient.len(), warnings.len()), (0, 0, 0));
     }
 
     #[test]
-    fn all_counts_before_single_names_and_drops_win() {
+    fn add_all_precedes_names_and_drops_win() {
         check(&changes(&["NET_ADMIN"], &["all"], &[]), ALL, &["NET_ADMIN"]);
         let most: Vec<&str> = NAMES.into_iter().filter(|name| *name != "SYS_ADMIN").collect();
         check(&changes(&["ALL"], &["CAP_SYS_ADMIN"], &[]), ALL, &most);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_or_not_to_be_had_is_left_out_with_a_warning() {
+    fn unknown_or_unavailable_capabilities_are_dropped_with_a_warning() {
         let (_, warnings) = check(&changes(&["FLY", "SYS_TIME"], &["ALL"], &[]), ALL & !(1 << 25), &[]);
         assert_eq!(warnings.len(), 2);
         assert!(warnings[0].contains("FLY") && warnings[1].contains("CAP_SYS_TIME"), "{warnings:?}");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_privileged_task_gets_what_the_node_has_and_no_more() {
+    fn privileged_task_gets_exactly_the_nodes_capabilities() {
         let sets = sets(&changes(&[], &["CHOWN"], &[]), true, &from_mask(0b11), &mut Vec::new());
         assert_eq!(sets.bounding, ["CAP_CHOWN", "CAP_DAC_OVERRIDE"]);
     }

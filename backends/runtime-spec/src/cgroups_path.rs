@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_file_system_the_group_is_named_after_the_id_below_its_parent() {
+    fn cgroupfs_path_is_parent_and_id() {
         check(&parent("/kubepods/burstable/pod1"), CgroupDriver::Fs, "/kubepods/burstable/pod1/abc", false);
         check(&parent("kubepods/"), CgroupDriver::Fs, "/kubepods/abc", false);
         check(&parent("/a.slice"), CgroupDriver::Fs, "/a.slice/abc", false);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn with_systemd_the_last_name_of_the_parent_is_the_slice() {
+    fn systemd_slice_is_the_last_parent_component() {
         let path = "/kubepods.slice/kubepods-pod1.slice";
         check(&parent(path), CgroupDriver::Systemd, "kubepods-pod1.slice:switchyard:abc", true);
         check(&parent(""), CgroupDriver::Systemd, "switchyard.slice:switchyard:abc", true);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_is_taken_as_it_is() {
+    fn leaf_cgroup_path_is_verbatim() {
         let leaf = leaf("/nomad.slice/share.slice/x.web.scope");
         for driver in [CgroupDriver::Fs, CgroupDriver::Systemd] {
             check(&leaf, driver, "/nomad.slice/share.slice/x.web.scope", false);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_slice_or_goes_up_is_refused() {
+    fn non_slice_or_escaping_parent_is_rejected() {
         for (path, driver) in [
             ("/kubepods", CgroupDriver::Systemd),
             ("/a/-.slice", CgroupDriver::Systemd),

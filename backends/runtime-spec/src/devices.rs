@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permissions_are_any_of_three_letters() {
+    fn device_permissions_are_any_of_rwm() {
         assert_eq!(checked_permissions("mr").unwrap(), "mr");
         assert_eq!(checked_permissions("").unwrap(), "rwm");
         for bad in ["x", "rr", "rwmx", " r"] {

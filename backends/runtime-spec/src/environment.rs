@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_utf8_is_changed_and_named() {
+    fn non_utf8_environment_value_is_replaced_and_named() {
         let mut environment = Environment::default();
         let mut warnings = Vec::new();
         environment.assign(&[var("RAW", b"a\xffb")], &mut warnings).unwrap();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_values_the_kernel_cannot_hold_are_refused_without_telling_the_value() {
+    fn invalid_environment_is_rejected_without_showing_values() {
         for bad in [var("", b"x"), var("A=B", b"x"), var("A\0", b"x"), var("A", b"secret\0")] {
             let error = Environment::default().assign(&[bad], &mut Vec::new()).unwrap_err();
             assert!(error.to_string().starts_with("env: "), "{error}");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_images_relative_directory_starts_at_the_root_and_a_requests_is_refused() {
+    fn relative_working_directory_of_image_is_rooted_and_of_request_rejected() {
         let image = |cwd: &str| ImageConfig { cwd: cwd.to_owned(), ..Default::default() };
         assert_eq!(working_directory(None, &image("srv/app")).unwrap(), "/srv/app");
         assert_eq!(working_directory(None, &image("")).unwrap(), "/");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn no_process_starts_in_an_open_descriptor() {
+    fn working_directory_in_a_descriptor_is_rejected() {
         let image = |cwd: &str| ImageConfig { cwd: cwd.to_owned(), ..Default::default() };
         for bad in [
             "/proc/self/fd/7",
@@ -272,7 +272,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_last_assignment_wins_and_no_name_comes_twice(
+        fn last_environment_assignment_wins_without_duplicates(
             pairs in prop::collection::vec(("[A-D]", "[a-z=]{0,4}"), 0..24),
         ) {
             let vars: Vec<EnvVar> = pairs.iter().map(|(name, value)| var(name, value.as_bytes())).collect();

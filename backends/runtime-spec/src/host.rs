@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_releases_and_page_sizes_are_read() {
+    fn kernel_releases_and_page_sizes_parse() {
         assert_eq!(kernel_version("6.1.0-18-amd64"), (6, 1));
         assert_eq!(kernel_version("5.15\n"), (5, 15));
         assert_eq!(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn this_node_is_detected_and_has_its_own_capabilities() {
+    fn this_node_is_detected_with_its_capabilities() {
         let host = Host::detect(CgroupDriver::Fs, "p").unwrap();
         assert!(host.kernel >= (4, 0) && host.hard_rlimits.contains_key("RLIMIT_NOFILE"), "{host:?}");
         let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_source_is_made_or_refused_and_links_are_followed() {
+    fn missing_mount_source_is_created_or_rejected_and_links_followed() {
         let dir = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(dir.path()).unwrap();
         let missing = root.join("a/b");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_this_node_are_found_without_the_console_and_terminals() {
+    fn host_devices_exclude_console_and_terminals() {
         let all = RealHost.all_devices().unwrap();
         let null = all.iter().find(|(path, _)| path == Path::new("/dev/null")).unwrap();
         assert_eq!((null.1.block, null.1.major, null.1.minor), (false, 1, 3));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_only_if_it_is_regular_and_not_too_large() {
+    fn only_regular_files_within_the_limit_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("f");
         fs::write(&file, b"12345").unwrap();

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_alone_keeps_the_default_types_and_the_task_wins_over_the_sandbox() {
+    fn selinux_level_keeps_default_types_and_task_overrides_sandbox() {
         let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
         let level = |level: &str| SelinuxLabel { level: level.to_owned(), ..Default::default() };
         let labels = selinux(&security(None), Some(&level("s0:c1,c2")), &host).unwrap().unwrap();
@@ -90,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn a_privileged_task_is_left_alone_by_the_policy() {
+    fn privileged_task_has_no_selinux_confinement() {
         let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
         let security = Security { privileged: true, ..Default::default() };
         assert_eq!(selinux(&security, None, &host).unwrap().unwrap().process, "system_u:system_r:spc_t:s0");
     }
 
     #[test]
-    fn without_selinux_there_are_no_labels_and_a_bad_part_is_refused() {
+    fn no_labels_without_selinux_and_invalid_parts_are_rejected() {
         assert_eq!(selinux(&security(None), None, &bare_host()).unwrap(), None);
         let host = Host { selinux: Some(SelinuxDefaults::default()), ..bare_host() };
         let bad = SelinuxLabel { type_: "a:b".to_owned(), ..Default::default() };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn apparmor_is_the_default_where_there_is_one() {
+    fn default_apparmor_profile_applies_where_available() {
         let with = Host { apparmor: Some("switchyard-default".to_owned()), ..bare_host() };
         let profile = |profile: AppArmorProfile| Security { apparmor: Some(profile), ..Default::default() };
         assert_eq!(apparmor(&Security::default(), &with).unwrap().as_deref(), Some("switchyard-default"));

@@ -91,7 +91,7 @@ nonsense
     }
 
     #[test]
-    fn the_nearest_mount_above_a_path_counts() {
+    fn path_belongs_to_its_nearest_mount() {
         check("/etc", HostPropagation::Shared);
         check("/mntx", HostPropagation::Shared);
         check("/mnt/c", HostPropagation::Private);
@@ -102,7 +102,7 @@ nonsense
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in prop::collection::vec(any::<u8>(), 0..200), tail in "[0-9 \\\\/a-]{0,80}") {
+        fn any_text_parses_without_panic(text in prop::collection::vec(any::<u8>(), 0..200), tail in "[0-9 \\\\/a-]{0,80}") {
             let _ = parse(&text);
             let _ = parse(tail.as_bytes());
         }

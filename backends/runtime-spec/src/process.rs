@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_but_the_command_line_stays_the_main_process_s() {
+    fn exec_inherits_all_but_the_command_line() {
         let main = json!({
             "terminal": true, "consoleSize": { "height": 1, "width": 2 }, "args": ["sleep"], "cwd": "/srv",
             "env": ["A=1", "B=2"], "user": { "uid": 7, "gid": 8 }, "noNewPrivileges": true, "unknown": [1],
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_brings_a_kind_unless_there_is_one() {
+    fn tty_sets_term_unless_present() {
         let tty = ExecSpec { tty: true, cwd: Some(PathBuf::from("/tmp")), ..exec() };
         let made = exec_process(&json!({ "env": [] }), &tty, &mut Vec::new()).unwrap();
         assert_eq!(
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_has_the_size_it_is_to_begin_with() {
+    fn tty_has_its_initial_size() {
         let sized = ExecSpec { tty: true, size: Some((80, 24)), ..exec() };
         let made = exec_process(&json!({ "env": [] }), &sized, &mut Vec::new()).unwrap();
         assert_eq!(made["consoleSize"], json!({ "height": 24, "width": 80 }));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_is_refused_by_name() {
+    fn invalid_exec_is_rejected_by_name() {
         let refused = |exec: &ExecSpec, main: &Value| {
             exec_process(main, exec, &mut Vec::new()).unwrap_err().to_string()
         };

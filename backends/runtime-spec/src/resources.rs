@@ -243,12 +243,12 @@ mod tests {
     }
 
     #[test]
-    fn asking_for_nothing_gives_nothing() {
+    fn no_limits_give_no_resources() {
         check(&bare_host(), &Resources::default(), &json!({}), 0);
     }
 
     #[test]
-    fn memory_without_a_word_about_swap_means_no_swap_where_it_is_accounted() {
+    fn memory_limit_disables_swap_where_accounted() {
         let asked = with(|r| r.memory_limit_bytes = Some(64 << 20));
         check(&bare_host(), &asked, &json!({ "memory": { "limit": 67108864, "swap": 67108864 } }), 0);
         let unaccounted = Host { swap_accounting: false, ..bare_host() };
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_limit_includes_memory_and_is_left_out_where_swap_is_not_accounted() {
+    fn swap_limit_includes_memory_and_is_omitted_without_accounting() {
         let asked =
             |memory, swap| with(|r| (r.memory_limit_bytes, r.memory_swap_limit_bytes) = (memory, swap));
         check(
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused_by_name() {
+    fn out_of_range_limit_is_rejected_by_name() {
         let host = bare_host();
         refused(&host, &with(|r| r.cpu_shares = Some(1)), "cpu_shares");
         refused(&host, &with(|r| r.cpu_shares = Some(262_145)), "cpu_shares");
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_and_processes_are_passed_on() {
+    fn cpu_and_pids_limits_are_passed_on() {
         let asked = with(|r| {
             r.cpu_shares = Some(512);
             r.cpu_quota_us = Some(-5);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_that_cannot_be_limited_are_left_out_and_told_unless_zero() {
+    fn unsupported_hugepage_limits_are_omitted_and_reported_unless_zero() {
         let limit =
             |page_size: &str, limit_bytes| HugepageLimit { page_size: page_size.to_owned(), limit_bytes };
         let asked = with(|r| r.hugepages = vec![limit("2MB", 0), limit("1GB", 1 << 30)]);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_is_what_is_in_force_and_can_be_asked_for_again() {
+    fn granted_limits_are_effective_and_idempotent() {
         let host = Host { swap_accounting: false, oom_score_adj: 0, capabilities: Vec::new(), ..bare_host() };
         let asked = with(|r| {
             r.cpu_shares = Some(512);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_told_that_there_is_no_swap() {
+    fn systemd_gets_a_zero_swap_limit() {
         let unit = Host { cgroup_driver: CgroupDriver::Systemd, cgroup: CgroupVersion::V2, ..bare_host() };
         let told = |host: &Host, asked: &Resources| {
             let made = linux_resources(asked, host, &mut Vec::new()).unwrap();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn swappiness_is_of_cgroup_v1_alone() {
+    fn swappiness_is_v1_only() {
         let v1 = Host { cgroup: CgroupVersion::V1, ..bare_host() };
         let asked = with(|r| r.memory_swappiness = Some(0));
         check(&v1, &asked, &json!({ "memory": { "swappiness": 0 } }), 0);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn unified_is_verbatim_on_v2_and_refused_on_v1() {
+    fn unified_is_verbatim_on_v2_and_rejected_on_v1() {
         let asked = with(|r| drop(r.unified.insert("memory.high".to_owned(), "1000".to_owned())));
         let v2 = Host { cgroup: CgroupVersion::V2, ..bare_host() };
         check(&v2, &asked, &json!({ "unified": { "memory.high": "1000" } }), 0);

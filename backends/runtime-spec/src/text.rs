@@ -73,7 +73,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_absolute_path_is_cleaned_and_never_goes_up() {
+    fn absolute_path_is_cleaned_and_never_escapes() {
         assert_eq!(absolute("f", Path::new("//a/./b//c/")).unwrap(), "/a/b/c");
         assert_eq!(absolute("f", Path::new("/")).unwrap(), "/");
         assert!(absolute("f", Path::new("a")).unwrap_err().to_string().starts_with("f: "));
@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_clean_path_is_its_own_clean_form(text in "/[a-z./]{0,24}") {
+        fn path_cleaning_is_idempotent(text in "/[a-z./]{0,24}") {
             if let Ok(clean) = absolute("f", Path::new(&text)) {
                 prop_assert_eq!(absolute("f", Path::new(&clean)).unwrap(), clean.clone());
                 prop_assert!(!clean.split('/').any(|part| part == ".."));

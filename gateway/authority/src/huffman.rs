@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strings_of_the_specification_decode() {
+    fn rfc_7541_examples_decode() {
         // RFC 7541, appendix C.4.
         assert_eq!(
             decoded(&[0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff]).unwrap(),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_that_is_too_long_or_no_beginning_of_the_end_is_refused() {
+    fn invalid_huffman_padding_is_rejected() {
         assert!(decoded(&[0xff]).is_err());
         assert!(decoded(&[0xff; 5]).is_err());
         // The symbol 'a' is 00011; its padding must be ones.
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn every_symbol_decodes_from_what_another_implementation_encodes() {
+    fn every_symbol_of_another_encoder_decodes() {
         for symbol in 0..=u8::MAX {
             let mut encoder = httlib_hpack::Encoder::default();
             let flags = httlib_hpack::Encoder::HUFFMAN_VALUE;

@@ -23,7 +23,7 @@ async fn read_all(mut filter: AuthorityFilter<impl AsyncRead + Unpin>, at_once: 
 }
 
 #[tokio::test]
-async fn what_is_read_does_not_depend_on_how_much_is_read_at_once() {
+async fn output_is_independent_of_read_sizes() {
     let sent = [PREFACE, &headers(b"%2Frun%2Fa.sock"), &[0, 0, 3, 0, 1, 0, 0, 0, 1, 7, 8, 9]].concat();
     let expected = [PREFACE, &headers(b"-2Frun-2Fa.sock"), &[0, 0, 3, 0, 1, 0, 0, 0, 1, 7, 8, 9]].concat();
     for at_once in 1..=sent.len() {
@@ -32,7 +32,7 @@ async fn what_is_read_does_not_depend_on_how_much_is_read_at_once() {
 }
 
 #[tokio::test]
-async fn everything_but_a_block_is_there_as_soon_as_it_was_sent() {
+async fn only_header_blocks_are_buffered() {
     let (mut client, server) = tokio::io::duplex(1024);
     let mut filter = AuthorityFilter::new(server);
     let mut read = [0; 64];
@@ -47,14 +47,14 @@ async fn everything_but_a_block_is_there_as_soon_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn a_block_that_the_client_does_not_end_is_read_when_the_connection_ends() {
+async fn unfinished_header_block_is_passed_on_at_eof() {
     let sent = [PREFACE, &headers(b"a/b")].concat();
     let sent = &sent[..sent.len() - 1];
     assert_eq!(read_all(AuthorityFilter::new(sent), 100).await, sent);
 }
 
 #[tokio::test]
-async fn after_a_good_first_request_it_steps_aside() {
+async fn filter_is_bypassed_after_a_valid_first_request() {
     // The second request would have to be rewritten: this is the price of passing everything on.
     let sent = [PREFACE, &headers(b"localhost"), &headers(b"a/b")].concat();
     let mut filter = AuthorityFilter::new(&*sent);
@@ -68,21 +68,21 @@ async fn after_a_good_first_request_it_steps_aside() {
 }
 
 #[tokio::test]
-async fn a_client_that_once_sent_a_path_is_followed_to_the_end() {
+async fn filter_stays_active_after_a_path_authority() {
     let sent = [PREFACE, &headers(b"a/b"), &headers(b"localhost"), &headers(b"c/d")].concat();
     let expected = [PREFACE, &headers(b"a-b"), &headers(b"localhost"), &headers(b"c-d")].concat();
     assert_eq!(read_all(AuthorityFilter::new(&*sent), 7).await, expected);
 }
 
 #[tokio::test]
-async fn what_is_no_http2_passes() {
+async fn non_http2_bytes_pass_unchanged() {
     for sent in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/1.1", b"", b"P"] {
         assert_eq!(read_all(AuthorityFilter::new(sent), 5).await, sent);
     }
 }
 
 #[test]
-fn an_endless_block_is_held_up_to_a_bound_and_passes_then() {
+fn endless_header_block_is_buffered_up_to_a_limit() {
     let head = |kind, len: usize| {
         let [.., a, b, c] = len.to_be_bytes();
         vec![a, b, c, kind, 0, 0, 0, 0, 1]
@@ -113,7 +113,7 @@ fn an_endless_block_is_held_up_to_a_bound_and_passes_then() {
 }
 
 #[tokio::test]
-async fn the_peers_credentials_survive_and_the_guard_goes_with_the_connection() {
+async fn peer_credentials_and_guard_are_kept_with_the_connection() {
     let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
     let guard = std::sync::Arc::new(());
     let filter = AuthorityFilter::with_guard(ours, std::sync::Arc::clone(&guard));

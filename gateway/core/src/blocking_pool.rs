@@ -89,7 +89,7 @@ mod tests {
     use crate::ErrorKind;
 
     #[tokio::test]
-    async fn a_hung_file_system_blocks_one_thread_per_object_and_never_more_than_the_pool_has() {
+    async fn hung_file_system_blocks_one_thread_per_object_within_the_pool_limit() {
         let pool = BlockingPool::new(2, Duration::from_millis(50));
         let [dead, other, third] = ["dead", "other", "third"].map(|name| move || format!("sandbox {name}"));
         let hang = || {

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_too_long_for_a_header_is_cut_between_two_characters() {
+    fn text_too_long_for_a_header_is_cut_at_a_character_boundary() {
         let error = Error::not_found("no such file").context("ü".repeat(100_000)).context("name");
         let text = error.status_text();
         assert!(text.starts_with("name: ü") && text.ends_with("ü: no such file"), "{text}");

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_subscriber_sees_its_owner_only() {
+    async fn subscriber_sees_only_its_owners_events() {
         let bus = EventBus::default();
         let mut nomad = bus.subscribe(Some(Owner::Nomad));
         bus.publish(event(Owner::Kubernetes));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_subscriber_is_told_what_it_missed_and_goes_on() {
+    async fn slow_subscriber_gets_a_lag_notice_and_continues() {
         let bus = EventBus::default();
         let mut slow = bus.subscribe(None);
         for _ in 0..CAPACITY + 5 {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thousand_subscribers_that_stall_hold_up_neither_publisher_nor_the_one_that_listens() {
+    async fn stalled_subscribers_block_neither_publisher_nor_others() {
         let bus = EventBus::default();
         let mut stalled: Vec<_> = (0..1000).map(|_| bus.subscribe(None)).collect();
         let mut listening = bus.subscribe(None);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_stream_ends_with_the_bus() {
+    async fn event_stream_ends_with_its_bus() {
         let bus = EventBus::default();
         let mut last = bus.subscribe(None);
         drop(bus);

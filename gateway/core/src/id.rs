@@ -131,14 +131,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_id_survives_being_written_and_read(bytes in any::<[u8; 32]>()) {
+        fn id_round_trips_through_text(bytes in any::<[u8; 32]>()) {
             let id = TaskId::from_bytes(bytes);
             prop_assert_eq!(id.to_string().len(), ID_LEN);
             prop_assert_eq!(id.to_string().parse::<TaskId>(), Ok(id));
         }
 
         #[test]
-        fn nothing_but_64_lower_case_digits_is_an_id(text in "\\PC*") {
+        fn only_64_lower_case_hex_digits_are_an_id(text in "\\PC*") {
             let wanted = text.len() == ID_LEN && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
             prop_assert_eq!(text.parse::<SandboxId>().is_ok(), wanted);
         }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn every_owner_is_found_by_its_word() {
+    fn every_owner_parses_from_its_name() {
         for owner in Owner::ALL {
             assert_eq!(Owner::parse(owner.as_str()), Some(owner));
         }

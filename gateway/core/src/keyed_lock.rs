@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_second_lock_of_one_key_waits_and_one_of_another_key_does_not() {
+    async fn only_locks_of_the_same_key_wait() {
         let turns = KeyedLock::default();
         let first = turns.lock(1).await;
         let mut second = Box::pin(turns.lock(1));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_sorted_to_their_namespaces() {
+    fn sysctls_are_classified_by_namespace() {
         use SysctlNamespace::{Ipc, Network, Uts};
         for (name, expected) in [
             ("net.ipv4.ip_unprivileged_port_start", Network),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_the_node_have_none_and_the_host_name_is_not_set_so() {
+    fn node_wide_sysctls_and_hostname_have_no_namespace() {
         for name in [
             "kernel.hostname",
             "kernel.pid_max",
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_none() {
+    fn sysctl_names_with_path_escapes_are_invalid() {
         for name in [
             "",
             ".",
@@ -126,21 +126,21 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_are_one_name() {
+    fn dotted_and_slashed_sysctl_names_are_equal() {
         let dotted = SysctlName::parse("net.ipv4.conf.eth0/1.forwarding").unwrap();
         assert_eq!(Some(dotted), SysctlName::parse("net/ipv4/conf/eth0.1/forwarding"));
     }
 
     proptest! {
         #[test]
-        fn each_part_is_a_name(name in "[a-z./ ]{0,24}|\\PC{0,24}") {
+        fn each_sysctl_part_must_be_a_name(name in "[a-z./ ]{0,24}|\\PC{0,24}") {
             for part in SysctlName::parse(&name).iter().flat_map(SysctlName::parts) {
                 prop_assert!(!part.contains('/') && !matches!(part.as_str(), "" | "." | ".."), "{}", part);
             }
         }
 
         #[test]
-        fn the_spelling_does_not_change_the_class(
+        fn sysctl_class_is_independent_of_spelling(
             parts in proptest::collection::vec("[a-z0-9_]{1,8}|net|kernel|fs|mqueue|sem|shmmax", 2..5)
         ) {
             prop_assert_eq!(namespace(&parts.join(".")), namespace(&parts.join("/")));

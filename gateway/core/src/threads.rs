@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bulk_work_that_hangs_leaves_threads_for_short_calls_and_a_dropped_wait_takes_no_place() {
+    fn hung_bulk_work_leaves_threads_for_short_calls() {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .max_blocking_threads(TOTAL)
             .build()

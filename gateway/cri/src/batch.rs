@@ -48,13 +48,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_empty_list_is_no_message() {
+    fn empty_list_yields_no_message() {
         assert_eq!(batches(Vec::<String>::new(), 10, 10), Vec::<Vec<String>>::new());
     }
 
     proptest! {
         #[test]
-        fn every_item_comes_once_in_order_and_within_the_bounds(sizes in prop::collection::vec(0_usize..40, 0..60)) {
+        fn items_are_batched_once_in_order_within_limits(sizes in prop::collection::vec(0_usize..40, 0..60)) {
             let items: Vec<String> = sizes.iter().map(|n| "x".repeat(*n)).collect();
             let cut = batches(items.clone(), 7, 64);
             prop_assert_eq!(cut.concat(), items);

@@ -59,25 +59,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_section_is_the_default() {
+    fn empty_section_gives_the_defaults() {
         assert_eq!(toml::from_str::<Config>(""), Ok(Config::default()));
     }
 
     #[test]
-    fn an_unknown_key_is_refused() {
+    fn unknown_key_is_rejected() {
         let error = toml::from_str::<Config>("unprivilegedports = true").expect_err("the key is unknown");
         assert!(error.to_string().contains("unprivilegedports"), "{error}");
     }
 
     #[test]
-    fn a_seccomp_default_is_spelled_in_kebab_case() {
+    fn seccomp_default_is_kebab_case() {
         let config: Config =
             toml::from_str("unset_seccomp = \"runtime-default\"").expect("it is well formed");
         assert_eq!(config.unset_seccomp, UnsetSeccomp::RuntimeDefault);
     }
 
     #[test]
-    fn a_drain_of_zero_waits_for_ever() {
+    fn zero_drain_timeout_waits_forever() {
         let config = Config { exec_drain_seconds: 0, ..Config::default() };
         assert_eq!(config.exec_drain(), Duration::MAX);
     }

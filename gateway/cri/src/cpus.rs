@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_is_a_containers_own_if_the_kubelet_has_given_all_of_it_to_single_ones() {
+    async fn cpuset_is_exclusive_if_the_kubelet_assigned_all_of_it_to_single_containers() {
         let check = async |kubelet: Option<&'static str>, list: Option<&str>, expected: Option<bool>| {
             let ownership = CpuOwnership::new(Some(Arc::new(Kubelet(kubelet))));
             assert_eq!(ownership.are_exclusive(list).await, expected, "{kubelet:?} {list:?}");

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_digits_and_a_unit() {
+    fn grpc_timeout_is_digits_and_a_unit() {
         check("1H", Some(Duration::from_secs(3600)));
         check("2M", Some(Duration::from_secs(120)));
         check("99999999S", Some(Duration::from_secs(99_999_999)));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_outlasts_its_client_is_cut_off_with_deadline_exceeded() {
+    async fn work_past_its_deadline_fails_with_deadline_exceeded() {
         let mut request = Request::new(());
         request.set_timeout(Duration::from_millis(50));
         let ended: RpcResult<()> = with_deadline(request, |()| std::future::pending()).await;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_is_done_at_once_beats_the_shortest_deadline() {
+    async fn immediate_work_succeeds_with_the_shortest_deadline() {
         let mut request = Request::new(3);
         request.set_timeout(Duration::from_nanos(1));
         let ended = with_deadline(request, |n| async move { Ok(n + 1) }).await;

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_changed_is_encoded_again_and_what_is_gone_goes() {
+    fn only_changed_objects_are_reencoded_and_removed_ones_dropped() {
         let kept = EncodedPageCache::default();
         let made = Cell::new(0);
         let message = |object: &Object| {
@@ -153,7 +153,7 @@ mod tests {
 
     proptest! {
             #[test]
-            fn any_history_of_lists_shows_each_object_as_it_is(
+            fn cached_lists_always_match_current_objects(
                 changes in prop::collection::vec((0_u8..12, prop::option::of(any::<u8>())), 0..60),
                 chosen in prop::collection::vec(any::<bool>(), 12),
             ) {

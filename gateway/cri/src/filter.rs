@@ -63,21 +63,21 @@ mod tests {
     }
 
     #[test]
-    fn an_id_may_be_a_unique_prefix() {
+    fn unique_id_prefix_matches() {
         assert_eq!(narrowed("bb"), ["bb33"]);
         assert_eq!(narrowed("aa22"), ["aa22"]);
         assert_eq!(narrowed(""), ["aa11", "aa22", "bb33"]);
     }
 
     #[test]
-    fn an_ambiguous_or_unknown_id_gives_nothing() {
+    fn ambiguous_or_unknown_id_matches_nothing() {
         assert!(narrowed("aa").is_empty());
         assert!(narrowed("zz").is_empty());
         assert!(narrowed("bb333").is_empty());
     }
 
     #[test]
-    fn labels_match_exactly_and_all_of_them() {
+    fn all_labels_must_match_exactly() {
         let labels = |pairs: &[(&str, &str)]| -> Labels {
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
         };

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_pull_ends_when_its_client_no_longer_waits() {
+    async fn pull_is_cancelled_with_its_client() {
         let fake = Fake::with_busybox();
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         gateway.recover().await.expect("the fake recovers");

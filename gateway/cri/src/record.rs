@@ -173,12 +173,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_being_kept() {
+    fn record_round_trips() {
         assert_eq!(decode(&encode(&record("a"))), Some(record("a")));
     }
 
     #[test]
-    fn a_record_of_another_version_or_none_at_all_is_unreadable() {
+    fn record_of_another_version_or_garbage_is_unreadable() {
         let mut bytes = encode(&record("a"));
         bytes[0] = 9;
         assert_eq!(decode::<SandboxRecord>(&bytes), None);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_forgets_what_is_gone_once_there_is_much_of_it() {
+    fn record_cache_evicts_removed_objects_when_large() {
         let cache = Cache::<usize, SandboxRecord>::default();
         let bytes = encode(&record("a"));
         for id in 0..STALE_MAX + 2 {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_decoded_once() {
+    fn record_is_decoded_once() {
         let cache = Cache::<u8, SandboxRecord>::default();
         let bytes = encode(&record("a"));
         let first = cache.get(1, &bytes);

@@ -72,7 +72,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn one_reading_gives_no_rate_and_two_give_one() {
+    fn rate_needs_two_samples() {
         let samples = Samples::default();
         let begin = SystemTime::UNIX_EPOCH;
         assert_eq!(samples.rate(1, begin, 100), None);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_too_close_to_the_last_repeats_its_rate() {
+    fn sample_too_soon_repeats_the_last_rate() {
         let samples = Samples::default();
         let begin = SystemTime::UNIX_EPOCH;
         samples.rate(1, begin, 0);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_fell_or_a_clock_set_back_starts_anew() {
+    fn counter_reset_or_clock_step_restarts_the_rate() {
         let samples = Samples::default();
         let begin = SystemTime::UNIX_EPOCH + 10 * SECOND;
         samples.rate(1, begin, 5_000);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn sample_memory_is_bounded() {
         let samples = Samples::default();
         for n in 0..CAPACITY + 10 {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(n as u64);

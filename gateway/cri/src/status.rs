@@ -33,13 +33,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_carries_the_whole_chain_of_causes() {
+    fn status_carries_the_whole_cause_chain() {
         let status = status(&Error::not_found("snapshot abc").context("start task 1"));
         assert_eq!((status.code(), status.message()), (Code::NotFound, "start task 1: snapshot abc"));
     }
 
     #[test]
-    fn a_fault_of_our_own_is_unknown() {
+    fn internal_error_maps_to_unknown() {
         assert_eq!(status(&Error::internal("x")).code(), Code::Unknown);
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_has_no_error_stream_and_some_stream_is_needed() {
+    fn tty_excludes_stderr_and_one_stream_is_required() {
         let all = Streams { stdin: true, stdout: true, stderr: true, tty: false };
         assert_eq!(checked(all).expect("all streams"), all);
         let kind = |streams| checked(streams).expect_err("it is refused").kind();

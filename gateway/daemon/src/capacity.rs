@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words_are_understood() {
+    fn kernel_capacity_files_are_parsed() {
         let meminfo = "MemTotal:       24619552 kB\nMemFree:        17305044 kB\n";
         let expected = Reserved { cpu_milli: 5000, memory_bytes: 24_619_552 * 1024 };
         assert_eq!(parse("0-3,6\n", meminfo), Some(expected));

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_is_known_by_its_whole_name_in_every_version() {
+    fn gate_matches_full_method_names_of_all_versions() {
         let methods = ["Version", "Status"];
         assert!(is_one_of(&methods, "/runtime.v1.RuntimeService/Version"));
         assert!(is_one_of(&methods, "/runtime.v1alpha2.RuntimeService/Status"));

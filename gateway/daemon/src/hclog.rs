@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_texts_where_an_agent_needs_them_and_six_digits_of_time() {
+    fn hclog_line_has_string_fields_and_microseconds() {
         let at: Timestamp = "2026-01-02T15:04:05.5Z".parse().unwrap();
         let fields = Map::from_iter([("pid".to_owned(), Value::from(7))]);
         let line = parsed(&line(Level::WARN, "switchyard_nomad", "away\n\"still\"", fields, at));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_never_longer_than_what_a_pipe_takes_at_once() {
+    fn hclog_line_fits_an_atomic_pipe_write() {
         let long = "ä".repeat(9000);
         let whole = parsed(&line(Level::INFO, "x", &long, Map::new(), Timestamp::now()));
         assert!(whole["@message"].as_str().unwrap().starts_with('ä'));

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_the_own_one_removed() {
+    async fn stale_socket_is_replaced_and_own_socket_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/a.sock");
         let stale = GuardedListener::bind(&path, None).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_successors_socket_is_left_alone() {
+    async fn socket_of_a_successor_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
         let first = GuardedListener::bind(&path, None).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_stays() {
+    async fn non_socket_file_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
         fs::write(&path, "precious").unwrap();
@@ -269,14 +269,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_group_that_does_not_exist_is_named() {
+    async fn unknown_socket_group_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let error = GuardedListener::bind(&dir.path().join("a.sock"), Some("no-such-group")).unwrap_err();
         assert!(error.to_string().contains("\"no-such-group\""), "{error}");
     }
 
     #[test]
-    fn the_groups_of_a_process_are_read_while_it_lives() {
+    fn groups_of_a_live_process_are_read() {
         let own = i32::try_from(std::process::id()).unwrap();
         let uid = geteuid().as_raw();
         assert_eq!(groups_of(0, uid), Vec::<u32>::new());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_user_lends_its_groups_to_nobody() {
+    fn groups_of_another_users_process_are_not_used() {
         let status = "Name:\tsh\nUid:\t1000\t1001\t1000\t1000\nGid:\t5\t5\t5\t5\nGroups:\t5 27 999 \n";
         assert_eq!(groups_in(status, 1001), [5, 27, 999]);
         assert_eq!(groups_in(status, 1000), Vec::<u32>::new());

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_daemon_is_refused_and_told_who_has_the_directory() {
+    fn second_daemon_is_rejected_naming_the_lock_holder() {
         let dir = tempfile::tempdir().unwrap();
         let lock = DirLock::acquire(dir.path()).unwrap();
         let error = DirLock::acquire(dir.path()).unwrap_err().to_string();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_outlives_its_holder_for_a_moment_is_waited_for() {
+    fn lock_briefly_outliving_its_holder_is_awaited() {
         let dir = tempfile::tempdir().unwrap();
         let lock = DirLock::acquire(dir.path()).unwrap();
         std::thread::scope(|scope| {

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrape_shows_the_node_as_it_is_now() {
+    fn scrape_shows_current_node_metrics() {
         let metrics = Metrics::new().unwrap();
         let totals = Counters { dropped_lines: 5, ..Counters::default() };
         let logs = Stats { containers: 3, totals, ..Stats::default() };
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrape_shows_the_process() {
+    fn scrape_shows_process_metrics() {
         let metrics = Metrics::new().unwrap();
         let text = text(&metrics, &NodeCounts::default());
         let value = |name: &str| -> f64 {

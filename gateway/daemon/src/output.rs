@@ -111,13 +111,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned_and_lines_have_no_blank_end() {
+    fn columns_are_aligned_without_trailing_blanks() {
         let rows = [["a".to_owned(), "long cell".to_owned()], ["bcd".to_owned(), String::new()]];
         assert_eq!(table(["X", "NAME"], &rows), "X    NAME\na    long cell\nbcd\n");
     }
 
     #[test]
-    fn a_reader_that_has_gone_is_no_failure() {
+    fn closed_output_pipe_is_not_an_error() {
         ignore_broken_pipe(Err(ErrorKind::BrokenPipe.into())).unwrap();
         assert!(ignore_broken_pipe(Err(ErrorKind::StorageFull.into())).is_err());
     }

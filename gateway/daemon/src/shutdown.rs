@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_fault_ends_everything_and_is_kept() {
+    async fn first_fault_triggers_shutdown_and_is_kept() {
         let shutdown = Shutdown::default();
         assert_eq!(shutdown.fault(), None);
         shutdown.clone().fail("first");

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_that_says_nothing_is_the_default_of_the_server() {
+    fn empty_streaming_configuration_gives_the_defaults() {
         let ours = settings(&StreamingConfig::default());
         let theirs = Settings::default();
         assert_eq!((ours.address, ours.idle_timeout), (theirs.address, theirs.idle_timeout));
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_url_are_passed_on() {
+    fn streaming_files_and_url_are_passed_on() {
         let config = StreamingConfig {
             url: Some("https://node.example:10010".into()),
             tls_certificate: Some("/c".into()),

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn auto_is_text_on_a_terminal_and_json_elsewhere() {
+    fn auto_log_format_is_text_on_a_terminal_else_json() {
         assert_eq!(form(LogFormat::Auto, true), Form::Text { colour: true });
         assert_eq!(form(LogFormat::Auto, false), Form::Json);
         assert_eq!(form(LogFormat::Text, false), Form::Text { colour: false });

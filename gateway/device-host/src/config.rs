@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_no_socket_fits_in_or_that_is_the_kubelets_is_refused() {
+    fn plugin_directory_too_long_or_of_the_kubelet_is_rejected() {
         let kubelets = [Path::new("/var/lib/kubelet/device-plugins")];
         Config::default().check(&kubelets).unwrap();
         for directory in [format!("/{}", "x".repeat(42)), kubelets[0].display().to_string()] {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_is_named_once_by_a_name_that_plugins_can_register_with_a_quota_of_owners() {
+    fn resource_configuration_is_validated() {
         let check = |resources: &[(&str, &str)]| {
             let resource = |(name, owner): &(&str, &str)| ResourceConfig {
                 name: (*name).to_owned(),

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn sockets_of_before_go_and_other_files_stay() {
+    async fn stale_sockets_are_removed_and_other_files_kept() {
         let dir = tempfile::tempdir().unwrap();
         let directory = dir.path().join("a/plugins");
         drop(open(&directory).await.unwrap());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_is_anothers_is_left_alone() {
+    async fn foreign_directory_is_left_untouched() {
         let dir = tempfile::tempdir().unwrap();
         let _kubelet = Listener::bind(dir.path().join(REGISTRY)).unwrap();
         let vendor = dir.path().join("vendor.sock");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_is_not_connected_to() {
+    async fn non_socket_is_not_connected_to() {
         let dir = tempfile::tempdir().unwrap();
         let _listener = Listener::bind(dir.path().join("real.sock")).unwrap();
         symlink(dir.path().join("real.sock"), dir.path().join("link.sock")).unwrap();

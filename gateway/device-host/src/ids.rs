@@ -54,14 +54,14 @@ mod tests {
     const GPU: &str = "nvidia.com/gpu";
 
     #[test]
-    fn an_id_that_fits_stays() {
+    fn valid_id_is_unchanged() {
         for kept in ["GPU-8a2f3c11-1111-2222-3333-444455556666", "0000:3b:00.0", &"x".repeat(56)] {
             assert_eq!(id(GPU, kept), kept);
         }
     }
 
     #[test]
-    fn any_other_id_is_made_one_of_ours_that_is_its_own() {
+    fn invalid_id_is_mapped_to_a_unique_valid_one() {
         let long = "x".repeat(300);
         let odd = [
             "0",

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_in_one_group_alone() {
+    fn device_id_belongs_to_one_group_only() {
         let mut own = group("acme.com/own", &["a", "b"]);
         own.devices[0].aliases.push("old".to_owned());
         let hardware = Inventory::of([own]);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_change_of_either_is_told() {
+    async fn inventory_change_of_either_source_is_reported() {
         let stop = CancellationToken::new();
         let (hardware, seen) = watch::channel(None);
         let (hosted, groups) = watch::channel(Arc::new(vec![group("acme.com/one", &["a"])]));

@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_time_agrees_with_a_calendar_library(
+        fn arbitrary_times_agree_with_a_calendar_library(
             times in proptest::collection::vec((0_i64..253_402_207_200, 0..1_000_000_000), 1..20),
         ) {
             let mut clock = Clock::new();

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn file_systems_have_threads_of_their_own_and_files_of_one_share_it() {
+    async fn each_file_system_has_one_thread() {
         let fs_threads = FsThreads::default();
         let dir = tempfile::tempdir().unwrap();
         let [a, b] = ["a/0.log", "b/0.log"].map(|name| dir.path().join(name));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_are_never_more_threads_than_allowed() {
+    async fn fs_threads_are_limited() {
         let fs_threads = FsThreads::default();
         for number in 0..100 {
             fs_threads.thread(&format!("0:{number}"), Path::new("/")).unwrap();

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_and_keepers_say_holds() {
+    fn protocol_messages_keep_their_invariants() {
         for text in [
             r#"{"op":"open","id":"c1","stdout":"/a","stderr":null,"log":"/b","tty":false,"max_line":1}"#,
             r#"{"op":"open","id":"../c1","stdout":"/a","stderr":"/\u0000","log":null,"tty":true,"max_line":0}"#,
@@ -131,12 +131,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_break_a_decoder(data in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_keep_decoder_invariants(data in proptest::collection::vec(any::<u8>(), 0..300)) {
             all(&data);
         }
 
         #[test]
-        fn no_text_like_a_message_breaks_a_decoder(
+        fn near_messages_keep_decoder_invariants(
             op in "(hello|open|attach|finish|hold|list|stats)",
             field in "(id|stream|from|stdout|version|after|one_call|max_line)",
             value in "(-?[0-9]{1,22}|\"[^\"\\\\]{0,20}\"|null|true|\\{\\}|\\[\\])",

@@ -180,7 +180,7 @@ nonsense\n\
     }
 
     #[test]
-    fn the_deepest_and_last_mount_above_a_path_has_it() {
+    fn path_belongs_to_its_deepest_and_last_mount() {
         check("/", "259:1");
         check("/var/logs", "259:1");
         check("/var/log", "0:50");
@@ -189,7 +189,7 @@ nonsense\n\
     }
 
     #[test]
-    fn a_walk_stops_where_another_file_system_begins_and_goes_through_links() {
+    fn path_walk_follows_links_and_stops_at_another_file_system() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("real/mnt")).unwrap();
@@ -213,7 +213,7 @@ nonsense\n\
     }
 
     #[test]
-    fn a_link_to_itself_ends_the_walk() {
+    fn self_referencing_link_ends_the_walk() {
         let dir = tempfile::tempdir().unwrap();
         let link = dir.path().join("loop");
         symlink(&link, &link).unwrap();
@@ -222,7 +222,7 @@ nonsense\n\
     }
 
     #[test]
-    fn this_machines_mounts_are_understood() {
+    fn mount_table_of_this_machine_is_parsed() {
         let mounts = Mounts::read().unwrap();
         assert_eq!(mounts.of(Path::new("/proc/self")).1, Path::new("/proc"));
     }

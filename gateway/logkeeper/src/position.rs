@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_comes_back_as_it_was_stored() {
+    fn position_record_round_trips() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pos");
         let position = Position {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_or_missing_record_is_noticed() {
+    fn damaged_or_missing_record_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pos");
         PositionFile::create(&path).unwrap();

@@ -170,8 +170,8 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_an_attacker_wants_are_refused() {
-        if !alone("calls_that_an_attacker_wants_are_refused") {
+    fn dangerous_system_calls_are_denied() {
+        if !alone("dangerous_system_calls_are_denied") {
             return;
         }
         enter().unwrap();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn no_call_is_both_allowed_and_refused_but_the_one_that_filters() {
+    fn allowed_and_denied_calls_are_disjoint_except_seccomp() {
         let both: Vec<_> = ALLOWED.iter().filter(|call| REFUSED.contains(call)).collect();
         assert_eq!(both, [&libc::SYS_seccomp]);
         assert!(with_conditions().iter().all(|(call, _)| !ALLOWED.contains(call) && !REFUSED.contains(call)));

@@ -305,7 +305,7 @@ mod tests {
     use crate::clock::Clock;
 
     #[test]
-    fn a_link_at_the_name_of_a_log_is_refused_and_its_target_untouched() {
+    fn symlink_at_the_log_path_is_rejected_and_target_untouched() {
         let temp = tempfile::tempdir().unwrap();
         let log = temp.path().join("0.log");
         let target = temp.path().join("precious");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_put_aside_goes_on_although_a_link_has_its_name_at_first() {
+    fn log_rotation_continues_after_a_symlink_was_at_its_name() {
         let temp = tempfile::tempdir().unwrap();
         let log = temp.path().join("0.log");
         let aside = temp.path().join("0.log.1");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_recorded_file_is_cut_back() {
+    fn only_the_recorded_file_is_truncated() {
         let temp = tempfile::tempdir().unwrap();
         let log = temp.path().join("0.log");
         let target = temp.path().join("precious");

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_has_the_defaults_that_are_allowed() {
+    fn default_capabilities_are_limited_to_allowed_ones() {
         check(&DEFAULTS, &[], &[], &["CHOWN", "KILL", "MKNOD"], &["ALL"]);
         check(&["CHOWN"], &[], &[], &["CHOWN"], &["ALL"]);
         check(&["ALL"], &[], &[], &["CHOWN", "KILL", "MKNOD", "NET_RAW"], &["ALL"]);
@@ -105,21 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_is_had_although_it_is_dropped() {
+    fn added_capability_overrides_drop() {
         check(&DEFAULTS, &["KILL"], &["ALL"], &["KILL"], &["ALL"]);
         check(&DEFAULTS, &["KILL"], &["KILL", "CHOWN"], &["KILL", "MKNOD"], &["ALL"]);
         check(&["ALL"], &["SYS_TIME"], &["CHOWN"], &["KILL", "MKNOD", "NET_RAW", "SYS_TIME"], &["ALL"]);
     }
 
     #[test]
-    fn all_is_everything_but_what_is_dropped_by_name() {
+    fn add_all_excludes_dropped_names() {
         check(&["ALL"], &["ALL"], &["SYS_ADMIN"], &["ALL"], &["SYS_ADMIN"]);
         check(&["ALL"], &["ALL"], &["ALL"], &["ALL"], &[]);
         check(&["ALL"], &["ALL", "CHOWN"], &["CHOWN", "KILL"], &["ALL"], &["KILL"]);
     }
 
     #[test]
-    fn what_is_not_allowed_is_refused_in_nomads_words() {
+    fn disallowed_capability_is_rejected_in_nomads_words() {
         for (add, named) in [
             (&["SYS_TIME", "NET_ADMIN"][..], "net_admin, sys_time"),
             (&["ALL"], "all"),
@@ -134,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn what_linux_has_not_is_refused_although_all_is_allowed() {
+    fn unknown_capability_is_rejected_although_all_are_allowed() {
         let error = changes(&DEFAULTS, &own(&["ALL"]), &own(&["SYS_ADMINISTER"]), &[]).unwrap_err();
         assert_eq!(error.to_string(), "cap_add: \"SYS_ADMINISTER\" is no capability of Linux");
     }
 
     #[test]
-    fn names_are_read_in_any_spelling() {
+    fn capability_names_parse_in_any_spelling() {
         assert_eq!(
             names("f", &own(&["cap_chown", "Net_Raw", "all"])).unwrap(),
             own(&["CHOWN", "NET_RAW", "ALL"])

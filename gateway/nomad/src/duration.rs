@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_time_are_read_as_go_reads_them() {
+    fn durations_parse_as_in_go() {
         for (text, millis) in [
             ("5m", 300_000),
             ("1h30m", 5_400_000),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_length_of_time_is_none() {
+    fn invalid_duration_is_none() {
         for text in [
             "",
             "5",
@@ -99,12 +99,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_one_or_none(text in "\\PC{0,12}|[0-9.hmsnµ]{0,12}") {
+        fn any_text_parses_as_a_duration_or_none(text in "\\PC{0,12}|[0-9.hmsnµ]{0,12}") {
             let _ = parse(&text);
         }
 
         #[test]
-        fn hours_minutes_and_seconds_add_up(hours in 0_u64..1000, minutes in 0_u64..60, seconds in 0_u64..60) {
+        fn duration_units_add_up(hours in 0_u64..1000, minutes in 0_u64..60, seconds in 0_u64..60) {
             let text = format!("{hours}h{minutes}m{seconds}s");
             prop_assert_eq!(parse(&text), Some(Duration::from_secs(hours * 3600 + minutes * 60 + seconds)));
         }

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_hears_its_own_session_from_its_beginning_on() {
+    async fn event_stream_covers_its_session_from_the_start() {
         let events = Events::default();
         let end = CancellationToken::new();
         let ours = events.sender_for("1", &request());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_is_not_read_loses_the_oldest_and_goes_on() {
+    async fn unread_event_stream_drops_the_oldest_and_continues() {
         let events = Events::default();
         let end = CancellationToken::new();
         let sender = events.sender_for("1", &request());

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_comes_at_once_then_each_change_and_else_one_each_half_minute() {
+    async fn fingerprint_comes_at_once_on_change_and_every_30_seconds() {
         let fake = Fake::new();
         fake.set_status(away("refused"));
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_driver_that_is_well_again_is_told_of_soon() {
+    async fn recovered_driver_is_fingerprinted_soon() {
         let fake = Fake::new();
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         let mut stream = Box::pin(stream(gateway.scope(Owner::Nomad), session()));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_bear_the_name_that_jobs_know_the_driver_by() {
+    fn fingerprint_attributes_have_the_driver_name() {
         let status = BackendStatus { bridge_address: Some([172, 26, 80, 1].into()), ..away("refused") };
         let attributes = attributes(&status, &[], &session());
         assert!(attributes.keys().all(|name| name.starts_with("driver.docker.")), "{attributes:?}");

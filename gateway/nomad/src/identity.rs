@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn all_starts_of_a_task_have_one_place() {
+    fn all_starts_of_a_task_share_a_name() {
         assert_eq!(task_key("3a7c/web/0123abcd"), "3a7c/web");
         assert_eq!(task_key("3a7c/web/89efABCD"), "3a7c/web");
         for alone in ["3a7c", "3a7c/web", "web/0123abcd", "3a7c/web/0123abcx", "3a7c/web/0123abcd0", ""] {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_being_kept_and_holds_no_value_of_the_environment() {
+    fn task_record_round_trips_without_environment_values() {
         let record = Record::new(&request());
         let now = SystemTime::UNIX_EPOCH;
         let meta = meta(&record, &network_meta("3a7c", "", None, now), now);
@@ -277,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_requests_have_equal_records_and_others_do_not() {
+    fn record_equality_matches_request_equality() {
         assert_eq!(Record::new(&request()), Record::new(&request()));
         let other = nomad::TaskConfig { user: "root".into(), ..request() };
         assert_ne!(Record::new(&request()), Record::new(&other));
     }
 
     #[test]
-    fn a_record_of_another_version_says_nothing() {
+    fn record_of_another_version_is_ignored() {
         let record = Record::new(&request());
         let now = SystemTime::UNIX_EPOCH;
         let mut meta = meta(&record, &network_meta("3a7c", "", None, now), now);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_are_told_apart_by_the_directory_of_their_allocations() {
+    fn agents_are_identified_by_allocation_directory() {
         let one = Agent::new("/opt/a/alloc/1");
         assert_eq!(one, Agent::new("/opt/a/alloc/2"));
         assert_ne!(one, Agent::new("/opt/b/alloc/1"));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_of_a_network_says_whose_it_is_if_that_is_known() {
+    fn network_record_names_its_agent_if_known() {
         let agent = Agent::new("/opt/nomad/alloc/other");
         let meta = network_meta("3a7c", "web", agent.as_ref(), SystemTime::UNIX_EPOCH);
         let record = Record::of(&meta);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_names_nothing_or_a_network_is_refused() {
+    fn request_without_id_or_with_a_network_id_is_rejected() {
         assert!(check(&request()).is_ok());
         for wrong in [
             nomad::TaskConfig { id: String::new(), ..request() },

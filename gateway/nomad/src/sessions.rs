@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_device_plugin_has_no_say_in_what_becomes_of_tasks_and_images() {
+    async fn device_plugin_sessions_do_not_affect_task_and_image_cleanup() {
         let drivers = Sessions::default();
         let devices = Sessions::default();
         let service = SessionService::new(drivers.clone(), devices.clone(), CancellationToken::new());

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_work_later_carries_the_detail_that_agents_look_for() {
+    fn recoverable_error_carries_the_nomad_detail() {
         let status = status(&Error::unavailable("away"));
         assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "away"));
         let mut expected = vec![0x08, 9, 0x12, 4];
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_work_carries_no_detail() {
+    fn unrecoverable_error_carries_no_detail() {
         for error in [Error::not_found("x"), Error::invalid("x", "y"), Error::unimplemented("x")] {
             let status = status(&error);
             assert!(status.details().is_empty());
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_of_a_gateway_that_lives_looks_like_the_end_of_the_plugin() {
+    fn no_error_code_is_mistaken_for_plugin_shutdown() {
         for error in [Error::unavailable("x"), Error::cancelled("x"), Error::deadline("x")] {
             assert!(!matches!(status(&error).code(), Code::Unavailable | Code::Cancelled));
         }
@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_too_long_for_a_header_is_cut_also_in_the_details() {
+    fn too_long_text_is_cut_in_status_details() {
         let status = status(&Error::unavailable("ü".repeat(100_000)));
         assert!(status.message().len() <= STATUS_TEXT_MAX);
         assert!(status.details().len() < STATUS_TEXT_MAX + 200);
     }
 
     #[test]
-    fn a_status_carries_the_whole_chain_of_causes() {
+    fn status_carries_the_whole_cause_chain() {
         let error = Error::not_found("snapshot abc").context("start task 1");
         assert_eq!(status(&error).message(), "start task 1: snapshot abc");
     }

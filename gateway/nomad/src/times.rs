@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_length_of_time_is_none() {
+    fn invalid_duration_is_none() {
         for none in [None, wire(0, 0), wire(-1, 0), wire(0, -5), wire(i64::MIN, i32::MIN)] {
             assert_eq!(duration(none), Duration::ZERO, "{none:?}");
         }
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_answer_neither_without_pause_nor_never() {
+    fn stream_intervals_are_clamped() {
         for usual in [None, wire(0, 0), wire(-3, 0)] {
             assert_eq!(interval(usual), USUAL, "{usual:?}");
         }

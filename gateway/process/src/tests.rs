@@ -37,7 +37,7 @@ fn sleep() -> Command {
 }
 
 #[test]
-fn a_process_is_alive_until_it_ends_even_if_nobody_reaped_it() {
+fn exited_process_is_not_alive_even_unreaped() {
     let mut child = Sleeper::start(&mut sleep());
     let id = child.id();
     assert!(id.is_alive());
@@ -49,7 +49,7 @@ fn a_process_is_alive_until_it_ends_even_if_nobody_reaped_it() {
 }
 
 #[test]
-fn a_signal_reaches_the_process_that_is_meant_and_no_other_of_its_number() {
+fn signal_reaches_only_the_original_process_of_a_pid() {
     let mut child = Sleeper::start(&mut sleep());
     let id = child.id();
     let before = ProcessId { started: id.started.wrapping_sub(1), ..id };
@@ -61,12 +61,12 @@ fn a_signal_reaches_the_process_that_is_meant_and_no_other_of_its_number() {
 }
 
 #[test]
-fn a_name_with_brackets_and_spaces_does_not_shift_the_fields() {
+fn process_name_with_brackets_does_not_shift_stat_fields() {
     assert_eq!(stat_fields("7 (a) b (c)) S 1 2"), ["S", "1", "2"]);
 }
 
 #[test]
-fn the_code_of_a_dead_process_is_read_as_a_shell_tells_it() {
+fn exit_code_follows_shell_convention() {
     let code = |state: &str, status: i32| {
         let text = format!("7 (a) b) {state} 5 {} {status}", ["0"; 47].join(" "));
         Stat::parse(7, &text).unwrap().code()
@@ -79,7 +79,7 @@ fn the_code_of_a_dead_process_is_read_as_a_shell_tells_it() {
 }
 
 #[test]
-fn only_root_in_the_namespace_that_is_shown_is_believed() {
+fn only_root_of_the_host_namespace_is_trusted() {
     let told = |uid: &str, pid: &str| is_root_here(&format!("Name:\tx\nUid:\t{uid}\nNSpid:\t{pid}\n"));
     assert!(told("0\t0\t0\t0", "7"));
     assert!(!told("0\t0\t0\t0", "7\t1"), "a container's");
@@ -91,7 +91,7 @@ fn only_root_in_the_namespace_that_is_shown_is_believed() {
 
 /// Needs to run as root, like all tests of real processes.
 #[test]
-fn processes_of_others_and_those_with_another_root_are_not_our_own() {
+fn processes_of_other_users_or_roots_are_not_own() {
     let own = Sleeper::start(&mut sleep());
     assert!(is_own_root(own.id().pid));
     let other = Sleeper::start(sleep().uid(65_534));

@@ -41,7 +41,7 @@ mod tests {
     use super::{Buffers, SPARE};
 
     #[test]
-    fn memory_is_used_again_once_nobody_holds_it() {
+    fn buffer_is_reused_after_release() {
         let mut buffers = Buffers::default();
         let mut buffer = BytesMut::new();
         let mut places = Vec::new();
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_not_overwritten_and_not_kept() {
+    fn held_buffer_is_neither_overwritten_nor_pooled() {
         let mut buffers = Buffers::default();
         let mut buffer = BytesMut::new();
         let mut held = Vec::new();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_taken_yet_stays() {
+    fn unread_bytes_stay_buffered() {
         let mut buffers = Buffers::default();
         let mut buffer = BytesMut::new();
         for room in [10, 100, 5000, 20_000] {

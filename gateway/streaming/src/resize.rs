@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_size_counts() {
+    fn last_resize_wins() {
         check(r#"{"Width":80,"Height":24}"#, Some((80, 24)));
         check("{\"Width\":80,\"Height\":24}\n{\"Width\":100,\"Height\":50}\n", Some((100, 50)));
         check(r#"{"width":1,"height":65535}"#, Some((1, 65535)));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_no_terminal_has_are_skipped() {
+    fn invalid_terminal_sizes_are_skipped() {
         for absurd in
             ["0", "-1", "65536", "1e99", "1e999", "99999999999999999999999", "1.5", "\"80\"", "null", "[]"]
         {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_may_come_in_pieces() {
+    fn split_resize_message_is_assembled() {
         let mut sizes = Sizes::default();
         let mut seen = Vec::new();
         for byte in r#"{"Width":80,"Height":24}{"Width":81,"Height":25}"#.as_bytes() {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_skipped_and_what_has_no_end_is_not_kept() {
+    fn malformed_resize_is_skipped_and_endless_one_discarded() {
         let size = r#"{"Width":80,"Height":24}"#;
         for no_size in ["resize me}", "}", "{]}", "\u{1}}"] {
             check(no_size, None);

@@ -54,20 +54,20 @@ mod tests {
     }
 
     #[test]
-    fn success_is_told_only_as_json() {
+    fn success_status_exists_only_as_json() {
         assert_eq!(parsed(&Outcome::Exited(0)), json!({"metadata": {}, "status": "Success"}));
         assert_eq!(status(&Outcome::Exited(0), Form::Plain), "");
     }
 
     #[test]
-    fn an_exit_code_is_a_cause_of_its_own() {
+    fn exit_code_is_a_status_cause() {
         let status = parsed(&Outcome::Exited(42));
         assert_eq!(status["reason"], "NonZeroExitCode");
         assert_eq!(status["details"]["causes"], json!([{"reason": "ExitCode", "message": "42"}]));
     }
 
     #[test]
-    fn a_failure_is_told_in_both_forms() {
+    fn failure_status_has_both_forms() {
         let outcome = Outcome::Failed("no such \"file\"".to_owned());
         assert_eq!(parsed(&outcome)["code"], 500);
         assert_eq!(parsed(&outcome)["message"], "Internal error occurred: no such \"file\"");

@@ -76,7 +76,7 @@ mod tests {
     const LIFETIME: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_token_is_good_once() {
+    fn token_is_single_use() {
         let mut tokens = Tokens::new(LIFETIME, 10);
         let now = Instant::now();
         let token = tokens.issue("exec", now).unwrap();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_expires() {
+    fn token_expires() {
         let mut tokens = Tokens::new(LIFETIME, 10);
         let now = Instant::now();
         let token = tokens.issue("exec", now).unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_wait() {
+    fn pending_tokens_are_limited() {
         let mut tokens = Tokens::new(LIFETIME, 2);
         let now = Instant::now();
         let first = tokens.issue(1, now).unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_long_and_never_alike() {
+    fn tokens_are_long_and_unique() {
         let mut tokens = Tokens::new(LIFETIME, 1000);
         let now = Instant::now();
         let issued: HashSet<_> = (0..1000).map(|at| tokens.issue(at, now).unwrap()).collect();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_opened_long_ago_is_not_kept() {
+    fn expired_tokens_are_dropped() {
         let mut tokens = Tokens::new(LIFETIME, 10);
         let mut now = Instant::now();
         for at in 0..1000 {

@@ -22,7 +22,7 @@ const MOST: usize = 6;
 const REEXPORTS: usize = 8;
 
 #[test]
-fn no_circle_of_imports_is_large() {
+fn import_cycles_stay_small() {
     let mut wrong = Vec::new();
     for source in sources() {
         let circle = largest(&arrows(&source));
@@ -264,7 +264,7 @@ impl<'a> Search<'a> {
 }
 
 #[test]
-fn a_circle_is_found_through_imports_macros_and_re_exports() {
+fn cycle_is_found_through_imports_macros_and_re_exports() {
     let module = |file: &str, code: &str| Module {
         file: PathBuf::from(file),
         items: syn::parse_file(code).expect("the code of this test is Rust").items,

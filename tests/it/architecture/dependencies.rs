@@ -8,7 +8,7 @@ use super::licences::is_allowed;
 use super::{metadata, rules};
 
 #[test]
-fn every_licence_is_on_the_list() {
+fn every_licence_is_allowed() {
     let rules = rules();
     let allowed: BTreeSet<&str> = entries(&rules, "licenses", "allow").filter_map(Value::as_str).collect();
     let wrong: Vec<_> = metadata()
@@ -20,7 +20,7 @@ fn every_licence_is_on_the_list() {
 }
 
 #[test]
-fn no_crate_is_there_twice_without_a_reason() {
+fn duplicate_crate_versions_have_a_reason() {
     let rules = rules();
     let skipped: BTreeSet<&str> =
         entries(&rules, "bans", "skip").filter_map(|entry| entry.get("crate")?.as_str()).collect();
@@ -53,7 +53,7 @@ fn every_exception_has_a_reason() {
 }
 
 #[test]
-fn banned_crates_are_used_only_by_those_that_may() {
+fn banned_crates_have_only_allowed_dependents() {
     let rules = rules();
     let banned: BTreeMap<&str, Vec<&str>> = entries(&rules, "bans", "deny")
         .map(|entry| {

@@ -48,7 +48,7 @@ fn no_file_is_called_mod() {
 }
 
 #[test]
-fn every_file_says_what_it_is() {
+fn every_file_has_a_module_comment() {
     check_sources("the file does not begin with `//!`", |_, text| !text.starts_with("//! "));
 }
 

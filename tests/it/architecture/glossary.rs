@@ -54,7 +54,7 @@ fn terms() -> Vec<String> {
 }
 
 #[test]
-fn the_glossary_has_each_private_word_once_and_in_order() {
+fn glossary_terms_are_unique_and_sorted() {
     let terms = terms();
     let mut sorted = terms.clone();
     sorted.sort_by_key(|term| term.to_lowercase());
@@ -66,7 +66,7 @@ fn the_glossary_has_each_private_word_once_and_in_order() {
 }
 
 #[test]
-fn the_glossary_has_no_word_that_nothing_uses() {
+fn glossary_terms_are_all_used() {
     let mut source = String::new();
     for path in files(&[".rs"]) {
         source.push_str(&fs::read_to_string(&path).expect("a source file can be read").to_lowercase());

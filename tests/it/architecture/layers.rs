@@ -78,7 +78,7 @@ const WIRE: &[&str] = &[
 ];
 
 #[test]
-fn crates_use_only_the_crates_they_may() {
+fn crates_depend_only_on_allowed_layers() {
     let mut wrong = Vec::new();
     for package in metadata().ours() {
         let Some((_, allowed)) = LAYERS.iter().find(|(name, _)| *name == package.name) else {
@@ -96,7 +96,7 @@ fn crates_use_only_the_crates_they_may() {
 }
 
 #[test]
-fn libraries_are_named_only_where_they_may_be() {
+fn libraries_are_used_only_in_allowed_crates() {
     let mut wrong = Vec::new();
     for package in metadata().ours() {
         for (name, kind) in &package.requested {
@@ -112,7 +112,7 @@ fn libraries_are_named_only_where_they_may_be() {
 }
 
 #[test]
-fn crates_are_named_after_their_directory_and_take_the_workspace_settings() {
+fn crates_are_named_after_their_directory_and_inherit_workspace_settings() {
     let mut wrong = Vec::new();
     for package in metadata().ours() {
         let dir = package.manifest.parent().and_then(|dir| dir.file_name()).expect("a crate has a directory");

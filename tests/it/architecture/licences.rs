@@ -51,7 +51,7 @@ fn take(rest: &mut &[&str], word: &str) -> bool {
 }
 
 #[test]
-fn expressions_are_read_as_spdx_says() {
+fn spdx_expressions_are_evaluated() {
     let allowed = BTreeSet::from(["MIT", "Apache-2.0", "Unicode-3.0", "Apache-2.0 WITH LLVM-exception"]);
     for (expression, expected) in [
         ("MIT", true),

@@ -86,7 +86,7 @@ impl<'ast> Visit<'ast> for Lets {
 }
 
 #[test]
-fn only_a_tuple_that_is_taken_apart_at_once_is_found() {
+fn packed_statement_check_finds_only_destructured_tuples() {
     let code = "fn f(pair: (u8, u8)) { let (a, mut b) = (1, 2); let (c, d) = pair; let (Some(e), 3) = (a, b) else { return }; }";
     let mut lets = Lets::default();
     lets.visit_file(&syn::parse_file(code).expect("the code of this test is Rust"));

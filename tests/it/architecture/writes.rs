@@ -148,7 +148,7 @@ fn is_for_tests(path: &Path, text_of: &BTreeMap<String, String>) -> bool {
 }
 
 #[test]
-fn every_write_is_followed_by_a_step_or_says_why_not() {
+fn every_write_is_followed_by_a_step_or_is_exempt() {
     let mut texts = BTreeMap::new();
     for path in files(&[".rs"]) {
         let name =

@@ -64,7 +64,7 @@ fn abandon_v1alpha2_call<T>(
 }
 
 #[test]
-fn clients_that_vanish_while_pods_are_run_stopped_and_removed_leave_nothing() {
+fn disconnects_during_pod_calls_leave_nothing_behind() {
     let node = TestNode::start();
     let before = node.leak_scan();
     for time in 0..TIMES {
@@ -111,7 +111,7 @@ fn clients_that_vanish_while_pods_are_run_stopped_and_removed_leave_nothing() {
 }
 
 #[test]
-fn clients_that_vanish_while_containers_are_made_started_stopped_and_removed_leave_nothing() {
+fn disconnects_during_container_calls_leave_nothing_behind() {
     let node = TestNode::start();
     let pod = node.pod("vanish");
     let before = node.leak_scan();
@@ -228,7 +228,7 @@ fn abandon_changes(node: &TestNode, pod: &TestPod<'_>, id: &str, time: u64) {
 }
 
 #[test]
-fn clients_that_vanish_while_volumes_are_removed_leave_nothing() {
+fn disconnects_during_volume_removal_leave_nothing_behind() {
     let node = TestNode::start();
     let before = node.leak_scan();
     for time in 0..TIMES {
@@ -256,7 +256,7 @@ fn clients_that_vanish_while_volumes_are_removed_leave_nothing() {
 }
 
 #[test]
-fn clients_that_vanish_while_images_are_pulled_and_removed_leave_nothing() {
+fn disconnects_during_image_calls_leave_nothing_behind() {
     let node = TestNode::start();
     let image = busybox().layer(random_layer(2_000_000, 9431)).build();
     node.registry().push("vanish/image:1", &image);

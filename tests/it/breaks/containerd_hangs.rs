@@ -19,7 +19,7 @@ use super::{
 const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done";
 
 #[test]
-fn while_containerd_hangs_the_node_says_so_and_afterwards_goes_on() {
+fn hung_containerd_is_reported_and_node_recovers_after_it() {
     let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 0\n";
     let node = TestNode::start_with(conf, |_| {});
     let pod = node.pod("hang");
@@ -92,7 +92,7 @@ fn while_containerd_hangs_the_node_says_so_and_afterwards_goes_on() {
 }
 
 #[test]
-fn a_pull_that_is_given_up_while_containerd_hangs_gives_its_lease_back_afterwards() {
+fn cancelled_pull_during_containerd_hang_releases_its_lease_later() {
     let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 0\n";
     let node = TestNode::start_with(conf, |_| {});
     let layer = random_layer(1000, 77_003);
@@ -118,7 +118,7 @@ fn a_pull_that_is_given_up_while_containerd_hangs_gives_its_lease_back_afterward
 }
 
 #[test]
-fn a_containerd_that_hangs_for_too_long_is_replaced_and_containers_run_on() {
+fn hung_managed_containerd_is_replaced_and_containers_keep_running() {
     let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 2\n";
     let node = TestNode::start_with(conf, |_| {});
     let pod = node.pod("replaced");

@@ -120,12 +120,12 @@ fn a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) {
 }
 
 #[test]
-fn without_bytes_for_state_nothing_is_half_made_and_all_works_when_there_are_some() {
+fn state_disk_without_space_leaves_nothing_partial_and_recovers() {
     a_full_state("size=40m", FilledDisk::bytes);
 }
 
 #[test]
-fn without_inodes_for_state_nothing_is_half_made_and_all_works_when_there_are_some() {
+fn state_disk_without_inodes_leaves_nothing_partial_and_recovers() {
     a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
 }
 
@@ -241,20 +241,20 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
 }
 
 #[test]
-fn without_bytes_for_state_ends_are_told_and_space_can_be_made() {
+fn state_disk_without_space_still_reports_exits_and_allows_removals() {
     let unrecorded = ends_on_a_full_state("size=40m", FilledDisk::bytes);
     assert!(unrecorded, "containerd had space for each end, so that nothing was shown");
 }
 
 #[test]
-fn without_inodes_for_state_ends_are_told_and_space_can_be_made() {
+fn state_disk_without_inodes_still_reports_exits_and_allows_removals() {
     ends_on_a_full_state("size=200m,nr_inodes=3000", FilledDisk::inodes);
 }
 
 /// Whether a database has space for one change and not for another depends on where its free pages are: here
 /// it has none for any change.
 #[test]
-fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped() {
+fn full_containerd_database_still_reports_exits_and_stops_pods() {
     let behind = RefCell::new(None);
     let node = node_behind_proxy(&behind);
     let fill =
@@ -309,7 +309,7 @@ fn whatever_containerds_database_has_no_space_for_ends_are_told_and_pods_stopped
 }
 
 #[test]
-fn without_inodes_for_runs_starts_and_commands_fail_clearly_and_all_works_when_there_are_some() {
+fn run_disk_without_inodes_fails_starts_and_execs_clearly_and_recovers() {
     let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
     let cri = node.cri().with_timeout(SOON);
     let pod = node.pod("full");
@@ -334,7 +334,7 @@ fn without_inodes_for_runs_starts_and_commands_fail_clearly_and_all_works_when_t
 }
 
 #[test]
-fn a_daemon_begins_without_space_for_its_run_files_says_so_and_serves() {
+fn daemon_starts_on_full_run_disk_with_a_warning() {
     let node = TestNode::start_with("", |root| root.small_disk(&root.run(), "size=100m,nr_inodes=1500"));
     let pod = node.pod("full");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -355,7 +355,7 @@ fn a_daemon_begins_without_space_for_its_run_files_says_so_and_serves() {
 }
 
 #[test]
-fn a_full_disk_for_logs_stops_no_container() {
+fn full_log_disk_stops_no_container() {
     let node = TestNode::start_with("", |root| root.small_disk(&root.log_dir(), "size=1m"));
     let pod = node.pod("full");
     let id =

@@ -51,7 +51,7 @@ impl Drop for FakeShim {
 }
 
 #[test]
-fn a_process_that_calls_itself_a_shim_has_nobody_delete_a_directory_or_kill_a_process() {
+fn fake_shim_process_causes_no_deletion_or_kill() {
     let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("others");
     let other = pod.start_shell("other", "exec sleep 1000");
@@ -92,7 +92,7 @@ fn a_process_that_calls_itself_a_shim_has_nobody_delete_a_directory_or_kill_a_pr
 /// What a kill leaves may become visible only after the first scan: a shim that was being started, and one
 /// that containerd has not forgotten yet.
 #[test]
-fn a_forgotten_shim_that_shows_after_a_start_is_ended_however_seldom_is_looked() {
+fn orphaned_shim_that_appears_after_start_is_killed() {
     let node = TestNode::start_with(RARE_SCANS, |_| {});
     let pod = node.pod("others");
     // The daemon, which waits for this container's exit, is the first to notice that containerd is gone.

@@ -18,7 +18,7 @@ const RECORD: &[&str] = &["Containers/Update"];
 
 /// The exit of a container while no daemon runs is persisted by the next daemon.
 #[test]
-fn a_recovery_that_cannot_put_an_end_on_record_in_time_forgets_no_container() {
+fn recovery_that_cannot_persist_an_exit_in_time_keeps_the_container() {
     let behind = RefCell::new(None);
     let node = node_behind_proxy(&behind);
     let behind = behind.borrow();
@@ -43,7 +43,7 @@ fn a_recovery_that_cannot_put_an_end_on_record_in_time_forgets_no_container() {
 }
 
 #[test]
-fn limits_that_are_put_back_are_told_by_the_next_daemon_too() {
+fn rolled_back_limits_are_reported_after_daemon_restart() {
     let behind = RefCell::new(None);
     let node = node_behind_proxy(&behind);
     let behind = behind.borrow();

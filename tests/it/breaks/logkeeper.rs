@@ -32,7 +32,7 @@ fn assert_complete(lines: &[String]) {
 }
 
 #[test]
-fn while_the_logkeeper_hangs_starts_are_refused_and_what_runs_runs_on() {
+fn hung_logkeeper_blocks_starts_and_running_containers_continue() {
     let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 0\n";
     let node = TestNode::start_with(conf, |_| {});
     let pod = node.pod("silent");
@@ -70,7 +70,7 @@ fn while_the_logkeeper_hangs_starts_are_refused_and_what_runs_runs_on() {
 }
 
 #[test]
-fn a_logkeeper_that_hangs_for_too_long_is_replaced_and_no_line_is_lost() {
+fn hung_logkeeper_is_replaced_and_no_line_is_lost() {
     let conf = "[containerd]\nanswer_timeout_seconds = 1\n[managed]\nhang_timeout_seconds = 2\n";
     let node = TestNode::start_with(conf, |_| {});
     let pod = node.pod("replaced");
@@ -87,7 +87,7 @@ fn a_logkeeper_that_hangs_for_too_long_is_replaced_and_no_line_is_lost() {
 }
 
 #[test]
-fn a_logkeeper_that_cannot_be_started_again_is_told_until_it_can() {
+fn logkeeper_restart_failure_is_reported_until_it_succeeds() {
     // The daemon starts the logkeeper from its own binary, which is removed and put back.
     let node = TestNode::start_with_copied_binary();
     let binary = node.daemon().program();

@@ -97,7 +97,7 @@ impl FaultyCniNode {
 }
 
 #[test]
-fn a_plugin_that_goes_wrong_when_a_pod_is_made_is_named_and_its_work_undone() {
+fn failing_cni_add_is_named_and_rolled_back() {
     let wayward = FaultyCniNode::start();
     let node = &wayward.node;
     let cri = node.cri().with_timeout(SOON);
@@ -131,7 +131,7 @@ fn a_plugin_that_goes_wrong_when_a_pod_is_made_is_named_and_its_work_undone() {
 }
 
 #[test]
-fn a_plugin_that_goes_wrong_when_a_pod_is_stopped_is_named_and_the_stop_can_be_repeated() {
+fn failing_cni_del_is_named_and_stop_can_be_retried() {
     let wayward = FaultyCniNode::start();
     let node = &wayward.node;
     let cri = node.cri().with_timeout(SOON);
@@ -167,7 +167,7 @@ fn a_plugin_that_goes_wrong_when_a_pod_is_stopped_is_named_and_the_stop_can_be_r
 }
 
 #[test]
-fn a_network_that_vanishes_or_breaks_is_told_and_pods_are_still_stopped() {
+fn missing_or_invalid_network_configuration_is_reported_and_pods_stop() {
     let wayward = FaultyCniNode::start();
     let node = &wayward.node;
     let cri = node.cri().with_timeout(SOON);
@@ -198,7 +198,7 @@ fn a_network_that_vanishes_or_breaks_is_told_and_pods_are_still_stopped() {
 }
 
 #[test]
-fn a_plugin_that_is_missing_is_told_and_pods_are_stopped_when_it_is_back() {
+fn missing_cni_plugin_is_reported_and_pods_stop_when_it_returns() {
     let wayward = FaultyCniNode::start();
     let node = &wayward.node;
     let cri = node.cri().with_timeout(SOON);

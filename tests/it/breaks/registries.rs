@@ -67,7 +67,7 @@ fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> RegistryFault {
 }
 
 #[test]
-fn a_registry_that_is_silent_or_breaks_off_for_good_is_given_up_on_and_leaves_nothing() {
+fn unresponsive_registry_fails_the_pull_and_leaves_nothing_behind() {
     let node = TestNode::start_with(conf(), |_| {});
     let gate = node.registry().proxy();
     for (name, fault, told) in [
@@ -87,7 +87,7 @@ fn a_registry_that_is_silent_or_breaks_off_for_good_is_given_up_on_and_leaves_no
 }
 
 #[test]
-fn a_registry_that_wants_to_be_asked_later_is() {
+fn registry_retry_after_is_honoured() {
     let node = TestNode::start_with(conf(), |_| {});
     let image = unique(4711);
     node.registry().push("registries/later:1", &image);
@@ -112,7 +112,7 @@ fn image_with_false_layer(image: &Image, lie: impl FnOnce(&mut Value)) -> Blob {
 }
 
 #[test]
-fn a_registry_that_lies_is_found_out_and_leaves_nothing() {
+fn wrong_registry_content_is_rejected_and_leaves_nothing_behind() {
     let node = TestNode::start_with(conf(), |_| {});
     for (name, bytes) in [("short", -7_i64), ("long", 7)] {
         let image = unique(bytes.unsigned_abs() + if bytes < 0 { 900 } else { 901 });
@@ -145,7 +145,7 @@ fn a_registry_that_lies_is_found_out_and_leaves_nothing() {
 }
 
 #[test]
-fn manifests_that_are_huge_no_json_or_for_others_are_refused_and_leave_nothing() {
+fn huge_malformed_or_foreign_manifests_are_rejected_and_leave_nothing_behind() {
     let node = TestNode::start_with(conf(), |_| {});
     let image = unique(920);
     node.registry().push("registries/manifest:1", &image);
@@ -169,7 +169,7 @@ fn manifests_that_are_huge_no_json_or_for_others_are_refused_and_leave_nothing()
 }
 
 #[test]
-fn a_registry_that_sends_elsewhere_is_followed_without_the_password() {
+fn registry_redirect_is_followed_without_credentials() {
     let node = TestNode::start_with(conf(), |_| {});
     let access = Access::Basic { user: "user".to_owned(), password: "secret".to_owned() };
     let registry = Registry::start_behind_proxy(access);

@@ -79,7 +79,7 @@ impl PausableRuntime {
 /// Several daemons have asked containerd to delete what the first had begun to create; the deletion that is
 /// still running has the name of the task that the last daemon creates.
 #[test]
-fn a_start_waits_until_containerd_has_cleared_up_after_the_attempts_of_killed_daemons() {
+fn start_waits_for_containerd_to_clean_up_predecessor_attempts() {
     let runtime = RefCell::new(None);
     let node = TestNode::start_configured(|root| {
         runtime.borrow_mut().insert(PausableRuntime::install(root)).config()
@@ -108,7 +108,7 @@ fn a_start_waits_until_containerd_has_cleared_up_after_the_attempts_of_killed_da
 /// The shim of a pod exits with its last container, so nothing may be started in it while containerd deletes
 /// that container, however long it takes.
 #[test]
-fn a_start_waits_for_a_deletion_that_the_news_of_an_end_did_not_wait_for() {
+fn start_waits_for_deletion_that_outlasts_the_exit_event() {
     let runtime = RefCell::new(None);
     let node = TestNode::start_configured(|root| {
         runtime.borrow_mut().insert(PausableRuntime::install(root)).config()
@@ -132,7 +132,7 @@ fn a_start_waits_for_a_deletion_that_the_news_of_an_end_did_not_wait_for() {
 /// With an external containerd the daemon does not inspect bundles: it finds the predecessor call among the
 /// processes. The second container of the pod is served by the shim of the first.
 #[test]
-fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
+fn slow_start_is_awaited_with_external_containerd() {
     let behind = RefCell::new(None);
     let node = TestNode::start_configured(|root| {
         let socket = root.run().join("containerd/containerd.sock");
@@ -171,7 +171,7 @@ fn a_start_that_takes_long_is_waited_for_beside_a_containerd_of_others() {
 /// A later containerd, which is told for which tasks to keep the exit: for those that may run, and for no
 /// other.
 #[test]
-fn a_daemon_starts_although_containers_are_of_a_runtime_that_is_configured_no_more() {
+fn daemon_starts_with_containers_of_a_removed_runtime() {
     let behind = RefCell::new(None);
     let config = RefCell::new(String::new());
     let node = TestNode::start_configured(|root| {

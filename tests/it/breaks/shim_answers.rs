@@ -183,7 +183,7 @@ impl PlannedAnswer {
 }
 
 #[test]
-fn a_shim_that_answers_wrongly_fails_one_command_at_most_and_leaves_nothing() {
+fn wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind() {
     let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("answers");
     // The two containers share a bundle directory and a shim; commands in the second go directly to the shim.

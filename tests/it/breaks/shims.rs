@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_secs(20);
 const END_LIMIT: Duration = Duration::from_secs(4);
 
 #[test]
-fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
+fn hung_shim_blocks_no_other_container_and_is_killed_when_unused() {
     let node = TestNode::start_with(CONF, |_| {});
     // All containers of a pod have one shim.
     let pod = node.pod("hung");
@@ -104,7 +104,7 @@ fn a_hung_shim_holds_up_nobody_and_is_killed_when_it_serves_nobody() {
 /// Both containers exit while their shim hangs, and only the exit of the first is waited for long enough.
 /// Without the shim nobody could report the exit of the second.
 #[test]
-fn a_hung_shim_that_is_killed_takes_no_exit_code_along() {
+fn exit_code_survives_kill_of_hung_shim() {
     let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("hung");
     let codes = [("first", 5), ("second", 0)];
@@ -141,7 +141,7 @@ fn script_exiting_with(name: &str, code: i32) -> String {
 }
 
 #[test]
-fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
+fn hung_shim_of_a_running_container_is_not_killed() {
     let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("hung");
     // All containers of a pod have one shim.
@@ -169,7 +169,7 @@ fn a_hung_shim_that_serves_a_running_container_is_left_alone() {
 /// Only the objects that such a shim serves name it, and containerd does not answer for these while the shim
 /// hangs.
 #[test]
-fn a_hung_shim_whose_own_container_is_gone_is_left_alone_while_it_serves_another() {
+fn hung_shim_is_not_killed_while_it_serves_another_container() {
     let node = TestNode::start_with(SCANNING_CONF, |_| {});
     let pod = node.pod("hung");
     let first = pod.start_shell("first", "exec sleep 31450");
@@ -187,7 +187,7 @@ fn a_hung_shim_whose_own_container_is_gone_is_left_alone_while_it_serves_another
 /// A scan takes long while another shim hangs. What a shim serves at the end of the scan may differ from what
 /// it served at the beginning.
 #[test]
-fn a_shim_whose_containers_come_and_go_while_it_is_looked_at_is_left_alone() {
+fn shim_with_changing_containers_is_not_killed_during_its_check() {
     let node = TestNode::start_with(SCANNING_CONF, |_| {});
     let hung = node.pod("hung");
     let pod = node.pod("shared");
@@ -227,7 +227,7 @@ fn some_limits() -> switchyard_proto::cri::v1::LinuxContainerResources {
 }
 
 #[test]
-fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
+fn daemon_starts_with_a_hung_shim_and_recovers_with_it() {
     let node = TestNode::start_with(CONF, |_| {});
     let pod = node.pod("hung");
     let others = node.pod("others");
@@ -254,7 +254,7 @@ fn a_daemon_starts_beside_a_hung_shim_and_goes_on_when_it_does() {
 }
 
 #[test]
-fn however_many_shims_hang_a_start_asks_only_those_it_must_and_all_at_once() {
+fn start_with_many_hung_shims_queries_only_those_needed_in_parallel() {
     let node = TestNode::start_with(CONF, |_| {});
     let pods: Vec<_> = (0..6).map(|number| node.pod(&format!("hung-{number}"))).collect();
     let ids: Vec<_> =
@@ -291,7 +291,7 @@ fn however_many_shims_hang_a_start_asks_only_those_it_must_and_all_at_once() {
 }
 
 #[test]
-fn a_shim_that_dies_ends_its_container_which_is_told_and_leaves_nothing() {
+fn shim_death_is_reported_as_container_exit_and_leaves_nothing_behind() {
     let node = TestNode::start_with(CONF, |_| {});
     let dead = node.pod("dead");
     let silent = node.pod("silent");
@@ -389,7 +389,7 @@ fn retried(node: &TestNode) -> bool {
 }
 
 #[test]
-fn a_start_that_meets_the_end_of_its_pods_shim_goes_through() {
+fn container_start_succeeds_while_the_pod_shim_exits() {
     let (node, dir) = node_of_slow_shims();
     let shared = SharedShimPod::make(&node);
     shared.start_second(&node, &dir, || {
@@ -402,7 +402,7 @@ fn a_start_that_meets_the_end_of_its_pods_shim_goes_through() {
 /// A shim exits with the last of its tasks: the daemon must not delete that task while another one is being
 /// created in the shim.
 #[test]
-fn a_pods_shim_does_not_end_under_the_hands_of_a_start() {
+fn pod_shim_does_not_exit_during_a_container_start() {
     let (node, dir) = node_of_slow_shims();
     let shared = SharedShimPod::make(&node);
     std::thread::scope(|scope| {
@@ -445,7 +445,7 @@ fn slow_shims(dir: &Path) -> PathBuf {
 /// A shim waits for the reader of a command's output, and answers nobody meanwhile. When containerd starts it
 /// kills shims that do not answer.
 #[test]
-fn a_command_that_a_kill_cut_off_costs_no_container_when_containerd_dies_too() {
+fn exec_interrupted_by_daemon_and_containerd_kill_keeps_the_container() {
     let node = TestNode::start();
     let pod = node.pod("cut");
     let id = pod.start_shell("main", "exec sleep 1000");

@@ -34,7 +34,7 @@ pub(super) fn node_behind_proxy(behind: &RefCell<Option<(ExternalContainerd, Con
 }
 
 #[test]
-fn a_containerd_whose_database_hangs_is_as_good_as_away_although_it_says_its_version() {
+fn containerd_with_hung_database_is_unavailable_although_it_answers_version() {
     let behind = RefCell::new(None);
     let node = node_behind_proxy(&behind);
     let hang = |hangs| behind.borrow().as_ref().expect("it was started with the node").1.set_hanging(hangs);
@@ -53,7 +53,7 @@ fn a_containerd_whose_database_hangs_is_as_good_as_away_although_it_says_its_ver
 }
 
 #[test]
-fn a_containerd_that_comes_back_as_another_version_is_noticed_and_used_for_what_it_can() {
+fn containerd_version_change_is_detected_and_its_features_are_used() {
     let behind = RefCell::new(None);
     let node = node_behind_proxy(&behind);
     let change = |change: &dyn Fn(&mut ExternalContainerd, &ContainerdProxy)| {

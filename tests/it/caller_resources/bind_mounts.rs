@@ -50,7 +50,7 @@ async fn kill(lab: &CallerFixture, task: TaskId) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_link_that_is_put_in_the_way_of_a_mount_is_not_followed() {
+async fn symlink_placed_in_a_mount_path_is_not_followed() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let (alloc, outside) = alloc(&lab);
@@ -91,7 +91,7 @@ async fn a_link_that_is_put_in_the_way_of_a_mount_is_not_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_mounted_there_later_goes_across_as_asked_and_stays_where_the_host_has_it() {
+async fn later_mounts_propagate_as_configured_and_stay_on_the_host() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let (alloc, _) = alloc(&lab);

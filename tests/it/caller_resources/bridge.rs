@@ -55,7 +55,7 @@ fn is_greeted(address: SocketAddr) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_there_beside_the_nodes_and_without_it() {
+async fn bridge_works_with_and_without_node_networks() {
     let lab = CallerFixture::new().await;
     let root = lab.fixture.root();
     let (_, on_node) = lab.sandbox(|_| {}).await;
@@ -79,7 +79,7 @@ async fn it_is_there_beside_the_nodes_and_without_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_is_published_on_the_address_that_was_given_and_no_other() {
+async fn port_is_published_only_on_the_given_address() {
     let lab = CallerFixture::new().await;
     let port = free_port();
     let gateway = lab.fixture.root().bridge().gateway();
@@ -149,7 +149,7 @@ async fn a_task_reaches_its_own_published_port() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_has_the_hardware_address_and_the_hosts_that_were_asked_for() {
+async fn sandbox_has_requested_mac_address_and_host_entries() {
     let lab = CallerFixture::new().await;
     let mac = MacAddress::parse("02:42:ac:11:65:43").expect("it is one");
     let (sandbox, details) = lab
@@ -177,7 +177,7 @@ async fn a_sandbox_has_the_hardware_address_and_the_hosts_that_were_asked_for() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_has_the_address_that_it_asks_for_or_none() {
+async fn sandbox_gets_its_requested_address_or_fails() {
     let lab = CallerFixture::new().await;
     let [a, b, c, _] = lab.fixture.root().bridge().gateway().octets();
     let wanted = Ipv4Addr::new(a, b, c, 77);
@@ -197,7 +197,7 @@ async fn a_sandbox_has_the_address_that_it_asks_for_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_at_once_have_an_address_each_and_give_it_back() {
+async fn concurrent_sandboxes_get_distinct_addresses_and_release_them() {
     let lab = CallerFixture::new().await;
     let port = free_port();
     let made = (0..MANY).map(async |number| {
@@ -218,7 +218,7 @@ async fn many_at_once_have_an_address_each_and_give_it_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_its_plugins_lack_is_named() {
+async fn missing_bridge_plugins_are_named() {
     let world = tokio::task::block_in_place(|| {
         BackendFixture::with(|settings| settings.network.bin_dirs = vec!["/no/such/plugins".into()])
     });
@@ -231,7 +231,7 @@ async fn what_its_plugins_lack_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_range_that_the_node_has_another_way_to_is_refused() {
+async fn bridge_subnet_with_a_conflicting_route_is_rejected() {
     let lab = CallerFixture::new().await;
     // The node's own network is up, and in the way.
     lab.sandbox(|_| {}).await;
@@ -264,7 +264,7 @@ fn second_gateway_settings(lab: &CallerFixture) -> Settings {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_gateways_share_a_bridge_and_no_address() {
+async fn two_gateways_share_a_bridge_without_address_conflicts() {
     let lab = CallerFixture::new().await;
     let second = Containerd::connect(second_gateway_settings(&lab)).expect("it can be set up");
     second.recover().await.expect("it recovers");

@@ -89,7 +89,7 @@ fn group(text: &str, controller: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_in_the_group_that_was_made_for_it_and_leaves_it_as_it_was() {
+async fn task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged() {
     let mut lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let leaf = CallerCgroups::make(&lab, "a.web.scope", "share");
@@ -143,7 +143,7 @@ async fn a_task_is_in_the_group_that_was_made_for_it_and_leaves_it_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processors_are_limited_in_the_group_that_was_made_for_that() {
+async fn cpu_limits_are_set_on_the_leaf_cgroup() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let leaf = CallerCgroups::make(&lab, "b.web.scope", "reserve");
@@ -172,7 +172,7 @@ async fn processors_are_limited_in_the_group_that_was_made_for_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_runs_out_of_the_memory_of_its_group_is_told_so() {
+async fn oom_kill_in_leaf_cgroup_is_reported() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let leaf = CallerCgroups::make(&lab, "c.web.scope", "share");
@@ -190,7 +190,7 @@ async fn a_task_that_runs_out_of_the_memory_of_its_group_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_start_leaves_the_group_as_it_was() {
+async fn failed_start_leaves_the_leaf_cgroup_unchanged() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let leaf = CallerCgroups::make(&lab, "d.web.scope", "share");

@@ -77,7 +77,7 @@ impl FifoReader {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_that_print_and_end_at_once_show_all_their_output() {
+async fn short_tasks_lose_no_output() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let all: Vec<_> =
@@ -97,7 +97,7 @@ async fn tasks_that_print_and_end_at_once_show_all_their_output() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_needs_no_reader_to_start_nor_to_go_on() {
+async fn task_starts_and_runs_without_a_fifo_reader() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let pipes = OutputFifos::new(&lab, "alone");
@@ -118,7 +118,7 @@ async fn a_task_needs_no_reader_to_start_nor_to_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_does_not_stand_still_for_want_of_a_reader() {
+async fn task_does_not_block_without_a_fifo_reader() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let pipes = OutputFifos::new(&lab, "unread");
@@ -130,7 +130,7 @@ async fn a_task_does_not_stand_still_for_want_of_a_reader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_goes_on_while_the_daemon_is_away() {
+async fn output_continues_while_the_daemon_is_down() {
     let mut lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let pipes = OutputFifos::new(&lab, "on");
@@ -148,7 +148,7 @@ async fn output_goes_on_while_the_daemon_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fifo_that_is_not_there_fails_the_start_with_its_name() {
+async fn missing_fifo_fails_the_start_by_name() {
     let mut lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let missing = PathBuf::from("/no/such/stdout.fifo");

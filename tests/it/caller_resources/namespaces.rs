@@ -11,7 +11,7 @@ use switchyard_tests::host::eventually;
 use super::{CallerFixture, bridged};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_init_process_reaps_and_passes_signals_and_codes_on() {
+async fn init_process_reaps_children_and_forwards_signals_and_exit_codes() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let script = "trap 'exit 7' TERM; (sh -c 'sleep 0.1 & echo' &); while true; do sleep 0.05; done";
@@ -44,7 +44,7 @@ async fn an_init_process_reaps_and_passes_signals_and_codes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_that_is_joined_tells_its_addresses() {
+async fn joined_network_namespace_reports_its_addresses() {
     let lab = CallerFixture::new().await;
     // As an agent makes one: here another sandbox's.
     let (_, theirs) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
@@ -84,7 +84,7 @@ async fn a_namespace_that_is_joined_tells_its_addresses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_name_need_not_follow_the_network() {
+async fn hostname_is_independent_of_the_network_mode() {
     let lab = CallerFixture::new().await;
     let own = fs::read_to_string("/proc/sys/kernel/hostname").expect("the kernel has one").trim().to_owned();
     let (apart, _) = lab
@@ -110,7 +110,7 @@ async fn a_host_name_need_not_follow_the_network() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cgroup_namespace_is_that_which_was_asked_for() {
+async fn cgroup_namespace_mode_is_applied() {
     let lab = CallerFixture::new().await;
     let sandbox = lab.plain().await;
     let link = |path: &str| fs::read_link(path).expect("the kernel has it").display().to_string();

@@ -203,7 +203,7 @@ fn wrong<T>(field: &str, answer: Result<T, Status>) -> Option<String> {
 }
 
 #[test]
-fn a_malformed_pod_is_refused_by_field_and_leaves_nothing() {
+fn malformed_pod_is_rejected_by_field_and_leaves_nothing_behind() {
     let node = TestNode::start();
     let mut faults = Vec::new();
     for (index, (field, spoil)) in PODS.iter().enumerate() {
@@ -220,7 +220,7 @@ fn a_malformed_pod_is_refused_by_field_and_leaves_nothing() {
 }
 
 #[test]
-fn a_malformed_container_is_refused_by_field_and_leaves_nothing() {
+fn malformed_container_is_rejected_by_field_and_leaves_nothing_behind() {
     let node = TestNode::start();
     let pod = node.pod("good");
     let before = node.leak_scan();
@@ -240,7 +240,7 @@ fn a_malformed_container_is_refused_by_field_and_leaves_nothing() {
 }
 
 #[test]
-fn malformed_calls_of_a_good_container_leave_it_alone() {
+fn malformed_calls_do_not_affect_a_running_container() {
     let node = TestNode::shared();
     let pod = node.pod("good");
     let id = pod.start_shell("main", "exec sleep 1000");

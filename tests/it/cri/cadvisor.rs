@@ -47,7 +47,7 @@ fn labelled<'n>(node: &'n TestNode, name: &str) -> (TestPod<'n>, String) {
 }
 
 #[test]
-fn a_container_is_found_by_its_control_group_with_pod_name_and_image() {
+fn cadvisor_finds_container_by_cgroup_with_pod_name_and_image() {
     let node = TestNode::shared();
     let (pod, id) = labelled(&node, "seen");
     // The name of the group leads to the object: 64 hexadecimal digits, and nothing before that could be
@@ -75,7 +75,7 @@ fn a_container_is_found_by_its_control_group_with_pod_name_and_image() {
 }
 
 #[test]
-fn a_sandbox_without_a_process_is_nothing_to_read() {
+fn cadvisor_ignores_sandbox_without_a_process() {
     let node = TestNode::shared();
     let (pod, _) = labelled(&node, "bare");
     assert_eq!(object(&node, pod.id())["Labels"]["io.cri-containerd.kind"], "sandbox");

@@ -4,7 +4,7 @@ use switchyard_tests::chaos::{Settings, run};
 use switchyard_tests::host::random_bytes;
 
 #[test]
-fn kills_at_random_moments_lose_nothing_that_was_acknowledged_and_leave_nothing_behind() {
+fn random_kills_lose_no_acknowledged_state_and_leave_nothing_behind() {
     let seed = u64::from(u32::from_be_bytes(random_bytes()));
     let outcome = run(Settings {
         kills: 12,

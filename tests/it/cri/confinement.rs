@@ -20,7 +20,7 @@ const NOBODY: u32 = 65_534;
 const CAPABILITIES: &str = "sed -n 's/^Cap\\(Eff\\|Bnd\\|Amb\\):\\t//p' /proc/self/status";
 
 #[test]
-fn other_users_of_the_host_reach_nothing_of_a_pod() {
+fn unprivileged_host_users_cannot_access_pod_files() {
     let node = TestNode::shared();
     let pod = node.pod("apart");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -43,7 +43,7 @@ fn other_users_of_the_host_reach_nothing_of_a_pod() {
 }
 
 #[test]
-fn capabilities_are_added_to_and_dropped_from_the_default_ones() {
+fn capabilities_are_added_to_and_dropped_from_the_default_set() {
     let node = TestNode::shared();
     let pod = node.pod("capabilities");
     let with = |add: &[&str], drop: &[&str]| {
@@ -64,7 +64,7 @@ fn capabilities_are_added_to_and_dropped_from_the_default_ones() {
 }
 
 #[test]
-fn ambient_capabilities_are_in_force_for_who_is_not_root() {
+fn ambient_capabilities_apply_to_non_root_users() {
     let node = TestNode::shared();
     let pod = node.pod("ambient");
     let seen = pod.run_shell(CAPABILITIES, |config| {
@@ -80,7 +80,7 @@ fn ambient_capabilities_are_in_force_for_who_is_not_root() {
 }
 
 #[test]
-fn the_default_filter_of_system_calls_is_in_force_when_asked_for() {
+fn default_seccomp_profile_is_applied_on_request() {
     let node = TestNode::shared();
     let pod = node.pod("seccomp");
     let script = "grep Seccomp: /proc/self/status | tr -d '\\t'; unshare -U true 2>/dev/null && echo allowed || echo refused";
@@ -96,7 +96,7 @@ fn the_default_filter_of_system_calls_is_in_force_when_asked_for() {
 }
 
 #[test]
-fn a_profile_of_the_nodes_own_is_in_force() {
+fn local_seccomp_profile_is_applied() {
     let node = TestNode::shared();
     let pod = node.pod("localhost");
     let path = node.root().path().join("seccomp.json");
@@ -115,7 +115,7 @@ fn a_profile_of_the_nodes_own_is_in_force() {
 }
 
 #[test]
-fn new_privileges_can_be_ruled_out() {
+fn no_new_privileges_is_applied() {
     let node = TestNode::shared();
     let pod = node.pod("privileges");
     let seen = pod.run_shell("grep NoNewPrivs /proc/self/status | tr -d '\\t'", |config| {
@@ -125,7 +125,7 @@ fn new_privileges_can_be_ruled_out() {
 }
 
 #[test]
-fn paths_are_masked_and_read_only_exactly_as_asked() {
+fn masked_and_read_only_paths_are_applied_exactly() {
     let node = TestNode::shared();
     let pod = node.pod("paths");
     let script = "cat /proc/timer_list 2>/dev/null | wc -c; ls /proc/fs | wc -l; \
@@ -163,7 +163,7 @@ fn privileged_containers_see_what_the_host_sees() {
 }
 
 #[test]
-fn the_oom_score_is_what_was_asked_for_or_the_nearest_that_may_be_set() {
+fn oom_score_is_as_requested_or_the_nearest_permitted() {
     let node = TestNode::shared();
     let pod = node.pod("score");
     let score = |wanted: i64| {
@@ -182,7 +182,7 @@ fn the_oom_score_is_what_was_asked_for_or_the_nearest_that_may_be_set() {
 }
 
 #[test]
-fn limits_of_processes_are_those_of_the_runtime() {
+fn rlimits_are_inherited_unchanged() {
     let node = TestNode::shared();
     let pod = node.pod("rlimits");
     let seen =

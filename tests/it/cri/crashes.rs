@@ -22,7 +22,7 @@ fn pause(most: u64) {
 }
 
 #[test]
-fn a_daemon_killed_amid_creations_and_starts_has_each_container_once_in_the_end() {
+fn kill_during_creates_and_starts_leaves_each_container_once() {
     let node = TestNode::start();
     let pod = node.pod("amid");
     for round in 0..3 {
@@ -70,7 +70,7 @@ fn a_daemon_killed_amid_creations_and_starts_has_each_container_once_in_the_end(
 }
 
 #[test]
-fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
+fn pods_run_eventually_despite_containerd_kills() {
     let node = TestNode::start();
     let configs: Vec<_> = (0..6).map(|index| node.pod_config(&format!("stubborn-{index}"))).collect();
     let pods: Vec<_> = std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ fn pods_are_run_in_the_end_whatever_containerd_dies_of() {
 }
 
 #[test]
-fn no_line_and_no_container_is_lost_when_all_three_are_killed_at_once() {
+fn killing_daemon_logkeeper_and_containerd_together_loses_nothing() {
     let node = TestNode::start();
     let pod = node.pod("all");
     let id = pod.start_shell("counting", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.005; done");
@@ -129,7 +129,7 @@ fn no_line_and_no_container_is_lost_when_all_three_are_killed_at_once() {
 }
 
 #[test]
-fn a_daemon_killed_amid_a_pull_leaves_no_lease_and_pulls_again() {
+fn kill_during_pull_leaves_no_lease_and_pull_can_be_retried() {
     let node = TestNode::start();
     let image = busybox().layer(random_layer(300_000, 77)).build();
     node.registry().push("crashes/pull:1", &image);
@@ -153,7 +153,7 @@ fn a_daemon_killed_amid_a_pull_leaves_no_lease_and_pulls_again() {
 }
 
 #[test]
-fn a_start_or_stop_whose_client_gave_up_is_not_half_done() {
+fn cancelled_start_or_stop_is_not_left_partial() {
     let node = TestNode::start();
     let pod = node.pod("hasty");
     let hasty = |milliseconds: u64, cri: &Cri, id: &str| {
@@ -189,7 +189,7 @@ fn a_start_or_stop_whose_client_gave_up_is_not_half_done() {
 }
 
 #[test]
-fn twenty_pods_at_once_come_and_go() {
+fn twenty_concurrent_pods_run_and_are_removed() {
     let node = TestNode::start();
     std::thread::scope(|scope| {
         for index in 0..20 {

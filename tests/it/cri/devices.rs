@@ -27,7 +27,7 @@ const SCRIPT: &str = "echo $VENDOR $DEVICE; test -c /dev/vendor/full && echo ful
     { echo x > /dev/vendor/full; } 2>/dev/null || echo refused; head -c 2 /dev/vendor/zero | od -An -tx1";
 
 #[test]
-fn devices_by_name_are_given_by_the_field_and_by_annotations() {
+fn cdi_devices_are_injected_from_field_and_annotations() {
     let node = TestNode::shared();
     vendor(&node, "given");
     // What one vendor has written wrong is no other vendor's matter.
@@ -45,7 +45,7 @@ fn devices_by_name_are_given_by_the_field_and_by_annotations() {
 }
 
 #[test]
-fn a_device_that_nobody_has_is_refused_by_name() {
+fn unknown_cdi_device_is_rejected_by_name() {
     let node = TestNode::shared();
     let pod = node.pod("none");
     let refused = |change: fn(&mut ContainerConfig)| {

@@ -41,7 +41,7 @@ fn follow(client: &Cri, uid: &str, told: &mpsc::Sender<Option<cri::ContainerEven
 }
 
 #[test]
-fn a_pods_life_is_told_as_it_happens_and_its_end_with_the_reason() {
+fn pod_lifecycle_events_include_the_exit_reason() {
     let node = TestNode::shared();
     let config = node.pod_config("watched");
     let uid = config.metadata.clone().expect("it was just made").uid;
@@ -96,7 +96,7 @@ fn a_pods_life_is_told_as_it_happens_and_its_end_with_the_reason() {
 }
 
 #[test]
-fn after_a_kill_of_the_daemon_who_comes_again_is_told_what_runs() {
+fn resubscriber_gets_running_containers_after_daemon_kill() {
     let node = TestNode::start();
     let pod = node.pod("kept");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -141,7 +141,7 @@ fn overflow_event_buffer(node: &TestNode, pod: &TestPod<'_>) {
 }
 
 #[test]
-fn a_thousand_clients_that_stall_cost_little_and_hold_up_nobody() {
+fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
     const CONNECTIONS: usize = 10;
     const STREAMS: usize = 100;
     let node = TestNode::start();
@@ -263,7 +263,7 @@ fn metrics(client: &Cri, pod: &str) -> BTreeMap<String, Values> {
 }
 
 #[test]
-fn every_metric_that_critest_asks_for_has_a_value_and_the_kernels_own() {
+fn metrics_required_by_critest_match_the_kernel() {
     let node = TestNode::shared();
     let pod = node.pod("metrics");
     let script = "mkdir -p /data; for i in 1 2 3; do echo hi > /data/$i; done; sync; exec sleep 1000";

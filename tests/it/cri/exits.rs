@@ -16,7 +16,7 @@ const LITTLE: i64 = 20 << 20;
 const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
-fn an_end_has_its_code_and_reason() {
+fn exit_has_code_and_reason() {
     let node = TestNode::shared();
     let pod = node.pod("ends");
     for (name, script, code, reason) in [
@@ -32,7 +32,7 @@ fn an_end_has_its_code_and_reason() {
 }
 
 #[test]
-fn a_container_that_takes_too_much_memory_is_told_to_be_out_of_it() {
+fn memory_limit_violation_is_reported_as_oom_killed() {
     let node = TestNode::shared();
     let pod = node.pod("oom");
     let hog = "exec dd if=/dev/zero of=/dev/null bs=100M count=10";
@@ -51,7 +51,7 @@ fn a_container_that_takes_too_much_memory_is_told_to_be_out_of_it() {
 }
 
 #[test]
-fn a_group_that_is_not_empty_yet_goes_when_it_is() {
+fn busy_cgroup_is_removed_when_empty() {
     let node = TestNode::shared();
     let pod = node.pod("stray");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -66,7 +66,7 @@ fn a_group_that_is_not_empty_yet_goes_when_it_is() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_a_failed_start() {
+fn missing_program_fails_the_start() {
     let node = TestNode::shared();
     let pod = node.pod("missing");
     let id = pod.create(&node.container("main", &["/no/such/program"]));
@@ -82,7 +82,7 @@ fn a_program_that_is_not_there_is_a_failed_start() {
 }
 
 #[test]
-fn a_stop_waits_for_its_grace_and_then_kills() {
+fn stop_waits_for_its_grace_period_then_kills() {
     let node = TestNode::shared();
     let pod = node.pod("grace");
     let deaf = pod.start_shell("deaf", "trap 'echo heard' TERM; while :; do sleep 0.1; done");
@@ -103,7 +103,7 @@ fn a_stop_waits_for_its_grace_and_then_kills() {
 }
 
 #[test]
-fn a_later_stop_with_less_grace_wins() {
+fn later_stop_with_shorter_grace_period_wins() {
     let node = TestNode::shared();
     let pod = node.pod("shorter");
     let id = pod.start_shell("deaf", "trap 'echo heard' TERM; echo ready; while :; do sleep 0.1; done");
@@ -121,7 +121,7 @@ fn a_later_stop_with_less_grace_wins() {
 }
 
 #[test]
-fn a_container_is_stopped_by_the_signal_it_names() {
+fn container_is_stopped_with_its_stop_signal() {
     let node = TestNode::shared();
     let pod = node.pod("signal");
     let script = "trap 'exit 3' USR1; echo ready; while :; do sleep 0.1; done";
@@ -133,7 +133,7 @@ fn a_container_is_stopped_by_the_signal_it_names() {
 }
 
 #[test]
-fn an_exec_that_takes_too_long_is_killed() {
+fn exec_is_killed_at_its_timeout() {
     let node = TestNode::shared();
     let pod = node.pod("exec");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -148,7 +148,7 @@ fn an_exec_that_takes_too_long_is_killed() {
 }
 
 #[test]
-fn an_exec_tells_all_of_its_output_and_needs_a_running_container() {
+fn exec_returns_all_output_and_needs_a_running_container() {
     let node = TestNode::shared();
     let pod = node.pod("output");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -164,7 +164,7 @@ fn an_exec_tells_all_of_its_output_and_needs_a_running_container() {
 }
 
 #[test]
-fn a_running_container_is_removed_by_force() {
+fn running_container_is_removed_forcibly() {
     let node = TestNode::shared();
     let pod = node.pod("forced");
     let id = pod.start_shell("main", "trap '' TERM; while :; do sleep 1; done");

@@ -14,7 +14,7 @@ use switchyard_tests::node::TestNode;
 const MIB: i64 = 1 << 20;
 
 #[test]
-fn limits_are_in_force_and_can_be_changed() {
+fn limits_are_applied_and_can_be_updated() {
     let node = TestNode::shared();
     let pod = node.pod("limits");
     let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
@@ -54,7 +54,7 @@ fn limits_are_in_force_and_can_be_changed() {
 }
 
 #[test]
-fn a_container_that_waits_to_be_started_takes_changes_along() {
+fn update_before_start_applies_to_a_created_container() {
     let node = TestNode::shared();
     let pod = node.pod("waiting");
     let mut config = node.container("main", &["sleep", "1000"]);
@@ -67,7 +67,7 @@ fn a_container_that_waits_to_be_started_takes_changes_along() {
 }
 
 #[test]
-fn a_score_that_is_changed_is_that_of_all_processes_that_have_not_chosen_their_own() {
+fn oom_score_update_applies_to_processes_that_did_not_set_their_own() {
     let node = TestNode::start();
     let pod = node.pod("rescored");
     let script = "(echo 900 > /proc/self/oom_score_adj; exec sleep 1001) & sleep 1002 & exec sleep 1003";
@@ -96,7 +96,7 @@ fn a_score_that_is_changed_is_that_of_all_processes_that_have_not_chosen_their_o
 }
 
 #[test]
-fn a_score_that_is_changed_before_the_start_is_there_from_the_start() {
+fn oom_score_update_before_start_applies_from_the_start() {
     let node = TestNode::shared();
     let pod = node.pod("prescored");
     let mut config = node.container("main", &["sleep", "1000"]);
@@ -109,7 +109,7 @@ fn a_score_that_is_changed_before_the_start_is_there_from_the_start() {
 }
 
 #[test]
-fn what_this_node_cannot_do_is_not_told_as_if_it_were_in_force() {
+fn unsupported_limits_are_not_reported_as_applied() {
     use switchyard_proto::cri::v1::HugepageLimit;
     let node = TestNode::shared();
     let pod = node.pod("granted");
@@ -152,7 +152,7 @@ fn what_this_node_cannot_do_is_not_told_as_if_it_were_in_force() {
 }
 
 #[test]
-fn annotations_of_a_change_that_are_listed_are_on_record_for_the_runtime_and_not_in_the_status() {
+fn allowed_update_annotations_reach_the_spec_but_not_the_status() {
     let node =
         TestNode::start_with("[containerd.runtimes.runc]\nupdate_annotations = [\"hi*\", \"*\"]\n", |_| {});
     let pod = node.pod("annotated");
@@ -181,7 +181,7 @@ fn annotations_of_a_change_that_are_listed_are_on_record_for_the_runtime_and_not
 }
 
 #[test]
-fn what_a_kubelet_says_of_a_pods_limits_is_told_also_after_a_kill() {
+fn pod_level_resources_are_reported_after_daemon_kill() {
     let node = TestNode::start();
     let pod = node.pod("resized");
     let limits =
@@ -202,7 +202,7 @@ fn what_a_kubelet_says_of_a_pods_limits_is_told_also_after_a_kill() {
 }
 
 #[test]
-fn the_parent_of_a_pods_groups_goes_with_the_last_pod_unless_it_was_there_before() {
+fn parent_cgroup_is_removed_with_the_last_pod_unless_preexisting() {
     // Only where cgroups are created as directories: slices are systemd's own.
     let node = TestNode::start_with("[cgroup]\ndriver = \"cgroupfs\"\n", |_| {});
     let below = |name: &str| format!("/{}/{name}", node.root().cgroup_name());
@@ -235,7 +235,7 @@ fn the_parent_of_a_pods_groups_goes_with_the_last_pod_unless_it_was_there_before
 }
 
 #[test]
-fn what_kubelets_send_for_pages_that_are_not_there_is_no_error() {
+fn zero_hugepage_limits_are_accepted() {
     use switchyard_proto::cri::v1::HugepageLimit;
     let node = TestNode::shared();
     let pod = node.pod("pages");
@@ -247,7 +247,7 @@ fn what_kubelets_send_for_pages_that_are_not_there_is_no_error() {
 }
 
 #[test]
-fn use_is_told_and_grows() {
+fn usage_stats_are_reported_and_increase() {
     let node = TestNode::shared();
     let pod = node.pod("use");
     let id = pod.start_shell_with("main", "while :; do :; done", |config| limits(config).cpu_quota = 20_000);

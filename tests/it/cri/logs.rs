@@ -15,7 +15,7 @@ use tonic::Code;
 const CHUNK: usize = 16 << 10;
 
 #[test]
-fn long_lines_are_split_and_say_so() {
+fn long_lines_are_split_and_marked_partial() {
     let node = TestNode::shared();
     let pod = node.pod("long");
     let script = "head -c 40000 /dev/zero | tr '\\0' x; echo; echo short; printf unfinished";
@@ -30,7 +30,7 @@ fn long_lines_are_split_and_say_so() {
 }
 
 #[test]
-fn a_reopened_log_leaves_the_old_file_alone() {
+fn log_reopen_leaves_the_old_file_untouched() {
     let node = TestNode::shared();
     let pod = node.pod("rotated");
     let script = "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.01; done";
@@ -52,7 +52,7 @@ fn a_reopened_log_leaves_the_old_file_alone() {
 }
 
 #[test]
-fn a_link_at_the_name_of_a_log_is_not_followed() {
+fn symlink_at_the_log_path_is_not_followed() {
     let node = TestNode::shared();
     let pod = node.pod("linked");
     let path = pod.log_path("main");
@@ -78,7 +78,7 @@ fn a_link_at_the_name_of_a_log_is_not_followed() {
 }
 
 #[test]
-fn a_container_without_a_log_path_runs_without_a_log() {
+fn container_without_log_path_runs_unlogged() {
     let node = TestNode::shared();
     let pod = node.pod("silent");
     let script = "head -c 1000000 /dev/zero; exec sleep 1000";

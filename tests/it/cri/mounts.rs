@@ -28,7 +28,7 @@ fn mount(host: &Path, container: &str) -> Mount {
 }
 
 #[test]
-fn directories_of_the_host_are_mounted_as_asked() {
+fn host_directories_are_mounted_with_their_options() {
     let node = TestNode::shared();
     let pod = node.pod("mounts");
     let dir = directory(&node);
@@ -56,7 +56,7 @@ fn directories_of_the_host_are_mounted_as_asked() {
 }
 
 #[test]
-fn mounts_propagate_as_asked() {
+fn mount_propagation_is_applied() {
     let node = TestNode::shared();
     let pod =
         node.pod_with("propagation", |config| switchyard_tests::cri::security(config).privileged = true);
@@ -108,7 +108,7 @@ fn mounts_propagate_as_asked() {
 }
 
 #[test]
-fn volumes_of_the_image_are_filled_and_gone_with_the_container() {
+fn image_volumes_are_populated_and_removed_with_the_container() {
     let node = TestNode::shared();
     let seed = LayerBuilder::default().dir("data", 0o750).file("data/seed", "seeded\n", 0o640).build();
     node.registry()
@@ -138,7 +138,7 @@ fn volumes_of_the_image_are_filled_and_gone_with_the_container() {
 }
 
 #[test]
-fn a_read_only_root_still_has_writable_mounts() {
+fn read_only_root_allows_writable_mounts() {
     let node = TestNode::shared();
     let pod = node.pod("readonly");
     let dir = directory(&node);
@@ -152,7 +152,7 @@ fn a_read_only_root_still_has_writable_mounts() {
 }
 
 #[test]
-fn devices_of_the_host_are_given_with_their_permissions() {
+fn host_devices_have_their_permissions() {
     let node = TestNode::shared();
     let pod = node.pod("devices");
     let device = |host: &str, container: &str, permissions: &str| Device {

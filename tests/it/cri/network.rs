@@ -37,7 +37,7 @@ fn host_interface(node: &TestNode, container: &str) -> String {
 }
 
 #[test]
-fn a_pod_is_reached_at_its_address() {
+fn pod_is_reachable_at_its_address() {
     let node = TestNode::shared();
     let pod = node.pod("served");
     let _id = pod.start_shell("main", SERVE);
@@ -47,7 +47,7 @@ fn a_pod_is_reached_at_its_address() {
 }
 
 #[test]
-fn pods_of_a_dual_stack_network_have_two_addresses() {
+fn dual_stack_pod_has_two_addresses() {
     let node = TestNode::start_with("", |root| root.use_dual_stack());
     let pod = node.pod("dual");
     let _id = pod.start_shell("main", SERVE);
@@ -84,7 +84,7 @@ fn note_what_is_given(root: &PrivateRoot) -> String {
 }
 
 #[test]
-fn a_network_gets_the_ranges_the_resolver_and_the_cgroup_that_it_asks_for() {
+fn cni_plugin_gets_its_requested_capability_args() {
     let node = TestNode::start_configured(note_what_is_given);
     let subnet = node.root().network().subnet();
     node.cri().set_pod_cidr(&subnet).expect("it is a range");
@@ -114,7 +114,7 @@ fn a_network_gets_the_ranges_the_resolver_and_the_cgroup_that_it_asks_for() {
 }
 
 #[test]
-fn a_host_port_leads_into_the_pod_until_it_is_stopped() {
+fn host_port_reaches_the_pod_until_it_is_stopped() {
     let node = TestNode::shared();
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|socket| socket.local_addr())
@@ -132,7 +132,7 @@ fn a_host_port_leads_into_the_pod_until_it_is_stopped() {
 }
 
 #[test]
-fn a_pod_on_the_hosts_network_has_no_address_of_its_own() {
+fn host_network_pod_reports_no_address() {
     let node = TestNode::shared();
     let pod = node.pod_with("host", |config| {
         namespaces(config).set_network(NamespaceMode::Node);
@@ -149,7 +149,7 @@ fn a_pod_on_the_hosts_network_has_no_address_of_its_own() {
 }
 
 #[test]
-fn rates_are_limited_on_the_hosts_end() {
+fn bandwidth_limits_are_applied_to_the_host_veth() {
     let node = TestNode::shared();
     let pod = node.pod_with("rates", |config| {
         for direction in ["ingress", "egress"] {
@@ -166,7 +166,7 @@ fn rates_are_limited_on_the_hosts_end() {
 
 /// Every change of the configuration shows in the next Status, and in the next pod, without a restart.
 #[test]
-fn a_network_configuration_that_breaks_or_goes_is_told_and_one_that_comes_is_used() {
+fn network_configuration_changes_are_detected() {
     let node = TestNode::start();
     let file = node.root().cni_conf().join("10-test.conflist");
     let good = fs::read_to_string(&file).expect("it was written");
@@ -209,7 +209,7 @@ fn network_name(conflist: &str) -> String {
 }
 
 #[test]
-fn without_a_network_configuration_only_pods_on_the_hosts_network_run() {
+fn without_network_configuration_only_host_network_pods_run() {
     let conflist = |root: &PrivateRoot| root.cni_conf().join("10-test.conflist");
     let node = TestNode::start_with("", |root| fs::remove_file(conflist(root)).expect("it was written"));
     let network_ready = || {

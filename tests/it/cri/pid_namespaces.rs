@@ -12,7 +12,7 @@ use switchyard_tests::node::TestNode;
 use tonic::Code;
 
 #[test]
-fn containers_of_a_pod_with_one_process_namespace_see_each_other() {
+fn containers_with_a_shared_pid_namespace_see_each_other() {
     let node = TestNode::shared();
     let pod = node.pod_with("shared", |config| namespaces(config).set_pid(NamespaceMode::Pod));
     let _first = pod.start_shell("first", "exec sleep 31415");
@@ -31,7 +31,7 @@ fn containers_of_a_pod_with_one_process_namespace_see_each_other() {
 }
 
 #[test]
-fn a_pod_may_have_its_processes_to_itself_and_share_all_else_with_the_host() {
+fn pod_pid_namespace_is_private_with_other_namespaces_of_the_host() {
     let node = TestNode::shared();
     let pod = node.pod_with("host", |config| {
         let options = namespaces(config);
@@ -51,7 +51,7 @@ fn a_pod_may_have_its_processes_to_itself_and_share_all_else_with_the_host() {
 }
 
 #[test]
-fn containers_of_a_pod_on_the_hosts_processes_see_them() {
+fn host_pid_containers_see_host_processes() {
     let node = TestNode::shared();
     let pod = node.pod_with("node", |config| namespaces(config).set_pid(NamespaceMode::Node));
     let own = std::process::id();
@@ -64,7 +64,7 @@ fn containers_of_a_pod_on_the_hosts_processes_see_them() {
 }
 
 #[test]
-fn a_container_alone_is_the_first_process() {
+fn container_pid_namespace_starts_at_pid_one() {
     let node = TestNode::shared();
     let pod = node.pod("alone");
     let _other = pod.start_shell("other", "exec sleep 31415");
@@ -72,7 +72,7 @@ fn a_container_alone_is_the_first_process() {
 }
 
 #[test]
-fn a_container_joins_the_processes_of_its_target() {
+fn target_pid_namespace_is_joined() {
     let node = TestNode::shared();
     let pod = node.pod("target");
     let target = pod.start_shell("target", "exec sleep 31415");
@@ -89,7 +89,7 @@ fn a_container_joins_the_processes_of_its_target() {
 }
 
 #[test]
-fn a_container_does_not_join_whoever_has_got_the_number_of_its_target() {
+fn target_pid_namespace_rejects_a_reused_pid() {
     let node = TestNode::shared();
     let pod = node.pod("reused");
     let target = pod.start_shell("target", "exec sleep 31432");
@@ -133,7 +133,7 @@ fn spawn_as(number: i32) -> Child {
 }
 
 #[test]
-fn a_pod_whose_first_process_dies_is_not_ready() {
+fn pod_is_not_ready_after_its_infra_process_dies() {
     let node = TestNode::shared();
     let pod = node.pod_with("first", |config| namespaces(config).set_pid(NamespaceMode::Pod));
     let id = pod.start_shell("main", "exec sleep 1000");

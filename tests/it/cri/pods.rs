@@ -12,7 +12,7 @@ use switchyard_tests::node::{TestNode, TestPod, log_content};
 use tonic::{Code, Request};
 
 #[test]
-fn a_pod_goes_its_whole_way_and_leaves_nothing() {
+fn pod_lifecycle_completes_and_leaves_nothing_behind() {
     let node = TestNode::start();
     let client = node.cri();
     let config = node.pod_config("whole");
@@ -52,7 +52,7 @@ fn a_pod_goes_its_whole_way_and_leaves_nothing() {
 }
 
 #[test]
-fn a_pod_has_the_name_and_the_resolver_it_was_given() {
+fn pod_has_its_hostname_and_dns_configuration() {
     let node = TestNode::shared();
     let pod = node.pod_with("files", |config| {
         config.hostname = "my-pod".to_owned();
@@ -75,7 +75,7 @@ fn a_pod_has_the_name_and_the_resolver_it_was_given() {
 }
 
 #[test]
-fn shared_memory_is_one_tmpfs_of_64_mib_for_all_of_a_pod() {
+fn pod_containers_share_a_64_mib_dev_shm() {
     let node = TestNode::shared();
     let pod = node.pod("shm");
     let first = pod.start_shell("first", "exec sleep 1000");
@@ -90,7 +90,7 @@ fn shared_memory_is_one_tmpfs_of_64_mib_for_all_of_a_pod() {
 }
 
 #[test]
-fn a_pod_has_kernel_parameters_of_its_own() {
+fn pod_sysctls_are_private() {
     let node = TestNode::shared();
     let pod = node.pod_with("sysctls", |config| {
         let sysctls = &mut config.linux.get_or_insert_default().sysctls;
@@ -103,7 +103,7 @@ fn a_pod_has_kernel_parameters_of_its_own() {
 }
 
 #[test]
-fn a_pod_on_the_hosts_ipc_shares_its_memory_and_another_does_not() {
+fn host_ipc_pod_shares_dev_shm_and_private_pod_does_not() {
     let node = TestNode::shared();
     let name = format!("switchyard-{}", random_name());
     let file = std::path::Path::new("/dev/shm").join(&name);
@@ -125,7 +125,7 @@ fn a_pod_on_the_hosts_ipc_shares_its_memory_and_another_does_not() {
 }
 
 #[test]
-fn a_pod_of_a_handler_that_wants_a_container_is_one_and_outlives_the_daemon() {
+fn pod_of_a_sandboxed_handler_survives_daemon_restart() {
     let handler = "[containerd.runtimes.boxed]\ntype = \"io.containerd.runc.v2\"\nbinary = \"runc\"\nsandbox = \"container\"\n";
     let node = TestNode::start_with(handler, |_| {});
     let config = node.pod_config("boxed");
@@ -147,7 +147,7 @@ fn a_pod_of_a_handler_that_wants_a_container_is_one_and_outlives_the_daemon() {
 }
 
 #[test]
-fn a_pod_runs_with_the_handler_it_asks_for() {
+fn pod_uses_its_runtime_handler() {
     let node = TestNode::shared();
     for handler in ["runc", "crun"] {
         let config = node.pod_config(handler);
@@ -161,7 +161,7 @@ fn a_pod_runs_with_the_handler_it_asks_for() {
 }
 
 #[test]
-fn containers_of_a_stopped_pod_are_killed_and_removed_with_it() {
+fn pod_stop_kills_containers_and_removal_removes_them() {
     let node = TestNode::shared();
     let pod = node.pod("stopped");
     let running = pod.start_shell("running", "trap '' TERM; while :; do sleep 1; done");
@@ -179,7 +179,7 @@ fn containers_of_a_stopped_pod_are_killed_and_removed_with_it() {
 }
 
 #[test]
-fn a_cancelled_run_is_taken_up_by_the_next_try() {
+fn cancelled_run_pod_is_completed_by_retry() {
     let node = TestNode::start();
     let config = node.pod_config("cancelled");
     let mut request =
@@ -196,7 +196,7 @@ fn a_cancelled_run_is_taken_up_by_the_next_try() {
 }
 
 #[test]
-fn racing_calls_for_one_pod_get_one_pod() {
+fn concurrent_runs_of_one_pod_get_one_pod() {
     let node = TestNode::shared();
     let config = node.pod_config("raced");
     let ids: Vec<_> = std::thread::scope(|scope| {
@@ -216,7 +216,7 @@ fn racing_calls_for_one_pod_get_one_pod() {
 }
 
 #[test]
-fn a_taken_name_with_another_configuration_is_refused() {
+fn reserved_pod_name_with_another_configuration_is_rejected() {
     let node = TestNode::shared();
     let pod = node.pod("taken");
     let mut other = pod.config().clone();
@@ -230,7 +230,7 @@ fn a_taken_name_with_another_configuration_is_refused() {
 }
 
 #[test]
-fn unknown_ids_are_gone_already_or_not_found() {
+fn unknown_ids_are_not_found_or_already_removed() {
     let node = TestNode::shared();
     let client = node.cri();
     for id in ["0".repeat(64).as_str(), "no-such-id", "../../etc", "ä\n"] {
@@ -259,7 +259,7 @@ fn unknown_ids_are_gone_already_or_not_found() {
 }
 
 #[test]
-fn limits_and_context_of_a_container_default_to_none() {
+fn container_limits_and_security_context_default_to_none() {
     let node = TestNode::shared();
     let pod = node.pod("defaults");
     let mut config = node.container("main", &["sleep", "1000"]);

@@ -31,7 +31,7 @@ fn command_and_arguments_replace_those_of_the_image() {
 }
 
 #[test]
-fn environment_directory_and_user_come_from_the_image_and_are_overridden() {
+fn container_overrides_image_environment_directory_and_user() {
     let node = TestNode::shared();
     let image =
         busybox().env("ONE", "image").env("TWO", "image").working_dir("/home/app").user("app").build();
@@ -79,7 +79,7 @@ fn environment_directory_and_user_come_from_the_image_and_are_overridden() {
 }
 
 #[test]
-fn a_terminal_is_one_when_asked_for() {
+fn tty_is_allocated_on_request() {
     let node = TestNode::shared();
     let pod = node.pod("tty");
     let script = "test -t 0 && test -t 1 && echo terminal >&2 || echo none";
@@ -95,7 +95,7 @@ fn a_terminal_is_one_when_asked_for() {
 }
 
 #[test]
-fn input_stays_open_when_asked_for_and_is_at_its_end_otherwise() {
+fn stdin_stays_open_on_request_and_is_at_eof_otherwise() {
     let node = TestNode::shared();
     let pod = node.pod("stdin");
     assert_eq!(pod.run_shell("cat; echo end", |_| {}), "end");

@@ -79,17 +79,17 @@ fn decode<T: Message + Default>(hexadecimal: &str) -> T {
 }
 
 #[test]
-fn a_python_client_as_it_comes_runs_a_pod() {
+fn default_python_client_runs_a_pod() {
     run_a_pod("foreign-plain", |_| None);
 }
 
 #[test]
-fn a_client_that_sends_the_percent_encoded_path_of_the_socket_runs_a_pod() {
+fn client_with_percent_encoded_socket_path_authority_runs_a_pod() {
     run_a_pod("foreign-encoded", |path| Some(path.trim_start_matches('/').replace('/', "%2F")));
 }
 
 #[test]
-fn a_client_that_sends_the_bare_path_of_the_socket_runs_a_pod() {
+fn client_with_raw_socket_path_authority_runs_a_pod() {
     run_a_pod("foreign-bare", |path| Some(path.to_owned()));
 }
 

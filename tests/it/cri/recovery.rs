@@ -98,17 +98,17 @@ fn outlives(end: impl FnOnce(&mut Daemon)) {
 }
 
 #[test]
-fn everything_outlives_a_daemon_that_is_killed() {
+fn pods_and_containers_survive_daemon_kill() {
     outlives(Daemon::kill9);
 }
 
 #[test]
-fn everything_outlives_a_daemon_that_is_told_to_stop() {
+fn pods_and_containers_survive_daemon_shutdown() {
     outlives(|daemon| assert!(daemon.terminate().success()));
 }
 
 #[test]
-fn containers_outlive_containerd_and_are_reached_through_the_next() {
+fn containers_survive_containerd_restart() {
     let node = TestNode::start();
     let client = node.cri();
     let pod = node.pod("outlives");
@@ -163,7 +163,7 @@ fn a_second_daemon_on_the_same_directories_is_refused() {
 }
 
 #[test]
-fn a_daemon_killed_amid_ten_runs_has_one_pod_of_each_in_the_end() {
+fn kill_during_ten_runs_leaves_one_pod_each() {
     let node = TestNode::start();
     let rounds: Vec<Vec<_>> = (0..3)
         .map(|round| (0..10).map(|index| node.pod_config(&format!("round{round}-{index}"))).collect())
@@ -209,7 +209,7 @@ fn a_daemon_killed_amid_ten_runs_has_one_pod_of_each_in_the_end() {
 }
 
 #[test]
-fn a_container_whose_process_vanished_with_the_daemon_is_told_as_ended() {
+fn container_killed_while_the_daemon_is_down_is_reported_exited() {
     let node = TestNode::start();
     let pod = node.pod("vanished");
     let id = pod.start_shell("main", "exec sleep 31999");
@@ -232,7 +232,7 @@ fn a_container_whose_process_vanished_with_the_daemon_is_told_as_ended() {
 }
 
 #[test]
-fn an_exit_while_the_daemon_and_containerd_are_away_is_told_with_its_code() {
+fn exit_code_is_known_after_exit_without_daemon_and_containerd() {
     let node = TestNode::start();
     let pod = node.pod("meanwhile");
     let gate = node.root().path().join("meanwhile");

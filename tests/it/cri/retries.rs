@@ -21,7 +21,7 @@ fn at_once<T: Send>(node: &TestNode, count: usize, call: impl Fn(&Cri) -> T + Sy
 }
 
 #[test]
-fn a_container_whose_client_gave_up_is_the_one_that_another_client_gets() {
+fn container_of_a_cancelled_create_is_returned_to_the_next_client() {
     let node = TestNode::start();
     let pod = node.pod("hasty");
     for (index, milliseconds) in [1, 4, 8, 16].into_iter().enumerate() {
@@ -47,7 +47,7 @@ fn a_container_whose_client_gave_up_is_the_one_that_another_client_gets() {
 }
 
 #[test]
-fn a_pod_that_its_client_and_then_its_daemon_left_is_run_once_by_another_client() {
+fn pod_of_a_cancelled_run_is_run_once_after_daemon_kill() {
     let node = TestNode::start();
     let config = node.pod_config("left");
     node.daemon().kill_at(&[(Step::SandboxAttached, 1)]);
@@ -67,7 +67,7 @@ fn a_pod_that_its_client_and_then_its_daemon_left_is_run_once_by_another_client(
 }
 
 #[test]
-fn a_start_joins_the_one_in_flight_and_none_that_is_done() {
+fn concurrent_starts_run_once_and_a_later_one_is_rejected() {
     let node = TestNode::shared();
     let pod = node.pod("starts");
     let id = pod.create(&node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
@@ -88,7 +88,7 @@ fn code<T: std::fmt::Debug>(answer: &Result<T, tonic::Status>) -> Code {
 }
 
 #[test]
-fn commands_that_are_alike_each_run() {
+fn identical_execs_each_run() {
     let node = TestNode::shared();
     let pod = node.pod("execs");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -98,7 +98,7 @@ fn commands_that_are_alike_each_run() {
 }
 
 #[test]
-fn stops_and_removals_at_once_are_all_done() {
+fn concurrent_stops_and_removals_all_complete() {
     let node = TestNode::shared();
     let pod = node.pod("ends");
     let id = pod.start_shell("main", "trap 'exit 5' TERM; while :; do sleep 0.02; done");

@@ -40,7 +40,7 @@ fn supports_user_namespaces(node: &TestNode, handler: &str) -> bool {
 }
 
 #[test]
-fn root_inside_is_nobody_outside_and_has_all_that_it_needs() {
+fn user_namespace_root_is_unprivileged_on_the_host() {
     let node = TestNode::start();
     assert!(supports_user_namespaces(&node, ""), "Debian's runc can make them");
     let pod = pod(&node, "users", NamespaceMode::Container);
@@ -83,7 +83,7 @@ fn root_inside_is_nobody_outside_and_has_all_that_it_needs() {
 }
 
 #[test]
-fn a_named_volume_has_the_same_owners_with_and_without_a_user_namespace() {
+fn named_volume_owners_are_equal_with_and_without_a_user_namespace() {
     let node = TestNode::start();
     assert!(supports_user_namespaces(&node, ""), "Debian's runc can make them");
     let seed = LayerBuilder::default().dir("data", 0o755).file("data/seed", "seeded\n", 0o644).build();
@@ -140,7 +140,7 @@ fn processes_of_root(node: &TestNode) -> usize {
 }
 
 #[test]
-fn images_volumes_users_and_shared_processes_are_as_in_any_other_pod() {
+fn user_namespace_pod_supports_images_volumes_users_and_shared_pids() {
     let node = TestNode::shared();
     let seed = LayerBuilder::default().dir("data", 0o755).file("data/seed", "seeded\n", 0o600).build();
     let image = busybox().layer(seed).volume("/data").user("app").build();
@@ -181,7 +181,7 @@ fn images_volumes_users_and_shared_processes_are_as_in_any_other_pod() {
 }
 
 #[test]
-fn a_handler_that_has_no_user_namespaces_says_so_and_refuses_them() {
+fn handler_without_user_namespaces_reports_and_rejects_them() {
     let node = TestNode::start_with("[containerd.runtimes.none]\nbinary = \"/bin/false\"\n", |_| {});
     assert!(supports_user_namespaces(&node, "runc") && !supports_user_namespaces(&node, "none"));
     let mut config = node.pod_config("none");
@@ -198,7 +198,7 @@ fn a_handler_that_has_no_user_namespaces_says_so_and_refuses_them() {
 /// A kubelet takes what handlers can do from the first answer that says the runtime is ready, and refuses
 /// pods by it.
 #[test]
-fn a_node_that_is_ready_knows_what_its_handlers_can_do_also_after_a_restart() {
+fn ready_node_reports_handler_features_after_restart() {
     let mut dir = PathBuf::new();
     let node = TestNode::start_configured(|root| {
         dir = root.path().join("runtime");

@@ -45,7 +45,7 @@ fn shell(image: &str, name: &str, script: &str) -> old::ContainerConfig {
 }
 
 #[test]
-fn a_client_of_v1alpha2_runs_pods_that_v1_sees() {
+fn v1alpha2_pods_are_visible_in_v1() {
     let node = TestNode::shared();
     let name = "v1alpha2:1";
     node.registry().push(name, &busybox().env("FROM", "image").volume("/data").build());
@@ -112,7 +112,7 @@ fn a_client_of_v1alpha2_runs_pods_that_v1_sees() {
 }
 
 #[test]
-fn a_host_path_that_is_missing_is_an_error_of_v1alpha2_alone() {
+fn missing_host_path_is_an_error_only_in_v1alpha2() {
     let node = TestNode::shared();
     let pod = node.pod("missing-path");
     let path = node.root().path().join(format!("missing-{}", random_name()));
@@ -131,7 +131,7 @@ fn a_host_path_that_is_missing_is_an_error_of_v1alpha2_alone() {
 }
 
 #[test]
-fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
+fn v1alpha2_only_limits_are_applied_or_rejected() {
     let node = TestNode::shared();
     let pod = node.pod("old-limits");
     let disk = block_device();
@@ -200,7 +200,7 @@ fn limits_that_only_v1alpha2_has_are_in_force_or_refused() {
 
 /// `tests/guest/quota.rs` shows what comes of one where the kernel has project quotas.
 #[test]
-fn a_disk_quota_is_in_force_or_refused_by_the_mount_that_has_none() {
+fn disk_quota_is_applied_or_rejected_by_mount() {
     let node = TestNode::shared();
     let pod = node.pod("old-quota");
     let quota = |key: &str| {
@@ -232,7 +232,7 @@ fn a_disk_quota_is_in_force_or_refused_by_the_mount_that_has_none() {
 }
 
 #[test]
-fn a_priority_of_what_is_sent_is_in_force_or_refused_by_name() {
+fn network_priority_is_applied_or_rejected_by_name() {
     let node = TestNode::shared();
     let with = |name: &str| old::ContainerConfig {
         net_priority: 3,
@@ -264,7 +264,7 @@ fn a_priority_of_what_is_sent_is_in_force_or_refused_by_name() {
 
 /// Pouch reports the path and the name of a volume, and its clients send both back.
 #[test]
-fn a_mount_with_a_name_and_a_host_path_is_of_the_host_path() {
+fn mount_with_name_and_host_path_uses_the_host_path() {
     let node = TestNode::shared();
     let pod = node.pod("both");
     let dir = node.root().path().join(format!("both-{}", random_name()));
@@ -290,7 +290,7 @@ fn a_mount_with_a_name_and_a_host_path_is_of_the_host_path() {
 
 /// The network has one address, so that the next pod gets what a stopped one had.
 #[test]
-fn a_stopped_pod_is_started_with_the_address_it_had_unless_another_has_it() {
+fn restarted_pod_keeps_its_address_unless_taken() {
     let node = TestNode::start();
     let file = node.root().cni_conf().join("10-test.conflist");
     let text = fs::read_to_string(&file).expect("it was written");
@@ -339,7 +339,7 @@ fn a_stopped_pod_is_started_with_the_address_it_had_unless_another_has_it() {
 }
 
 #[test]
-fn a_named_volume_is_shared_and_outlives_its_containers_until_it_is_removed() {
+fn named_volume_is_shared_and_persists_until_removed() {
     let node = TestNode::start();
     node.registry().push("named:1", &busybox().volume("/bin").build());
     let image = node.registry().reference("named:1");

@@ -44,7 +44,7 @@ fn volume(image: &str, sub_path: &str, at: &str) -> Mount {
 }
 
 #[test]
-fn an_image_is_a_volume_that_cannot_be_written_and_outlives_its_name() {
+fn image_volume_is_read_only_and_survives_untagging() {
     let node = TestNode::start();
     let (reference, image) = pull(&node, "whole");
     let pod = node.pod("volume");
@@ -79,7 +79,7 @@ fn an_image_is_a_volume_that_cannot_be_written_and_outlives_its_name() {
 }
 
 #[test]
-fn an_image_volume_that_cannot_be_is_told_as_such_and_leaves_nothing() {
+fn invalid_image_volume_is_reported_and_leaves_nothing_behind() {
     let node = TestNode::shared();
     let (reference, image) = pull(&node, "refused");
     let pod = node.pod("refused");
@@ -102,7 +102,7 @@ fn an_image_volume_that_cannot_be_is_told_as_such_and_leaves_nothing() {
 }
 
 #[test]
-fn a_mount_is_read_only_all_the_way_down_when_asked_for() {
+fn recursive_read_only_mount_is_applied() {
     let node = TestNode::shared();
     let features = node
         .cri()
@@ -139,7 +139,7 @@ fn a_mount_is_read_only_all_the_way_down_when_asked_for() {
 }
 
 #[test]
-fn options_of_a_mount_are_in_force_and_those_that_cannot_be_are_named() {
+fn mount_options_are_applied_or_rejected_by_name() {
     let node = TestNode::shared();
     let pod = node.pod("options");
     let mount = |option: &str| Mount {

@@ -144,7 +144,7 @@ pub(super) fn sources(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn commands_are_found_where_they_stand() {
+fn command_calls_are_found() {
     let script = "# comment calls nothing\nif ! first --flag; then\n    X=1 second \"$(third a | fourth)\"\nfi\n\
         mine() { fifth; }\nmine\ncat <<END >file\nno command\nEND\nawk 'not | these' && timeout 10 sixth\n\
         say \"somebody's text; or $(seventh \"a | b\") this\" # nothing\ncase x in y) eighth ;; esac\nkill 1\n";
@@ -160,7 +160,7 @@ fn commands_are_found_where_they_stand() {
 }
 
 #[test]
-fn required_programs_are_found_with_their_packages() {
+fn required_program_calls_are_found_with_their_packages() {
     let text = "let a = require(\"cc\", \"gcc libc6-dev\");\nprereq::require(\"ip\", \"iproute2\")";
     assert_eq!(required(text), [("cc", "gcc libc6-dev"), ("ip", "iproute2")]);
 }

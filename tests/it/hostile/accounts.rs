@@ -25,7 +25,7 @@ fn run_as_app(config: &mut cri::ContainerConfig, image: &str) {
 }
 
 #[test]
-fn a_line_of_ten_mebibytes_is_read_for_what_it_says_of_the_user_and_not_kept() {
+fn ten_mib_account_line_is_parsed_without_being_buffered() {
     let node = TestNode::start();
     // Five million members, the user among them.
     let line = format!("crowd:x:4242:{}app\n", "a,".repeat(5_242_000));
@@ -40,7 +40,7 @@ fn a_line_of_ten_mebibytes_is_read_for_what_it_says_of_the_user_and_not_kept() {
 }
 
 #[test]
-fn a_group_file_of_sixteen_mebibytes_is_refused_with_its_size_the_limit_and_the_key() {
+fn sixteen_mib_group_file_is_rejected_with_size_limit_and_key() {
     let node = TestNode::start();
     let image = with_groups(&node, "large", "g:x:1:app\n".repeat((16 << 20) / 10));
     let pod = node.pod("large");

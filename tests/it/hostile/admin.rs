@@ -11,7 +11,7 @@ use switchyard_tests::node::TestNode;
 const HELD: usize = 10_000;
 
 #[test]
-fn ten_thousand_held_connections_keep_nobody_out_of_the_admin_pages() {
+fn ten_thousand_idle_connections_do_not_block_admin_pages() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit can be asked for");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("it may be raised to its hard limit");
     let node = TestNode::start();
@@ -41,7 +41,7 @@ fn ten_thousand_held_connections_keep_nobody_out_of_the_admin_pages() {
 }
 
 #[test]
-fn a_stranger_learns_of_no_name_path_or_process() {
+fn admin_tcp_address_discloses_no_name_path_or_pid() {
     let node = TestNode::start();
     let pod = node.pod("secret-pod");
     let run = node.root().run().display().to_string();

@@ -56,7 +56,7 @@ fn loading(node: &TestNode, agent: &Agent) -> TaskSetup {
 }
 
 #[test]
-fn names_and_headers_of_any_length_are_refused_and_not_read_into_memory() {
+fn oversized_archive_names_and_headers_are_rejected_without_buffering() {
     const LENGTH: u64 = 512 << 20;
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
@@ -76,7 +76,7 @@ fn names_and_headers_of_any_length_are_refused_and_not_read_into_memory() {
 }
 
 #[test]
-fn loads_without_end_hold_up_nobody_else_and_end_with_their_deadline() {
+fn endless_loads_block_nobody_and_fail_at_their_deadline() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let mut task = loading(&node, &agent);
@@ -120,7 +120,7 @@ fn loads_without_end_hold_up_nobody_else_and_end_with_their_deadline() {
 }
 
 #[test]
-fn an_archive_that_does_not_fit_the_content_store_is_refused_before_a_layer_is_written() {
+fn archive_too_large_for_the_content_store_is_rejected_before_writing() {
     const LAYER: u64 = 64 << 20;
     let node = TestNode::start_with("", |root| root.small_disk(&root.state(), "size=40m"));
     let agent = Agent::start(node.root(), &json!({}));

@@ -8,7 +8,7 @@ use tonic::Code;
 const LIMITS: &str = "[exec]\nmax_output_bytes = 2097152\nmax_per_container = 3\n";
 
 #[test]
-fn output_beyond_the_nodes_budget_and_commands_beyond_the_containers_are_refused_by_their_keys() {
+fn exec_output_and_exec_count_limits_are_rejected_by_key() {
     let node = TestNode::start_with(LIMITS, |_| {});
     let pod = node.pod("commands");
     let wait = "until [ $(cat /dev/shm/begun | wc -l) = 3 ]; do sleep 0.1; done; echo full; sleep 1000";

@@ -66,7 +66,7 @@ fn answer(socket: &Path, authority: &str) -> u8 {
 }
 
 #[test]
-fn every_grpc_socket_takes_a_client_that_names_it_by_its_path() {
+fn every_grpc_socket_accepts_a_socket_path_authority() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let launchers = node.root().run().join("launchers");
@@ -84,7 +84,7 @@ fn every_grpc_socket_takes_a_client_that_names_it_by_its_path() {
 }
 
 #[test]
-fn a_client_that_keeps_its_connections_leaves_places_for_others() {
+fn connection_hoarding_client_does_not_block_others() {
     let node = TestNode::start_with("[cri]\nmax_connections = 8\n", |_| {});
     let socket = node.root().cri_socket();
     let mut kept = Vec::new();
@@ -109,7 +109,7 @@ fn a_client_that_keeps_its_connections_leaves_places_for_others() {
 }
 
 #[test]
-fn the_streams_of_a_connection_have_a_limit_that_clients_are_told() {
+fn http2_stream_limit_is_advertised() {
     let node = TestNode::start_with("[cri]\nmax_streams = 3\n", |_| {});
     let told = |socket: &Path| {
         let (_, settings) = connect(socket).expect("there is a place");

@@ -134,7 +134,7 @@ fn layer(size: Value) -> Value {
 }
 
 #[test]
-fn what_is_beyond_a_limit_is_refused_with_its_size_the_limit_and_the_key() {
+fn oversized_image_parts_are_rejected_with_size_limit_and_key() {
     let watched = WatchedNode::start(&format!("{}[images]\nmax_image_bytes = 10000000\n", conf()));
     let image = unique(1);
     let config = image.config.descriptor();
@@ -165,7 +165,7 @@ fn what_is_beyond_a_limit_is_refused_with_its_size_the_limit_and_the_key() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused_before_anything_is_downloaded() {
+fn impossible_sizes_are_rejected_before_download() {
     let watched = WatchedNode::start(conf());
     let config = unique(2).config.descriptor();
     for (number, size) in [json!(-1), json!(i64::MIN), json!(u64::MAX), json!(1.5), json!("1"), Value::Null]
@@ -191,7 +191,7 @@ fn sizes_that_cannot_be_are_refused_before_anything_is_downloaded() {
 }
 
 #[test]
-fn a_layer_that_is_here_needs_no_space_whatever_a_manifest_says_of_its_size() {
+fn present_layer_needs_no_space_whatever_size_its_manifest_claims() {
     let watched = WatchedNode::start(conf());
     let image = busybox().build();
     let mut here = image.layers[0].descriptor();
@@ -204,7 +204,7 @@ fn a_layer_that_is_here_needs_no_space_whatever_a_manifest_says_of_its_size() {
 }
 
 #[test]
-fn a_configuration_of_the_largest_size_costs_bounded_memory() {
+fn largest_image_config_uses_bounded_memory() {
     let watched = WatchedNode::start(conf());
     let image = unique(3);
     let fill = |text: &str| text.repeat(4_000_000 / text.len()).trim_end_matches(',').to_owned();
@@ -228,7 +228,7 @@ fn a_configuration_of_the_largest_size_costs_bounded_memory() {
 }
 
 #[test]
-fn an_image_that_came_another_way_makes_no_container_beyond_the_limits() {
+fn imported_image_beyond_the_limits_is_rejected_at_create() {
     let watched = WatchedNode::start(&format!("{}[images]\nmax_layers = 2\n", conf()));
     let layers = (0..2).fold(busybox(), |image, layer| image.layer(random_layer(1000, 9000 + layer))).build();
     let config = with_config(&unique(4), "{", &format!("\"unknown\":\"{}\",", "x".repeat(4 << 20)));
@@ -262,7 +262,7 @@ fn an_image_that_came_another_way_makes_no_container_beyond_the_limits() {
 }
 
 #[test]
-fn a_registry_leads_nobody_into_link_local_addresses() {
+fn registry_redirect_to_link_local_address_is_rejected() {
     let watched = WatchedNode::start(conf());
     for (tag, target) in [
         ("v4", "http://169.254.169.254/latest/meta-data/iam/security-credentials/"),
@@ -283,7 +283,7 @@ fn a_registry_leads_nobody_into_link_local_addresses() {
 }
 
 #[test]
-fn of_error_bodies_little_is_told_and_of_a_redirects_target_nothing() {
+fn registry_errors_are_truncated_and_hide_redirect_targets() {
     let watched = WatchedNode::start(conf());
     let secret = "AKIAIOSFODNN7EXAMPLE";
     // An address that the node can reach and the author of the image cannot.
@@ -342,7 +342,7 @@ fn of_error_bodies_little_is_told_and_of_a_redirects_target_nothing() {
 }
 
 #[test]
-fn blobs_that_never_end_or_are_not_what_they_should_be_leave_nothing() {
+fn endless_or_invalid_blobs_leave_nothing_behind() {
     let watched = WatchedNode::start(conf());
     let codes = [Code::Unknown, Code::Internal, Code::FailedPrecondition, Code::Unavailable];
     for (tag, fault, told) in [
@@ -368,7 +368,7 @@ fn blobs_that_never_end_or_are_not_what_they_should_be_leave_nothing() {
 }
 
 #[test]
-fn names_of_every_length_and_character_are_refused_or_not_found() {
+fn arbitrary_image_names_are_rejected_or_not_found() {
     let watched = WatchedNode::start(conf());
     let registry = watched.node.registry().address().to_string();
     let lengths = [0, 1, 2, 63, 64, 127, 128, 129, 200, 233, 255, 256, 300, 4096, 100_000];

@@ -27,7 +27,7 @@ fn run(node: &TestNode, agent: &Agent, more: &Value) -> Result<String, tonic::St
 }
 
 #[test]
-fn a_job_without_leave_cannot_write_the_nodes_kernel_parameters() {
+fn unprivileged_job_cannot_write_host_sysctls() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let open = json!({ "security_opt": ["systempaths=unconfined"] });
@@ -45,7 +45,7 @@ fn a_job_without_leave_cannot_write_the_nodes_kernel_parameters() {
 }
 
 #[test]
-fn what_an_operator_takes_away_is_refused_by_the_name_of_its_switch() {
+fn features_disabled_by_the_operator_are_rejected_by_key() {
     let node = TestNode::start();
     let strict = Agent::start(
         node.root(),

@@ -110,7 +110,7 @@ fn assert_unseen(node: &TestNode, id: &str) {
 }
 
 #[test]
-fn a_clients_reserved_labels_and_annotations_are_on_no_object_and_are_given_back() {
+fn reserved_client_labels_are_kept_off_containerd_objects_and_returned() {
     let node = TestNode::start();
     let set = |config: &mut cri::PodSandboxConfig| (config.labels, config.annotations) = (mixed(), mixed());
     let pod = node.pod_with("hostile", set);
@@ -186,7 +186,7 @@ fn a_clients_reserved_labels_and_annotations_are_on_no_object_and_are_given_back
 }
 
 #[test]
-fn a_sandbox_without_a_process_has_a_spec_that_its_readers_find_whole() {
+fn processless_sandbox_has_a_valid_spec() {
     let node = TestNode::shared();
     let pod = node.pod("bare");
     let spec = object(&node, pod.id())["Spec"].clone();
@@ -240,7 +240,7 @@ fn log(node: &TestNode) -> String {
 /// With an external containerd whose restart monitor is enabled. In each round the monitor starts all
 /// containers with its label.
 #[test]
-fn a_restart_monitor_starts_nothing_for_a_pod_that_asks_for_it() {
+fn restart_monitor_labels_of_a_pod_have_no_effect() {
     let node = TestNode::start_external("");
     let pod = node.pod_with("restarted", |config| config.labels = mixed());
     let bait = RestartBait::set(&node, "bait");
@@ -258,7 +258,7 @@ fn a_restart_monitor_starts_nothing_for_a_pod_that_asks_for_it() {
 }
 
 #[test]
-fn the_daemons_own_containerd_has_no_restart_monitor() {
+fn managed_containerd_has_no_restart_monitor() {
     let node = TestNode::shared();
     let plugins = told(&node, &["plugins", "ls"]);
     let on: Vec<_> = plugins.lines().filter(|line| line.contains(" restart ")).collect();
@@ -268,7 +268,7 @@ fn the_daemons_own_containerd_has_no_restart_monitor() {
 /// An earlier version put all labels of clients on the object. One of its containers has a view of an image,
 /// which must stay.
 #[test]
-fn recovery_takes_reserved_labels_of_clients_off_objects_of_an_earlier_version_and_leaves_its_own() {
+fn recovery_removes_reserved_client_labels_of_earlier_versions() {
     let node = TestNode::start();
     let pod = node.pod_with("early", |config| config.labels = mixed());
     let container = pod.start_shell_with("main", "exec sleep 1000", |config| {

@@ -36,6 +36,6 @@ fn a_managed_logkeeper_confines_itself() {
 }
 
 #[test]
-fn a_logkeeper_can_be_left_unconfined() {
+fn logkeeper_confinement_can_be_disabled() {
     check("[logkeeper]\nsandbox = false\n", false);
 }

@@ -23,7 +23,7 @@ fn is_dumpable(pid: i32) -> bool {
 }
 
 #[test]
-fn daemon_and_logkeeper_are_not_dumpable_and_what_they_start_is() {
+fn daemon_and_logkeeper_are_not_dumpable_but_their_children_are() {
     // So that nothing below has the capability, and the mark decides.
     let node = TestNode::start_with_script(&format!("exec setpriv {BOUNDED} $DAEMON \"$@\""));
     let daemon = node.daemon().pid();

@@ -194,7 +194,7 @@ fn wrong(field: &str, text: &str, status: &Status) -> Option<String> {
 }
 
 #[test]
-fn a_pod_of_any_name_is_made_as_asked_for_or_refused_by_its_field() {
+fn arbitrary_pod_names_are_used_or_rejected_by_field() {
     let node = TestNode::start();
     let alive = NodeServerPids::now(&node);
     let mut faults = Vec::new();
@@ -227,7 +227,7 @@ fn a_pod_of_any_name_is_made_as_asked_for_or_refused_by_its_field() {
 }
 
 #[test]
-fn a_container_of_any_name_is_made_as_asked_for_or_refused_by_its_field() {
+fn arbitrary_container_names_are_used_or_rejected_by_field() {
     let node = TestNode::start();
     let pod = node.pod_with("hostile", |config| namespaces(config).network = 2);
     let alive = NodeServerPids::now(&node);
@@ -275,7 +275,7 @@ fn check_log_path(node: &TestNode, id: &str, path: &str, name: &str) -> Option<S
 }
 
 #[test]
-fn calls_with_any_id_find_nothing_and_say_so_in_few_words() {
+fn arbitrary_ids_are_not_found_with_short_errors() {
     let node = TestNode::shared();
     let alive = NodeServerPids::now(&node);
     let client = node.cri();
@@ -316,7 +316,7 @@ fn calls_with_any_id_find_nothing_and_say_so_in_few_words() {
 }
 
 #[test]
-fn a_volume_of_any_name_is_one_of_its_directory_or_none() {
+fn arbitrary_volume_names_stay_in_the_volume_directory() {
     let node = TestNode::start();
     let pod = node.pod_with("volumes", |config| namespaces(config).network = 2);
     let mut faults = Vec::new();
@@ -346,7 +346,7 @@ fn a_volume_of_any_name_is_one_of_its_directory_or_none() {
 }
 
 #[test]
-fn a_task_of_any_name_is_started_or_refused_by_its_field() {
+fn arbitrary_task_names_are_used_or_rejected_by_field() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let alive = NodeServerPids::now(&node);
@@ -390,7 +390,7 @@ fn a_task_of_any_name_is_started_or_refused_by_its_field() {
 }
 
 #[test]
-fn numbers_beyond_all_bounds_are_refused_or_have_no_effect() {
+fn out_of_range_numbers_are_rejected_or_ignored() {
     let node = TestNode::start();
     let pod = node.pod_with("numbers", |config| namespaces(config).network = 2);
     let alive = NodeServerPids::now(&node);

@@ -84,7 +84,7 @@ fn deep_snapshots(node: &TestNode) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_deep_tree_goes_with_its_container_wherever_it_was_dug() {
+fn deep_directory_tree_is_removed_with_its_container() {
     let node = TestNode::start();
     let image = push(&node, "dug", &busybox().volume("/data"));
     let alive = ServerPids::now(&node);
@@ -110,7 +110,7 @@ fn a_deep_tree_goes_with_its_container_wherever_it_was_dug() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_before_it_removes_a_deep_tree_is_followed_by_one_that_does() {
+fn deep_directory_tree_is_removed_after_daemon_kill() {
     let node = TestNode::start();
     let image = push(&node, "marked", &busybox().volume("/data"));
     let pod = node.pod("marked");
@@ -165,7 +165,7 @@ fn deep_image() -> ImageBuilder {
 }
 
 #[test]
-fn a_deep_volume_of_an_image_is_copied_with_all_that_is_in_it() {
+fn deep_image_volume_is_copied_completely() {
     let node = TestNode::start();
     let image = push(&node, "deep", &deep_image());
     let alive = ServerPids::now(&node);
@@ -184,7 +184,7 @@ fn a_deep_volume_of_an_image_is_copied_with_all_that_is_in_it() {
 }
 
 #[test]
-fn an_image_with_too_many_volumes_is_refused_with_their_number_and_the_key() {
+fn image_with_too_many_volumes_is_rejected_with_count_and_key() {
     let node = TestNode::start_with("[images]\nmax_volumes = 3\n", |_| {});
     let volumes =
         |count: usize| (0..count).fold(busybox(), |image, number| image.volume(&format!("/v/{number}")));
@@ -207,7 +207,7 @@ fn an_image_with_too_many_volumes_is_refused_with_their_number_and_the_key() {
 }
 
 #[test]
-fn a_volume_in_the_place_of_what_the_kernel_shows_is_left_out_and_the_container_starts() {
+fn image_volume_over_a_kernel_mount_is_skipped() {
     let node = TestNode::start();
     let places = ["/proc", "/sys/fs/cgroup", "/sys", "/dev", "/dev/shm", "/kept/"];
     let image = push(&node, "kernels", &places.iter().fold(busybox(), |image, place| image.volume(place)));
@@ -221,7 +221,7 @@ fn a_volume_in_the_place_of_what_the_kernel_shows_is_left_out_and_the_container_
 }
 
 #[test]
-fn no_container_starts_in_an_open_descriptor() {
+fn working_directory_in_an_open_descriptor_is_rejected() {
     let node = TestNode::shared();
     let pod = node.pod("descriptor");
     for dir in ["/proc/self/fd/7", "/proc/self/fd/8/../../..", "/tmp/../proc/thread-self/fd/9", "/dev/fd/7"] {

@@ -25,17 +25,17 @@ fn guarded(access: Access, name: &str) {
 }
 
 #[test]
-fn a_password_opens_a_registry_that_asks_for_one() {
+fn basic_credentials_are_sent_on_challenge() {
     guarded(Access::Basic { user: "user".into(), password: "secret".into() }, "basic");
 }
 
 #[test]
-fn a_password_is_changed_into_a_token_where_tokens_are_asked_for() {
+fn credentials_are_exchanged_for_a_bearer_token() {
     guarded(Access::Bearer { credentials: Some(("user".into(), "secret".into())) }, "bearer");
 }
 
 #[test]
-fn anonymous_tokens_are_fetched_without_being_asked() {
+fn anonymous_tokens_are_fetched() {
     let node = TestNode::shared();
     let registry = Registry::start_behind_proxy(Access::Bearer { credentials: None });
     registry.push("public/image:1", &with_file("anonymous").build());
@@ -47,7 +47,7 @@ fn anonymous_tokens_are_fetched_without_being_asked() {
 }
 
 #[test]
-fn a_mirror_stands_in_for_a_registry_that_cannot_be_reached() {
+fn mirror_serves_when_the_registry_is_unreachable() {
     let node = TestNode::shared();
     let mirror = Registry::start_behind_proxy(Access::Open);
     mirror.push("library/mirrored:1", &with_file("mirrored").build());
@@ -62,7 +62,7 @@ fn a_mirror_stands_in_for_a_registry_that_cannot_be_reached() {
 }
 
 #[test]
-fn a_registry_that_is_away_is_told_as_unavailable() {
+fn unreachable_registry_is_unavailable() {
     let node = TestNode::shared();
     let registry = Registry::start();
     let reference = registry.reference("gone/image:1");

@@ -8,7 +8,7 @@ use tonic::Code;
 use crate::images::{downloads, which, with_file};
 
 #[test]
-fn an_image_is_pulled_by_tag_and_by_digest() {
+fn image_is_pulled_by_tag_and_by_digest() {
     let node = TestNode::shared();
     let image = with_file("digest").build();
     let digest = node.registry().push("kinds/digest:1", &image);
@@ -35,7 +35,7 @@ fn an_image_is_pulled_by_tag_and_by_digest() {
 }
 
 #[test]
-fn the_image_of_the_nodes_own_platform_is_chosen_from_an_index() {
+fn index_selects_the_image_of_the_node_platform() {
     let node = TestNode::shared();
     for (name, family) in [("oci", Family::Oci), ("docker", Family::Docker)] {
         let other = with_file("other").family(family).architecture("s390x").build();
@@ -55,7 +55,7 @@ fn the_image_of_the_nodes_own_platform_is_chosen_from_an_index() {
 }
 
 #[test]
-fn an_image_for_another_platform_alone_is_refused_and_leaves_nothing() {
+fn image_for_another_platform_is_rejected_and_leaves_nothing_behind() {
     let node = TestNode::start();
     let before = images(&node);
     let other = with_file("other").architecture("s390x").build();
@@ -79,7 +79,7 @@ fn images(node: &TestNode) -> Vec<String> {
 }
 
 #[test]
-fn an_image_that_contradicts_itself_is_refused_and_leaves_nothing() {
+fn inconsistent_image_is_rejected_and_leaves_nothing_behind() {
     let node = TestNode::start();
     let before = images(&node);
     let mut layer = LayerBuilder::default().file("file", "content", 0o644).build();
@@ -106,7 +106,7 @@ fn an_image_that_contradicts_itself_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn sixty_layers_make_one_root() {
+fn sixty_layers_are_stacked_into_one_root() {
     let node = TestNode::shared();
     let mut image = busybox();
     for number in 0..60 {
@@ -125,7 +125,7 @@ fn sixty_layers_make_one_root() {
 }
 
 #[test]
-fn later_layers_hide_and_replace_what_earlier_ones_hold() {
+fn upper_layers_whiteout_and_replace_lower_files() {
     let node = TestNode::shared();
     let first = LayerBuilder::default()
         .dir("data", 0o755)
@@ -152,7 +152,7 @@ fn later_layers_hide_and_replace_what_earlier_ones_hold() {
 }
 
 #[test]
-fn a_layer_that_leaves_out_its_directories_leaves_them_as_they_are() {
+fn layer_without_directory_entries_keeps_lower_directories() {
     let node = TestNode::shared();
     let first = LayerBuilder::default().dir("closed", 0o700).dir("closed/inner", 0o750);
     let second = LayerBuilder::default().file("closed/inner/file", "", 0o644);

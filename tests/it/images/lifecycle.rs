@@ -19,7 +19,7 @@ fn asked(node: &TestNode, words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn removal_by_one_name_removes_all_names_and_frees_the_content() {
+fn image_removal_by_one_name_removes_all_names_and_content() {
     let node = TestNode::start();
     let image = with_file("names").build();
     let references = ["lives/one:1", "lives/one:2", "lives/two:1"].map(|name| {
@@ -50,7 +50,7 @@ fn removal_by_one_name_removes_all_names_and_frees_the_content() {
 }
 
 #[test]
-fn an_image_that_two_registries_have_is_one_and_whoever_removes_it_at_once_succeeds() {
+fn image_of_two_registries_is_one_and_concurrent_removals_succeed() {
     let node = TestNode::shared();
     let other = Registry::start();
     let image = with_file("registries").build();
@@ -82,7 +82,7 @@ fn an_image_that_two_registries_have_is_one_and_whoever_removes_it_at_once_succe
 }
 
 #[test]
-fn images_share_layers_and_lose_only_their_own() {
+fn image_removal_keeps_shared_layers() {
     let node = TestNode::shared();
     let one = unique(21, 1, 50_000);
     let two = {
@@ -104,7 +104,7 @@ fn images_share_layers_and_lose_only_their_own() {
 }
 
 #[test]
-fn a_container_outlives_the_image_it_was_made_from() {
+fn container_survives_removal_of_its_image() {
     let node = TestNode::shared();
     node.registry().push("lives/outlived:1", &with_file("outlived").build());
     let reference = node.registry().reference("lives/outlived:1");
@@ -119,7 +119,7 @@ fn a_container_outlives_the_image_it_was_made_from() {
 }
 
 #[test]
-fn what_others_do_to_an_image_is_seen_by_the_next_container() {
+fn external_image_changes_affect_the_next_container() {
     let node = TestNode::shared();
     let [one, other] = ["one", "other"].map(|name| {
         node.registry().push(&format!("lives/moves-{name}:1"), &with_file(name).build());
@@ -141,7 +141,7 @@ fn what_others_do_to_an_image_is_seen_by_the_next_container() {
 }
 
 #[test]
-fn images_that_others_bring_in_are_listed_and_run() {
+fn externally_imported_images_are_listed_and_run() {
     let node = TestNode::start();
     for (name, extra) in [("unpacked", &[][..]), ("packed", &["--no-unpack"])] {
         let image = with_file(name).build();
@@ -189,7 +189,7 @@ fn layout(image: &Image, reference: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_space_of_images_is_told_and_grows_with_them() {
+fn image_fs_usage_grows_with_images() {
     let node = TestNode::start();
     let used = || {
         let answer = node.cri().images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);

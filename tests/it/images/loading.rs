@@ -46,7 +46,7 @@ async fn load(scope: &Scope, path: &Path) -> switchyard_core::Result<ImageId> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loaded_image_runs_for_its_owner_alone_and_takes_no_name() {
+async fn loaded_image_is_private_to_its_owner_and_unnamed() {
     let world = tokio::task::block_in_place(BackendFixture::new);
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
     let dir = Scratch::new();
@@ -72,7 +72,7 @@ async fn a_loaded_image_runs_for_its_owner_alone_and_takes_no_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_archive_leaves_nothing() {
+async fn invalid_archive_leaves_nothing_behind() {
     let world = tokio::task::block_in_place(BackendFixture::new);
     let TwoOwners { kubernetes: _, nomad } = TwoOwners::of(world.backend()).await;
     let socket = world.root().containerd_socket().expect("containerd has been started");

@@ -63,7 +63,7 @@ pub(super) async fn run(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_has_pulled_with_credentials_another_must_pull_with_its_own() {
+async fn image_pulled_with_credentials_needs_own_credentials_of_others() {
     let world = tokio::task::block_in_place(BackendFixture::new);
     let access = Access::Basic { user: "user".into(), password: "secret".into() };
     let registry = tokio::task::block_in_place(|| Registry::start_behind_proxy(access));
@@ -108,7 +108,7 @@ async fn what_one_has_pulled_with_credentials_another_must_pull_with_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_image_is_everybodys_and_stays_while_others_use_it() {
+async fn public_image_is_shared_and_stays_while_in_use() {
     let world = tokio::task::block_in_place(BackendFixture::new);
     let image = world.image();
     let TwoOwners { kubernetes, nomad } = TwoOwners::of(world.backend()).await;
@@ -128,7 +128,7 @@ async fn an_open_image_is_everybodys_and_stays_while_others_use_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_anothers_task_has_as_a_volume_is_pinned_and_stays() {
+async fn image_used_as_a_volume_by_another_task_is_pinned() {
     let world = tokio::task::block_in_place(BackendFixture::new);
     world.registry().push("held/volume:1", &with_file("shown").build());
     let image = world.image();
@@ -166,7 +166,7 @@ async fn an_image_that_anothers_task_has_as_a_volume_is_pinned_and_stays() {
 }
 
 #[test]
-fn images_that_the_configuration_names_are_pinned() {
+fn configured_images_are_pinned() {
     let reference = "pinned.example/library/kept:1";
     let node = TestNode::start_with(&format!("[images]\npinned = [{reference:?}]\n"), |_| {});
     node.registry().push("library/kept:1", &with_file("kept").build());
@@ -184,7 +184,7 @@ fn images_that_the_configuration_names_are_pinned() {
 }
 
 #[test]
-fn a_verbose_status_tells_configuration_and_holders() {
+fn verbose_image_status_has_configuration_and_holders() {
     let node = TestNode::shared();
     let image = with_file("verbose").user("app").label("a", "b").build();
     node.registry().push("holders/verbose:1", &image);

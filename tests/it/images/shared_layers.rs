@@ -34,7 +34,7 @@ fn has_begun(registry: &Registry, image: &Image) -> bool {
 }
 
 #[test]
-fn images_pulled_at_once_fetch_a_common_layer_once() {
+fn concurrent_pulls_fetch_a_shared_layer_once() {
     let node = TestNode::start();
     let images = ["one", "two", "three"].map(|name| {
         let path = format!("shared/{name}:1");
@@ -64,7 +64,7 @@ fn images_pulled_at_once_fetch_a_common_layer_once() {
 }
 
 #[test]
-fn a_layer_goes_on_for_another_image_when_the_first_is_given_up() {
+fn shared_layer_download_survives_cancellation_of_one_pull() {
     let node = TestNode::start();
     let [first, second] = ["first", "second"].map(|name| with_common(42, name));
     node.registry().push("given-up/first:1", &first);
@@ -97,7 +97,7 @@ fn a_layer_goes_on_for_another_image_when_the_first_is_given_up() {
 }
 
 #[test]
-fn who_is_refused_a_layer_does_not_keep_another_from_fetching_it() {
+fn denied_layer_fetch_does_not_fail_other_pulls() {
     let node = TestNode::shared();
     let other = Registry::start_behind_proxy(Access::Open);
     let [refused, welcome] = ["refused", "welcome"].map(|name| with_common(43, name));
@@ -123,7 +123,7 @@ fn who_is_refused_a_layer_does_not_keep_another_from_fetching_it() {
 }
 
 #[test]
-fn a_layer_that_another_fetches_gives_no_right_to_the_image() {
+fn shared_layer_download_grants_no_image_access() {
     let node = TestNode::shared();
     let private =
         Registry::start_behind_proxy(Access::Basic { user: "user".into(), password: "secret".into() });

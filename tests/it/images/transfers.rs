@@ -15,7 +15,7 @@ use crate::images::{downloads, unique};
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
-fn many_pulls_of_one_image_are_one_download() {
+fn concurrent_pulls_of_one_image_download_once() {
     let node = TestNode::start();
     let image = unique(1, 3, 200_000);
     node.registry().push("transfers/many:1", &image);
@@ -42,7 +42,7 @@ fn many_pulls_of_one_image_are_one_download() {
 }
 
 #[test]
-fn a_pull_ends_with_its_only_client_and_leaves_nothing() {
+fn pull_is_cancelled_with_its_only_client_and_leaves_nothing_behind() {
     let node = TestNode::start();
     let image = unique(2, 1, 200_000);
     node.registry().push("transfers/cancelled:1", &image);
@@ -63,7 +63,7 @@ fn a_pull_ends_with_its_only_client_and_leaves_nothing() {
 }
 
 #[test]
-fn a_pull_goes_on_for_the_clients_that_stay() {
+fn pull_continues_for_remaining_clients() {
     let node = TestNode::shared();
     let image = unique(3, 1, 200_000);
     node.registry().push("transfers/stayed:1", &image);
@@ -86,7 +86,7 @@ fn a_pull_goes_on_for_the_clients_that_stay() {
 }
 
 #[test]
-fn a_corrupt_layer_is_refused_and_leaves_nothing() {
+fn corrupt_layer_is_rejected_and_leaves_nothing_behind() {
     let node = TestNode::start();
     let image = unique(4, 1, 200_000);
     node.registry().push("transfers/corrupt:1", &image);
@@ -105,7 +105,7 @@ fn a_corrupt_layer_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_download_that_is_cut_off_is_taken_up_where_it_ended() {
+fn interrupted_download_is_resumed() {
     let node = TestNode::shared();
     let image = unique(5, 1, 3_000_000);
     node.registry().push("transfers/cut:1", &image);
@@ -121,7 +121,7 @@ fn a_download_that_is_cut_off_is_taken_up_where_it_ended() {
 }
 
 #[test]
-fn a_registry_that_stumbles_is_asked_again() {
+fn transient_registry_errors_are_retried() {
     let node = TestNode::shared();
     let image = unique(6, 1, 1000);
     node.registry().push("transfers/stumble:1", &image);

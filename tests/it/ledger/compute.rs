@@ -111,7 +111,7 @@ fn assert_mentions(refused: &Status, words: &[&str]) {
 }
 
 #[test]
-fn a_processor_is_a_containers_or_a_tasks_own_also_after_a_kill_of_the_daemon() {
+fn exclusive_core_has_one_holder_across_protocols_and_daemon_kill() {
     let lab = ComputeNode::start();
     let agent = Agent::start(lab.node.root(), &json!({}));
     let own = task(&lab.node, &agent);
@@ -139,7 +139,7 @@ fn a_processor_is_a_containers_or_a_tasks_own_also_after_a_kill_of_the_daemon() 
 }
 
 #[test]
-fn no_more_is_given_out_than_the_node_has_where_that_is_enforced() {
+fn enforced_compute_is_never_overcommitted() {
     let lab = ComputeNode::start();
     let agent = Agent::start(lab.node.root(), &json!({}));
     let capacity = lab.compute()["capacity"].clone();

@@ -128,7 +128,7 @@ fn remove(kubelet: &Kubelet, pod: TestPod<'_>, name: &str) {
 }
 
 #[test]
-fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
+fn last_device_goes_to_a_pod_or_a_task_never_both() {
     let lab = DeviceNode::start();
     let mut won = [0, 0];
     for round in 0..ROUNDS {
@@ -212,7 +212,7 @@ fn the_last_device_is_a_pods_or_a_tasks_and_never_both() {
 }
 
 #[test]
-fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarted() {
+fn restarted_container_and_task_keep_their_device() {
     let lab = DeviceNode::start();
     let kubelet = lab.kubelet();
     let devices = LaunchedDevicePlugin::launch(lab.node.root());
@@ -254,7 +254,7 @@ fn a_container_that_crashes_keeps_its_device_and_so_does_a_task_that_is_restarte
 }
 
 #[test]
-fn what_had_stopped_before_a_restart_of_the_daemon_has_its_device_again_by_the_token_alone() {
+fn stopped_task_regains_its_device_by_token_after_daemon_restart() {
     let lab = DeviceNode::start();
     let kubelet = lab.kubelet();
     let options = lab.admit(&kubelet, "first").expect("it is admitted");
@@ -282,7 +282,7 @@ fn what_had_stopped_before_a_restart_of_the_daemon_has_its_device_again_by_the_t
 }
 
 #[test]
-fn a_task_that_does_not_start_keeps_its_device_for_a_restart_and_no_longer() {
+fn failed_task_start_frees_its_device_and_a_restart_regains_it() {
     let lab = DeviceNode::start();
     let devices = LaunchedDevicePlugin::launch(lab.node.root());
     let agent = Agent::start(lab.node.root(), &json!({}));
@@ -309,7 +309,7 @@ fn a_task_that_does_not_start_keeps_its_device_for_a_restart_and_no_longer() {
 }
 
 #[test]
-fn an_operator_ends_the_lease_of_a_task_that_has_ended_and_of_no_other() {
+fn operator_releases_only_leases_of_exited_tasks() {
     let lab = DeviceNode::start();
     let devices = LaunchedDevicePlugin::launch(lab.node.root());
     let agent = Agent::start(lab.node.root(), &json!({}));
@@ -337,7 +337,7 @@ fn an_operator_ends_the_lease_of_a_task_that_has_ended_and_of_no_other() {
 }
 
 #[test]
-fn a_successor_waits_for_the_end_of_the_pod_that_had_its_device() {
+fn successor_waits_for_the_pod_that_holds_its_device() {
     let lab = DeviceNode::start();
     let kubelet = lab.kubelet();
     let options = lab.admit(&kubelet, "first").expect("it is admitted");
@@ -365,7 +365,7 @@ fn a_successor_waits_for_the_end_of_the_pod_that_had_its_device() {
 }
 
 #[test]
-fn a_task_that_names_the_device_itself_has_it_for_itself() {
+fn task_with_an_explicit_device_holds_it_exclusively() {
     let lab = DeviceNode::start();
     let kubelet = lab.kubelet();
     let agent = Agent::start(lab.node.root(), &json!({}));

@@ -167,7 +167,7 @@ fn other(id: &str) -> &'static str {
 }
 
 #[test]
-fn a_vendors_devices_stay_with_their_pod_and_task_through_the_end_of_the_plugin_and_of_the_daemon() {
+fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
     let lab = PluginNode::start();
     let kubelet = lab.kubelet();
     let vendor = lab.vendor("one");

@@ -135,22 +135,22 @@ fn race(network: RacedNetwork) {
 }
 
 #[test]
-fn the_last_port_is_a_pods_or_a_tasks_on_the_bridge_and_never_both() {
+fn last_bridge_port_goes_to_a_pod_or_a_task_never_both() {
     race(RacedNetwork::Bridge);
 }
 
 #[test]
-fn the_last_port_is_a_pods_or_a_tasks_on_the_hosts_network_and_never_both() {
+fn last_host_network_port_goes_to_a_pod_or_a_task_never_both() {
     race(RacedNetwork::Host);
 }
 
 #[test]
-fn the_last_port_is_a_pods_or_a_tasks_in_a_groups_network_and_never_both() {
+fn last_group_network_port_goes_to_a_pod_or_a_task_never_both() {
     race(RacedNetwork::Group);
 }
 
 #[test]
-fn who_has_a_port_has_it_after_a_kill_of_the_daemon() {
+fn port_holder_survives_daemon_kill() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let port = free_port();

@@ -259,7 +259,7 @@ fn refused(agent: &Agent, mut task: TaskSetup, code: Code, text: &str) -> Option
 }
 
 #[test]
-fn what_is_malformed_is_refused_by_its_name_and_leaves_nothing() {
+fn malformed_task_fields_are_rejected_by_name_and_leave_nothing_behind() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({ "allow_runtimes": ["runc", "gone"] }));
     let task = |more: Value| {
@@ -297,7 +297,7 @@ fn what_is_malformed_is_refused_by_its_name_and_leaves_nothing() {
 }
 
 #[test]
-fn calls_about_what_is_not_there_say_so_or_have_nothing_to_do() {
+fn calls_for_unknown_tasks_are_not_found_or_no_ops() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
@@ -333,7 +333,7 @@ fn calls_about_what_is_not_there_say_so_or_have_nothing_to_do() {
 }
 
 #[test]
-fn a_task_of_any_name_is_found_by_it_and_what_is_no_signal_or_command_leaves_it_alone() {
+fn invalid_signals_and_commands_do_not_affect_a_task_of_any_name() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
@@ -361,7 +361,7 @@ fn a_task_of_any_name_is_found_by_it_and_what_is_no_signal_or_command_leaves_it_
 }
 
 #[test]
-fn a_quota_holds_or_is_refused_by_the_key_that_asks_for_it_with_what_the_disk_needs() {
+fn task_disk_quota_is_applied_or_rejected_by_key() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();

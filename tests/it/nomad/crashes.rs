@@ -20,7 +20,7 @@ fn is_unbroken(said: &str) -> bool {
 }
 
 #[test]
-fn a_task_goes_on_through_kills_of_the_daemon_and_its_end_is_told_to_who_waited() {
+fn task_survives_daemon_kills_and_waiters_get_its_exit() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     let mut task = shell(&node, &agent, COUNTS);
@@ -46,7 +46,7 @@ fn a_task_goes_on_through_kills_of_the_daemon_and_its_end_is_told_to_who_waited(
 }
 
 #[test]
-fn a_task_that_ended_while_nobody_was_there_is_told_of_with_its_code() {
+fn exit_code_is_known_after_exit_while_the_daemon_was_down() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     let mut task = shell(&node, &agent, COUNTS);
@@ -65,7 +65,7 @@ fn a_task_that_ended_while_nobody_was_there_is_told_of_with_its_code() {
 }
 
 #[test]
-fn an_agent_that_was_killed_reattaches_and_one_that_was_restarted_recovers() {
+fn killed_agent_reattaches_and_restarted_agent_recovers() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let mut task = shell(&node, &agent, COUNTS);

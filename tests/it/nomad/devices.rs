@@ -127,7 +127,7 @@ fn node_with_devices() -> TestNode {
 }
 
 #[test]
-fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
+fn fingerprint_follows_devices_and_task_gets_reserved_ones() {
     let node = node_with_devices();
     let dir = node.root().path().join("dev");
     let devices = LaunchedDevicePlugin::launch(node.root());
@@ -181,7 +181,7 @@ fn devices_are_told_as_they_come_and_go_and_a_task_gets_what_was_reserved() {
 }
 
 #[test]
-fn without_devices_an_agent_is_told_so_at_once_and_the_plugin_ends_with_the_daemon() {
+fn empty_fingerprint_is_sent_at_once_and_plugin_exits_with_daemon() {
     let node = TestNode::start();
     let mut devices = LaunchedDevicePlugin::launch(node.root());
     let mut stream = devices.fingerprint();

@@ -31,7 +31,7 @@ fn said(stdout: &str, stderr: &str, code: i32) -> ExecOutput {
 }
 
 #[test]
-fn a_command_gives_its_output_and_its_code_and_one_that_takes_too_long_is_killed() {
+fn exec_returns_output_and_code_and_is_killed_at_timeout() {
     with_task(|driver, task| {
         let script = "echo out; echo err >&2; exit 9";
         let answer = driver.exec(task.id(), &["sh", "-c", script], LIMIT).expect("it runs");
@@ -55,7 +55,7 @@ fn a_command_gives_its_output_and_its_code_and_one_that_takes_too_long_is_killed
 }
 
 #[test]
-fn streams_without_a_terminal_are_kept_apart_and_come_whole() {
+fn exec_streams_without_tty_are_separate_and_complete() {
     with_task(|driver, task| {
         let run = |script: &str, input: &str, close| {
             driver.exec_streaming(task.id(), &["sh", "-c", script], false, input.as_bytes(), close)
@@ -82,7 +82,7 @@ fn streams_without_a_terminal_are_kept_apart_and_come_whole() {
 }
 
 #[test]
-fn a_terminal_has_its_size_takes_what_is_typed_and_ends_with_its_first_process() {
+fn exec_tty_resizes_reads_input_and_ends_with_its_process() {
     with_task(|driver, task| {
         let run = |script: &str, input: &str| {
             driver.exec_streaming(task.id(), &["sh", "-c", script], true, input.as_bytes(), false)

@@ -102,7 +102,7 @@ fn config(node: &TestNode) -> Value {
 }
 
 #[test]
-fn go_plugins_own_client_drives_a_task_from_handshake_to_end() {
+fn go_plugin_client_runs_a_task_from_handshake_to_exit() {
     let host = build();
     let node = TestNode::shared();
     // Our own host says what a plugin takes, and encodes the same configuration.

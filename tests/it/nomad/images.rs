@@ -34,7 +34,7 @@ fn run(agent: &Agent, mut task: TaskSetup) -> String {
 }
 
 #[test]
-fn credentials_come_from_the_task_or_the_agents_file_and_what_others_pulled_with_theirs_is_not_used() {
+fn credentials_come_from_task_or_agent_file_and_grant_no_foreign_images() {
     let access = Access::Basic { user: "user".into(), password: "secret".into() };
     let registry = Registry::start_behind_proxy(access);
     registry.push("private/which:1", &with_file("private").build());
@@ -60,7 +60,7 @@ fn credentials_come_from_the_task_or_the_agents_file_and_what_others_pulled_with
 }
 
 #[test]
-fn a_job_brings_its_image_in_an_archive() {
+fn job_loads_its_image_from_an_archive() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let task = which(&node, &agent, "brought:1", &json!({ "load": "image.tar" }));
@@ -70,7 +70,7 @@ fn a_job_brings_its_image_in_an_archive() {
 }
 
 #[test]
-fn an_image_goes_a_while_after_the_last_task_that_used_it_also_if_the_daemon_was_killed_meanwhile() {
+fn unused_image_is_removed_after_its_delay_across_daemon_kill() {
     let registry = Registry::start();
     registry.push("which/gone:1", &with_file("gone").build());
     let image = registry.reference("which/gone:1");

@@ -99,7 +99,7 @@ fn finish(agent: &Agent, mut task: TaskSetup) {
 }
 
 #[test]
-fn a_start_that_a_kill_cut_off_is_done_by_the_same_request_and_the_task_runs_once() {
+fn task_start_interrupted_by_kill_is_completed_by_retry_once() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in STARTS {
@@ -117,7 +117,7 @@ fn a_start_that_a_kill_cut_off_is_done_by_the_same_request_and_the_task_runs_onc
 }
 
 #[test]
-fn a_network_that_a_kill_cut_off_is_made_anew_and_nothing_of_the_first_stays() {
+fn network_creation_interrupted_by_kill_is_rolled_back_and_repeated() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for at in NETWORKS {
@@ -134,7 +134,7 @@ fn a_network_that_a_kill_cut_off_is_made_anew_and_nothing_of_the_first_stays() {
 }
 
 #[test]
-fn an_image_whose_loading_a_kill_cut_off_is_loaded_by_the_same_request_and_once() {
+fn image_load_interrupted_by_kill_is_completed_by_retry_once() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } })));
     let socket = node.root().containerd_socket().expect("containerd has been started");
@@ -163,7 +163,7 @@ fn an_image_whose_loading_a_kill_cut_off_is_loaded_by_the_same_request_and_once(
 }
 
 #[test]
-fn an_end_that_a_kill_cut_off_is_told_with_its_code() {
+fn task_exit_interrupted_by_kill_is_reported_with_its_code() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in ENDS {
@@ -185,7 +185,7 @@ fn an_end_that_a_kill_cut_off_is_told_with_its_code() {
 }
 
 #[test]
-fn a_removal_that_a_kill_cut_off_is_done_by_the_same_request() {
+fn task_removal_interrupted_by_kill_is_completed_by_retry() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in REMOVALS {
@@ -201,7 +201,7 @@ fn a_removal_that_a_kill_cut_off_is_done_by_the_same_request() {
 }
 
 #[test]
-fn a_removal_that_a_kill_cut_off_is_finished_although_nobody_asks_again() {
+fn task_removal_interrupted_by_kill_is_completed_without_retry() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in REMOVALS {
@@ -223,7 +223,7 @@ fn a_removal_that_a_kill_cut_off_is_finished_although_nobody_asks_again() {
 }
 
 #[test]
-fn containerd_that_is_killed_takes_no_task_with_it_and_calls_go_on_when_it_is_back() {
+fn tasks_survive_containerd_kill_and_calls_resume() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     let task = shell(&node, &agent, ONCE);

@@ -49,7 +49,7 @@ fn wait_healthy(fingerprints: &mut ResponseStream<nomad::FingerprintResponse>) {
 }
 
 #[test]
-fn an_agent_starts_without_the_daemon_and_its_tasks_wait_for_it() {
+fn agent_starts_without_daemon_and_tasks_wait_for_it() {
     let root = PrivateRoot::new();
     let agent = Agent::start(&root, &json!({}));
     let driver = agent.driver();
@@ -79,7 +79,7 @@ fn an_agent_starts_without_the_daemon_and_its_tasks_wait_for_it() {
 }
 
 #[test]
-fn a_plugin_ends_in_time_when_the_agent_wants_it_to_and_leaves_no_file() {
+fn plugin_exits_by_its_deadline_and_leaves_no_file() {
     let root = PrivateRoot::new();
     let agent = Agent::start(&root, &json!({}));
     let socket = agent.plugin().address().to_owned();
@@ -96,7 +96,7 @@ fn a_plugin_ends_in_time_when_the_agent_wants_it_to_and_leaves_no_file() {
 }
 
 #[test]
-fn a_plugin_outlives_interrupts_bare_connections_and_the_loss_of_all_connections() {
+fn plugin_survives_interrupts_and_loss_of_all_connections() {
     let root = PrivateRoot::new();
     let agent = Agent::start(&root, &json!({}));
     signal(&agent.plugin(), Signal::SIGINT);
@@ -120,7 +120,7 @@ fn a_plugin_outlives_interrupts_bare_connections_and_the_loss_of_all_connections
 }
 
 #[test]
-fn a_plugin_ends_with_the_daemon_that_was_there_also_after_its_agent_has_died() {
+fn plugin_exits_with_its_daemon_even_after_agent_death() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     // The session is open once the daemon answers.
@@ -162,7 +162,7 @@ fn a_plugin_ends_with_the_daemon_that_was_there_also_after_its_agent_has_died() 
 }
 
 #[test]
-fn what_an_agent_is_told_of_a_plugin_that_cannot_start_is_in_its_log_form() {
+fn plugin_start_failure_is_logged_in_hclog_format() {
     let root = PrivateRoot::new();
     let exe = agent::install_plugins(&root).join("switchyard");
     let agent = Agent::start(&root, &json!({}));
@@ -191,7 +191,7 @@ fn what_an_agent_is_told_of_a_plugin_that_cannot_start_is_in_its_log_form() {
 }
 
 #[test]
-fn a_plugin_whose_words_nobody_reads_answers_all_the_same() {
+fn plugin_answers_while_nobody_reads_its_stderr() {
     let root = PrivateRoot::new();
     let agent = Agent::start(&root, &json!({}));
     let (exe, args) = agent.program();
@@ -221,7 +221,7 @@ fn a_plugin_whose_words_nobody_reads_answers_all_the_same() {
 }
 
 #[test]
-fn several_agents_are_served_at_once_each_under_its_name() {
+fn concurrent_agents_are_served_by_name() {
     let node = TestNode::start();
     let docker = Agent::start_with(node.root(), &["--name", "docker"], &json!({}));
     let own = Agent::start(node.root(), &json!({ "must_create_network": true }));
@@ -248,7 +248,7 @@ fn several_agents_are_served_at_once_each_under_its_name() {
 }
 
 #[test]
-fn a_configuration_that_is_refused_is_so_before_the_agent_depends_on_it() {
+fn invalid_plugin_configuration_is_rejected_at_set_config() {
     let root = PrivateRoot::new();
     let agent = Agent::start(&root, &json!({}));
     let (exe, args) = agent.program();

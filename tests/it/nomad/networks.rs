@@ -89,7 +89,7 @@ fn end(agent: &Agent, mut task: TaskSetup) {
 }
 
 #[test]
-fn a_task_without_a_network_mode_is_on_a_bridge_of_its_own_with_its_ports_published() {
+fn task_without_network_mode_uses_the_bridge_with_published_ports() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
@@ -127,7 +127,7 @@ fn a_task_without_a_network_mode_is_on_a_bridge_of_its_own_with_its_ports_publis
 }
 
 #[test]
-fn a_task_has_the_hosts_network_or_none_if_it_asks_for_that() {
+fn task_network_mode_host_and_none_are_applied() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let script = "ls /sys/class/net | tr '\\n' ' '; readlink /proc/self/ns/net; sleep 1000";
@@ -150,7 +150,7 @@ fn a_task_has_the_hosts_network_or_none_if_it_asks_for_that() {
 }
 
 #[test]
-fn a_sandbox_with_the_hosts_name_and_a_network_of_its_own_is_ready_after_a_kill() {
+fn sandbox_with_host_uts_and_private_network_is_ready_after_kill() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({ "allowed_modes": { "uts": ["host"] } }));
     let task = server(&node, &agent, 8080, json!({ "uts_mode": "host" }));
@@ -171,7 +171,7 @@ fn a_sandbox_with_the_hosts_name_and_a_network_of_its_own_is_ready_after_a_kill(
 }
 
 #[test]
-fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
+fn group_tasks_join_the_agents_network_namespace() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let netns = Netns::make();
@@ -201,7 +201,7 @@ fn the_tasks_of_a_group_are_in_the_network_that_the_agent_has_made() {
 }
 
 #[test]
-fn a_network_that_the_driver_has_to_make_is_made_once_and_removed_with_the_allocation() {
+fn driver_created_network_is_created_once_and_removed_with_the_allocation() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({ "must_create_network": true }));
     let driver = agent.driver();

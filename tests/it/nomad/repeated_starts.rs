@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(30);
 const FOR_EVER: &str = "echo up $$; while :; do sleep 0.05; done";
 
 #[test]
-fn a_start_that_is_asked_for_again_gives_the_same_task_also_after_its_end_and_a_kill_of_the_daemon() {
+fn repeated_start_returns_the_same_task_after_exit_and_daemon_kill() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let mut task = shell(&node, &agent, "echo up; sleep 1; exit 5");
@@ -34,7 +34,7 @@ fn a_start_that_is_asked_for_again_gives_the_same_task_also_after_its_end_and_a_
 }
 
 #[test]
-fn a_new_start_takes_away_the_one_that_the_agent_never_heard_of() {
+fn new_start_replaces_a_start_unknown_to_the_agent() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();

@@ -38,7 +38,7 @@ fn output(
 }
 
 #[test]
-fn a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job() {
+fn task_runs_in_the_agents_cgroups_with_job_limits() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let script = "cat /proc/self/cgroup; echo score $(cat /proc/self/oom_score_adj); cd /sys/fs/cgroup; \
@@ -53,7 +53,7 @@ fn a_task_is_in_the_groups_that_the_agent_has_made_with_the_limits_of_the_job() 
 }
 
 #[test]
-fn a_task_whose_agent_could_not_make_its_group_is_in_one_of_the_gateways() {
+fn task_without_agent_cgroup_runs_in_a_gateway_cgroup() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     for group in ["cpuset/never-made/share", "never-made.slice/share.slice/a.task.scope"] {
@@ -70,7 +70,7 @@ fn a_task_whose_agent_could_not_make_its_group_is_in_one_of_the_gateways() {
 }
 
 #[test]
-fn a_task_that_takes_too_much_memory_is_told_to_have_run_out_of_it() {
+fn task_over_its_memory_limit_is_reported_oom_killed() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
@@ -87,7 +87,7 @@ fn a_task_that_takes_too_much_memory_is_told_to_have_run_out_of_it() {
 }
 
 #[test]
-fn a_task_has_its_directories_and_cannot_change_the_logs() {
+fn task_has_its_directories_and_logs_are_read_only() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let script = "echo a >/alloc/data/a; echo b >/local/b; echo c >/secrets/c; touch /alloc/logs/x 2>&1 | tail -1; \
@@ -111,7 +111,7 @@ fn a_task_has_its_directories_and_cannot_change_the_logs() {
 }
 
 #[test]
-fn mounts_and_devices_of_the_agent_are_in_the_task() {
+fn agent_mounts_and_devices_are_present_in_the_task() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let volume = node.root().path().join("volume");
@@ -136,7 +136,7 @@ fn mounts_and_devices_of_the_agent_are_in_the_task() {
 }
 
 #[test]
-fn the_commonest_options_are_seen_from_inside() {
+fn common_task_options_are_visible_in_the_task() {
     let node = TestNode::shared();
     let agent = Agent::start(
         node.root(),
@@ -190,7 +190,7 @@ fn the_commonest_options_are_seen_from_inside() {
 }
 
 #[test]
-fn a_task_has_the_capabilities_of_nomads_docker_driver() {
+fn default_capabilities_match_nomads_docker_driver() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let said = output(&agent, &node, "grep CapBnd /proc/self/status", &json!({}), |_| {});
@@ -205,7 +205,7 @@ fn volume(node: &TestNode) -> String {
 }
 
 #[test]
-fn what_cannot_work_is_refused_by_its_name_and_leaves_nothing() {
+fn unsupported_task_options_are_rejected_by_name_and_leave_nothing_behind() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     let refused = |more: Value, change: &dyn Fn(&mut nomad::TaskConfig), expected: &str| {

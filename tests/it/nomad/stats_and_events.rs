@@ -13,7 +13,7 @@ use super::shell;
 const SOON: Duration = Duration::from_secs(20);
 
 #[test]
-fn usage_comes_at_the_interval_with_all_that_an_agent_looks_at_and_ends_with_the_task() {
+fn task_stats_stream_has_agent_fields_and_ends_with_the_task() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
@@ -51,7 +51,7 @@ fn usage_comes_at_the_interval_with_all_that_an_agent_looks_at_and_ends_with_the
 }
 
 #[test]
-fn an_image_that_has_to_be_pulled_is_told_of() {
+fn image_pull_emits_a_task_event() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();

@@ -14,7 +14,7 @@ use super::shell;
 const RUN: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_task_says_what_it_says_ends_with_its_code_and_leaves_nothing() {
+fn task_output_and_exit_code_are_reported_and_nothing_is_left() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
@@ -36,7 +36,7 @@ fn a_task_says_what_it_says_ends_with_its_code_and_leaves_nothing() {
 }
 
 #[test]
-fn the_output_of_tasks_that_end_at_once_is_there_every_time() {
+fn output_of_short_tasks_is_never_lost() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
@@ -51,7 +51,7 @@ fn the_output_of_tasks_that_end_at_once_is_there_every_time() {
 }
 
 #[test]
-fn a_stop_sends_the_signal_it_is_given_and_kills_what_does_not_heed_it() {
+fn stop_sends_its_signal_then_kills() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
@@ -84,7 +84,7 @@ fn a_stop_sends_the_signal_it_is_given_and_kills_what_does_not_heed_it() {
 }
 
 #[test]
-fn any_number_of_waiters_is_told_of_an_end_and_keeps_no_other_call_waiting() {
+fn many_waiters_get_the_exit_and_block_no_other_call() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     let driver = agent.driver();
@@ -114,7 +114,7 @@ fn any_number_of_waiters_is_told_of_an_end_and_keeps_no_other_call_waiting() {
 }
 
 #[test]
-fn fifty_tasks_start_at_once() {
+fn fifty_tasks_start_concurrently() {
     let node = TestNode::start();
     let agent = Agent::start(node.root(), &json!({}));
     std::thread::scope(|scope| {

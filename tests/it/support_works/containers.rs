@@ -13,7 +13,7 @@ use switchyard_tests::registry::Registry;
 use switchyard_tests::root::PrivateRoot;
 
 #[test]
-fn a_container_left_running_is_seen_and_removed() {
+fn leaked_container_is_found_and_removed() {
     let root = PrivateRoot::new();
     let path = root.path().to_owned();
     let cgroup = root.cgroup_name();

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_next_to_those_of_a_container_are_told_with_them() {
+    fn evidence_includes_lines_next_to_those_of_a_container() {
         let lines = (0..20).map(|at| at.to_string()).collect();
         let told = around(lines, |line| line == "2" || line == "12");
         let want: Vec<String> = (0..=6).chain(8..=16).map(|at| at.to_string()).collect();

@@ -19,7 +19,7 @@ fn single(name: &str) -> String {
 }
 
 #[test]
-fn a_list_keeps_keys_and_their_order() {
+fn conflist_keeps_keys_and_order() {
     let text = r#"{"cniVersion":"1.0.0","name":"a.b-c_1","disableCheck":"True","plugins":[
         {"zeta":1,"type":"bridge","alpha":{"y":[18446744073709551615],"b":2}},{"type":"portmap","capabilities":{"portMappings":true}}]}"#;
     let list = parse(text).unwrap();
@@ -34,7 +34,7 @@ fn a_list_keeps_keys_and_their_order() {
 }
 
 #[test]
-fn the_document_of_a_list_reads_back_as_the_same_list() {
+fn conflist_round_trips() {
     let list =
         parse(r#"{"cniVersion":"0.3.1","name":"n","plugins":[{"type":"a","x":[1,{"b":null,"a":0.5}]}]}"#)
             .unwrap();
@@ -43,7 +43,7 @@ fn the_document_of_a_list_reads_back_as_the_same_list() {
 }
 
 #[test]
-fn broken_lists_are_refused_with_their_reason() {
+fn invalid_conflists_are_rejected_with_a_reason() {
     refused("", "JSON");
     refused("[]", "JSON");
     refused(r#"{"name":"n","plugins":[{"type":"a"}]}"#, "cniVersion");
@@ -73,13 +73,13 @@ fn broken_lists_are_refused_with_their_reason() {
 }
 
 #[test]
-fn the_newest_version_that_both_sides_have_is_spoken() {
+fn newest_common_cni_version_is_used() {
     let text = r#"{"cniVersion":"0.4.0","cniVersions":["0.3.1","1.1.0","9.0.0"],"name":"n","plugins":[{"type":"a"}]}"#;
     assert_eq!(parse(text).unwrap().cni_version, SpecVersion::V1_1_0);
 }
 
 #[test]
-fn the_first_usable_file_by_name_is_the_network() {
+fn first_valid_file_by_name_is_the_network() {
     let temp = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| fs::write(temp.path().join(name), text).unwrap();
     put("05-notes.txt", "not a network");
@@ -100,7 +100,7 @@ fn the_first_usable_file_by_name_is_the_network() {
 }
 
 #[test]
-fn a_directory_named_after_the_network_adds_plugins_to_it() {
+fn directory_named_after_the_network_adds_plugins() {
     let temp = tempfile::tempdir().unwrap();
     fs::create_dir(temp.path().join("net")).unwrap();
     fs::write(temp.path().join("net/20.conf"), r#"{"type":"late"}"#).unwrap();
@@ -119,7 +119,7 @@ fn a_directory_named_after_the_network_adds_plugins_to_it() {
 }
 
 #[test]
-fn a_missing_empty_or_all_broken_directory_is_not_configured() {
+fn missing_empty_or_invalid_directory_is_not_configured() {
     let temp = tempfile::tempdir().unwrap();
     for dir in [temp.path().join("missing"), temp.path().to_owned()] {
         assert!(NetworkList::load(&dir).unwrap_err().is_not_configured());
@@ -133,7 +133,7 @@ fn a_missing_empty_or_all_broken_directory_is_not_configured() {
 }
 
 #[test]
-fn a_change_is_seen_without_a_restart() {
+fn configuration_change_is_seen_without_restart() {
     let temp = tempfile::tempdir().unwrap();
     let dir = ConfDir::new(temp.path().join("net.d"));
     assert!(dir.load().unwrap_err().is_not_configured());
@@ -150,7 +150,7 @@ fn a_change_is_seen_without_a_restart() {
 }
 
 #[test]
-fn an_unchanged_directory_is_answered_from_the_cache() {
+fn unchanged_directory_is_served_from_cache() {
     let temp = tempfile::tempdir().unwrap();
     fs::write(temp.path().join("a.conf"), single("one")).unwrap();
     let trusting = ConfDir { settling: Duration::ZERO, ..ConfDir::new(temp.path()) };
@@ -166,13 +166,13 @@ fn an_unchanged_directory_is_answered_from_the_cache() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_parse_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = NetworkList::parse(Path::new("x"), &bytes);
         let _ = NetworkList::parse_single(Path::new("x"), &bytes);
     }
 
     #[test]
-    fn every_accepted_list_has_safe_names(name in "\\PC{0,8}", kind in "\\PC{0,8}|[./a]{1,3}") {
+    fn accepted_conflists_have_safe_names(name in "\\PC{0,8}", kind in "\\PC{0,8}|[./a]{1,3}") {
         let text = json!({"cniVersion": "1.0.0", "name": name, "plugins": [{"type": kind}]}).to_string();
         if let Ok(list) = parse(&text) {
             prop_assert!(!list.name.contains('/') && !list.name.starts_with('.'));

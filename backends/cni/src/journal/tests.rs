@@ -19,7 +19,7 @@ fn journal(bench: &Bench) -> PathBuf {
 }
 
 #[tokio::test]
-async fn the_file_is_there_before_a_plugin_runs_and_has_the_result_after() {
+async fn journal_precedes_the_plugin_and_then_has_its_result() {
     let bench = Bench::new();
     let path = journal(&bench);
     let copy = bench.path("during.json");
@@ -46,7 +46,7 @@ async fn the_file_is_there_before_a_plugin_runs_and_has_the_result_after() {
 }
 
 #[tokio::test]
-async fn del_needs_nothing_but_the_file() {
+async fn del_needs_only_the_journal() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
@@ -77,7 +77,7 @@ async fn del_needs_nothing_but_the_file() {
 }
 
 #[tokio::test]
-async fn del_is_idempotent_and_clears_a_leftover_of_a_crash() {
+async fn del_is_idempotent_and_cleans_up_after_a_crash() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
@@ -108,7 +108,7 @@ async fn cut_off_once_started(bench: &Bench, network: &Network, path: &Path) {
 }
 
 #[tokio::test]
-async fn a_kill_during_add_can_be_undone() {
+async fn add_interrupted_by_kill_can_be_rolled_back() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.plugin("one", HANGS);
@@ -122,7 +122,7 @@ async fn a_kill_during_add_can_be_undone() {
 }
 
 #[tokio::test]
-async fn what_a_kill_cut_off_later_in_the_chain_is_undone_with_what_was_given_before() {
+async fn chain_interrupted_by_kill_is_rolled_back_with_earlier_results() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
@@ -139,7 +139,7 @@ async fn what_a_kill_cut_off_later_in_the_chain_is_undone_with_what_was_given_be
 }
 
 #[tokio::test]
-async fn the_file_stays_until_del_succeeds() {
+async fn journal_is_kept_until_del_succeeds() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.plugin("one", "exit 1");
@@ -157,7 +157,7 @@ async fn the_file_stays_until_del_succeeds() {
 }
 
 #[tokio::test]
-async fn a_failure_that_was_undone_leaves_no_file() {
+async fn rolled_back_add_leaves_no_journal() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.plugin("one", "[ $CNI_COMMAND = DEL ]");
@@ -171,7 +171,7 @@ async fn a_failure_that_was_undone_leaves_no_file() {
 }
 
 #[tokio::test]
-async fn no_plugin_runs_when_the_file_cannot_be_written() {
+async fn no_plugin_runs_without_a_journal() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     let path = bench.path("no-such-dir/x.json");
@@ -182,7 +182,7 @@ async fn no_plugin_runs_when_the_file_cannot_be_written() {
 }
 
 #[tokio::test]
-async fn an_attachment_whose_result_cannot_be_kept_is_undone() {
+async fn attachment_with_unwritable_result_is_rolled_back() {
     let bench = Bench::new();
     let path = journal(&bench);
     // The file disappears while the plugin runs.
@@ -199,7 +199,7 @@ async fn an_attachment_whose_result_cannot_be_kept_is_undone() {
 }
 
 #[tokio::test]
-async fn a_damaged_or_newer_file_is_told_and_kept() {
+async fn damaged_or_newer_journal_is_reported_and_kept() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
@@ -216,7 +216,7 @@ async fn a_damaged_or_newer_file_is_told_and_kept() {
 }
 
 #[tokio::test]
-async fn an_intent_that_was_cut_short_is_from_before_any_plugin_ran() {
+async fn truncated_intent_means_no_plugin_ran() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
@@ -233,7 +233,7 @@ async fn an_intent_that_was_cut_short_is_from_before_any_plugin_ran() {
 }
 
 #[tokio::test]
-async fn a_result_that_was_cut_short_is_not_known() {
+async fn truncated_result_is_unknown() {
     let bench = Bench::new();
     let path = journal(&bench);
     bench.good("one", "10.0.0.2/24");
@@ -249,7 +249,7 @@ async fn a_result_that_was_cut_short_is_not_known() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_parse_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("x");
         fs::write(&path, bytes).unwrap();

@@ -15,7 +15,7 @@ use crate::error::one_line;
 use crate::testing::{Bench, SHORT, attachment, list, result};
 
 #[tokio::test]
-async fn add_runs_the_chain_in_order_and_hands_the_result_on() {
+async fn add_runs_the_chain_in_order_passing_results() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     bench.good("two", "10.0.0.3/24");
@@ -41,7 +41,7 @@ async fn add_runs_the_chain_in_order_and_hands_the_result_on() {
 }
 
 #[tokio::test]
-async fn del_runs_backwards_with_the_result_of_add() {
+async fn del_runs_in_reverse_with_the_add_result() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     bench.good("two", "10.0.0.2/24");
@@ -72,7 +72,7 @@ async fn del_works_without_namespace_and_result() {
 }
 
 #[tokio::test]
-async fn del_goes_on_after_a_failure_and_tells_the_first() {
+async fn del_continues_after_a_failure_and_reports_the_first() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     bench.plugin("two", "echo 'second to fail' >&2; exit 1");
@@ -84,14 +84,14 @@ async fn del_goes_on_after_a_failure_and_tells_the_first() {
 }
 
 #[tokio::test]
-async fn del_of_a_container_that_a_plugin_does_not_know_is_done() {
+async fn del_of_an_unknown_container_succeeds() {
     let bench = Bench::new();
     bench.plugin("one", r#"echo '{"code":3,"msg":"unknown container"}'; exit 1"#);
     bench.network(&list("1.0.0", &["one"])).del(&attachment(), None).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_failure_in_the_middle_undoes_the_whole_chain() {
+async fn failure_in_the_chain_rolls_back_all_plugins() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     bench.plugin("two", r#"[ $CNI_COMMAND != ADD ] || { echo '{"code":7,"msg":"no"}'; exit 1; }"#);
@@ -108,7 +108,7 @@ async fn a_failure_in_the_middle_undoes_the_whole_chain() {
 }
 
 #[tokio::test]
-async fn a_failed_undo_is_told_beside_the_first_failure() {
+async fn failed_rollback_is_reported_with_the_first_failure() {
     let bench = Bench::new();
     bench.plugin("one", "echo $CNI_COMMAND is not today >&2; exit 4");
     let error = bench.network(&list("1.0.0", &["one"])).add(&attachment()).await.unwrap_err();
@@ -121,7 +121,7 @@ async fn a_failed_undo_is_told_beside_the_first_failure() {
 }
 
 #[tokio::test]
-async fn a_missing_plugin_fails_before_any_other_is_run() {
+async fn missing_plugin_fails_before_any_other_runs() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     let network = bench.network(&list("1.0.0", &["one", "lost"]));
@@ -131,7 +131,7 @@ async fn a_missing_plugin_fails_before_any_other_is_run() {
 }
 
 #[tokio::test]
-async fn try_again_later_is_retryable() {
+async fn cni_code_11_is_retryable() {
     let bench = Bench::new();
     bench.plugin("one", r#"[ $CNI_COMMAND != ADD ] || { echo '{"code":11,"msg":"not yet"}'; exit 1; }"#);
     let error = bench.network(&list("1.0.0", &["one"])).add(&attachment()).await.unwrap_err();
@@ -139,7 +139,7 @@ async fn try_again_later_is_retryable() {
 }
 
 #[tokio::test]
-async fn nonsense_output_names_the_plugin_and_is_undone() {
+async fn invalid_output_names_the_plugin_and_is_rolled_back() {
     let bench = Bench::new();
     for body in ["echo all went well", "true", "echo '[]'"] {
         bench.plugin("one", body);
@@ -150,7 +150,7 @@ async fn nonsense_output_names_the_plugin_and_is_undone() {
 }
 
 #[tokio::test]
-async fn endless_output_is_cut_off() {
+async fn endless_output_is_truncated() {
     let bench = Bench::new();
     bench.plugin("one", "[ $CNI_COMMAND != ADD ] || head -c 2097152 /dev/zero");
     bench.plugin("two", "[ $CNI_COMMAND != ADD ] || exec cat /dev/zero");
@@ -161,7 +161,7 @@ async fn endless_output_is_cut_off() {
 }
 
 #[tokio::test]
-async fn much_log_output_blocks_nothing_and_its_end_is_kept() {
+async fn large_stderr_does_not_block_and_its_tail_is_kept() {
     let bench = Bench::new();
     bench.plugin("one", "head -c 2097152 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1");
     let error = bench.network(&list("1.0.0", &["one"])).del(&attachment(), None).await.unwrap_err();
@@ -204,7 +204,7 @@ const HANG: &str =
     "if [ $CNI_COMMAND = ADD ]; then sleep 300 & printf '%s\\n' $$ $! > pids.new; mv pids.new pids; wait; fi";
 
 #[tokio::test]
-async fn a_hanging_plugin_is_killed_in_time_with_its_children() {
+async fn hung_plugin_is_killed_with_its_children() {
     let bench = Bench::new();
     bench.plugin("one", HANG);
     let begin = Instant::now();
@@ -231,7 +231,7 @@ async fn dropping_an_add_kills_the_plugin_with_its_children() {
 }
 
 #[tokio::test]
-async fn a_child_that_keeps_the_pipes_open_does_not_hold_the_answer_up() {
+async fn child_holding_pipes_does_not_delay_the_result() {
     let bench = Bench::new();
     let body = format!(
         "[ $CNI_COMMAND != ADD ] || {{ sleep 300 & echo $! > child; echo '{}'; }}",
@@ -247,7 +247,7 @@ async fn a_child_that_keeps_the_pipes_open_does_not_hold_the_answer_up() {
 }
 
 #[tokio::test]
-async fn an_undo_has_a_deadline_of_its_own() {
+async fn rollback_has_its_own_deadline() {
     let bench = Bench::new();
     bench.plugin("one", "[ $CNI_COMMAND = ADD ] && exit 1; exec sleep 300");
     let list = NetworkList::parse(Path::new("x"), list("1.0.0", &["one"]).to_string().as_bytes()).unwrap();
@@ -260,7 +260,7 @@ async fn an_undo_has_a_deadline_of_its_own() {
 }
 
 #[tokio::test]
-async fn capabilities_go_to_the_plugins_that_ask_for_them() {
+async fn capability_args_go_to_plugins_that_request_them() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     bench.good("two", "10.0.0.2/24");
@@ -320,7 +320,7 @@ async fn capabilities_go_to_the_plugins_that_ask_for_them() {
 }
 
 #[tokio::test]
-async fn check_asks_each_plugin_unless_told_not_to() {
+async fn check_runs_each_plugin_unless_disabled() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     bench.plugin("two", "[ $CNI_COMMAND != CHECK ] || exit 3");
@@ -338,7 +338,7 @@ async fn check_asks_each_plugin_unless_told_not_to() {
 }
 
 #[tokio::test]
-async fn attachments_that_would_be_read_differently_are_refused() {
+async fn unsafe_attachment_parameters_are_rejected() {
     let bench = Bench::new();
     bench.good("one", "10.0.0.2/24");
     let network = bench.network(&list("1.0.0", &["one"]));

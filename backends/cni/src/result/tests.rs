@@ -28,7 +28,7 @@ fn dual(version: &str) -> Value {
 }
 
 #[test]
-fn every_version_is_read_in_full() {
+fn results_of_every_cni_version_parse() {
     for version in SpecVersion::ALL {
         let raw = dual(version.as_str());
         let result = read(&raw, version).unwrap();
@@ -42,7 +42,7 @@ fn every_version_is_read_in_full() {
 }
 
 #[test]
-fn pod_ips_are_those_of_the_interface_in_the_plugins_order() {
+fn pod_ips_come_from_its_interface_in_plugin_order() {
     let result = read(&dual("1.0.0"), SpecVersion::V1_0_0).unwrap();
     let ips: Vec<IpAddr> = vec!["fd00::5".parse().unwrap(), "10.1.0.5".parse().unwrap()];
     assert_eq!(result.pod_ips("eth0"), ips);
@@ -52,7 +52,7 @@ fn pod_ips_are_those_of_the_interface_in_the_plugins_order() {
 }
 
 #[test]
-fn a_list_in_the_place_of_an_object_is_no_result() {
+fn list_in_place_of_an_object_is_rejected() {
     let lists = [
         json!([{"cniVersion": "1.0.0"}]),
         json!({"cniVersion": "1.0.0", "ips": [["10.0.0.2/24", null, null]]}),
@@ -69,7 +69,7 @@ fn a_list_in_the_place_of_an_object_is_no_result() {
 }
 
 #[test]
-fn a_result_of_another_version_is_converted() {
+fn result_of_another_version_is_converted() {
     let newer = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/8"}, {"address": "fd00::2/64"}]});
     let result = read(&newer, SpecVersion::V0_4_0).unwrap();
     assert_eq!(result.raw["cniVersion"], "0.4.0");
@@ -87,7 +87,7 @@ fn a_result_of_another_version_is_converted() {
 }
 
 #[test]
-fn what_is_no_result_is_refused_with_its_reason() {
+fn invalid_result_is_rejected_with_a_reason() {
     let check = |text: &str, part: &str| {
         let error = CniResult::parse(text.as_bytes(), SpecVersion::V1_0_0).expect_err(text);
         let line = crate::error::one_line(&error);
@@ -112,13 +112,13 @@ fn what_is_no_result_is_refused_with_its_reason() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,40}") {
+    fn any_bytes_parse_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,40}") {
         let _ = CniResult::parse(&bytes, SpecVersion::V1_0_0);
         let _ = CniResult::parse(json!({"ips": [{"address": text, "gateway": text}], "cniVersion": text}).to_string().as_bytes(), SpecVersion::V0_4_0);
     }
 
     #[test]
-    fn what_was_read_once_is_read_again(v4 in any::<std::net::Ipv4Addr>(), v6 in any::<std::net::Ipv6Addr>(), prefix in 0_u8..=32) {
+    fn parsed_result_round_trips(v4 in any::<std::net::Ipv4Addr>(), v6 in any::<std::net::Ipv6Addr>(), prefix in 0_u8..=32) {
         let raw = json!({"ips": [{"address": format!("{v4}/{prefix}")}, {"address": format!("{v6}/{prefix}")}]});
         let once = read(&raw, SpecVersion::V0_4_0).unwrap();
         prop_assert_eq!(once.pod_ips("eth0"), vec![IpAddr::V4(v4), IpAddr::V6(v6)]);

@@ -53,7 +53,7 @@ fn memory(node: &FakeNode) -> u64 {
 }
 
 #[tokio::test]
-async fn cores_of_a_task_are_refused_to_another_owner_until_its_sandbox_has_stopped() {
+async fn exclusive_cores_are_held_until_the_sandbox_stops() {
     let node = node().await;
     let task = make(&node, spec(Owner::Nomad, Some("2-3"), 1)).await.unwrap();
     let scope = node.gateway.scope(Owner::Nomad);
@@ -73,7 +73,7 @@ async fn cores_of_a_task_are_refused_to_another_owner_until_its_sandbox_has_stop
 }
 
 #[tokio::test]
-async fn amounts_are_kept_from_the_making_of_a_task_to_its_end() {
+async fn compute_is_held_from_task_creation_to_exit() {
     let node = node().await;
     let task = make(&node, spec(Owner::Nomad, None, 60)).await.unwrap();
     assert_eq!(memory(&node), 60);
@@ -96,7 +96,7 @@ async fn amounts_are_kept_from_the_making_of_a_task_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_made_or_started_keeps_nothing() {
+async fn failed_create_or_start_holds_no_compute() {
     let node = node().await;
     node.fake.fail_next(Method::CreateTask, Error::internal("no"));
     assert_eq!(refused(make(&node, spec(Owner::Nomad, Some("0-3"), 100)).await), ErrorKind::Internal);
@@ -109,7 +109,7 @@ async fn what_could_not_be_made_or_started_keeps_nothing() {
 }
 
 #[tokio::test]
-async fn a_change_of_limits_changes_what_is_kept_and_one_that_fails_does_not() {
+async fn only_successful_limits_update_changes_the_held_compute() {
     let node = node().await;
     let task = make(&node, spec(Owner::Kubernetes, Some("0"), 40)).await.unwrap();
     let id = task.id.to_string();
@@ -135,7 +135,7 @@ async fn a_change_of_limits_changes_what_is_kept_and_one_that_fails_does_not() {
 }
 
 #[tokio::test]
-async fn a_restart_of_the_daemon_knows_who_has_what() {
+async fn held_compute_survives_daemon_restart() {
     let node = node().await;
     let running = make(&node, spec(Owner::Nomad, Some("0"), 30)).await.unwrap();
     let scope = node.gateway.scope(Owner::Nomad);
@@ -177,11 +177,11 @@ async fn race(cores: Option<&str>, mebibytes: u64) {
 }
 
 #[tokio::test]
-async fn two_owners_that_race_for_a_core_never_both_have_it() {
+async fn racing_owners_never_share_an_exclusive_core() {
     race(Some("3"), 1).await;
 }
 
 #[tokio::test]
-async fn two_owners_that_race_for_what_is_left_of_the_memory_never_both_have_it() {
+async fn racing_owners_never_overcommit_the_last_memory() {
     race(None, 60).await;
 }

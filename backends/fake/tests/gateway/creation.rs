@@ -12,7 +12,7 @@ use switchyard_fake::Method;
 use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec, until};
 
 #[tokio::test]
-async fn sandbox_creations_of_one_name_join_the_one_in_flight() {
+async fn sandbox_create_joins_one_in_flight_of_the_same_name() {
     let node = FakeNode::new().await;
     let hold = node.fake.hold(Method::CreateSandbox);
     let mut first = pin!(node.scope.create_sandbox(sandbox_spec("pod")));
@@ -29,7 +29,7 @@ async fn sandbox_creations_of_one_name_join_the_one_in_flight() {
 }
 
 #[tokio::test]
-async fn task_creations_of_one_name_join_the_one_in_flight() {
+async fn task_create_joins_one_in_flight_of_the_same_name() {
     let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id.to_string();
     let hold = node.fake.hold(Method::CreateTask);
@@ -46,7 +46,7 @@ async fn task_creations_of_one_name_join_the_one_in_flight() {
 }
 
 #[tokio::test]
-async fn a_creation_whose_caller_has_gone_is_parked_for_the_retry() {
+async fn cancelled_create_is_parked_for_its_retry() {
     let node = FakeNode::new().await;
     let mut events = node.scope.subscribe();
     let hold = node.fake.hold(Method::CreateSandbox);
@@ -74,7 +74,7 @@ async fn a_creation_whose_caller_has_gone_is_parked_for_the_retry() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_held_with_another_record_is_refused() {
+async fn name_held_with_another_record_is_rejected() {
     let node = FakeNode::new().await;
     let mut other = sandbox_spec("pod");
     other.meta.record.push(1);
@@ -98,7 +98,7 @@ async fn a_name_that_is_held_with_another_record_is_refused() {
 }
 
 #[tokio::test]
-async fn the_name_of_a_stopped_sandbox_is_refused_until_it_is_removed() {
+async fn name_of_a_stopped_sandbox_is_rejected_until_removal() {
     let node = FakeNode::new().await;
     let id = node.sandbox().await.id.to_string();
     node.scope.stop_sandbox(&id).await.unwrap();
@@ -111,7 +111,7 @@ async fn the_name_of_a_stopped_sandbox_is_refused_until_it_is_removed() {
 }
 
 #[tokio::test]
-async fn a_failed_creation_frees_its_name() {
+async fn failed_create_frees_its_name() {
     let node = FakeNode::new().await;
     node.fake.fail_next(Method::CreateSandbox, Error::unavailable("the network is away"));
     assert_eq!(refused(node.scope.create_sandbox(sandbox_spec("pod")).await), ErrorKind::Unavailable);
@@ -125,7 +125,7 @@ async fn a_failed_creation_frees_its_name() {
 }
 
 #[tokio::test]
-async fn a_task_made_while_its_sandbox_is_stopped_is_undone() {
+async fn task_created_during_sandbox_stop_is_rolled_back() {
     let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id.to_string();
     let hold = node.fake.hold_answer(Method::CreateTask);
@@ -146,7 +146,7 @@ async fn a_task_made_while_its_sandbox_is_stopped_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_made_in_vain_is_removed_although_that_fails_at_first() {
+async fn rollback_of_a_created_task_is_retried() {
     let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id.to_string();
     let hold = node.fake.hold_answer(Method::CreateTask);
@@ -168,7 +168,7 @@ async fn a_task_made_in_vain_is_removed_although_that_fails_at_first() {
 }
 
 #[tokio::test]
-async fn of_two_tasks_made_under_one_name_in_two_sandboxes_one_is_undone() {
+async fn same_task_name_in_two_sandboxes_rolls_one_back() {
     let node = FakeNode::new().await;
     let one = node.sandbox().await.id.to_string();
     let other = node.scope.create_sandbox(sandbox_spec("other")).await.unwrap().id.to_string();

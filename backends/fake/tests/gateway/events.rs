@@ -7,7 +7,7 @@ use switchyard_core::state::ExitCause;
 use crate::node::{ENDLESS, FakeNode, sandbox_spec};
 
 #[tokio::test]
-async fn a_life_is_told_in_order() {
+async fn lifecycle_events_come_in_order() {
     let node = FakeNode::new().await;
     let mut own = node.scope.subscribe();
     let mut all = node.gateway.subscribe();
@@ -37,7 +37,7 @@ async fn a_life_is_told_in_order() {
 }
 
 #[tokio::test]
-async fn a_task_that_never_ran_ends_without_having_started() {
+async fn task_that_never_ran_exits_without_a_start_event() {
     let node = FakeNode::new().await;
     let task = node.task(&["/no/such/server"]).await;
     let mut events = node.scope.subscribe();
@@ -49,7 +49,7 @@ async fn a_task_that_never_ran_ends_without_having_started() {
 }
 
 #[tokio::test]
-async fn who_is_too_slow_is_told_how_much_was_missed() {
+async fn slow_subscriber_is_told_the_number_of_missed_events() {
     let node = FakeNode::new().await;
     let mut slow = node.scope.subscribe();
     // Each sandbox has three events: ready, stopped, removed.

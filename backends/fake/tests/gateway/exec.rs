@@ -12,7 +12,7 @@ use crate::node::{ENDLESS, FakeNode, refused, until};
 const CAP: usize = 16 << 20;
 
 #[tokio::test]
-async fn a_command_is_run_to_its_end() {
+async fn exec_runs_to_completion() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sh", "-c", "echo out; echo err >&2; exit 3"]);
@@ -22,7 +22,7 @@ async fn a_command_is_run_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_takes_too_long_is_killed() {
+async fn exec_is_killed_at_its_timeout() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let begun = tokio::time::Instant::now();
@@ -34,7 +34,7 @@ async fn a_command_that_takes_too_long_is_killed() {
 }
 
 #[tokio::test]
-async fn a_limit_beyond_all_clocks_is_none() {
+async fn unrepresentable_exec_timeout_means_none() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     for seconds in [u64::try_from(i64::MAX).unwrap(), u64::MAX, 1 << 40] {
@@ -45,7 +45,7 @@ async fn a_limit_beyond_all_clocks_is_none() {
 }
 
 #[tokio::test]
-async fn a_command_whose_caller_has_gone_is_killed() {
+async fn exec_is_killed_when_its_caller_is_dropped() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     {
@@ -58,7 +58,7 @@ async fn a_command_whose_caller_has_gone_is_killed() {
 }
 
 #[tokio::test]
-async fn output_beyond_the_cap_is_read_and_dropped() {
+async fn output_beyond_the_cap_is_discarded() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     for (size, kept) in [(CAP - 1, CAP - 1), (CAP, CAP), (CAP + 100_000, CAP)] {
@@ -69,7 +69,7 @@ async fn output_beyond_the_cap_is_read_and_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_that_a_child_keeps_open_is_waited_for_only_so_long() {
+async fn output_held_open_by_a_child_is_awaited_briefly() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let spec = specs::exec(&["sh", "-c", "echo started; sleep 1000 & exit 0"]);
@@ -92,7 +92,7 @@ async fn a_command_ends_with_its_task() {
 }
 
 #[tokio::test]
-async fn only_a_running_task_can_be_entered_and_only_with_a_command() {
+async fn exec_needs_a_running_task_and_a_command() {
     let node = FakeNode::new().await;
     let id = node.task(ENDLESS).await.id.to_string();
     let entered = node.scope.exec_sync(&id, &specs::exec(&["true"]), None).await;

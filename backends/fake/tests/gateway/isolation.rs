@@ -15,7 +15,7 @@ use switchyard_fake::{BUSYBOX, Fake, FakeImage, Method};
 use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec};
 
 #[tokio::test]
-async fn an_owner_neither_sees_nor_touches_what_another_made() {
+async fn owners_cannot_see_or_change_each_others_objects() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let sandbox = task.sandbox.to_string();
@@ -50,7 +50,7 @@ async fn an_owner_neither_sees_nor_touches_what_another_made() {
 }
 
 #[tokio::test]
-async fn what_is_in_an_image_is_told_to_whom_it_is_open_to() {
+async fn image_content_is_visible_only_with_access() {
     let private = "registry.test/private:1";
     let credentials = Credentials::Basic { username: "me".into(), password: "open".into() };
     let image = FakeImage { credentials: credentials.clone(), ..FakeImage::default() };
@@ -73,7 +73,7 @@ async fn what_is_in_an_image_is_told_to_whom_it_is_open_to() {
 }
 
 #[tokio::test]
-async fn a_spec_of_another_owner_is_a_fault_of_the_frontend() {
+async fn spec_of_another_owner_is_an_internal_error() {
     let node = FakeNode::new().await;
     let nomad = node.gateway.scope(Owner::Nomad);
     assert_eq!(refused(nomad.create_sandbox(sandbox_spec("pod")).await), ErrorKind::Internal);
@@ -84,7 +84,7 @@ async fn a_spec_of_another_owner_is_a_fault_of_the_frontend() {
 }
 
 #[tokio::test]
-async fn an_id_is_found_by_any_prefix_that_only_it_has() {
+async fn id_is_found_by_unique_prefix() {
     let node = FakeNode::new().await;
     let mut by_digit: BTreeMap<char, Vec<String>> = BTreeMap::new();
     // Of 17 ids, two begin with the same digit.
@@ -111,7 +111,7 @@ async fn an_id_is_found_by_any_prefix_that_only_it_has() {
 }
 
 #[tokio::test]
-async fn before_recovery_nothing_is_served() {
+async fn nothing_is_served_before_recovery() {
     let node = FakeNode::unrecovered(Fake::with_busybox());
     let scope = &node.scope;
     let id = TaskId::random().to_string();

@@ -170,7 +170,7 @@ async fn remove_all(scope: &Scope) {
 }
 
 #[test]
-fn one_of_two_owners_has_the_last_slot_whenever_the_daemon_is_killed() {
+fn last_slot_has_one_owner_across_daemon_kills() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let fake = runtime.block_on(async { FakeNode::new().await.fake.clone() });
     let mut world = DurableState { fake, leases: Arc::default() };
@@ -212,7 +212,7 @@ fn one_of_two_owners_has_the_last_slot_whenever_the_daemon_is_killed() {
 }
 
 #[test]
-fn a_kill_among_many_that_ask_leaves_no_slot_to_two_and_loses_nothing_that_was_answered() {
+fn kill_among_concurrent_leases_neither_double_allocates_nor_loses_any() {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let fake = runtime.block_on(async { FakeNode::new().await.fake.clone() });
     let mut world = DurableState { fake, leases: Arc::default() };

@@ -199,7 +199,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_gateway_does_what_the_model_says(steps in prop::collection::vec(step(), 1..60)) {
+    fn gateway_matches_the_model(steps in prop::collection::vec(step(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let mut node = FakeNode::new().await;

@@ -28,7 +28,7 @@ fn refusals(node: &FakeNode) -> u64 {
 }
 
 #[tokio::test]
-async fn a_port_that_another_owner_has_is_refused_with_its_name_before_anything_is_made() {
+async fn port_of_another_owner_is_rejected_by_name_before_creation() {
     let node = FakeNode::new().await;
     let mut events = node.gateway.subscribe();
     nomad(&node).create_sandbox(spec(Owner::Nomad, "web", &[80])).await.unwrap();
@@ -47,7 +47,7 @@ async fn a_port_that_another_owner_has_is_refused_with_its_name_before_anything_
 }
 
 #[tokio::test]
-async fn a_port_is_had_again_when_its_sandbox_has_stopped_and_refused_to_it_when_it_is_taken() {
+async fn port_is_free_after_sandbox_stop_and_restart_fails_if_taken() {
     let node = FakeNode::new().await;
     let pod = node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[80])).await.unwrap();
     let hold = node.fake.hold(Method::StopSandbox);
@@ -74,7 +74,7 @@ async fn a_port_is_had_again_when_its_sandbox_has_stopped_and_refused_to_it_when
 }
 
 #[tokio::test]
-async fn a_sandbox_that_could_not_be_made_keeps_its_ports_until_that_is_undone() {
+async fn failed_sandbox_create_holds_ports_until_rolled_back() {
     let node = FakeNode::new().await;
     let web = || spec(Owner::Nomad, "web", &[80]);
     node.fake.fail_next(Method::CreateSandbox, Error::internal("no"));
@@ -98,7 +98,7 @@ async fn a_sandbox_that_could_not_be_made_keeps_its_ports_until_that_is_undone()
 }
 
 #[tokio::test]
-async fn what_could_not_be_undone_of_a_start_takes_nothing_from_the_next_one() {
+async fn failed_start_rollback_keeps_ports_of_the_next_start() {
     let node = FakeNode::new().await;
     let pod = || spec(Owner::Kubernetes, "pod", &[80]);
     let web = || spec(Owner::Nomad, "web", &[80]);
@@ -128,7 +128,7 @@ async fn what_could_not_be_undone_of_a_start_takes_nothing_from_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_could_not_be_stopped_keeps_its_ports() {
+async fn sandbox_with_failed_stop_keeps_its_ports() {
     let node = FakeNode::new().await;
     let pod = node.scope.create_sandbox(spec(Owner::Kubernetes, "pod", &[80])).await.unwrap();
     node.fake.fail_next(Method::StopSandbox, Error::internal("no"));
@@ -140,7 +140,7 @@ async fn a_sandbox_that_could_not_be_stopped_keeps_its_ports() {
 }
 
 #[tokio::test]
-async fn what_is_recovered_holds_its_ports_and_what_had_stopped_does_not() {
+async fn recovered_running_sandbox_holds_ports_and_stopped_one_does_not() {
     let node = FakeNode::new().await;
     node.scope.create_sandbox(spec(Owner::Kubernetes, "ready", &[80])).await.unwrap();
     let stopped = node.scope.create_sandbox(spec(Owner::Kubernetes, "stopped", &[81])).await.unwrap();
@@ -156,7 +156,7 @@ async fn what_is_recovered_holds_its_ports_and_what_had_stopped_does_not() {
 }
 
 #[tokio::test]
-async fn the_attempts_of_a_pod_share_their_ports() {
+async fn attempts_of_a_pod_share_ports() {
     let node = FakeNode::new().await;
     let attempt = |name: &str| {
         let spec = spec(Owner::Kubernetes, name, &[80]);

@@ -37,7 +37,7 @@ async fn run(scope: &Scope, sandbox: &str, name: &str, token: LeaseToken) -> Str
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resource_waits_while_one_of_its_containers_has_ended_or_another_is_to_come() {
+async fn resource_is_waiting_while_its_container_exited_or_is_pending() {
     let fake_node = node_with_a_device(Limits::default()).await;
     let scope = &fake_node.scope;
     let slot = ["acme-0".to_owned()];
@@ -54,7 +54,7 @@ async fn a_resource_waits_while_one_of_its_containers_has_ended_or_another_is_to
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resource_is_in_use_from_its_lease_until_the_grace_of_a_stopped_sandbox_is_over() {
+async fn resource_is_in_use_from_lease_until_end_of_grace() {
     let limits = Limits::default();
     let restart_grace = limits.restart_grace;
     let fake_node = node_with_a_device(limits).await;

@@ -15,7 +15,7 @@ use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec, until};
 const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test]
-async fn a_sandbox_made_as_the_daemon_was_killed_is_there_for_the_retry() {
+async fn sandbox_created_before_kill_is_returned_to_retry() {
     let node = FakeNode::new().await;
     let hold = node.fake.hold_answer(Method::CreateSandbox);
     let scope = node.scope.clone();
@@ -32,7 +32,7 @@ async fn a_sandbox_made_as_the_daemon_was_killed_is_there_for_the_retry() {
 }
 
 #[tokio::test]
-async fn a_sandbox_not_yet_made_as_the_daemon_was_killed_is_made_by_the_retry() {
+async fn sandbox_not_created_before_kill_is_created_by_retry() {
     let node = FakeNode::new().await;
     let hold = node.fake.hold(Method::CreateSandbox);
     let scope = node.scope.clone();
@@ -47,7 +47,7 @@ async fn a_sandbox_not_yet_made_as_the_daemon_was_killed_is_made_by_the_retry() 
 }
 
 #[tokio::test]
-async fn a_start_cut_short_is_found_as_it_came_out() {
+async fn interrupted_start_is_recovered_with_its_outcome() {
     for started in [false, true] {
         let node = FakeNode::new().await;
         let task = node.task(ENDLESS).await;
@@ -74,7 +74,7 @@ async fn a_start_cut_short_is_found_as_it_came_out() {
 }
 
 #[tokio::test]
-async fn an_end_while_nobody_looked_is_found() {
+async fn exit_during_downtime_is_recovered() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let fake = node.fake.reopen();
@@ -87,7 +87,7 @@ async fn an_end_while_nobody_looked_is_found() {
 }
 
 #[tokio::test]
-async fn a_task_that_goes_on_is_watched_again() {
+async fn running_task_is_watched_after_recovery() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let before = node.state(task.id);
@@ -99,7 +99,7 @@ async fn a_task_that_goes_on_is_watched_again() {
 }
 
 #[tokio::test]
-async fn a_stop_cut_short_is_begun_again() {
+async fn interrupted_stop_is_repeated() {
     let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     let scope = node.scope.clone();
@@ -115,7 +115,7 @@ async fn a_stop_cut_short_is_begun_again() {
 }
 
 #[tokio::test]
-async fn a_task_out_of_sight_is_looked_for_until_it_is_found() {
+async fn lost_task_is_queried_until_found() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     for _ in 0..5 {
@@ -130,7 +130,7 @@ async fn a_task_out_of_sight_is_looked_for_until_it_is_found() {
 }
 
 #[tokio::test]
-async fn a_task_that_the_backend_has_lost_has_ended_with_an_unknown_code() {
+async fn task_missing_in_the_backend_exits_with_unknown_code() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     node.fake.fail_next(Method::WaitTask, Error::not_found("no such task"));
@@ -154,7 +154,7 @@ async fn cut_off(node: FakeNode, sandbox: SandboxId, method: Method) -> Fake {
 }
 
 #[tokio::test]
-async fn a_removal_that_was_begun_is_finished_whoever_asks_again_or_nobody() {
+async fn interrupted_removal_is_completed_after_restart() {
     for method in [Method::StopSandbox, Method::RemoveTask, Method::RemoveSandbox] {
         let node = FakeNode::new().await;
         let sandbox = node.running(&["ignore-term"]).await.sandbox;
@@ -168,7 +168,7 @@ async fn a_removal_that_was_begun_is_finished_whoever_asks_again_or_nobody() {
 }
 
 #[tokio::test]
-async fn a_removal_that_goes_on_after_a_restart_is_joined_by_who_asks_for_it() {
+async fn removal_resumed_after_restart_is_joined_by_callers() {
     let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id;
     let node = FakeNode::over(cut_off(node, sandbox, Method::StopSandbox).await).await;
@@ -179,7 +179,7 @@ async fn a_removal_that_goes_on_after_a_restart_is_joined_by_who_asks_for_it() {
 }
 
 #[tokio::test]
-async fn a_removal_whose_record_fails_ends_what_runs_all_the_same() {
+async fn removal_with_failed_record_still_stops_the_task() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     node.fake.fail_next(Method::BeginRemoval, Error::unavailable("containerd is away"));
@@ -204,7 +204,7 @@ async fn shutting_down_leaves_tasks_running() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_for_an_end_as_the_gateway_shuts_down_is_told_of_it() {
+async fn stop_and_removal_waits_fail_at_gateway_shutdown() {
     let node = FakeNode::new().await;
     let stopped = node.running(ENDLESS).await;
     let spec = task_spec("removed", ENDLESS);
@@ -230,7 +230,7 @@ async fn what_waits_for_an_end_as_the_gateway_shuts_down_is_told_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutting_down_waits_for_what_is_in_flight_but_not_for_ever() {
+async fn shutdown_waits_for_operations_in_flight_up_to_a_limit() {
     let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id.to_string();
     let hold = node.fake.hold(Method::CreateTask);

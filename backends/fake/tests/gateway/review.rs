@@ -13,7 +13,7 @@ use crate::node::{ENDLESS, FakeNode, refused, task_spec, until};
 const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test]
-async fn readers_by_id_are_refused_to_another_owner() {
+async fn reads_by_id_are_rejected_for_other_owners() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let nomad = node.gateway.scope(Owner::Nomad);
@@ -24,7 +24,7 @@ async fn readers_by_id_are_refused_to_another_owner() {
 }
 
 #[tokio::test]
-async fn an_update_goes_on_when_its_caller_has_gone() {
+async fn update_continues_when_its_caller_is_dropped() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
@@ -41,7 +41,7 @@ async fn an_update_goes_on_when_its_caller_has_gone() {
 }
 
 #[tokio::test]
-async fn two_updates_at_once_both_take_effect() {
+async fn concurrent_updates_both_take_effect() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let memory = Resources { memory_limit_bytes: Some(1 << 20), ..Resources::default() };
@@ -60,7 +60,7 @@ async fn two_updates_at_once_both_take_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_and_a_removal_do_not_overlap() {
+async fn update_and_removal_are_serialised() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
     let limits = Resources { cpu_shares: Some(100), ..Resources::default() };
@@ -76,7 +76,7 @@ async fn an_update_and_a_removal_do_not_overlap() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_removal_of_a_created_task_can_be_tried_again() {
+async fn failed_removal_of_a_created_task_can_be_retried() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
@@ -87,7 +87,7 @@ async fn a_failed_removal_of_a_created_task_can_be_tried_again() {
 }
 
 #[tokio::test]
-async fn a_stop_of_a_sandbox_being_removed_is_done() {
+async fn stop_during_sandbox_removal_succeeds() {
     let node = FakeNode::new().await;
     let id = node.sandbox().await.id.to_string();
     let hold = node.fake.hold(Method::RemoveSandbox);
@@ -100,7 +100,7 @@ async fn a_stop_of_a_sandbox_being_removed_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_whose_signal_failed_sends_it_when_it_is_tried_again() {
+async fn failed_stop_signal_is_sent_on_retry() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
@@ -111,7 +111,7 @@ async fn a_stop_whose_signal_failed_sends_it_when_it_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_retried_creation_joins_though_its_pid_target_has_ended() {
+async fn retried_create_joins_although_its_pid_target_exited() {
     let node = FakeNode::new().await;
     let target = node.running(ENDLESS).await;
     let mut spec = task_spec("debugger", ENDLESS);
@@ -123,7 +123,7 @@ async fn a_retried_creation_joins_though_its_pid_target_has_ended() {
 }
 
 #[tokio::test]
-async fn the_name_of_a_task_being_removed_is_not_given_out() {
+async fn name_of_a_task_being_removed_stays_reserved() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let home = task.sandbox.to_string();

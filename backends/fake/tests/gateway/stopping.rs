@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_secs(2);
 
 #[tokio::test(start_paused = true)]
-async fn a_second_stop_sends_no_second_signal_but_keeps_its_own_patience() {
+async fn second_stop_sends_no_signal_but_keeps_its_own_grace() {
     let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     let id = task.id.to_string();
@@ -36,7 +36,7 @@ async fn a_second_stop_sends_no_second_signal_but_keeps_its_own_patience() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_ends_as_soon_as_the_task_does() {
+async fn stop_returns_when_the_task_exits() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let begun = Instant::now();
@@ -47,7 +47,7 @@ async fn a_stop_ends_as_soon_as_the_task_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_signal_that_is_held_back_uses_up_the_patience() {
+async fn delayed_stop_signal_counts_against_the_grace() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
@@ -64,7 +64,7 @@ async fn a_stop_signal_that_is_held_back_uses_up_the_patience() {
 }
 
 #[tokio::test]
-async fn the_stop_signal_is_the_tasks_own() {
+async fn stop_uses_the_tasks_stop_signal() {
     let node = FakeNode::new().await;
     let sandbox = node.sandbox().await.id.to_string();
     let mut spec = task_spec("task", &["sh", "-c", "trap 'exit 9' USR1; while true; do sleep 1; done"]);
@@ -76,7 +76,7 @@ async fn the_stop_signal_is_the_tasks_own() {
 }
 
 #[tokio::test]
-async fn a_stop_without_patience_kills() {
+async fn stop_without_grace_kills() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     node.scope.stop_task(&task.id.to_string(), Duration::ZERO).await.unwrap();
@@ -85,7 +85,7 @@ async fn a_stop_without_patience_kills() {
 }
 
 #[tokio::test]
-async fn a_stop_goes_on_when_its_caller_has_gone() {
+async fn stop_continues_when_its_caller_is_dropped() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let hold = node.fake.hold(Method::SignalTask);
@@ -100,7 +100,7 @@ async fn a_stop_goes_on_when_its_caller_has_gone() {
 }
 
 #[tokio::test]
-async fn what_does_not_run_is_stopped_without_a_signal() {
+async fn stop_of_a_task_not_running_sends_no_signal() {
     let node = FakeNode::new().await;
     let created = node.task(ENDLESS).await;
     node.scope.stop_task(&created.id.to_string(), LONG).await.unwrap();
@@ -117,7 +117,7 @@ async fn what_does_not_run_is_stopped_without_a_signal() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_start_that_an_absent_backend_cannot_bring_to_its_end() {
+async fn stop_does_not_wait_for_a_start_of_an_unavailable_backend() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
@@ -145,7 +145,7 @@ async fn nobody_waits_for_a_start_that_an_absent_backend_cannot_bring_to_its_end
 }
 
 #[tokio::test]
-async fn a_stop_joins_a_start_in_flight() {
+async fn stop_waits_for_a_start_in_flight() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
@@ -177,7 +177,7 @@ async fn removal_of_a_running_task_kills_it() {
 }
 
 #[tokio::test]
-async fn a_failed_removal_can_be_tried_again() {
+async fn failed_removal_can_be_retried() {
     let node = FakeNode::new().await;
     let task = node.running(&["sh", "-c", "exit 4"]).await;
     let id = task.id.to_string();
@@ -190,7 +190,7 @@ async fn a_failed_removal_can_be_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_after_sigkill_that_is_not_seen_in_time_is_told() {
+async fn missing_exit_after_sigkill_is_an_error() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let hold = node.fake.hold(Method::WaitTask);
@@ -203,7 +203,7 @@ async fn an_end_after_sigkill_that_is_not_seen_in_time_is_told() {
 }
 
 #[tokio::test]
-async fn a_sandbox_is_stopped_once_however_many_ask() {
+async fn concurrent_sandbox_stops_run_once() {
     let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     let id = task.sandbox.to_string();
@@ -223,7 +223,7 @@ async fn a_sandbox_is_stopped_once_however_many_ask() {
 }
 
 #[tokio::test]
-async fn a_sandbox_whose_stop_failed_takes_no_task_and_can_be_stopped_again() {
+async fn sandbox_with_failed_stop_rejects_tasks_and_can_be_stopped_again() {
     let node = FakeNode::new().await;
     let id = node.sandbox().await.id.to_string();
     node.fake.fail_next(Method::StopSandbox, Error::unavailable("the network is away"));
@@ -241,7 +241,7 @@ async fn a_sandbox_whose_stop_failed_takes_no_task_and_can_be_stopped_again() {
 }
 
 #[tokio::test]
-async fn removal_of_a_sandbox_takes_its_tasks_along() {
+async fn sandbox_removal_removes_its_tasks() {
     let node = FakeNode::new().await;
     let task = node.running(&["ignore-term"]).await;
     let id = task.sandbox.to_string();
@@ -257,7 +257,7 @@ async fn removal_of_a_sandbox_takes_its_tasks_along() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_told_when_the_task_is_removed_before_it_ran() {
+async fn waiter_is_notified_when_a_created_task_is_removed() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();

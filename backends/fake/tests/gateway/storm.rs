@@ -113,7 +113,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_storm_leaves_anything_unsound(
+    fn concurrent_call_storm_keeps_invariants(
         rounds in prop::collection::vec(
             (prop::collection::vec(deed(), 1..12), prop::collection::vec(fault(), 0..3), any::<bool>()),
             1..6,

@@ -12,7 +12,7 @@ use switchyard_fake::Method;
 use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec};
 
 #[tokio::test]
-async fn starts_of_one_task_join_the_one_in_flight() {
+async fn start_joins_one_in_flight_of_the_same_task() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     let id = task.id.to_string();
@@ -32,7 +32,7 @@ async fn starts_of_one_task_join_the_one_in_flight() {
 }
 
 #[tokio::test]
-async fn a_start_in_a_stopped_sandbox_is_refused_and_changes_nothing() {
+async fn start_in_a_stopped_sandbox_is_rejected_without_effect() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
     node.scope.stop_sandbox(&task.sandbox.to_string()).await.unwrap();
@@ -44,7 +44,7 @@ async fn a_start_in_a_stopped_sandbox_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_failed_start_is_the_tasks_end_and_says_why() {
+async fn failed_start_is_recorded_as_exit_with_reason() {
     let node = FakeNode::new().await;
     let task = node.task(&["/no/such/server"]).await;
     let id = task.id.to_string();
@@ -62,7 +62,7 @@ async fn a_failed_start_is_the_tasks_end_and_says_why() {
 }
 
 #[tokio::test]
-async fn an_end_is_told_with_its_cause() {
+async fn exit_has_its_cause() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     node.fake.oom_kill(task.id).unwrap();
@@ -72,7 +72,7 @@ async fn an_end_is_told_with_its_cause() {
 }
 
 #[tokio::test]
-async fn a_task_may_join_the_processes_of_a_running_task_of_its_sandbox_only() {
+async fn pid_target_must_be_a_running_task_of_the_sandbox() {
     let node = FakeNode::new().await;
     let target = node.running(ENDLESS).await;
     let home = target.sandbox.to_string();
@@ -89,7 +89,7 @@ async fn a_task_may_join_the_processes_of_a_running_task_of_its_sandbox_only() {
 }
 
 #[tokio::test]
-async fn an_update_changes_what_it_names_or_nothing() {
+async fn update_changes_all_named_limits_or_none() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
@@ -116,7 +116,7 @@ async fn an_update_changes_what_it_names_or_nothing() {
 }
 
 #[tokio::test]
-async fn readers_answer_for_what_there_is() {
+async fn reads_return_existing_objects() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let gone = switchyard_core::id::TaskId::random();

@@ -42,7 +42,7 @@ fn files(state: &TempDir) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_lease_whose_caller_could_not_wait_is_written_with_what_comes_next() {
+async fn deferred_lease_release_is_written_with_the_next_record() {
     let state = state();
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
@@ -56,7 +56,7 @@ async fn the_end_of_a_lease_whose_caller_could_not_wait_is_written_with_what_com
 }
 
 #[tokio::test]
-async fn what_is_put_and_not_removed_is_found_by_the_next_daemon() {
+async fn unreleased_leases_are_found_by_the_next_daemon() {
     let state = state();
     let journal = Journal::new(state.path());
     assert_eq!(journal.load().await.unwrap(), []);
@@ -72,7 +72,7 @@ async fn what_is_put_and_not_removed_is_found_by_the_next_daemon() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_kept_is_not_written_again_and_one_that_is_not_is_not_removed() {
+async fn unchanged_put_and_unknown_remove_write_nothing() {
     let state = state();
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
@@ -87,7 +87,7 @@ async fn a_lease_that_is_kept_is_not_written_again_and_one_that_is_not_is_not_re
 }
 
 #[tokio::test]
-async fn what_has_ended_is_left_out_at_the_next_start_and_when_it_is_most_of_a_large_file() {
+async fn journal_is_compacted_at_start_and_when_mostly_released() {
     let state = state();
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
@@ -108,7 +108,7 @@ async fn what_has_ended_is_left_out_at_the_next_start_and_when_it_is_most_of_a_l
 }
 
 #[tokio::test]
-async fn a_file_that_was_being_written_anew_does_no_harm() {
+async fn interrupted_compaction_is_harmless() {
     let state = state();
     Journal::new(state.path()).put(&lease(1)).await.unwrap();
     let new = file(&state).with_extension("new");
@@ -118,7 +118,7 @@ async fn a_file_that_was_being_written_anew_does_no_harm() {
 }
 
 #[tokio::test]
-async fn a_torn_end_is_cut_off_and_damage_costs_one_lease() {
+async fn torn_tail_is_truncated_and_damage_loses_one_lease() {
     let state = state();
     let journal = Journal::new(state.path());
     for number in [1, 2, 3] {
@@ -137,7 +137,7 @@ async fn a_torn_end_is_cut_off_and_damage_costs_one_lease() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_with_the_path_and_nothing_is_lost() {
+async fn full_disk_is_reported_with_path_and_nothing_is_lost() {
     let state = state();
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_full_disk_is_told_with_the_path_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn leases_are_known_where_nothing_can_be_written_and_given_out_when_it_can() {
+async fn leases_are_readable_on_a_read_only_disk_and_granted_when_writable() {
     let state = state();
     Journal::new(state.path()).put(&lease(1)).await.unwrap();
     // A directory in the place of the temporary file: the file cannot be rewritten, which is necessary after
@@ -174,7 +174,7 @@ async fn leases_are_known_where_nothing_can_be_written_and_given_out_when_it_can
 }
 
 #[tokio::test]
-async fn what_is_not_understood_is_refused_and_left_as_it_is() {
+async fn unknown_journal_format_is_rejected_and_kept() {
     let state = state();
     let journal = Journal::new(state.path());
     journal.put(&lease(1)).await.unwrap();
@@ -194,7 +194,7 @@ async fn what_is_not_understood_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_journal_that_is_full_of_leases_says_so() {
+async fn full_journal_is_reported() {
     let state = state();
     let journal = Journal::new(state.path());
     // Names of earlier versions are paths, which may be long.
@@ -212,7 +212,7 @@ async fn a_journal_that_is_full_of_leases_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_at_once_are_all_kept_and_a_caller_that_goes_cuts_nothing_short() {
+async fn concurrent_writes_are_all_kept_despite_dropped_callers() {
     let state = state();
     let journal = Arc::new(Journal::new(state.path()));
     let puts: Vec<_> = (0..64)
@@ -255,7 +255,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
-    fn each_daemon_finds_what_its_predecessors_were_told_to_keep(ops in ops()) {
+    fn each_daemon_finds_the_leases_of_its_predecessors(ops in ops()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let state = state();

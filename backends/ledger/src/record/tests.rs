@@ -75,7 +75,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 #[test]
-fn a_record_is_written_as_it_always_was() {
+fn record_format_is_stable() {
     // Journals of earlier builds must be readable.
     let text = "\n1 9a0cef3b {\"lease\":{\"token\":\"07070707070707070707070707070707\",\"owner\":\"nomad\",\"slots\":[\"a::0\"]}}\n";
     assert_eq!(String::from_utf8(of_lease(&lease(7, &["a::0"]))).unwrap(), text);
@@ -84,7 +84,7 @@ fn a_record_is_written_as_it_always_was() {
 }
 
 #[test]
-fn damage_in_the_middle_is_told_by_its_line_and_costs_one_record() {
+fn damage_in_the_middle_is_reported_by_line_and_loses_one_record() {
     let (mut bytes, written) =
         write(vec![Op::Put(lease(1, &["a"])), Op::Put(lease(2, &["b"])), Op::Put(lease(3, &["c"]))]);
     bytes[written[1].from + 30] ^= 1;
@@ -94,7 +94,7 @@ fn damage_in_the_middle_is_told_by_its_line_and_costs_one_record() {
 }
 
 #[test]
-fn a_torn_end_is_no_damage_and_what_is_appended_to_it_is_read() {
+fn torn_tail_is_no_damage_and_appended_records_are_read() {
     let (mut bytes, _) = write(vec![Op::Put(lease(1, &["a"])), Op::Put(lease(2, &["b"]))]);
     bytes.truncate(bytes.len() - 10);
     let contents = read(&bytes).unwrap();
@@ -105,7 +105,7 @@ fn a_torn_end_is_no_damage_and_what_is_appended_to_it_is_read() {
 }
 
 #[test]
-fn a_whole_record_that_is_not_understood_is_no_damage() {
+fn complete_unknown_record_is_no_damage() {
     let line =
         |version: &str, document: &str| format!("\n{version} {} {document}\n", checksum(version, document));
     let lease = |owner: &str, slots: &str| {
@@ -135,7 +135,7 @@ fn a_whole_record_that_is_not_understood_is_no_damage() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn any_beginning_of_a_journal_gives_the_leases_whose_records_are_in_it(ops in ops()) {
+    fn any_journal_prefix_yields_the_leases_it_contains(ops in ops()) {
         let (bytes, written) = write(ops);
         for end in 0..=bytes.len() {
             let contents = read(&bytes[..end]).expect("what is written is understood");
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_byte_costs_its_own_record_alone(ops in ops(), flip in 1..=255_u8) {
+    fn damaged_byte_loses_only_its_record(ops in ops(), flip in 1..=255_u8) {
         let (bytes, written) = write(ops);
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();

@@ -11,7 +11,7 @@ fn strings(values: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn hosts_lists_localhost_the_sandbox_and_the_extra_entries() {
+fn hosts_file_has_localhost_sandbox_and_extra_entries() {
     let ips = ["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
     let extra = [HostEntry { ip: "192.0.2.1".parse().unwrap(), names: strings(&["db", "db.example"]) }];
     let expected = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
@@ -21,7 +21,7 @@ fn hosts_lists_localhost_the_sandbox_and_the_extra_entries() {
 }
 
 #[test]
-fn resolv_conf_has_a_line_for_each_kind_that_is_given() {
+fn resolv_conf_has_a_line_per_given_kind() {
     let dns = DnsConfig {
         servers: strings(&["10.0.0.10", "fe80::1%eth0"]),
         searches: strings(&["a.example", "."]),
@@ -34,7 +34,7 @@ fn resolv_conf_has_a_line_for_each_kind_that_is_given() {
 }
 
 #[test]
-fn values_that_would_add_a_line_are_refused() {
+fn values_with_line_breaks_are_rejected() {
     for name in ["", "a b", "a\nb", "-a", ".a", "a/b", "ä", &"x".repeat(65)] {
         assert!(hostname(name).is_err(), "{name:?}");
         assert!(hosts(name, &[], &[]).is_err(), "{name:?}");
@@ -63,7 +63,7 @@ fn values_that_would_add_a_line_are_refused() {
 }
 
 #[test]
-fn the_hosts_resolv_conf_is_copied_whole_through_a_symlink() {
+fn host_resolv_conf_is_copied_through_a_symlink() {
     let temp = tempfile::tempdir().unwrap();
     let text = b"# made by hand\nnameserver 127.0.0.53\noptions trust-ad\n\xff\n";
     fs::write(temp.path().join("real"), text).unwrap();
@@ -74,7 +74,7 @@ fn the_hosts_resolv_conf_is_copied_whole_through_a_symlink() {
 }
 
 #[test]
-fn a_replaced_file_is_whole_and_old_readers_keep_theirs() {
+fn file_replacement_is_atomic_for_readers() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("hosts");
     // The temporary file that a kill between the write and the rename leaves.
@@ -93,7 +93,7 @@ fn a_replaced_file_is_whole_and_old_readers_keep_theirs() {
 
 proptest! {
     #[test]
-    fn no_value_adds_a_line(name in "\\PC{0,12}|[a-z \n]{0,6}", server in "\\PC{0,12}|[0-9.:%\n]{0,12}", domain in "\\PC{0,12}|[a-z \n]{0,6}") {
+    fn any_value_cannot_add_a_line(name in "\\PC{0,12}|[a-z \n]{0,6}", server in "\\PC{0,12}|[0-9.:%\n]{0,12}", domain in "\\PC{0,12}|[a-z \n]{0,6}") {
         if let Ok(text) = hostname(&name) {
             prop_assert_eq!(text.lines().count(), 1);
         }
@@ -105,7 +105,7 @@ proptest! {
 }
 
 #[test]
-fn parts_that_nobody_asked_for_are_the_hosts() {
+fn unset_dns_parts_come_from_the_host() {
     let host = b"# made by hand\nnameserver 192.0.2.1\nnameserver not-one\nnameserver 192.0.2.2 ; second\ndomain old.test\n\
         search a.test b.test # both\noptions ndots:2\noptions edns0 trust-ad\nsortlist 10.0.0.0\n";
     let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();

@@ -23,7 +23,7 @@ fn change(at: &Path, flags: MsFlags) {
 }
 
 #[test]
-fn a_line_is_read_in_full() {
+fn mountinfo_line_parses_completely() {
     let line = b"36 35 98:0 /a\\040b /mnt/c\\134d rw,noatime shared:7 master:1 odd:9 - ext3 /dev/root rw,errors=continue\n";
     let mounts = parse_mountinfo(line).unwrap();
     let expected = Mount {
@@ -39,7 +39,7 @@ fn a_line_is_read_in_full() {
 }
 
 #[test]
-fn a_line_cut_short_is_an_error_that_shows_it() {
+fn truncated_mountinfo_line_is_an_error_showing_it() {
     for line in ["36 35 98:0 / /mnt rw shared:7", "36 35", "x 35 98:0 / / rw - ext3 a b"] {
         let error = parse_mountinfo(line.as_bytes()).unwrap_err();
         assert!(error.to_string().contains(line), "{error}");
@@ -47,7 +47,7 @@ fn a_line_cut_short_is_an_error_that_shows_it() {
 }
 
 #[test]
-fn mount_points_with_odd_names_are_found() {
+fn mount_points_with_escaped_names_are_found() {
     in_private_mounts(|temp| {
         let odd = temp.join(OsStr::from_bytes(b"a b\tc\nd\\e#\xff"));
         tmpfs(&odd);
@@ -60,7 +60,7 @@ fn mount_points_with_odd_names_are_found() {
 }
 
 #[test]
-fn unmount_tree_takes_all_and_is_idempotent() {
+fn unmount_tree_removes_all_and_is_idempotent() {
     in_private_mounts(|temp| {
         let dir = temp.join("tree");
         for sub in ["", "x", "x/y", "x/y", "z", ""] {
@@ -89,7 +89,7 @@ fn unmount_tree_does_not_follow_a_symlink() {
 }
 
 #[test]
-fn unmounting_a_shared_bind_leaves_its_source_alone() {
+fn unmounting_a_shared_bind_keeps_its_source() {
     in_private_mounts(|temp| {
         let source = temp.join("source");
         let sandbox = temp.join("sandbox");
@@ -107,7 +107,7 @@ fn unmounting_a_shared_bind_leaves_its_source_alone() {
 }
 
 #[test]
-fn what_is_held_is_shown_whatever_is_put_in_its_place() {
+fn held_source_is_mounted_although_its_path_was_replaced() {
     in_private_mounts(|temp| {
         let root = temp.join("root");
         let outside = temp.join("outside");
@@ -147,7 +147,7 @@ fn what_is_held_is_shown_whatever_is_put_in_its_place() {
 }
 
 #[test]
-fn what_is_held_follows_its_source_or_shares_with_it() {
+fn held_mount_propagation_follows_its_source() {
     in_private_mounts(|temp| {
         for shared in [false, true] {
             let source = temp.join(format!("source-{shared}"));
@@ -181,7 +181,7 @@ fn what_is_held_follows_its_source_or_shares_with_it() {
 
 proptest! {
     #[test]
-    fn unescape_undoes_the_kernels_escapes(name in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn unescape_reverts_kernel_escapes(name in proptest::collection::vec(any::<u8>(), 0..40)) {
         let mut written = Vec::new();
         for byte in &name {
             match byte {
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn no_mount_table_makes_the_parser_panic(text in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b' '), Just(b'\n'), Just(b'-'), Just(b'\\'), Just(b'1')], 0..200)) {
+    fn any_mount_table_parses_without_panic(text in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b' '), Just(b'\n'), Just(b'-'), Just(b'\\'), Just(b'1')], 0..200)) {
         let _ = unescape(&text);
         let _ = parse_mountinfo(&text);
     }

@@ -40,7 +40,7 @@ fn sysctl(name: &str) -> String {
 }
 
 #[test]
-fn pins_outlive_the_thread_that_made_them() {
+fn pins_outlive_their_creating_thread() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         let made = thread::scope(|scope| scope.spawn(|| Pins::create(&dir, &all()).unwrap()).join().unwrap());
@@ -60,7 +60,7 @@ fn pins_outlive_the_thread_that_made_them() {
 }
 
 #[test]
-fn only_what_is_wanted_is_pinned() {
+fn only_requested_namespaces_are_pinned() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         let made = Pins::create(&dir, &PinSpec { ipc: true, ..PinSpec::default() }).unwrap();
@@ -75,7 +75,7 @@ fn only_what_is_wanted_is_pinned() {
 }
 
 #[test]
-fn the_host_name_is_set_inside_and_only_there() {
+fn hostname_is_set_only_in_the_namespace() {
     in_private_mounts(|temp| {
         let before = gethostname().unwrap();
         let want = PinSpec { hostname: Some("pod-7.example".to_owned()), ..all() };
@@ -86,7 +86,7 @@ fn the_host_name_is_set_inside_and_only_there() {
 }
 
 #[test]
-fn loopback_works_inside_for_both_families() {
+fn loopback_is_up_for_both_families() {
     in_private_mounts(|temp| {
         let pins = Pins::create(&temp.join("ns"), &all()).unwrap();
         run_in_netns(&pins.path(Ns::Net).unwrap(), || {
@@ -110,7 +110,7 @@ fn loopback_works_inside_for_both_families() {
 }
 
 #[test]
-fn sysctls_are_set_inside_and_not_outside() {
+fn sysctls_are_set_only_in_the_namespace() {
     in_private_mounts(|temp| {
         let names = ["net/ipv4/ip_unprivileged_port_start", "kernel/shm_rmid_forced", "kernel/domainname"];
         let before = names.map(sysctl);
@@ -130,7 +130,7 @@ fn sysctls_are_set_inside_and_not_outside() {
 }
 
 #[test]
-fn a_failure_half_way_leaves_nothing() {
+fn failed_pinning_leaves_nothing_behind() {
     in_private_mounts(|temp| {
         for (name, value) in
             [("net.ipv4.no_such_sysctl", "1"), ("net.ipv4.ip_unprivileged_port_start", "many")]
@@ -146,7 +146,7 @@ fn a_failure_half_way_leaves_nothing() {
 }
 
 #[test]
-fn a_failure_leaves_a_directory_of_the_caller() {
+fn failed_pinning_keeps_the_callers_directory() {
     in_private_mounts(|temp| {
         let want = PinSpec { sysctls: sysctls(&[("net.ipv4.no_such_sysctl", "1")]), ..all() };
         Pins::create(temp, &want).unwrap_err();
@@ -155,7 +155,7 @@ fn a_failure_leaves_a_directory_of_the_caller() {
 }
 
 #[test]
-fn requests_that_would_touch_the_host_are_refused_before_anything_is_made() {
+fn host_affecting_requests_are_rejected_before_creation() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         for want in [
@@ -173,7 +173,7 @@ fn requests_that_would_touch_the_host_are_refused_before_anything_is_made() {
 }
 
 #[test]
-fn pins_in_use_are_not_replaced() {
+fn existing_pins_are_not_replaced() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         let first = Pins::create(&dir, &PinSpec { ipc: true, ..PinSpec::default() }).unwrap();
@@ -184,7 +184,7 @@ fn pins_in_use_are_not_replaced() {
 }
 
 #[test]
-fn a_creation_cut_short_is_seen_and_cleared_away() {
+fn interrupted_pinning_is_detected_and_removed() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         // What a kill leaves after the files are created and the first namespace is mounted.
@@ -197,7 +197,7 @@ fn a_creation_cut_short_is_seen_and_cleared_away() {
 }
 
 #[test]
-fn removal_takes_stacked_mounts_and_leaves_files_of_others() {
+fn pin_removal_unmounts_stacked_mounts_and_keeps_foreign_files() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         Pins::create(&dir, &PinSpec { uts: true, ..PinSpec::default() }).unwrap();
@@ -218,7 +218,7 @@ fn removal_takes_stacked_mounts_and_leaves_files_of_others() {
 }
 
 #[test]
-fn work_in_a_plain_file_or_with_a_panic_is_an_error() {
+fn work_in_a_non_namespace_or_with_a_panic_is_an_error() {
     in_private_mounts(|temp| {
         let plain = temp.join("plain");
         fs::write(&plain, "").unwrap();
@@ -231,7 +231,7 @@ fn work_in_a_plain_file_or_with_a_panic_is_an_error() {
 }
 
 #[tokio::test]
-async fn async_callers_get_the_same() {
+async fn async_api_matches_the_blocking_one() {
     let temp = tempfile::tempdir().unwrap();
     // In the machine's own mount namespace, as in production; the guard unmounts on a panic too.
     struct Guard(PathBuf);
@@ -252,7 +252,7 @@ async fn async_callers_get_the_same() {
 }
 
 #[test]
-fn namespaces_belong_to_the_user_namespace_and_files_can_be_mapped_into_it() {
+fn namespaces_belong_to_the_user_namespace_and_idmap_works() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         let map = vec![[0, 100_000, 65_536]];
@@ -295,7 +295,7 @@ fn namespaces_belong_to_the_user_namespace_and_files_can_be_mapped_into_it() {
 }
 
 #[test]
-fn maps_that_the_kernel_refuses_leave_nothing() {
+fn rejected_id_maps_leave_nothing_behind() {
     in_private_mounts(|temp| {
         let dir = temp.join("ns");
         let users = Some(Users { uids: vec![[0, 1, 10], [5, 20, 10]], gids: vec![[0, 1, 10]] });

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bearer_challenge_has_realm_service_and_scope() {
+    fn bearer_challenge_has_realm_service_and_scope() {
         let parsed = AuthChallenge::parse(
             r#"Bearer realm="https://auth.example/token",service="registry, \"x\"",scope="repository:a/b:pull,push""#,
         );
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_headers_yield_what_is_there() {
+    fn unfinished_headers_yield_their_complete_parts() {
         assert_eq!(AuthChallenge::parse(r#"Bearer realm="abc"#)[0].parameter("realm"), Some("abc"));
         assert_eq!(AuthChallenge::parse(r#"Bearer realm="abc\"#)[0].parameter("realm"), Some("abc"));
         assert_eq!(AuthChallenge::parse("Bearer realm=")[0].parameter("realm"), Some(""));

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_ranges_are_read_strictly() {
+    fn content_ranges_parse_strictly() {
         assert_eq!(parse_content_range("bytes 5-9/10"), Some((5, Some(10))));
         assert_eq!(parse_content_range("bytes 5-9/*"), Some((5, None)));
         for wrong in ["", "bytes", "bytes */10", "bytes 9-5/10", "items 5-9/10", "bytes 5-9", "bytes -9/10"] {

@@ -131,7 +131,7 @@ fn top_level_keys_are_for_the_registry_and_it_is_used_without_a_server() {
 }
 
 #[test]
-fn a_server_under_another_name_is_a_mirror() {
+fn server_with_another_name_is_a_mirror() {
     let root = Root::new(&[("_default/hosts.toml", "server = \"https://mirror.example\"")]);
     let hosts = load_for("quay.io/a/b", &[&root]).unwrap();
     assert_eq!(urls(&hosts), ["https://mirror.example/v2/r/manifests/t?ns=quay.io"]);
@@ -152,7 +152,7 @@ fn tls_settings_on_a_plain_host_prefer_tls() {
 }
 
 #[test]
-fn directories_are_looked_for_in_containerds_order() {
+fn directories_are_searched_in_containerds_order() {
     let server = |name: &str| format!("server = \"https://{name}\"");
     let under = server("under");
     let colon = server("colon");
@@ -254,7 +254,7 @@ fn unknown_keys_and_empty_files_are_tolerated() {
 }
 
 #[test]
-fn durations_are_written_as_in_go() {
+fn durations_parse_as_in_go() {
     let check = |text: &str, expected: Option<u64>| {
         assert_eq!(file::parse_duration(text), expected.map(Duration::from_millis), "{text}");
     };
@@ -296,7 +296,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_regular_file_or_too_long_is_refused_and_not_waited_for() {
+fn non_regular_or_oversized_file_is_rejected_without_blocking() {
     let pipe = |path: &Path| {
         rustix::fs::mknodat(
             rustix::fs::CWD,

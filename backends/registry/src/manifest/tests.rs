@@ -37,7 +37,7 @@ fn index(entries: Vec<Value>) -> Index {
 }
 
 #[test]
-fn kinds_are_known_by_header_by_themselves_or_by_shape() {
+fn manifest_kind_is_detected_by_header_media_type_or_shape() {
     for content_type in [Some(OCI), Some("application/vnd.oci.image.manifest.v1+json; charset=utf-8"), None] {
         assert_eq!(parse(content_type, &image()).unwrap().0, MediaType::OciManifest);
     }
@@ -47,7 +47,7 @@ fn kinds_are_known_by_header_by_themselves_or_by_shape() {
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn contradictory_manifests_are_rejected() {
     let mut both = image();
     both["manifests"] = json!([]);
     assert!(matches!(parse(None, &both), Err(Error::Protocol { .. })));
@@ -59,7 +59,7 @@ fn contradictions_are_refused() {
 }
 
 #[test]
-fn schema_1_and_artifacts_are_refused_with_a_reason() {
+fn schema_1_and_artifacts_are_rejected_with_a_reason() {
     let old = json!({ "schemaVersion": 1, "name": "a", "fsLayers": [] });
     let text = parse(Some("application/vnd.docker.distribution.manifest.v1+prettyjws"), &old).unwrap_err();
     assert!(text.to_string().contains("schema 1"), "{text}");
@@ -69,7 +69,7 @@ fn schema_1_and_artifacts_are_refused_with_a_reason() {
 }
 
 #[test]
-fn layers_have_known_compressions_and_foreign_ones_are_refused() {
+fn layer_compressions_are_known_and_foreign_layers_rejected() {
     let layer = |media_type: &str| Descriptor::new(media_type, Digest::sha256(b""), 0).layer_compression();
     assert_eq!(layer("application/vnd.oci.image.layer.v1.tar").unwrap(), Compression::None);
     assert_eq!(layer("application/vnd.docker.image.rootfs.diff.tar.gzip").unwrap(), Compression::Gzip);
@@ -86,7 +86,7 @@ fn layers_have_known_compressions_and_foreign_ones_are_refused() {
 }
 
 #[test]
-fn the_best_platform_wins_whatever_the_order() {
+fn best_platform_wins_in_any_order() {
     let platforms = Platforms::only(&Platform::linux("arm64", None));
     let index = index(vec![
         entry("attestation", Some(json!({ "os": "unknown", "architecture": "unknown" }))),
@@ -103,7 +103,7 @@ fn the_best_platform_wins_whatever_the_order() {
 }
 
 #[test]
-fn a_missing_platform_is_an_error_that_lists_what_there_is() {
+fn missing_platform_error_lists_available_ones() {
     let index = index(vec![entry("w", Some(json!({ "os": "windows", "architecture": "amd64" })))]);
     let error = index.select("it", &Platforms::of_this_machine()).unwrap_err();
     assert!(matches!(&error, Error::NoMatchingPlatform { available, .. } if available == "windows/amd64"));

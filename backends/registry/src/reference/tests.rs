@@ -57,7 +57,7 @@ fn digests_replace_the_default_tag_and_keep_a_given_one() {
 }
 
 #[test]
-fn docker_hub_is_asked_under_another_name() {
+fn docker_hub_uses_its_registry_host() {
     let hub: Reference = "busybox".parse().unwrap();
     assert_eq!((hub.registry(), hub.resolve_host()), ("docker.io", "registry-1.docker.io"));
     assert!(hub.is_served_by("registry-1.docker.io") && hub.is_served_by("docker.io"));
@@ -112,7 +112,7 @@ fn registry() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn showing_and_parsing_are_inverse(
+    fn references_round_trip(
         registry in registry(),
         path in prop::collection::vec(component(), 1..4),
         tag in prop::option::of("[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}"),
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn any_string_is_parsed_or_refused(text: String) {
+    fn any_string_is_parsed_or_rejected(text: String) {
         let _ = text.parse::<Reference>();
     }
 }

@@ -148,7 +148,7 @@ mod tests {
     use crate::error::SHOWN_LIMIT;
 
     #[test]
-    fn of_an_error_body_codes_and_messages_are_shown_on_one_clean_line() {
+    fn error_body_codes_and_messages_are_shown_on_one_line() {
         let detail = |body: &str| error_detail(StatusCode::FORBIDDEN, body.as_bytes());
         assert_eq!(
             detail(r#"{"errors":[{"code":"DENIED","message":"no\u001b[2J","detail":"hidden"}]}"#),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn of_any_other_body_nothing_is_shown() {
+    fn non_error_body_is_not_shown() {
         let detail = |body: &str| error_detail(StatusCode::FORBIDDEN, body.as_bytes());
         for body in ["", "<html>\n", "AKIASECRET", r#"{"Token":"hidden"}"#, r#"{"errors":"hidden"}"#, "[]"] {
             assert_eq!(detail(body), "forbidden", "{body}");

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_a_link_local_address_is_refused() {
+    fn every_spelling_of_a_link_local_address_is_rejected() {
         for host in [
             "169.254.169.254",
             "169.254.0.1:8080",
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_private_and_public_addresses_are_permitted_as_the_peers_have_it() {
+    fn non_link_local_addresses_are_permitted() {
         for host in [
             "127.0.0.1",
             "10.0.0.1",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_connected_to_at_its_other_addresses_alone() {
+    fn host_is_reached_only_at_its_permitted_addresses() {
         let at = |address: &str| SocketAddr::new(address.parse().expect("an address"), 0);
         let both = vec![at("169.254.169.254"), at("192.0.2.1"), at("fe80::1")];
         assert_eq!(permitted("n", both).expect("it has another"), [at("192.0.2.1")]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_name_is_found_behind_a_failed_request() {
+    async fn guard_rejection_is_found_in_a_failed_request() {
         struct Metadata;
         impl Resolve for Metadata {
             fn resolve(&self, name: Name) -> Resolving {

@@ -81,7 +81,7 @@ async fn anonymous_tokens_are_fetched_once_and_used_for_everything() {
 }
 
 #[tokio::test]
-async fn user_and_password_go_to_the_token_service_and_never_to_the_registry() {
+async fn credentials_go_to_the_token_service_and_never_to_the_registry() {
     let registry = Registry::start().await;
     let service = Registry::start().await;
     registry.image("v1", b"layer");
@@ -96,7 +96,7 @@ async fn user_and_password_go_to_the_token_service_and_never_to_the_registry() {
 }
 
 #[tokio::test]
-async fn expired_and_refused_tokens_are_replaced() {
+async fn expired_and_rejected_tokens_are_replaced() {
     let registry = Registry::start().await;
     registry.image("v1", b"layer");
     let url = registry.url();
@@ -166,7 +166,7 @@ async fn registry_tokens_are_sent_as_they_are() {
 }
 
 #[tokio::test]
-async fn failing_token_services_are_told_apart() {
+async fn token_service_failures_are_distinguished() {
     for (status, check) in [
         (503, (|error| matches!(error, Error::Unavailable { .. })) as fn(&Error) -> bool),
         (429, |error| matches!(error, Error::RateLimited { .. })),

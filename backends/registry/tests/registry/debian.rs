@@ -119,7 +119,7 @@ async fn certificates() -> TempDir {
 }
 
 #[tokio::test]
-async fn a_plain_docker_registry_is_pulled_from() {
+async fn plain_http_docker_registry_is_pulled_from() {
     let registry = Debian::start(None).await;
     let layer: Vec<u8> = (0..700_000u32).flat_map(u32::to_le_bytes).collect();
     let client = Client::new(quick());
@@ -135,7 +135,7 @@ async fn a_plain_docker_registry_is_pulled_from() {
 }
 
 #[tokio::test]
-async fn a_docker_registry_with_tls_is_trusted_as_configured() {
+async fn docker_registry_with_tls_is_trusted_as_configured() {
     let certificates = certificates().await;
     let registry = Debian::start(Some(certificates.path())).await;
     // Makes the process install a cryptography provider before the pushing client needs one.

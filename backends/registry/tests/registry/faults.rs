@@ -23,7 +23,7 @@ fn content(length: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_image_is_pulled_whole_through_its_index() {
+async fn image_is_pulled_completely_through_its_index() {
     let registry = Registry::start().await;
     let layer = content(200_000);
     let manifest = registry.image("only-amd64", &layer);
@@ -60,7 +60,7 @@ async fn an_image_is_pulled_whole_through_its_index() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found_and_not_asked_for_again() {
+async fn missing_content_is_not_found_without_retries() {
     let registry = Registry::start().await;
     let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
     assert!(matches!(error, Error::NotFound { .. }), "{error:?}");
@@ -79,7 +79,7 @@ async fn denials_carry_the_registrys_reason() {
 }
 
 #[tokio::test]
-async fn limits_and_failures_are_retried_until_they_pass() {
+async fn rate_limits_and_failures_are_retried_until_success() {
     for status in [429, 500, 503] {
         let registry = Registry::start().await;
         let image = registry.image("v1", b"layer");
@@ -103,7 +103,7 @@ async fn retries_are_bounded() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_unavailable_with_a_cause() {
+async fn refused_connection_is_unavailable_with_a_cause() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let reference = format!("{}/app:v1", listener.local_addr().unwrap()).parse().unwrap();
     drop(listener);
@@ -119,7 +119,7 @@ async fn nobody_listening_is_unavailable_with_a_cause() {
 }
 
 #[tokio::test]
-async fn a_broken_body_is_resumed_where_it_broke() {
+async fn interrupted_body_is_resumed_at_its_offset() {
     for ignores_ranges in [false, true] {
         let registry = Registry::start().await;
         let bytes = content(300_000);
@@ -141,7 +141,7 @@ async fn a_broken_body_is_resumed_where_it_broke() {
 }
 
 #[tokio::test]
-async fn a_body_that_always_breaks_ends_with_the_cause() {
+async fn repeatedly_interrupted_body_fails_with_the_cause() {
     let registry = Registry::start().await;
     let layer = registry.blob(LAYER, &content(1000));
     registry.rule(|_| Some(broken(1000, b"")));
@@ -154,7 +154,7 @@ async fn a_body_that_always_breaks_ends_with_the_cause() {
 }
 
 #[tokio::test]
-async fn a_pull_may_start_in_the_middle() {
+async fn blob_fetch_may_start_at_an_offset() {
     let registry = Registry::start().await;
     let bytes = content(5000);
     let layer = registry.blob(LAYER, &bytes);
@@ -172,7 +172,7 @@ async fn a_pull_may_start_in_the_middle() {
 }
 
 #[tokio::test]
-async fn lies_about_content_are_found() {
+async fn wrong_content_is_detected() {
     let registry = Registry::start().await;
     let layer = registry.blob(LAYER, b"good layer");
     let path = format!("/v2/app/blobs/{}", layer.digest);
@@ -202,7 +202,7 @@ fn stream_without_length(length: usize) -> impl Fn() -> axum::response::Response
 }
 
 #[tokio::test]
-async fn lies_about_manifests_are_found() {
+async fn wrong_manifests_are_detected() {
     let registry = Registry::start().await;
     let image = registry.image("v1", b"layer");
     let pinned = registry.reference(&format!("app@{}", image.digest));
@@ -229,7 +229,7 @@ async fn lies_about_manifests_are_found() {
 }
 
 #[tokio::test]
-async fn documents_that_are_too_large_are_refused() {
+async fn oversized_documents_are_rejected() {
     let registry = Registry::start().await;
     registry.put("/v2/app/manifests/v1", MANIFEST, vec![b' '; LARGEST_MANIFEST + 1]);
     let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
@@ -245,7 +245,7 @@ async fn documents_that_are_too_large_are_refused() {
 }
 
 #[tokio::test]
-async fn schema_1_is_refused_with_advice() {
+async fn schema_1_is_rejected_with_advice() {
     let registry = Registry::start().await;
     let old = json!({ "schemaVersion": 1, "fsLayers": [] });
     registry.document("application/vnd.docker.distribution.manifest.v1+prettyjws", "v1", &old);
@@ -254,7 +254,7 @@ async fn schema_1_is_refused_with_advice() {
 }
 
 #[tokio::test]
-async fn silence_is_noticed_and_resumed_from() {
+async fn stalled_body_is_detected_and_resumed() {
     let registry = Registry::start().await;
     let bytes = content(1000);
     let layer = registry.blob(LAYER, &bytes);
@@ -309,7 +309,7 @@ async fn dropping_a_blob_closes_its_connection() {
 }
 
 #[tokio::test]
-async fn endless_redirects_and_redirects_to_nowhere_are_refused() {
+async fn endless_or_invalid_redirects_are_rejected() {
     let registry = Registry::start().await;
     registry.rule(|seen| Some(with_header(307, "location", seen.path())));
     let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();

@@ -26,7 +26,7 @@ fn report(error: &Error) -> String {
 }
 
 #[tokio::test]
-async fn redirects_into_link_local_addresses_are_refused_and_not_tried_again() {
+async fn link_local_redirects_are_rejected_without_retries() {
     for target in [
         "http://169.254.169.254/latest/meta-data/iam/security-credentials/",
         "http://2852039166/computeMetadata/v1/",
@@ -50,7 +50,7 @@ async fn redirects_into_link_local_addresses_are_refused_and_not_tried_again() {
 }
 
 #[tokio::test]
-async fn a_token_service_at_a_link_local_address_is_refused() {
+async fn link_local_token_service_is_rejected() {
     for realm in ["http://169.254.169.254/latest/api/token", "http://[fe80::a9fe]/token"] {
         let registry = Registry::start().await;
         let challenge = format!("Bearer realm=\"{realm}\"");
@@ -64,7 +64,7 @@ async fn a_token_service_at_a_link_local_address_is_refused() {
 }
 
 #[tokio::test]
-async fn an_operators_own_host_may_be_link_local_and_lead_to_itself_alone() {
+async fn configured_link_local_host_may_redirect_only_to_itself() {
     // Requests to the link-local host would arrive at the proxy.
     let proxy = Registry::start().await;
     proxy.image("v1", b"layer");
@@ -85,7 +85,7 @@ async fn an_operators_own_host_may_be_link_local_and_lead_to_itself_alone() {
 }
 
 #[tokio::test]
-async fn of_a_redirects_target_nothing_is_shown() {
+async fn redirect_target_body_is_not_shown() {
     let secret = "AKIAIOSFODNN7EXAMPLE";
     let bodies = [
         format!(r#"{{"errors":[{{"code":"DENIED","message":"{secret}"}}]}}"#),
@@ -110,7 +110,7 @@ async fn of_a_redirects_target_nothing_is_shown() {
 }
 
 #[tokio::test]
-async fn of_the_registrys_own_errors_codes_and_messages_are_shown_alone() {
+async fn registry_errors_show_only_codes_and_messages() {
     let registry = Registry::start().await;
     let message = format!("no\u{1b}]0;title\u{7}{}", "x".repeat(1000));
     let body = json!({ "errors": [{ "code": "DENIED", "message": message, "detail": "hidden" }], "details": "hidden" });
@@ -126,7 +126,7 @@ async fn of_the_registrys_own_errors_codes_and_messages_are_shown_alone() {
 }
 
 #[tokio::test]
-async fn an_endless_error_body_is_read_no_further_than_its_beginning() {
+async fn endless_error_body_is_read_up_to_a_limit() {
     let registry = Registry::start().await;
     registry.rule(|_| {
         let piece = Ok::<_, std::io::Error>(bytes::Bytes::from(vec![b' '; 64 << 10]));
@@ -140,7 +140,7 @@ async fn an_endless_error_body_is_read_no_further_than_its_beginning() {
 }
 
 #[tokio::test]
-async fn endless_documents_and_tokens_are_refused_at_their_limit() {
+async fn endless_documents_and_tokens_are_rejected_at_their_limit() {
     let endless = || {
         let stream = futures::stream::repeat_with(|| {
             Ok::<_, std::io::Error>(bytes::Bytes::from_static(&[b' '; 16 << 10]))
@@ -167,7 +167,7 @@ async fn endless_documents_and_tokens_are_refused_at_their_limit() {
 }
 
 #[tokio::test]
-async fn a_token_that_no_header_can_hold_is_no_token() {
+async fn token_unfit_for_a_header_is_rejected() {
     for token in ["x".repeat((64 << 10) + 1), "a\r\nX-Evil: 1".to_owned(), String::new()] {
         let registry = Registry::start().await;
         let url = registry.url();
@@ -201,7 +201,7 @@ async fn with_layers(registry: &Registry, tag: &str, layers: Vec<Value>) -> Resu
 }
 
 #[tokio::test]
-async fn more_layers_than_any_file_system_stacks_are_refused_with_limit_and_key() {
+async fn too_many_layers_are_rejected_with_limit_and_key() {
     let registry = Registry::start().await;
     let layer = json!({ "mediaType": LAYER, "digest": Digest::sha256(b"x"), "size": 1 });
     with_layers(&registry, "most", vec![layer.clone(); 500]).await.unwrap();
@@ -213,7 +213,7 @@ async fn more_layers_than_any_file_system_stacks_are_refused_with_limit_and_key(
 }
 
 #[tokio::test]
-async fn impossible_sizes_are_refused_and_do_not_wrap() {
+async fn impossible_sizes_are_rejected_without_overflow() {
     let registry = Registry::start().await;
     let layer = |size: Value| json!({ "mediaType": LAYER, "digest": Digest::sha256(b"x"), "size": size });
     for (tag, size) in [
@@ -240,7 +240,7 @@ async fn impossible_sizes_are_refused_and_do_not_wrap() {
 }
 
 #[tokio::test]
-async fn an_index_of_the_largest_size_is_searched_and_its_offers_are_cut() {
+async fn largest_index_is_searched_and_its_platform_list_truncated() {
     let registry = Registry::start().await;
     let digest = Digest::sha256(b"x");
     let entries: Vec<Value> = (0..20_000)
@@ -256,7 +256,7 @@ async fn an_index_of_the_largest_size_is_searched_and_its_offers_are_cut() {
 }
 
 #[tokio::test]
-async fn many_redirects_and_redirects_of_any_bytes_end() {
+async fn any_redirect_chain_terminates() {
     for location in [
         "",
         "\u{e9}\u{0}".trim_end_matches('\u{0}'),
@@ -286,7 +286,7 @@ async fn many_redirects_and_redirects_of_any_bytes_end() {
 }
 
 #[tokio::test]
-async fn a_body_that_trickles_ends_with_its_deadline() {
+async fn trickling_body_ends_at_its_deadline() {
     let registry = Registry::start().await;
     registry.rule(|_| {
         let drops = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(bytes::Bytes::from_static(b" ")));

@@ -10,7 +10,7 @@ async fn open(roots: &[std::path::PathBuf], image: &str) -> Pull {
 }
 
 #[tokio::test]
-async fn mirrors_are_asked_first_with_the_name_of_the_registry() {
+async fn mirrors_are_tried_first_with_the_registry_name() {
     let mirror = Registry::start().await;
     let upstream = Registry::start().await;
     let image = mirror.image("v1", b"layer");
@@ -26,7 +26,7 @@ async fn mirrors_are_asked_first_with_the_name_of_the_registry() {
 }
 
 #[tokio::test]
-async fn a_mirror_that_fails_is_passed_over_at_once() {
+async fn failing_mirror_is_skipped_at_once() {
     for status in [404, 401, 403, 429, 500] {
         let mirror = Registry::start().await;
         let upstream = Registry::start().await;
@@ -44,7 +44,7 @@ async fn a_mirror_that_fails_is_passed_over_at_once() {
 }
 
 #[tokio::test]
-async fn a_mirror_that_is_down_or_lies_is_passed_over() {
+async fn unreachable_or_wrong_mirror_is_skipped() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let down = listener.local_addr().unwrap();
     drop(listener);
@@ -64,7 +64,7 @@ async fn a_mirror_that_is_down_or_lies_is_passed_over() {
 }
 
 #[tokio::test]
-async fn the_last_hosts_answer_is_the_error() {
+async fn last_host_error_is_reported() {
     let mirror = Registry::start().await;
     let upstream = Registry::start().await;
     mirror.rule(|_| Some(text(500, "")));
@@ -75,7 +75,7 @@ async fn the_last_hosts_answer_is_the_error() {
 }
 
 #[tokio::test]
-async fn hosts_are_asked_only_for_what_they_may_do() {
+async fn hosts_are_used_only_for_their_capabilities() {
     let pull_only = Registry::start().await;
     let upstream = Registry::start().await;
     for registry in [&pull_only, &upstream] {
@@ -101,7 +101,7 @@ async fn hosts_are_asked_only_for_what_they_may_do() {
 }
 
 #[tokio::test]
-async fn paths_and_headers_of_a_mirror_are_used() {
+async fn mirror_path_and_headers_are_used() {
     let mirror = Registry::start().await;
     let image = mirror.image("v1", b"layer");
     let bytes = serde_json::json!({ "schemaVersion": 2, "manifests": [] }).to_string();
@@ -120,7 +120,7 @@ async fn paths_and_headers_of_a_mirror_are_used() {
 }
 
 #[tokio::test]
-async fn a_plain_host_with_tls_settings_is_asked_without_tls_if_it_has_none() {
+async fn plain_http_host_with_tls_settings_falls_back_to_http() {
     let registry = Registry::start().await;
     let image = registry.image("v1", b"layer");
     let layer = registry.blob(LAYER, b"layer");
@@ -135,7 +135,7 @@ async fn a_plain_host_with_tls_settings_is_asked_without_tls_if_it_has_none() {
 }
 
 #[tokio::test]
-async fn configuration_is_read_anew_for_each_pull() {
+async fn configuration_is_reread_for_each_pull() {
     let old = Registry::start().await;
     let new = Registry::start().await;
     for registry in [&old, &new] {
@@ -155,7 +155,7 @@ async fn configuration_is_read_anew_for_each_pull() {
 }
 
 #[tokio::test]
-async fn a_configured_proxy_is_used() {
+async fn configured_proxy_is_used() {
     let proxy = Registry::start().await;
     let told = r#"{"errors":[{"message":"through the proxy"}]}"#;
     proxy.rule(move |seen| (seen.uri.host() == Some("a.invalid")).then(|| text(403, told)));

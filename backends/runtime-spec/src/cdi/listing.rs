@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_listed_with_their_nodes_and_a_later_directory_wins() {
+    fn cdi_devices_are_listed_with_nodes_and_later_directory_wins() {
         let nodes = r#""deviceNodes":[{"path":"/dev/x","hostPath":"/dev/real"},
             {"path":"/dev/y","type":"b","major":8,"minor":1},{"path":"/dev/p","type":"p"}]"#;
         let old = file("v.example/class", &device("a", r#""env":["A=old"]"#));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_named_and_hides_no_other() {
+    fn invalid_cdi_file_is_named_and_others_still_load() {
         let good = file("v.example/class", &device("a", r#""env":["A=1"]"#));
         let bad = ["", "{", "[]", "null", "\u{0}", r#"{"cdiVersion":"1.1.0"}"#, r#"{"strange":1}"#];
         for text in bad {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_container_can_be_given_says_why() {
+    fn unusable_cdi_device_has_a_reason() {
         let one = file("v.example/class", &device("a", r#""env":["A=1"]"#));
         let listing = listed(&[("/etc/cdi/v.json", &one), ("/etc/cdi/w.json", &one)]);
         let [twice] = listing.of_kind("v.example/class") else { panic!("{listing:?}") };

@@ -68,7 +68,7 @@ fn one(version: &str, device: &str, value: &str) -> String {
 }
 
 #[test]
-fn a_device_with_network_devices_is_refused_by_its_name() {
+fn cdi_device_with_network_devices_is_rejected_by_name() {
     let plain = r#"{"name":"plain","containerEdits":{"env":["A=b"]}}"#;
     let moved = r#""netDevices":[{"hostInterfaceName":"vf7","name":"net1"}]"#;
     let file = |devices: &str, edits: &str| {
@@ -92,7 +92,7 @@ fn a_device_with_network_devices_is_refused_by_its_name() {
 }
 
 #[test]
-fn a_later_directory_wins_and_the_edits_of_a_file_come_once_and_first() {
+fn later_cdi_directory_wins_and_file_edits_apply_once_first() {
     let fixed = one("0.6.0", "a", "etc");
     let passing = one("0.6.0", "a", "run");
     let other = one("0.6.0", "b", "b");
@@ -105,7 +105,7 @@ fn a_later_directory_wins_and_the_edits_of_a_file_come_once_and_first() {
 }
 
 #[test]
-fn what_cannot_be_resolved_is_refused_with_the_reason() {
+fn unresolvable_cdi_device_is_rejected_with_a_reason() {
     let refused = |list: &[(&str, &str)], name: &str| resolved(list, &[name]).unwrap_err().report();
     let file = one("0.6.0", "a", "1");
     let again = one("0.6.0", "a", "2");
@@ -130,7 +130,7 @@ fn what_cannot_be_resolved_is_refused_with_the_reason() {
 }
 
 #[test]
-fn yaml_is_read_as_json_is() {
+fn yaml_parses_like_json() {
     let yaml = "cdiVersion: 0.7.0\nkind: v.example/class\ndevices:\n  - name: \"0\"\n    containerEdits:\n      deviceNodes:\n        - path: /dev/x\n          hostPath: /dev/real\n      additionalGids: [44]\ncontainerEdits:\n  hooks:\n    - hookName: createContainer\n      path: /bin/hook\n      args: [hook, update]\n";
     let edits = resolved(&[("/etc/cdi/v.yaml", yaml)], &["v.example/class=0"]).unwrap();
     assert_eq!(edits.device_nodes[0].host_path.as_deref(), Some("/dev/real"));
@@ -138,7 +138,7 @@ fn yaml_is_read_as_json_is() {
 }
 
 #[test]
-fn a_file_must_be_whole_and_of_the_version_that_it_uses() {
+fn cdi_file_must_be_complete_and_of_its_declared_version() {
     let wrong = |text: &str| SpecFile::parse(text.as_bytes(), false).unwrap_err();
     let with = |version: &str, kind: &str, name: &str, edits: &str| {
         format!(
@@ -163,7 +163,7 @@ fn a_file_must_be_whole_and_of_the_version_that_it_uses() {
 }
 
 #[test]
-fn edits_replace_what_is_there_under_the_same_name() {
+fn cdi_edits_replace_entries_of_the_same_name() {
     let json = r#"{"cdiVersion":"1.0.0","kind":"v/c","devices":[{"name":"a","containerEdits":{
         "env":["PATH=/new","B=2"],
         "deviceNodes":[{"path":"/dev/x","hostPath":"/dev/real","permissions":"r"},

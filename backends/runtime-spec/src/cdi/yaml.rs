@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_repeated_and_quoted_texts_are_texts() {
+    fn yaml_aliases_expand_and_quoted_scalars_are_strings() {
         let text = "a: &x [1, true, ~, 1.5, '2', \"y\"]\nb: *x\nc: {d: &y e, f: *y}\n";
         let list = json!([1, true, null, "1.5", "2", "y"]);
         assert_eq!(read(text.as_bytes()), Ok(json!({ "a": list, "b": list, "c": { "d": "e", "f": "e" } })));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_has_no_word_for_is_refused() {
+    fn yaml_without_json_equivalent_is_rejected() {
         refused("", "no document");
         refused("a: 1\n---\nb: 2\n", "several documents");
         refused("1: 2\n", "1 is no key");
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn references_to_references_cost_no_more_than_the_bound() {
+    fn yaml_alias_expansion_is_bounded() {
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..30 {
             let reference = format!("*a{},", level - 1).repeat(9);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_costs_no_stack() {
+    fn yaml_nesting_depth_uses_no_stack() {
         refused(&"- ".repeat(100_000), "too large");
         refused(&"[".repeat(100_000), "");
         refused(&format!("{}x", "a:\n ".repeat(100_000)), "");

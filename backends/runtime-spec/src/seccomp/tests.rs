@@ -19,7 +19,7 @@ fn allowed(filter: &LinuxSeccomp, name: &str) -> bool {
 }
 
 #[test]
-fn capabilities_open_the_calls_that_need_them() {
+fn capabilities_allow_their_system_calls() {
     let plain = default_filter(&bare_host(), &with(&[]));
     assert_eq!(plain.default_action, "SCMP_ACT_ERRNO");
     for (capability, name) in [
@@ -43,7 +43,7 @@ fn capabilities_open_the_calls_that_need_them() {
 }
 
 #[test]
-fn clone3_does_not_exist_for_who_may_not_make_namespaces() {
+fn clone3_is_enosys_without_sys_admin() {
     let rule = |filter: &LinuxSeccomp| filter.syscalls.iter().find(|rule| rule.names == ["clone3"]).cloned();
     let without = rule(&default_filter(&bare_host(), &with(&[]))).unwrap();
     assert_eq!((without.action.as_str(), without.errno_ret), ("SCMP_ACT_ERRNO", Some(38)));
@@ -51,7 +51,7 @@ fn clone3_does_not_exist_for_who_may_not_make_namespaces() {
 }
 
 #[test]
-fn architecture_and_kernel_change_the_filter() {
+fn seccomp_filter_depends_on_architecture_and_kernel() {
     let arm = default_filter(&Host { arch: Arch::Aarch64, ..bare_host() }, &with(&[]));
     assert_eq!(arm.architectures, ["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]);
     assert!(allowed(&arm, "set_tls") && !allowed(&arm, "arch_prctl"));
@@ -71,7 +71,7 @@ fn localhost(text: &str) -> Result<LinuxSeccomp> {
 }
 
 #[test]
-fn a_profile_in_dockers_form_is_resolved() {
+fn docker_seccomp_profile_is_resolved() {
     let filter = localhost(
         r#"{
             "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 1,
@@ -96,7 +96,7 @@ fn a_profile_in_dockers_form_is_resolved() {
 }
 
 #[test]
-fn a_profile_in_the_form_of_the_runtime_spec_is_taken_as_it_is() {
+fn runtime_spec_seccomp_profile_is_verbatim() {
     let filter = localhost(
         r#"{
             "defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86"], "flags": ["SECCOMP_FILTER_FLAG_LOG"],
@@ -111,7 +111,7 @@ fn a_profile_in_the_form_of_the_runtime_spec_is_taken_as_it_is() {
 }
 
 #[test]
-fn a_profile_that_cannot_be_used_is_refused_with_its_file() {
+fn invalid_seccomp_profile_is_rejected_with_its_file() {
     for (text, why) in [
         ("{", "is no profile"),
         (r#"{ "defaultAction": "ALLOW" }"#, "unknown"),
@@ -141,7 +141,7 @@ fn a_profile_that_cannot_be_used_is_refused_with_its_file() {
 }
 
 #[test]
-fn a_kernel_without_filters_runs_the_default_without_and_refuses_a_file() {
+fn kernel_without_seccomp_skips_the_default_and_rejects_a_file() {
     let host = Host { seccomp: false, ..bare_host() };
     let mut warnings = Vec::new();
     let default = Security { seccomp: SeccompProfile::RuntimeDefault, ..Default::default() };

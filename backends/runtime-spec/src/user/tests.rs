@@ -49,7 +49,7 @@ fn check(spec: &UserSpec, image: &str, uid: u32, gid: u32, groups: &[u32]) {
 }
 
 #[test]
-fn a_user_is_found_by_name_and_by_number_with_its_groups() {
+fn user_is_found_by_name_and_uid_with_groups() {
     check(&spec(name("alice")), "", 1000, 100, &[100, 10, 29]);
     check(&spec(name("1000")), "", 1000, 100, &[100, 10, 29]);
     check(&spec(Some(UserRef::Uid(1000))), "root", 1000, 100, &[100, 10, 29]);
@@ -57,7 +57,7 @@ fn a_user_is_found_by_name_and_by_number_with_its_groups() {
 }
 
 #[test]
-fn without_a_word_it_is_the_images_user_and_then_root() {
+fn user_defaults_to_the_images_then_root() {
     check(&spec(None), "web:users", 33, 100, &[100, 29]);
     check(&spec(None), "", 0, 0, &[0, 10]);
     check(&spec(None), ":100", 0, 100, &[100, 10]);
@@ -65,13 +65,13 @@ fn without_a_word_it_is_the_images_user_and_then_root() {
 }
 
 #[test]
-fn a_number_that_the_files_do_not_have_keeps_group_0() {
+fn unknown_uid_has_gid_0() {
     check(&spec(Some(UserRef::Uid(4711))), "", 4711, 0, &[0]);
     check(&spec(name("4711:12")), "", 4711, 12, &[12]);
 }
 
 #[test]
-fn groups_of_the_request_are_added_and_strict_drops_the_images() {
+fn request_groups_are_added_and_strict_drops_image_groups() {
     let asked = |policy| UserSpec {
         user: name("alice"),
         gid: Some(7),
@@ -84,7 +84,7 @@ fn groups_of_the_request_are_added_and_strict_drops_the_images() {
 }
 
 #[test]
-fn unknown_names_and_impossible_numbers_are_refused() {
+fn unknown_names_and_out_of_range_ids_are_rejected() {
     for bad in ["bob", "alice:nobody", "broken line", "4294967295", "99999999999", "big", "0:4294967296"] {
         let error = resolve(&spec(name(bad)), "", &accounts()).unwrap_err();
         assert!(error.to_string().starts_with("user: "), "{error}");
@@ -93,7 +93,7 @@ fn unknown_names_and_impossible_numbers_are_refused() {
 }
 
 #[test]
-fn only_numbers_with_strict_groups_can_do_without_the_image() {
+fn only_numeric_users_with_strict_groups_need_no_image() {
     assert!(needs_rootfs(&spec(Some(UserRef::Uid(1))), ""));
     let strict = |user, gid| UserSpec { user, gid, policy: GroupPolicy::Strict, ..Default::default() };
     assert!(!needs_rootfs(&strict(Some(UserRef::Uid(1)), Some(1)), ""));
@@ -103,7 +103,7 @@ fn only_numbers_with_strict_groups_can_do_without_the_image() {
 }
 
 #[test]
-fn links_of_the_image_do_not_lead_out_of_it() {
+fn image_links_do_not_escape_the_image() {
     let dir = tempfile::tempdir().unwrap();
     let etc = dir.path().join("etc");
     std::fs::create_dir(&etc).unwrap();
@@ -119,7 +119,7 @@ fn links_of_the_image_do_not_lead_out_of_it() {
 }
 
 #[test]
-fn an_image_without_the_files_still_runs_by_number() {
+fn image_without_account_files_runs_by_uid() {
     let dir = tempfile::tempdir().unwrap();
     let none = read(dir.path()).unwrap();
     assert_eq!(none, Accounts::default());
@@ -128,7 +128,7 @@ fn an_image_without_the_files_still_runs_by_number() {
 }
 
 #[test]
-fn a_fifo_or_a_huge_file_in_the_image_holds_nobody_up() {
+fn fifo_or_huge_account_file_does_not_block() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("etc")).unwrap();
     let passwd = dir.path().join("etc/passwd");
@@ -145,7 +145,7 @@ fn a_fifo_or_a_huge_file_in_the_image_holds_nobody_up() {
 }
 
 #[test]
-fn fields_and_lists_of_any_length_are_read_and_what_no_name_can_be_is_passed_over() {
+fn long_account_fields_parse_and_invalid_names_are_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let etc = dir.path().join("etc");
     std::fs::create_dir(&etc).unwrap();
@@ -168,7 +168,7 @@ fn fields_and_lists_of_any_length_are_read_and_what_no_name_can_be_is_passed_ove
 }
 
 #[test]
-fn a_user_in_more_groups_than_linux_has_is_refused() {
+fn user_in_too_many_groups_is_rejected() {
     let group: String = (0..70_000).map(|gid| format!("g{gid}:x:{gid}:web\n")).collect();
     let accounts = Accounts { passwd: PASSWD.to_vec(), group: group.into_bytes() };
     let error = resolve(&spec(name("web")), "", &accounts).unwrap_err().to_string();
@@ -177,7 +177,7 @@ fn a_user_in_more_groups_than_linux_has_is_refused() {
 
 proptest! {
     #[test]
-    fn no_file_makes_it_panic(
+    fn any_account_file_parses_without_panic(
         passwd in prop::collection::vec(any::<u8>(), 0..300),
         group in "([a-z:0-9,\n]|\\PC){0,120}",
         user in "\\PC{0,12}",
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn every_group_comes_once_and_the_primary_one_first(gids in prop::collection::vec(0_u32..6, 0..8), gid in 0_u32..6) {
+    fn groups_are_unique_with_the_primary_first(gids in prop::collection::vec(0_u32..6, 0..8), gid in 0_u32..6) {
         let asked = UserSpec { user: name("alice"), gid: Some(gid), supplemental: gids.clone(), ..Default::default() };
         let user = resolve(&asked, "", &accounts()).unwrap();
         prop_assert_eq!(user.additional_gids[0], gid);
@@ -200,7 +200,7 @@ proptest! {
 }
 
 #[test]
-fn a_directory_is_found_by_links_that_stay_inside_the_root() {
+fn links_are_resolved_within_the_root() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     std::fs::create_dir_all(root.join("a/b")).unwrap();

@@ -146,7 +146,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
 }
 
 #[test]
-fn the_default_spec_runs_with_the_default_filter_and_capabilities() {
+fn default_spec_runs_with_default_seccomp_and_capabilities() {
     let bundle = Bundle::new();
     let status = bundle.run(&bundle.case("cat /proc/self/status"));
     assert_eq!(field(&status, "Seccomp"), "2");
@@ -165,7 +165,7 @@ fn the_default_spec_runs_with_the_default_filter_and_capabilities() {
 const CRUN: &str = "mountpoint -q /sys/fs/cgroup/unified && umount /sys/fs/cgroup/unified; exec crun \"$@\"";
 
 #[test]
-fn crun_takes_the_same_spec() {
+fn crun_accepts_the_same_spec() {
     let bundle = Bundle::new();
     let mut case = bundle.case("cat /proc/self/status");
     case.task.resources.memory_limit_bytes = Some(64 << 20);
@@ -179,7 +179,7 @@ fn crun_takes_the_same_spec() {
 }
 
 #[test]
-fn the_default_filter_refuses_new_namespaces_and_an_unconfined_task_may_make_them() {
+fn default_seccomp_denies_new_namespaces_and_unconfined_allows_them() {
     let bundle = Bundle::new();
     let mut case = bundle.case("unshare -U true 2>&1; echo code $?");
     assert!(bundle.run(&case).contains("Operation not permitted"));
@@ -189,7 +189,7 @@ fn the_default_filter_refuses_new_namespaces_and_an_unconfined_task_may_make_the
 }
 
 #[test]
-fn a_privileged_task_has_what_the_node_has_and_its_devices() {
+fn privileged_task_has_node_capabilities_and_devices() {
     let bundle = Bundle::new();
     let mut case = bundle.case("cat /proc/self/status; test -w /sys && ls /dev");
     case.task.security.privileged = true;
@@ -225,7 +225,7 @@ fn users_groups_and_ambient_capabilities_reach_the_process() {
 }
 
 #[test]
-fn mounts_and_paths_are_as_asked_for() {
+fn mounts_and_masked_paths_are_applied() {
     let bundle = Bundle::new();
     let data = bundle.path("data");
     fs::create_dir(&data).unwrap();
@@ -270,7 +270,7 @@ fn mounts_and_paths_are_as_asked_for() {
 }
 
 #[test]
-fn limits_reach_the_kernel_and_what_this_node_cannot_do_is_left_out() {
+fn limits_reach_the_kernel_and_unsupported_ones_are_omitted() {
     let bundle = Bundle::new();
     let mut case = bundle.case(
         "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; \
@@ -293,7 +293,7 @@ fn limits_reach_the_kernel_and_what_this_node_cannot_do_is_left_out() {
 }
 
 #[test]
-fn a_further_process_runs_in_the_task_with_its_user_and_filter() {
+fn exec_runs_with_the_tasks_user_and_seccomp() {
     let bundle = Bundle::new();
     let mut case = bundle.case("exec sleep 600");
     case.user = ResolvedUser { uid: 33, gid: 34, additional_gids: vec![34] };
@@ -346,7 +346,7 @@ impl Drop for Holder {
 }
 
 #[test]
-fn the_process_of_a_sandbox_holds_a_process_namespace_that_a_task_joins() {
+fn infra_process_holds_the_pid_namespace_that_tasks_join() {
     let bundle = Bundle::new();
     let holder = Holder::new();
     let mut case = bundle.case("exec cat /proc/1/cmdline");

@@ -53,7 +53,7 @@ fn command_replaces_entrypoint_and_drops_the_images_command() {
 }
 
 #[test]
-fn nothing_to_run_is_refused_by_name() {
+fn empty_command_is_rejected_by_name() {
     let mut case = Case::plain();
     (case.task.args, case.image.entrypoint, case.image.cmd) = (Vec::new(), Vec::new(), Vec::new());
     assert!(case.refused().starts_with("command: nothing to run"));
@@ -62,7 +62,7 @@ fn nothing_to_run_is_refused_by_name() {
 }
 
 #[test]
-fn the_environment_is_the_images_then_the_host_name_then_the_requests() {
+fn environment_order_is_image_hostname_request() {
     let mut case = Case::plain();
     case.image.env = words(&["HOSTNAME=image", "A=1", "broken"]);
     case.task.env = vec![switchyard_core::spec::EnvVar { name: "A".to_owned(), value: b"2".to_vec() }];
@@ -73,7 +73,7 @@ fn the_environment_is_the_images_then_the_host_name_then_the_requests() {
 }
 
 #[test]
-fn a_privileged_task_needs_a_privileged_sandbox() {
+fn privileged_task_needs_a_privileged_sandbox() {
     let mut case = Case::privileged();
     case.sandbox.privileged = false;
     assert!(case.refused().starts_with("security.privileged: "));
@@ -95,7 +95,7 @@ fn mounts_are_sorted_by_depth_and_replace_the_default_ones() {
 }
 
 #[test]
-fn a_mount_at_dev_replaces_everything_below() {
+fn mount_at_dev_replaces_everything_below() {
     let mut case = Case::plain();
     case.task.mounts = vec![bind("/dev", "/dev")];
     let spec = case.build().unwrap().spec;
@@ -103,7 +103,7 @@ fn a_mount_at_dev_replaces_everything_below() {
 }
 
 #[test]
-fn shared_memory_goes_with_the_ipc_namespace() {
+fn shm_follows_the_ipc_namespace() {
     let shm = |case: &Case| {
         let spec = case.build().unwrap().spec;
         let place = destinations(&spec).iter().position(|path| *path == "/dev/shm").unwrap();
@@ -118,7 +118,7 @@ fn shared_memory_goes_with_the_ipc_namespace() {
 }
 
 #[test]
-fn a_volume_of_the_image_yields_to_a_mount() {
+fn mount_overrides_an_image_volume() {
     let mut case = Case::plain();
     let volume =
         |path: &str| ImageVolume { destination: PathBuf::from(path), source: PathBuf::from("/volumes/1") };
@@ -133,7 +133,7 @@ fn a_volume_of_the_image_yields_to_a_mount() {
 }
 
 #[test]
-fn mounts_that_cannot_be_are_refused_by_name() {
+fn invalid_mounts_are_rejected_by_name() {
     let with = |option: &str| Mount { options: words(&[option]), ..bind("/a", "/b") };
     let propagated = |propagation, source: &str| Mount { propagation, ..bind("/a", source) };
     for mount in [
@@ -164,7 +164,7 @@ fn mounts_that_cannot_be_are_refused_by_name() {
 }
 
 #[test]
-fn a_handler_without_recursive_read_only_says_so_first() {
+fn missing_recursive_read_only_support_is_reported_first() {
     let mut case = Case::plain();
     case.recursive_readonly = false;
     case.task.mounts = vec![Mount { readonly: true, recursive_readonly: true, ..bind("/a", "/b") }];
@@ -174,7 +174,7 @@ fn a_handler_without_recursive_read_only_says_so_first() {
 }
 
 #[test]
-fn the_strongest_propagation_counts_for_the_root() {
+fn strongest_propagation_applies_to_the_root() {
     let propagation = |list: &[(Propagation, &str, &str)]| {
         let mut case = Case::plain();
         case.task.mounts =
@@ -190,7 +190,7 @@ fn the_strongest_propagation_counts_for_the_root() {
 }
 
 #[test]
-fn a_source_to_relabel_is_refused_where_there_are_labels_and_only_there() {
+fn relabel_is_rejected_only_with_selinux() {
     let mut case = Case::plain();
     case.task.mounts = vec![Mount { selinux_relabel: true, ..bind("/a", "/link") }, bind("/b", "/c")];
     case.build().unwrap();
@@ -202,7 +202,7 @@ fn a_source_to_relabel_is_refused_where_there_are_labels_and_only_there() {
 }
 
 #[test]
-fn the_bind_option_drops_the_recursion() {
+fn bind_option_disables_recursion() {
     let mut case = Case::plain();
     case.task.mounts = vec![Mount { options: words(&["bind", "nosuid"]), ..bind("/zzz", "/b") }];
     let spec = case.build().unwrap().spec;
@@ -211,7 +211,7 @@ fn the_bind_option_drops_the_recursion() {
 }
 
 #[test]
-fn process_namespaces_follow_the_request() {
+fn pid_namespaces_follow_the_request() {
     let mut case = Case::plain();
     assert_eq!(namespace(&case.build().unwrap().spec, "pid").unwrap().get("path"), None);
     case.task.pid = PidMode::Host;
@@ -227,7 +227,7 @@ fn process_namespaces_follow_the_request() {
 }
 
 #[test]
-fn a_cgroup_namespace_comes_with_v2_unless_privileged() {
+fn cgroup_namespace_is_private_on_v2_unless_privileged() {
     assert!(namespace(&Case::plain().build().unwrap().spec, "cgroup").is_some());
     assert!(namespace(&Case::privileged().build().unwrap().spec, "cgroup").is_none());
     let mut case = Case::plain();
@@ -236,7 +236,7 @@ fn a_cgroup_namespace_comes_with_v2_unless_privileged() {
 }
 
 #[test]
-fn devices_that_cannot_be_are_refused_by_name() {
+fn invalid_devices_are_rejected_by_name() {
     for (host, inside, permissions) in [
         ("/dev/none", "/dev/x", "r"),
         ("/etc/passwd", "/dev/x", "r"),
@@ -254,7 +254,7 @@ fn devices_that_cannot_be_are_refused_by_name() {
 }
 
 #[test]
-fn a_privileged_task_may_use_any_device_and_has_nothing_hidden() {
+fn privileged_task_has_all_devices_and_no_masked_paths() {
     let mut case = Case::privileged();
     case.task.security.masked_paths = vec![PathBuf::from("/proc/keys")];
     let spec = case.build().unwrap().spec;
@@ -266,7 +266,7 @@ fn a_privileged_task_may_use_any_device_and_has_nothing_hidden() {
 }
 
 #[test]
-fn limits_of_the_process_are_checked_and_cut() {
+fn rlimits_are_validated_and_clamped() {
     let limit = |name: &str, soft, hard| Rlimit { name: name.to_owned(), soft, hard };
     let mut case = Case::plain();
     case.task.rlimits = vec![limit("RLIMIT_BOGUS", 1, 1)];
@@ -282,7 +282,7 @@ fn limits_of_the_process_are_checked_and_cut() {
 }
 
 #[test]
-fn limits_on_block_devices_go_by_their_numbers() {
+fn block_device_limits_use_device_numbers() {
     let limit = |device: &str, what, rate| Throttle { device: device.into(), what, rate };
     let mut case = Case::plain();
     case.task.throttles = vec![
@@ -307,7 +307,7 @@ fn limits_on_block_devices_go_by_their_numbers() {
 }
 
 #[test]
-fn priorities_are_those_of_interfaces_with_hardware_in_the_host_s_network_alone() {
+fn network_priorities_cover_only_physical_host_interfaces() {
     let mut case = Case::plain();
     case.task.net_priority = Some(7);
     case.host.net_priorities = true;
@@ -327,7 +327,7 @@ fn priorities_are_those_of_interfaces_with_hardware_in_the_host_s_network_alone(
 }
 
 #[test]
-fn shares_in_block_devices_are_told_or_refused() {
+fn block_device_weights_are_applied_or_rejected() {
     let share = |device: Option<&str>, weight| IoWeight { device: device.map(Into::into), weight };
     let mut case = Case::plain();
     case.task.io_weights = vec![share(None, 10), share(None, 500), share(Some("/dev/sda"), 1000)];

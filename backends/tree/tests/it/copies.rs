@@ -28,7 +28,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_copy_is_what_the_standard_library_sees_of_the_tree(tree in makes()) {
+    fn copy_equals_the_source_tree(tree in makes()) {
         let dir = tempfile::tempdir().unwrap();
         let from = dir.path().join("from");
 let to = dir.path().join("to");
@@ -39,7 +39,7 @@ let to = dir.path().join("to");
 }
 
 #[test]
-fn owners_attributes_devices_and_names_of_one_file_are_copied() {
+fn owners_xattrs_devices_and_hard_links_are_copied() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     let to = dir.path().join("to");
@@ -82,7 +82,7 @@ fn owners_attributes_devices_and_names_of_one_file_are_copied() {
 }
 
 #[test]
-fn a_hole_stays_a_hole() {
+fn sparse_files_stay_sparse() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     let to = dir.path().join("to");
@@ -102,7 +102,7 @@ fn a_hole_stays_a_hole() {
 }
 
 #[test]
-fn a_copy_that_takes_more_than_it_may_is_refused() {
+fn copy_beyond_its_limit_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     fs::create_dir(&from).unwrap();
@@ -118,7 +118,7 @@ fn a_copy_that_takes_more_than_it_may_is_refused() {
 }
 
 #[test]
-fn a_cancelled_copy_stops() {
+fn cancelled_copy_stops() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     let to = dir.path().join("to");
@@ -132,7 +132,7 @@ fn a_cancelled_copy_stops() {
 }
 
 #[test]
-fn no_link_leads_to_a_directory_elsewhere() {
+fn copy_does_not_follow_links_to_other_directories() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("image/data")).unwrap();
     fs::create_dir(dir.path().join("secret")).unwrap();

@@ -53,10 +53,8 @@ fn on_a_small_stack(work: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn a_tree_deeper_than_any_stack_is_copied_and_removed_with_few_descriptors() {
-    if !with_few_descriptors(
-        "hostile::a_tree_deeper_than_any_stack_is_copied_and_removed_with_few_descriptors",
-    ) {
+fn very_deep_tree_is_copied_and_removed_with_few_descriptors() {
+    if !with_few_descriptors("hostile::very_deep_tree_is_copied_and_removed_with_few_descriptors") {
         return;
     }
     on_a_small_stack(|| {
@@ -84,7 +82,7 @@ fn a_tree_deeper_than_any_stack_is_copied_and_removed_with_few_descriptors() {
 }
 
 #[test]
-fn many_chains_that_are_deeper_than_what_stays_open_are_copied_and_removed() {
+fn many_deep_chains_are_copied_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let from = dir.path().join("from");
     let to = dir.path().join("to");
@@ -127,7 +125,7 @@ fn disturb(tree: &Path, outside: &Path, stop: &AtomicBool) {
 }
 
 #[test]
-fn a_tree_that_is_changed_meanwhile_is_removed_or_told_and_nothing_outside_is_touched() {
+fn concurrently_changed_tree_is_removed_or_reported_without_escaping() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     let outside = dir.path().join("outside");
@@ -158,7 +156,7 @@ fn a_tree_that_is_changed_meanwhile_is_removed_or_told_and_nothing_outside_is_to
 }
 
 #[test]
-fn what_is_mounted_in_a_tree_is_neither_emptied_nor_copied() {
+fn mounts_in_a_tree_are_neither_emptied_nor_copied() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     let kept = dir.path().join("kept");

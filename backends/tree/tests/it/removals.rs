@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_the_standard_library_removes_is_removed_and_nothing_else(tree in makes()) {
+    fn removal_matches_the_standard_library(tree in makes()) {
         let dir = tempfile::tempdir().unwrap();
         let [ours, theirs, other] = ["ours", "theirs", "other"].map(|name| dir.path().join(name));
         for root in [&ours, &theirs, &other] {
@@ -29,7 +29,7 @@ proptest! {
 }
 
 #[test]
-fn a_link_is_removed_and_not_what_it_leads_to() {
+fn symlink_is_removed_but_not_its_target() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join("kept");
     fs::create_dir(&kept).unwrap();
@@ -47,7 +47,7 @@ fn a_link_is_removed_and_not_what_it_leads_to() {
 }
 
 #[test]
-fn a_file_is_removed_and_what_is_below_no_directory_is_gone() {
+fn file_is_removed_and_path_below_a_file_is_already_gone() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "x").unwrap();
@@ -57,7 +57,7 @@ fn a_file_is_removed_and_what_is_below_no_directory_is_gone() {
 }
 
 #[test]
-fn a_directory_is_emptied_and_stays() {
+fn directory_is_emptied_and_kept() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("a/b/c")).unwrap();
     fs::write(dir.path().join("a/file"), "x").unwrap();
@@ -68,7 +68,7 @@ fn a_directory_is_emptied_and_stays() {
 }
 
 #[test]
-fn a_removal_of_so_many_entries_stops_after_them_and_another_goes_on_with_it() {
+fn removal_stops_at_its_entry_limit_and_can_be_continued() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -88,7 +88,7 @@ fn a_removal_of_so_many_entries_stops_after_them_and_another_goes_on_with_it() {
 }
 
 #[test]
-fn a_cancelled_removal_stops_and_the_next_goes_on_with_it() {
+fn cancelled_removal_can_be_continued() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();

@@ -27,7 +27,7 @@ fn stream(requests: &[Request]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn h2_refuses_what_the_filter_lets_in() {
+async fn h2_alone_rejects_path_authorities() {
     let sent =
         stream(&[request(SOCKET), request(SOCKET), request("/run/switchyard/cri.sock"), request("host")]);
     assert_eq!(served_without_filter(&sent).await, ["host"]);
@@ -57,7 +57,7 @@ async fn each_way_to_write_a_name_and_a_value_is_rewritten() {
 }
 
 #[tokio::test]
-async fn a_value_that_the_client_indexes_as_a_whole_is_the_rewritten_one() {
+async fn indexed_authority_is_the_rewritten_one() {
     let first = Request { indexing: 1, ..request(SOCKET) };
     let again = Request { name: Name::Whole, ..first.clone() };
     let sent = stream(&[first, again.clone(), again]);
@@ -65,7 +65,7 @@ async fn a_value_that_the_client_indexes_as_a_whole_is_the_rewritten_one() {
 }
 
 #[tokio::test]
-async fn padding_priority_and_continuation_are_taken() {
+async fn padding_priority_and_continuation_are_supported() {
     let plain = Request { extra: vec![(b"x-long".to_vec(), vec![b'v'; 300], 4)], ..request(SOCKET) };
     for (padding, priority, split) in
         [(Some(9), false, 0), (None, true, 0), (Some(0), true, 40), (Some(255), true, 50), (None, false, 64)]
@@ -81,7 +81,7 @@ async fn padding_priority_and_continuation_are_taken() {
 }
 
 #[tokio::test]
-async fn a_value_that_is_longer_in_plain_text_gets_the_frames_that_it_needs() {
+async fn longer_rewritten_block_is_split_into_continuations() {
     // The symbol '0' takes 5 bits: 15,000 of them and a percent sign fit into one frame, but uncoded,
     // together with the rest, they do not.
     let authority = format!("%{}", "0".repeat(15_000));
@@ -98,7 +98,7 @@ async fn a_value_that_is_longer_in_plain_text_gets_the_frames_that_it_needs() {
 }
 
 #[tokio::test]
-async fn the_table_is_followed_while_it_is_filled_resized_and_emptied() {
+async fn hpack_table_is_tracked_when_filled_resized_and_cleared() {
     let mut requests = Vec::new();
     for round in 0..200 {
         let extra = vec![
@@ -117,7 +117,7 @@ async fn the_table_is_followed_while_it_is_filled_resized_and_emptied() {
 }
 
 #[test]
-fn it_does_not_matter_where_a_connection_is_cut_in_two() {
+fn any_split_of_the_input_gives_the_same_output() {
     let padded =
         Request { padding: Some(3), priority: true, split: 5, value: Value::Huffman, ..request(SOCKET) };
     let sent = stream(&[padded, request("b/c"), Request { name: Name::Dynamic, ..request("d/e") }]);
@@ -199,7 +199,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn before_and_behind_differ_in_the_authority_alone(requests in requests(), cut in 1..50_usize) {
+    fn filter_changes_only_the_authority(requests in requests(), cut in 1..50_usize) {
         check(&stream(&requests), cut);
     }
 

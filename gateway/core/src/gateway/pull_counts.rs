@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_pull_counts_once_by_its_result_and_an_abandoned_one_as_cancelled() {
+    async fn each_pull_counts_once_by_result_and_dropped_ones_as_cancelled() {
         let counts = PullCounts::default();
         counts.count(async { Ok(()) }).await.unwrap();
         counts.count(async { Ok(()) }).await.unwrap();

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_owner_waits_only_for_its_own_starts() {
+    async fn start_limit_is_per_owner() {
         let starts = StartLimiter::new(2);
         let mut first: Vec<_> = (0..2).map(|_| Box::pin(starts.run(Owner::Nomad, pending::<()>()))).collect();
         for start in &mut first {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_start_that_hangs_gives_up_its_permit_after_a_while() {
+    async fn hung_start_releases_its_permit_at_its_limit() {
         let starts = StartLimiter::new(1);
         let mut hung = Box::pin(starts.run(Owner::Nomad, pending::<()>()));
         assert!(poll!(&mut hung).is_pending());

@@ -39,7 +39,7 @@ async fn callers_with_the_same_request_share_one_run() {
 }
 
 #[tokio::test]
-async fn another_request_under_the_same_key_is_refused_while_one_is_in_flight() {
+async fn different_request_with_the_same_key_is_rejected_while_in_flight() {
     let flights = flights();
     let go = Arc::new(Notify::new());
     let waiting = Arc::clone(&go);
@@ -64,7 +64,7 @@ async fn another_request_under_the_same_key_is_refused_while_one_is_in_flight() 
 }
 
 #[tokio::test]
-async fn the_work_goes_on_when_its_caller_has_gone() {
+async fn work_continues_when_its_caller_is_dropped() {
     let flights = flights();
     let go = Arc::new(Notify::new());
     let done = Arc::new(Notify::new());
@@ -88,7 +88,7 @@ async fn the_work_goes_on_when_its_caller_has_gone() {
 }
 
 #[tokio::test]
-async fn a_panic_frees_the_key_and_is_told() {
+async fn panic_frees_the_key_and_is_reported() {
     let flights = flights();
     let broken = flights.run("pod".into(), b"", || Decision::Begin, || async { panic!("on purpose") }).await;
     assert_eq!(broken.unwrap_err().kind(), ErrorKind::Internal);
@@ -96,7 +96,7 @@ async fn a_panic_frees_the_key_and_is_told() {
 }
 
 #[tokio::test]
-async fn a_decision_can_answer_without_any_work() {
+async fn decision_can_answer_without_work() {
     let flights = flights();
     let answer = flights.run("pod".into(), b"", || Decision::Answer(Ok(9)), || async { Ok(0) }).await;
     assert_eq!(answer.unwrap(), 9);

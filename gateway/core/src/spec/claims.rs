@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_overlap_as_listening_sockets_do() {
+    fn address_overlap_matches_listening_sockets() {
         let check = |one: &str, other: &str, expected: bool| {
             assert_eq!(port(one).overlaps(&port(other)), expected, "{one:?} and {other:?}");
             assert_eq!(port(other).overlaps(&port(one)), expected, "{other:?} and {one:?}");
@@ -174,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn another_protocol_or_port_is_another_claim() {
+    fn claims_differ_by_protocol_and_port() {
         let udp = HostPort { protocol: Protocol::Udp, ..port("") };
         assert!(!udp.overlaps(&port("")));
         assert!(!HostPort { port: 81, ..port("") }.overlaps(&port("")));
     }
 
     #[test]
-    fn a_port_is_written_as_operators_write_it() {
+    fn port_claim_display_format() {
         assert_eq!(port("").to_string(), "80/tcp");
         assert_eq!(port("10.0.0.1").to_string(), "10.0.0.1:80/tcp");
         assert_eq!(port("fd00::1").to_string(), "[fd00::1]:80/tcp");

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_written_as_short_as_it_can_be() {
+    fn cpu_list_is_formatted_with_ranges() {
         let check = |text: &str, expected: &str, count: u64| {
             assert_eq!((set(text).to_string().as_str(), set(text).count()), (expected, count), "{text:?}");
         };
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn malformed_cpu_list_is_rejected() {
         let many = vec!["1"; RANGES_MAX + 1].join(",");
         for text in ["a", "1,", "3-1", "-1", "+1", "1-", "4294967296", "1--2", "0x1", many.as_str()] {
             text.parse::<CpuSet>().unwrap_err();
@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
             #[test]
-            fn sets_are_as_those_of_their_numbers(one in numbers(), other in numbers()) {
+            fn cpu_set_operations_match_number_sets(one in numbers(), other in numbers()) {
                 let of = |numbers: &BTreeSet<u32>| numbers.iter().map(|number| (*number, *number)).collect::<CpuSet>();
                 let mine = of(&one);
     let theirs = of(&other);

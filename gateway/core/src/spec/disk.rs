@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_goes_before_what_is_for_the_rest() {
+    fn quota_on_a_named_path_overrides_the_rest() {
         check(&[limit(these(&["/"]), 1)], &["/a"], &[(&["/"], 1)]);
         check(&[limit(these(&["/a", "/"]), 1)], &["/a", "/b"], &[(&["/", "/a"], 1)]);
         let apart = limit(LimitedPlaces::RestApart, 2);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_volume_or_is_named_twice_is_refused() {
+    fn unknown_or_duplicate_volume_is_rejected() {
         for (limits, path) in [
             (vec![limit(these(&["/a"]), 1)], "/a is neither"),
             (vec![limit(these(&["/", "/"]), 1)], "/ is limited twice"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_has_a_number_that_nobody_gives_out_by_hand() {
+    fn generated_project_id_is_outside_the_manual_range() {
         assert_eq!(ProjectId::new((1 << 24) - 1), None);
         assert_eq!(ProjectId::new(1 << 24), Some(ProjectId::FIRST));
         assert_eq!(ProjectId::new(u32::MAX), None);
@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_directory_is_limited_once_at_most_and_none_is_made_up(
+        fn each_directory_is_limited_at_most_once(
             volumes in prop::collection::btree_set("/[a-d]", 0..4),
             named in prop::collection::vec(prop::collection::vec("/[a-e]?", 1..3), 0..3),
             rest in 0..3_u8,

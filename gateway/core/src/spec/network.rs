@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hardware_address_is_six_bytes_of_one_interface() {
+    fn mac_address_is_a_six_byte_unicast_address() {
         for text in ["02:42:ac:11:00:02", "02-42-AC-11-00-02"] {
             assert_eq!(MacAddress::parse(text).unwrap().to_string(), "02:42:ac:11:00:02");
         }

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_numbers_and_what_is_from_one_to_another() {
+    fn cpu_list_has_numbers_and_ranges() {
         for list in ["0", "0-2,7", "3 , 5-5"] {
             assert!(is_number_list(list), "{list}");
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn without_swap_there_is_none_beside_a_new_memory_limit_either() {
+    fn memory_update_keeps_swap_disabled() {
         check(64, Some(64), 96, Some(96));
         check(64, Some(64), 32, Some(32));
         check(64, None, 96, None);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_stays_while_the_memory_limit_fits_into_it() {
+    fn memory_swap_sum_is_kept_while_the_memory_limit_fits() {
         check(64, Some(128), 96, Some(128));
         check(64, Some(128), 128, Some(128));
         check(64, Some(128), 32, Some(128));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_anything_else_leaves_the_sum() {
+    fn unrelated_update_keeps_the_memory_swap_sum() {
         let before = Resources {
             memory_limit_bytes: Some(64),
             memory_swap_limit_bytes: Some(128),

@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_passes_has_no_character_of_mount_options_or_arguments(text in "[ -~\\t\\n\\x00\"'\\\\,=:s0c1.-]{0,40}") {
+        fn accepted_labels_have_no_mount_option_or_argument_characters(text in "[ -~\\t\\n\\x00\"'\\\\,=:s0c1.-]{0,40}") {
             let passes = |part: SelinuxPart| part.check("x", &text).is_ok();
             let is_harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ',' | ':');
             for part in ALL.into_iter().filter(|part| passes(*part)) {
@@ -147,21 +147,21 @@ mod tests {
         }
 
         #[test]
-        fn nothing_of_any_script_passes_but_ascii(text in "\\PC{0,20}") {
+        fn non_ascii_labels_are_rejected(text in "\\PC{0,20}") {
             for part in ALL {
                 prop_assert!(part.check("x", &text).is_err() || text.is_ascii(), "{part}: {text:?}");
             }
         }
 
         #[test]
-        fn levels_and_ranges_of_policies_pass(low in level(), high in level()) {
+        fn valid_levels_and_ranges_are_accepted(low in level(), high in level()) {
             prop_assert!(SelinuxPart::Level.check("x", &low).is_ok());
             let range = format!("{low}-{high}");
             prop_assert!(SelinuxPart::Level.check("x", &range).is_ok());
         }
 
         #[test]
-        fn names_of_policies_pass(name in "[a-z_][a-z0-9_]{0,30}([.][a-z0-9_-]{1,10})?") {
+        fn valid_policy_names_are_accepted(name in "[a-z_][a-z0-9_]{0,30}([.][a-z0-9_-]{1,10})?") {
             for part in [SelinuxPart::User, SelinuxPart::Role, SelinuxPart::Type] {
                 prop_assert!(part.check("x", &name).is_ok(), "{part}: {name:?}");
             }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_with_a_quote_is_refused_by_name_and_one_as_long_as_a_page_by_its_size() {
+    fn level_with_a_quote_or_of_page_length_is_rejected() {
         let level = |level: &str| SelinuxLabel { level: level.to_owned(), ..SelinuxLabel::default() };
         let refused = level("s0\",lowerdir=/,x=\"").check("selinux").unwrap_err();
         assert!(refused.to_string().starts_with("selinux.level: \"s0"), "{refused}");

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_read_and_written() {
+    fn subnet_round_trips_through_text() {
         for (text, expected) in [
             ("10.1.0.0/24", "10.1.0.0/24"),
             ("10.1.2.3/16", "10.1.0.0/16"),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn malformed_subnet_is_rejected() {
         for text in
             ["", "10.1.0.0", "10.1.0.0/33", "10.1.0.0/+4", "10.1.0.0/", "fd00::/129", "10.1/16", "a/8"]
         {

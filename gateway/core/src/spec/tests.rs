@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn signals_are_read_by_name_number_and_real_time_offset() {
+fn signals_parse_by_name_number_and_real_time_offset() {
     let cases = [
         ("SIGTERM", Some(15)),
         ("term", Some(15)),

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_takes_the_place_of_what_it_changes_alone() {
+    fn throttle_update_replaces_only_what_it_names() {
         let limit = |device: &str, what, rate| Throttle { device: device.into(), what, rate };
         let before = [limit("/dev/a", Throttled::Reads, 1), limit("/dev/a", Throttled::Writes, 2)];
         let changes = [limit("/dev/a", Throttled::Reads, 3), limit("/dev/b", Throttled::Reads, 4)];

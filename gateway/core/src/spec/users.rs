@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_found_in_their_range_and_nowhere_else() {
+    fn ids_map_only_within_their_range() {
         let map = IdMap::new(vec![range(0, 100_000, 1000), range(5000, 300_000, 1)]).unwrap();
         assert_eq!((map.root(), map.host(999), map.host(1000)), (100_000, Some(100_999), None));
         assert_eq!((map.host(5000), map.host(5001)), (Some(300_000), None));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_map_is_refused() {
+    fn invalid_id_map_is_rejected() {
         for bad in [
             vec![],
             vec![range(1, 100_000, 10)],

@@ -47,7 +47,7 @@ fn model(state: &str, event: &TaskEvent, ran: bool) -> Option<&'static str> {
 
 proptest! {
     #[test]
-    fn a_task_moves_as_the_diagram_says(events in prop::collection::vec(task_event(), 0..40)) {
+    fn task_transitions_match_the_state_diagram(events in prop::collection::vec(task_event(), 0..40)) {
         let mut state = TaskState::Created;
         for event in events {
             let ran = matches!(&state, TaskState::Removing { exit: Some(_), .. });
@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn the_first_recorded_exit_stands(events in prop::collection::vec(task_event(), 0..40)) {
+    fn first_recorded_exit_is_kept(events in prop::collection::vec(task_event(), 0..40)) {
         let first = Exit { code: 3, finished_at: at(9), cause: ExitCause::OomKilled };
         let mut state = TaskState::Running { pid: 1, started_at: at(1) }.apply(TaskEvent::Exited(first.clone())).unwrap();
         for event in events {
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stop_keeps_pid_and_start_time(stops in 1..5usize, pid in 1..u32::MAX) {
+    fn stop_keeps_pid_and_start_time(stops in 1..5usize, pid in 1..u32::MAX) {
         let mut state = TaskState::Running { pid, started_at: at(5) };
         for _ in 0..stops {
             state = state.apply(TaskEvent::StopRequested).unwrap();
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sandbox_moves_as_the_diagram_says(events in prop::collection::vec(0..7u8, 0..40)) {
+    fn sandbox_transitions_match_the_state_diagram(events in prop::collection::vec(0..7u8, 0..40)) {
         let mut state = SandboxState::Ready;
         for event in events {
             let (event, wanted) = match event {
@@ -136,7 +136,7 @@ proptest! {
 }
 
 #[test]
-fn a_refusal_names_the_state_and_the_event() {
+fn invalid_transition_names_state_and_event() {
     let refused = TaskState::Created.apply(TaskEvent::StopRequested).unwrap_err();
     assert_eq!(refused.to_string(), "it is created: cannot stop");
 }

@@ -23,7 +23,7 @@ fn insert(table: &Table, owner: Owner, name: &str, number: u8) {
 }
 
 #[test]
-fn sandboxes_are_found_by_the_beginning_of_their_names_and_their_owner() {
+fn sandboxes_are_found_by_name_prefix_and_owner() {
     let table = Table::new(EventBus::default());
     let names = ["a/web/2", "a/web/1", "a/web", "a/web-2/1", "a/we", "b/web/1", "", "\u{10ffff}"];
     for (number, name) in (1..).zip(names) {

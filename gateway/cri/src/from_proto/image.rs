@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_kind_of_credentials_that_is_set_wins() {
+    fn first_set_kind_of_credentials_wins() {
         let mut auth = cri::AuthConfig {
             username: "u".into(),
             password: "p".into(),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_go_to_the_registry_they_are_for_and_no_other() {
+    fn credentials_go_only_to_their_registry() {
         let auth = |server: &str| cri::AuthConfig {
             username: "u".into(),
             server_address: server.into(),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_pulled_is_refused_by_field() {
+    fn invalid_pull_request_is_rejected_by_field() {
         let error = pull_request(cri::PullImageRequest::default()).expect_err("there is no image");
         assert_eq!(error.report(), "image: it is missing");
         let image = Some(cri::ImageSpec { image: "a".into(), ..Default::default() });

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn every_suffix_has_its_scale() {
+    fn quantity_suffixes_scale() {
         check("0", 0);
         check("10", 10);
         check("+10", 10);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused() {
+    fn malformed_quantity_is_rejected() {
         for text in
             ["", ".", "-1", "1.2.3", "x", "1 M", "1K", "1mi", "1e", "e3", "16Ei", "100E", "1e101", "0x10"]
         {
@@ -119,17 +119,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_plain_number_is_itself(number in any::<u64>()) {
+        fn quantity_without_suffix_is_itself(number in any::<u64>()) {
             prop_assert_eq!(parse(&number.to_string()), Some(number));
         }
 
         #[test]
-        fn nothing_panics(text in "\\PC{0,40}") {
+        fn any_text_parses_without_panic(text in "\\PC{0,40}") {
             parse(&text);
         }
 
         #[test]
-        fn nothing_that_looks_like_a_quantity_panics(text in "[0-9]{0,45}\\.?[0-9]{0,45}(Ei|E|e-?[0-9]{1,12}|n)?") {
+        fn near_quantities_parse_without_panic(text in "[0-9]{0,45}\\.?[0-9]{0,45}(Ei|E|e-?[0-9]{1,12}|n)?") {
             parse(&text);
         }
     }

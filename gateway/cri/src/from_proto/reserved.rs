@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weight_of_processors_is_their_request() {
+    fn cpu_request_is_derived_from_shares() {
         // As kubelets compute it: milli * 1024 / 1000, rounded down.
         for milli in [0_u64, 1, 2] {
             let shares = Some((milli * 1024 / 1000).max(2));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_score_of_a_burstable_container_is_its_request_to_a_thousandth_of_the_node() {
+    fn memory_request_is_derived_from_burstable_oom_score() {
         for request in [GIB / 2, GIB, 5 * GIB, 31 * GIB] {
             let score = 1000 - i32::try_from(1000 * request / (32 * GIB)).unwrap();
             let got = reserved(&limits(Some(score), None), 32 * GIB).memory_bytes;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_scores_say_what_class_a_pod_is_of() {
+    fn other_oom_scores_give_the_qos_class() {
         let check = |score, limit, expected| {
             assert_eq!(
                 reserved(&limits(score, limit), 32 * GIB).memory_bytes,

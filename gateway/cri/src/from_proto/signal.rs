@@ -28,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn wire_numbers_become_linux_numbers() {
+    fn wire_signals_map_to_linux_numbers() {
         check(cri::Signal::Sigterm, 15);
         check(cri::Signal::Sigkill, 9);
         check(cri::Signal::Sighup, 1);
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wire_signal_but_the_default_is_a_linux_signal() {
+    fn every_wire_signal_except_default_maps_to_linux() {
         assert_eq!(stop_signal(0).expect("it is known"), None);
         for number in 1..=65 {
             assert!(stop_signal(number).is_ok_and(|signal| signal.is_some()), "{number}");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_number_is_refused() {
+    fn unknown_signal_number_is_rejected() {
         let error = stop_signal(66).expect_err("there is no such number");
         assert_eq!(error.report(), "config.stop_signal: 66 is not one of its values");
     }

@@ -181,14 +181,14 @@ fn full() -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_translation_of_a_container_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn container_translation_of_any_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(config) = cri::ContainerConfig::decode(bytes.as_slice()) {
             let _ = container_of(config);
         }
     }
 
     #[test]
-    fn no_damage_makes_the_translation_of_a_container_panic(
+    fn container_translation_of_mutated_bytes_does_not_panic(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
         let mut bytes = full();
@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn no_numbers_make_limits_panic_and_what_passes_is_in_range(
+    fn any_limits_are_rejected_or_in_range(
         cpu_period: i64, cpu_quota: i64, cpu_shares: i64, memory: i64, swap: i64, oom_score_adj: i64,
         cpuset_cpus in "[0-9,-]{0,8}",
     ) {
@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn no_texts_make_the_translation_of_a_pod_panic(
+    fn pod_translation_of_any_text_does_not_panic(
         hostname in "\\PC{0,70}", name in "\\PC{0,20}", directory in "\\PC{0,20}", sysctl in "\\PC{0,20}",
         network in -1..5_i32, host_port: i32,
     ) {

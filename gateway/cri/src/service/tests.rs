@@ -113,7 +113,7 @@ fn labelled(name: &str) -> std::collections::BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn lists_are_byte_for_byte_those_of_the_generated_server_through_every_change_and_filter() {
+async fn lists_match_the_generated_server_byte_for_byte() {
     let node = ServerFixture::new();
     node.gateway.recover().await.expect("the fake recovers");
     let request = cri::PullImageRequest {
@@ -161,7 +161,7 @@ async fn lists_are_byte_for_byte_those_of_the_generated_server_through_every_cha
 }
 
 #[tokio::test]
-async fn refusals_are_those_of_the_generated_server() {
+async fn errors_match_the_generated_server() {
     let node = ServerFixture::new();
     for method in ["ListContainers", "ListPodSandbox"] {
         let (unrecovered, _, _) = node.ask(method, &[]).await;

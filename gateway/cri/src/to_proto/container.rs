@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn times_codes_and_reasons_come_only_with_the_states_that_have_them() {
+    fn times_codes_and_reasons_are_set_only_in_matching_states() {
         use cri::ContainerState as C;
         let exit = |code, cause| Exit { code, finished_at: at(9), cause };
         let exited = |code, cause| TaskState::Exited { started_at: Some(at(5)), exit: exit(code, cause) };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_group_is_counted_among_the_groups_once() {
+    fn primary_group_is_listed_once() {
         let wire = user(&ResolvedUser { uid: 1, gid: 2, groups: vec![3, 2] });
         assert_eq!(wire.supplemental_groups, [2, 3]);
     }

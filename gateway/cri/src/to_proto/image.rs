@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_a_number_or_a_name_and_never_both() {
+    fn image_user_is_uid_or_name_never_both() {
         check("", None, "");
         check("1003:1004", Some(1003), "");
         check("0", Some(0), "");

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_without_a_name_are_the_default() {
+    fn unnamed_signals_map_to_default() {
         for number in [32, 33] {
             let signal = Signal::new(number).expect("it is between 1 and 64");
             assert_eq!(stop_signal(signal), cri::Signal::RuntimeDefault);

@@ -92,7 +92,7 @@ pub(super) fn record(image: &str, user_specified_image: &str) -> ContainerRecord
 }
 
 #[test]
-fn only_a_ready_sandbox_has_addresses() {
+fn only_ready_sandbox_reports_addresses() {
     let status = sandbox_status(&sandbox(SandboxState::Ready), None);
     let network = status.network.expect("it is ready");
     assert_eq!(network.ip, "10.0.0.2");
@@ -110,7 +110,7 @@ fn only_a_ready_sandbox_has_addresses() {
 }
 
 #[test]
-fn a_sandbox_echoes_its_request() {
+fn sandbox_status_echoes_its_request() {
     let options = cri::NamespaceOption { pid: 1, ..Default::default() };
     let metadata =
         cri::PodSandboxMetadata { name: "p".into(), uid: "u".into(), namespace: "n".into(), attempt: 4 };
@@ -137,7 +137,7 @@ fn a_sandbox_echoes_its_request() {
 }
 
 #[test]
-fn a_sandbox_whose_record_cannot_be_read_is_described_by_its_labels() {
+fn sandbox_with_unreadable_record_is_described_by_labels() {
     let status = sandbox_status(&sandbox(SandboxState::Ready), None);
     let metadata = status.metadata.expect("clients insist on it");
     assert_eq!((metadata.name.as_str(), metadata.namespace.as_str()), ("pod", "ns"));
@@ -145,7 +145,7 @@ fn a_sandbox_whose_record_cannot_be_read_is_described_by_its_labels() {
 }
 
 #[test]
-fn a_container_echoes_its_request() {
+fn container_status_echoes_its_request() {
     let record = record("sha256:id", "nginx:1");
     let status = container_status(&task(), Some(&record));
     assert_eq!(status.metadata, Some(cri::ContainerMetadata { name: "app".into(), attempt: 3 }));
@@ -159,20 +159,20 @@ fn a_container_echoes_its_request() {
 }
 
 #[test]
-fn the_image_of_a_container_is_never_empty() {
+fn container_image_is_never_empty() {
     let image = |record: Option<&ContainerRecord>| container(&task(), record).image.expect("it is set").image;
     assert_eq!(image(Some(&record("busybox", ""))), "busybox");
     assert_eq!(image(None), "reg/app@sha256:digest");
 }
 
 #[test]
-fn a_container_whose_record_cannot_be_read_is_described_by_its_labels() {
+fn container_with_unreadable_record_is_described_by_labels() {
     let listed = container(&task(), None);
     assert_eq!(listed.metadata, Some(cri::ContainerMetadata { name: "app".into(), attempt: 0 }));
 }
 
 #[test]
-fn a_container_without_readings_has_attributes_only() {
+fn container_without_stats_has_only_attributes() {
     let stats = container_stats(&task(), None, None, None);
     assert!(stats.attributes.is_some());
     assert_eq!((stats.cpu, stats.memory, stats.writable_layer), (None, None, None));
@@ -191,7 +191,7 @@ fn stall_times_become_nanoseconds() {
 }
 
 #[test]
-fn a_sandbox_tells_its_main_interface_apart_from_the_others() {
+fn sandbox_stats_separate_the_default_interface() {
     let named = |name: &str| InterfaceStats { name: name.into(), rx_bytes: 1, ..InterfaceStats::default() };
     let network = |names: &[&str]| {
         let stats = SandboxStats {
@@ -211,7 +211,7 @@ fn a_sandbox_tells_its_main_interface_apart_from_the_others() {
 }
 
 #[test]
-fn processor_use_comes_with_its_rate() {
+fn cpu_usage_includes_its_rate() {
     let cpu = CpuUsage {
         at: UNIX_EPOCH,
         total_ns: 9,
@@ -243,7 +243,7 @@ fn backend() -> BackendStatus {
 }
 
 #[test]
-fn a_node_that_recovers_is_not_ready() {
+fn recovering_node_is_not_ready() {
     let conditions = |recovered| {
         let status = status(&backend(), recovered, &[]).status.expect("it is set");
         status.conditions.into_iter().map(|c| (c.r#type, c.status, c.reason)).collect::<Vec<_>>()
@@ -254,7 +254,7 @@ fn a_node_that_recovers_is_not_ready() {
 }
 
 #[test]
-fn the_default_handler_is_also_listed_without_a_name() {
+fn default_handler_is_also_listed_with_empty_name() {
     let handler = |name: &str, recursive_readonly_mounts| Handler {
         name: name.into(),
         recursive_readonly_mounts,
@@ -270,7 +270,7 @@ fn the_default_handler_is_also_listed_without_a_name() {
 }
 
 #[test]
-fn the_facts_of_a_backend_are_in_the_configuration() {
+fn verbose_info_has_backend_facts() {
     let info = status_info(&backend(), &[]);
     let config: serde_json::Value = serde_json::from_str(&info["config"]).expect("it is JSON");
     assert_eq!(config["stateDir"], "/run/x");
@@ -284,7 +284,7 @@ fn the_facts_of_a_backend_are_in_the_configuration() {
 }
 
 #[test]
-fn all_that_was_asked_for_is_in_the_configuration_of_a_container() {
+fn verbose_info_has_the_whole_container_request() {
     let words = |word: &str| vec![word.to_owned()];
     let context = cri::LinuxContainerSecurityContext {
         capabilities: Some(cri::Capability {
@@ -337,7 +337,7 @@ fn all_that_was_asked_for_is_in_the_configuration_of_a_container() {
 }
 
 #[test]
-fn what_is_said_later_of_a_pods_limits_is_told_of_one_that_was_made_without() {
+fn later_pod_resources_are_reported() {
     let note = crate::record::SandboxNote {
         resources: Some(cri::LinuxContainerResources { cpu_shares: 700, ..Default::default() }),
         ..Default::default()
@@ -351,7 +351,7 @@ fn what_is_said_later_of_a_pods_limits_is_told_of_one_that_was_made_without() {
 }
 
 #[test]
-fn the_cgroup_driver_is_always_told() {
+fn cgroup_driver_is_always_reported() {
     let driver =
         |driver| runtime_config(driver).linux.expect("kubelets fall back without it").cgroup_driver();
     assert_eq!(driver(CgroupDriver::Cgroupfs), cri::CgroupDriver::Cgroupfs);

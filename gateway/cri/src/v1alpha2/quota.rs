@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_form_of_a_key_names_directories() {
+    fn quota_key_forms_select_directories() {
         let id = ProjectId::new(16_777_300).expect("it is one");
         for (key, quota_id, places, project) in [
             ("/", "", these(&["/"]), Project::New),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_its_name() {
+    fn invalid_quota_entry_is_rejected_by_name() {
         for (quotas, quota_id, field) in [
             (&[("abc", "1g")][..], "", "linux.disk_quota[\"abc\"]"),
             (&[("", "1g")], "", "linux.disk_quota[\"\"]"),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_a_whole_number_with_a_unit() {
+    fn quota_size_is_a_whole_number_with_unit() {
         for (size, expected) in [
             ("1", 1),
             ("7b", 7),
@@ -192,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_taken_for_more_or_less_than_it_says(size in "[0-9]{0,22}[a-zA-Z]{0,3}") {
+        fn any_quota_text_parses_exactly_or_is_rejected(size in "[0-9]{0,22}[a-zA-Z]{0,3}") {
             if let Ok(told) = bytes("x", &size) {
                 let number: u128 = size.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap();
                 let unit = size.trim_start_matches(|c: char| c.is_ascii_digit()).to_ascii_lowercase();
@@ -202,7 +202,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_a_client_can_say_is_a_panic(key in "\\PC{0,12}", size in "\\PC{0,6}", id in "\\PC{0,6}") {
+        fn any_quota_request_does_not_panic(key in "\\PC{0,12}", size in "\\PC{0,6}", id in "\\PC{0,6}") {
             let _ = asked(&[(&key, &size)], &id);
         }
     }

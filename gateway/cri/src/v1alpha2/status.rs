@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_environment_is_what_the_process_gets() {
+    fn status_environment_matches_the_process() {
         let spec = r#"{"process":{"env":["PATH=/bin","EMPTY=","SUM=1=1"]}}"#;
         let told: Vec<_> = environment(spec).into_iter().map(|v| (v.key, v.value)).collect();
         let expected = [("PATH", "/bin"), ("EMPTY", ""), ("SUM", "1=1")];

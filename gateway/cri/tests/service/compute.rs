@@ -42,7 +42,7 @@ fn own(node: &ServiceFixture) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn processors_that_the_kubelet_gave_to_one_container_are_kept_from_others_and_a_pool_is_not() {
+async fn exclusive_kubelet_cpus_are_reserved_and_shared_pool_is_not() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
@@ -78,7 +78,7 @@ async fn processors_that_the_kubelet_gave_to_one_container_are_kept_from_others_
 }
 
 #[tokio::test]
-async fn a_processor_of_nomads_is_refused_to_a_container_that_is_to_have_it_alone() {
+async fn exclusive_cpu_held_by_nomad_is_refused() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     nomad_takes(&node, "1").await.expect("it is free");

@@ -35,7 +35,7 @@ async fn usage(node: &mut ServiceFixture) -> Vec<cri::ContainerStats> {
 }
 
 #[tokio::test]
-async fn a_container_is_created_runs_ends_and_goes() {
+async fn container_lifecycle_completes() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
@@ -63,7 +63,7 @@ async fn a_container_is_created_runs_ends_and_goes() {
 }
 
 #[tokio::test]
-async fn a_container_is_echoed_as_it_was_asked_for_also_after_a_restart() {
+async fn container_status_echoes_its_request_after_restart() {
     let mut node = ServiceFixture::new().await;
     let image = node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
@@ -86,7 +86,7 @@ async fn a_container_is_echoed_as_it_was_asked_for_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_retried_creation_gets_the_same_container_and_another_under_its_name_is_refused() {
+async fn retried_create_returns_the_same_container_and_name_conflict_is_rejected() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
@@ -100,7 +100,7 @@ async fn a_retried_creation_gets_the_same_container_and_another_under_its_name_i
 }
 
 #[tokio::test]
-async fn what_cannot_be_created_leaves_nothing_behind() {
+async fn failed_create_leaves_nothing_behind() {
     let mut node = ServiceFixture::new().await;
     assert_eq!(code(node.create("nothing", app("app")).await), Code::NotFound);
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
@@ -118,7 +118,7 @@ async fn what_cannot_be_created_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_failed_start_is_told_by_the_call_and_by_the_status() {
+async fn failed_start_is_reported_by_call_and_status() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
@@ -133,7 +133,7 @@ async fn a_failed_start_is_told_by_the_call_and_by_the_status() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_container_has_its_code_and_reason() {
+async fn container_exit_has_code_and_reason() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
@@ -151,7 +151,7 @@ async fn the_end_of_a_container_has_its_code_and_reason() {
 }
 
 #[tokio::test]
-async fn stopping_and_removing_what_is_not_there_succeeds_and_all_else_does_not() {
+async fn unknown_containers_can_be_stopped_and_removed_only() {
     let mut node = ServiceFixture::new().await;
     let container_id = "f".repeat(64);
     stop(&mut node, &container_id, 1).await;
@@ -169,7 +169,7 @@ async fn stopping_and_removing_what_is_not_there_succeeds_and_all_else_does_not(
 }
 
 #[tokio::test]
-async fn a_grace_of_zero_or_less_kills_at_once() {
+async fn zero_or_negative_grace_period_kills_at_once() {
     let mut node = ServiceFixture::new().await;
     let (sandbox, first) = node.running().await;
     stop(&mut node, &first, 0).await;
@@ -181,7 +181,7 @@ async fn a_grace_of_zero_or_less_kills_at_once() {
 }
 
 #[tokio::test]
-async fn exec_gives_output_and_code_and_ends_in_time() {
+async fn exec_returns_output_and_code_and_honours_its_timeout() {
     let mut node = ServiceFixture::new().await;
     let (_, container) = node.running().await;
     let ran = node.exec(&container, &["echo", "hello"], 10).await.expect("it runs");
@@ -196,7 +196,7 @@ async fn exec_gives_output_and_code_and_ends_in_time() {
 }
 
 #[tokio::test]
-async fn new_limits_are_told_and_old_ones_stand_if_they_fail() {
+async fn updated_limits_are_reported_and_failed_update_keeps_old_ones() {
     let mut node = ServiceFixture::new().await;
     let (_, container) = node.running().await;
     let request = |cpu_shares| cri::UpdateContainerResourcesRequest {
@@ -214,7 +214,7 @@ async fn new_limits_are_told_and_old_ones_stand_if_they_fail() {
 }
 
 #[tokio::test]
-async fn filters_of_containers_all_have_to_match() {
+async fn all_container_filters_must_match() {
     let mut node = ServiceFixture::new().await;
     let (web, first) = node.running().await;
     let second = node.create(&web, app("second")).await.expect("it is well formed");
@@ -242,7 +242,7 @@ async fn filters_of_containers_all_have_to_match() {
 }
 
 #[tokio::test]
-async fn usage_is_told_of_containers_that_have_not_ended() {
+async fn stats_cover_containers_that_have_not_exited() {
     let mut node = ServiceFixture::new().await;
     let (sandbox, container) = node.running().await;
     let created = node.create(&sandbox, app("created")).await.expect("it is well formed");
@@ -261,7 +261,7 @@ async fn usage_is_told_of_containers_that_have_not_ended() {
 }
 
 #[tokio::test]
-async fn a_log_is_reopened_only_while_its_container_runs() {
+async fn log_reopen_needs_a_running_container() {
     let mut node = ServiceFixture::new().await;
     let (_, container) = node.running().await;
     let request = cri::ReopenContainerLogRequest { container_id: container.clone() };
@@ -271,7 +271,7 @@ async fn a_log_is_reopened_only_while_its_container_runs() {
 }
 
 #[tokio::test]
-async fn only_a_running_container_of_the_same_pod_can_be_a_target() {
+async fn pid_target_must_be_a_running_container_of_the_pod() {
     let mut node = ServiceFixture::new().await;
     let (web, running) = node.running().await;
     let db = node.run(pod("db")).await.expect("it is well formed");
@@ -309,7 +309,7 @@ async fn verbose_status_of_a_container_is_json() {
 }
 
 #[tokio::test]
-async fn streams_give_every_container_of_the_lists_once() {
+async fn streams_yield_every_listed_container_once() {
     let mut node = ServiceFixture::new().await;
     let (_, container) = node.running().await;
     let mut listed = node

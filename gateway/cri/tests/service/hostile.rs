@@ -122,7 +122,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn hostile_calls_are_refused_or_done_and_nothing_else_changes(calls in prop::collection::vec(call(), 1..24)) {
+    fn hostile_calls_are_rejected_or_done_without_side_effects(calls in prop::collection::vec(call(), 1..24)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut node = ServiceFixture::new().await;

@@ -18,7 +18,7 @@ async fn list(node: &mut ServiceFixture, filter: &str) -> Vec<cri::Image> {
 }
 
 #[tokio::test]
-async fn a_pulled_image_is_found_by_the_reference_that_the_pull_gave() {
+async fn pulled_image_is_found_by_its_returned_reference() {
     let mut node = ServiceFixture::new().await;
     let image_ref = node.pull().await;
     let image = find(&mut node, &image_ref).await.expect("it was pulled");
@@ -28,14 +28,14 @@ async fn a_pulled_image_is_found_by_the_reference_that_the_pull_gave() {
 }
 
 #[tokio::test]
-async fn a_missing_image_is_an_answer_without_an_image() {
+async fn status_of_a_missing_image_is_empty() {
     let mut node = ServiceFixture::new().await;
     assert_eq!(find(&mut node, "nowhere.example/nothing").await, None);
     assert_eq!(find(&mut node, "?? no reference ??").await, None);
 }
 
 #[tokio::test]
-async fn a_filter_names_one_image() {
+async fn image_filter_selects_one_image() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     assert_eq!(list(&mut node, "").await.len(), 1);
@@ -60,7 +60,7 @@ async fn removing_an_image_is_idempotent() {
 }
 
 #[tokio::test]
-async fn a_request_without_an_image_is_refused() {
+async fn request_without_an_image_is_rejected() {
     let mut node = ServiceFixture::new().await;
     assert_eq!(code(node.images.pull_image(cri::PullImageRequest::default()).await), Code::InvalidArgument);
     assert_eq!(
@@ -79,7 +79,7 @@ async fn a_request_without_an_image_is_refused() {
 }
 
 #[tokio::test]
-async fn a_registry_that_is_away_is_named_as_kubelets_look_for_it() {
+async fn unreachable_registry_has_the_kubelet_error_prefix() {
     let mut node = ServiceFixture::new().await;
     node.fake.fail_next(Method::Pull, Error::unavailable("connect to 10.0.0.1:443"));
     let request = cri::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
@@ -89,14 +89,14 @@ async fn a_registry_that_is_away_is_named_as_kubelets_look_for_it() {
 }
 
 #[tokio::test]
-async fn an_image_that_no_registry_has_is_not_found() {
+async fn unknown_image_is_not_found() {
     let mut node = ServiceFixture::new().await;
     let request = cri::PullImageRequest { image: Some(spec("nothing")), ..Default::default() };
     assert_eq!(code(node.images.pull_image(request).await), Code::NotFound);
 }
 
 #[tokio::test]
-async fn disk_usage_is_never_an_empty_list() {
+async fn image_fs_info_is_never_empty() {
     let mut node = ServiceFixture::new().await;
     let usage = node.images.image_fs_info(cri::ImageFsInfoRequest {}).await.expect("it answers").into_inner();
     assert!(!usage.image_filesystems.is_empty());
@@ -104,7 +104,7 @@ async fn disk_usage_is_never_an_empty_list() {
 }
 
 #[tokio::test]
-async fn the_configuration_of_an_image_is_told_to_who_asks_for_more() {
+async fn verbose_image_status_has_the_config() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     let request = cri::ImageStatusRequest { image: Some(spec(BUSYBOX)), verbose: true };

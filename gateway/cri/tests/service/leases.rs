@@ -52,7 +52,7 @@ async fn remove(node: &mut ServiceFixture, container_id: String) {
 }
 
 #[tokio::test]
-async fn a_container_that_crashes_again_and_again_keeps_its_device_also_over_a_restart_of_the_daemon() {
+async fn crash_looping_container_keeps_its_device_across_daemon_restart() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     equip(&node).await;
@@ -78,7 +78,7 @@ async fn a_container_that_crashes_again_and_again_keeps_its_device_also_over_a_r
 }
 
 #[tokio::test]
-async fn the_annotation_comes_back_as_it_was_and_is_read_by_nobody_below() {
+async fn lease_annotation_is_echoed_and_not_passed_to_the_backend() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     equip(&node).await;
@@ -94,7 +94,7 @@ async fn the_annotation_comes_back_as_it_was_and_is_read_by_nobody_below() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_not_the_kubelets_makes_no_container_and_one_that_is_malformed_neither() {
+async fn foreign_or_malformed_lease_is_rejected() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     equip(&node).await;
@@ -114,7 +114,7 @@ async fn a_lease_that_is_not_the_kubelets_makes_no_container_and_one_that_is_mal
 }
 
 #[tokio::test]
-async fn a_successor_has_the_device_only_when_the_pod_that_had_it_has_ended() {
+async fn successor_gets_the_device_after_its_holder_stopped() {
     let mut node = ServiceFixture::new().await;
     node.pull().await;
     equip(&node).await;

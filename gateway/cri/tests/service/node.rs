@@ -8,7 +8,7 @@ use tonic::Code;
 use crate::support::{ServiceFixture, app, code, pod};
 
 #[tokio::test]
-async fn every_version_field_is_set_and_the_first_is_what_kubelets_insist_on() {
+async fn version_fields_are_set_as_kubelets_require() {
     let mut node = ServiceFixture::new().await;
     let version =
         node.runtime.version(cri::VersionRequest::default()).await.expect("it answers").into_inner();
@@ -18,7 +18,7 @@ async fn every_version_field_is_set_and_the_first_is_what_kubelets_insist_on() {
 }
 
 #[tokio::test]
-async fn status_has_both_conditions_and_info_only_when_asked() {
+async fn status_has_both_conditions_and_info_on_request() {
     let mut node = ServiceFixture::new().await;
     let plain =
         node.runtime.status(cri::StatusRequest { verbose: false }).await.expect("it answers").into_inner();
@@ -35,7 +35,7 @@ async fn status_has_both_conditions_and_info_only_when_asked() {
 }
 
 #[tokio::test]
-async fn the_cgroup_driver_is_told_and_ranges_of_addresses_are_handed_on() {
+async fn cgroup_driver_is_reported_and_pod_cidr_passed_on() {
     let mut node = ServiceFixture::new().await;
     let config =
         node.runtime.runtime_config(cri::RuntimeConfigRequest {}).await.expect("it answers").into_inner();
@@ -62,7 +62,7 @@ async fn the_cgroup_driver_is_told_and_ranges_of_addresses_are_handed_on() {
 }
 
 #[tokio::test]
-async fn before_recovery_only_version_and_status_answer() {
+async fn only_version_and_status_answer_before_recovery() {
     let mut node = ServiceFixture::unrecovered(Fake::with_busybox()).await;
     node.runtime.version(cri::VersionRequest::default()).await.expect("it answers");
     let status = node.runtime.status(cri::StatusRequest::default()).await.expect("it answers").into_inner();
@@ -82,7 +82,7 @@ async fn before_recovery_only_version_and_status_answer() {
 }
 
 #[tokio::test]
-async fn what_is_not_served_says_so() {
+async fn unsupported_calls_are_unimplemented() {
     let mut node = ServiceFixture::new().await;
     macro_rules! absent {
         ($($call:ident($request:ident)),* $(,)?) => {
@@ -98,7 +98,7 @@ async fn what_is_not_served_says_so() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_is_refused_by_what_is_wrong() {
+async fn invalid_checkpoint_is_rejected_by_field() {
     let mut node = ServiceFixture::new().await;
     let (sandbox, running) = node.running().await;
     let created = node.create(&sandbox, app("created")).await.expect("it is well formed");

@@ -61,7 +61,7 @@ fn foreign(owner: Owner, record: Vec<u8>) -> SandboxSpec {
 }
 
 #[tokio::test]
-async fn a_pod_is_ready_with_an_address_then_not_ready_without_one_then_gone() {
+async fn pod_is_ready_with_an_address_until_stopped_and_removed() {
     let mut node = ServiceFixture::new().await;
     let id = node.run(pod("web")).await.expect("it is well formed");
     let ready = node.pod_status(&id).await.expect("it is there");
@@ -82,7 +82,7 @@ async fn a_pod_is_ready_with_an_address_then_not_ready_without_one_then_gone() {
 }
 
 #[tokio::test]
-async fn a_pod_is_echoed_as_it_was_asked_for_also_after_a_restart() {
+async fn pod_status_echoes_its_request_after_restart() {
     let mut node = ServiceFixture::new().await;
     let config = pod("web");
     let id = node.run(config.clone()).await.expect("it is well formed");
@@ -98,7 +98,7 @@ async fn a_pod_is_echoed_as_it_was_asked_for_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_retried_run_gets_the_same_sandbox_and_another_pod_under_its_name_is_refused() {
+async fn retried_run_returns_the_same_sandbox_and_name_conflict_is_rejected() {
     let mut node = ServiceFixture::new().await;
     let id = node.run(pod("web")).await.expect("it is well formed");
     assert_eq!(node.run(pod("web")).await.expect("it is the same request"), id);
@@ -109,7 +109,7 @@ async fn a_retried_run_gets_the_same_sandbox_and_another_pod_under_its_name_is_r
 }
 
 #[tokio::test]
-async fn runs_at_the_same_time_share_one_sandbox() {
+async fn concurrent_runs_share_one_sandbox() {
     let node = ServiceFixture::new().await;
     let run = || {
         let mut runtime = node.runtime.clone();
@@ -122,7 +122,7 @@ async fn runs_at_the_same_time_share_one_sandbox() {
 }
 
 #[tokio::test]
-async fn a_malformed_or_failed_run_leaves_nothing_behind() {
+async fn malformed_or_failed_run_leaves_nothing_behind() {
     let mut node = ServiceFixture::new().await;
     let mut config = pod("web");
     config.hostname = "not a name".to_owned();
@@ -139,7 +139,7 @@ async fn a_malformed_or_failed_run_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn stopping_and_removing_what_is_not_there_succeeds_and_asking_for_it_does_not() {
+async fn unknown_pods_can_be_stopped_and_removed_but_not_queried() {
     let mut node = ServiceFixture::new().await;
     for id in ["", "nothing", &"0".repeat(64)] {
         stop(&mut node, id).await;
@@ -151,7 +151,7 @@ async fn stopping_and_removing_what_is_not_there_succeeds_and_asking_for_it_does
 }
 
 #[tokio::test]
-async fn filters_of_pods_all_have_to_match() {
+async fn all_pod_filters_must_match() {
     let mut node = ServiceFixture::new().await;
     let web = node.run(pod("web")).await.expect("it is well formed");
     let db = node.run(pod("db")).await.expect("it is well formed");
@@ -174,7 +174,7 @@ async fn filters_of_pods_all_have_to_match() {
 }
 
 #[tokio::test]
-async fn a_stream_gives_every_pod_of_the_list_once() {
+async fn stream_yields_every_listed_pod_once() {
     let mut node = ServiceFixture::new().await;
     for name in ["a", "b", "c"] {
         node.run(pod(name)).await.expect("it is well formed");
@@ -192,7 +192,7 @@ async fn a_stream_gives_every_pod_of_the_list_once() {
 }
 
 #[tokio::test]
-async fn what_another_owner_made_is_not_there() {
+async fn objects_of_other_owners_are_not_found() {
     let mut node = ServiceFixture::new().await;
     let scope = node.gateway.scope(Owner::Nomad);
     let id = scope.create_sandbox(foreign(Owner::Nomad, vec![1])).await.expect("it is made").id.to_string();
@@ -203,7 +203,7 @@ async fn what_another_owner_made_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_record_cannot_be_read_is_still_listed_and_removed() {
+async fn pod_with_unreadable_record_can_be_listed_and_removed() {
     let mut node = ServiceFixture::new().await;
     let scope = node.gateway.scope(Owner::Kubernetes);
     let spec = foreign(Owner::Kubernetes, vec![99, 1, 2]);
@@ -216,7 +216,7 @@ async fn a_pod_whose_record_cannot_be_read_is_still_listed_and_removed() {
 }
 
 #[tokio::test]
-async fn a_large_pod_fits_into_a_message() {
+async fn large_pod_fits_into_a_message() {
     let mut node = ServiceFixture::new().await;
     let mut config = pod("web");
     config.annotations = map(&[("large", &"x".repeat(6 << 20))]);
@@ -225,7 +225,7 @@ async fn a_large_pod_fits_into_a_message() {
 }
 
 #[tokio::test]
-async fn a_pods_usage_has_its_network_and_its_containers() {
+async fn pod_stats_have_network_and_containers() {
     let mut node = ServiceFixture::new().await;
     let (sandbox, container) = node.running().await;
     let request = cri::PodSandboxStatsRequest { pod_sandbox_id: sandbox.clone() };
@@ -244,7 +244,7 @@ async fn a_pods_usage_has_its_network_and_its_containers() {
 }
 
 #[tokio::test]
-async fn the_resources_of_a_pod_are_kept_and_told_also_after_a_restart() {
+async fn pod_resources_are_reported_after_restart() {
     let mut node = ServiceFixture::new().await;
     let id = node.run(pod("web")).await.expect("it is well formed");
     let limits = |cpu_shares| cri::LinuxContainerResources { cpu_shares, ..Default::default() };

@@ -81,7 +81,7 @@ fn limited(name: &str, change: impl FnOnce(&mut old::LinuxContainerResources)) -
 }
 
 #[tokio::test]
-async fn a_node_says_which_version_answers() {
+async fn version_reports_the_api_version_that_answers() {
     let node = ServiceFixture::new().await;
     let mut old = Old::of(&node);
     let version = told(old.runtime.version(cri::VersionRequest::default()).await);
@@ -92,7 +92,7 @@ async fn a_node_says_which_version_answers() {
 }
 
 #[tokio::test]
-async fn images_have_their_volumes() {
+async fn image_status_has_volumes() {
     let node = ServiceFixture::new().await;
     let mut old = Old::of(&node);
     let request = old::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
@@ -162,7 +162,7 @@ async fn both_versions_see_the_same_pods_and_containers() {
 }
 
 #[tokio::test]
-async fn what_runs_is_used_and_measured_by_either_version() {
+async fn exec_and_stats_work_in_both_versions() {
     let mut node = ServiceFixture::new().await;
     let (sandbox, container) = node.running().await;
     let mut old = Old::of(&node);
@@ -217,7 +217,7 @@ fn same<T: std::fmt::Debug>(old: Result<Response<T>, Status>, new: Result<Respon
 }
 
 #[tokio::test]
-async fn additions_are_kept_or_refused_and_tell_a_retry_from_another_request() {
+async fn additions_are_kept_or_rejected_and_part_of_request_identity() {
     let mut node = ServiceFixture::new().await;
     let (sandbox, _) = node.running().await;
     let mut old = Old::of(&node);
@@ -237,7 +237,7 @@ async fn additions_are_kept_or_refused_and_tell_a_retry_from_another_request() {
 }
 
 #[tokio::test]
-async fn a_disk_quota_is_told_with_its_project_and_is_part_of_the_request() {
+async fn disk_quota_is_reported_with_project_and_part_of_request_identity() {
     let mut node = ServiceFixture::new().await;
     let (sandbox, _) = node.running().await;
     let mut old = Old::of(&node);
@@ -275,7 +275,7 @@ async fn a_disk_quota_is_told_with_its_project_and_is_part_of_the_request() {
 }
 
 #[tokio::test]
-async fn an_addition_for_a_pod_as_a_whole_is_refused_wherever_it_is_said() {
+async fn pod_level_additions_are_rejected_everywhere() {
     let mut node = ServiceFixture::new().await;
     let (sandbox, _) = node.running().await;
     let mut old = Old::of(&node);
@@ -310,7 +310,7 @@ async fn an_addition_for_a_pod_as_a_whole_is_refused_wherever_it_is_said() {
 }
 
 #[tokio::test]
-async fn what_only_this_version_has_is_answered_truly() {
+async fn v1alpha2_only_fields_are_reported() {
     let mut node = ServiceFixture::new().await;
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     let mut old = Old::of(&node);
@@ -330,7 +330,7 @@ async fn what_only_this_version_has_is_answered_truly() {
 }
 
 #[tokio::test]
-async fn calls_that_came_with_v1_are_not_served() {
+async fn v1_only_calls_are_not_served() {
     let node = ServiceFixture::new().await;
     for path in [
         "/runtime.v1alpha2.RuntimeService/GetContainerEvents",

@@ -14,7 +14,7 @@ async fn metrics(node: &mut ServiceFixture) -> Vec<cri::PodSandboxMetrics> {
 }
 
 #[tokio::test]
-async fn every_metric_has_a_descriptor_and_the_labels_it_says() {
+async fn every_metric_has_a_descriptor_with_its_labels() {
     let mut node = ServiceFixture::new().await;
     node.running().await;
     let answer = node.runtime.list_metric_descriptors(cri::ListMetricDescriptorsRequest {}).await;
@@ -36,7 +36,7 @@ async fn every_metric_has_a_descriptor_and_the_labels_it_says() {
 }
 
 #[tokio::test]
-async fn only_ready_pods_and_containers_that_run_have_metrics() {
+async fn only_ready_pods_and_running_containers_have_metrics() {
     let mut node = ServiceFixture::new().await;
     let (sandbox, container) = node.running().await;
     let ended = node.create(&sandbox, app("ended")).await.expect("it is well formed");
@@ -61,7 +61,7 @@ async fn only_ready_pods_and_containers_that_run_have_metrics() {
 }
 
 #[tokio::test]
-async fn nobody_sees_metrics_of_what_another_owner_has() {
+async fn metrics_exclude_other_owners() {
     let mut node = ServiceFixture::new().await;
     node.running().await;
     let nomad = node.gateway.scope(Owner::Nomad);
@@ -73,7 +73,7 @@ async fn nobody_sees_metrics_of_what_another_owner_has() {
 }
 
 #[tokio::test]
-async fn events_come_over_the_socket_until_the_client_goes() {
+async fn events_are_streamed_until_the_client_disconnects() {
     let mut node = ServiceFixture::new().await;
     let answer = node.runtime.get_container_events(cri::GetEventsRequest {}).await;
     let mut events = answer.expect("it is served").into_inner();

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_listener_answers_to_loopback_names_and_addresses_alone() {
+    fn loopback_listener_accepts_only_loopback_hosts() {
         for host in
             ["localhost", "LocalHost:9640", "localhost.", "127.0.0.1:9640", "10.1.2.3", "[::1]", "[::1]:9640"]
         {
@@ -103,27 +103,27 @@ mod tests {
     }
 
     #[test]
-    fn the_host_of_an_absolute_target_counts() {
+    fn host_of_an_absolute_target_is_checked() {
         let request = Request::get("http://evil.example/statusz").header(HOST, "localhost");
         let refused = refusal(Hosts::Loopback, &request.body(Nothing::new()).unwrap());
         assert_eq!(refused.map(|(status, _)| status), Some(StatusCode::MISDIRECTED_REQUEST));
     }
 
     #[test]
-    fn a_probe_of_http_1_0_needs_no_host() {
+    fn http_1_0_request_needs_no_host() {
         let request = Request::get("/livez").version(Version::HTTP_10).body(Nothing::new()).unwrap();
         assert_eq!(refusal(Hosts::Loopback, &request), None);
     }
 
     #[test]
-    fn a_request_with_a_body_is_refused_on_every_listener() {
+    fn request_with_a_body_is_rejected() {
         let request = Request::get("/livez").header(HOST, "localhost").body(Full::new(&b"x"[..])).unwrap();
         let refused = refusal(Hosts::Any, &request).map(|(status, _)| status);
         assert_eq!(refused, Some(StatusCode::PAYLOAD_TOO_LARGE));
     }
 
     #[test]
-    fn only_loopback_addresses_restrict_names() {
+    fn host_check_applies_only_to_loopback_listeners() {
         for (address, hosts) in [
             ("127.0.0.1:9640", Hosts::Loopback),
             ("[::1]:9640", Hosts::Loopback),

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_starts_is_a_plugin_by_its_name() {
+    fn plugin_kind_follows_from_the_program_name() {
         check(&["/p/switchyard"], true, &["/p/switchyard", "nomad-plugin", "driver"]);
         check(
             &["/p/docker", "--name", "docker"],
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_starts_is_the_command_line() {
+    fn other_invocations_are_the_command_line() {
         check(&["switchyard", "ps"], false, &["switchyard", "ps"]);
         check(&["switchyard", "ps"], true, &["switchyard", "ps"]);
         check(&["switchyard", "--help"], false, &["switchyard", "--help"]);
@@ -214,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn names_of_plugins_are_words() {
+    fn plugin_names_are_validated() {
         assert!(is_name("docker") && is_name("my-driver_2"));
         assert!(!is_name("") && !is_name("a b") && !is_name(&"x".repeat(65)));
     }
 
     #[test]
-    fn both_plugins_are_installed_again_and_again_but_over_nothing_else() {
+    fn plugin_install_is_idempotent_and_overwrites_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let plugins = dir.path().join("plugins");
         install(&plugins).unwrap();

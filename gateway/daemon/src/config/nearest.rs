@@ -38,7 +38,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_typing_error_finds_the_key_that_was_meant() {
+    fn typo_suggests_the_nearest_key() {
         let keys = ["snapshotter", "namespace", "binary", "mode"];
         assert_eq!(nearest("snapshoter", keys), Some("snapshotter"));
         assert_eq!(nearest("Namepsace", keys), Some("namespace"));
@@ -48,7 +48,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_distance_is_symmetric_and_zero_only_for_equals(a in "[a-d]{0,6}", b in "[a-d]{0,6}") {
+        fn edit_distance_is_symmetric_and_zero_only_for_equals(a in "[a-d]{0,6}", b in "[a-d]{0,6}") {
             prop_assert_eq!(distance(&a, &b), distance(&b, &a));
             prop_assert_eq!(distance(&a, &b) == 0, a == b);
         }

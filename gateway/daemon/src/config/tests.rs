@@ -51,13 +51,13 @@ fn message(text: &str) -> String {
 }
 
 #[test]
-fn the_documented_defaults_are_the_defaults() {
+fn documented_defaults_match_the_code() {
     let documented: Config = toml::from_str(DOCUMENTED).unwrap();
     assert_eq!(documented, Config::default());
 }
 
 #[test]
-fn every_key_that_the_documentation_leaves_out_is_known() {
+fn commented_out_documented_keys_are_valid() {
     let uncommented: String = DOCUMENTED
         .lines()
         .map(|line| match line.strip_prefix("# ") {
@@ -77,7 +77,7 @@ fn every_key_that_the_documentation_leaves_out_is_known() {
 }
 
 #[test]
-fn the_keys_that_refusals_of_images_name_are_documented() {
+fn keys_in_image_limit_errors_are_documented() {
     let documented: toml::Table = toml::from_str(DOCUMENTED).unwrap();
     for key in switchyard_containerd::config::IMAGE_LIMITS {
         let (section, name) = key.split_once('.').unwrap();
@@ -86,7 +86,7 @@ fn the_keys_that_refusals_of_images_name_are_documented() {
 }
 
 #[test]
-fn an_advisory_is_ignored_by_program_and_version() {
+fn advisories_are_ignored_by_program_and_version() {
     let etc =
         Etc::new("version = 1\n[advisories]\nignore = [\"runc 1.1.5+ds1\", \"containerd 1.6.20~ds1\"]\n");
     assert_eq!(load(&etc.sources()).unwrap().config.advisories.ignore.len(), 2);
@@ -100,7 +100,7 @@ fn an_advisory_is_ignored_by_program_and_version() {
 }
 
 #[test]
-fn later_layers_win() {
+fn later_configuration_layers_override() {
     let etc =
         Etc::new("version = 1\n[log]\nlevel = \"warn\"\nformat = \"json\"\n[paths]\nrun = \"/run/a\"\n");
     etc.drop_in("20.toml", "version = 1\n[paths]\nrun = \"/run/c\"\nstate = \"/var/c\"\n");
@@ -124,7 +124,7 @@ fn later_layers_win() {
 }
 
 #[test]
-fn a_named_file_must_be_there_and_the_default_one_need_not() {
+fn named_file_must_exist_and_default_one_may_be_missing() {
     let sources = Sources { file: Some("/nowhere/at/all.toml".into()), ..Sources::default() };
     assert_eq!(load(&sources).unwrap_err().to_string(), "cannot read configuration /nowhere/at/all.toml");
     if !Path::new(DEFAULT_FILE).exists() {
@@ -133,7 +133,7 @@ fn a_named_file_must_be_there_and_the_default_one_need_not() {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant() {
+fn unknown_key_is_named_with_line_and_suggestion() {
     assert_eq!(
         message("version = 1\n\n[containerd]\nnamespace = \"x\"\nsnapshoter = \"native\"\n"),
         "config.toml:5: unknown key \"snapshoter\" in [containerd]: did you mean \"snapshotter\"?"
@@ -152,7 +152,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant() {
 }
 
 #[test]
-fn an_unknown_key_of_a_drop_in_a_variable_or_a_flag_is_named_too() {
+fn unknown_key_of_drop_in_variable_or_flag_is_named() {
     let etc = Etc::new("version = 1\n");
     let path = etc.drop_in("50.toml", "version = 1\nadmin = { lisen = \"127.0.0.1:1\" }\n");
     let error = load(&etc.sources()).unwrap_err().to_string();
@@ -175,7 +175,7 @@ fn an_unknown_key_of_a_drop_in_a_variable_or_a_flag_is_named_too() {
 }
 
 #[test]
-fn the_streaming_server_needs_a_url_that_leads_to_it_and_a_certificate_with_its_key() {
+fn streaming_needs_a_reachable_url_and_matching_certificate() {
     let error = |text: &str| message(&format!("version = 1\n[cri.streaming]\n{text}\n"));
     let url = error("url = \"localhost:80\"");
     assert!(url.contains("cri.streaming.url") && url.contains("not an http:// or https:// URL"), "{url}");
@@ -190,7 +190,7 @@ fn the_streaming_server_needs_a_url_that_leads_to_it_and_a_certificate_with_its_
 }
 
 #[test]
-fn a_wrong_type_is_named_with_its_line_and_the_right_one() {
+fn wrong_type_is_named_with_line_and_expected_type() {
     assert_eq!(
         message("version = 1\n[cri]\nenabled = \"yes\"\n"),
         "config.toml:3: cri.enabled: expected true or false, found the string \"yes\""
@@ -214,7 +214,7 @@ fn a_wrong_type_is_named_with_its_line_and_the_right_one() {
 }
 
 #[test]
-fn values_that_cannot_work_are_refused_where_they_stand() {
+fn invalid_values_are_rejected_with_their_line() {
     assert_eq!(
         message("version = 1\n[containerd]\ndefault_runtime = \"kata\"\n"),
         "config.toml:3: containerd.default_runtime: \"kata\" is not one of the configured runtimes: crun, runc"
@@ -277,7 +277,7 @@ fn values_that_cannot_work_are_refused_where_they_stand() {
 }
 
 #[test]
-fn every_file_states_its_version() {
+fn every_configuration_file_needs_a_version() {
     assert_eq!(
         message("[log]\nlevel = \"info\"\n"),
         "config.toml: the top key \"version\" is missing: add `version = 1` as the first line"
@@ -290,7 +290,7 @@ fn every_file_states_its_version() {
 }
 
 #[test]
-fn values_of_the_environment_may_be_toml_or_bare_words() {
+fn environment_values_are_toml_or_bare_words() {
     let etc = Etc::new("version = 1\n");
     let sources = Sources {
         file: Some(etc.file()),
@@ -310,7 +310,7 @@ fn values_of_the_environment_may_be_toml_or_bare_words() {
 }
 
 #[test]
-fn a_dump_reads_back_as_the_same_configuration_and_names_origins() {
+fn dump_round_trips_and_names_origins() {
     let etc =
         Etc::new("version = 1\n[containerd.runtimes.\"kata.fc\"]\ntype = \"io.containerd.kata-fc.v2\"\n");
     let mut sources = etc.sources();
@@ -329,7 +329,7 @@ fn a_dump_reads_back_as_the_same_configuration_and_names_origins() {
 }
 
 #[test]
-fn devices_are_read_as_they_are_documented_and_dumped() {
+fn device_configuration_parses_as_documented_and_round_trips() {
     let documented = DOCUMENTED.lines().find_map(|line| line.strip_prefix("# groups = ")).unwrap();
     let etc = Etc::new(&format!("version = 1\n[devices]\ngroups = {documented}\n"));
     etc.drop_in("10.toml", "version = 1\n[network.bridge]\nname = \"br7\"\n");
@@ -356,7 +356,7 @@ fn devices_are_read_as_they_are_documented_and_dumped() {
 }
 
 #[test]
-fn a_bridge_or_a_device_that_cannot_be_is_refused_where_it_stands() {
+fn invalid_bridge_or_device_is_rejected_with_its_line() {
     let error = message("version = 1\n[network.bridge]\nsubnets = []\n");
     assert!(error.starts_with("config.toml:2: network.bridge: subnets: "), "{error}");
     let error =

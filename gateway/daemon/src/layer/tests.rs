@@ -30,7 +30,7 @@ fn in_flight(metrics: &Metrics) -> i64 {
 }
 
 #[tokio::test]
-async fn a_success_is_counted_by_its_trailers_and_not_before() {
+async fn success_is_counted_at_its_trailers() {
     let metrics = Metrics::new().unwrap();
     let service = service_fn(|_: Request<()>| {
         let body = Full::new(Bytes::from_static(b"answer"));
@@ -46,7 +46,7 @@ async fn a_success_is_counted_by_its_trailers_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_failure_is_counted_by_its_headers_once() {
+async fn failure_is_counted_once_at_its_headers() {
     let metrics = Metrics::new().unwrap();
     let service = service_fn(|_: Request<()>| {
         let response = Response::builder().header("grpc-status", "5").body(Empty::<Bytes>::new()).unwrap();
@@ -60,7 +60,7 @@ async fn a_failure_is_counted_by_its_headers_once() {
 }
 
 #[tokio::test]
-async fn a_dropped_body_and_a_dropped_request_are_cancelled() {
+async fn dropped_body_or_request_counts_as_cancelled() {
     let metrics = Metrics::new().unwrap();
     let layer = RpcLayer::new("cri", &metrics);
     let answered = service_fn(|_: Request<()>| {
@@ -84,7 +84,7 @@ async fn a_dropped_body_and_a_dropped_request_are_cancelled() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_without_a_status_is_unknown() {
+async fn body_without_status_counts_as_unknown() {
     let metrics = Metrics::new().unwrap();
     let service = service_fn(|_: Request<()>| {
         let body = Full::new(Bytes::new()).with_trailers(ready(Some(Ok(trailers(None)))));
@@ -96,7 +96,7 @@ async fn a_body_that_ends_without_a_status_is_unknown() {
 }
 
 #[tokio::test]
-async fn names_that_callers_make_up_share_one_series() {
+async fn unknown_methods_share_one_series() {
     let metrics = Metrics::new().unwrap();
     let layer = RpcLayer::new("cri", &metrics);
     for path in ["/a.B/Guess1", "/a.B/Guess2"] {

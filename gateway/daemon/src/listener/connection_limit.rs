@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_process_gets_half_of_the_places_and_all_together_no_more_than_there_are() {
+    fn connection_limit_gives_one_process_at_most_half() {
         let places = ConnectionLimiter::new(5, "cri.max_connections");
         let take = |pid| places.acquire(Some(pid));
         let first: Vec<ConnectionPermit> = (0..3).map(|_| take(1).unwrap()).collect();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_place_can_be_had() {
+    fn connection_limit_of_one_admits_one() {
         let places = ConnectionLimiter::new(1, "cri.max_connections");
         let place = places.acquire(None).unwrap();
         assert!(places.acquire(None).is_none());

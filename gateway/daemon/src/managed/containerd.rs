@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_keeps_containerd_below_our_directories_and_its_cri_off() {
+    fn managed_containerd_uses_own_directories_without_cri() {
         let mut config = Config::default();
         config.paths.state = "/s".into();
         config.paths.run = "/r".into();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn of_downloads_those_without_a_name_are_removed() {
+    fn unnamed_downloads_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let make = |name: &str, files: &[(&str, &str)]| {
             fs::create_dir(dir.path().join(name)).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_is_kept_at_what_may_be_set() {
+    fn oom_score_is_clamped_to_the_permitted_range() {
         assert_eq!(OomScore { current: 0, may_lower: false }.allowed(-999), None);
         assert_eq!(OomScore { current: -5, may_lower: false }.allowed(-999), None);
         assert_eq!(OomScore { current: 0, may_lower: false }.allowed(100), Some(100));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_nobody_serves_does_not_answer() {
+    async fn unserved_socket_is_not_responsive() {
         let dir = tempfile::tempdir().unwrap();
         let error = probe(dir.path().join("none.sock"), "k8s.io".to_owned()).await.unwrap_err();
         assert!(error.contains("No such file"), "{error}");

@@ -226,7 +226,7 @@ impl Scraper {
 }
 
 #[tokio::test]
-async fn readiness_follows_the_parts_that_are_needed() {
+async fn readiness_follows_required_components() {
     let pages = Pages::serve().await;
     pages.set(vec![part("containerd", true, up()), part("network", false, down())]);
     assert_eq!(pages.get("/readyz").await, (StatusCode::OK, "ok\n".into()));
@@ -241,7 +241,7 @@ async fn readiness_follows_the_parts_that_are_needed() {
 }
 
 #[tokio::test]
-async fn one_part_is_asked_for_by_name() {
+async fn single_component_is_queried_by_name() {
     let pages = Pages::serve().await;
     pages.set(vec![part("cri", true, up()), part("network", false, down())]);
     assert_eq!(pages.get("/readyz/cri").await.0, StatusCode::OK);
@@ -250,7 +250,7 @@ async fn one_part_is_asked_for_by_name() {
 }
 
 #[tokio::test]
-async fn metrics_and_status_show_the_node() {
+async fn metrics_and_status_pages_show_the_node() {
     let pages = Pages::serve().await;
     pages.set(vec![part("cri", true, up())]);
     let metrics = pages.get_tcp("/metrics").await;
@@ -287,7 +287,7 @@ async fn metrics_and_status_show_the_node() {
 }
 
 #[tokio::test]
-async fn objects_are_named_on_the_unix_socket_only() {
+async fn object_names_are_served_on_the_unix_socket_only() {
     let pages = Pages::serve().await;
     let (status, body) = pages.get("/v1/objects").await;
     assert_eq!(status, StatusCode::OK);
@@ -331,7 +331,7 @@ async fn the_command_line_shows_status_and_objects() {
 }
 
 #[tokio::test]
-async fn why_a_part_fails_is_told_on_the_socket_alone() {
+async fn failure_reasons_are_served_on_the_unix_socket_only() {
     let pages = Pages::serve().await;
     let why = "ended with signal 9: last words: cannot open /var/lib/secret, process 4711";
     pages.set(vec![
@@ -355,7 +355,7 @@ async fn why_a_part_fails_is_told_on_the_socket_alone() {
 }
 
 #[tokio::test]
-async fn a_web_page_cannot_ask_by_a_name_of_its_own() {
+async fn dns_rebinding_host_is_rejected() {
     let pages = Pages::serve().await;
     let ask = async |host: &str| {
         pages.say(&format!("GET /metrics HTTP/1.1\r\n{host}Connection: close\r\n\r\n")).await
@@ -375,7 +375,7 @@ async fn a_web_page_cannot_ask_by_a_name_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_head_without_end_is_refused_and_one_that_does_not_come_is_not_waited_for() {
+async fn endless_or_missing_request_head_is_rejected() {
     let limits = Limits {
         header_timeout: Duration::from_millis(50),
         idle_timeout: Duration::from_millis(50),
@@ -396,7 +396,7 @@ async fn a_head_without_end_is_refused_and_one_that_does_not_come_is_not_waited_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scraper_goes_on_while_others_hold_every_connection() {
+async fn scraper_is_served_while_others_hold_connections() {
     const LIMIT: usize = 16;
     let pages = Pages::with(Limits { max_connections: LIMIT, ..LIMITS }).await;
     let mut scraper = Scraper::new(&pages);

@@ -88,7 +88,7 @@ impl Drop for Daemon {
 }
 
 #[tokio::test]
-async fn what_the_daemon_manages_outlives_its_death_and_its_end() {
+async fn managed_processes_survive_daemon_kill_and_shutdown() {
     let node = DaemonBinary::new();
     let mut killed = node.serve();
     node.ready().await;

@@ -15,7 +15,7 @@ fn check(args: &[&str], status: i32, stdout: &str, stderr: &str) {
 }
 
 #[test]
-fn wrong_usage_exits_with_2_and_says_what_was_meant() {
+fn wrong_usage_exits_with_2_and_a_suggestion() {
     check(&[], 2, "", "Usage: switchyard <COMMAND>");
     check(&["serv"], 2, "", "'serve'");
     check(&["serve", "--confg", "x"], 2, "", "--config");
@@ -36,7 +36,7 @@ fn help_and_version_exit_with_0() {
 }
 
 #[test]
-fn the_default_configuration_is_printed_and_passes_its_own_check() {
+fn default_configuration_passes_its_own_check() {
     let output = switchyard(&["config", "default"]);
     assert!(output.status.success());
     let dir = tempfile::tempdir().unwrap();
@@ -50,7 +50,7 @@ fn the_default_configuration_is_printed_and_passes_its_own_check() {
 }
 
 #[test]
-fn a_group_of_devices_for_two_orchestrators_without_a_quota_is_warned_of_and_can_be_used() {
+fn shared_device_group_without_quota_is_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
     let name = file.to_str().unwrap();
@@ -70,7 +70,7 @@ fn a_group_of_devices_for_two_orchestrators_without_a_quota_is_warned_of_and_can
 }
 
 #[test]
-fn a_configuration_that_cannot_be_used_fails_its_check_and_the_daemon() {
+fn invalid_configuration_fails_check_and_daemon_start() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
     fs::write(&file, "version = 1\n[admin]\nlissten = \"127.0.0.1:0\"\n").unwrap();
@@ -91,7 +91,7 @@ fn a_configuration_that_cannot_be_used_fails_its_check_and_the_daemon() {
 }
 
 #[test]
-fn a_daemon_that_is_not_there_is_told_of() {
+fn missing_daemon_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("none.sock");
     let socket = socket.to_str().unwrap();

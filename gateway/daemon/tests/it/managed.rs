@@ -93,7 +93,7 @@ fn shell(dir: &TempDir, script: &str) -> Program {
 }
 
 #[tokio::test]
-async fn a_program_that_fails_is_started_again_and_its_last_words_are_told() {
+async fn failing_program_is_restarted_and_its_last_output_reported() {
     let dir = tempfile::tempdir().unwrap();
     let starts = dir.path().join("starts");
     let script = format!("echo started >> {}; echo no luck >&2; exit 7", starts.display());
@@ -110,7 +110,7 @@ async fn a_program_that_fails_is_started_again_and_its_last_words_are_told() {
 }
 
 #[tokio::test]
-async fn the_log_of_a_program_that_runs_is_put_aside_when_it_is_long() {
+async fn long_log_of_a_running_program_is_rotated() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("answers"), "").unwrap();
     let script = "head -c 17000000 /dev/zero; while :; do echo goes on; sleep 0.01; done";
@@ -133,7 +133,7 @@ async fn the_log_of_a_program_that_runs_is_put_aside_when_it_is_long() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_installed_is_named() {
+async fn missing_managed_program_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let program = Program { command: vec!["no-such-program".into()], ..shell(&dir, "") };
     let mut supervisor = Supervisor::start(program);
@@ -143,7 +143,7 @@ async fn a_program_that_is_not_installed_is_named() {
 }
 
 #[tokio::test]
-async fn a_program_that_never_answers_is_ended_by_force_and_replaced() {
+async fn program_that_never_responds_is_killed_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let deaf = dir.path().join("deaf");
     let script = format!("trap '' TERM; echo $$ >> {}; while :; do sleep 0.1; done", deaf.display());
@@ -173,7 +173,7 @@ async fn a_program_that_never_answers_is_ended_by_force_and_replaced() {
 }
 
 #[tokio::test]
-async fn a_program_that_hangs_is_shown_so_and_comes_back_by_itself() {
+async fn hung_program_is_reported_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
     let answers = dir.path().join("answers");
     fs::write(&answers, "").unwrap();
@@ -192,7 +192,7 @@ async fn a_program_that_hangs_is_shown_so_and_comes_back_by_itself() {
 }
 
 #[tokio::test]
-async fn a_program_that_hangs_for_too_long_is_killed_and_replaced() {
+async fn program_hung_past_its_limit_is_killed_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let answers = dir.path().join("answers");
     fs::write(&answers, "").unwrap();
@@ -213,7 +213,7 @@ async fn a_program_that_hangs_for_too_long_is_killed_and_replaced() {
 }
 
 #[test]
-fn two_starters_at_once_start_one_program() {
+fn concurrent_starters_start_one_program() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     let pid_file = path("p.pid");
@@ -286,7 +286,7 @@ async fn whole_life(program: impl Fn() -> Program) {
 }
 
 #[tokio::test]
-async fn the_real_containerd_is_started_adopted_restarted_and_left_running() {
+async fn real_containerd_is_started_adopted_restarted_and_left_running() {
     assert!(Path::new("/usr/bin/containerd").exists(), "containerd is missing: apt-get install containerd");
     let node = ManagedProcesses::new();
     Box::pin(whole_life(|| managed::containerd::program(&node.config, &exe()))).await;
@@ -297,7 +297,7 @@ async fn the_real_containerd_is_started_adopted_restarted_and_left_running() {
 }
 
 #[tokio::test]
-async fn the_logkeeper_is_started_adopted_restarted_and_left_running() {
+async fn logkeeper_is_started_adopted_restarted_and_left_running() {
     let node = ManagedProcesses::new();
     Box::pin(whole_life(|| managed::logkeeper::program(&node.config, &exe()))).await;
     let state = managed::logkeeper::probe_state(&node.config.logkeeper_socket()).await;

@@ -76,7 +76,7 @@ fn check(text: &str, method: &str, code: &str) {
 }
 
 #[tokio::test]
-async fn a_real_server_is_counted_by_method_and_code() {
+async fn real_server_calls_are_counted_by_method_and_code() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("cri.sock");
     let listener = GuardedListener::bind(&socket, None).unwrap();

@@ -120,7 +120,7 @@ fn over(fake: &Fake) -> Wiring {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_daemon_comes_up_serves_and_goes_down_leaving_the_logkeeper() {
+async fn daemon_starts_serves_and_stops_leaving_the_logkeeper() {
     let node = ServedDaemon::new();
     let daemon = node.serve(&Fake::with_busybox());
     node.ready().await;
@@ -148,7 +148,7 @@ async fn the_daemon_comes_up_serves_and_goes_down_leaving_the_logkeeper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_come_before_recovery_wait_for_it() {
+async fn requests_before_recovery_wait_for_it() {
     let node = ServedDaemon::new();
     let fake = Fake::new();
     let hold = fake.hold(Method::Recover);
@@ -170,7 +170,7 @@ async fn requests_that_come_before_recovery_wait_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_refused_when_recovery_takes_too_long_and_the_page_says_so() {
+async fn requests_are_rejected_and_reported_when_recovery_takes_too_long() {
     let node = ServedDaemon::with("[recovery]\nwait_seconds = 0");
     let fake = Fake::new();
     fake.fail_next(Method::Recover, Error::unavailable("the runtime is away"));
@@ -212,7 +212,7 @@ async fn a_second_daemon_on_the_same_directories_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
+async fn command_line_pods_are_visible_to_all_commands() {
     let node = ServedDaemon::new();
     let daemon = node.serve(&Fake::with_busybox());
     node.ready().await;
@@ -270,7 +270,7 @@ async fn pods_of_the_command_line_are_seen_by_all_its_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_of_before_is_shown_and_ended_and_stays_so() {
+async fn recovered_lease_is_listed_and_stays_released() {
     let node =
         ServedDaemon::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
     let token = LeaseToken::random();
@@ -314,7 +314,7 @@ async fn a_lease_of_before_is_shown_and_ended_and_stays_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_daemon_that_cannot_read_its_leases_gives_no_device_out_and_says_so() {
+async fn unreadable_lease_journal_blocks_devices_and_is_reported() {
     let node =
         ServedDaemon::with("[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/null\"]");
     fs::create_dir_all(node.path("state/ledger/leases.journal")).unwrap();
@@ -332,7 +332,7 @@ async fn a_daemon_that_cannot_read_its_leases_gives_no_device_out_and_says_so() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn devices_with_a_resource_are_offered_to_a_kubelet_until_the_daemon_ends() {
+async fn devices_with_a_resource_are_offered_to_the_kubelet_until_shutdown() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("device-plugins");
     let node = ServedDaemon::with(&format!(

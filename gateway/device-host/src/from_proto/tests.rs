@@ -35,7 +35,7 @@ fn answer(change: impl FnOnce(&mut v1beta1::ContainerAllocateResponse)) -> v1bet
 }
 
 #[test]
-fn a_registration_names_a_resource_and_a_socket_in_the_directory() {
+fn registration_needs_a_resource_and_a_socket_in_the_directory() {
     let taken = registration(request("v1beta1", GPU, "gpu-1.sock")).unwrap();
     assert_eq!((&*taken.resource, &*taken.endpoint), (GPU, "gpu-1.sock"));
     let refused = [
@@ -62,7 +62,7 @@ fn a_registration_names_a_resource_and_a_socket_in_the_directory() {
 }
 
 #[test]
-fn a_list_is_devices_with_health_and_memory_nodes() {
+fn device_list_has_health_and_numa_nodes() {
     let listed = list(vec![
         device("device-number-2", "Unhealthy", &[]),
         device("device-number-1", "Healthy", &[3, 1, -1]),
@@ -83,7 +83,7 @@ fn a_list_is_devices_with_health_and_memory_nodes() {
 }
 
 #[test]
-fn a_list_that_makes_no_sense_is_taken_as_far_as_it_does() {
+fn invalid_device_list_entries_are_skipped() {
     let listed = list(vec![
         device("0", "Healthy", &[]),
         device("", "Healthy", &[]),
@@ -99,14 +99,14 @@ fn a_list_that_makes_no_sense_is_taken_as_far_as_it_does() {
 }
 
 #[test]
-fn of_ten_thousand_devices_some_are_taken() {
+fn device_list_is_limited_in_length() {
     let listed = list((0..10_000).map(|number| device(&format!("{number}"), "Healthy", &[])).collect());
     assert_eq!((listed.devices.len(), listed.vendors.len()), (DEVICES_MAX, DEVICES_MAX));
     assert_eq!(listed.left_out.unwrap().0, 10_000 - DEVICES_MAX);
 }
 
 #[test]
-fn an_answer_is_what_a_container_gets() {
+fn allocate_response_translates_to_container_edits() {
     let given = allocated(answer(|answer| {
         answer.envs.insert("GPU".to_owned(), "0".to_owned());
         answer.mounts.push(v1beta1::Mount {
@@ -148,7 +148,7 @@ fn check_refused(field: &str, change: impl FnOnce(&mut v1beta1::ContainerAllocat
 }
 
 #[test]
-fn an_answer_that_leads_elsewhere_or_is_too_much_is_refused() {
+fn allocate_response_with_bad_paths_or_size_is_rejected() {
     let mount = |host: &str, inside: &str| v1beta1::Mount {
         container_path: inside.to_owned(),
         host_path: host.to_owned(),
@@ -188,7 +188,7 @@ fn an_answer_that_leads_elsewhere_or_is_too_much_is_refused() {
 }
 
 #[test]
-fn a_preference_that_answers_another_question_is_none() {
+fn preference_for_other_devices_is_ignored() {
     let ours: BTreeMap<&str, &str> = [("0", "zero"), ("1", "one"), ("2", "two")].into();
     let must: BTreeSet<String> = ["one".to_owned()].into();
     let preferred = |ids: &[&str]| {

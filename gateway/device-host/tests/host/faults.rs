@@ -29,7 +29,7 @@ fn is_unbound(node: &HostFixture, leased: &Leased) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_fails_or_lies_is_named_with_what_it_said_and_can_be_tried_again() {
+async fn failing_plugin_is_named_with_its_error_and_retried() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     let leased = leased(&node).await;
@@ -71,7 +71,7 @@ async fn a_plugin_that_fails_or_lies_is_named_with_what_it_said_and_can_be_tried
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_hangs_holds_up_its_own_container_alone_and_not_for_ever() {
+async fn hung_plugin_blocks_only_its_container_until_timeout() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     let leased = leased(&node).await;
@@ -93,7 +93,7 @@ async fn a_plugin_that_hangs_holds_up_its_own_container_alone_and_not_for_ever()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_dies_during_allocate_fails_that_container_and_its_successor_makes_it() {
+async fn plugin_death_during_allocate_fails_one_container_and_retry_succeeds() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu-1.sock", &IDS).await;
     let leased = leased(&node).await;
@@ -117,7 +117,7 @@ async fn a_plugin_that_dies_during_allocate_fails_that_container_and_its_success
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_that_is_made_anew_needs_no_plugin() {
+async fn recreated_container_needs_no_plugin() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     let kubelet = node.kubelet(3).await;
@@ -130,7 +130,7 @@ async fn a_container_that_is_made_anew_needs_no_plugin() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_without_sense_or_end_is_taken_as_far_as_it_can_be() {
+async fn invalid_or_endless_device_list_is_accepted_up_to_the_limit() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     node.healthy(3).await;
@@ -149,7 +149,7 @@ async fn a_list_without_sense_or_end_is_taken_as_far_as_it_can_be() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_lists_nothing_offers_nothing_and_can_begin_later() {
+async fn plugin_with_empty_list_can_add_devices_later() {
     let node = HostFixture::new().await;
     let vendor = VendorPlugin::start(&node.directory(), "gpu.sock", GPU, &IDS);
     vendor.set_behaviour(|behaviour| behaviour.list = CallBehaviour::Hang);

@@ -33,7 +33,7 @@ fn answer() -> v1beta1::ContainerAllocateResponse {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_gets_what_the_plugin_says_and_the_plugin_is_asked_once() {
+async fn container_gets_the_allocate_response_of_one_call() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     vendor.set_behaviour(|behaviour| behaviour.answer = answer());
@@ -59,7 +59,7 @@ async fn a_container_gets_what_the_plugin_says_and_the_plugin_is_asked_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_pod_has_is_refused_to_nomad_and_the_other_way_round() {
+async fn hosted_device_held_by_one_owner_is_refused_to_the_other() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS[..2]).await;
     let kubelet = node.kubelet(2).await;
@@ -83,7 +83,7 @@ async fn what_a_pod_has_is_refused_to_nomad_and_the_other_way_round() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_has_no_more_of_a_resource_than_its_quota_also_of_a_later_plugin() {
+async fn resource_quota_applies_per_owner_also_to_later_plugins() {
     let quota = BTreeMap::from([("kubernetes".to_owned(), 1), ("nomad".to_owned(), 2)]);
     let resource = ResourceConfig { name: GPU.to_owned(), quota };
     let node = HostFixture::configured(Inventory::default(), vec![resource]).await;
@@ -108,7 +108,7 @@ async fn an_owner_has_no_more_of_a_resource_than_its_quota_also_of_a_later_plugi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_id_of_a_vendor_that_does_not_fit_is_another_one_here_and_the_same_to_the_plugin() {
+async fn invalid_vendor_id_is_mapped_here_and_original_to_the_plugin() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &["0", "GPU-8a2f3c11::1", "/dev/acme 2"]).await;
     let kubelet = node.kubelet(3).await;
@@ -123,7 +123,7 @@ async fn an_id_of_a_vendor_that_does_not_fit_is_another_one_here_and_the_same_to
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_wants_it_is_told_before_each_start() {
+async fn pre_start_is_called_for_plugins_that_require_it() {
     let node = HostFixture::new().await;
     let vendor = VendorPlugin::start(&node.directory(), "gpu.sock", GPU, &IDS);
     vendor.set_behaviour(|behaviour| behaviour.options.pre_start_required = true);
@@ -141,7 +141,7 @@ async fn a_plugin_that_wants_it_is_told_before_each_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_says_so_is_asked_what_it_prefers_and_never_fails_a_pod_by_it() {
+async fn preferred_allocation_is_queried_and_its_failure_ignored() {
     let node = HostFixture::new().await;
     let vendor = VendorPlugin::start(&node.directory(), "gpu.sock", GPU, &IDS);
     vendor.set_behaviour(|behaviour| behaviour.options.get_preferred_allocation_available = true);
@@ -157,7 +157,7 @@ async fn a_plugin_that_says_so_is_asked_what_it_prefers_and_never_fails_a_pod_by
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_a_group_of_the_configuration_has_is_given_by_the_ledger_alone() {
+async fn device_node_of_a_configured_group_is_given_only_by_the_ledger() {
     let own = DeviceGroup {
         resource: "acme.com/own".to_owned(),
         devices: vec![Device::new("own-device", device_node("/dev/acme/gpu7".into(), "rw"))],

@@ -12,7 +12,7 @@ use tonic::Code;
 use crate::node::{GPU, HostFixture, IDS, names, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
+async fn registered_plugin_devices_are_offered_under_its_resource_name() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     let kubelet = node.kubelet(3).await;
@@ -32,7 +32,7 @@ async fn a_plugin_registers_and_its_devices_are_offered_under_the_same_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_names_no_resource_or_no_socket_of_the_directory_is_refused() {
+async fn registration_without_resource_or_socket_is_rejected() {
     let taken = DeviceGroup { resource: "acme.com/own".to_owned(), ..DeviceGroup::new("acme", "own", "v1") };
     let node = HostFixture::with(Inventory::of([taken])).await;
     let directory = node.directory();
@@ -63,7 +63,7 @@ async fn what_names_no_resource_or_no_socket_of_the_directory_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_does_not_answer_is_told_so_within_the_call() {
+async fn registration_of_an_unresponsive_plugin_fails_within_the_call() {
     let node = HostFixture::new().await;
     let vendor = VendorPlugin::start(&node.directory(), "gpu.sock", GPU, &IDS);
     vendor.set_behaviour(|behaviour| behaviour.get_options = vendor::CallBehaviour::Hang);
@@ -78,7 +78,7 @@ async fn a_plugin_that_does_not_answer_is_told_so_within_the_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_devices_of_a_plugin_that_dies_stay_as_unhealthy_ones_until_it_registers_again() {
+async fn devices_of_a_dead_plugin_stay_unhealthy_until_reregistration() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu-1.sock", &IDS).await;
     let kubelet = node.kubelet(3).await;
@@ -98,7 +98,7 @@ async fn the_devices_of_a_plugin_that_dies_stay_as_unhealthy_ones_until_it_regis
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_an_earlier_plugin_does_not_end_the_later_one() {
+async fn exit_of_an_earlier_plugin_does_not_affect_the_later_one() {
     let node = HostFixture::new().await;
     let first = node.vendor("gpu-1.sock", &IDS).await;
     node.healthy(3).await;
@@ -114,7 +114,7 @@ async fn the_end_of_an_earlier_plugin_does_not_end_the_later_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_registers_twice_is_asked_by_its_newer_connection() {
+async fn reregistered_plugin_is_called_over_its_newer_connection() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     node.healthy(3).await;
@@ -125,7 +125,7 @@ async fn a_plugin_that_registers_twice_is_asked_by_its_newer_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_predecessor_left_in_the_directory_goes() {
+async fn predecessor_sockets_are_removed() {
     let node = HostFixture::new().await;
     let vendor = node.vendor("gpu.sock", &IDS).await;
     assert_eq!(names(&node.directory()), ["gpu.sock", "kubelet.sock"]);

@@ -20,7 +20,7 @@ fn last_error(node: &HostFixture) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_is_told_with_its_socket_its_devices_and_what_failed_last() {
+async fn plugin_report_has_socket_devices_and_last_failure() {
     let began = SystemTime::now();
     let node = HostFixture::new().await;
     until("it listens", || node.hosted.report().fault.is_none()).await;
@@ -64,7 +64,7 @@ async fn a_plugin_is_told_with_its_socket_its_devices_and_what_failed_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registration_that_fails_is_told_and_makes_no_plugin() {
+async fn failed_registration_is_reported_and_adds_no_plugin() {
     let node = HostFixture::new().await;
     let vendor = vendor::VendorPlugin::start(&node.directory(), "gpu.sock", "gpu", &IDS);
     assert_eq!(node.hosted.report().refused, None);

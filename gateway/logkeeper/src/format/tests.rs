@@ -58,12 +58,12 @@ fn empty_lines_are_kept() {
 }
 
 #[test]
-fn an_unfinished_line_is_held_back() {
+fn unfinished_line_is_held_back() {
     check(b"a\nbcd", 4, &[(Tag::Full, b"a")], 3);
 }
 
 #[test]
-fn a_line_of_exactly_the_limit_is_full() {
+fn line_of_exactly_the_limit_is_full() {
     check(b"abcd\n", 4, &[(Tag::Full, b"abcd")], 0);
     check(b"abcd\r\n", 4, &[(Tag::Full, b"abcd")], 0);
     check(b"abcd", 4, &[], 4);
@@ -71,7 +71,7 @@ fn a_line_of_exactly_the_limit_is_full() {
 }
 
 #[test]
-fn a_longer_line_comes_in_partial_chunks_and_a_full_rest() {
+fn longer_line_is_split_into_partial_chunks_and_a_full_rest() {
     check(b"abcde", 4, &[(Tag::Partial, b"abcd")], 1);
     check(b"abcdefghi\n", 4, &[(Tag::Partial, b"abcd"), (Tag::Partial, b"efgh"), (Tag::Full, b"i")], 0);
     check(b"abcd\r\r\n", 4, &[(Tag::Partial, b"abcd"), (Tag::Full, b"\r")], 0);
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn any_chunking_gives_the_same_lines(
+    fn framing_is_independent_of_chunking(
         input in output(), max_line in 1_usize..12, cuts in proptest::collection::vec(1_usize..30, 1..60),
     ) {
         let mut held = Vec::new();
@@ -153,7 +153,7 @@ let mut rest = &input[..];
 }
 
 #[test]
-fn a_tick_is_a_nanosecond_and_says_when_the_second_is_over() {
+fn header_tick_advances_one_nanosecond_within_a_second() {
     let tick = |stamp: &Stamp| {
         let mut header = Header::new(stamp, Stream::Stdout);
         let within = header.tick();

@@ -78,7 +78,7 @@ impl Setup {
 const STAMP: usize = crate::clock::STAMP_LEN + 1;
 
 #[test]
-fn finished_lines_are_logged_and_an_unfinished_one_is_partial_at_the_end() {
+fn unfinished_line_is_logged_partial_at_eof() {
     let mut setup = Setup::new();
     let mut journal = setup.create();
     setup.write(Stream::Stdout, "one\r\n\ntw");
@@ -139,23 +139,23 @@ fn check_killed_between_log_and_record(cut: usize, rename: bool) {
 }
 
 #[test]
-fn killed_after_writing_the_log_doubles_nothing() {
+fn killed_after_writing_the_log_duplicates_nothing() {
     check_killed_between_log_and_record(0, false);
 }
 
 #[test]
-fn killed_within_writing_the_log_tears_nothing() {
+fn killed_while_writing_the_log_tears_nothing() {
     check_killed_between_log_and_record(7, false);
 }
 
 #[test]
-fn killed_after_writing_a_log_that_is_then_renamed_doubles_nothing() {
+fn killed_after_writing_a_log_that_is_then_renamed_duplicates_nothing() {
     check_killed_between_log_and_record(0, true);
     check_killed_between_log_and_record(50, true);
 }
 
 #[test]
-fn recovery_of_idle_files_changes_nothing_however_often() {
+fn repeated_recovery_of_idle_files_changes_nothing() {
     let mut setup = Setup::new();
     let mut journal = setup.create();
     setup.write(Stream::Stdout, "one\ntw");
@@ -169,7 +169,7 @@ fn recovery_of_idle_files_changes_nothing_however_often() {
 }
 
 #[test]
-fn a_damaged_record_gives_up_the_spool_and_goes_on() {
+fn damaged_record_discards_the_spool_and_continues() {
     let mut setup = Setup::new();
     let mut journal = setup.create();
     setup.write(Stream::Stdout, "one\n");
@@ -202,7 +202,7 @@ fn logged_output_leaves_no_blocks_in_the_spool() {
 }
 
 #[test]
-fn a_batch_of_newlines_is_logged_whole() {
+fn batch_of_newlines_is_logged_completely() {
     let mut setup = Setup::new();
     let mut journal = setup.create();
     setup.write(Stream::Stdout, &"\n".repeat(60_000));

@@ -36,7 +36,7 @@ fn write_numbers(mut fifo: File, numbers: std::ops::Range<u32>) -> std::thread::
 }
 
 #[tokio::test]
-async fn all_who_are_attached_get_what_comes_from_then_on_to_the_end() {
+async fn followers_get_all_output_from_attach_to_eof() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -65,7 +65,7 @@ async fn all_who_are_attached_get_what_comes_from_then_on_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_keeps_nobody_waiting_and_misses_what_is_too_old() {
+async fn slow_follower_blocks_nobody_and_misses_old_output() {
     const LINES: u32 = 1 << 18;
     let site = Site::new();
     let keeper = site.start().await;
@@ -97,7 +97,7 @@ async fn a_client_that_does_not_read_keeps_nobody_waiting_and_misses_what_is_too
 }
 
 #[tokio::test]
-async fn a_client_outlives_the_keeper_and_goes_on_where_it_was() {
+async fn follower_resumes_after_logkeeper_restart() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -119,7 +119,7 @@ async fn a_client_outlives_the_keeper_and_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn space_that_was_kept_for_a_client_is_given_back_when_it_leaves() {
+async fn spool_space_of_a_follower_is_freed_on_disconnect() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -141,7 +141,7 @@ async fn space_that_was_kept_for_a_client_is_given_back_when_it_leaves() {
 }
 
 #[tokio::test]
-async fn a_container_without_a_log_can_be_attached_to_also_after_a_restart() {
+async fn container_without_a_log_can_be_followed_after_restart() {
     let site = Site::new();
     let keeper = site.start().await;
     let mut spec = site.spec("c1");
@@ -168,7 +168,7 @@ async fn a_container_without_a_log_can_be_attached_to_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_cannot_be_attached_to() {
+async fn unknown_container_cannot_be_followed() {
     let site = Site::new();
     let keeper = site.start().await;
     let unknown = site.client.attach("c1", Stream::Stdout).await.unwrap_err();

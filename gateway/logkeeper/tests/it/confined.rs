@@ -10,7 +10,7 @@ use crate::support::Site;
 const KEPT: u64 = 1 << 1 | 1 << 24;
 
 #[tokio::test]
-async fn each_thread_has_no_new_privileges_and_a_filter() {
+async fn every_thread_has_no_new_privs_and_seccomp() {
     let site = Site::new();
     let victim = Victim::start(&site);
     await_hello(&site).await;

@@ -30,7 +30,7 @@ async fn output_of_both_streams_is_logged() {
 }
 
 #[tokio::test]
-async fn open_is_idempotent_and_refuses_other_parameters() {
+async fn open_is_idempotent_and_rejects_other_parameters() {
     let site = Site::new();
     let keeper = site.start().await;
     let mut spec = site.spec("c1");
@@ -49,7 +49,7 @@ async fn open_is_idempotent_and_refuses_other_parameters() {
 }
 
 #[tokio::test]
-async fn finish_is_idempotent_and_knows_nothing_of_unknown_ids() {
+async fn finish_is_idempotent_and_unknown_ids_are_not_found() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -63,7 +63,7 @@ async fn finish_is_idempotent_and_knows_nothing_of_unknown_ids() {
 }
 
 #[tokio::test]
-async fn finish_waits_for_the_writers_to_close_when_told_to() {
+async fn finish_waits_for_writers_to_close_on_request() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -89,7 +89,7 @@ async fn finish_waits_for_the_writers_to_close_when_told_to() {
 }
 
 #[tokio::test]
-async fn finish_ends_at_its_deadline_though_writers_stay() {
+async fn finish_ends_at_its_deadline_with_open_writers() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -102,7 +102,7 @@ async fn finish_ends_at_its_deadline_though_writers_stay() {
 }
 
 #[tokio::test]
-async fn the_renamed_log_never_grows_after_reopen() {
+async fn renamed_log_does_not_grow_after_reopen() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -127,7 +127,7 @@ async fn the_renamed_log_never_grows_after_reopen() {
 }
 
 #[tokio::test]
-async fn a_deleted_log_does_not_stop_the_container() {
+async fn deleted_log_does_not_block_the_container() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -144,7 +144,7 @@ async fn a_deleted_log_does_not_stop_the_container() {
 }
 
 #[tokio::test]
-async fn streams_that_write_at_once_never_tear_each_other() {
+async fn concurrent_streams_never_tear_lines() {
     const LINES: usize = 20_000;
     let site = Site::new();
     let keeper = site.start().await;
@@ -178,7 +178,7 @@ async fn streams_that_write_at_once_never_tear_each_other() {
 }
 
 #[tokio::test]
-async fn a_long_line_comes_in_chunks_and_a_held_tail_never_blocks_its_writer() {
+async fn long_line_is_chunked_and_held_tail_does_not_block_the_writer() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -202,7 +202,7 @@ async fn a_long_line_comes_in_chunks_and_a_held_tail_never_blocks_its_writer() {
 }
 
 #[tokio::test]
-async fn a_busy_container_does_not_starve_another() {
+async fn busy_container_does_not_starve_another() {
     let site = Site::new();
     let keeper = site.start().await;
     let busy = site.spec("busy");
@@ -232,7 +232,7 @@ async fn a_busy_container_does_not_starve_another() {
 }
 
 #[tokio::test]
-async fn a_new_keeper_takes_up_where_the_last_one_ended() {
+async fn new_logkeeper_resumes_where_its_predecessor_stopped() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -252,7 +252,7 @@ async fn a_new_keeper_takes_up_where_the_last_one_ended() {
 }
 
 #[tokio::test]
-async fn a_container_whose_fifos_are_gone_is_logged_to_its_end_and_forgotten() {
+async fn container_without_fifos_is_logged_to_eof_and_dropped() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");
@@ -271,7 +271,7 @@ async fn a_container_whose_fifos_are_gone_is_logged_to_its_end_and_forgotten() {
 }
 
 #[tokio::test]
-async fn last_output_written_while_no_keeper_runs_survives_the_shim_with_a_hold() {
+async fn fifo_hold_preserves_last_output_without_a_logkeeper() {
     let site = Site::new();
     let keeper = site.start().await;
     let spec = site.spec("c1");

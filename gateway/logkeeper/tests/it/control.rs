@@ -12,7 +12,7 @@ use switchyard_logkeeper::{Config, Error, LogSpec, Server};
 use crate::support::{Site, log};
 
 #[tokio::test]
-async fn the_keeper_says_who_it_is() {
+async fn logkeeper_identifies_itself() {
     let site = Site::new();
     let keeper = site.start().await;
     let welcome = site.client.hello().await.unwrap();
@@ -25,7 +25,7 @@ async fn the_keeper_says_who_it_is() {
 }
 
 #[tokio::test]
-async fn two_keepers_never_share_a_state_directory_or_a_socket() {
+async fn logkeepers_never_share_a_state_directory_or_socket() {
     let site = Site::new();
     let keeper = site.start().await;
     let same_state = Config::new(site.dir.path().join("other.sock"), &site.config.state_dir);
@@ -37,7 +37,7 @@ async fn two_keepers_never_share_a_state_directory_or_a_socket() {
 }
 
 #[tokio::test]
-async fn a_stale_socket_is_replaced() {
+async fn stale_socket_is_replaced() {
     let site = Site::new();
     drop(UnixListener::bind(&site.config.socket).unwrap());
     assert!(site.config.socket.exists());
@@ -47,7 +47,7 @@ async fn a_stale_socket_is_replaced() {
 }
 
 #[tokio::test]
-async fn the_client_gets_over_a_restart() {
+async fn client_reconnects_after_restart() {
     let site = Site::new();
     let keeper = site.start().await;
     site.client.stats().await.unwrap();
@@ -59,7 +59,7 @@ async fn the_client_gets_over_a_restart() {
 }
 
 #[tokio::test]
-async fn a_list_longer_than_a_line_comes_in_pages() {
+async fn long_list_is_paginated() {
     let site = Site::new();
     let keeper = site.start().await;
     let ids: Vec<_> = (0..230).map(|number| format!("c{number:03}")).collect();
@@ -115,7 +115,7 @@ async fn malformed_parameters_are_refused_and_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn lines_that_are_no_requests_get_an_answer() {
+async fn invalid_request_lines_get_an_error_reply() {
     let site = Site::new();
     let keeper = site.start().await;
     let socket = site.config.socket.clone();

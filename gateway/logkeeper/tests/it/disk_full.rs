@@ -97,11 +97,11 @@ async fn check_full_disk(state_too: bool) {
 }
 
 #[tokio::test]
-async fn a_full_log_disk_never_blocks_and_the_loss_is_told() {
+async fn full_log_disk_does_not_block_and_loss_is_reported() {
     check_full_disk(false).await;
 }
 
 #[tokio::test]
-async fn a_full_state_directory_never_blocks_either() {
+async fn full_state_directory_does_not_block() {
     check_full_disk(true).await;
 }

@@ -32,7 +32,7 @@ fn is_open(mut server: &UnixStream) -> bool {
 }
 
 #[tokio::test]
-async fn a_held_socket_outlives_its_owner_and_the_connection_it_came_over() {
+async fn held_socket_survives_its_owner_and_connection() {
     let site = Site::new();
     let keeper = site.start().await;
     let (client, server) = pair();
@@ -51,7 +51,7 @@ async fn a_held_socket_outlives_its_owner_and_the_connection_it_came_over() {
 }
 
 #[tokio::test]
-async fn a_socket_of_one_call_is_let_go_once_that_is_answered_and_nobody_is_left_to_hear() {
+async fn held_call_socket_is_closed_after_its_answer() {
     let site = Site::new();
     let keeper = site.start().await;
     for one_call in [true, false] {
@@ -76,7 +76,7 @@ async fn a_socket_of_one_call_is_let_go_once_that_is_answered_and_nobody_is_left
 }
 
 #[tokio::test]
-async fn a_released_socket_is_closed_at_once() {
+async fn released_socket_is_closed_at_once() {
     let site = Site::new();
     let keeper = site.start().await;
     let (client, server) = pair();
@@ -95,7 +95,7 @@ async fn a_released_socket_is_closed_at_once() {
 }
 
 #[tokio::test]
-async fn only_so_many_are_held_and_those_that_the_other_end_closed_make_room() {
+async fn held_sockets_are_limited_and_closed_ones_are_evicted() {
     let site = Site::new();
     let keeper = site.start().await;
     let mut servers = Vec::new();

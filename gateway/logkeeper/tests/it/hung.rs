@@ -67,7 +67,7 @@ fn assert_busy<T: std::fmt::Debug>(result: Result<T, Error>) {
 }
 
 #[tokio::test]
-async fn a_hung_file_system_stalls_its_own_logs_alone() {
+async fn hung_file_system_stalls_only_its_own_logs() {
     let disks = Disks::new();
     let site = &disks.site;
     let client = &disks.site.client;
@@ -147,7 +147,7 @@ async fn a_hung_file_system_stalls_its_own_logs_alone() {
 }
 
 #[tokio::test]
-async fn a_keeper_that_ends_while_a_log_hangs_leaves_it_to_the_next_one() {
+async fn log_hung_at_shutdown_is_continued_by_the_next_logkeeper() {
     let disks = Disks::new();
     let site = &disks.site;
     let client = &disks.site.client;

@@ -99,7 +99,7 @@ pub(crate) async fn await_hello(site: &Site) {
 }
 
 #[tokio::test]
-async fn no_kill_loses_tears_or_doubles_a_line() {
+async fn kills_lose_tear_or_duplicate_no_line() {
     let site = Site::new();
     let mut victim = Victim::start(&site);
     await_hello(&site).await;

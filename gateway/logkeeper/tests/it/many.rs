@@ -29,7 +29,7 @@ fn status(pid: u32, name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn two_hundred_containers_need_little_memory_and_no_processor_while_silent() {
+async fn two_hundred_idle_containers_use_little_memory_and_no_cpu() {
     let site = Site::new();
     let victim = Victim::start(&site);
     await_hello(&site).await;

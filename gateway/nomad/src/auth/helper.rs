@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_a_user_a_token_or_nothing() {
+    fn helper_answer_is_a_user_a_token_or_nothing() {
         let basic = Credentials::Basic { username: "u".into(), password: "p".into() };
         assert_eq!(answer(br#"{"ServerURL":"r","Username":"u","Secret":"p"}"#), Ok(Some(basic)));
         let token = Credentials::IdentityToken("t".into());
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_is_a_path_is_not_run() {
+    async fn helper_name_with_a_path_is_rejected() {
         for name in ["../../bin/sh", "a b", "x/y"] {
             let refused = get(name, "r").await.expect_err("it is no name");
             assert_eq!(refused.kind(), switchyard_core::ErrorKind::InvalidArgument);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_helper_that_is_not_there_is_told_by_its_name() {
+    async fn missing_helper_is_named() {
         let missing = get("no-such-helper", "r").await.expect_err("nobody has it");
         assert!(missing.report().contains("docker-credential-no-such-helper"), "{missing:?}");
     }

@@ -41,7 +41,7 @@ fn check(config: &str, reference: &str, expected: Option<CredentialSource>) {
 }
 
 #[test]
-fn the_registry_of_an_image_is_what_comes_before_the_first_slash_if_it_can_be_a_host() {
+fn image_registry_is_the_host_before_the_first_slash() {
     for hub in ["busybox", "library/busybox:1", "docker.io/library/busybox", "index.docker.io/a/b"] {
         assert_eq!(registry_of(hub), DOCKER_HUB);
     }
@@ -52,7 +52,7 @@ fn the_registry_of_an_image_is_what_comes_before_the_first_slash_if_it_can_be_a_
 }
 
 #[test]
-fn entries_of_the_file_are_found_by_host_however_they_are_written() {
+fn auth_file_entries_match_any_host_spelling() {
     check(BASIC, "busybox", Some(CredentialSource::Here(basic("user", "pass"))));
     check(BASIC, "reg.example:5000/a", Some(CredentialSource::Here(basic("a", "b"))));
     check(BASIC, "other.example/a", None);
@@ -63,14 +63,14 @@ fn entries_of_the_file_are_found_by_host_however_they_are_written() {
 }
 
 #[test]
-fn a_helper_of_the_registry_comes_before_the_store_and_that_before_the_file() {
+fn registry_helper_precedes_store_and_file() {
     let all = r#"{"auths":{"reg.example":{"auth":"YTpi"}},"credHelpers":{"reg.example":"ecr"},"credsStore":"pass"}"#;
     check(all, "reg.example/a", Some(CredentialSource::Helper("ecr".into())));
     check(all, "busybox", Some(CredentialSource::Helper("pass".into())));
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_told_without_its_content() {
+fn unreadable_auth_file_is_reported_without_content() {
     let broken = DockerConfig::parse(br#"{"auths":{"r":{"auth": hunter2}}}"#).err().expect("it is no JSON");
     assert!(!broken.report().contains("hunter2"), "{broken:?}");
     let config = DockerConfig::parse(br#"{"auths":{"r.example":{"auth":"hunter2!"}}}"#).expect("it is JSON");
@@ -79,7 +79,7 @@ fn a_file_that_cannot_be_read_is_told_without_its_content() {
 }
 
 #[tokio::test]
-async fn the_tasks_own_credentials_come_first_and_without_any_there_are_none() {
+async fn task_credentials_come_first_and_default_to_none() {
     let own = ImageRequest { credentials: Some(basic("own", "x")), ..wish("busybox") };
     let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
     assert_eq!(
@@ -92,7 +92,7 @@ async fn the_tasks_own_credentials_come_first_and_without_any_there_are_none() {
 }
 
 #[tokio::test]
-async fn a_lookup_that_fails_stops_the_pull_unless_the_task_goes_on_without() {
+async fn failed_lookup_fails_the_pull_unless_soft_fail() {
     let nowhere = AuthConfig { config: "/no/such/config.json".into(), helper: String::new() };
     let failed = credentials(&wish("busybox"), &nowhere, &looks()).await.expect_err("there is no such file");
     assert!(failed.report().contains("/no/such/config.json"), "{failed:?}");
@@ -101,7 +101,7 @@ async fn a_lookup_that_fails_stops_the_pull_unless_the_task_goes_on_without() {
 }
 
 #[tokio::test]
-async fn the_file_comes_before_the_helper() {
+async fn auth_file_precedes_the_helper() {
     let dir = tempfile::tempdir().expect("there is room");
     let path = dir.path().join("config.json");
     std::fs::write(&path, BASIC).expect("there is room");
@@ -116,7 +116,7 @@ async fn the_file_comes_before_the_helper() {
 }
 
 #[tokio::test]
-async fn a_file_that_hangs_holds_nobody_longer_than_a_look_may_take() {
+async fn hung_auth_file_fails_at_the_lookup_timeout() {
     let dir = tempfile::tempdir().expect("there is room");
     let path = dir.path().join("config.json");
     // A FIFO without a writer: opening it blocks, as on a dead file system.
@@ -150,7 +150,7 @@ async fn a_file_that_hangs_holds_nobody_longer_than_a_look_may_take() {
 }
 
 #[tokio::test]
-async fn a_file_without_end_is_refused() {
+async fn endless_auth_file_is_rejected() {
     let endless = AuthConfig { config: "/dev/zero".into(), helper: String::new() };
     let refused = credentials(&wish("busybox"), &endless, &looks()).await.expect_err("it has no end");
     assert!(refused.report().contains("auth.config (/dev/zero): it is longer than"), "{refused:?}");

@@ -89,7 +89,7 @@ fn health(told: &nomad::FingerprintResponse) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn the_count_of_healthy_slots_changes_with_their_health() {
+fn healthy_slot_count_follows_health() {
     let of = |health: Health| to_proto::fingerprint(Some(&inventory(health))).device_group.remove(0);
     assert_eq!(healthy_slots(&of(Health::Healthy)), Some(attribute::Value::IntVal(2)));
     assert_eq!(
@@ -100,7 +100,7 @@ fn the_count_of_healthy_slots_changes_with_their_health() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_answer_comes_although_nothing_is_known_and_then_each_change() {
+async fn fingerprint_is_sent_at_once_and_on_each_change() {
     let (_gateway, tell, plugin) = plugin().await;
     let mut stream = Box::pin(plugin.fingerprints());
     let asked = tokio::time::Instant::now();
@@ -131,7 +131,7 @@ async fn the_first_answer_comes_although_nothing_is_known_and_then_each_change()
 }
 
 #[tokio::test(start_paused = true)]
-async fn until_recovery_every_device_is_unhealthy_for_the_same_reason() {
+async fn devices_are_unhealthy_until_recovery() {
     let (gateway, tell, plugin) = unrecovered();
     tell.send_replace(well());
     let mut stream = Box::pin(plugin.fingerprints());
@@ -145,7 +145,7 @@ async fn until_recovery_every_device_is_unhealthy_for_the_same_reason() {
 }
 
 #[tokio::test]
-async fn what_is_known_already_is_said_at_once() {
+async fn known_devices_are_fingerprinted_at_once() {
     let (_gateway, tell, plugin) = plugin().await;
     tell.send_replace(well());
     for _ in 0..2 {
@@ -155,7 +155,7 @@ async fn what_is_known_already_is_said_at_once() {
 }
 
 #[tokio::test]
-async fn a_later_stream_begins_with_what_changed_while_there_was_none() {
+async fn a_later_stream_begins_with_changes_made_without_streams() {
     let (gateway, tell, plugin) = plugin().await;
     tell.send_replace(well());
     let first = Box::pin(plugin.fingerprints()).next().await.unwrap().unwrap();
@@ -166,7 +166,7 @@ async fn a_later_stream_begins_with_what_changed_while_there_was_none() {
 }
 
 #[tokio::test]
-async fn a_slot_of_another_owner_is_unhealthy_until_it_is_free_and_ones_own_stays_as_it_is() {
+async fn slots_of_other_owners_are_unhealthy_until_free() {
     let (gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::new(devices(&["acme0"], 2))));
     let mut stream = Box::pin(plugin.fingerprints());
@@ -181,7 +181,7 @@ async fn a_slot_of_another_owner_is_unhealthy_until_it_is_free_and_ones_own_stay
 }
 
 #[tokio::test]
-async fn a_reservation_is_a_lease_without_mounts_and_the_same_while_nothing_is_made_with_it() {
+async fn repeated_reservation_returns_the_same_unused_lease() {
     let (_gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::new(inventory(Health::Unhealthy("it burns".to_owned())))));
     let given = plugin.reserve_ids(&["acme0"]).await.unwrap();
@@ -200,7 +200,7 @@ async fn a_reservation_is_a_lease_without_mounts_and_the_same_while_nothing_is_m
 }
 
 #[tokio::test]
-async fn what_another_owner_has_is_refused_in_words_that_name_it() {
+async fn reservation_of_a_held_device_is_rejected_naming_the_holder() {
     let (gateway, tell, plugin) = plugin().await;
     tell.send_replace(well());
     let kubelet = gateway.scope(Owner::Kubernetes);
@@ -213,7 +213,7 @@ async fn what_another_owner_has_is_refused_in_words_that_name_it() {
 }
 
 #[tokio::test]
-async fn a_reservation_waits_for_recovery_and_for_the_first_look() {
+async fn reservation_waits_for_recovery_and_first_scan() {
     let (gateway, tell, plugin) = unrecovered();
     let mut asked = Box::pin(plugin.reserve_ids(&["acme0"]));
     assert!(futures::poll!(&mut asked).is_pending());
@@ -224,7 +224,7 @@ async fn a_reservation_waits_for_recovery_and_for_the_first_look() {
 }
 
 #[tokio::test]
-async fn reservations_of_nothing_of_unknown_and_of_too_many_devices_are_refused() {
+async fn reservations_of_no_unknown_or_too_many_devices_are_rejected() {
     let (_gateway, tell, plugin) = plugin().await;
     tell.send_replace(well());
     let many: Vec<String> = (0..10_000).map(|number| format!("acme{number}")).collect();
@@ -242,7 +242,7 @@ async fn reservations_of_nothing_of_unknown_and_of_too_many_devices_are_refused(
 }
 
 #[tokio::test(start_paused = true)]
-async fn stats_are_whole_and_go_on() {
+async fn device_stats_are_complete_and_repeated() {
     let (_gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::new(inventory(Health::Unhealthy("it burns".to_owned())))));
     plugin.scope.devices_scanned().await;
@@ -266,7 +266,7 @@ async fn stats_are_whole_and_go_on() {
 }
 
 #[tokio::test]
-async fn streams_end_with_the_gateway() {
+async fn device_streams_end_with_the_gateway() {
     let (gateway, tell, plugin) = plugin().await;
     tell.send_replace(Some(Arc::default()));
     let mut fingerprints = Box::pin(plugin.fingerprints());

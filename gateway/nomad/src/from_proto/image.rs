@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_moves_if_its_tag_is_latest_or_missing() {
+    fn image_tag_is_mutable_if_latest_or_missing() {
         for reference in ["busybox", "busybox:latest", "reg.test:5000/a/b", "reg.test:5000/a/b:latest"] {
             assert!(is_mutable_tag(reference), "{reference}");
         }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_is_in_the_directory_of_the_task() {
+    fn image_archive_is_in_the_task_directory() {
         assert_eq!(relative_path("load", "images/a.tar").unwrap(), "images/a.tar");
         for path in ["../a.tar", "/a.tar", "a/../../b"] {
             assert!(relative_path("load", path).is_err(), "{path}");

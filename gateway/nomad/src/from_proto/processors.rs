@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_add_up_unless_the_agent_is_told_otherwise() {
+    fn cpu_speeds_add_up_unless_overridden() {
         let core = |base_speed, max_speed, guess_speed| base::ClientTopologyCore {
             base_speed,
             max_speed,
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_says_nothing_leaves_them_unknown() {
+    fn cpu_speeds_are_unknown_without_agent_data() {
         assert_eq!(Processors::from(&base::NomadConfig::default()), Processors::default());
     }
 }

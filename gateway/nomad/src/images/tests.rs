@@ -64,7 +64,7 @@ impl ImagesFixture {
 }
 
 #[tokio::test]
-async fn an_image_that_is_here_is_pulled_again_only_by_wish() {
+async fn present_image_is_pulled_again_only_on_force_pull() {
     let lab = lab().await;
     lab.get(&wish()).await.expect("the registry has it");
     lab.get(&wish()).await.expect("the node has it");
@@ -74,7 +74,7 @@ async fn an_image_that_is_here_is_pulled_again_only_by_wish() {
 }
 
 #[tokio::test]
-async fn an_image_that_does_not_exist_is_told_in_words_that_agents_look_for() {
+async fn missing_image_error_has_the_agents_expected_text() {
     let lab = lab().await;
     let missing = ImageRequest { reference: "reg.example/no".into(), ..wish() };
     let error = lab.get(&missing).await.expect_err("nobody has it");
@@ -83,7 +83,7 @@ async fn an_image_that_does_not_exist_is_told_in_words_that_agents_look_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pull_that_stands_still_ends_before_its_time_and_one_that_gets_on_when_it_is_up() {
+async fn stalled_pull_ends_early_and_progressing_one_at_its_timeout() {
     let lab = lab().await;
     let _held = lab.fake.hold(Method::Pull);
     let began = Instant::now();
@@ -107,7 +107,7 @@ async fn a_pull_that_stands_still_ends_before_its_time_and_one_that_gets_on_when
 }
 
 #[test]
-fn progress_is_told_from_time_to_time_with_what_is_left() {
+fn pull_progress_is_reported_periodically() {
     let begun = Instant::now();
     let mut watch = PullMonitor::new(begun);
     let later = begun + EVENT_INTERVAL;
@@ -122,7 +122,7 @@ fn progress_is_told_from_time_to_time_with_what_is_left() {
 }
 
 #[test]
-fn layers_that_are_unpacked_count_as_getting_on() {
+fn unpacked_layers_count_as_progress() {
     let begun = Instant::now();
     let mut watch = PullMonitor::new(begun);
     let all = Some(PullProgress { layers: 1, layers_done: 1, bytes: 5, bytes_done: 5 });
@@ -133,7 +133,7 @@ fn layers_that_are_unpacked_count_as_getting_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_is_let_go_when_its_time_is_up_unless_it_is_wanted_again() {
+async fn unused_image_is_released_after_its_delay_unless_reused() {
     let lab = lab().await;
     let keep = Arc::clone(&lab.keep);
     let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
@@ -149,7 +149,7 @@ async fn an_image_is_let_go_when_its_time_is_up_unless_it_is_wanted_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn images_stay_while_an_agent_is_here_that_keeps_its_own() {
+async fn images_stay_while_an_agent_disables_image_cleanup() {
     let lab = lab().await;
     let keep = Arc::clone(&lab.keep);
     let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
@@ -166,7 +166,7 @@ async fn images_stay_while_an_agent_is_here_that_keeps_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_predecessor_had_to_let_go_is_found_again() {
+async fn pending_image_releases_of_a_predecessor_are_found() {
     let lab = lab().await;
     lab.get(&wish()).await.expect("the registry has it");
     let keep = Arc::clone(&lab.keep);
@@ -177,7 +177,7 @@ async fn what_a_predecessor_had_to_let_go_is_found_again() {
 }
 
 #[tokio::test]
-async fn an_image_comes_out_of_an_archive_in_the_directory_of_the_task_alone() {
+async fn image_archive_must_be_in_the_task_directory() {
     let lab = lab().await;
     std::fs::write(lab.dir.path().join("image.tar"), BUSYBOX).expect("there is room");
     let load = |path: &str| ImageRequest { load: Some(path.into()), ..wish() };
@@ -191,7 +191,7 @@ async fn an_image_comes_out_of_an_archive_in_the_directory_of_the_task_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_image_that_nomad_did_not_bring_is_not_its_to_let_go() {
+async fn image_not_pulled_by_nomad_is_not_released() {
     let lab = lab().await;
     let kubernetes = lab.gateway.scope(Owner::Kubernetes);
     let request = PullRequest {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_end_comes_within_two_seconds_of_either_wish_and_the_earlier_one_counts() {
+    async fn exit_deadline_is_two_seconds_after_the_earlier_request() {
         let ending = ExitDeadline::default();
         let forever = tokio::time::timeout(Duration::from_secs(3600), ending.wait()).await;
         assert!(forever.is_err(), "nobody has asked for an end");

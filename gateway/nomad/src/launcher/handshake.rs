@@ -49,14 +49,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_cookie_of_an_agent_is_one() {
+    fn only_the_magic_cookie_is_accepted() {
         assert_eq!(check_cookie(Some(OsStr::new(COOKIE.1))), Ok(()));
         assert_eq!(check_cookie(Some(OsStr::new("e432"))), Err(HandshakeError));
         assert_eq!(check_cookie(None), Err(HandshakeError));
     }
 
     #[test]
-    fn the_line_has_the_fields_that_a_host_looks_for() {
+    fn handshake_line_has_the_required_fields() {
         let socket = Path::new("/run/x/driver-1.sock");
         assert_eq!(line(socket, false), "1|2|unix|/run/x/driver-1.sock|grpc|\n");
         assert_eq!(line(socket, true), "1|2|unix|/run/x/driver-1.sock|grpc||false\n");

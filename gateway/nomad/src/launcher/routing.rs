@@ -115,7 +115,7 @@ mod tests {
     const DEVICE: &str = "/hashicorp.nomad.plugins.device.DevicePlugin";
 
     #[test]
-    fn what_is_about_tasks_and_devices_is_the_daemons_also_what_comes_later() {
+    fn task_and_device_calls_are_forwarded_also_unknown_ones() {
         for method in
             ["StartTask", "RecoverTask", "WaitTask", "ExecTaskStreaming", "TaskStats", "SomethingNew"]
         {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_needs_to_start_is_answered_here() {
+    fn agent_start_calls_are_answered_locally() {
         for role in [Role::Driver, Role::Device] {
             let info = target_of(role, "/hashicorp.nomad.plugins.base.proto.BasePlugin/PluginInfo");
             assert_eq!(info, CallTarget::Local(LocalCall::Base(BaseCall::PluginInfo)));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_of_one_kind_is_none_of_the_other() {
+    fn plugin_kinds_are_exclusive() {
         assert_eq!(target_of(Role::Device, &format!("{DRIVER}/StartTask")), CallTarget::Unknown);
         assert_eq!(target_of(Role::Driver, &format!("{DEVICE}/Reserve")), CallTarget::Unknown);
         for path in ["", "/", "/x", "/switchyard.nomad.v1.Sessions/Open", "/plugin.GRPCBroker/Other"] {

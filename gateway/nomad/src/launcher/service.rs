@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_daemon_is_told_which_process_calls() {
+    async fn calling_process_is_reported_to_the_daemon() {
         let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();
         let mut extensions = http::Extensions::new();
         assert_eq!(caller(&extensions), None);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_is_made_where_the_daemon_has_never_been_and_goes_with_its_launcher() {
+    async fn launcher_socket_is_created_without_daemon_and_removed_at_exit() {
         let dir = tempfile::tempdir().unwrap();
         let place = PluginSocket::bind(&launch(&dir.path().join("run"))).unwrap();
         let socket = dir.path().join(format!("run/launchers/driver-{}.sock", std::process::id()));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_killed_launchers_left_is_removed_and_nothing_else() {
+    async fn only_sockets_of_dead_launchers_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let launchers = dir.path().join("launchers");
         make_private(&launchers).unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_others_may_write_to_is_not_used() {
+    async fn writable_or_linked_socket_directory_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let launchers = dir.path().join("launchers");
         fs::create_dir(&launchers).unwrap();

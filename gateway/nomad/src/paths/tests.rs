@@ -66,7 +66,7 @@ impl Alloc {
 }
 
 #[test]
-fn a_source_is_what_its_links_lead_to() {
+fn mount_source_resolves_its_links() {
     let alloc = Alloc::new();
     fs::create_dir(alloc.path("web/local/real")).unwrap();
     fs::write(alloc.path("web/local/file"), "").unwrap();
@@ -78,7 +78,7 @@ fn a_source_is_what_its_links_lead_to() {
 }
 
 #[test]
-fn a_link_that_leads_out_is_refused() {
+fn link_out_of_the_allocation_is_rejected() {
     let alloc = Alloc::new();
     symlink("../../../outside", alloc.path("web/local/up")).unwrap();
     symlink(alloc.outside(), alloc.path("web/local/absolute")).unwrap();
@@ -95,7 +95,7 @@ fn a_link_that_leads_out_is_refused() {
 }
 
 #[test]
-fn links_are_looked_at_also_where_volumes_of_the_host_are_allowed() {
+fn links_are_checked_even_with_host_volumes_allowed() {
     let alloc = Alloc::new();
     symlink(alloc.outside(), alloc.path("web/local/planted")).unwrap();
     let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
@@ -112,7 +112,7 @@ fn links_are_looked_at_also_where_volumes_of_the_host_are_allowed() {
 }
 
 #[test]
-fn logs_can_be_read_only_wherever_they_are_seen() {
+fn log_directory_is_read_only_in_every_mount() {
     let alloc = Alloc::new();
     symlink("../../alloc/logs", alloc.path("web/local/logs")).unwrap();
     fs::create_dir(alloc.path("alloc/logs/old")).unwrap();
@@ -133,7 +133,7 @@ fn logs_can_be_read_only_wherever_they_are_seen() {
 }
 
 #[test]
-fn directories_of_volumes_are_made_and_no_others() {
+fn only_volume_directories_are_created() {
     let alloc = Alloc::new();
     let made = alloc.path("web/local/a/b");
     for _ in 0..2 {
@@ -154,7 +154,7 @@ fn directories_of_volumes_are_made_and_no_others() {
 }
 
 #[test]
-fn a_task_cannot_put_its_own_directories_elsewhere() {
+fn task_cannot_redirect_its_own_directories() {
     let alloc = Alloc::new();
     for (dir, below) in [("alloc/logs", "logs"), ("web/secrets", "secrets")] {
         fs::remove_dir_all(alloc.path(dir)).unwrap();
@@ -170,7 +170,7 @@ fn a_task_cannot_put_its_own_directories_elsewhere() {
 }
 
 #[test]
-fn a_task_is_in_a_group_of_the_gateways_own_where_that_of_its_agent_is_not_there() {
+fn gateway_cgroup_is_used_when_the_agents_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let theirs = CgroupPlacement::Leaf { path: "/nomad.slice/a1.web.scope".into(), cpuset: None };
     let of = |group: &Path| {

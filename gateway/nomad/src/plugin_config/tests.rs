@@ -16,7 +16,7 @@ fn refused<const N: usize>(entries: [(&str, Value); N], text: &str) {
 }
 
 #[test]
-fn an_agent_that_says_nothing_gets_the_defaults_of_the_docker_driver() {
+fn empty_plugin_configuration_has_docker_driver_defaults() {
     let nothing = (PluginConfig::default(), Vec::new());
     assert_eq!(PluginConfig::decode(b"").unwrap(), nothing);
     assert_eq!(
@@ -28,7 +28,7 @@ fn an_agent_that_says_nothing_gets_the_defaults_of_the_docker_driver() {
 }
 
 #[test]
-fn every_key_is_taken() {
+fn every_plugin_key_is_decoded() {
     let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
     let dangling = map([
         ("enabled", false.into()),
@@ -112,14 +112,14 @@ fn every_key_is_taken() {
 }
 
 #[test]
-fn a_limit_of_processes_of_0_or_less_is_none() {
+fn zero_or_negative_pids_limit_is_none() {
     for limit in [0, -1, -2] {
         assert_eq!(decode([("pids_limit", limit.into())]).0.pids_limit, None, "{limit}");
     }
 }
 
 #[test]
-fn what_is_dockers_alone_is_warned_of_and_stops_nobody() {
+fn docker_only_keys_are_warnings() {
     let (config, warnings) = decode([
         ("endpoint", "unix:///var/run/docker.sock".into()),
         ("tls", map([("cert", "/c".into())])),
@@ -135,7 +135,7 @@ fn what_is_dockers_alone_is_warned_of_and_stops_nobody() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_its_key() {
+fn invalid_plugin_value_is_rejected_by_key() {
     refused(
         [("image_pull_timeout", "soon".into())],
         "image_pull_timeout: \"soon\" is no length of time such as \"5m\" or \"1m30s\"",
@@ -178,7 +178,7 @@ fn what_cannot_be_is_refused_by_its_key() {
 }
 
 #[test]
-fn patterns_fit_names() {
+fn label_patterns_match_names() {
     for (pattern, name, fits) in [
         ("*", "job_name", true),
         ("job_*", "job_name", true),

@@ -76,7 +76,7 @@ fn later() -> (Instant, SystemTime) {
 }
 
 #[test]
-fn a_task_that_no_session_has_named_is_dangling_once_its_agent_is_here_for_a_while() {
+fn unreferenced_task_is_dangling_after_its_agents_grace_time() {
     let seen = AgentReferences::new(Some(BEGAN));
     let old = sandbox(GRACE * 2);
     assert!(!seen.is_dangling("1", &old, GRACE, later()), "its agent is not here");
@@ -88,7 +88,7 @@ fn a_task_that_no_session_has_named_is_dangling_once_its_agent_is_here_for_a_whi
 }
 
 #[test]
-fn a_task_that_any_session_has_named_is_known_until_it_is_destroyed() {
+fn task_referenced_by_any_session_is_known_until_destroyed() {
     let seen = AgentReferences::new(Some(BEGAN));
     let old = sandbox(GRACE * 2);
     seen.note_agent("1", agent());
@@ -99,7 +99,7 @@ fn a_task_that_any_session_has_named_is_known_until_it_is_destroyed() {
 }
 
 #[test]
-fn a_session_that_has_ended_knows_nothing_any_more() {
+fn ended_session_references_nothing() {
     let seen = AgentReferences::new(Some(BEGAN));
     seen.note_agent("1", agent());
     seen.note_task("2", ID);
@@ -108,7 +108,7 @@ fn a_session_that_has_ended_knows_nothing_any_more() {
 }
 
 #[test]
-fn an_agent_of_another_directory_is_no_reason_and_neither_is_a_network_or_what_says_nothing() {
+fn other_agents_networks_and_unreadable_records_are_not_dangling() {
     let seen = AgentReferences::new(Some(BEGAN));
     seen.note_agent("1", Agent::new("/srv/nomad/alloc/3a7c"));
     assert!(!seen.is_dangling("1", &sandbox(GRACE * 2), GRACE, later()));
@@ -119,7 +119,7 @@ fn an_agent_of_another_directory_is_no_reason_and_neither_is_a_network_or_what_s
 }
 
 #[test]
-fn a_network_that_an_agent_has_not_asked_for_in_all_its_present_life_is_dangling() {
+fn network_not_requested_since_agent_start_is_dangling() {
     let seen = AgentReferences::new(Some(BEGAN));
     check_network(&seen, false, "its agent is not here");
     seen.note_process("1", life(1));
@@ -135,7 +135,7 @@ fn a_network_that_an_agent_has_not_asked_for_in_all_its_present_life_is_dangling
 }
 
 #[test]
-fn a_network_is_left_alone_while_the_daemon_may_not_have_heard_that_it_is_needed() {
+fn network_is_kept_while_its_request_may_be_unseen() {
     let seen = AgentReferences::new(Some(BEGAN));
     seen.note_agent("1", agent());
     check_network(&seen, false, "who calls is not known");
@@ -148,7 +148,7 @@ fn a_network_is_left_alone_while_the_daemon_may_not_have_heard_that_it_is_needed
 }
 
 #[test]
-fn a_plugin_that_comes_back_to_the_same_agent_knows_its_networks_and_a_new_agent_does_not() {
+fn restarted_plugin_inherits_network_references_of_its_agent() {
     let seen = AgentReferences::new(Some(BEGAN));
     seen.note_process("0", life(1));
     seen.note_network("0", NETWORK);
@@ -168,7 +168,7 @@ fn a_plugin_that_comes_back_to_the_same_agent_knows_its_networks_and_a_new_agent
 }
 
 #[test]
-fn what_a_caller_that_nobody_knows_has_asked_for_is_needed() {
+fn network_requested_by_an_unknown_caller_is_kept() {
     let seen = AgentReferences::new(Some(BEGAN));
     seen.note_network("0", NETWORK);
     seen.note_process("1", life(1));

@@ -92,14 +92,14 @@ fn check(schema: &hclspec::Spec, base: &[(&str, Value)], decode: &dyn Fn(&[u8]) 
 }
 
 #[test]
-fn every_key_of_a_task_is_read() {
+fn every_task_schema_key_is_decoded() {
     let base = [("image", "busybox".into())];
     let keys = check(&task_schema(), &base, &|bytes| TaskOptions::decode(bytes).map(drop));
     assert!(keys > 90, "{keys}");
 }
 
 #[test]
-fn every_key_of_the_plugin_that_means_something_is_read() {
+fn every_meaningful_plugin_schema_key_is_decoded() {
     let mut schema = plugin_schema();
     let Some(Block::Object(object)) = &mut schema.block else { panic!("the root is an object") };
     for without_meaning in [
@@ -117,7 +117,7 @@ fn every_key_of_the_plugin_that_means_something_is_read() {
 }
 
 #[test]
-fn types_are_those_that_hcl_knows() {
+fn schema_types_are_hcl_types() {
     for schema in [task_schema(), plugin_schema()] {
         walk("", &schema, &mut |path, block| {
             if let Block::Attr(attr) = block {
@@ -132,7 +132,7 @@ fn types_are_those_that_hcl_knows() {
 }
 
 #[test]
-fn operators_are_told_of_every_key() {
+fn every_schema_key_is_documented() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/nomad-options.md");
     let page = std::fs::read_to_string(page).unwrap();
     let mut words: Vec<&str> = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();

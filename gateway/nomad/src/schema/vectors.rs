@@ -34,18 +34,18 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_task_with_an_image_alone_has_every_key_and_no_option() {
+fn image_only_task_vector_decodes_to_defaults() {
     let options = TaskOptions::decode(&bytes(TASK_BARE)).unwrap();
     assert_eq!(options, TaskOptions { image: "busybox:1.36".to_owned(), ..TaskOptions::default() });
 }
 
 #[test]
-fn an_agent_without_a_word_for_the_plugin_gets_the_defaults() {
+fn empty_plugin_vector_decodes_to_defaults() {
     assert_eq!(PluginConfig::decode(&bytes(PLUGIN_BARE)).unwrap(), (PluginConfig::default(), Vec::new()));
 }
 
 #[test]
-fn the_options_of_a_rich_task_are_what_its_job_says() {
+fn full_task_vector_decodes_to_job_options() {
     let options = TaskOptions::decode(&bytes(TASK_RICH)).unwrap();
     let volume = |index: usize, source: &str, destination: &str, readonly, propagation| Volume {
         field: format!("volumes[{index}]"),
@@ -116,7 +116,7 @@ fn the_options_of_a_rich_task_are_what_its_job_says() {
 }
 
 #[test]
-fn the_configuration_of_a_rich_plugin_is_what_its_agent_says() {
+fn full_plugin_vector_decodes_to_agent_configuration() {
     let (config, warnings) = PluginConfig::decode(&bytes(PLUGIN_RICH)).unwrap();
     assert_eq!(config.allow_caps, strings(&["CHOWN", "NET_RAW"]));
     assert_eq!((config.allow_privileged, config.allow_runtimes), (true, strings(&["runc", "kata"])));
@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_configuration_with_some_bytes_changed_is_read_or_refused(
+    fn mutated_configuration_is_decoded_or_rejected(
         rich in any::<bool>(),
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         end in any::<prop::sample::Index>(),
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_decoded_or_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         any_bytes::check(&bytes);
     }
 }

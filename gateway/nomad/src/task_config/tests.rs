@@ -31,7 +31,7 @@ fn impossible(key: &str, value: impl Into<Value>, text: &str) {
 }
 
 #[test]
-fn an_image_is_all_that_a_task_needs() {
+fn task_needs_only_an_image() {
     let options = decode([("image", "busybox:1".into()), ("args", Value::Nil), ("auth", Value::Nil)]);
     assert_eq!(options, TaskOptions { image: "busybox:1".to_owned(), ..TaskOptions::default() });
     for nothing in ["".into(), Value::Nil] {
@@ -40,7 +40,7 @@ fn an_image_is_all_that_a_task_needs() {
 }
 
 #[test]
-fn credentials_are_a_password_or_an_identity_token() {
+fn auth_is_password_or_identity_token() {
     let auth = |username: &str, password: &str| {
         let entries = [("username", username.into()), ("password", password.into()), ("email", "a@b".into())];
         decode([("auth", map(entries))]).auth
@@ -52,7 +52,7 @@ fn credentials_are_a_password_or_an_identity_token() {
 }
 
 #[test]
-fn no_secret_is_shown() {
+fn debug_shows_no_secrets() {
     let options = decode([("auth", map([("username", "me".into()), ("password", "hunter2".into())]))]);
     assert!(!format!("{options:?}").contains("hunter2"));
     let wrong = config([("auth", map([("password", list(["hunter2".into()]))]))]);
@@ -61,7 +61,7 @@ fn no_secret_is_shown() {
 }
 
 #[test]
-fn mount_blocks_and_the_list_of_mounts_are_one() {
+fn mount_blocks_and_mounts_list_are_merged() {
     let tmpfs = map([
         ("type", "tmpfs".into()),
         ("target", "/t".into()),
@@ -105,7 +105,7 @@ fn mount_blocks_and_the_list_of_mounts_are_one() {
 }
 
 #[test]
-fn volumes_are_read_as_docker_reads_them() {
+fn volumes_parse_as_in_docker() {
     let options = decode([("volumes", texts(&["local/a:/a", "/srv:/b:ro,z,rshared", "c:/c:delegated,rw"]))]);
     let volume = |index: usize, source: &str, destination: &str| Volume {
         field: format!("volumes[{index}]"),
@@ -133,7 +133,7 @@ fn volumes_are_read_as_docker_reads_them() {
 }
 
 #[test]
-fn a_tmpfs_is_read_as_dockers_command_line_reads_it() {
+fn tmpfs_parses_as_in_the_docker_cli() {
     let options = decode([("tmpfs", texts(&["/run", "/tmp:size=64m,mode=700,exec,ro"]))]);
     let plain = Tmpfs {
         field: "tmpfs[0]".to_owned(),
@@ -159,7 +159,7 @@ fn a_tmpfs_is_read_as_dockers_command_line_reads_it() {
 }
 
 #[test]
-fn sizes_are_read_as_docker_writes_them() {
+fn sizes_parse_as_in_docker() {
     for (text, bytes) in [
         ("1024", 1024),
         ("1k", 1 << 10),
@@ -186,7 +186,7 @@ fn sizes_are_read_as_docker_writes_them() {
 }
 
 #[test]
-fn what_has_no_effect_is_told() {
+fn options_without_effect_are_warnings() {
     let told = |key: &str, value: Value| decode([(key, value)]).warnings;
     assert_eq!(
         told("logging", map([("type", "journald".into())])),
@@ -206,7 +206,7 @@ fn what_has_no_effect_is_told() {
 }
 
 #[test]
-fn zero_is_as_if_it_were_not_given() {
+fn zero_values_are_treated_as_unset() {
     let options = decode([
         ("pids_limit", 0.into()),
         ("oom_score_adj", 0.into()),
@@ -218,7 +218,7 @@ fn zero_is_as_if_it_were_not_given() {
 }
 
 #[test]
-fn what_is_malformed_is_refused_by_its_name() {
+fn malformed_task_option_is_rejected_by_name() {
     invalid(
         "image_pull_timeout",
         "5",
@@ -259,7 +259,7 @@ fn what_is_malformed_is_refused_by_its_name() {
 }
 
 #[test]
-fn what_cannot_be_had_here_is_refused_by_its_name() {
+fn unsupported_task_option_is_rejected_by_name() {
     impossible("isolation", "hyperv", "isolation: \"hyperv\" is for Windows");
     let error = TaskOptions::decode(&config([("network_aliases", texts(&["db"]))])).unwrap_err();
     assert!(error.to_string().starts_with("network_aliases: "), "{error}");

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_one_core_and_ticks_of_its_speed() {
+    fn cpu_percent_is_per_core_and_ticks_scale_with_speed() {
         let processors = Processors { cores: 4, total_mhz: 8000 };
         let usage = cpu(Some(&sample(10, 500)), &sample(12, 3500), processors);
         assert_eq!((usage.percent, usage.user_mode, usage.system_mode), (150.0, 112.5, 37.5));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_not_measured() {
+    fn unavailable_stats_are_not_listed_as_measured() {
         let first = cpu(None, &sample(10, 500), Processors { cores: 4, total_mhz: 8000 });
         assert_eq!(first.measured_fields, [i32::from(Fields::ThrottledPeriods)]);
         let unsaid = cpu(Some(&sample(10, 500)), &sample(12, 3500), Processors::default());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_without_figures_has_all_the_messages_nevertheless() {
+    fn stats_without_samples_have_all_messages() {
         let nothing = Sample { at: SystemTime::UNIX_EPOCH, usage: Usage::default() };
         let stats = stats("id", None, &nothing, Processors::default());
         let usage = stats.agg_resource_usage.expect("it is always set");

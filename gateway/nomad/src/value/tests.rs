@@ -16,7 +16,7 @@ fn number_in(value: &[u8]) -> Result<Option<i64>> {
 }
 
 #[test]
-fn what_an_agent_leaves_out_is_not_given() {
+fn omitted_keys_are_unset() {
     // A schema with a flag, a list, a number and a text, none of them set, as encoded by go-cty.
     let mut none = block(b"\x84\xa1b\xc0\xa1l\xc0\xa1n\xc0\xa1s\xc0");
     assert_eq!(
@@ -31,7 +31,7 @@ fn what_an_agent_leaves_out_is_not_given() {
 }
 
 #[test]
-fn numbers_come_in_all_forms_of_messagepack() {
+fn numbers_decode_from_all_messagepack_forms() {
     for (bytes, expected) in [
         (&b"\x07"[..], 7),
         (b"\xff", -1),
@@ -51,7 +51,7 @@ fn numbers_come_in_all_forms_of_messagepack() {
 }
 
 #[test]
-fn what_is_no_whole_number_is_refused_by_its_key() {
+fn non_integer_is_rejected_by_key() {
     for bytes in [
         &b"\xcb\x3f\xf8\x00\x00\x00\x00\x00\x00"[..],
         b"\xa30.1",
@@ -69,7 +69,7 @@ fn what_is_no_whole_number_is_refused_by_its_key() {
 }
 
 #[test]
-fn texts_come_as_texts_or_as_bytes() {
+fn strings_decode_from_str_or_bin() {
     // The last is the form in which old Go encoders write texts of 32 bytes and more.
     let long = [b"\x81\xa1s\xda\x00\x20", &[b'x'; 32][..]].concat();
     for (bytes, expected) in
@@ -84,7 +84,7 @@ fn texts_come_as_texts_or_as_bytes() {
 }
 
 #[test]
-fn pairs_are_merged_from_maps_in_order() {
+fn lists_of_maps_are_merged_in_order() {
     let wanted = BTreeMap::from([("a".to_owned(), "1".to_owned()), ("b".to_owned(), "3".to_owned())]);
     let several = list([map([("a", "1".into()), ("b", "2".into())]), Value::Nil, map([("b", "3".into())])]);
     let one = map([("a", "1".into()), ("b", "3".into())]);
@@ -99,7 +99,7 @@ fn pairs_are_merged_from_maps_in_order() {
 }
 
 #[test]
-fn a_block_comes_as_a_map_or_as_a_list_of_one() {
+fn block_is_a_map_or_a_list_of_one() {
     for value in [map([("k", "v".into())]), list([map([("k", "v".into())])])] {
         let mut outer = block(&bytes(&map([("b", value)])));
         assert_eq!(outer.block("b").unwrap().text("k").unwrap(), "v");
@@ -112,7 +112,7 @@ fn a_block_comes_as_a_map_or_as_a_list_of_one() {
 }
 
 #[test]
-fn errors_name_the_whole_way_to_a_key() {
+fn errors_name_the_full_key_path() {
     let config = map([
         ("mounts", list([map([]), map([("tmpfs_options", map([("size", "x".into())]))])])),
         ("args", list(["a".into(), 1.into()])),
@@ -135,7 +135,7 @@ fn errors_name_the_whole_way_to_a_key() {
 }
 
 #[test]
-fn what_is_no_configuration_is_refused() {
+fn non_configuration_bytes_are_rejected() {
     for bad in
         [&b"\x81"[..], b"\x81\xa1s", b"\x80\x80", b"\xa1x", b"\x90", b"\x81\xc0\xc0", b"\xdf\xff\xff\xff\xff"]
     {
@@ -148,7 +148,7 @@ fn what_is_no_configuration_is_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_configuration_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+    fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         if let Ok(mut block) = Block::decode(&bytes) {
             for key in block.entries.clone().keys() {
                 let _ = (block.has(key), block.texts(key));
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn no_error_tells_a_value(secret in "[a-zA-Z0-9]{8,16}") {
+    fn errors_contain_no_values(secret in "[a-zA-Z0-9]{8,16}") {
         for value in [Value::from(secret.as_str()), list([secret.as_str().into()]), map([("k", secret.as_str().into())])] {
             let read = |read: &dyn Fn(&mut Block) -> Option<Error>| {
                 read(&mut block(&bytes(&map([("key", value.clone())])))).map(|error| error.report())
@@ -178,14 +178,14 @@ proptest! {
     }
 
     #[test]
-    fn texts_survive_being_encoded_and_read(list in proptest::collection::vec("[^\\x00]{0,40}", 0..6)) {
+    fn strings_round_trip(list in proptest::collection::vec("[^\\x00]{0,40}", 0..6)) {
         let borrowed: Vec<&str> = list.iter().map(String::as_str).collect();
         let mut block = block(&bytes(&map([("l", texts(&borrowed))])));
         prop_assert_eq!(block.texts("l").unwrap(), list);
     }
 
     #[test]
-    fn whole_numbers_survive_in_every_form(number in any::<i64>(), small in -1_000_000_i32..1_000_000) {
+    fn integers_round_trip_in_every_form(number in any::<i64>(), small in -1_000_000_i32..1_000_000) {
         let forms = [Value::from(number), Value::from(number.to_string())];
         for form in forms {
             prop_assert_eq!(block(&bytes(&map([("n", form)]))).number("n").unwrap(), Some(number));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_is_a_value_and_no_part_of_it_is() {
+    fn every_form_validates_and_no_prefix_does() {
         for form in FORMS {
             assert_eq!(check(form), Ok(()), "{form:?}");
             for end in 0..form.len() {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_byte_that_begins_no_value_is_found_wherever_a_value_is_due() {
+    fn reserved_byte_is_rejected_everywhere() {
         for (bytes, at) in [
             (&b"\xc1"[..], 0),
             (b"\x91\xc1", 1),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_that_it_is_huge_or_deep_costs_nothing() {
+    fn huge_or_deep_claims_cost_nothing() {
         for huge in [0xc6, 0xc9, 0xdb, 0xdd, 0xdf] {
             unsound(&[huge, 0xff, 0xff, 0xff, 0xff], "it is cut short after 5 bytes");
         }
@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sound_is_read_whole(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn valid_values_are_read_completely(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             if check(&bytes).is_ok() {
                 let mut rest = &bytes[..];
                 prop_assert!(rmpv::decode::read_value(&mut rest).is_ok() && rest.is_empty());
@@ -180,7 +180,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_sound(texts in proptest::collection::vec(".{0,300}", 0..20), number in any::<i64>()) {
+        fn encoded_values_validate(texts in proptest::collection::vec(".{0,300}", 0..20), number in any::<i64>()) {
             let texts = texts.into_iter().map(|text| (Value::from(text), Value::from(number))).collect();
             let mut bytes = Vec::new();
             rmpv::encode::write_value(&mut bytes, &Value::Map(texts)).expect("a vector takes all");

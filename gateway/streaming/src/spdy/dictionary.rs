@@ -99,7 +99,7 @@ mod tests {
     use super::{ID, dictionary};
 
     #[test]
-    fn the_dictionary_has_the_checksum_of_the_specification() {
+    fn dictionary_matches_the_specification_checksum() {
         let mut a = 1_u32;
         let mut b = 0_u32;
         for byte in dictionary() {

@@ -39,7 +39,7 @@ fn chosen(headers: &HeaderMap, name: Option<&str>, version: u8) {
 }
 
 #[test]
-fn the_clients_order_decides() {
+fn client_protocol_order_decides() {
     let offer = [("x-stream-protocol-version", "v4.channel.k8s.io, v3.channel.k8s.io,channel.k8s.io")];
     chosen(&with(&SPDY, &offer), Some("v4.channel.k8s.io"), 4);
     let lines = ["v9.channel.k8s.io", "v5.channel.k8s.io", "v4.channel.k8s.io"];
@@ -54,7 +54,7 @@ fn the_clients_order_decides() {
 }
 
 #[test]
-fn a_websocket_without_protocols_speaks_the_first_one() {
+fn websocket_without_protocols_uses_the_first() {
     chosen(&headers(&WEBSOCKET), None, 1);
     let upgrade = port_forward(&headers(&WEBSOCKET)).unwrap();
     assert_eq!((upgrade.name, upgrade.version), (None, Forwarding::Messages));
@@ -62,7 +62,7 @@ fn a_websocket_without_protocols_speaks_the_first_one() {
 }
 
 #[test]
-fn a_request_without_upgrade_or_protocol_is_bad() {
+fn request_without_upgrade_or_protocol_is_bad_request() {
     refused(remote_command(&headers(&[])), 400);
     refused(remote_command(&headers(&[("upgrade", "SPDY/3.1")])), 400);
     refused(remote_command(&headers(&[("connection", "upgrade"), ("upgrade", "h2c")])), 400);
@@ -74,7 +74,7 @@ fn a_request_without_upgrade_or_protocol_is_bad() {
 }
 
 #[test]
-fn without_a_common_protocol_the_request_is_forbidden_and_ours_are_told() {
+fn no_common_protocol_is_forbidden_and_lists_ours() {
     let offer = [("x-stream-protocol-version", "v9.channel.k8s.io")];
     let rejection = refused(remote_command(&with(&SPDY, &offer)), 403);
     let told: Vec<_> = rejection.headers.iter().map(|(_, value)| value.to_str().unwrap()).collect();
@@ -94,7 +94,7 @@ fn without_a_common_protocol_the_request_is_forbidden_and_ours_are_told() {
 }
 
 #[test]
-fn port_forward_knows_its_tunnel() {
+fn port_forward_negotiates_its_tunnel_protocol() {
     let upgrade = port_forward(&with(&SPDY, &[("x-stream-protocol-version", "portforward.k8s.io")])).unwrap();
     assert_eq!((upgrade.carrier, upgrade.name), (Carrier::Spdy, Some("portforward.k8s.io")));
     let offer = [("sec-websocket-protocol", "SPDY/3.1+portforward.k8s.io")];

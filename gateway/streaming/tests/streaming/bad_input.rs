@@ -81,7 +81,7 @@ async fn send_then_close(server: &Running, bytes: &[u8]) -> std::io::Result<()> 
 }
 
 #[tokio::test]
-async fn a_window_opened_too_far_resets_its_stream_alone() {
+async fn window_overflow_resets_only_its_stream() {
     let server = serve(Config::default()).await;
     let url = server.sessions.exec(ALL, shell(ALL, "read line; echo $line >&2").0).unwrap();
     let Spdy { mut sender, mut receiver } =
@@ -108,7 +108,7 @@ async fn a_window_opened_too_far_resets_its_stream_alone() {
 }
 
 #[tokio::test]
-async fn arbitrary_bytes_after_an_upgrade_hang_nothing() {
+async fn arbitrary_bytes_after_an_upgrade_do_not_hang() {
     let server = serve(Config::default()).await;
     let mut runner = TestRunner::deterministic();
     let bytes = proptest::collection::vec(proptest::prelude::any::<u8>(), 1..4000);
@@ -130,7 +130,7 @@ async fn arbitrary_bytes_after_an_upgrade_hang_nothing() {
 }
 
 #[tokio::test]
-async fn arbitrary_frames_in_any_order_hang_nothing() {
+async fn arbitrary_frames_do_not_hang() {
     let server = serve(Config::default()).await;
     let mut runner = TestRunner::deterministic();
     let frames = proptest::collection::vec((0..7_u8, 0..12_u32, proptest::prelude::any::<u32>()), 1..100);
@@ -161,7 +161,7 @@ async fn arbitrary_frames_in_any_order_hang_nothing() {
 }
 
 #[tokio::test]
-async fn malformed_messages_close_a_websocket_with_the_reason() {
+async fn malformed_messages_close_the_websocket_with_a_reason() {
     let server = serve(Config::default()).await;
     // An unmasked message, an unknown opcode, a reserved bit.
     for frame in [&[0x82, 1, 0][..], &[0x83, 0x80, 1, 2, 3, 4], &[0xc2, 0x80, 1, 2, 3, 4]] {
@@ -180,7 +180,7 @@ async fn malformed_messages_close_a_websocket_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_long_is_refused() {
+async fn oversized_websocket_message_is_rejected() {
     let server = serve(Config::default()).await;
     let (command, mut told) = shell(ALL, "cat >/dev/null");
     let url = server.sessions.exec(ALL, command).unwrap();

@@ -9,7 +9,7 @@ use tokio::net::unix::pipe;
 use crate::support::{ALL, Given, Happened, STDOUT, TTY, given, noise, serve, shell, soon};
 
 #[tokio::test]
-async fn output_comes_apart_and_the_status_comes_last() {
+async fn output_streams_are_separate_and_status_comes_last() {
     let server = serve(Config::default()).await;
     for protocol in ["v4.channel.k8s.io", "v5.channel.k8s.io"] {
         let (command, _told) = shell(ALL, "echo out; echo err >&2; exit 42");
@@ -25,7 +25,7 @@ async fn output_comes_apart_and_the_status_comes_last() {
 }
 
 #[tokio::test]
-async fn success_is_a_status_of_its_own() {
+async fn success_sends_a_status() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(STDOUT, "true");
     let url = server.sessions.exec(STDOUT, command).unwrap();
@@ -35,7 +35,7 @@ async fn success_is_a_status_of_its_own() {
 }
 
 #[tokio::test]
-async fn old_versions_tell_a_failure_in_plain_text_and_success_not_at_all() {
+async fn old_protocol_versions_send_failures_as_text_and_no_success() {
     let server = serve(Config::default()).await;
     for protocol in ["channel.k8s.io", "v2.channel.k8s.io", "v3.channel.k8s.io"] {
         for (script, expected) in
@@ -50,7 +50,7 @@ async fn old_versions_tell_a_failure_in_plain_text_and_success_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_terminal_of_version_2_has_no_stream_of_sizes() {
+async fn version_2_tty_has_no_resize_stream() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(TTY, "cat");
     let url = server.sessions.exec(TTY, command).unwrap();
@@ -59,7 +59,7 @@ async fn a_terminal_of_version_2_has_no_stream_of_sizes() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_input_reaches_the_process_and_its_answer_comes_back() {
+async fn stdin_eof_reaches_the_process_and_its_output_returns() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(ALL, "wc -c; echo done");
     let url = server.sessions.attach(ALL, command).unwrap();
@@ -68,7 +68,7 @@ async fn the_end_of_the_input_reaches_the_process_and_its_answer_comes_back() {
 }
 
 #[tokio::test]
-async fn much_goes_both_ways_at_once_unchanged() {
+async fn bulk_data_is_unchanged_in_both_directions() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(ALL, "tee /dev/stderr");
     let url = server.sessions.exec(ALL, command).unwrap();
@@ -79,7 +79,7 @@ async fn much_goes_both_ways_at_once_unchanged() {
 }
 
 #[tokio::test]
-async fn the_output_of_a_pipe_is_carried_whole() {
+async fn pipe_output_is_forwarded_completely() {
     let server = serve(Config::default()).await;
     let (mut writer, reader) = pipe::pipe().unwrap();
     let (command, end, _told) = given(None, Some(Output::from(reader)));
@@ -95,7 +95,7 @@ async fn the_output_of_a_pipe_is_carried_whole() {
 }
 
 #[tokio::test]
-async fn sessions_are_counted_while_they_are_open() {
+async fn open_sessions_are_counted() {
     let server = serve(Config::default()).await;
     let counts = |exec, attach| [("exec", exec), ("attach", attach), ("portforward", 0)];
     let (command, end, _told) = given(None, None);
@@ -125,7 +125,7 @@ async fn sessions_are_counted_while_they_are_open() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_refused_is_told_as_an_internal_error() {
+async fn rejected_process_is_an_internal_error() {
     let server = serve(Config::default()).await;
     for (protocol, expected) in
         [("v4.channel.k8s.io", None), ("v3.channel.k8s.io", Some("Internal error occurred: it has gone"))]
@@ -146,7 +146,7 @@ async fn a_process_that_is_refused_is_told_as_an_internal_error() {
 }
 
 #[tokio::test]
-async fn a_process_that_ends_does_not_wait_for_input() {
+async fn process_exit_does_not_wait_for_stdin() {
     let server = serve(Config::default()).await;
     let streams = Streams { stdin: true, stdout: true, stderr: false, tty: false };
     let (command, _told) = shell(streams, "echo early");
@@ -164,7 +164,7 @@ async fn a_process_that_ends_does_not_wait_for_input() {
 }
 
 #[tokio::test]
-async fn sizes_arrive_in_order_and_absurd_ones_do_not() {
+async fn resizes_arrive_in_order_and_invalid_ones_are_dropped() {
     let server = serve(Config::default()).await;
     let (command, mut told) = shell(TTY, "cat");
     let url = server.sessions.exec(TTY, command).unwrap();
@@ -188,7 +188,7 @@ async fn sizes_arrive_in_order_and_absurd_ones_do_not() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_hangs_up() {
+async fn client_disconnect_hangs_up_the_process() {
     let server = serve(Config::default()).await;
     let (command, mut told) = shell(ALL, "cat >/dev/null; sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
@@ -203,7 +203,7 @@ async fn a_client_that_goes_away_hangs_up() {
 }
 
 #[tokio::test]
-async fn pings_are_answered_and_streams_nobody_wants_are_reset() {
+async fn pings_are_answered_and_unexpected_streams_reset() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(ALL, "cat");
     let url = server.sessions.exec(ALL, command).unwrap();

@@ -91,7 +91,7 @@ async fn open(url: &url::Url, kinds: &[&str]) -> (Spdy, Vec<u32>) {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_reading_stops_the_process_and_costs_no_memory() {
+async fn slow_client_backpressures_the_process_with_bounded_memory() {
     let server = serve(Config::default()).await;
     let taken = Arc::new(AtomicUsize::new(0));
     let (command, _end, mut told) = given(None, Some(Output::new(Endless(Arc::clone(&taken)))));
@@ -104,7 +104,7 @@ async fn a_client_that_stops_reading_stops_the_process_and_costs_no_memory() {
 }
 
 #[tokio::test]
-async fn a_process_that_stops_reading_stops_the_client_and_costs_no_memory() {
+async fn slow_process_backpressures_the_client_with_bounded_memory() {
     let server = serve(Config::default()).await;
     let (command, _end, mut told) = given(Some(Input::new(Full)), None);
     let url = server.sessions.exec(ALL, command).unwrap();
@@ -125,7 +125,7 @@ async fn a_process_that_stops_reading_stops_the_client_and_costs_no_memory() {
 }
 
 #[tokio::test]
-async fn a_client_that_floods_with_pings_and_does_not_read_is_not_read() {
+async fn ping_flood_of_a_non_reading_client_is_backpressured() {
     let server = serve(Config::default()).await;
     let (command, _end, mut told) = given(None, None);
     let url = server.sessions.exec(ALL, command).unwrap();
@@ -145,7 +145,7 @@ async fn a_client_that_floods_with_pings_and_does_not_read_is_not_read() {
 }
 
 #[tokio::test]
-async fn no_more_is_sent_than_a_clients_window_has_room_for() {
+async fn data_sent_stays_within_the_client_window() {
     let server = serve(Config::default()).await;
     let taken = Arc::new(AtomicUsize::new(0));
     let (command, _end, _told) = given(None, Some(Output::new(Endless(taken))));
@@ -171,7 +171,7 @@ async fn no_more_is_sent_than_a_clients_window_has_room_for() {
 }
 
 #[tokio::test]
-async fn a_client_that_keeps_to_its_windows_gets_new_ones() {
+async fn client_window_is_replenished() {
     let server = serve(Config::default()).await;
     let (command, _told) = shell(ALL, "wc -c");
     let url = server.sessions.exec(ALL, command).unwrap();
@@ -205,7 +205,7 @@ async fn a_client_that_keeps_to_its_windows_gets_new_ones() {
 }
 
 #[tokio::test]
-async fn a_forwarded_connection_that_is_not_read_leaves_the_others_alone() {
+async fn unread_forwarded_connection_does_not_block_others() {
     let server = serve(Config::default()).await;
     let url = server.sessions.port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
     let stuck = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -247,7 +247,7 @@ async fn a_forwarded_connection_that_is_not_read_leaves_the_others_alone() {
 }
 
 #[tokio::test]
-async fn a_client_that_resets_what_it_opens_has_no_more_connections_than_another() {
+async fn rapid_reset_client_stays_within_the_connection_limit() {
     /// Each connection takes two of the 1024 streams that a client may have.
     const MOST: usize = 512;
     let server = serve(Config::default()).await;
@@ -287,7 +287,7 @@ async fn a_client_that_resets_what_it_opens_has_no_more_connections_than_another
 }
 
 #[tokio::test]
-async fn a_session_ends_with_a_client_that_has_shut_its_windows() {
+async fn session_ends_with_a_client_of_zero_window() {
     let server = serve(Config { max_connections: 1, ..Config::default() }).await;
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "exit 3").0).unwrap();
     let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();

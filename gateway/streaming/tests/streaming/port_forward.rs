@@ -84,7 +84,7 @@ async fn read(spdy: &mut Spdy, streams: &[u32]) -> HashMap<u32, Vec<u8>> {
 }
 
 #[tokio::test]
-async fn several_connections_to_several_ports_share_one() {
+async fn several_forwarded_ports_share_one_connection() {
     let server = serve(Config::default()).await;
     let mut spdy = open(&server.sessions).await;
     let echo = echo().await;
@@ -108,7 +108,7 @@ async fn several_connections_to_several_ports_share_one() {
 }
 
 #[tokio::test]
-async fn much_is_forwarded_both_ways_unchanged() {
+async fn bulk_forwarded_data_is_unchanged_in_both_directions() {
     let server = serve(Config::default()).await;
     let Spdy { sender, receiver } = open(&server.sessions).await;
     let mut spdy = Spdy { sender, receiver };
@@ -138,7 +138,7 @@ async fn much_is_forwarded_both_ways_unchanged() {
 }
 
 #[tokio::test]
-async fn a_port_may_end_first_and_still_be_sent_to() {
+async fn half_closed_port_still_receives_data() {
     let server = serve(Config::default()).await;
     let (got, mut told) = tokio::sync::mpsc::unbounded_channel();
     let first = port(move |mut socket| {
@@ -161,7 +161,7 @@ async fn a_port_may_end_first_and_still_be_sent_to() {
 }
 
 #[tokio::test]
-async fn a_port_that_does_not_answer_is_told_and_the_others_go_on() {
+async fn unreachable_port_is_reported_and_others_continue() {
     let server = serve(Config::default()).await;
     let mut spdy = open(&server.sessions).await;
     let closed = closed().await;
@@ -175,7 +175,7 @@ async fn a_port_that_does_not_answer_is_told_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_reset_closes_the_connection_behind_it() {
+async fn stream_reset_closes_its_connection() {
     let server = serve(Config::default()).await;
     let (ended, mut told) = tokio::sync::mpsc::unbounded_channel();
     let waiting = port(move |mut socket| {
@@ -195,7 +195,7 @@ async fn a_reset_closes_the_connection_behind_it() {
 }
 
 #[tokio::test]
-async fn clients_that_number_nothing_are_paired_by_their_streams() {
+async fn streams_without_request_id_are_paired_by_order() {
     let server = serve(Config::default()).await;
     let mut spdy = open(&server.sessions).await;
     let port = echo().await.to_string();
@@ -209,7 +209,7 @@ async fn clients_that_number_nothing_are_paired_by_their_streams() {
 }
 
 #[tokio::test]
-async fn streams_that_make_no_sense_are_reset() {
+async fn invalid_streams_are_reset() {
     let server = serve(Config::default()).await;
     let mut spdy = open(&server.sessions).await;
     let long = "1".repeat(65);
@@ -238,7 +238,7 @@ async fn streams_that_make_no_sense_are_reset() {
 }
 
 #[tokio::test]
-async fn a_pair_that_stays_half_is_reset() {
+async fn incomplete_stream_pair_is_reset() {
     let config = Config { stream_creation_timeout: Duration::from_millis(100), ..Config::default() };
     let server = serve(config).await;
     let mut spdy = open(&server.sessions).await;

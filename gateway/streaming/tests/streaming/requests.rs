@@ -24,7 +24,7 @@ async fn refused(url: &Url, protocols: &[&str]) -> UpgradeRefused {
 }
 
 #[tokio::test]
-async fn urls_are_absolute_and_say_where_the_server_listens() {
+async fn urls_are_absolute_with_the_listen_address() {
     let server = Server::bind(Config::default()).await.unwrap();
     let url = server.sessions().port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
     assert_eq!(url.scheme(), "http");
@@ -38,7 +38,7 @@ async fn urls_are_absolute_and_say_where_the_server_listens() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_served_is_told_when_it_is_bound() {
+async fn invalid_server_configuration_fails_at_bind() {
     let address = Server::bind(Config::default()).await.unwrap();
     let taken = Server::bind(Config { address: address.address(), ..Config::default() }).await.unwrap_err();
     assert!(matches!(taken, BindError::Listen { .. }), "{taken}");
@@ -51,7 +51,7 @@ async fn what_cannot_be_served_is_told_when_it_is_bound() {
 }
 
 #[tokio::test]
-async fn a_token_is_good_for_one_session() {
+async fn token_opens_one_session() {
     let server = serve(Config::default()).await;
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
     soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
@@ -59,7 +59,7 @@ async fn a_token_is_good_for_one_session() {
 }
 
 #[tokio::test]
-async fn of_many_who_open_a_token_at_once_one_gets_the_session() {
+async fn concurrent_uses_of_a_token_open_one_session() {
     let server = serve(Config::default()).await;
     let url = server.sessions.exec(ALL, shell(ALL, "cat").0).unwrap();
     let opening: Vec<_> = (0..20).map(|_| Spdy::open(&url, &["v4.channel.k8s.io"])).collect();
@@ -68,7 +68,7 @@ async fn of_many_who_open_a_token_at_once_one_gets_the_session() {
 }
 
 #[tokio::test]
-async fn guessed_tokens_and_other_kinds_of_session_are_not_found() {
+async fn wrong_tokens_and_session_kinds_are_not_found() {
     let server = serve(Config::default()).await;
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
     let paths = ["/exec/AAAAAAAAAAAAAAAAAAAAAA", "/exec/", "/exec", "/", "/exec/../exec/x"];
@@ -82,7 +82,7 @@ async fn guessed_tokens_and_other_kinds_of_session_are_not_found() {
 }
 
 #[tokio::test]
-async fn a_token_expires_and_what_it_stood_for_is_dropped() {
+async fn expired_token_drops_its_session() {
     let server = serve(Config { token_lifetime: Duration::from_millis(50), ..Config::default() }).await;
     let (command, mut told) = shell(STDOUT, "true");
     let url = server.sessions.exec(STDOUT, command).unwrap();
@@ -91,7 +91,7 @@ async fn a_token_expires_and_what_it_stood_for_is_dropped() {
 }
 
 #[tokio::test]
-async fn only_so_many_sessions_wait() {
+async fn pending_sessions_are_limited() {
     let server = serve(Config { max_tokens: 2, ..Config::default() }).await;
     let first = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
     server.sessions.attach(STDOUT, shell(STDOUT, "true").0).unwrap();
@@ -102,7 +102,7 @@ async fn only_so_many_sessions_wait() {
 }
 
 #[tokio::test]
-async fn a_refused_request_says_why_and_leaves_the_token() {
+async fn rejected_request_has_a_reason_and_keeps_the_token() {
     let server = serve(Config::default()).await;
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
     let none = refused(&url, &["v9.channel.k8s.io"]).await;
@@ -120,7 +120,7 @@ async fn a_refused_request_says_why_and_leaves_the_token() {
 }
 
 #[tokio::test]
-async fn a_request_is_no_reason_to_wait_for_ever() {
+async fn slow_request_times_out() {
     let config = Config { request_timeout: Duration::from_millis(100), ..Config::default() };
     let server = serve(config).await;
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
@@ -131,7 +131,7 @@ async fn a_request_is_no_reason_to_wait_for_ever() {
 }
 
 #[tokio::test]
-async fn connections_without_a_session_take_no_place_of_one_and_the_oldest_makes_room() {
+async fn idle_connections_are_evicted_oldest_first() {
     let config = Config { max_connections: 2, max_waiting: 3, ..Config::default() };
     let server = serve(config).await;
     let (command, mut told) = shell(ALL, "cat");
@@ -153,7 +153,7 @@ async fn connections_without_a_session_take_no_place_of_one_and_the_oldest_makes
 }
 
 #[tokio::test]
-async fn streams_that_are_not_opened_end_the_session_before_it_begins() {
+async fn missing_streams_end_the_session_before_start() {
     let config = Config { stream_creation_timeout: Duration::from_millis(100), ..Config::default() };
     let server = serve(config).await;
     let (command, mut told) = shell(ALL, "cat");
@@ -170,7 +170,7 @@ async fn streams_that_are_not_opened_end_the_session_before_it_begins() {
 }
 
 #[tokio::test]
-async fn an_idle_session_is_ended_and_a_busy_one_is_not() {
+async fn only_idle_sessions_time_out() {
     let server = serve(Config { idle_timeout: Duration::from_millis(400), ..Config::default() }).await;
     let (command, mut told) = shell(ALL, "sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
@@ -185,7 +185,7 @@ async fn an_idle_session_is_ended_and_a_busy_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_ends_its_sessions() {
+async fn server_stop_ends_sessions() {
     let mut server = serve(Config { drain_timeout: Duration::from_millis(10), ..Config::default() }).await;
     let (command, mut told) = shell(ALL, "sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
@@ -200,7 +200,7 @@ async fn a_server_that_stops_ends_its_sessions() {
 }
 
 #[tokio::test]
-async fn a_session_that_ends_in_time_is_not_cut_off_by_a_stop() {
+async fn session_ending_within_the_drain_time_is_not_cut_off() {
     let mut server = serve(Config { drain_timeout: Duration::from_secs(30), ..Config::default() }).await;
     let (command, mut told) = shell(STDOUT, "sleep 0.2; echo late");
     let url = server.sessions.exec(STDOUT, command).unwrap();
@@ -212,7 +212,7 @@ async fn a_session_that_ends_in_time_is_not_cut_off_by_a_stop() {
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_for_who_does_not_read() {
+async fn server_stop_does_not_wait_for_non_reading_clients() {
     let mut server = serve(Config { drain_timeout: Duration::ZERO, ..Config::default() }).await;
     let (command, _end, mut told) =
         given(None, Some(switchyard_streaming::Output::new(tokio::io::repeat(7))));
@@ -255,7 +255,7 @@ fn certificate(dir: &Path) -> TlsConfig {
 }
 
 #[tokio::test]
-async fn sessions_are_served_with_tls() {
+async fn sessions_are_served_over_tls() {
     let dir = tempfile::tempdir().unwrap();
     let tls = certificate(dir.path());
     let server = serve(Config { tls: Some(tls.clone()), ..Config::default() }).await;
@@ -286,7 +286,7 @@ async fn sessions_are_served_with_tls() {
 }
 
 #[tokio::test]
-async fn a_dropped_server_leaves_nobody_listening() {
+async fn dropped_server_stops_listening() {
     let server = Server::bind(Config::default()).await.unwrap();
     let address: SocketAddr = server.address();
     let run = tokio::spawn(server.run(CancellationToken::new()));

@@ -33,7 +33,7 @@ async fn rest(socket: &mut WebSocket) -> [Vec<u8>; 8] {
 }
 
 #[tokio::test]
-async fn output_and_status_come_in_their_channels() {
+async fn output_and_status_use_their_channels() {
     let server = serve(Config::default()).await;
     for protocol in ["v4.channel.k8s.io", "v5.channel.k8s.io"] {
         let url = server.sessions.exec(ALL, shell(ALL, "echo out; echo err >&2; exit 7").0).unwrap();
@@ -48,7 +48,7 @@ async fn output_and_status_come_in_their_channels() {
 }
 
 #[tokio::test]
-async fn without_a_protocol_a_failure_is_plain_text() {
+async fn failure_without_a_protocol_is_plain_text() {
     let server = serve(Config::default()).await;
     for protocol in ["", "channel.k8s.io"] {
         let url = server.sessions.exec(STDOUT, shell(STDOUT, "exit 7").0).unwrap();
@@ -58,7 +58,7 @@ async fn without_a_protocol_a_failure_is_plain_text() {
 }
 
 #[tokio::test]
-async fn version_5_ends_an_input() {
+async fn version_5_closes_stdin() {
     let server = serve(Config::default()).await;
     let url = server.sessions.exec(ALL, shell(ALL, "wc -c; echo end").0).unwrap();
     let mut socket = open(&url, "v5.channel.k8s.io").await;
@@ -70,7 +70,7 @@ async fn version_5_ends_an_input() {
 }
 
 #[tokio::test]
-async fn in_version_4_nothing_ends_an_input() {
+async fn version_4_cannot_close_stdin() {
     let server = serve(Config::default()).await;
     let url =
         server.sessions.exec(ALL, shell(ALL, "read line; echo $line; read line || echo end").0).unwrap();
@@ -82,7 +82,7 @@ async fn in_version_4_nothing_ends_an_input() {
 }
 
 #[tokio::test]
-async fn much_goes_both_ways_unchanged() {
+async fn websocket_bulk_data_is_unchanged_in_both_directions() {
     let server = serve(Config::default()).await;
     let url = server.sessions.exec(ALL, shell(ALL, "cat").0).unwrap();
     let (mut sink, mut stream) = open(&url, "v5.channel.k8s.io").await.split();
@@ -109,7 +109,7 @@ async fn much_goes_both_ways_unchanged() {
 }
 
 #[tokio::test]
-async fn sizes_and_pings_are_taken_and_a_close_hangs_up() {
+async fn resizes_and_pings_are_handled_and_close_hangs_up() {
     let server = serve(Config::default()).await;
     let (command, mut told) = shell(TTY, "sleep 1000");
     let url = server.sessions.exec(TTY, command).unwrap();
@@ -124,7 +124,7 @@ async fn sizes_and_pings_are_taken_and_a_close_hangs_up() {
 }
 
 #[tokio::test]
-async fn messages_for_channels_that_are_not_there_are_ignored() {
+async fn messages_for_unknown_channels_are_ignored() {
     let server = serve(Config::default()).await;
     let streams = Streams { stdin: true, stdout: true, stderr: false, tty: false };
     let url = server.sessions.exec(streams, shell(streams, "cat").0).unwrap();
@@ -138,7 +138,7 @@ async fn messages_for_channels_that_are_not_there_are_ignored() {
 }
 
 #[tokio::test]
-async fn the_ports_of_the_request_are_forwarded_in_messages() {
+async fn requested_ports_are_forwarded_in_messages() {
     let server = serve(Config::default()).await;
     let first = echo().await;
     let second = echo().await;
@@ -160,7 +160,7 @@ async fn the_ports_of_the_request_are_forwarded_in_messages() {
 }
 
 #[tokio::test]
-async fn messages_forward_no_ports_that_were_not_asked_for() {
+async fn messages_for_unrequested_ports_are_not_forwarded() {
     let server = serve(Config::default()).await;
     for ports in [Vec::new(), vec![80; 128]] {
         let url = server.sessions.port_forward(ports, Arc::new(Loopback)).unwrap();
@@ -170,7 +170,7 @@ async fn messages_forward_no_ports_that_were_not_asked_for() {
 }
 
 #[tokio::test]
-async fn the_tunnel_carries_spdy() {
+async fn websocket_tunnel_carries_spdy() {
     let server = serve(Config::default()).await;
     let url = server.sessions.port_forward(Vec::new(), Arc::new(Loopback)).unwrap();
     let socket = open(&url, "SPDY/3.1+portforward.k8s.io").await;

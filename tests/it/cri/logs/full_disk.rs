@@ -81,7 +81,7 @@ fn written_and_lost(files: &[&Path]) -> (Vec<String>, u64) {
 }
 
 #[test]
-fn a_full_disk_costs_lines_that_are_counted_and_told_of_but_no_time() {
+fn full_log_disk_drops_counted_lines_without_blocking() {
     let node = TestNode::start();
     let disk = SmallDisk::mount(&node, "size=256k");
     let dir = shared_dir(&node, "full");
@@ -114,7 +114,7 @@ fn a_full_disk_costs_lines_that_are_counted_and_told_of_but_no_time() {
 }
 
 #[test]
-fn a_disk_without_inodes_keeps_the_old_log_in_use_or_costs_lines_that_are_told_of() {
+fn log_disk_without_inodes_keeps_the_old_log_or_drops_counted_lines() {
     let node = TestNode::start();
     let disk = SmallDisk::mount(&node, "size=16m,nr_inodes=5");
     let dir = shared_dir(&node, "inodes");
@@ -186,7 +186,7 @@ fn follow(log: &Path, over: &AtomicBool) -> Vec<String> {
 }
 
 #[test]
-fn who_follows_a_log_on_a_full_disk_sees_whole_lines_and_the_log_goes_on_when_there_is_room() {
+fn log_follower_on_a_full_disk_sees_whole_lines_and_log_resumes() {
     let node = TestNode::start();
     let disk = SmallDisk::mount(&node, "size=256k");
     let filler = disk.0.join("filler");

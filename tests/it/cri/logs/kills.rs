@@ -10,7 +10,7 @@ use switchyard_tests::node::TestNode;
 use super::writers::{LIMIT, LineWriter, TestLogkeeper, pause, share, shared_dir};
 
 #[test]
-fn a_killed_daemon_costs_no_line_and_no_container_waits_for_it() {
+fn daemon_kill_loses_no_line_and_blocks_no_container() {
     let node = TestNode::start();
     let pod = node.pod("busy");
     let writer = LineWriter::start(&node, &pod, "writer", false);
@@ -31,7 +31,7 @@ fn a_killed_daemon_costs_no_line_and_no_container_waits_for_it() {
 }
 
 #[test]
-fn a_logkeeper_killed_again_and_again_loses_doubles_and_tears_nothing() {
+fn repeated_logkeeper_kills_lose_duplicate_or_tear_no_line() {
     let (mut keeper, node) = TestLogkeeper::with_node();
     let pod = node.pod("busy");
     let writers = [("plain", false), ("terminal", true)];
@@ -52,7 +52,7 @@ fn a_logkeeper_killed_again_and_again_loses_doubles_and_tears_nothing() {
 }
 
 #[test]
-fn daemon_and_logkeeper_killed_in_turn_and_together_lose_nothing() {
+fn daemon_and_logkeeper_kills_lose_no_line() {
     let node = TestNode::start();
     let pod = node.pod("busy");
     let writer = LineWriter::start(&node, &pod, "writer", false);
@@ -89,7 +89,7 @@ fn daemon_and_logkeeper_killed_in_turn_and_together_lose_nothing() {
 }
 
 #[test]
-fn the_last_lines_of_a_container_that_ended_without_a_logkeeper_come() {
+fn last_lines_are_logged_after_exit_without_a_logkeeper() {
     let (mut keeper, node) = TestLogkeeper::with_node();
     let pod = node.pod("last");
     let dir = shared_dir(&node, "words");

@@ -11,7 +11,7 @@ use super::writers::{LIMIT, LineWriter, TestLogkeeper, pause};
 const ROUNDS: usize = 24;
 
 #[test]
-fn rotation_under_load_and_kills_loses_nothing_and_leaves_old_files_alone() {
+fn log_rotation_under_load_and_kills_loses_no_line() {
     let (mut keeper, node) = TestLogkeeper::with_node();
     let pod = node.pod("rotated");
     let writer = LineWriter::start(&node, &pod, "writer", false);

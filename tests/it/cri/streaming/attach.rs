@@ -31,7 +31,7 @@ fn assert_runs(node: &TestNode, id: &str) {
 }
 
 #[test]
-fn all_who_are_attached_hear_what_each_of_them_brings_about_and_so_does_the_log() {
+fn all_attached_clients_and_the_log_get_all_output() {
     let node = TestNode::shared();
     let pod = node.pod("attach");
     let id = echo(&pod, |_| {});
@@ -59,7 +59,7 @@ fn all_who_are_attached_hear_what_each_of_them_brings_about_and_so_does_the_log(
 }
 
 #[test]
-fn a_client_hears_the_end_of_the_container() {
+fn attach_ends_when_the_container_exits() {
     let node = TestNode::shared();
     let pod = node.pod("end");
     let id = pod.start_shell(
@@ -76,7 +76,7 @@ fn a_client_hears_the_end_of_the_container() {
 }
 
 #[test]
-fn an_input_that_is_once_ends_with_the_client_that_had_it() {
+fn stdin_once_closes_with_its_client() {
     let node = TestNode::shared();
     for vanishes in [false, true] {
         let pod = node.pod("once");
@@ -99,7 +99,7 @@ fn an_input_that_is_once_ends_with_the_client_that_had_it() {
 }
 
 #[test]
-fn a_client_that_has_said_all_leaves_an_open_input_as_it_is() {
+fn client_half_close_keeps_open_stdin() {
     let node = TestNode::shared();
     let pod = node.pod("said");
     let id = echo(&pod, |_| {});
@@ -112,7 +112,7 @@ fn a_client_that_has_said_all_leaves_an_open_input_as_it_is() {
 }
 
 #[test]
-fn a_container_without_a_log_can_be_attached_to() {
+fn attach_works_without_a_log() {
     let node = TestNode::shared();
     let pod = node.pod("unlogged");
     let mut config = node.container("main", &["sh"]);
@@ -127,7 +127,7 @@ fn a_container_without_a_log_can_be_attached_to() {
 }
 
 #[test]
-fn a_terminal_is_shown_and_sized_and_stays_when_its_client_leaves() {
+fn tty_attach_resizes_and_survives_detach() {
     let node = TestNode::shared();
     let pod = node.pod("terminal");
     let id = pod.start_shell_with(
@@ -147,7 +147,7 @@ fn a_terminal_is_shown_and_sized_and_stays_when_its_client_leaves() {
 }
 
 #[test]
-fn a_container_without_an_input_hears_nothing_and_a_client_without_an_output_only_speaks() {
+fn attach_without_stdin_or_without_output_is_supported() {
     let node = TestNode::shared();
     let pod = node.pod("mute");
     let id = pod.start_shell("main", "while :; do echo on; sleep 0.1; done");
@@ -163,7 +163,7 @@ fn a_container_without_an_input_hears_nothing_and_a_client_without_an_output_onl
 }
 
 #[test]
-fn a_container_does_not_notice_that_the_daemon_dies_under_its_client() {
+fn daemon_kill_during_attach_does_not_affect_the_container() {
     let node = TestNode::start();
     let pod = node.pod("dies");
     let id = echo(&pod, |_| {});
@@ -182,7 +182,7 @@ fn a_container_does_not_notice_that_the_daemon_dies_under_its_client() {
 }
 
 #[test]
-fn an_input_that_is_once_ends_also_if_the_daemon_dies_under_its_client() {
+fn stdin_once_closes_after_daemon_kill_during_attach() {
     let node = TestNode::start();
     let pod = node.pod("once");
     let id = echo(&pod, |config| config.stdin_once = true);
@@ -196,7 +196,7 @@ fn an_input_that_is_once_ends_also_if_the_daemon_dies_under_its_client() {
 }
 
 #[test]
-fn a_client_does_not_notice_that_the_logkeeper_dies() {
+fn logkeeper_kill_does_not_affect_attached_clients() {
     let node = TestNode::start();
     let pod = node.pod("keeper");
     let id = pod.start_shell("main", "n=0; while :; do n=$((n+1)); echo number $n; sleep 0.01; done");

@@ -39,7 +39,7 @@ fn assert_no_exec_left(node: &TestNode, container: &str) {
 }
 
 #[test]
-fn a_command_gives_both_its_outputs_and_its_exit_code() {
+fn exec_returns_stdout_stderr_and_exit_code() {
     let node = TestNode::shared();
     let pod = node.pod("exec");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -56,7 +56,7 @@ fn a_command_gives_both_its_outputs_and_its_exit_code() {
 
 /// The exec then goes through containerd, which knows the shim's address.
 #[test]
-fn a_command_runs_although_its_shim_is_not_found() {
+fn exec_works_when_its_shim_is_not_found() {
     let node = TestNode::shared();
     let pod = node.pod("hidden");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -78,7 +78,7 @@ fn a_command_runs_although_its_shim_is_not_found() {
 
 /// What is cleared away behind the answer is none that the next command waits for, nor is any left.
 #[test]
-fn many_commands_at_once_have_each_its_own_output_and_leave_nothing() {
+fn concurrent_execs_have_separate_output_and_leave_nothing_behind() {
     let node = TestNode::shared();
     let pod = node.pod("many");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -101,7 +101,7 @@ fn many_commands_at_once_have_each_its_own_output_and_leave_nothing() {
 }
 
 #[test]
-fn what_cannot_be_executed_is_told_to_the_client() {
+fn exec_of_a_missing_program_is_reported() {
     let node = TestNode::shared();
     let pod = node.pod("missing");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -113,7 +113,7 @@ fn what_cannot_be_executed_is_told_to_the_client() {
 }
 
 #[test]
-fn the_end_of_the_clients_input_is_the_end_of_the_commands() {
+fn exec_stdin_closes_with_the_clients() {
     let node = TestNode::shared();
     let pod = node.pod("half");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -126,7 +126,7 @@ fn the_end_of_the_clients_input_is_the_end_of_the_commands() {
 }
 
 #[test]
-fn a_terminal_has_the_size_that_the_client_tells_also_later() {
+fn exec_tty_follows_client_resizes() {
     let node = TestNode::shared();
     let pod = node.pod("terminal");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -142,7 +142,7 @@ fn a_terminal_has_the_size_that_the_client_tells_also_later() {
 }
 
 #[test]
-fn a_shell_on_a_terminal_ends_when_nothing_more_will_be_typed() {
+fn tty_shell_exits_at_client_stdin_eof() {
     let node = TestNode::shared();
     let pod = node.pod("typed");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -155,7 +155,7 @@ fn a_shell_on_a_terminal_ends_when_nothing_more_will_be_typed() {
 }
 
 #[test]
-fn a_command_whose_client_vanishes_is_gone() {
+fn exec_is_killed_when_its_client_disconnects() {
     let node = TestNode::shared();
     let pod = node.pod("vanishes");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -170,7 +170,7 @@ fn a_command_whose_client_vanishes_is_gone() {
 }
 
 #[test]
-fn a_command_ends_with_its_container() {
+fn exec_ends_with_its_container() {
     let node = TestNode::shared();
     let pod = node.pod("ends");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -181,7 +181,7 @@ fn a_command_ends_with_its_container() {
 }
 
 #[test]
-fn a_hundred_megabytes_come_as_they_were_sent() {
+fn exec_transfers_a_hundred_megabytes_unchanged() {
     let node = TestNode::shared();
     let pod = node.pod("large");
     let id = pod.start_shell("main", "exec sleep 1000");

@@ -58,7 +58,7 @@ pub(super) fn connect_and_ask(
 }
 
 #[test]
-fn a_port_of_a_pod_is_reached_on_its_loopback_by_any_number_of_connections() {
+fn port_forward_reaches_pod_loopback_over_many_connections() {
     let node = TestNode::shared();
     let pod = node.pod("forward");
     let _server = serve(&pod, PORT);
@@ -83,7 +83,7 @@ fn a_port_of_a_pod_is_reached_on_its_loopback_by_any_number_of_connections() {
 }
 
 #[test]
-fn a_pod_on_the_hosts_network_is_reached_there() {
+fn port_forward_reaches_host_network_pod() {
     let node = TestNode::shared();
     let pod = node.pod_with("host", |config| namespaces(config).set_network(NamespaceMode::Node));
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
@@ -96,7 +96,7 @@ fn a_pod_on_the_hosts_network_is_reached_there() {
 }
 
 #[test]
-fn a_port_that_nobody_listens_on_is_told_and_the_others_go_on() {
+fn port_forward_to_closed_port_fails_only_that_stream() {
     let node = TestNode::shared();
     let pod = node.pod("nobody");
     let _server = serve(&pod, PORT);
@@ -112,7 +112,7 @@ fn a_port_that_nobody_listens_on_is_told_and_the_others_go_on() {
 }
 
 #[test]
-fn a_client_that_vanishes_leaves_no_connection_and_no_thread() {
+fn port_forward_disconnect_leaves_no_connection_or_thread() {
     let node = TestNode::shared();
     let pod = node.pod("vanishes");
     let server = serve(&pod, PORT);

@@ -6,7 +6,7 @@ use switchyard_tests::streams::{OUTPUTS, PIPES, TERMINAL, attach_request, exec_r
 use tonic::Code;
 
 #[test]
-fn streams_that_make_no_sense_are_refused() {
+fn invalid_stream_combinations_are_rejected() {
     let node = TestNode::shared();
     let pod = node.pod("senseless");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -30,7 +30,7 @@ fn streams_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn what_does_not_exist_or_does_not_run_has_no_streams() {
+fn missing_or_stopped_objects_have_no_streams() {
     let node = TestNode::shared();
     let codes = |container: &str, pod: &str| {
         [
@@ -52,7 +52,7 @@ fn what_does_not_exist_or_does_not_run_has_no_streams() {
 }
 
 #[test]
-fn urls_are_absolute_on_loopback_and_never_the_same() {
+fn stream_urls_are_absolute_on_loopback_and_unique() {
     let node = TestNode::shared();
     let pod = node.pod("urls");
     let id = pod.start_shell("main", "exec sleep 1000");

@@ -11,7 +11,7 @@ use super::forward::{PORT, connect_and_ask, serve};
 const WEBSOCKET: Transport = Transport { protocol: StreamProtocol::WebSocket, trusted_certificate: None };
 
 #[test]
-fn a_command_over_websocket_hears_the_end_of_its_input_and_tells_its_exit_code() {
+fn websocket_exec_passes_stdin_eof_and_exit_code() {
     let node = TestNode::shared();
     let pod = node.pod("websocket");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -28,7 +28,7 @@ fn a_command_over_websocket_hears_the_end_of_its_input_and_tells_its_exit_code()
 }
 
 #[test]
-fn a_terminal_over_websocket_has_the_size_that_the_client_tells() {
+fn websocket_exec_tty_follows_client_resizes() {
     let node = TestNode::shared();
     let pod = node.pod("terminal");
     let id = pod.start_shell("main", "exec sleep 1000");
@@ -42,7 +42,7 @@ fn a_terminal_over_websocket_has_the_size_that_the_client_tells() {
 }
 
 #[test]
-fn a_client_is_attached_over_websocket_and_its_end_is_that_of_an_input_that_is_once() {
+fn websocket_attach_disconnect_closes_stdin_once() {
     let node = TestNode::shared();
     let pod = node.pod("attached");
     let id = pod.start_shell_with(
@@ -62,7 +62,7 @@ fn a_client_is_attached_over_websocket_and_its_end_is_that_of_an_input_that_is_o
 }
 
 #[test]
-fn a_port_of_a_pod_is_reached_through_spdy_in_the_messages_of_a_websocket() {
+fn port_forward_works_with_spdy_tunnelled_over_websocket() {
     let node = TestNode::shared();
     let pod = node.pod("tunnel");
     let _server = serve(&pod, PORT);
@@ -74,7 +74,7 @@ fn a_port_of_a_pod_is_reached_through_spdy_in_the_messages_of_a_websocket() {
 }
 
 #[test]
-fn what_is_said_over_https_is_said_with_the_certificate_of_the_configuration() {
+fn https_streams_use_the_configured_certificate() {
     let mut trusted = None;
     let node = TestNode::start_configured(|root| {
         let tls = certificate(root.path());

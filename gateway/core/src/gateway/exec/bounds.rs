@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_shared_and_what_was_taken_comes_back() {
+    fn budget_is_shared_and_returned_on_drop() {
         let budget = OutputBudget::default();
         let mut one = budget.charge(10);
         let mut other = budget.charge(10);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_count_for_their_task_until_they_are_dropped() {
+    fn execs_count_for_their_task_until_dropped() {
         let commands = CommandCounts::default();
         let [one, other] = [1, 2].map(|byte| TaskId::from_bytes([byte; 32]));
         let places: Vec<_> = (0..2).map(|_| commands.acquire(one, 2).unwrap()).collect();

@@ -166,13 +166,13 @@ fn rich_limits() -> Resources {
 }
 
 #[test]
-fn a_container_becomes_a_task() {
+fn container_config_translates_to_a_task() {
     let expected = rich_task(&rich());
     assert_eq!(container_of(rich()).expect("it is well formed"), expected);
 }
 
 #[test]
-fn a_container_with_nothing_but_an_image_gets_the_defaults() {
+fn container_with_only_an_image_gets_the_defaults() {
     let mut config = app();
     config.linux = None;
     let spec = container_of(config).expect("it is well formed");
@@ -184,7 +184,7 @@ fn a_container_with_nothing_but_an_image_gets_the_defaults() {
 }
 
 #[test]
-fn the_pid_namespace_follows_the_pods_unless_the_container_says_otherwise() {
+fn pid_namespace_defaults_to_the_pods() {
     use cri::NamespaceMode as Mode;
     let pid = |home: Option<Mode>, own: Option<Mode>| {
         let options = |mode: Mode| cri::NamespaceOption {
@@ -208,7 +208,7 @@ fn the_pid_namespace_follows_the_pods_unless_the_container_says_otherwise() {
 }
 
 #[test]
-fn without_a_directory_or_a_path_there_is_no_log() {
+fn no_log_without_directory_or_path() {
     let mut sandbox = pod();
     sandbox.log_directory.clear();
     let mut config = app();
@@ -218,7 +218,7 @@ fn without_a_directory_or_a_path_there_is_no_log() {
 }
 
 #[test]
-fn the_new_seccomp_field_wins_over_the_old_and_none_is_what_the_settings_say() {
+fn new_seccomp_field_overrides_the_old_one_and_default_applies() {
     let profile = |new: Option<(i32, &str)>, old: &str, settings: &Config| {
         let mut config = app();
         let context = context(&mut config);
@@ -241,7 +241,7 @@ fn the_new_seccomp_field_wins_over_the_old_and_none_is_what_the_settings_say() {
 }
 
 #[test]
-fn a_malformed_container_is_refused_by_field() {
+fn malformed_container_is_rejected_by_field() {
     use ErrorKind::InvalidArgument as Invalid;
     let env = |key: &str, value: &[u8]| vec![cri::KeyValue { key: key.into(), value: value.to_vec() }];
     refuses(|c| c.metadata = None, Invalid, "config.metadata: it is missing");
@@ -274,7 +274,7 @@ fn a_malformed_container_is_refused_by_field() {
 }
 
 #[test]
-fn a_malformed_mount_or_device_is_refused_by_field() {
+fn malformed_mount_or_device_is_rejected_by_field() {
     use ErrorKind::{InvalidArgument as Invalid, Unimplemented};
     let mount = |change: fn(&mut cri::Mount), kind, message: &str| {
         let change = |config: &mut cri::ContainerConfig| {
@@ -334,7 +334,7 @@ fn a_malformed_mount_or_device_is_refused_by_field() {
 }
 
 #[test]
-fn leases_of_devices_come_as_keys_of_annotations_and_go_no_further() {
+fn device_lease_annotations_are_consumed() {
     let token = |digit: &str| digit.repeat(32);
     let key = |token: &str| format!("devices.switchyard.io/{token}");
     let leases = |keys: &[String]| {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn malformed_limits_are_refused_by_field() {
+fn malformed_limits_are_rejected_by_field() {
     refuses_limit(|r| r.cpu_period = 999, "cpu_period: 999 µs is not between 1000 and 1000000");
     refuses_limit(|r| r.cpu_period = -1, "cpu_period: -1 µs is not between 1000 and 1000000");
     refuses_limit(|r| r.cpu_quota = 999, "cpu_quota: 999 µs is below 1000, the least the kernel takes");
@@ -34,7 +34,7 @@ fn malformed_limits_are_refused_by_field() {
 }
 
 #[test]
-fn weights_beyond_what_cgroups_know_become_the_nearest() {
+fn weights_are_clamped_to_the_cgroup_range() {
     let shares = |cpu_shares| {
         let limits = cri::LinuxContainerResources { cpu_shares, ..Default::default() };
         update(limits).expect("it is well formed").cpu_shares
@@ -43,7 +43,7 @@ fn weights_beyond_what_cgroups_know_become_the_nearest() {
 }
 
 #[test]
-fn an_update_names_only_what_changes() {
+fn update_contains_only_changed_limits() {
     let nothing = update(cri::LinuxContainerResources::default()).expect("it is well formed");
     assert_eq!(nothing, Resources::default());
     let limits =
@@ -55,7 +55,7 @@ fn an_update_names_only_what_changes() {
 }
 
 #[test]
-fn a_malformed_security_context_is_refused_by_field() {
+fn malformed_security_context_is_rejected_by_field() {
     use ErrorKind::InvalidArgument as Invalid;
     let id = |value| Some(cri::Int64Value { value });
     let sandbox = SandboxId::from_bytes(SANDBOX);
@@ -122,7 +122,7 @@ fn a_malformed_security_context_is_refused_by_field() {
 }
 
 #[test]
-fn namespaces_that_a_container_cannot_have_are_refused_by_field() {
+fn unsupported_container_namespaces_are_rejected_by_field() {
     use ErrorKind::{InvalidArgument as Invalid, NotFound};
     let target = |id: &str| Some(cri::NamespaceOption { pid: 3, target_id: id.into(), ..Default::default() });
     refuses_context(
@@ -144,7 +144,7 @@ fn namespaces_that_a_container_cannot_have_are_refused_by_field() {
 }
 
 #[test]
-fn a_privileged_container_may_run_in_a_privileged_sandbox() {
+fn privileged_container_is_accepted_in_a_privileged_sandbox() {
     let mut sandbox = pod();
     pod_context(&mut sandbox).privileged = true;
     let mut config = app();
@@ -154,7 +154,7 @@ fn a_privileged_container_may_run_in_a_privileged_sandbox() {
 }
 
 #[test]
-fn a_user_namespace_that_is_the_nodes_is_no_user_namespace() {
+fn node_user_namespace_means_no_user_namespace() {
     let node = cri::UserNamespace { mode: cri::NamespaceMode::Node.into(), ..Default::default() };
     let mut config = app();
     context(&mut config).namespace_options =

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_pod_becomes_a_sandbox() {
+fn pod_config_translates_to_a_sandbox() {
     let mut config = pod();
     config.labels = map(&[("app", "web")]);
     config.annotations = map(&[("kubernetes.io/ingress-bandwidth", "10M"), ("note", "x")]);
@@ -97,7 +97,7 @@ fn names_of_a_cluster() -> (cri::DnsConfig, Dns) {
 }
 
 #[test]
-fn a_pod_with_nothing_but_a_name_shares_all_namespaces() {
+fn pod_with_only_a_name_shares_pod_namespaces() {
     let config = cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
             name: "a".into(),
@@ -113,7 +113,7 @@ fn a_pod_with_nothing_but_a_name_shares_all_namespaces() {
 }
 
 #[test]
-fn a_pod_on_the_hosts_network_has_neither_mappings_nor_sysctls_nor_a_name_of_its_own() {
+fn host_network_pod_has_no_ports_sysctls_or_hostname() {
     let mut config = pod();
     let node = cri::NamespaceMode::Node.into();
     pod_context(&mut config).namespace_options =
@@ -126,7 +126,7 @@ fn a_pod_on_the_hosts_network_has_neither_mappings_nor_sysctls_nor_a_name_of_its
 }
 
 #[test]
-fn a_sysctl_that_the_pod_names_beats_the_default_however_it_is_spelled() {
+fn pod_sysctl_overrides_the_default_in_any_spelling() {
     let mut config = pod();
     config.linux.as_mut().expect("it is set").sysctls =
         map(&[("net.ipv4.ping_group_range", "1 2"), ("net/ipv4/ip_unprivileged_port_start", "80")]);
@@ -142,14 +142,14 @@ fn default_sysctls_can_be_switched_off() {
 }
 
 #[test]
-fn an_empty_resolver_configuration_is_the_hosts() {
+fn empty_dns_config_uses_the_hosts() {
     let mut config = pod();
     config.dns_config = Some(cri::DnsConfig::default());
     assert_eq!(sandbox_of(config).expect("it is well formed").dns, None);
 }
 
 #[test]
-fn a_malformed_pod_is_refused_by_field() {
+fn malformed_pod_is_rejected_by_field() {
     use ErrorKind::InvalidArgument as Invalid;
     let record = SandboxRecord { config: None, runtime_handler: String::new() };
     let error = sandbox(record, &Config::default(), now()).expect_err("there is no configuration");
@@ -197,7 +197,7 @@ fn a_malformed_pod_is_refused_by_field() {
 }
 
 #[test]
-fn a_malformed_port_is_refused_by_field() {
+fn malformed_port_is_rejected_by_field() {
     let refuses = |change: fn(&mut cri::PortMapping), message: &str| {
         refuses_pod(
             |config| {
@@ -217,7 +217,7 @@ fn a_malformed_port_is_refused_by_field() {
 }
 
 #[test]
-fn a_sysctl_of_a_namespace_that_is_not_the_pods_is_refused() {
+fn sysctl_of_a_host_namespace_is_rejected() {
     let refuses = |host: bool, name: &str, message: &str| {
         refuses_pod(
             |config| {
@@ -244,7 +244,7 @@ fn a_sysctl_of_a_namespace_that_is_not_the_pods_is_refused() {
 }
 
 #[test]
-fn namespaces_that_a_pod_cannot_have_are_refused_by_field() {
+fn unsupported_pod_namespaces_are_rejected_by_field() {
     let refuses = |change: fn(&mut cri::NamespaceOption), kind, message: &str| {
         refuses_pod(
             |config| change(pod_context(config).namespace_options.as_mut().unwrap()),
@@ -270,7 +270,7 @@ fn namespaces_that_a_pod_cannot_have_are_refused_by_field() {
 }
 
 #[test]
-fn a_pod_claims_each_port_of_the_host_once_and_shares_them_with_its_attempts_alone() {
+fn pod_claims_each_host_port_once_and_shares_only_with_its_attempts() {
     let mapping = |protocol: cri::Protocol, container_port, host_port, host_ip: &str| cri::PortMapping {
         protocol: protocol.into(),
         container_port,
@@ -297,7 +297,7 @@ fn a_pod_claims_each_port_of_the_host_once_and_shares_them_with_its_attempts_alo
 }
 
 #[test]
-fn the_ports_of_the_host_that_a_pod_claims_are_bounded_in_number() {
+fn host_ports_of_a_pod_are_limited() {
     let many = |count: i32| {
         let one = |host_port| cri::PortMapping { container_port: 1, host_port, ..Default::default() };
         (1..=count).map(one).collect::<Vec<_>>()

@@ -27,7 +27,7 @@ fn volume(change: impl FnOnce(&mut cri::Mount)) -> cri::ContainerConfig {
 }
 
 #[test]
-fn an_image_volume_is_an_image_and_a_directory_in_it() {
+fn image_volume_has_image_and_subpath() {
     let spec = container_of(volume(|mount| mount.image_sub_path = "a/./b".into())).unwrap();
     let expected = MountSource::Image { reference: "sha256:abc".into(), sub_path: "a/./b".into() };
     assert_eq!((&spec.mounts[0].source, spec.mounts[0].readonly), (&expected, true));
@@ -39,7 +39,7 @@ fn an_image_volume_is_an_image_and_a_directory_in_it() {
 }
 
 #[test]
-fn an_image_volume_that_cannot_be_is_refused_as_one() {
+fn invalid_image_volume_is_rejected_as_such() {
     let refused = |change: fn(&mut cri::Mount), message: &str| {
         let error = container_of(volume(change)).unwrap_err().report();
         assert_eq!(error, format!("ImageVolumeMountFailed: config.mounts[0].{message}"));
@@ -54,7 +54,7 @@ fn an_image_volume_that_cannot_be_is_refused_as_one() {
 }
 
 #[test]
-fn options_of_a_mount_are_passed_on() {
+fn mount_options_are_passed_on() {
     let mut config = app();
     config.mounts = vec![cri::Mount {
         container_path: "/v".into(),
@@ -66,7 +66,7 @@ fn options_of_a_mount_are_passed_on() {
 }
 
 #[test]
-fn a_pods_user_namespace_is_its_containers_and_its_mounts() {
+fn pod_user_namespace_applies_to_containers_and_mounts() {
     let map = IdMap::new(vec![IdRange { inside: 0, host: 100_000, length: 65_536 }]).unwrap();
     let expected = UserNamespace { uids: map.clone(), gids: map };
     let spec = sandbox_of(mapped_pod()).unwrap();
@@ -96,7 +96,7 @@ fn a_pods_user_namespace_is_its_containers_and_its_mounts() {
 }
 
 #[test]
-fn a_user_namespace_needs_the_pods_own_namespaces() {
+fn user_namespace_requires_pod_namespaces() {
     for change in [(|o| o.network = 2) as fn(&mut cri::NamespaceOption), |o| o.pid = 2, |o| o.ipc = 2] {
         let mut config = mapped_pod();
         change(pod_context(&mut config).namespace_options.as_mut().unwrap());
@@ -107,7 +107,7 @@ fn a_user_namespace_needs_the_pods_own_namespaces() {
 }
 
 #[test]
-fn devices_by_name_come_from_the_field_and_then_from_annotations_each_once() {
+fn cdi_devices_from_field_and_annotations_are_deduplicated() {
     let mut config = app();
     config.cdi_devices = ["v/c=b", "v/c=a"].map(|name| cri::CdiDevice { name: name.into() }).to_vec();
     config.annotations = map(&[("cdi.k8s.io/p_1", "v/c=a,v/c=z"), ("other", "v/c=no")]);

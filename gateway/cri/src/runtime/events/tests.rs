@@ -109,7 +109,7 @@ async fn told(stream: &mut Stream, count: usize) -> Vec<(String, Kind)> {
 }
 
 #[tokio::test]
-async fn a_life_is_told_in_order_with_the_pod_and_all_its_containers() {
+async fn lifecycle_events_come_in_order_with_pod_and_container_statuses() {
     let lab = EventsFixture::new().await;
     lab.pull().await;
     let mut stream = lab.follow().await;
@@ -149,7 +149,7 @@ async fn a_life_is_told_in_order_with_the_pod_and_all_its_containers() {
 }
 
 #[tokio::test]
-async fn who_comes_later_is_told_first_what_there_is() {
+async fn late_subscriber_gets_current_containers_first() {
     let lab = EventsFixture::new().await;
     lab.pull().await;
     let pod = lab.run("web").await;
@@ -172,7 +172,7 @@ async fn who_comes_later_is_told_first_what_there_is() {
 }
 
 #[tokio::test]
-async fn the_status_of_a_pod_and_its_events_can_be_told_apart_by_time() {
+async fn pod_status_and_events_have_ordered_timestamps() {
     let lab = EventsFixture::new().await;
     let mut stream = lab.follow().await;
     let pod = lab.run("web").await;
@@ -187,7 +187,7 @@ async fn the_status_of_a_pod_and_its_events_can_be_told_apart_by_time() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_of_what_another_owner_has() {
+async fn events_exclude_other_owners() {
     let lab = EventsFixture::new().await;
     let request =
         SandboxRecord { config: Some(EventsFixture::config("theirs")), runtime_handler: String::new() };
@@ -203,7 +203,7 @@ async fn nobody_is_told_of_what_another_owner_has() {
 }
 
 #[tokio::test]
-async fn who_misses_events_is_told_so_and_cut_off_and_begins_anew() {
+async fn lagging_event_client_is_disconnected_and_can_resubscribe() {
     let lab = EventsFixture::new().await;
     let mut slow = lab.follow().await;
     for _ in 0..=CAPACITY.div_ceil(3) {
@@ -220,7 +220,7 @@ async fn who_misses_events_is_told_so_and_cut_off_and_begins_anew() {
 }
 
 #[tokio::test]
-async fn a_thousand_clients_that_stall_hold_up_nobody_and_are_all_cut_off() {
+async fn stalled_event_clients_block_nobody_and_are_disconnected() {
     let lab = EventsFixture::new().await;
     let standing = lab.run("standing").await;
     let mut stalled = Vec::new();
@@ -243,7 +243,7 @@ async fn a_thousand_clients_that_stall_hold_up_nobody_and_are_all_cut_off() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_when_the_gateway_shuts_down() {
+async fn event_stream_ends_at_gateway_shutdown() {
     let lab = EventsFixture::new().await;
     let mut stream = lab.follow().await;
     lab.gateway.shut_down(Duration::from_secs(5)).await.expect("nothing is in flight");
@@ -253,7 +253,7 @@ async fn a_stream_ends_when_the_gateway_shuts_down() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_no_event_of_any_container() {
+async fn rejected_create_emits_no_event() {
     let lab = EventsFixture::new().await;
     let mut stream = lab.follow().await;
     let mut config = EventsFixture::config("first");

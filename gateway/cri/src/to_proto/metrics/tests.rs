@@ -29,7 +29,7 @@ fn key(name: &str, labels: &[&str]) -> (String, Vec<String>) {
 }
 
 #[test]
-fn every_name_is_there_once_with_help_and_the_labels_of_its_values() {
+fn metric_names_are_unique_with_help_and_matching_labels() {
     let descriptors = descriptors();
     let names: BTreeSet<_> = descriptors.iter().map(|descriptor| descriptor.name.clone()).collect();
     assert_eq!((names.len(), descriptors.len()), (56, 56));
@@ -45,7 +45,7 @@ fn every_name_is_there_once_with_help_and_the_labels_of_its_values() {
 }
 
 #[test]
-fn counters_end_as_counters_do() {
+fn counter_names_have_counter_suffixes() {
     for name in names::ALL {
         let total = name.name.ends_with("_total") && !name.name.starts_with("container_fs_inodes");
         let counter = name.kind == cri::MetricType::Counter;
@@ -54,7 +54,7 @@ fn counters_end_as_counters_do() {
 }
 
 #[test]
-fn the_labels_say_whose_it_is() {
+fn metric_labels_identify_the_container() {
     let metrics = read(Usage::default(), Detail::default());
     let seen = metrics.iter().find(|metric| metric.name == "container_last_seen").expect("it is always told");
     let id = task().id.to_string();
@@ -63,7 +63,7 @@ fn the_labels_say_whose_it_is() {
 }
 
 #[test]
-fn what_nobody_counted_has_no_value() {
+fn unmeasured_metrics_have_no_value() {
     let told: BTreeSet<_> =
         read(Usage::default(), Detail::default()).into_iter().map(|metric| metric.name).collect();
     // The limits of the container in these tests, and the timestamp.
@@ -77,7 +77,7 @@ fn what_nobody_counted_has_no_value() {
 }
 
 #[test]
-fn readings_become_whole_seconds_and_page_faults_are_told_by_scope() {
+fn cpu_seconds_are_whole_and_page_faults_have_scopes() {
     let line = |total_us| PressureLine { total_us, ..PressureLine::default() };
     let pressure = Some(Pressure { some: line(2_900_000), full: line(1_000_000) });
     let cpu = CpuUsage {
@@ -123,7 +123,7 @@ fn readings_become_whole_seconds_and_page_faults_are_told_by_scope() {
 }
 
 #[test]
-fn devices_and_huge_pages_are_told_each() {
+fn devices_and_huge_pages_have_own_series() {
     let detail = Detail {
         devices: vec![switchyard_core::stats::DeviceIo {
             device: "/dev/sda".into(),
@@ -151,7 +151,7 @@ fn devices_and_huge_pages_are_told_each() {
 }
 
 #[test]
-fn loopback_is_nobodys_traffic() {
+fn loopback_is_excluded_from_network_metrics() {
     let pod = CommonLabels::of(&home(switchyard_core::state::SandboxState::Ready), None);
     let link = |name: &str| InterfaceStats { name: name.into(), tx_dropped: 6, ..InterfaceStats::default() };
     let told = values(&sandbox_metrics(&pod, &[link("lo"), link("eth0"), link("net1")], UNIX_EPOCH));

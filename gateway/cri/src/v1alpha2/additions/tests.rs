@@ -27,7 +27,7 @@ fn refused(change: impl FnOnce(&mut old::LinuxContainerResources), kind: ErrorKi
 }
 
 #[test]
-fn a_limit_that_is_not_done_is_refused_by_name() {
+fn unsupported_limit_is_rejected_by_name() {
     let cannot = ErrorKind::Unimplemented;
     let wrong = ErrorKind::InvalidArgument;
     let device = || old::ThrottleDevice { path: "/dev/sda".into(), rate: 1 };
@@ -49,7 +49,7 @@ fn a_limit_that_is_not_done_is_refused_by_name() {
 }
 
 #[test]
-fn limits_on_block_devices_can_be_changed() {
+fn block_device_limits_can_be_updated() {
     let device = |rate| vec![old::ThrottleDevice { path: "/dev/sda".into(), rate }];
     let resources =
         limited(|r| (r.blkio_device_read_bps, r.blkio_device_write_i_ops) = (device(1), device(2)));
@@ -60,13 +60,13 @@ fn limits_on_block_devices_can_be_changed() {
 }
 
 #[test]
-fn a_project_of_no_number_is_no_addition() {
+fn project_without_number_is_not_an_addition() {
     let none = old::ContainerConfig { quota_id: "0".into(), ..Default::default() };
     assert_eq!(of_container(Some(&none)).expect("nothing is asked for"), Additions::default());
 }
 
 #[test]
-fn a_mount_with_a_name_is_a_volume_unless_it_has_a_host_path() {
+fn named_mount_is_a_volume_unless_it_has_a_host_path() {
     let volume = |name: &str| old::Mount { name: name.into(), ..Default::default() };
     let of = |mount| {
         let mounts = vec![old::Mount::default(), mount];
@@ -87,7 +87,7 @@ fn a_mount_with_a_name_is_a_volume_unless_it_has_a_host_path() {
 }
 
 #[test]
-fn a_priority_is_one_that_the_kernel_can_keep() {
+fn network_priority_must_fit_the_kernel_range() {
     for (asked, expected) in [(0, None), (1, Some(1)), (u32::MAX.into(), Some(u32::MAX))] {
         assert_eq!(net_priority(asked).expect("it is one"), expected);
     }
@@ -99,7 +99,7 @@ fn a_priority_is_one_that_the_kernel_can_keep() {
 }
 
 #[test]
-fn what_v1_has_as_well_is_no_addition() {
+fn v1_fields_are_not_additions() {
     assert_eq!(of_update(Some(&limited(|_| {}))).expect("it is v1"), Additions::default());
     let additions = of_update(Some(&limited(|r| r.memory_reservation = 4096))).expect("it can be done");
     let asked = old::LinuxContainerResources { memory_reservation: 4096, ..Default::default() };
@@ -114,7 +114,7 @@ fn limit(name: &str, hard: i64, soft: i64) -> old::Ulimit {
 }
 
 #[test]
-fn limits_of_processes_have_their_names_in_full() {
+fn rlimits_have_full_names() {
     let made =
         ulimits(&[limit("nofile", 200, 100), limit("RLIMIT_CORE", -1, 0)], "x").expect("they are fine");
     let expected = [("RLIMIT_NOFILE", 100, 200), ("RLIMIT_CORE", 0, u64::MAX)];

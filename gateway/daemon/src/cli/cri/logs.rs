@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_the_cri_log_format_are_read() {
+    fn cri_log_entries_are_parsed() {
         check(
             "2024-01-01T00:00:00Z stdout F hello  world",
             "2024-01-01T00:00:00Z",

@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_directories_of_this_command_are_ever_removed() {
+    fn only_directories_created_by_the_command_are_removed() {
         assert!(is_own_log_dir(Path::new("/var/log/switchyard/default_web_0123")));
         for path in
             ["/var/log/switchyard", "/var/log/switchyard/..", "/var/log/switchyard/a/b", "/etc", "x", ""]

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_times_are_for_people() {
+    fn sizes_and_times_are_human_readable() {
         assert_eq!(size(0), "0 B");
         assert_eq!(size(1023), "1023 B");
         assert_eq!(size(1536), "1.5 KiB");

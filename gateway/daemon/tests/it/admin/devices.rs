@@ -114,7 +114,7 @@ pub(super) fn shown() -> DevicesView {
 }
 
 #[tokio::test]
-async fn who_has_which_device_and_port_is_told_on_the_unix_socket_only() {
+async fn device_and_port_holders_are_served_on_the_unix_socket_only() {
     let pages = Pages::serve().await;
     let (status, body) = pages.get("/v1/devices").await;
     assert_eq!(status, StatusCode::OK);
@@ -130,7 +130,7 @@ async fn who_has_which_device_and_port_is_told_on_the_unix_socket_only() {
 }
 
 #[tokio::test]
-async fn a_lease_is_ended_on_the_unix_socket_only_and_by_its_token_alone() {
+async fn lease_is_released_on_the_unix_socket_by_token_only() {
     let pages = Pages::serve().await;
     let path = |token: &str| format!("/v1/devices/leases/{token}");
     let ours = "07".repeat(16);
@@ -148,7 +148,7 @@ async fn a_lease_is_ended_on_the_unix_socket_only_and_by_its_token_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_line_shows_devices_and_ports_and_ends_leases() {
+async fn command_line_shows_devices_and_ports_and_releases_leases() {
     let pages = Pages::serve().await;
     let socket = pages.dir.path().join("admin.sock").display().to_string();
     let output = run(&["devices", "--socket", &socket]).await;

@@ -84,7 +84,7 @@ impl Heard {
 }
 
 #[tokio::test]
-async fn a_check_gives_its_code_and_the_last_of_what_it_wrote() {
+async fn exec_check_returns_code_and_last_output() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let output = lab.exec(&id, "echo well; echo no >&2; exit 2", 5).await.expect("it runs");
@@ -96,7 +96,7 @@ async fn a_check_gives_its_code_and_the_last_of_what_it_wrote() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_that_takes_too_long_is_killed() {
+async fn exec_check_is_killed_at_its_timeout() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let late = lab.exec(&id, "sleep 60", 5).await.expect_err("it takes too long");
@@ -108,7 +108,7 @@ async fn a_check_that_takes_too_long_is_killed() {
 }
 
 #[tokio::test]
-async fn a_command_in_what_does_not_run_is_refused() {
+async fn exec_in_a_task_that_does_not_run_is_rejected() {
     let lab = lab().await;
     assert_eq!(
         lab.exec("no/such/00000000", "true", 5).await.expect_err("there is no task").code(),
@@ -120,7 +120,7 @@ async fn a_command_in_what_does_not_run_is_refused() {
 }
 
 #[tokio::test]
-async fn without_a_terminal_both_streams_come_apart_then_their_ends_then_the_code() {
+async fn exec_without_tty_sends_streams_then_eofs_then_code() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let heard = lab.session(&id, "echo out; echo err >&2; exit 9", false, vec![]).await;
@@ -128,7 +128,7 @@ async fn without_a_terminal_both_streams_come_apart_then_their_ends_then_the_cod
 }
 
 #[tokio::test]
-async fn with_a_terminal_all_comes_on_standard_output() {
+async fn exec_with_tty_sends_all_on_stdout() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let heard = lab.session(&id, "echo out; echo err >&2; exit 9", true, vec![]).await;
@@ -136,7 +136,7 @@ async fn with_a_terminal_all_comes_on_standard_output() {
 }
 
 #[tokio::test]
-async fn input_is_carried_to_its_end_and_signs_of_life_and_sizes_change_nothing() {
+async fn exec_stdin_reaches_eof_despite_heartbeats_and_resizes() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let size = |height, width| Asked { tty_size: Some(TerminalSize { height, width }), ..Default::default() };
@@ -155,7 +155,7 @@ async fn input_is_carried_to_its_end_and_signs_of_life_and_sizes_change_nothing(
 }
 
 #[tokio::test]
-async fn much_output_comes_whole() {
+async fn large_exec_output_is_complete() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let heard = lab.session(&id, "head -c 3000000 /dev/zero; echo end", false, vec![]).await;
@@ -163,7 +163,7 @@ async fn much_output_comes_whole() {
 }
 
 #[tokio::test]
-async fn children_that_hold_the_output_do_not_hold_up_the_end() {
+async fn children_holding_the_output_do_not_delay_the_exit() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     for tty in [true, false] {
@@ -173,7 +173,7 @@ async fn children_that_hold_the_output_do_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_not_there_ends_as_in_a_shell() {
+async fn missing_command_exits_with_127() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let (tell, asked) = mpsc::unbounded_channel();
@@ -186,7 +186,7 @@ async fn a_command_that_is_not_there_ends_as_in_a_shell() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_takes_its_command_along() {
+async fn exec_is_killed_with_its_client() {
     for by_reset in [true, false] {
         let lab = lab().await;
         let id = lab.running(&["serve"]).await;
@@ -207,7 +207,7 @@ async fn a_client_that_goes_takes_its_command_along() {
 }
 
 #[tokio::test]
-async fn a_client_that_closes_its_half_is_still_answered() {
+async fn half_closed_exec_client_still_gets_the_answer() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let (tell, asked) = mpsc::unbounded_channel();
@@ -218,7 +218,7 @@ async fn a_client_that_closes_its_half_is_still_answered() {
 }
 
 #[tokio::test]
-async fn a_client_must_first_say_what_to_run_and_where() {
+async fn exec_stream_must_begin_with_setup() {
     let lab = lab().await;
     let refused = async |first: Asked| {
         let (tell, asked) = mpsc::unbounded_channel();

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::*;
 
 #[tokio::test]
-async fn what_is_gone_is_stopped_and_destroyed() {
+async fn stop_and_destroy_of_unknown_tasks_succeed() {
     let lab = lab().await;
     lab.stop("no/such/00000000", "SIGINT", 5).await.expect("it does not run");
     lab.destroy("no/such/00000000", false).await.expect("it is not there");
@@ -20,7 +20,7 @@ async fn what_is_gone_is_stopped_and_destroyed() {
 }
 
 #[tokio::test]
-async fn a_stop_sends_the_signal_that_it_names_or_else_the_tasks_own() {
+async fn stop_sends_its_signal_or_the_tasks_stop_signal() {
     for (name, number) in [("", 15), ("SIGINT", 2), ("usr1", 10), ("3", 3)] {
         let lab = lab().await;
         let id = lab.running(&["serve"]).await;
@@ -33,7 +33,7 @@ async fn a_stop_sends_the_signal_that_it_names_or_else_the_tasks_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_stop_does_not_put_off_the_end_that_the_first_has_set() {
+async fn second_stop_does_not_extend_the_first_deadline() {
     let lab = lab().await;
     let id = lab.running(&["ignore-term"]).await;
     let began = Instant::now();
@@ -47,7 +47,7 @@ async fn a_second_stop_does_not_put_off_the_end_that_the_first_has_set() {
 }
 
 #[tokio::test]
-async fn a_stop_without_time_kills_at_once() {
+async fn stop_with_zero_timeout_kills_at_once() {
     let lab = lab().await;
     let id = lab.running(&["ignore-term"]).await;
     let task = lab.task(&id);
@@ -56,7 +56,7 @@ async fn a_stop_without_time_kills_at_once() {
 }
 
 #[tokio::test]
-async fn signals_are_known_by_name_and_number_and_nothing_else_is_one() {
+async fn signals_are_accepted_by_name_and_number_only() {
     let lab = lab().await;
     let id = lab.running(&["ignore-term"]).await;
     let signal = async |id: &str, signal: &str| {
@@ -79,7 +79,7 @@ async fn signals_are_known_by_name_and_number_and_nothing_else_is_one() {
 }
 
 #[tokio::test]
-async fn a_task_that_runs_is_destroyed_by_force_alone() {
+async fn running_task_is_destroyed_only_by_force() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let refused = lab.destroy(&id, false).await.expect_err("it runs");
@@ -94,7 +94,7 @@ async fn a_task_that_runs_is_destroyed_by_force_alone() {
 }
 
 #[tokio::test]
-async fn a_task_that_the_configuration_keeps_is_stopped_and_left_until_the_next_start() {
+async fn task_kept_by_configuration_is_stopped_and_removed_at_next_start() {
     let mut config = PluginConfig::default();
     config.gc.container = false;
     let lab = lab_with(config).await;
@@ -107,7 +107,7 @@ async fn a_task_that_the_configuration_keeps_is_stopped_and_left_until_the_next_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_image_goes_some_time_after_the_last_task_that_used_it() {
+async fn image_is_removed_after_a_delay_when_unused() {
     let lab = lab().await;
     let driver = lab.driver.clone();
     let _tending =
@@ -124,7 +124,7 @@ async fn the_image_goes_some_time_after_the_last_task_that_used_it() {
 }
 
 #[tokio::test]
-async fn a_recovery_finds_what_runs_and_what_ran_and_touches_nothing() {
+async fn recovery_finds_running_and_exited_tasks_without_changes() {
     let lab = lab().await;
     let request = lab.request("00000001", &["serve"]);
     lab.start(&request).await.expect("it starts");
@@ -141,7 +141,7 @@ async fn a_recovery_finds_what_runs_and_what_ran_and_touches_nothing() {
 }
 
 #[tokio::test]
-async fn a_recovery_of_what_is_gone_is_told_in_words_that_people_know() {
+async fn recovery_of_a_missing_task_has_nomads_error_text() {
     let lab = lab().await;
     let gone = lab.recover(&lab.request("00000009", &["serve"])).await.expect_err("nobody started it");
     assert_eq!(gone.code(), Code::NotFound);
@@ -151,7 +151,7 @@ async fn a_recovery_of_what_is_gone_is_told_in_words_that_people_know() {
 }
 
 #[tokio::test]
-async fn a_recovery_waits_until_the_gateway_knows_its_tasks() {
+async fn task_recovery_waits_for_gateway_recovery() {
     let lab = lab().await;
     let request = lab.request("00000001", &["serve"]);
     lab.start(&request).await.expect("it starts");
@@ -169,7 +169,7 @@ async fn a_recovery_waits_until_the_gateway_knows_its_tasks() {
 }
 
 #[tokio::test]
-async fn waits_end_with_the_gateway_as_a_plugin_that_goes() {
+async fn waits_end_with_the_gateway_as_plugin_shutdown() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let (waited, ended) = tokio::join!(lab.wait(&id), lab.gateway.shut_down(Duration::from_secs(5)));
@@ -178,7 +178,7 @@ async fn waits_end_with_the_gateway_as_a_plugin_that_goes() {
 }
 
 #[tokio::test]
-async fn a_task_that_the_kernel_killed_is_told_apart() {
+async fn oom_killed_task_is_distinguished() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     lab.fake.oom_kill(lab.task(&id)).expect("it runs");
@@ -188,7 +188,7 @@ async fn a_task_that_the_kernel_killed_is_told_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_no_agent_knows_any_more_is_taken_away_and_one_of_another_agent_is_not() {
+async fn dangling_task_is_removed_and_other_agents_tasks_are_kept() {
     let mut config = PluginConfig::default();
     config.gc.dangling.creation_grace = Duration::ZERO;
     let mut lab = lab_with(config.clone()).await;

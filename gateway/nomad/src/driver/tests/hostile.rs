@@ -195,7 +195,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn hostile_calls_are_done_or_refused_and_nothing_else_is_there(steps in prop::collection::vec(step(), 1..16)) {
+    fn hostile_calls_are_done_or_rejected_without_side_effects(steps in prop::collection::vec(step(), 1..16)) {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {

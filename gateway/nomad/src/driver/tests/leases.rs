@@ -66,7 +66,7 @@ async fn refused(pods: &Scope) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_restarted_keeps_its_device_and_one_that_is_not_gives_it_back() {
+async fn restarted_task_keeps_its_device_and_others_release_it() {
     let lab = equipped_lab().await;
     let given = lab.reserve().await;
     let first = lab.leased("00000001", &given);
@@ -96,7 +96,7 @@ async fn a_task_that_is_restarted_keeps_its_device_and_one_that_is_not_gives_it_
 }
 
 #[tokio::test]
-async fn what_a_lease_gives_is_put_into_the_task_although_its_agent_has_forgotten_it() {
+async fn leased_devices_are_injected_although_the_agent_omits_them() {
     let lab = equipped_lab().await;
     let given = lab.reserve().await;
     let mut request = lab.leased("00000001", &given);
@@ -148,7 +148,7 @@ async fn what_a_lease_gives_is_put_into_the_task_although_its_agent_has_forgotte
 }
 
 #[tokio::test]
-async fn a_running_task_keeps_its_device_over_a_restart_of_the_daemon_and_is_known_again() {
+async fn running_task_keeps_its_device_across_daemon_restart() {
     let lab = equipped_lab().await;
     let request = lab.leased("00000001", &lab.reserve().await);
     lab.start(&request).await.expect("it starts");
@@ -161,7 +161,7 @@ async fn a_running_task_keeps_its_device_over_a_restart_of_the_daemon_and_is_kno
 }
 
 #[tokio::test]
-async fn a_lease_that_is_not_known_is_refused_so_that_the_agent_may_try_again() {
+async fn unknown_lease_is_rejected_as_recoverable() {
     let lab = equipped_lab().await;
     let unknown = BTreeMap::from([("SWITCHYARD_LEASE_01234567".to_owned(), "01234567".repeat(4))]);
     let kubelets = lab.pods().lease(&["acme0".to_owned()]).await.expect("it is free").token.to_string();
@@ -183,7 +183,7 @@ async fn a_lease_that_is_not_known_is_refused_so_that_the_agent_may_try_again() 
 }
 
 #[tokio::test]
-async fn what_is_no_lease_is_refused_by_its_name() {
+async fn malformed_lease_is_rejected_by_name() {
     let lab = equipped_lab().await;
     let token = "01234567".repeat(4);
     for (name, value) in [
@@ -210,7 +210,7 @@ async fn what_is_no_lease_is_refused_by_its_name() {
 }
 
 #[tokio::test]
-async fn a_device_that_is_not_well_when_the_task_starts_is_not_left_out_of_it() {
+async fn task_start_with_an_unhealthy_leased_device_is_rejected() {
     let lab = lab().await;
     let (tell, inventories) = watch::channel(Some(Arc::new(devices(&["acme0"], 1))));
     lab.gateway.watch_devices(inventories);

@@ -80,7 +80,7 @@ impl DriverFixture {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_network_that_the_next_life_of_its_agent_does_not_ask_for_is_taken_away() {
+async fn network_not_requested_by_restarted_agent_is_removed() {
     let lab = hasty().await;
     assert!(lab.create_network(SESSION, 1, "a").await);
     assert!(lab.create_network(SESSION, 1, "b").await);
@@ -104,7 +104,7 @@ async fn a_network_that_the_next_life_of_its_agent_does_not_ask_for_is_taken_awa
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_is_known_until_its_destruction_is_not_refused() {
+async fn task_is_referenced_until_destroy_succeeds() {
     let lab = hasty().await;
     lab.start_in(SESSION, 1, "a").await;
     let destroy = |force| nomad::DestroyTaskRequest { task_id: "a/web/00000001".into(), force };
@@ -120,7 +120,7 @@ async fn a_task_is_known_until_its_destruction_is_not_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_named_before_its_turn_comes_is_not_taken_away() {
+async fn task_referenced_before_its_removal_is_kept() {
     let lab = lab_with(hasty_config()).await;
     lab.start_in(SESSION, 1, "a").await;
     let name = "a/web/00000001";
@@ -133,7 +133,7 @@ async fn a_task_that_is_named_before_its_turn_comes_is_not_taken_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_network_goes_with_the_tasks_in_it_that_no_agent_knows() {
+async fn network_is_removed_with_its_dangling_tasks() {
     let lab = hasty().await;
     assert!(lab.create_network(SESSION, 1, "a").await);
     lab.start_in(SESSION, 1, "a").await;
@@ -151,7 +151,7 @@ async fn a_network_goes_with_the_tasks_in_it_that_no_agent_knows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_network_without_a_trace_of_its_agent_is_that_of_the_only_one() {
+async fn network_without_agent_belongs_to_the_only_agent() {
     for is_alone in [true, false] {
         let lab = hasty().await;
         assert!(lab.create_network(SESSION, 1, "a").await);
@@ -166,7 +166,7 @@ async fn a_network_without_a_trace_of_its_agent_is_that_of_the_only_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_network_goes_when_its_allocation_is_cleared_away_whatever_its_agent_has_asked_for() {
+async fn network_is_removed_with_its_allocation_directory() {
     let lab = hasty().await;
     lab.start_elsewhere(SESSION, 1, "other").await;
     assert!(lab.create_network(SESSION, 1, "a").await);

@@ -15,7 +15,7 @@ use crate::transport::{CONNECTION_WINDOW, STREAM_WINDOW};
 const TASKS: usize = 5_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_thousand_tasks_are_watched_over_one_connection() {
+async fn five_thousand_tasks_are_waited_for_over_one_connection() {
     let lab = lab().await;
     let mut ids = Vec::new();
     for number in 0..TASKS {

@@ -154,22 +154,22 @@ async fn race(network: Network, host_network: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_a_task_on_the_bridge_and_a_pod_has_the_last_port() {
+async fn bridge_task_and_pod_never_share_the_last_port() {
     race(Network::Bridge, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_a_task_on_the_hosts_network_and_a_pod_has_the_last_port() {
+async fn host_network_task_and_pod_never_share_the_last_port() {
     race(Network::Host, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_a_task_on_its_groups_network_and_a_pod_has_the_last_port() {
+async fn group_network_task_and_pod_never_share_the_last_port() {
     race(Network::Group, false).await;
 }
 
 #[tokio::test]
-async fn a_port_is_had_as_soon_as_its_holder_has_gone_and_by_all_of_one_allocation() {
+async fn port_is_free_after_its_holder_and_shared_within_an_allocation() {
     let lab = lab().await;
     let kubelet = lab.kubelet();
     for network in [Network::Bridge, Network::Host, Network::Group] {
@@ -199,7 +199,7 @@ async fn a_port_is_had_as_soon_as_its_holder_has_gone_and_by_all_of_one_allocati
 }
 
 #[tokio::test]
-async fn a_port_is_kept_over_a_restart_of_the_daemon() {
+async fn port_claim_survives_daemon_restart() {
     let lab = lab().await;
     let request = lab.with_port(Network::Group);
     lab.start(&request).await.expect("it is free");

@@ -6,7 +6,7 @@ use switchyard_fake::Method;
 use super::*;
 
 #[tokio::test]
-async fn a_task_starts_ends_and_tells_its_code_as_often_as_it_is_asked() {
+async fn task_exit_code_is_reported_to_every_wait() {
     let lab = lab().await;
     let id = lab.running(&["sh", "-c", "exit 3"]).await;
     for _ in 0..2 {
@@ -19,7 +19,7 @@ async fn a_task_starts_ends_and_tells_its_code_as_often_as_it_is_asked() {
 }
 
 #[tokio::test]
-async fn a_start_that_is_asked_for_again_is_the_same_start() {
+async fn repeated_start_returns_the_same_task() {
     let lab = lab().await;
     let request = lab.request("00000001", &["serve"]);
     let (first, second) = tokio::join!(lab.start(&request), lab.start(&request));
@@ -29,7 +29,7 @@ async fn a_start_that_is_asked_for_again_is_the_same_start() {
 }
 
 #[tokio::test]
-async fn a_start_is_found_again_by_a_successor_also_if_the_task_has_ended() {
+async fn repeated_start_finds_the_task_after_daemon_restart() {
     let lab = lab().await;
     let request = lab.request("00000001", &["serve"]);
     lab.start(&request).await.expect("it starts");
@@ -44,7 +44,7 @@ async fn a_start_is_found_again_by_a_successor_also_if_the_task_has_ended() {
 }
 
 #[tokio::test]
-async fn a_task_that_a_predecessor_made_and_did_not_start_is_started() {
+async fn task_created_by_a_predecessor_is_started() {
     let lab = lab().await;
     let request = lab.request("00000001", &["serve"]);
     let held = lab.fake.hold(Method::StartTask);
@@ -65,7 +65,7 @@ async fn a_task_that_a_predecessor_made_and_did_not_start_is_started() {
 }
 
 #[tokio::test]
-async fn another_request_under_the_same_id_takes_the_place_of_the_first() {
+async fn different_request_with_the_same_id_replaces_the_task() {
     let lab = lab().await;
     let request = lab.request("00000001", &["serve"]);
     lab.start(&request).await.expect("it starts");
@@ -77,7 +77,7 @@ async fn another_request_under_the_same_id_takes_the_place_of_the_first() {
 }
 
 #[tokio::test]
-async fn a_new_start_of_a_task_takes_away_the_one_that_was_never_delivered() {
+async fn new_start_removes_the_undelivered_one() {
     let lab = lab().await;
     let undelivered = lab.running(&["serve"]).await;
     let request = lab.request("00000002", &["serve"]);
@@ -95,7 +95,7 @@ async fn a_new_start_of_a_task_takes_away_the_one_that_was_never_delivered() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_a_start_whose_caller_goes_while_the_image_comes() {
+async fn start_cancelled_during_pull_leaves_nothing_behind() {
     let lab = lab().await;
     let held = lab.fake.hold(Method::Pull);
     let request = lab.request("00000001", &["serve"]);
@@ -111,7 +111,7 @@ async fn nothing_is_left_of_a_start_whose_caller_goes_while_the_image_comes() {
 }
 
 #[tokio::test]
-async fn a_start_whose_caller_goes_later_is_kept_for_a_retry_or_a_destruction() {
+async fn start_cancelled_later_is_kept_for_retry_or_destroy() {
     for again in [true, false] {
         let lab = lab().await;
         let held = lab.fake.hold(Method::CreateTask);
@@ -134,7 +134,7 @@ async fn a_start_whose_caller_goes_later_is_kept_for_a_retry_or_a_destruction() 
 }
 
 #[tokio::test]
-async fn whatever_step_of_a_start_fails_nothing_is_left_and_the_agent_may_try_again() {
+async fn failed_start_leaves_nothing_behind_and_is_recoverable() {
     for step in [Method::Pull, Method::CreateSandbox, Method::CreateTask, Method::StartTask] {
         let lab = lab().await;
         lab.fake.fail_next(step, Error::unavailable("it is away"));
@@ -148,7 +148,7 @@ async fn whatever_step_of_a_start_fails_nothing_is_left_and_the_agent_may_try_ag
 }
 
 #[tokio::test]
-async fn an_image_that_vanishes_before_the_task_is_made_is_pulled_again() {
+async fn image_removed_before_task_creation_is_pulled_again() {
     let lab = lab().await;
     lab.fake.fail_next(Method::CreateTask, Error::not_found("the image has gone"));
     lab.running(&["serve"]).await;
@@ -156,7 +156,7 @@ async fn an_image_that_vanishes_before_the_task_is_made_is_pulled_again() {
 }
 
 #[tokio::test]
-async fn what_can_never_start_is_told_so() {
+async fn unrecoverable_start_failure_is_reported_as_such() {
     let lab = lab().await;
     let request = lab.request("00000001", &["serve"]);
     for wrong in [
@@ -175,7 +175,7 @@ async fn what_can_never_start_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_session_is_refused_so_that_it_may_be_tried_again() {
+async fn call_without_a_session_is_rejected_as_recoverable() {
     let lab = lab().await;
     let task = Some(lab.request("00000001", &["serve"]));
     let refused = lab.driver.start_task(Request::new(nomad::StartTaskRequest { task })).await;
@@ -184,7 +184,7 @@ async fn a_call_without_a_session_is_refused_so_that_it_may_be_tried_again() {
 }
 
 #[tokio::test]
-async fn people_are_told_of_a_download_in_the_session_that_asked_for_it() {
+async fn download_event_is_sent_to_the_requesting_session() {
     let lab = lab().await;
     let events = lab.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");
     let id = lab.running(&["serve"]).await;

@@ -102,7 +102,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_storm_of_calls_doubles_a_task_or_leaves_one(
+    fn concurrent_call_storm_duplicates_or_leaks_no_task(
         rounds in prop::collection::vec(
             (prop::collection::vec(asked(), 1..10), prop::collection::vec(fault(), 0..3), any::<bool>()),
             1..5,

@@ -14,7 +14,7 @@ fn check_status(status: &nomad::InspectTaskResponse) -> nomad::TaskStatus {
 }
 
 #[tokio::test]
-async fn a_handle_has_all_that_a_recovery_needs() {
+async fn task_handle_suffices_for_recovery() {
     let lab = lab().await;
     let request = lab.request("00000001", &["serve"]);
     let started = lab.start(&request).await.expect("it starts");
@@ -27,7 +27,7 @@ async fn a_handle_has_all_that_a_recovery_needs() {
 }
 
 #[tokio::test]
-async fn an_inspection_is_whole_in_every_state() {
+async fn inspect_is_complete_in_every_state() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let running = check_status(&lab.inspect(&id).await.expect("it runs"));
@@ -51,7 +51,7 @@ async fn an_inspection_is_whole_in_every_state() {
 }
 
 #[tokio::test]
-async fn what_a_driver_can_and_what_its_tasks_may_say_is_always_told() {
+async fn capabilities_and_schema_are_always_served() {
     let lab = lab().await;
     let answer =
         lab.driver.capabilities(call(nomad::CapabilitiesRequest {})).await.expect("there is a session");
@@ -69,7 +69,7 @@ async fn what_a_driver_can_and_what_its_tasks_may_say_is_always_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn statistics_are_whole_come_at_once_and_end_with_the_task() {
+async fn task_stats_are_complete_immediate_and_end_with_the_task() {
     let lab = lab().await;
     let id = lab.running(&["serve"]).await;
     let message = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval: None };
@@ -88,7 +88,7 @@ async fn statistics_are_whole_come_at_once_and_end_with_the_task() {
 }
 
 #[tokio::test]
-async fn a_network_is_made_once_and_taken_away_as_often_as_one_likes() {
+async fn network_is_created_once_and_destroy_is_idempotent() {
     let lab = lab().await;
     let make = async || {
         let message = nomad::CreateNetworkRequest { alloc_id: ALLOC.into(), hostname: "web-1".into() };

@@ -24,7 +24,7 @@ fn limited(task: &nomad::TaskConfig, session: &Session) -> Resources {
 }
 
 #[test]
-fn memory_is_a_limit_and_with_a_most_a_reservation() {
+fn memory_is_a_limit_or_a_reservation_with_memory_max() {
     let mib = |mb: i64| Some(mb << 20);
     let of = |mb, max, hard: i64| {
         let mut task = request(mb, max, 0);
@@ -43,7 +43,7 @@ fn memory_is_a_limit_and_with_a_most_a_reservation() {
 }
 
 #[test]
-fn without_a_word_about_memory_the_kernels_form_of_it_counts() {
+fn memory_defaults_to_the_linux_resources() {
     let linux = nomad::LinuxResources {
         memory_limit_bytes: 5 << 20,
         cpu_shares: 200,
@@ -56,7 +56,7 @@ fn without_a_word_about_memory_the_kernels_form_of_it_counts() {
 }
 
 #[test]
-fn what_an_agent_reserves_is_counted_in_thousandths_of_a_processor_and_bytes() {
+fn reserved_compute_is_in_millicores_and_bytes() {
     let of = |task: &nomad::TaskConfig, cores, total_mhz| {
         let session =
             Session { processors: Processors { cores, total_mhz }, ..session(PluginConfig::default()) };
@@ -79,7 +79,7 @@ fn what_an_agent_reserves_is_counted_in_thousandths_of_a_processor_and_bytes() {
 }
 
 #[test]
-fn shares_are_mhz_and_fit_into_the_kernels_range() {
+fn cpu_shares_are_mhz_clamped_to_the_kernel_range() {
     let of = |mhz, total_mhz| {
         let session =
             Session { processors: Processors { cores: 4, total_mhz }, ..session(PluginConfig::default()) };
@@ -94,7 +94,7 @@ fn shares_are_mhz_and_fit_into_the_kernels_range() {
 }
 
 #[test]
-fn a_hard_limit_is_the_tasks_part_of_the_node_over_all_cores() {
+fn cpu_hard_limit_is_the_tasks_share_of_all_cores() {
     let of = |ticks: f64, mhz: i64, period: i64| {
         let mut task = request(1, 0, mhz);
         let linux = nomad::LinuxResources { percent_ticks: ticks, ..nomad::LinuxResources::default() };
@@ -119,7 +119,7 @@ fn a_hard_limit_is_the_tasks_part_of_the_node_over_all_cores() {
 }
 
 #[test]
-fn limits_that_cannot_be_are_refused_by_their_name() {
+fn invalid_limits_are_rejected_by_name() {
     let refused = |task: &nomad::TaskConfig, session: &Session, text: &str| {
         let error = plan(task, session).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidArgument, text));
@@ -146,7 +146,7 @@ fn limits_that_cannot_be_are_refused_by_their_name() {
 }
 
 #[test]
-fn the_operators_limits_stand_where_the_task_has_none() {
+fn operator_limits_apply_without_task_limits() {
     let config = PluginConfig { pids_limit: Some(100), oom_score_adj: 7, ..PluginConfig::default() };
     let limits = limited(&task([]), &session(config.clone()));
     assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(100), Some(7)));
@@ -161,7 +161,7 @@ fn the_operators_limits_stand_where_the_task_has_none() {
 }
 
 #[test]
-fn a_limit_of_processes_below_0_is_none_and_leaves_the_operators() {
+fn negative_pids_limit_keeps_the_operators() {
     let config = PluginConfig { pids_limit: Some(100), ..PluginConfig::default() };
     for own in [-1, -2, i64::MIN] {
         let asked = || task([("pids_limit", own.into())]);
@@ -171,7 +171,7 @@ fn a_limit_of_processes_below_0_is_none_and_leaves_the_operators() {
 }
 
 #[test]
-fn limits_of_the_process_are_read_as_docker_reads_them() {
+fn ulimits_parse_as_in_docker() {
     let read = |name: &str, text: &str| rlimits(&BTreeMap::from([(name.to_owned(), text.to_owned())]));
     let limit = |soft, hard| vec![Rlimit { name: "RLIMIT_NOFILE".to_owned(), soft, hard }];
     assert_eq!(read("nofile", "1024:2048").unwrap(), limit(1024, 2048));
@@ -191,7 +191,7 @@ fn limits_of_the_process_are_read_as_docker_reads_them() {
 }
 
 #[test]
-fn only_a_task_that_shares_its_group_with_nobody_has_processors_for_itself() {
+fn exclusive_cores_need_an_unshared_cgroup() {
     let of = |list: &str, group: &str| processors(list.to_owned(), group).map_err(|error| error.to_string());
     let own = "/sys/fs/cgroup/cpuset/nomad/reserve/a1.web";
     let share = "/sys/fs/cgroup/cpuset/nomad/share";
@@ -205,7 +205,7 @@ fn only_a_task_that_shares_its_group_with_nobody_has_processors_for_itself() {
 }
 
 #[test]
-fn a_task_goes_into_the_group_that_its_agent_made() {
+fn task_uses_the_agents_cgroup() {
     let of = |path: &str| leaf_of(Path::new(path), "a1.web");
     let leaf = |path: &str, cpuset: Option<&str>| {
         Some(CgroupPlacement::Leaf { path: path.into(), cpuset: cpuset.map(PathBuf::from) })

@@ -8,7 +8,7 @@ fn security(options: &[&str]) -> Security {
 }
 
 #[test]
-fn a_task_is_confined_as_docker_confines_it_without_raw_sockets() {
+fn default_confinement_is_dockers_without_net_raw() {
     let made = planned([]).task.security;
     assert_eq!(made.capabilities.drop, strings(&["ALL"]));
     assert_eq!(made.capabilities.add.len(), 13);
@@ -22,7 +22,7 @@ fn a_task_is_confined_as_docker_confines_it_without_raw_sockets() {
 }
 
 #[test]
-fn privileges_need_the_operators_leave() {
+fn privileged_needs_operator_permission() {
     let text = "Docker privileged mode is disabled on this Nomad agent: allow_privileged of the plugin's configuration is false";
     invalid("privileged", true, text);
     let plan = planned_for(generous(), [("privileged", true.into()), ("readonly_rootfs", true.into())]);
@@ -38,7 +38,7 @@ fn privileges_need_the_operators_leave() {
 }
 
 #[test]
-fn capabilities_are_those_that_the_operator_allows() {
+fn capabilities_are_limited_by_the_operator() {
     let text = "driver does not allow the following capabilities: net_raw, sys_time";
     invalid("cap_add", texts(&["SYS_TIME", "cap_net_raw", "CHOWN"]), text);
     let made = planned_for(generous(), [("cap_add", texts(&["sys_time"])), ("cap_drop", texts(&["all"]))]);
@@ -47,7 +47,7 @@ fn capabilities_are_those_that_the_operator_allows() {
 }
 
 #[test]
-fn security_options_are_dockers() {
+fn security_options_parse_as_in_docker() {
     assert!(security(&["no-new-privileges"]).no_new_privileges);
     assert!(security(&["no-new-privileges=true"]).no_new_privileges);
     assert!(security(&["no-new-privileges:true"]).no_new_privileges);
@@ -72,7 +72,7 @@ fn security_options_are_dockers() {
 }
 
 #[test]
-fn security_options_that_cannot_be_are_refused_by_their_number() {
+fn invalid_security_options_are_rejected_by_index() {
     for (option, why) in [
         ("no-new-privileges=maybe", "\"no-new-privileges=maybe\" is no security option that can be set here"),
         ("apparmor=", "\"apparmor=\" is no security option that can be set here"),
@@ -91,7 +91,7 @@ fn security_options_that_cannot_be_are_refused_by_their_number() {
 }
 
 #[test]
-fn namespaces_of_the_host_need_the_operators_leave() {
+fn host_namespaces_need_operator_permission() {
     for kind in ["pid", "ipc", "uts", "userns"] {
         let key = format!("{kind}_mode");
         let text = format!(
@@ -123,7 +123,7 @@ fn namespaces_of_the_host_need_the_operators_leave() {
 }
 
 #[test]
-fn a_cgroup_namespace_is_private_or_the_hosts() {
+fn cgroup_namespace_is_private_or_host() {
     assert_eq!(planned([("cgroupns", "host".into())]).task.cgroup_namespace, Some(CgroupNamespace::Host));
     assert_eq!(
         planned([("cgroupns", "private".into())]).task.cgroup_namespace,
@@ -133,14 +133,14 @@ fn a_cgroup_namespace_is_private_or_the_hosts() {
 }
 
 #[test]
-fn an_init_needs_a_process_namespace_of_its_own() {
+fn init_needs_a_private_pid_namespace() {
     let both = task([("init", true.into()), ("pid_mode", "host".into())]);
     let text = "init: it is the first of a process namespace; pid_mode is \"host\"";
     refused_task(&both, generous(), ErrorKind::InvalidArgument, text);
 }
 
 #[test]
-fn runtimes_are_those_that_the_operator_names_if_any() {
+fn runtimes_are_limited_by_the_operator() {
     let config = || PluginConfig { allow_runtimes: strings(&["runc"]), ..PluginConfig::default() };
     assert_eq!(planned_for(config(), [("runtime", "runc".into())]).sandbox.handler, "runc");
     let text = "runtime: requested runtime \"kata\" is not allowed: have allow_runtimes of the plugin's configuration name it";
@@ -148,7 +148,7 @@ fn runtimes_are_those_that_the_operator_names_if_any() {
 }
 
 #[test]
-fn the_systems_paths_are_open_to_who_may_be_privileged_alone() {
+fn unmasked_paths_need_privileged_permission() {
     for option in ["systempaths=unconfined", "systempaths:unconfined"] {
         let text = "security_opt[0]: \"systempaths=unconfined\" is as good as privileged, and allow_privileged of the plugin's \
                     configuration is false";
@@ -159,7 +159,7 @@ fn the_systems_paths_are_open_to_who_may_be_privileged_alone() {
 }
 
 #[test]
-fn security_options_are_those_that_the_operator_allows_and_those_that_open_nothing() {
+fn security_options_are_limited_to_allowed_and_restrictive_ones() {
     let config =
         |patterns: &[&str]| PluginConfig { allow_security_opt: strings(patterns), ..PluginConfig::default() };
     let opening = [
@@ -191,7 +191,7 @@ fn security_options_are_those_that_the_operator_allows_and_those_that_open_nothi
 }
 
 #[test]
-fn the_hosts_network_and_cgroups_are_open_to_all_unless_the_operator_says_otherwise() {
+fn host_network_and_cgroupns_are_allowed_by_default() {
     for (key, kind) in [("network_mode", "network"), ("cgroupns", "cgroupns")] {
         planned([(key, "host".into())]);
         let modes = AllowedModes { network: Vec::new(), cgroupns: Vec::new(), ..AllowedModes::default() };
@@ -206,7 +206,7 @@ fn the_hosts_network_and_cgroups_are_open_to_all_unless_the_operator_says_otherw
 }
 
 #[test]
-fn devices_of_the_host_are_open_to_all_unless_the_operator_says_otherwise() {
+fn host_devices_are_allowed_by_default() {
     let device = |path: &str| list([map([("host_path", path.into())])]);
     for path in ["/dev/fuse", "acme.com/tpu=0"] {
         planned([("devices", device(path))]);

@@ -12,7 +12,7 @@ fn host(path: &str, missing: MissingSource) -> MountSource {
 }
 
 #[test]
-fn volumes_begin_in_the_tasks_directory() {
+fn relative_volumes_start_in_the_task_directory() {
     let made = planned([(
         "volumes",
         texts(&["local/./a:/a:ro", "../alloc/data:/b", "/var/nomad/alloc/f3a1b2c4/x:/c"]),
@@ -29,7 +29,7 @@ fn volumes_begin_in_the_tasks_directory() {
 }
 
 #[test]
-fn paths_of_the_host_need_the_operators_leave() {
+fn host_paths_need_operator_permission() {
     for source in ["/srv", "../../other", "/var/nomad/alloc/f3a1b2c4/../x", "/var/nomad/alloc/f3a1b2c4", ".."]
     {
         let text = format!("volumes are not enabled; cannot mount host paths: {source:?}");
@@ -43,7 +43,7 @@ fn paths_of_the_host_need_the_operators_leave() {
 }
 
 #[test]
-fn named_volumes_are_the_gateways_and_need_the_operators_leave() {
+fn named_volumes_need_operator_permission() {
     let volume = || list([map([("source", "data".into()), ("target", "/x".into())])]);
     let text = "volumes are not enabled; cannot mount volume: \"data\"";
     invalid("mount", volume(), &format!("mount[0].source: {text}"));
@@ -59,7 +59,7 @@ fn named_volumes_are_the_gateways_and_need_the_operators_leave() {
 }
 
 #[test]
-fn memory_is_mounted_as_docker_mounts_it() {
+fn tmpfs_mounts_match_docker() {
     let mount = map([
         ("type", "tmpfs".into()),
         ("target", "/t".into()),
@@ -72,7 +72,7 @@ fn memory_is_mounted_as_docker_mounts_it() {
 }
 
 #[test]
-fn mounts_of_the_agent_are_taken_as_it_says() {
+fn agent_mounts_are_applied_verbatim() {
     let mount = |mode: &str, label: &str| nomad::Mount {
         task_path: "/csi".to_owned(),
         host_path: "/mnt/csi".to_owned(),
@@ -105,7 +105,7 @@ fn mounts_of_the_agent_are_taken_as_it_says() {
 }
 
 #[test]
-fn places_inside_are_absolute_and_each_is_one_mounts() {
+fn mount_targets_are_absolute_and_unique() {
     invalid("volumes", texts(&["a:b"]), "volumes[0]: invalid mount path: \"b\" mount path must be absolute");
     invalid("volumes", texts(&["a:/x/.."]), "volumes[0]: invalid specification: destination can't be '/'");
     invalid("volumes", texts(&["a:/x", "b:/y/../x"]), "volumes[1]: Duplicate mount point: /x");
@@ -127,7 +127,7 @@ fn places_inside_are_absolute_and_each_is_one_mounts() {
 }
 
 #[test]
-fn the_operators_label_is_for_all_binds() {
+fn operator_selinux_label_applies_to_all_binds() {
     let volumes = VolumesConfig { enabled: true, selinuxlabel: "z".to_owned() };
     let config = PluginConfig { volumes, ..PluginConfig::default() };
     let made = planned_for(config, [("volumes", texts(&["a:/a"])), ("tmpfs", texts(&["/t"]))]);
@@ -136,7 +136,7 @@ fn the_operators_label_is_for_all_binds() {
 }
 
 #[test]
-fn devices_are_paths_or_names() {
+fn devices_are_host_paths_or_cdi_names() {
     let device = |entries: Vec<(&str, &str)>| {
         Value::Map(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
     };
@@ -179,7 +179,7 @@ fn devices_are_paths_or_names() {
 }
 
 #[test]
-fn gpus_come_by_name_or_by_a_runtime_of_their_own() {
+fn gpus_come_by_cdi_name_or_own_runtime() {
     let with = |gpus: &str, entries: nomad::TaskConfig| nomad::TaskConfig {
         device_env: BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_owned(), gpus.to_owned())]),
         ..entries
@@ -201,7 +201,7 @@ fn gpus_come_by_name_or_by_a_runtime_of_their_own() {
 }
 
 #[test]
-fn a_limit_on_the_root_file_system_is_one_of_its_project() {
+fn root_fs_limit_is_a_project_quota() {
     let limits = planned([("storage_opt", pairs(&[("size", "1G")]))]).task.disk_limits;
     let expected = DiskLimit {
         places: LimitedPlaces::These(vec!["/".into()]),
@@ -214,7 +214,7 @@ fn a_limit_on_the_root_file_system_is_one_of_its_project() {
 }
 
 #[test]
-fn mounts_and_devices_are_bounded_in_number() {
+fn mounts_and_devices_are_limited_in_number() {
     let many = |count: usize| (0..count).map(|number| format!("/t{number}")).collect::<Vec<_>>();
     let listed = |count: usize| Value::Array(many(count).into_iter().map(Value::from).collect());
     // Every task has four mounts of its own.

@@ -30,7 +30,7 @@ fn network_of(task: &nomad::TaskConfig) -> SandboxNetwork {
 }
 
 #[test]
-fn the_ports_that_a_task_names_are_published_for_both_protocols_where_nomad_says() {
+fn named_ports_are_published_for_tcp_and_udp() {
     let task = with_ports(
         [("ports", texts(&["http", "same", "http"]))],
         &[("http", 23456, 8080, "192.168.1.2"), ("other", 1, 2, ""), ("same", 9000, 0, "::1")],
@@ -51,7 +51,7 @@ fn the_ports_that_a_task_names_are_published_for_both_protocols_where_nomad_says
 }
 
 #[test]
-fn ports_that_are_not_there_are_refused_in_dockers_words() {
+fn unknown_port_labels_are_rejected_in_dockers_words() {
     let refused = |task: &nomad::TaskConfig, text: &str| {
         refused_task(task, PluginConfig::default(), ErrorKind::InvalidArgument, text);
     };
@@ -69,7 +69,7 @@ fn ports_that_are_not_there_are_refused_in_dockers_words() {
 }
 
 #[test]
-fn unknown_ports_are_warned_of_in_the_groups_network_and_refused_in_every_other() {
+fn unknown_ports_are_a_warning_only_in_the_group_network() {
     use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
     let with = |mode: &str, isolation| nomad::TaskConfig {
         network_isolation_spec: isolation,
@@ -91,13 +91,13 @@ fn unknown_ports_are_warned_of_in_the_groups_network_and_refused_in_every_other(
 }
 
 #[test]
-fn ports_are_bounded_in_number() {
+fn ports_are_limited_in_number() {
     let many: Vec<Value> = (0..2000).map(|port| format!("p{port}").into()).collect();
     invalid("ports", Value::Array(many), "ports: it has 2000 entries, and may have 1024");
 }
 
 #[test]
-fn a_map_of_the_old_form_beside_named_ports_has_no_effect_as_on_docker() {
+fn port_map_beside_named_ports_has_no_effect_as_in_docker() {
     let both = [("port_map", pairs(&[("web", "80")])), ("ports", texts(&["web"]))];
     let made =
         plan(&with_ports(both, &[("web", 20000, 8080, "")]), &session(PluginConfig::default())).unwrap();
@@ -106,7 +106,7 @@ fn a_map_of_the_old_form_beside_named_ports_has_no_effect_as_on_docker() {
 }
 
 #[test]
-fn jobs_of_the_old_form_publish_all_their_ports_by_their_map() {
+fn legacy_jobs_publish_all_ports_by_port_map() {
     let port = |label: &str, value| nomad::NetworkPort { label: label.to_owned(), value };
     let network = nomad::NetworkResource {
         ip: "10.0.0.1".to_owned(),
@@ -130,7 +130,7 @@ fn jobs_of_the_old_form_publish_all_their_ports_by_their_map() {
 }
 
 #[test]
-fn a_task_is_on_the_network_that_it_or_its_group_asks_for() {
+fn network_mode_comes_from_task_or_group() {
     use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
     let with = |mode: &str, isolation| nomad::TaskConfig {
         network_isolation_spec: isolation,
@@ -169,7 +169,7 @@ fn a_task_is_on_the_network_that_it_or_its_group_asks_for() {
 }
 
 #[test]
-fn addresses_are_for_a_network_of_its_own() {
+fn static_addresses_need_a_private_network() {
     let made = planned([("ipv4_address", "172.26.64.9".into()), ("mac_address", "02-42-ac-11-00-02".into())]);
     let SandboxNetwork::Pod(network) = made.sandbox.network else { panic!("it has a network of its own") };
     assert_eq!(network.mac.unwrap().to_string(), "02:42:ac:11:00:02");
@@ -187,7 +187,7 @@ fn addresses_are_for_a_network_of_its_own() {
 }
 
 #[test]
-fn a_host_name_is_the_tasks_or_its_groups_or_made_of_the_allocation() {
+fn hostname_comes_from_task_group_or_allocation() {
     let hosts = nomad::HostsConfig { hostname: "of-group".to_owned(), address: "10.0.0.2".to_owned() };
     let isolation = nomad::NetworkIsolationSpec {
         mode: 1,
@@ -221,7 +221,7 @@ fn a_host_name_is_the_tasks_or_its_groups_or_made_of_the_allocation() {
 }
 
 #[test]
-fn a_resolver_is_configured_by_the_task_and_else_by_the_job() {
+fn dns_comes_from_task_then_job() {
     let job = nomad::DnsConfig {
         servers: strings(&["9.9.9.9"]),
         searches: strings(&["job.test"]),
@@ -253,7 +253,7 @@ fn a_resolver_is_configured_by_the_task_and_else_by_the_job() {
 }
 
 #[test]
-fn further_hosts_are_names_with_addresses() {
+fn extra_hosts_are_names_with_addresses() {
     let entries =
         ["db:10.0.0.5", "six:fe80::1", "seven:[::1]", "eight=1.2.3.4", "host.docker.internal:host-gateway"];
     let made = planned([("extra_hosts", texts(&entries))]);
@@ -281,7 +281,7 @@ fn further_hosts_are_names_with_addresses() {
 }
 
 #[test]
-fn kernel_parameters_are_those_of_the_tasks_own_namespaces() {
+fn sysctls_are_limited_to_private_namespaces() {
     let made = planned([(
         "sysctl",
         pairs(&[
@@ -326,7 +326,7 @@ fn kernel_parameters_are_those_of_the_tasks_own_namespaces() {
 }
 
 #[test]
-fn the_ports_that_a_task_claims_are_those_that_lead_to_it_on_any_network() {
+fn task_claims_its_host_ports_in_every_network_mode() {
     use nomad::network_isolation_spec::NetworkIsolationMode as Mode;
     let claim = |port, ip: &str| {
         [Protocol::Tcp, Protocol::Udp].map(|protocol| HostPort { protocol, port, ip: ip.parse().ok() })
@@ -378,7 +378,7 @@ fn the_ports_that_a_task_claims_are_those_that_lead_to_it_on_any_network() {
 }
 
 #[test]
-fn the_ports_that_a_task_claims_are_bounded_in_number() {
+fn claimed_task_ports_are_limited_in_number() {
     let labels: Vec<String> = (0..30_000).map(|port| format!("p{port}")).collect();
     let many = |count: usize| -> Vec<(&str, i32, i32, &str)> {
         labels.iter().zip(1..).take(count).map(|(label, port)| (label.as_str(), port, 0, "")).collect()

@@ -23,7 +23,7 @@ fn plain(destination: &str, source: MountSource) -> Mount {
 }
 
 #[test]
-fn a_task_that_asks_for_nothing_is_confined_on_the_bridge_with_its_directories() {
+fn minimal_task_is_confined_on_the_bridge_with_task_directories() {
     let plan = planned([]);
     let Plan { image, sandbox, task, ports, confined: within, warnings } = plan;
     assert_eq!((ports, warnings), (Vec::new(), Vec::new()));
@@ -78,7 +78,7 @@ fn a_task_that_asks_for_nothing_is_confined_on_the_bridge_with_its_directories()
 }
 
 #[test]
-fn the_process_is_what_the_options_say() {
+fn process_options_are_applied() {
     let made = planned([
         ("image", "https://reg.test:5000/a/b".into()),
         ("entrypoint", texts(&["/bin/sh", "-c"])),
@@ -114,7 +114,7 @@ fn the_process_is_what_the_options_say() {
 }
 
 #[test]
-fn extra_labels_are_those_that_the_operator_names() {
+fn extra_labels_are_limited_by_the_operator() {
     let config = PluginConfig { extra_labels: strings(&["job_*", "namespace"]), ..PluginConfig::default() };
     let labels = planned_for(config, []).task.meta.labels;
     let names: Vec<_> = labels.keys().map(|name| name.trim_start_matches("com.hashicorp.nomad.")).collect();
@@ -123,7 +123,7 @@ fn extra_labels_are_those_that_the_operator_names() {
 }
 
 #[test]
-fn output_goes_to_the_agents_fifos_unless_nobody_wants_it() {
+fn output_goes_to_agent_fifos_unless_collection_is_disabled() {
     let output = |task: &nomad::TaskConfig, config| plan(task, &session(config)).unwrap().task.stdio.output;
     let null = nomad::TaskConfig {
         stdout_path: "/dev/null".to_owned(),
@@ -141,7 +141,7 @@ fn output_goes_to_the_agents_fifos_unless_nobody_wants_it() {
 }
 
 #[test]
-fn users_are_the_agents_to_name() {
+fn user_comes_from_the_agent() {
     let with = |user: &str| nomad::TaskConfig { user: user.to_owned(), ..task([]) };
     let made = plan(&with("www:33"), &session(PluginConfig::default())).unwrap();
     assert_eq!(made.task.user.user, Some(UserRef::Name("www:33".to_owned())));
@@ -151,7 +151,7 @@ fn users_are_the_agents_to_name() {
 }
 
 #[test]
-fn the_environment_is_the_agents_and_its_values_are_not_told() {
+fn environment_comes_from_the_agent_and_values_are_redacted() {
     let with = |name: &str, value: &str| {
         let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
         nomad::TaskConfig { env, ..task([]) }
@@ -168,7 +168,7 @@ fn the_environment_is_the_agents_and_its_values_are_not_told() {
 }
 
 #[test]
-fn requests_that_name_no_task_are_refused() {
+fn requests_without_a_task_are_rejected() {
     let refused = |task: nomad::TaskConfig, text: &str| {
         refused_task(&task, PluginConfig::default(), ErrorKind::InvalidArgument, text);
     };
@@ -256,7 +256,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_same_request_comes_to_the_same_plan_in_any_order_of_keys(options in options(), allowed in any::<bool>()) {
+    fn plan_is_independent_of_key_order(options in options(), allowed in any::<bool>()) {
         let mut options = options;
         options.sort_by(|one, other| one.0.cmp(&other.0));
         options.dedup_by(|one, other| one.0 == other.0);
@@ -282,7 +282,7 @@ proptest! {
     }
 
     #[test]
-    fn no_mount_of_a_strict_agent_comes_from_outside_the_allocation(sources in proptest::collection::vec("[a-z./]{1,16}", 1..4)) {
+    fn strict_agent_mounts_stay_within_the_allocation(sources in proptest::collection::vec("[a-z./]{1,16}", 1..4)) {
         let volumes: Vec<String> =
             sources.iter().enumerate().map(|(index, source)| format!("{source}:/at/{index}")).collect();
         let volumes: Vec<&str> = volumes.iter().map(String::as_str).collect();

@@ -42,7 +42,7 @@ fn fails(bytes: &[u8], expected: FrameError) {
 }
 
 #[test]
-fn frames_are_read_as_the_specification_has_them() {
+fn frames_decode_per_specification() {
     check(
         &[0, 0, 0, 5, 1, 0, 0, 2, b'h', b'i'],
         Event::Data { stream: 5, bytes: Bytes::from_static(b"hi"), end: true },
@@ -64,7 +64,7 @@ fn frames_are_read_as_the_specification_has_them() {
 }
 
 #[test]
-fn frames_are_written_as_the_specification_has_them() {
+fn frames_encode_per_specification() {
     assert_eq!(super::data(5, 0x01_02_03, true), [0, 0, 0, 5, 1, 1, 2, 3]);
     assert_eq!(super::reset(1, Status::Refused)[..], [0x80, 3, 0, 3, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 3]);
     assert_eq!(super::ping(9)[..], [0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 9]);
@@ -76,7 +76,7 @@ fn frames_are_written_as_the_specification_has_them() {
 }
 
 #[test]
-fn what_no_peer_may_send_ends_the_connection() {
+fn illegal_frames_end_the_connection() {
     fails(&[0, 0, 0, 0, 0, 0, 0, 0], FrameError::ZeroStream);
     fails(&[0x80, 2, 0, 6, 0, 0, 0, 4, 0, 0, 0, 9], FrameError::Version(2));
     fails(&[0x80, 3, 0, 6, 0, 0, 0, 5, 0, 0, 0, 9, 9], FrameError::Length(6));
@@ -89,13 +89,13 @@ fn what_no_peer_may_send_ends_the_connection() {
 }
 
 #[test]
-fn a_control_frame_that_is_too_long_is_refused_before_it_has_come() {
+fn oversized_control_frame_is_rejected_from_its_header() {
     fails(&[0x80, 3, 0, 1, 0, 1, 0, 1], FrameError::TooLong(MAX_CONTROL + 1));
     assert_eq!(decode(&[0x80, 3, 0, 1, 0, 1, 0, 0], 8), Ok(Vec::new()));
 }
 
 #[test]
-fn data_are_given_as_they_come() {
+fn data_frames_are_delivered_incrementally() {
     let mut decoder = Decoder::new();
     let mut buffer = BytesMut::from(&super::data(1, 1 << 20, true)[..]);
     assert_eq!(decoder.next(&mut buffer), Ok(None));
@@ -159,7 +159,7 @@ fn encode(events: &[Event]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_wherever_it_is_cut(events in sensible(), cut in 1..200_usize) {
+    fn frames_round_trip_with_any_split(events in sensible(), cut in 1..200_usize) {
         prop_assert_eq!(decode(&encode(&events), cut).unwrap(), events);
     }
 
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn spoilt_frames_never_panic_and_stay_within_bounds(
+    fn mutated_frames_never_panic_and_stay_within_bounds(
         events in sensible(), spoils in vec((any::<proptest::sample::Index>(), any::<u8>()), 1..5), cut in 1..200_usize
     ) {
         let mut bytes = encode(&events);

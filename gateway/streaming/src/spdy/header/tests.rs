@@ -29,7 +29,7 @@ fn stored(prefix: &[u8], plain: &[u8]) -> Vec<u8> {
 const PREFIX: [u8; 6] = [0x78, 0xbb, 0xe3, 0xc6, 0xa7, 0xc2];
 
 #[test]
-fn blocks_follow_each_other_in_one_stream() {
+fn header_blocks_share_one_compression_stream() {
     let mut deflater = Deflater::new();
     let mut inflater = Inflater::new();
     for id in ["0", "1", "31415"] {
@@ -40,7 +40,7 @@ fn blocks_follow_each_other_in_one_stream() {
 }
 
 #[test]
-fn words_of_the_dictionary_are_taken_from_it() {
+fn dictionary_words_are_compressed() {
     let block = Deflater::new().write(&[("content-type", "application/xhtml+xml")]);
     assert!(block.len() < 30, "{} bytes", block.len());
     let read = Inflater::new().read(&block).unwrap();
@@ -48,7 +48,7 @@ fn words_of_the_dictionary_are_taken_from_it() {
 }
 
 #[test]
-fn a_block_of_gos_compressor_is_read() {
+fn block_of_gos_compressor_decodes() {
     let block = hex(FROM_GO);
     assert_eq!(Inflater::new().read(&block).unwrap(), [("streamtype".to_owned(), "error".to_owned())]);
 }
@@ -58,7 +58,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_block_without_the_dictionary_is_refused() {
+fn block_without_the_dictionary_is_rejected() {
     for prefix in [&[][..], &[0x78, 0x9c], &[0x78, 0xbb, 1, 2, 3, 4], &[0x79, 0xbb, 0xe3, 0xc6, 0xa7, 0xc2]] {
         let block = stored(prefix, &plain(&[("a", "b")]));
         assert_eq!(Inflater::new().read(&block), Err(HeaderError::Dictionary), "{prefix:?}");
@@ -66,7 +66,7 @@ fn a_block_without_the_dictionary_is_refused() {
 }
 
 #[test]
-fn a_block_that_inflates_to_too_much_is_refused() {
+fn decompression_bomb_is_rejected() {
     let mut deflate = Compress::new(Compression::best(), false);
     let mut out = Vec::with_capacity(1 << 20);
     deflate.compress_vec(&vec![0; 2 << 20], &mut out, FlushCompress::Sync).unwrap();
@@ -78,7 +78,7 @@ fn a_block_that_inflates_to_too_much_is_refused() {
 }
 
 #[test]
-fn a_stream_that_ends_is_refused() {
+fn finished_zlib_stream_is_rejected() {
     let mut deflate = Compress::new(Compression::fast(), false);
     let mut out = Vec::with_capacity(1000);
     deflate.compress_vec(&plain(&[("a", "b")]), &mut out, FlushCompress::Finish).unwrap();
@@ -86,7 +86,7 @@ fn a_stream_that_ends_is_refused() {
 }
 
 #[test]
-fn what_is_no_list_of_headers_is_refused() {
+fn malformed_header_list_is_rejected() {
     #[track_caller]
     fn check(plain: &[u8], expected: HeaderError) {
         assert_eq!(parse(plain), Err(expected));
@@ -105,7 +105,7 @@ fn what_is_no_list_of_headers_is_refused() {
 
 proptest! {
     #[test]
-    fn any_headers_come_back(
+    fn headers_round_trip(
         blocks in vec(vec(("[a-z0-9:-]{1,20}", ".{0,200}"), 0..5), 1..5)
     ) {
         let mut deflater = Deflater::new();
@@ -117,7 +117,7 @@ let mut inflater = Inflater::new();
     }
 
     #[test]
-    fn arbitrary_bytes_are_read_or_refused(
+    fn arbitrary_bytes_are_decoded_or_rejected(
         prefixed in any::<bool>(), blocks in vec(vec(any::<u8>(), 0..300), 1..4).prop_map(|blocks| blocks)
     ) {
         let mut inflater = Inflater::new();

@@ -13,7 +13,7 @@ fn table() -> Table<u32> {
 }
 
 #[test]
-fn numbers_are_odd_and_rise() {
+fn stream_ids_are_odd_and_increase() {
     let mut table = table();
     assert_eq!(table.open(1, 0), Err(OpenError::Protocol));
     assert_eq!(table.open(2, 0), Err(OpenError::Protocol));
@@ -24,7 +24,7 @@ fn numbers_are_odd_and_rise() {
 }
 
 #[test]
-fn only_so_many_are_open() {
+fn open_streams_are_limited() {
     let mut table = table();
     table.open(3, 3).unwrap();
     table.open(5, 5).unwrap();
@@ -34,7 +34,7 @@ fn only_so_many_are_open() {
 }
 
 #[test]
-fn a_stream_is_gone_when_both_have_ended_it() {
+fn stream_is_removed_after_both_half_closes() {
     let mut table = table();
     assert_eq!(table.target(1), Target::Queue(1));
     assert_eq!(table.received_end(1), Some(1));
@@ -51,7 +51,7 @@ fn a_stream_is_gone_when_both_have_ended_it() {
 }
 
 #[test]
-fn who_never_opens_a_window_is_never_waited_for() {
+fn peer_without_window_updates_is_not_flow_controlled() {
     let mut table = table();
     for _ in 0..10_000 {
         assert_eq!(table.reserve(1, 1 << 20), Room::Bytes(1 << 20));
@@ -59,7 +59,7 @@ fn who_never_opens_a_window_is_never_waited_for() {
 }
 
 #[test]
-fn windows_count_from_the_first_that_is_opened() {
+fn flow_control_starts_with_the_first_window_update() {
     let mut table = table();
     assert_eq!(table.reserve(1, 100_000), Room::Bytes(100_000));
     table.open_window(1, 10_000).unwrap();
@@ -75,7 +75,7 @@ fn windows_count_from_the_first_that_is_opened() {
 }
 
 #[test]
-fn a_changed_initial_window_changes_open_streams() {
+fn initial_window_change_applies_to_open_streams() {
     let mut table = table();
     assert_eq!(table.reserve(1, 1000), Room::Bytes(1000));
     table.set_initial_window(1500).unwrap();
@@ -86,7 +86,7 @@ fn a_changed_initial_window_changes_open_streams() {
 }
 
 #[test]
-fn a_window_cannot_be_opened_beyond_all_bounds() {
+fn window_overflow_is_rejected() {
     let mut table = table();
     assert_eq!(table.open_window(1, 0x7fff_ffff), Err(Overflow));
     assert_eq!(table.open_window(0, 0x7fff_ffff), Err(Overflow));
@@ -124,7 +124,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn whatever_comes_the_table_stays_small_and_windows_hold(steps in vec(step(), 0..200)) {
+    fn any_frames_keep_the_table_small_and_windows_valid(steps in vec(step(), 0..200)) {
         let mut table = Table::new(3);
         for step in steps {
             match step {
