@@ -71,12 +71,13 @@ impl Hierarchy {
     /// # Errors
     /// [`Error::File`] if `root` cannot be read, [`Error::NoHierarchy`] if it is empty.
     pub fn at(root: &Path) -> Result<Self> {
-        let file = |source| Error::File { path: root.to_owned(), source };
         if root.join("cgroup.controllers").exists() {
             let mount = Mount { controllers: Vec::new(), root: PathBuf::from("/"), path: root.to_owned() };
             return Self::new(vec![mount]);
         }
-        let entries = fs::read_dir(root).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(file)?;
+        let entries = fs::read_dir(root)
+            .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+            .map_err(|source| Error::File { path: root.to_owned(), source })?;
         let mut mounts: Vec<Mount> = entries
             .into_iter()
             .filter(|entry| entry.path().is_dir())

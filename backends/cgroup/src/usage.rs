@@ -182,7 +182,6 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
     let stat = flat_keyed(&text);
     let working_set_bytes = usage_bytes.saturating_sub(stat.get("inactive_file").copied().unwrap_or(0));
     let limit = v2_limit(dir, "memory.max")?;
-    let hits = |text: &str| flat_keyed(text).get("max").copied();
     Ok(Some(MemoryUsage {
         at,
         usage_bytes,
@@ -193,7 +192,7 @@ fn v2_memory(dir: &Path, at: SystemTime) -> Result<Option<MemoryUsage>> {
         mapped_bytes: stat.get("file_mapped").copied(),
         kernel_bytes: stat.get("kernel").copied(),
         peak_bytes: read_parsed(&dir.join("memory.peak"), number)?,
-        limit_hits: read_parsed(&dir.join("memory.events"), hits)?,
+        limit_hits: read_parsed(&dir.join("memory.events"), |text| flat_keyed(text).get("max").copied())?,
         page_faults: stat.get("pgfault").copied(),
         major_page_faults: stat.get("pgmajfault").copied(),
         // The unified hierarchy does not count the faults of a group apart from those of its descendants.

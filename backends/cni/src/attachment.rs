@@ -128,11 +128,12 @@ impl Attachment {
         if !is_name(&self.container_id) {
             return bad("container id", &self.container_id, "has characters that CNI does not allow");
         }
-        let odd = |c: char| matches!(c, '/' | ':') || c.is_whitespace() || c.is_control();
         if self.ifname.is_empty() || self.ifname.len() > IFNAME_MAX {
             return bad("interface name", &self.ifname, "must have 1 to 15 bytes");
         }
-        if matches!(self.ifname.as_str(), "." | "..") || self.ifname.contains(odd) {
+        if matches!(self.ifname.as_str(), "." | "..")
+            || self.ifname.contains(|c| matches!(c, '/' | ':') || c.is_whitespace() || c.is_control())
+        {
             return bad("interface name", &self.ifname, "has characters that Linux does not allow");
         }
         for (key, value) in &self.args {

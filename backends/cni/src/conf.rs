@@ -353,8 +353,10 @@ fn version(map: &PluginConf) -> Result<SpecVersion, ConfError> {
 /// Checks the part of a plugin's configuration that this crate reads.
 fn plugin(map: PluginConf) -> Result<PluginConf, ConfError> {
     let kind = string(&map, "type")?;
-    let bad = |c: char| matches!(c, '/' | '\\') || c.is_control();
-    if kind.is_empty() || matches!(kind, "." | "..") || kind.contains(bad) {
+    if kind.is_empty()
+        || matches!(kind, "." | "..")
+        || kind.contains(|c| matches!(c, '/' | '\\') || c.is_control())
+    {
         return Err(ConfError::PluginType(kind.to_owned()));
     }
     match map.get("capabilities") {

@@ -164,15 +164,15 @@ impl Plugins {
         let path = self.find(call.network, call.plugin)?;
         let mut child = spawn(&mut self.command(&path, call)).await.map_err(run)?;
         let mut group = ProcessGroup(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw));
-        let heard = timeout(self.limits.plugin, communicate(&mut child, call.config)).await;
+        let result = timeout(self.limits.plugin, communicate(&mut child, call.config)).await;
         let plugin = call.plugin.to_owned();
         let verb = call.verb;
-        match heard {
-            Ok(Ok(said)) => {
+        match result {
+            Ok(Ok(printed)) => {
                 // The plugin is reaped, so its process id may be reused: the group must not be killed any
                 // more.
                 group.0 = None;
-                if said.status.success() { Ok(said.stdout) } else { Err(failure(call, &said)) }
+                if printed.status.success() { Ok(printed.stdout) } else { Err(failure(call, &printed)) }
             }
             Ok(Err(broken)) => {
                 group.end(&mut child).await;
@@ -293,10 +293,10 @@ async fn read_tail(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) -> Resu
 }
 
 /// The error for a failed plugin: its own message if it used the specification's form.
-fn failure(call: Call<'_>, said: &PluginOutput) -> Error {
+fn failure(call: Call<'_>, printed: &PluginOutput) -> Error {
     let plugin = call.plugin.to_owned();
     let verb = call.verb;
-    if let Ok(WireError { code, msg, details }) = serde_json::from_slice(&said.stdout) {
+    if let Ok(WireError { code, msg, details }) = serde_json::from_slice(&printed.stdout) {
         return Error::Refused { plugin, verb, code, msg, details };
     }
     let words = |bytes: &[u8]| {
@@ -304,11 +304,11 @@ fn failure(call: Call<'_>, said: &PluginOutput) -> Error {
         let skip = text.chars().count().saturating_sub(SHOWN);
         text.chars().skip(skip).collect::<String>()
     };
-    let output = [words(&said.stderr), words(&said.stdout)]
+    let output = [words(&printed.stderr), words(&printed.stdout)]
         .into_iter()
         .find(|text| !text.is_empty())
         .unwrap_or_else(|| "it wrote nothing".to_owned());
-    Error::Failed { plugin, verb, status: said.status.to_string(), output }
+    Error::Failed { plugin, verb, status: printed.status.to_string(), output }
 }
 
 impl ProcessGroup {

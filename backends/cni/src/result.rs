@@ -164,11 +164,14 @@ impl CniResult {
     /// none.
     #[must_use]
     pub fn pod_ips(&self, ifname: &str) -> Vec<IpAddr> {
-        let belongs = |ip: &&IpConfig| match ip.interface {
-            None => true,
-            Some(index) => self.interfaces.get(index).is_some_and(|interface| interface.name == ifname),
-        };
-        self.ips.iter().filter(belongs).map(|ip| ip.address.ip).collect()
+        self.ips
+            .iter()
+            .filter(|ip| match ip.interface {
+                None => true,
+                Some(index) => self.interfaces.get(index).is_some_and(|interface| interface.name == ifname),
+            })
+            .map(|ip| ip.address.ip)
+            .collect()
     }
 }
 

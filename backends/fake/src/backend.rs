@@ -244,10 +244,10 @@ impl Backend for Fake {
             let mut state = self.world.lock();
             let mut all = BTreeMap::new();
             for id in ids {
-                let home = state.sandboxes.get_mut(id).filter(|home| home.details.netns.is_some());
-                if let Some(home) = home {
-                    home.reads += 1;
-                    all.insert(*id, vec![traffic(home.reads)]);
+                let sandbox = state.sandboxes.get_mut(id).filter(|sandbox| sandbox.details.netns.is_some());
+                if let Some(sandbox) = sandbox {
+                    sandbox.reads += 1;
+                    all.insert(*id, vec![traffic(sandbox.reads)]);
                 }
             }
             Ok(all)

@@ -212,11 +212,14 @@ impl LocalImage {
     }
 
     pub(crate) fn describe(&self) -> Image {
-        let by_digest = |repository| format!("{repository}@{}", self.manifest);
         Image {
             id: self.id.clone(),
             repo_tags: self.tags.iter().map(ToString::to_string).collect(),
-            repo_digests: self.repositories.iter().map(by_digest).collect(),
+            repo_digests: self
+                .repositories
+                .iter()
+                .map(|repository| format!("{repository}@{}", self.manifest))
+                .collect(),
             size_bytes: self.image.size_bytes,
             user: self.image.user.clone(),
             volumes: self.image.volumes.clone(),

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::attach::TaskStreams;
-use crate::image::{Images, LocalImage};
+use crate::image::Images;
 use crate::program::{Command, Program, Run};
 
 /// The kernel refuses a lower quota.
@@ -269,10 +269,13 @@ impl State {
             }
             Some(_) => {}
         }
-        let allowed = |local: &&LocalImage| local.describe().is_open_to(spec.meta.owner);
-        let local = self.images.find(&spec.image).filter(allowed).ok_or_else(|| {
-            Error::not_found(format!("image {:?} is not on this node: pull it first", spec.image))
-        })?;
+        let local = self
+            .images
+            .find(&spec.image)
+            .filter(|local| local.describe().is_open_to(spec.meta.owner))
+            .ok_or_else(|| {
+                Error::not_found(format!("image {:?} is not on this node: pull it first", spec.image))
+            })?;
         check_limits(&spec.resources)?;
         if spec.init && spec.pid != PidMode::Private {
             return Err(Error::invalid("init", "it needs a process namespace of the task's own"));

@@ -205,12 +205,13 @@ pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> Result<(), Error
 
 /// Letters, digits, `-`, `_` and `.`, at most 64 bytes, not starting with a dash or dot.
 pub(crate) fn check_hostname(name: &str) -> Result<(), Error> {
-    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() {
         Err(invalid("host name", name, "is empty"))
     } else if name.len() > HOST_NAME_MAX {
         Err(invalid("host name", name, "is longer than the 64 bytes that Linux allows"))
-    } else if !name.chars().all(sound) || name.starts_with(['-', '.']) {
+    } else if !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        || name.starts_with(['-', '.'])
+    {
         Err(invalid(
             "host name",
             name,

@@ -52,9 +52,9 @@ impl Holder {
 
     /// Waits until the process writes this letter.
     fn wait_for(&mut self, letter: u8) -> Result<(), Error> {
-        let mut heard = [0];
-        let read = self.child.stdout.as_mut().map(|output| output.read_exact(&mut heard));
-        if matches!(read, Some(Ok(()))) && heard == [letter] { Ok(()) } else { Err(self.fault()) }
+        let mut byte = [0];
+        let read = self.child.stdout.as_mut().map(|output| output.read_exact(&mut byte));
+        if matches!(read, Some(Ok(()))) && byte == [letter] { Ok(()) } else { Err(self.fault()) }
     }
 
     /// The error for what the process wrote before it exited.

@@ -115,14 +115,14 @@ mod tests {
     #[test]
     fn limit_error_names_size_limit_and_key() {
         let limits = Limits { image_bytes: Some(10), layers: 2, ..Limits::default() };
-        let told = |layers: &[Descriptor]| limits.check_layers("img", layers).unwrap_err().to_string();
+        let error = |layers: &[Descriptor]| limits.check_layers("img", layers).unwrap_err().to_string();
         assert!(limits.check_layers("img", &layers(&[5, 5])).is_ok());
         assert_eq!(
-            told(&layers(&[1, 1, 1])),
+            error(&layers(&[1, 1, 1])),
             "img has 3 layers, more than the limit of 2 (images.max_layers)"
         );
         assert_eq!(
-            told(&layers(&[5, 6])),
+            error(&layers(&[5, 6])),
             "img has 11 bytes of layers, more than the limit of 10 (images.max_image_bytes)"
         );
         assert_eq!(

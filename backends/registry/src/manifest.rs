@@ -308,8 +308,11 @@ impl Index {
             Some(platform) => platforms.rank(platform),
             None => Some(usize::MAX),
         };
-        let runnable = |entry: &&Descriptor| MediaType::parse(&entry.media_type).is_some();
-        let ranked = self.manifests.iter().filter(runnable).filter_map(|entry| Some((rank(entry)?, entry)));
+        let ranked = self
+            .manifests
+            .iter()
+            .filter(|entry| MediaType::parse(&entry.media_type).is_some())
+            .filter_map(|entry| Some((rank(entry)?, entry)));
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, entry)| entry).ok_or_else(|| {
             Error::NoMatchingPlatform {
                 what: what.to_owned(),

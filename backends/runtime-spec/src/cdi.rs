@@ -49,14 +49,14 @@ pub(crate) fn resolve(names: &[String], dirs: &[PathBuf], fs: &dyn HostFs) -> Re
     let wanted: Vec<DeviceName<'_>> =
         names.iter().map(|name| DeviceName::parse(name)).collect::<Result<_>>()?;
     let kinds: Vec<&str> = wanted.iter().map(|name| name.kind).collect();
-    let read = |dir: &PathBuf| Directory::read(dir, fs, Some(&kinds));
-    let directories: Vec<Directory> = dirs.iter().rev().map(read).collect();
-    let mut met: Vec<&Path> = Vec::new();
+    let directories: Vec<Directory> =
+        dirs.iter().rev().map(|dir| Directory::read(dir, fs, Some(&kinds))).collect();
+    let mut seen: Vec<&Path> = Vec::new();
     let mut edits = Edits::default();
     for (name, wanted) in names.iter().zip(&wanted) {
         let (path, file) = find(name, *wanted, &directories, dirs)?;
-        if !met.contains(&path) {
-            met.push(path);
+        if !seen.contains(&path) {
+            seen.push(path);
             check_interfaces(name, &file.edits)?;
             edits.append(&file.edits);
         }
@@ -174,18 +174,16 @@ impl<'a> DeviceName<'a> {
 /// Whether this begins with a letter, ends with a letter or digit, and has only allowed characters in
 /// between.
 fn is_word(word: &str) -> bool {
-    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     word.starts_with(|c: char| c.is_ascii_alphabetic())
         && word.ends_with(|c: char| c.is_ascii_alphanumeric())
-        && word.chars().all(inner)
+        && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
 /// Whether this is a valid name of a device within its kind.
 fn is_device(name: &str) -> bool {
-    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':');
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.ends_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(inner)
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':'))
 }
 
 #[cfg(test)]

@@ -193,8 +193,10 @@ fn options(list: &[&str]) -> Vec<String> {
 
 /// The staged source of a mount that is not a path of the host.
 fn staged<'i>(number: usize, destination: &str, input: &Input<'i>) -> Result<&'i PathBuf> {
-    let missing = || Error::internal(format!("the mount at {destination} is not staged"));
-    input.staged.get(&number).ok_or_else(missing)
+    input
+        .staged
+        .get(&number)
+        .ok_or_else(|| Error::internal(format!("the mount at {destination} is not staged")))
 }
 
 fn of_request(number: usize, mount: &spec::Mount, input: &Input<'_>, made: &mut Mounts) -> Result<Mount> {

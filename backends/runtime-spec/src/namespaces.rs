@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use switchyard_core::spec::{CgroupNamespace, IdMap, IdRange, PidMode};
+use switchyard_core::spec::{CgroupNamespace, IdMap, PidMode};
 use switchyard_core::{Error, Result};
 
 use crate::input::{CgroupVersion, Input, Namespace, SandboxFacts};
@@ -68,12 +68,14 @@ pub(crate) fn users(list: &mut Vec<LinuxNamespace>, sandbox: &SandboxFacts) -> R
 /// The maps of a sandbox's user namespace, of users and of groups; empty for the host's.
 pub(crate) fn id_mappings(sandbox: &SandboxFacts) -> (Vec<LinuxIdMapping>, Vec<LinuxIdMapping>) {
     let wire = |map: &IdMap| {
-        let mapping = |range: &IdRange| LinuxIdMapping {
-            container_id: range.inside,
-            host_id: range.host,
-            size: range.length,
-        };
-        map.ranges().iter().map(mapping).collect()
+        map.ranges()
+            .iter()
+            .map(|range| LinuxIdMapping {
+                container_id: range.inside,
+                host_id: range.host,
+                size: range.length,
+            })
+            .collect()
     };
     sandbox.users.as_ref().map(|users| (wire(&users.map.uids), wire(&users.map.gids))).unwrap_or_default()
 }

@@ -351,24 +351,27 @@ mod tests {
     #[test]
     fn systemd_gets_a_zero_swap_limit() {
         let unit = Host { cgroup_driver: CgroupDriver::Systemd, cgroup: CgroupVersion::V2, ..bare_host() };
-        let told = |host: &Host, asked: &Resources| {
+        let swap_max = |host: &Host, asked: &Resources| {
             let made = linux_resources(asked, host, &mut Vec::new()).unwrap();
             made.unified.get("memory.swap.max").cloned()
         };
         let asked =
             |memory, swap| with(|r| (r.memory_limit_bytes, r.memory_swap_limit_bytes) = (Some(memory), swap));
-        assert_eq!(told(&unit, &asked(100, None)).as_deref(), Some("0"));
-        assert_eq!(told(&unit, &asked(100, Some(100))).as_deref(), Some("0"));
+        assert_eq!(swap_max(&unit, &asked(100, None)).as_deref(), Some("0"));
+        assert_eq!(swap_max(&unit, &asked(100, Some(100))).as_deref(), Some("0"));
         for (memory, swap) in [(100, Some(200)), (100, Some(-1)), (-1, None)] {
-            assert_eq!(told(&unit, &asked(memory, swap)), None, "{memory} {swap:?}");
+            assert_eq!(swap_max(&unit, &asked(memory, swap)), None, "{memory} {swap:?}");
         }
         let own = Resources {
             unified: [("memory.swap.max".to_owned(), "7".to_owned())].into(),
             ..asked(100, None)
         };
-        assert_eq!(told(&unit, &own).as_deref(), Some("7"), "who names the file has it");
-        assert_eq!(told(&Host { swap_accounting: false, ..unit.clone() }, &asked(100, None)), None);
-        assert_eq!(told(&Host { cgroup_driver: CgroupDriver::Fs, ..unit.clone() }, &asked(100, None)), None);
+        assert_eq!(swap_max(&unit, &own).as_deref(), Some("7"), "who names the file has it");
+        assert_eq!(swap_max(&Host { swap_accounting: false, ..unit.clone() }, &asked(100, None)), None);
+        assert_eq!(
+            swap_max(&Host { cgroup_driver: CgroupDriver::Fs, ..unit.clone() }, &asked(100, None)),
+            None
+        );
         // A client is told only what it has requested.
         assert!(granted(&asked(100, None), &unit, &mut Vec::new()).unwrap().unified.is_empty());
     }

@@ -32,11 +32,9 @@ impl Cancel {
     /// # Errors
     /// [`Error::Cancelled`] if the flag is set, or no more entries may be visited.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let next = |left: u32| left.checked_sub(1);
-        let is_used_up = self
-            .left
-            .as_ref()
-            .is_some_and(|left| left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_err());
+        let is_used_up = self.left.as_ref().is_some_and(|left| {
+            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err()
+        });
         if is_used_up || self.is_cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
     }
 }

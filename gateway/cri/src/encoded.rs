@@ -92,8 +92,9 @@ impl<T> EncodedPageCache<T> {
         message: impl Fn(&T) -> M,
     ) -> Arc<Page<T>> {
         let last = Arc::clone(&self.lock());
-        let same = |((known, _), object): (&(Arc<T>, Bytes), &Arc<T>)| Arc::ptr_eq(known, object);
-        if last.0.len() == all.len() && last.0.iter().zip(all).all(same) {
+        if last.0.len() == all.len()
+            && last.0.iter().zip(all).all(|((known, _), object)| Arc::ptr_eq(known, object))
+        {
             return last;
         }
         let mut known = last.0.iter().peekable();

@@ -153,11 +153,12 @@ impl GuardedListener {
 
     fn allows(&self, peer: &UCred) -> bool {
         let uid = Uid::from_raw(peer.uid());
-        let member = |group: Gid| {
-            peer.gid() == group.as_raw()
-                || peer.pid().is_some_and(|pid| groups_of(pid, peer.uid()).contains(&group.as_raw()))
-        };
-        uid.is_root() || uid == geteuid() || self.group.is_some_and(member)
+        uid.is_root()
+            || uid == geteuid()
+            || self.group.is_some_and(|group| {
+                peer.gid() == group.as_raw()
+                    || peer.pid().is_some_and(|pid| groups_of(pid, peer.uid()).contains(&group.as_raw()))
+            })
     }
 }
 

@@ -110,11 +110,16 @@ mod tests {
     #[test]
     fn resource_configuration_is_validated() {
         let check = |resources: &[(&str, &str)]| {
-            let resource = |(name, owner): &(&str, &str)| ResourceConfig {
-                name: (*name).to_owned(),
-                quota: BTreeMap::from([((*owner).to_owned(), 2)]),
+            let config = Config {
+                resources: resources
+                    .iter()
+                    .map(|(name, owner)| ResourceConfig {
+                        name: (*name).to_owned(),
+                        quota: BTreeMap::from([((*owner).to_owned(), 2)]),
+                    })
+                    .collect(),
+                ..Config::default()
             };
-            let config = Config { resources: resources.iter().map(resource).collect(), ..Config::default() };
             config.check(&[]).map(|()| config.quotas())
         };
         let quotas = check(&[("acme.com/gpu", "nomad"), ("acme.com/nic", "kubernetes")]).unwrap();

@@ -196,8 +196,10 @@ fn env(envs: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
         return Err(fault("envs", format!("{bytes} bytes, but at most {ENV_MAX}")));
     }
     for (name, value) in &envs {
-        let good = |byte: u8| byte.is_ascii_graphic() && byte != b'=';
-        if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
+        if name.is_empty()
+            || name.len() > NAME_MAX
+            || !name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'=')
+        {
             return Err(fault("envs", format!("{} is not a variable's name", quoted(name))));
         }
         if value.contains('\0') {
@@ -241,8 +243,10 @@ fn mount(mount: v1beta1::Mount) -> Result<Mount> {
 fn cdi(names: impl Iterator<Item = String>) -> Result<Vec<String>> {
     let mut known: Vec<String> = Vec::new();
     for name in names {
-        let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
-        let word = |text: &str| !text.is_empty() && text.bytes().all(good);
+        let word = |text: &str| {
+            !text.is_empty()
+                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
+        };
         let parts = name.split_once('=').and_then(|(kind, device)| Some((kind.split_once('/')?, device)));
         let whole =
             parts.is_some_and(|((vendor, class), device)| word(vendor) && word(class) && word(device));

@@ -165,8 +165,8 @@ impl ReservedNames {
     #[must_use]
     pub fn has(&self, resource: &str) -> bool {
         let own = group(resource);
-        let is_same = |name: &[String; 3]| *name == [&*own.vendor, &*own.kind, &*own.name];
-        self.resources.iter().any(|taken| taken == resource) || self.names.iter().any(is_same)
+        self.resources.iter().any(|taken| taken == resource)
+            || self.names.iter().any(|name| *name == [&*own.vendor, &*own.kind, &*own.name])
     }
 }
 

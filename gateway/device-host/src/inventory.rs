@@ -82,10 +82,9 @@ mod tests {
     use super::*;
 
     fn group(resource: &str, ids: &[&str]) -> DeviceGroup {
-        let device = |id: &&str| Device::new(id, node(format!("/dev/{id}").into(), "rw"));
         DeviceGroup {
             resource: resource.to_owned(),
-            devices: ids.iter().map(device).collect(),
+            devices: ids.iter().map(|id| Device::new(id, node(format!("/dev/{id}").into(), "rw"))).collect(),
             ..DeviceGroup::new("acme", "tpu", resource)
         }
     }

@@ -111,8 +111,9 @@ impl Registrar {
                 preferred: get_preferred_allocation_available,
             })
         };
-        let late = |_| Error::deadline(format!("it has not answered within {DIAL:?}"));
-        timeout_at(deadline, asked).await.map_err(late)?
+        timeout_at(deadline, asked)
+            .await
+            .map_err(|_| Error::deadline(format!("it has not answered within {DIAL:?}")))?
     }
 }
 

@@ -339,8 +339,10 @@ fn io_fault(action: &str, id: &str, error: &io::Error) -> Fault {
 
 /// Whether an id can be used as a file name.
 fn is_id(id: &str) -> bool {
-    let sound = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    !id.is_empty() && id.len() <= MAX_ID && !id.starts_with('.') && id.bytes().all(sound)
+    !id.is_empty()
+        && id.len() <= MAX_ID
+        && !id.starts_with('.')
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
 }
 
 /// Checks what can be checked without file system access.

@@ -112,8 +112,9 @@ impl AttachTarget {
         let request = Request::Attach { id: self.id.clone(), stream: self.stream, from };
         let line = wire::encode(&request).map_err(|source| Error::Encoding { op: OP, source })?;
         let (mut connection, _welcome) = greet(&self.socket).await?;
-        let unavailable = |source| Error::Unavailable { socket: self.socket.clone(), source };
-        let reply = talk(&mut connection, &line).await.map_err(unavailable)?;
+        let reply = talk(&mut connection, &line)
+            .await
+            .map_err(|source| Error::Unavailable { socket: self.socket.clone(), source })?;
         match wire::decode(&reply).map_err(|source| Error::Encoding { op: OP, source })? {
             Reply::Ok(Attached { from }) => Ok((connection, from)),
             Reply::Error(fault) => Err(Error::Refused { op: OP, fault }),

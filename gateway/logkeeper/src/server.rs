@@ -112,49 +112,49 @@ impl Server {
         let held = SocketHolder::new();
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         tokio::pin!(shutdown);
-        let mut told = false;
+        let mut failure_logged = false;
         loop {
             let accept = async {
                 let permit = Arc::clone(&permits).acquire_owned().await;
                 (permit.expect("the semaphore is never closed"), listener.accept().await)
             };
             tokio::select! {
-                            () = &mut shutdown => break,
-                            () = asked.notified() => break,
-                            Some(ended) = connections.join_next() => {
-                                if let Err(error) = ended {
-                                    tracing::error!(%error, "the task of a control connection panicked");
-                                }
+                () = &mut shutdown => break,
+                () = asked.notified() => break,
+                Some(ended) = connections.join_next() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "the task of a control connection panicked");
+                    }
+                }
+                (permit, accepted) = accept => match accepted {
+                    Ok((stream, _address)) => {
+                        failure_logged = false;
+                        let keeper = Arc::clone(&keeper);
+                        let asked = Arc::clone(&asked);
+                        let held = held.clone();
+                        connections.spawn(async move {
+                            let mut sockets = Vec::new();
+                            let end = serve_client(stream, &keeper, &asked, &held, &mut sockets).await;
+                            drop(permit);
+                            match end {
+                                Ok(None) => {}
+                                Ok(Some((client, follower))) => follower.run(client).await,
+                                Err(error) => tracing::debug!(%error, "a control connection broke"),
                             }
-                            (permit, accepted) = accept => match accepted {
-                                Ok((stream, _address)) => {
-                                    told = false;
-                                    let keeper = Arc::clone(&keeper);
-            let asked = Arc::clone(&asked);
-                                    let held = held.clone();
-                                    connections.spawn(async move {
-                                        let mut sockets = Vec::new();
-                                        let end = serve_client(stream, &keeper, &asked, &held, &mut sockets).await;
-                                        drop(permit);
-                                        match end {
-                                            Ok(None) => {}
-                                            Ok(Some((client, follower))) => follower.run(client).await,
-                                            Err(error) => tracing::debug!(%error, "a control connection broke"),
-                                        }
-                                        let end = Instant::now() + LINGER;
-                                        for socket in sockets {
-                                            socket.linger(end).await;
-                                        }
-                                    });
-                                }
-                                Err(error) => {
-                                    if !std::mem::replace(&mut told, true) {
-                                        tracing::warn!(%error, "cannot accept a control connection; retrying");
-                                    }
-                                    sleep(ACCEPT_PAUSE).await;
-                                }
-                            },
+                            let end = Instant::now() + LINGER;
+                            for socket in sockets {
+                                socket.linger(end).await;
+                            }
+                        });
+                    }
+                    Err(error) => {
+                        if !std::mem::replace(&mut failure_logged, true) {
+                            tracing::warn!(%error, "cannot accept a control connection; retrying");
                         }
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
         }
         if let Err(error) = std::fs::remove_file(&socket) {
             tracing::warn!(socket = %socket.display(), %error, "cannot remove the control socket");
@@ -252,11 +252,11 @@ async fn serve_client(
             Ok(_) => refuse("the first request must be hello"),
             Err(error) => refuse(&format!("not a request: {error}")),
         }?;
-        let said = send_reply(&mut stream, &reply).await;
+        let sent = send_reply(&mut stream, &reply).await;
         if ends {
             shutdown.notify_one();
         }
-        said?;
+        sent?;
     }
     Ok(None)
 }

@@ -109,8 +109,10 @@ impl Sink {
     /// # Errors
     /// Those of opening the file; the previous one then stays in use. `InvalidInput` if there is no log.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
-        let no_log = || io::Error::new(io::ErrorKind::InvalidInput, "the container has no log");
-        let file = open_log(self.path.as_deref().ok_or_else(no_log)?)?;
+        let Some(path) = self.path.as_deref() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the container has no log"));
+        };
+        let file = open_log(path)?;
         let metadata = file.metadata()?;
         self.position.device = metadata.dev();
         self.position.inode = metadata.ino();

@@ -18,16 +18,18 @@ const NET_RAW: &str = "NET_RAW";
 /// `InvalidArgument` for a text that cannot be a name. Whether Linux has the capability is only checked where
 /// a task adds it: an operator's list may name more.
 pub(crate) fn names(field: &str, list: &[String]) -> Result<Vec<String>> {
-    let name = |(index, text): (usize, &String)| {
-        let upper = text.trim().to_ascii_uppercase();
-        let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
-        if bare.is_empty() || !bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-            let why = format!("{text:?} is not the name of a capability");
-            return Err(Error::invalid(format_args!("{field}[{index}]"), why));
-        }
-        Ok(bare.to_owned())
-    };
-    list.iter().enumerate().map(name).collect()
+    list.iter().enumerate().map(|(index, text)| name(field, index, text)).collect()
+}
+
+/// The name of a capability in upper case, without `CAP_`.
+fn name(field: &str, index: usize, text: &str) -> Result<String> {
+    let upper = text.trim().to_ascii_uppercase();
+    let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+    if bare.is_empty() || !bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+        let why = format!("{text:?} is not the name of a capability");
+        return Err(Error::invalid(format_args!("{field}[{index}]"), why));
+    }
+    Ok(bare.to_owned())
 }
 
 /// The capabilities of a task that adds and drops these, if the operator allows `allowed`.

@@ -68,16 +68,16 @@ impl DeviceService {
     fn fingerprints(&self) -> impl Stream<Item = Result<nomad::FingerprintResponse, Status>> + Send + use<> {
         let ended = Box::pin(self.scope.ended());
         let start = (self.scope.devices(), ended, None);
-        stream::unfold(start, async |(mut inventories, mut ended, mut said)| {
-            if said.is_none() {
+        stream::unfold(start, async |(mut inventories, mut ended, mut sent)| {
+            if sent.is_none() {
                 // Known or not: the present value is sent.
                 wait_known(&mut inventories).await;
             }
             loop {
                 let now = to_proto::fingerprint(inventories.borrow_and_update().as_deref());
-                if said.as_ref() != Some(&now) {
-                    said = Some(now.clone());
-                    return Some((Ok(now), (inventories, ended, said)));
+                if sent.as_ref() != Some(&now) {
+                    sent = Some(now.clone());
+                    return Some((Ok(now), (inventories, ended, sent)));
                 }
                 tokio::select! {
                     changed = inventories.changed() => if changed.is_err() {

@@ -35,14 +35,14 @@ pub(crate) fn stream(
     session: Arc<Session>,
 ) -> impl Stream<Item = Result<nomad::FingerprintResponse, Status>> + Send {
     let ended = Box::pin(scope.ended());
-    stream::unfold((scope, session, ended, None), async |(scope, session, mut ended, mut said)| {
+    stream::unfold((scope, session, ended, None), async |(scope, session, mut ended, mut sent)| {
         loop {
             let now = current(&scope, &session);
             let due =
                 |(last, at): &(nomad::FingerprintResponse, Instant)| *last != now || at.elapsed() >= REPEAT;
-            if said.as_ref().is_none_or(due) {
-                said = Some((now.clone(), Instant::now()));
-                return Some((Ok(now), (scope, session, ended, said)));
+            if sent.as_ref().is_none_or(due) {
+                sent = Some((now.clone(), Instant::now()));
+                return Some((Ok(now), (scope, session, ended, sent)));
             }
             let is_well = now.health() == HealthState::Healthy;
             tokio::select! {
@@ -114,10 +114,15 @@ fn attributes(
     if let Some(limit) = config.pids_limit {
         facts.push(("pids.limit", Value::IntVal(limit)));
     }
-    let named = |(name, value)| {
-        (format!("driver.{}.{name}", session.driver), Attribute { value: Some(value), unit: String::new() })
-    };
-    facts.into_iter().map(named).collect()
+    facts
+        .into_iter()
+        .map(|(name, value)| {
+            (
+                format!("driver.{}.{name}", session.driver),
+                Attribute { value: Some(value), unit: String::new() },
+            )
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -159,8 +164,8 @@ mod tests {
         let mut stream = Box::pin(stream(gateway.scope(Owner::Nomad), session()));
         let mut next = async || {
             let before = Instant::now();
-            let said = stream.next().await.expect("it is open").expect("it is no error");
-            (said.health(), before.elapsed())
+            let sent = stream.next().await.expect("it is open").expect("it is no error");
+            (sent.health(), before.elapsed())
         };
         assert_eq!(next().await, (HealthState::Unhealthy, Duration::ZERO));
         // A change of the message alone is not a change of the health.
@@ -178,14 +183,14 @@ mod tests {
         let fake = Fake::new();
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         let mut stream = Box::pin(stream(gateway.scope(Owner::Nomad), session()));
-        let said = stream.next().await.expect("it is open").expect("it is no error");
-        assert_eq!(said.health(), HealthState::Unhealthy);
+        let sent = stream.next().await.expect("it is open").expect("it is no error");
+        assert_eq!(sent.health(), HealthState::Unhealthy);
         let before = Instant::now();
-        let (said, ()) = tokio::join!(stream.next(), async {
+        let (sent, ()) = tokio::join!(stream.next(), async {
             tokio::time::sleep(POLL_UNHEALTHY / 2).await;
             gateway.recover().await.expect("the fake recovers");
         });
-        assert_eq!(said.expect("it is open").expect("it is no error").health(), HealthState::Healthy);
+        assert_eq!(sent.expect("it is open").expect("it is no error").health(), HealthState::Healthy);
         assert_eq!(before.elapsed(), POLL_UNHEALTHY);
     }
 

@@ -137,16 +137,17 @@ fn working_directory(options: &TaskOptions) -> Result<Option<PathBuf>> {
 
 /// The environment of the task. Errors never contain a value.
 fn environment(task: &nomad::TaskConfig) -> Result<Vec<EnvVar>> {
-    let variable = |(name, value): (&String, &String)| {
-        if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(Error::invalid("task.env", format!("{name:?} is not a variable's name")));
-        }
-        if value.contains('\0') {
-            return Err(Error::invalid(format_args!("task.env[{name:?}]"), "it contains a NUL byte"));
-        }
-        Ok(EnvVar { name: name.clone(), value: value.clone().into_bytes() })
-    };
     task.env.iter().filter(|(name, _)| !devices::is_lease(task, name)).map(variable).collect()
+}
+
+fn variable((name, value): (&String, &String)) -> Result<EnvVar> {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return Err(Error::invalid("task.env", format!("{name:?} is not a variable's name")));
+    }
+    if value.contains('\0') {
+        return Err(Error::invalid(format_args!("task.env[{name:?}]"), "it contains a NUL byte"));
+    }
+    Ok(EnvVar { name: name.clone(), value: value.clone().into_bytes() })
 }
 
 fn user(asked: &TaskRequest<'_>) -> Result<UserSpec> {

@@ -18,7 +18,7 @@ use switchyard_core::spec::{Meta, SandboxNetwork};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use crate::plan::{NamedPort, Plan};
+use crate::plan::Plan;
 
 /// The version of new records.
 const VERSION: u8 = 1;
@@ -90,9 +90,9 @@ impl Record {
 
     /// Adds what the plan tells the agent about the network.
     pub(crate) fn with_plan(self, plan: &Plan) -> Self {
-        let inside = |port: &NamedPort| (port.label.clone(), i32::from(port.container_port));
         let own_network = matches!(plan.sandbox.network, SandboxNetwork::Pod(_));
-        let ports = plan.ports.iter().map(inside).collect();
+        let ports =
+            plan.ports.iter().map(|port| (port.label.clone(), i32::from(port.container_port))).collect();
         Self { ports, own_network, ..self }
     }
 

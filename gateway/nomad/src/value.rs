@@ -103,10 +103,12 @@ impl Block {
     /// A non-negative integer.
     pub(crate) fn count(&mut self, key: &str) -> Result<Option<u64>> {
         let number = self.number(key)?;
-        let count = |number: i64| {
-            u64::try_from(number).map_err(|_| Error::invalid(self.at(key), format!("{number} is negative")))
-        };
-        number.map(count).transpose()
+        number
+            .map(|number| {
+                u64::try_from(number)
+                    .map_err(|_| Error::invalid(self.at(key), format!("{number} is negative")))
+            })
+            .transpose()
     }
 
     /// A list of texts.

@@ -55,8 +55,7 @@ async fn session(redeemed: Redeemed, io: Io, config: &Config, end: CancellationT
                     return websocket::port_forward(io, &ports, &*dial, end).await;
                 }
             };
-            let session = |incoming| port_forward::run(incoming, dial, limit, &end);
-            spdy::serve(io, end.clone(), session).await;
+            spdy::serve(io, end.clone(), |incoming| port_forward::run(incoming, dial, limit, &end)).await;
         }
     }
 }

@@ -129,31 +129,31 @@ impl Server {
         let mut waiting = PendingConnections::default();
         let mut sweep = interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = false;
+        let mut failure_logged = false;
         loop {
             tokio::select! {
-                            () = stop.cancelled() => break,
-                            _ = sweep.tick() => sessions.tokens().expire(tokio::time::Instant::now()),
-                            Some(ended) = connections.join_next() => log_panic(ended),
-                            accepted = listener.accept(), if waiting.make_room(connections.len(), &config) => match accepted {
-                                Ok((socket, _)) => {
-                                    told = false;
-                                    let tls = tls.as_ref().map(|tls| tls.0.clone());
-                                    let config = Arc::clone(&config);
-            let sessions = sessions.clone();
-            let end = end.child_token();
-                                    let place = waiting.admit(&config);
-                                    connections
-                                        .spawn(async move { connection(socket, tls, &config, &sessions, place, end).await });
-                                }
-                                Err(error) => {
-                                    if !std::mem::replace(&mut told, true) {
-                                        warn!(%error, "cannot accept a streaming connection; retrying");
-                                    }
-                                    sleep(NO_ACCEPT).await;
-                                }
-                            },
+                () = stop.cancelled() => break,
+                _ = sweep.tick() => sessions.tokens().expire(tokio::time::Instant::now()),
+                Some(ended) = connections.join_next() => log_panic(ended),
+                accepted = listener.accept(), if waiting.make_room(connections.len(), &config) => match accepted {
+                    Ok((socket, _)) => {
+                        failure_logged = false;
+                        let tls = tls.as_ref().map(|tls| tls.0.clone());
+                        let config = Arc::clone(&config);
+                        let sessions = sessions.clone();
+                        let end = end.child_token();
+                        let place = waiting.admit(&config);
+                        connections
+                            .spawn(async move { connection(socket, tls, &config, &sessions, place, end).await });
+                    }
+                    Err(error) => {
+                        if !std::mem::replace(&mut failure_logged, true) {
+                            warn!(%error, "cannot accept a streaming connection; retrying");
                         }
+                        sleep(NO_ACCEPT).await;
+                    }
+                },
+            }
         }
         drop(listener);
         for limit in [config.drain_timeout, ENDING] {

@@ -269,12 +269,17 @@ impl Section<'_> {
     }
 
     fn dial_timeout(&self) -> Result<Option<Duration>> {
-        let wrong = || {
-            self.wrong("dial_timeout", "must be a duration above zero such as \"500ms\", \"3s\" or \"1m30s\"")
-        };
         match self.string("dial_timeout")? {
             None | Some("") => Ok(None),
-            Some(text) => parse_duration(text).filter(|value| !value.is_zero()).ok_or_else(wrong).map(Some),
+            Some(text) => parse_duration(text)
+                .filter(|value| !value.is_zero())
+                .ok_or_else(|| {
+                    self.wrong(
+                        "dial_timeout",
+                        "must be a duration above zero such as \"500ms\", \"3s\" or \"1m30s\"",
+                    )
+                })
+                .map(Some),
         }
     }
 

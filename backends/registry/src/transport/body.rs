@@ -61,10 +61,12 @@ pub(crate) async fn read_limited(
     if let Some(length) = response.content_length().filter(|length| *length > bound.most) {
         return Err(bound.exceeded(what, format!("{length} bytes")));
     }
-    let unavailable = |source| Error::Unavailable { what: what.to_owned(), host: host.clone(), source };
     let reading = async {
         let mut body = BytesMut::new();
-        while let Some(piece) = next_piece(&mut response, idle_timeout).await.map_err(unavailable)? {
+        while let Some(piece) = next_piece(&mut response, idle_timeout)
+            .await
+            .map_err(|source| Error::Unavailable { what: what.to_owned(), host: host.clone(), source })?
+        {
             let length = body.len() + piece.len();
             if u64::try_from(length).unwrap_or(u64::MAX) > bound.most {
                 return Err(bound.exceeded(what, format!("{length} bytes or more")));

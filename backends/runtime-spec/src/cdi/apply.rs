@@ -67,15 +67,15 @@ fn put_variable(env: &mut Vec<String>, line: &str) {
 
 fn put_node(node: &CdiDeviceNode, user: &oci::User, linux: &mut oci::Linux, fs: &dyn HostFs) -> Result<()> {
     let CdiDeviceNode { path, host_path, kind, major, minor, file_mode, permissions, uid, gid } = node;
-    let told = kind.as_deref().filter(|kind| *kind == "p" || major.is_some());
-    let found = match told {
+    let declared = kind.as_deref().filter(|kind| *kind == "p" || major.is_some());
+    let found = match declared {
         Some(_) => None,
         None => Some(stat_device(host_path.as_deref().unwrap_or(path), fs)?),
     };
-    let id = |told: Option<u32>, of_process: u32| told.unwrap_or(of_process);
+    let id = |declared: Option<u32>, of_process: u32| declared.unwrap_or(of_process);
     let device = oci::LinuxDevice {
         path: path.clone(),
-        kind: match (told, &found) {
+        kind: match (declared, &found) {
             (Some(kind), _) => kind.to_owned(),
             (None, Some(info)) if info.block => "b".to_owned(),
             (None, _) => "c".to_owned(),

@@ -208,7 +208,6 @@ impl Document {
             .chain([&self.container_edits])
             .collect();
         let any = |uses: &dyn Fn(&Edits) -> bool| all.iter().any(|edits| uses(edits));
-        let annotated = |device: &Device| !device.annotations.is_empty();
         let dotted = self.kind.split_once('/').is_some_and(|(_, class)| class.contains('.'));
         let digit = |device: &Device| device.name.starts_with(|c: char| c.is_ascii_digit());
         let uses = [
@@ -221,7 +220,8 @@ impl Document {
             (any(&|edits| edits.intel_rdt.is_some()), Version(0, 7, 0), "intelRdt"),
             (any(&|edits| !edits.additional_gids.is_empty()), Version(0, 7, 0), "additionalGids"),
             (
-                !self.annotations.is_empty() || self.devices.iter().any(annotated),
+                !self.annotations.is_empty()
+                    || self.devices.iter().any(|device| !device.annotations.is_empty()),
                 Version(0, 6, 0),
                 "annotations",
             ),
@@ -262,8 +262,9 @@ impl Edits {
     fn check(&self) -> Result<(), String> {
         const HOOKS: [&str; 6] =
             ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
-        let variable = |line: &&String| line.split_once('=').is_none_or(|(name, _)| name.is_empty());
-        if let Some(line) = self.env.iter().find(variable) {
+        if let Some(line) =
+            self.env.iter().find(|line| line.split_once('=').is_none_or(|(name, _)| name.is_empty()))
+        {
             return Err(format!("env {line:?} is not NAME=value"));
         }
         for node in &self.device_nodes {

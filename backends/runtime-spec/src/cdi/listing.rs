@@ -121,9 +121,9 @@ impl Listed {
 fn node(node: &CdiDeviceNode) -> ListedNode {
     let CdiDeviceNode { path, host_path, kind, major, minor, file_mode: _, permissions: _, uid: _, gid: _ } =
         node;
-    let told = |number: &Option<i64>| number.and_then(|number| u32::try_from(number).ok());
+    let device_number = |number: &Option<i64>| number.and_then(|number| u32::try_from(number).ok());
     // As for containers, numbers are used only together with the type.
-    let number = match (kind.as_deref(), told(major), told(minor)) {
+    let number = match (kind.as_deref(), device_number(major), device_number(minor)) {
         (Some(kind), Some(major), minor) => Some((kind == "b", major, minor.unwrap_or(0))),
         (Some(_) | None, _, _) => None,
     };

@@ -28,7 +28,7 @@ impl Scope {
     /// `NotFound`; `Unavailable` before recovery.
     pub fn sandbox_with_tasks(&self, id: SandboxId) -> Result<SandboxWithTasks> {
         let found = self.gateway.ready()?.table.sandbox_with_tasks(id);
-        found.filter(|home| home.sandbox.meta.owner == self.owner).ok_or_else(|| no_sandbox(id))
+        found.filter(|entry| entry.sandbox.meta.owner == self.owner).ok_or_else(|| no_sandbox(id))
     }
 
     /// A sandbox by id, if it still exists.
@@ -64,8 +64,11 @@ impl Scope {
 
     fn own_tasks(&self, ids: &[TaskId]) -> Result<Vec<TaskId>> {
         let table = &self.gateway.ready()?.table;
-        let own = |id: &TaskId| table.task(*id).is_some_and(|task| task.meta.owner == self.owner);
-        Ok(ids.iter().copied().filter(own).collect())
+        Ok(ids
+            .iter()
+            .copied()
+            .filter(|id| table.task(*id).is_some_and(|task| task.meta.owner == self.owner))
+            .collect())
     }
 
     /// Information about a task for people.
@@ -95,8 +98,11 @@ impl Scope {
         ids: &[SandboxId],
     ) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
         let table = &self.gateway.ready()?.table;
-        let own = |id: &SandboxId| table.sandbox(*id).is_some_and(|home| home.meta.owner == self.owner);
-        let ids: Vec<SandboxId> = ids.iter().copied().filter(own).collect();
+        let ids: Vec<SandboxId> = ids
+            .iter()
+            .copied()
+            .filter(|id| table.sandbox(*id).is_some_and(|sandbox| sandbox.meta.owner == self.owner))
+            .collect();
         self.gateway.shared.backend.sandbox_traffic(&ids).await
     }
 

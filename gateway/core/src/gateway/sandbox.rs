@@ -87,8 +87,11 @@ impl Scope {
     pub async fn start_sandbox(&self, id: SandboxId, spec: SandboxSpec) -> Result<()> {
         let id = self.sandbox_by_id(id)?.id;
         let gateway = self.gateway.clone();
-        let work = move || start_sandbox(gateway, id, spec);
-        self.gateway.shared.sandbox_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
+        self.gateway
+            .shared
+            .sandbox_ops
+            .run(Op::Start(id), b"", || Decision::Begin, move || start_sandbox(gateway, id, spec))
+            .await
     }
 
     /// Stores the frontend's note about a ready sandbox; it is part of the sandbox's details, also after a
@@ -125,7 +128,7 @@ impl Gateway {
         self.shared.operations.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let mut pause = shared.limits.retry_min;
-let mut warned = false;
+            let mut warned = false;
             tracing::info!(sandbox.id = %id, "continuing a removal that a predecessor had begun");
             while let Err(error) = gateway.remove_sandbox(id).await {
                 if warned {
@@ -148,8 +151,10 @@ let mut warned = false;
 
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
         let gateway = self.clone();
-        let work = move || remove_sandbox(gateway, id);
-        self.shared.sandbox_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
+        self.shared
+            .sandbox_ops
+            .run(Op::Remove(id), b"", || Decision::Begin, move || remove_sandbox(gateway, id))
+            .await
     }
 
     /// Watches a sandbox that has a process of its own, until it fails, is no longer ready, or the gateway
@@ -198,8 +203,10 @@ let mut warned = false;
 
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
         let gateway = self.clone();
-        let work = move || stop_sandbox(gateway, id);
-        self.shared.sandbox_ops.run(Op::Stop(id), b"", || Decision::Begin, work).await
+        self.shared
+            .sandbox_ops
+            .run(Op::Stop(id), b"", || Decision::Begin, move || stop_sandbox(gateway, id))
+            .await
     }
 }
 

@@ -77,8 +77,11 @@ impl Scope {
     pub async fn start_task(&self, id: &str) -> Result<()> {
         let id = self.task(id)?.id;
         let gateway = self.gateway.clone();
-        let work = move || start_task(gateway, id);
-        self.gateway.shared.task_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
+        self.gateway
+            .shared
+            .task_ops
+            .run(Op::Start(id), b"", || Decision::Begin, move || start_task(gateway, id))
+            .await
     }
 
     /// Stops a task: sends its stop signal, and SIGKILL when `grace` has passed since the call. Returns after
@@ -187,8 +190,10 @@ impl Gateway {
 
     pub(super) async fn remove_task(&self, id: TaskId) -> Result<()> {
         let gateway = self.clone();
-        let work = move || remove_task(gateway, id);
-        self.shared.task_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
+        self.shared
+            .task_ops
+            .run(Op::Remove(id), b"", || Decision::Begin, move || remove_task(gateway, id))
+            .await
     }
 
     async fn end_task(&self, id: TaskId, signal: Option<Signal>, grace: Duration) -> Result<()> {
@@ -236,10 +241,6 @@ impl Gateway {
     /// Sends a task its stop signal once: concurrent callers share one send, later callers send none.
     async fn send_stop_signal(&self, id: TaskId, signal: Signal) -> Result<()> {
         let gateway = self.clone();
-        let sent = || match self.shared.table.task(id) {
-            Some(task) if matches!(task.state, TaskState::Running { .. }) => Decision::Begin,
-            Some(_) | None => Decision::Answer(Ok(())),
-        };
         let work = move || async move {
             gateway.shared.backend.signal_task(id, signal).await?;
             match gateway.apply_task(id, TaskEvent::StopRequested) {
@@ -248,7 +249,11 @@ impl Gateway {
                 Ok(_) | Err(_) => Ok(()),
             }
         };
-        self.shared.task_ops.run(Op::Stop(id), b"", sent, work).await
+        let decide = || match self.shared.table.task(id) {
+            Some(task) if matches!(task.state, TaskState::Running { .. }) => Decision::Begin,
+            Some(_) | None => Decision::Answer(Ok(())),
+        };
+        self.shared.task_ops.run(Op::Stop(id), b"", decide, work).await
     }
 
     /// Runs work that continues if the caller goes away.

@@ -69,9 +69,8 @@ pub enum MountSource {
 /// digit, at most 128 bytes.
 #[must_use]
 pub fn is_volume_name(text: &str) -> bool {
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     text.len() <= 128
-        && text.bytes().all(good)
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-'))
         && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 

@@ -39,11 +39,10 @@ impl IdMap {
                 return Err(format!("{range:?} is empty or ends beyond the highest id"));
             }
             let meets = |a: u32, b: u32, length: u32| a < b + length && b < a + range.length;
-            let overlaps = |other: &IdRange| {
-                meets(range.inside, other.inside, other.length) || meets(range.host, other.host, other.length)
-            };
             // Compare with earlier ranges only; later ones are compared with this one in their own iteration.
-            if ranges.iter().take(index).any(overlaps) {
+            if ranges.iter().take(index).any(|other| {
+                meets(range.inside, other.inside, other.length) || meets(range.host, other.host, other.length)
+            }) {
                 return Err("two of its ranges overlap".to_owned());
             }
         }

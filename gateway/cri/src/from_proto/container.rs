@@ -210,20 +210,19 @@ fn words(field: &str, words: &[String]) -> Result<()> {
 }
 
 fn environment(envs: Vec<cri::KeyValue>) -> Result<Vec<EnvVar>> {
-    let variable = |(index, cri::KeyValue { key, value })| {
-        let field = format!("config.envs[{index}]");
-        if key.is_empty() || key.contains(['=', '\0']) {
-            return Err(Error::invalid(
-                format_args!("{field}.key"),
-                format!("{key:?} is not a variable's name"),
-            ));
-        }
-        if value.contains(&0) {
-            return Err(Error::invalid(format_args!("{field}.value"), "it contains a NUL byte"));
-        }
-        Ok(EnvVar { name: key, value })
-    };
     envs.into_iter().enumerate().map(variable).collect()
+}
+
+fn variable((index, variable): (usize, cri::KeyValue)) -> Result<EnvVar> {
+    let cri::KeyValue { key, value } = variable;
+    let field = format!("config.envs[{index}]");
+    if key.is_empty() || key.contains(['=', '\0']) {
+        return Err(Error::invalid(format_args!("{field}.key"), format!("{key:?} is not a variable's name")));
+    }
+    if value.contains(&0) {
+        return Err(Error::invalid(format_args!("{field}.value"), "it contains a NUL byte"));
+    }
+    Ok(EnvVar { name: key, value })
 }
 
 /// Where output is written; without a directory or a path there is no log.

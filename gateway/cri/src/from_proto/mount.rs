@@ -15,11 +15,14 @@ use super::security;
 /// The mounts, in the order of the request.
 pub(super) fn mounts(mounts: Vec<cri::Mount>, parent: &Parent<'_>) -> Result<Vec<Mount>> {
     let users = parent.users()?;
-    let mount = |(index, wire)| {
-        let volume = u32::try_from(index).ok().and_then(|index| parent.volumes.get(&index));
-        mount(wire, index, volume, parent.recursive_readonly, users.as_ref())
-    };
-    mounts.into_iter().enumerate().map(mount).collect()
+    mounts
+        .into_iter()
+        .enumerate()
+        .map(|(index, wire)| {
+            let volume = u32::try_from(index).ok().and_then(|index| parent.volumes.get(&index));
+            mount(wire, index, volume, parent.recursive_readonly, users.as_ref())
+        })
+        .collect()
 }
 
 fn mount(
@@ -163,24 +166,22 @@ fn lexically_clean(path: &Path) -> PathBuf {
 
 /// The host's device nodes.
 pub(super) fn devices(devices: Vec<cri::Device>) -> Result<Vec<DeviceNode>> {
-    let device = |(index, wire)| {
-        let cri::Device { container_path, host_path, permissions } = wire;
-        let field = format!("config.devices[{index}]");
-        let known = !permissions.is_empty() && permissions.chars().all(|c| "rwm".contains(c));
-        if !known {
-            return Err(Error::invalid(
-                format_args!("{field}.permissions"),
-                format!("{permissions:?} is not made of r, w and m"),
-            ));
-        }
-        Ok(DeviceNode {
-            host_path: absolute(format_args!("{field}.host_path"), &host_path)?,
-            container_path: lexically_clean(&absolute(
-                format_args!("{field}.container_path"),
-                &container_path,
-            )?),
-            permissions,
-        })
-    };
     devices.into_iter().enumerate().map(device).collect()
+}
+
+fn device((index, wire): (usize, cri::Device)) -> Result<DeviceNode> {
+    let cri::Device { container_path, host_path, permissions } = wire;
+    let field = format!("config.devices[{index}]");
+    let known = !permissions.is_empty() && permissions.chars().all(|c| "rwm".contains(c));
+    if !known {
+        return Err(Error::invalid(
+            format_args!("{field}.permissions"),
+            format!("{permissions:?} is not made of r, w and m"),
+        ));
+    }
+    Ok(DeviceNode {
+        host_path: absolute(format_args!("{field}.host_path"), &host_path)?,
+        container_path: lexically_clean(&absolute(format_args!("{field}.container_path"), &container_path)?),
+        permissions,
+    })
 }

@@ -97,8 +97,8 @@ mod tests {
         check(None, Some(1 << 30), GIB);
         check(None, Some(-1), 0);
         check(None, None, 0);
-        let mut said = limits(Some(500), None);
-        said.unified.insert("memory.min".to_owned(), "12345".to_owned());
-        assert_eq!(reserved(&said, 32 * GIB).memory_bytes, 12345);
+        let mut limits_set = limits(Some(500), None);
+        limits_set.unified.insert("memory.min".to_owned(), "12345".to_owned());
+        assert_eq!(reserved(&limits_set, 32 * GIB).memory_bytes, 12345);
     }
 }

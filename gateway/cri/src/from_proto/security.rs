@@ -234,15 +234,19 @@ fn user_ref(uid: Option<cri::Int64Value>, name: String, has_group: bool) -> Resu
 
 /// Numeric group ids.
 pub(super) fn groups(numbers: &[i64]) -> Result<Vec<u32>> {
-    let group = |(index, number): (usize, &i64)| {
-        numeric_id(format_args!("{FIELD}.supplemental_groups[{index}]"), *number)
-    };
-    numbers.iter().enumerate().map(group).collect()
+    numbers
+        .iter()
+        .enumerate()
+        .map(|(index, number)| numeric_id(format_args!("{FIELD}.supplemental_groups[{index}]"), *number))
+        .collect()
 }
 
 fn paths(name: &str, paths: &[String]) -> Result<Vec<PathBuf>> {
-    let path = |(index, path): (usize, &String)| absolute(format_args!("{FIELD}.{name}[{index}]"), path);
-    paths.iter().enumerate().map(path).collect()
+    paths
+        .iter()
+        .enumerate()
+        .map(|(index, path)| absolute(format_args!("{FIELD}.{name}[{index}]"), path))
+        .collect()
 }
 
 fn capability_changes(changes: Option<cri::Capability>) -> Result<CapabilityChanges> {

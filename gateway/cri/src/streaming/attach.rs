@@ -63,21 +63,23 @@ impl Command for PendingAttach {
         let Self { scope, task, spec, until_the_end } = *self;
         let joined = scope.attach(&task.to_string(), spec).await.map_err(|error| to_refusal(&error))?;
         let Attachment { stdin, stdout, stderr } = joined;
-        let said = CancellationToken::new();
+        let stdin_closed = CancellationToken::new();
         let over = CancellationToken::new();
         let hearing = |source| {
             Output::new(AttachedOutput { source, session_ended: Box::pin(over.clone().cancelled_owned()) })
         };
         // The input of a client is discarded if the container has none.
         let saying = match stdin {
-            Some(sink) => Input::new(AttachedStdin { sink, stdin_closed: said.clone(), until_the_end }),
+            Some(sink) => {
+                Input::new(AttachedStdin { sink, stdin_closed: stdin_closed.clone(), until_the_end })
+            }
             None => Input::new(tokio::io::sink()),
         };
         Ok(Process {
             stdin: spec.stdin.then_some(saying),
             stdout: stdout.map(hearing),
             stderr: stderr.map(hearing),
-            control: Arc::new(Attached { scope, task, stdin_closed: said, session_ended: over }),
+            control: Arc::new(Attached { scope, task, stdin_closed, session_ended: over }),
         })
     }
 }

@@ -49,13 +49,6 @@ pub(crate) fn checkpoint_notes(
 }
 
 fn full(status: &cri::ContainerStatus) -> Value {
-    let mount = |mount: &cri::Mount| {
-        json!({
-            "container_path": mount.container_path,
-            "host_path": mount.host_path,
-            "readonly": mount.readonly,
-        })
-    };
     json!({
         "id": status.id,
         "metadata": status.metadata.as_ref().map(|of| json!({ "name": of.name, "attempt": of.attempt })),
@@ -72,6 +65,14 @@ fn full(status: &cri::ContainerStatus) -> Value {
         "annotations": status.annotations,
         "mounts": status.mounts.iter().map(mount).collect::<Vec<_>>(),
         "log_path": status.log_path,
+    })
+}
+
+fn mount(mount: &cri::Mount) -> Value {
+    json!({
+        "container_path": mount.container_path,
+        "host_path": mount.host_path,
+        "readonly": mount.readonly,
     })
 }
 

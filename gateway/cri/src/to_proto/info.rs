@@ -99,8 +99,12 @@ pub(crate) fn status_info(backend: &BackendStatus, handlers: &[Handler]) -> Info
 /// The network configuration in containerd's format; without a network, the list is empty.
 fn cni_config(network: &str) -> Value {
     let config = parsed(network);
-    let plugin = |plugin: &Value| json!({ "Network": plugin, "Source": plugin.to_string() });
-    let plugins: Vec<_> = config["plugins"].as_array().into_iter().flatten().map(plugin).collect();
+    let plugins: Vec<_> = config["plugins"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|plugin| json!({ "Network": plugin, "Source": plugin.to_string() }))
+        .collect();
     let networks = match &config {
         Value::Object(_) => vec![json!({
             "Config": {

@@ -1,6 +1,6 @@
 //! Converts the effective limits of a container.
 
-use switchyard_core::spec::{HugepageLimit, Resources};
+use switchyard_core::spec::Resources;
 use switchyard_proto::cri::v1 as cri;
 
 /// Limits; zero means unlimited.
@@ -22,10 +22,6 @@ pub(super) fn limits(resources: &Resources) -> cri::LinuxContainerResources {
         unified,
     } = resources;
     let signed = |number: Option<u64>| number.map_or(0, |n| i64::try_from(n).unwrap_or(i64::MAX));
-    let hugepage = |limit: &HugepageLimit| cri::HugepageLimit {
-        page_size: limit.page_size.clone(),
-        limit: limit.limit_bytes,
-    };
     cri::LinuxContainerResources {
         cpu_period: signed(*cpu_period_us),
         cpu_quota: cpu_quota_us.unwrap_or(0),
@@ -34,7 +30,10 @@ pub(super) fn limits(resources: &Resources) -> cri::LinuxContainerResources {
         oom_score_adj: i64::from(oom_score_adj.unwrap_or(0)),
         cpuset_cpus: cpuset_cpus.clone().unwrap_or_default(),
         cpuset_mems: cpuset_mems.clone().unwrap_or_default(),
-        hugepage_limits: hugepages.iter().map(hugepage).collect(),
+        hugepage_limits: hugepages
+            .iter()
+            .map(|limit| cri::HugepageLimit { page_size: limit.page_size.clone(), limit: limit.limit_bytes })
+            .collect(),
         unified: unified.clone(),
         memory_swap_limit_in_bytes: memory_swap_limit_bytes.unwrap_or(0),
     }

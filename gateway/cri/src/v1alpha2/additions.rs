@@ -266,33 +266,37 @@ fn memory_reservation(bytes: i64, field: &str) -> Result<Option<i64>> {
 
 /// Resource limits of processes; -1 is unlimited.
 fn ulimits(limits: &[old::Ulimit], field: &str) -> Result<Vec<Rlimit>> {
-    let limit = |(index, limit): (usize, &old::Ulimit)| {
-        let old::Ulimit { name, hard, soft } = limit;
-        let field = format!("{field}.ulimits[{index}]");
-        if name.is_empty() {
-            return Err(Error::invalid(format_args!("{field}.name"), "it is empty"));
-        }
-        let number = |part: &str, number: i64| match number {
-            -1 => Ok(u64::MAX),
-            number => u64::try_from(number).map_err(|_| {
-                Error::invalid(
-                    format_args!("{field}.{part}"),
-                    format!("{number} is negative; -1 is for no limit"),
-                )
-            }),
-        };
-        let name = format!("RLIMIT_{}", name.to_ascii_uppercase().trim_start_matches("RLIMIT_"));
-        let soft = number("soft", *soft)?;
-        let hard = number("hard", *hard)?;
-        if soft > hard {
-            return Err(Error::invalid(
-                format_args!("{field}.soft"),
-                format!("{soft} is over the hard limit of {hard}"),
-            ));
-        }
-        Ok(Rlimit { name, soft, hard })
+    limits
+        .iter()
+        .enumerate()
+        .map(|(index, limit)| ulimit(limit, &format!("{field}.ulimits[{index}]")))
+        .collect()
+}
+
+fn ulimit(limit: &old::Ulimit, field: &str) -> Result<Rlimit> {
+    let old::Ulimit { name, hard, soft } = limit;
+    if name.is_empty() {
+        return Err(Error::invalid(format_args!("{field}.name"), "it is empty"));
+    }
+    let number = |part: &str, number: i64| match number {
+        -1 => Ok(u64::MAX),
+        number => u64::try_from(number).map_err(|_| {
+            Error::invalid(
+                format_args!("{field}.{part}"),
+                format!("{number} is negative; -1 is for no limit"),
+            )
+        }),
     };
-    limits.iter().enumerate().map(limit).collect()
+    let name = format!("RLIMIT_{}", name.to_ascii_uppercase().trim_start_matches("RLIMIT_"));
+    let soft = number("soft", *soft)?;
+    let hard = number("hard", *hard)?;
+    if soft > hard {
+        return Err(Error::invalid(
+            format_args!("{field}.soft"),
+            format!("{soft} is over the hard limit of {hard}"),
+        ));
+    }
+    Ok(Rlimit { name, soft, hard })
 }
 
 // === impl Additions ===

@@ -62,19 +62,21 @@ fn places(field: &str, key: &str, joined: bool) -> Result<LimitedPlaces> {
     if key == ALL {
         return Ok(if joined { LimitedPlaces::Rest } else { LimitedPlaces::RestApart });
     }
-    let path = |part: &str| {
-        let path = PathBuf::from(part);
-        let leads_elsewhere = path.components().any(|part| part == Component::ParentDir);
-        if !part.starts_with('/') || leads_elsewhere || part.contains('\0') {
-            let why = format!(
-                "{part:?} is none of: \"/\" for the root file system, the path of a volume, several of these with \"{JOINT}\" \
+    key.split(JOINT).map(|part| volume_path(field, part)).collect::<Result<_>>().map(LimitedPlaces::These)
+}
+
+/// The path of one directory of a key.
+fn volume_path(field: &str, part: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(part);
+    let leads_elsewhere = path.components().any(|part| part == Component::ParentDir);
+    if !part.starts_with('/') || leads_elsewhere || part.contains('\0') {
+        let why = format!(
+            "{part:?} is none of: \"/\" for the root file system, the path of a volume, several of these with \"{JOINT}\" \
                  between them, and \"{ALL}\" alone"
-            );
-            return Err(Error::invalid(field, why));
-        }
-        Ok(path)
-    };
-    key.split(JOINT).map(path).collect::<Result<_>>().map(LimitedPlaces::These)
+        );
+        return Err(Error::invalid(field, why));
+    }
+    Ok(path)
 }
 
 /// Parses a size: a whole number, followed by nothing or `b` for bytes, or by a power of 1024, which is `k`,
@@ -193,11 +195,11 @@ mod tests {
     proptest! {
         #[test]
         fn any_quota_text_parses_exactly_or_is_rejected(size in "[0-9]{0,22}[a-zA-Z]{0,3}") {
-            if let Ok(told) = bytes("x", &size) {
+            if let Ok(parsed) = bytes("x", &size) {
                 let number: u128 = size.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().unwrap();
                 let unit = size.trim_start_matches(|c: char| c.is_ascii_digit()).to_ascii_lowercase();
                 let power = "bkmgtp".find(unit.chars().next().unwrap_or('b')).unwrap();
-                prop_assert_eq!(u128::from(told), number << (10 * power));
+                prop_assert_eq!(u128::from(parsed), number << (10 * power));
             }
         }
 

@@ -58,11 +58,12 @@ pub(super) fn image(image: &Image) -> Result<old::Image> {
 /// The throttles of one kind.
 fn throttles(all: &[Throttle], what: Throttled) -> Vec<old::ThrottleDevice> {
     let of_this = all.iter().filter(|throttle| throttle.what == what);
-    let device = |throttle: &Throttle| old::ThrottleDevice {
-        path: throttle.device.to_string_lossy().into_owned(),
-        rate: throttle.rate,
-    };
-    of_this.map(device).collect()
+    of_this
+        .map(|throttle| old::ThrottleDevice {
+            path: throttle.device.to_string_lossy().into_owned(),
+            rate: throttle.rate,
+        })
+        .collect()
 }
 
 fn volumes(directories: &[PathBuf]) -> BTreeMap<String, old::Volume> {
@@ -86,9 +87,9 @@ mod tests {
     #[test]
     fn status_environment_matches_the_process() {
         let spec = r#"{"process":{"env":["PATH=/bin","EMPTY=","SUM=1=1"]}}"#;
-        let told: Vec<_> = environment(spec).into_iter().map(|v| (v.key, v.value)).collect();
+        let reported: Vec<_> = environment(spec).into_iter().map(|v| (v.key, v.value)).collect();
         let expected = [("PATH", "/bin"), ("EMPTY", ""), ("SUM", "1=1")];
-        assert_eq!(told, expected.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec())));
+        assert_eq!(reported, expected.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec())));
         assert_eq!(environment(""), []);
     }
 }

@@ -9,8 +9,7 @@ use switchyard_core::id::LeaseToken;
 use super::daemon::{DaemonError, Target, ask, send};
 use crate::output::{Format, print, print_json, short, table};
 use crate::status::{
-    AmountView, ComputeView, DevicesView, ErrorView, ExclusiveView, HolderView, HostView, PluginView,
-    PortView, SlotView,
+    AmountView, ComputeView, DevicesView, ErrorView, HolderView, HostView, PluginView, PortView, SlotView,
 };
 
 /// The placeholder of an empty column.
@@ -87,11 +86,12 @@ fn compute(compute: &ComputeView) -> String {
     let all = compute.capacity.map(|capacity| row("(the node)", capacity));
     let mut text = table(["RESERVED BY", "PROCESSORS", "MEMORY"], &reserved.chain(all).collect::<Vec<_>>());
     if !compute.exclusive.is_empty() {
-        let row = |own: &ExclusiveView| {
-            [own.cpus.clone(), own.owner.clone(), short(&own.sandbox), or_nothing(&own.name)]
-        };
         text.push('\n');
-        let rows: Vec<_> = compute.exclusive.iter().map(row).collect();
+        let rows: Vec<_> = compute
+            .exclusive
+            .iter()
+            .map(|own| [own.cpus.clone(), own.owner.clone(), short(&own.sandbox), or_nothing(&own.name)])
+            .collect();
         text.push_str(&table(["EXCLUSIVE CORES", "OWNER", "SANDBOX", "NAME"], &rows));
     }
     text

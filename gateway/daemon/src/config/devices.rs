@@ -85,10 +85,13 @@ impl DevicesConfig {
     /// The names of the configured groups, which resources of vendors' plugins cannot have.
     #[must_use]
     pub fn reserved_names(&self) -> ReservedNames {
-        let name = |group: &Group| [group.vendor.clone(), group.kind.clone(), group.name.clone()];
         ReservedNames {
             resources: self.groups.iter().map(|group| group.resource.clone()).collect(),
-            names: self.groups.iter().map(name).collect(),
+            names: self
+                .groups
+                .iter()
+                .map(|group| [group.vendor.clone(), group.kind.clone(), group.name.clone()])
+                .collect(),
         }
     }
 

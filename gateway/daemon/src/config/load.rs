@@ -104,11 +104,12 @@ impl Loaded {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let warnings = validate::warnings(&self.config).into_iter();
-        let with_place = |(key, why): (String, String)| {
-            let path: Vec<String> = key.split('.').map(str::to_owned).collect();
-            format!("{}: {key}: {why}", self.layers.origin_of(&path))
-        };
-        warnings.map(with_place).collect()
+        warnings
+            .map(|(key, why)| {
+                let path: Vec<String> = key.split('.').map(str::to_owned).collect();
+                format!("{}: {key}: {why}", self.layers.origin_of(&path))
+            })
+            .collect()
     }
 }
 

@@ -277,6 +277,8 @@ fn absolute(key: &str, path: &Path) -> Result<(), Fault> {
 
 /// containerd's rule for identifiers: `[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*`, at most 76 bytes.
 fn is_identifier(text: &str) -> bool {
-    let word = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    text.len() <= 76 && text.split(['.', '_', '-']).all(word)
+    text.len() <= 76
+        && text
+            .split(['.', '_', '-'])
+            .all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }

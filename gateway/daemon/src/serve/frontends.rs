@@ -112,8 +112,11 @@ impl Daemon {
         ));
         self.node.set_hosted(hosted.clone());
         let layer = RpcLayer::new("device_host", &self.metrics);
-        let observe = move |routes: Routes| Routes::from(routes.into_axum_router().layer(layer.clone()));
-        let host = wiring::device_host(hosted, &self.config, Arc::new(observe));
+        let host = wiring::device_host(
+            hosted,
+            &self.config,
+            Arc::new(move |routes| Routes::from(routes.into_axum_router().layer(layer.clone()))),
+        );
         let shutdown = self.shutdown.clone();
         // Like other servers it runs for a short time after the daemon was asked to end.
         self.tasks.spawn(async move {
@@ -126,9 +129,12 @@ impl Daemon {
     /// Offers devices to a kubelet, on sockets in the kubelet's directory, once recovery is done.
     fn offer_devices(&self, gateway: &Gateway) {
         let layer = RpcLayer::new("device_plugin", &self.metrics);
-        let observe = move |routes: Routes| Routes::from(routes.into_axum_router().layer(layer.clone()));
         let scope = gateway.scope(Owner::Kubernetes);
-        let frontend = wiring::kubelet_devices(scope, &self.config, Arc::new(observe));
+        let frontend = wiring::kubelet_devices(
+            scope,
+            &self.config,
+            Arc::new(move |routes| Routes::from(routes.into_axum_router().layer(layer.clone()))),
+        );
         self.node.set_kubelet_devices(frontend.registrations());
         let stop = self.shutdown.token().clone();
         let shutdown = self.shutdown.clone();

@@ -35,8 +35,7 @@ struct HelperOutput {
 /// `InvalidArgument` for a name that is not a program name; `Unavailable` if it cannot be run or fails;
 /// `DeadlineExceeded`.
 pub(super) async fn get(name: &str, registry: &str) -> Result<Option<Credentials>> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if !name.bytes().all(plain) {
+    if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')) {
         return Err(Error::invalid("credential helper", format!("{name:?} is no name of a program")));
     }
     let program = format!("docker-credential-{name}");

@@ -87,15 +87,17 @@ fn attribute(fact: &Fact) -> Attribute {
 pub(super) fn reserved(leased: Leased) -> nomad::ReserveResponse {
     let Leased { token, reservation: Reservation { mut env, nodes, mounts: _, cdi: _ } } = leased;
     env.insert(variable(token), token.to_string());
-    let device = |DeviceNode { host_path, container_path, permissions }| nomad::DeviceSpec {
-        task_path: container_path.display().to_string(),
-        host_path: host_path.display().to_string(),
-        permissions,
-    };
     let reservation = nomad::ContainerReservation {
         envs: env.into_iter().collect(),
         mounts: Vec::new(),
-        devices: nodes.into_iter().map(device).collect(),
+        devices: nodes
+            .into_iter()
+            .map(|DeviceNode { host_path, container_path, permissions }| nomad::DeviceSpec {
+                task_path: container_path.display().to_string(),
+                host_path: host_path.display().to_string(),
+                permissions,
+            })
+            .collect(),
     };
     nomad::ReserveResponse { container_res: Some(reservation) }
 }

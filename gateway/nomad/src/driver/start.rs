@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use switchyard_core::device::Reservation;
-use switchyard_core::spec::LeaseClaim;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{ErrorKind, Result};
@@ -153,8 +152,12 @@ impl Driver {
     /// Adds what the task's leases give it, with the devices as they are now: during the image pull, a device
     /// may have been moved to another port. An unknown lease is refused when the task is created.
     pub(super) fn with_lease_devices(&self, plan: Plan) -> Result<Plan> {
-        let given = |claim: &LeaseClaim| self.shared.scope.reservation(claim.token).transpose();
-        let reserved: Vec<Reservation> = plan.task.leases.iter().filter_map(given).collect::<Result<_>>()?;
+        let reserved: Vec<Reservation> = plan
+            .task
+            .leases
+            .iter()
+            .filter_map(|claim| self.shared.scope.reservation(claim.token).transpose())
+            .collect::<Result<_>>()?;
         Ok(plan.with_reservations(reserved))
     }
 

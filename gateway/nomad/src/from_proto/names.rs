@@ -38,8 +38,9 @@ fn check_hostname(field: &str, name: &str) -> Result<()> {
     if name.len() > HOST_NAME_MAX {
         return Err(Error::invalid(field, format!("it is longer than {HOST_NAME_MAX} bytes")));
     }
-    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    if name.starts_with(['-', '.']) || !name.chars().all(sound) {
+    if name.starts_with(['-', '.'])
+        || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'))
+    {
         return Err(Error::invalid(field, format!("{name:?} is no host name")));
     }
     Ok(())
@@ -84,26 +85,30 @@ pub(super) fn dns(asked: &TaskRequest<'_>) -> Result<Option<Dns>> {
 
 /// Additional lines of `/etc/hosts`, from `name:address`.
 pub(super) fn extra_hosts(entries: &[String], network: &SandboxNetwork) -> Result<Vec<HostEntry>> {
-    let entry = |(index, entry): (usize, &String)| {
-        let field = format!("extra_hosts[{index}]");
-        let (name, ip) = entry.split_once([':', '=']).unwrap_or((entry, ""));
-        let bare = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
-        let wrong = || Error::invalid(&field, format!("{entry:?} is not of the form \"name:address\""));
-        check_hostname(&field, name)?;
-        if name.is_empty() {
-            return Err(wrong());
+    entries
+        .iter()
+        .enumerate()
+        .map(|(index, entry)| host_entry(&format!("extra_hosts[{index}]"), entry, network))
+        .collect()
+}
+
+fn host_entry(field: &str, entry: &str, network: &SandboxNetwork) -> Result<HostEntry> {
+    let (name, ip) = entry.split_once([':', '=']).unwrap_or((entry, ""));
+    let bare = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
+    let wrong = || Error::invalid(field, format!("{entry:?} is not of the form \"name:address\""));
+    check_hostname(field, name)?;
+    if name.is_empty() {
+        return Err(wrong());
+    }
+    let ip = match (ip, network) {
+        ("host-gateway", SandboxNetwork::Pod(_) | SandboxNetwork::Host) => HostAddress::Gateway,
+        ("host-gateway", SandboxNetwork::Joined(_) | SandboxNetwork::Isolated) => {
+            let why = "host-gateway is known on the gateway's own bridge and the host's network alone; give the address";
+            return Err(Error::unimplemented(format!("{field}: {why}")));
         }
-        let ip = match (ip, network) {
-            ("host-gateway", SandboxNetwork::Pod(_) | SandboxNetwork::Host) => HostAddress::Gateway,
-            ("host-gateway", SandboxNetwork::Joined(_) | SandboxNetwork::Isolated) => {
-                let why = "host-gateway is known on the gateway's own bridge and the host's network alone; give the address";
-                return Err(Error::unimplemented(format!("{field}: {why}")));
-            }
-            _ => HostAddress::Ip(bare.parse().map_err(|_| wrong())?),
-        };
-        Ok(HostEntry { ip, names: vec![name.to_owned()] })
+        _ => HostAddress::Ip(bare.parse().map_err(|_| wrong())?),
     };
-    entries.iter().enumerate().map(entry).collect()
+    Ok(HostEntry { ip, names: vec![name.to_owned()] })
 }
 
 /// Kernel parameters, which must belong to a namespace of the task itself; those of the task override those
@@ -147,8 +152,7 @@ pub(super) fn sysctls(
     }
     if !host_network {
         for (name, value) in OPEN_NETWORK {
-            let default = || (name.to_owned(), value.to_owned());
-            parameters.entry(name.replace('.', "/")).or_insert_with(default);
+            parameters.entry(name.replace('.', "/")).or_insert_with(|| (name.to_owned(), value.to_owned()));
         }
     }
     Ok(parameters.into_values().collect())

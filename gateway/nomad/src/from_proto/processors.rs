@@ -44,10 +44,10 @@ mod tests {
             ..base::ClientTopologyCore::default()
         };
         let cores = vec![core(2000, 3000, 1000), core(0, 3000, 1000), core(0, 0, 1000)];
-        let told = config(cores.clone(), 0);
-        assert_eq!(Processors::from(&told), Processors { cores: 3, total_mhz: 6000 });
-        let told = config(cores, 500);
-        assert_eq!(Processors::from(&told), Processors { cores: 3, total_mhz: 500 });
+        let configured = config(cores.clone(), 0);
+        assert_eq!(Processors::from(&configured), Processors { cores: 3, total_mhz: 6000 });
+        let configured = config(cores, 500);
+        assert_eq!(Processors::from(&configured), Processors { cores: 3, total_mhz: 500 });
     }
 
     #[test]

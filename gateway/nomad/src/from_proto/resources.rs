@@ -154,8 +154,10 @@ fn quota(asked: &TaskRequest<'_>, mhz: i64, percent_ticks: f64) -> Result<(Optio
         let mhz = u128::try_from(mhz).unwrap_or_default();
         i64::try_from(mhz * u128::from(period) * u128::from(cores) / u128::from(total_mhz)).ok()
     };
-    let wrong = || Error::invalid("cpu_hard_limit", "the task has more than the node's compute");
-    Ok((Some(quota.ok_or_else(wrong)?.max(LEAST_QUOTA_US)), Some(period)))
+    let Some(quota) = quota else {
+        return Err(Error::invalid("cpu_hard_limit", "the task has more than the node's compute"));
+    };
+    Ok((Some(quota.max(LEAST_QUOTA_US)), Some(period)))
 }
 
 /// The memory reservation of a task, in bytes; `None` if it has none.
@@ -217,29 +219,30 @@ fn oom_score(asked: &TaskRequest<'_>) -> Result<Option<i32>> {
 
 /// Rlimits of the main process: `nofile = "1024:2048"`.
 pub(super) fn rlimits(asked: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
-    let rlimit = |(name, text): (&String, &String)| {
-        let field = format!("ulimit.{name}");
-        if !RLIMITS.contains(&name.as_str()) {
-            return Err(Error::invalid(
-                field,
-                format!("there is no such limit; there are {}", RLIMITS.join(", ")),
-            ));
-        }
-        let number = |text: &str| match text.trim() {
-            "-1" => Ok(u64::MAX),
-            number => number.parse::<u64>().map_err(|_| {
-                Error::invalid(&field, format!("{text:?} is neither a number nor -1 for no limit"))
-            }),
-        };
-        let (soft, hard) = text.split_once(':').unwrap_or((text, text));
-        let soft = number(soft)?;
-        let hard = number(hard)?;
-        if soft > hard {
-            return Err(Error::invalid(field, format!("the soft limit of {text:?} is over the hard one")));
-        }
-        Ok(Rlimit { name: format!("RLIMIT_{}", name.to_ascii_uppercase()), soft, hard })
-    };
     asked.iter().map(rlimit).collect()
+}
+
+fn rlimit((name, text): (&String, &String)) -> Result<Rlimit> {
+    let field = format!("ulimit.{name}");
+    if !RLIMITS.contains(&name.as_str()) {
+        return Err(Error::invalid(
+            field,
+            format!("there is no such limit; there are {}", RLIMITS.join(", ")),
+        ));
+    }
+    let number = |text: &str| match text.trim() {
+        "-1" => Ok(u64::MAX),
+        number => number
+            .parse::<u64>()
+            .map_err(|_| Error::invalid(&field, format!("{text:?} is neither a number nor -1 for no limit"))),
+    };
+    let (soft, hard) = text.split_once(':').unwrap_or((text, text));
+    let soft = number(soft)?;
+    let hard = number(hard)?;
+    if soft > hard {
+        return Err(Error::invalid(field, format!("the soft limit of {text:?} is over the hard one")));
+    }
+    Ok(Rlimit { name: format!("RLIMIT_{}", name.to_ascii_uppercase()), soft, hard })
 }
 
 /// The cgroup that the agent created; `None` if it created none.
@@ -248,9 +251,9 @@ pub(super) fn cgroup(asked: &TaskRequest<'_>) -> Result<Option<CgroupPlacement>>
     if path.is_empty() {
         return Ok(None);
     }
-    let wrong = || Error::invalid(GROUP, format!("{path:?} is no group that an agent makes"));
     let leaf = format!("{}.{}", asked.task.alloc_id, asked.task.name);
-    let placement = leaf_of(&absolute(GROUP, path)?, &leaf).ok_or_else(wrong)?;
+    let placement = leaf_of(&absolute(GROUP, path)?, &leaf)
+        .ok_or_else(|| Error::invalid(GROUP, format!("{path:?} is no group that an agent makes")))?;
     Ok(Some(placement))
 }
 

@@ -85,38 +85,33 @@ impl LocalServices {
             }),
             DriverCall::Fingerprint => {
                 let away = self.undetected();
-                let open = |up: SessionHandle| async move {
-                    let request = named(&up, nomad::FingerprintRequest {});
-                    Ok(DriverClient::new(up.channel).fingerprint(request).await?.into_inner())
-                };
                 streaming::<nomad::FingerprintRequest, _>(
                     call,
-                    fallback::stream(self.link.clone(), Some(away), open),
+                    fallback::stream(self.link.clone(), Some(away), |up| async move {
+                        let request = named(&up, nomad::FingerprintRequest {});
+                        Ok(DriverClient::new(up.channel).fingerprint(request).await?.into_inner())
+                    }),
                 )
             }
-            DriverCall::TaskEvents => {
-                let open = |up: SessionHandle| async move {
+            DriverCall::TaskEvents => streaming::<nomad::TaskEventsRequest, _>(
+                call,
+                fallback::stream(self.link.clone(), None, |up| async move {
                     let request = named(&up, nomad::TaskEventsRequest {});
                     Ok(DriverClient::new(up.channel).task_events(request).await?.into_inner())
-                };
-                streaming::<nomad::TaskEventsRequest, _>(
-                    call,
-                    fallback::stream(self.link.clone(), None, open),
-                )
-            }
+                }),
+            ),
         }
     }
 
     fn devices(&self, call: Call) -> ResponseFuture {
         // Without the daemon there are no devices; an agent that starts waits for this first message.
         let away = device::FingerprintResponse::default();
-        let open = |up: SessionHandle| async move {
-            let request = named(&up, device::FingerprintRequest {});
-            Ok(DevicePluginClient::new(up.channel).fingerprint(request).await?.into_inner())
-        };
         streaming::<device::FingerprintRequest, _>(
             call,
-            fallback::stream(self.link.clone(), Some(away), open),
+            fallback::stream(self.link.clone(), Some(away), |up| async move {
+                let request = named(&up, device::FingerprintRequest {});
+                Ok(DevicePluginClient::new(up.channel).fingerprint(request).await?.into_inner())
+            }),
         )
     }
 

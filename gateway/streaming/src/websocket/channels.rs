@@ -192,8 +192,10 @@ impl ChannelWriter {
                     self.activity.record();
                 }
                 Out::Close => {
-                    let normal = || CloseFrame { code: CloseCode::Normal, reason: "".into() };
-                    let frame = last.get().cloned().unwrap_or_else(normal);
+                    let frame = last
+                        .get()
+                        .cloned()
+                        .unwrap_or_else(|| CloseFrame { code: CloseCode::Normal, reason: "".into() });
                     return self.send(Message::Close(Some(frame)), end).await;
                 }
             }

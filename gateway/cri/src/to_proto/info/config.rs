@@ -7,32 +7,24 @@ use crate::record::SandboxNote;
 
 /// The configuration of a pod.
 pub(super) fn pod_config(config: &cri::PodSandboxConfig, note: &SandboxNote) -> Value {
-    let said = config.linux.clone().unwrap_or_default();
+    let requested = config.linux.clone().unwrap_or_default();
     // Later updates count, also for a pod that was created without a Linux section.
-    let overhead = note.overhead.clone().or(said.overhead);
-    let resources_now = note.resources.clone().or(said.resources);
+    let overhead = note.overhead.clone().or(requested.overhead);
+    let resources_now = note.resources.clone().or(requested.resources);
     let has_linux = config.linux.is_some() || overhead.is_some() || resources_now.is_some();
     let linux = has_linux.then(|| {
         json!({
-            "cgroup_parent": said.cgroup_parent,
-            "sysctls": said.sysctls,
+            "cgroup_parent": requested.cgroup_parent,
+            "sysctls": requested.sysctls,
             "overhead": overhead.as_ref().map(resources),
             "resources": resources_now.as_ref().map(resources),
-            "security_context": said.security_context.as_ref().map(sandbox_context),
+            "security_context": requested.security_context.as_ref().map(sandbox_context),
         })
     });
     let dns = config
         .dns_config
         .as_ref()
         .map(|dns| json!({ "servers": dns.servers, "searches": dns.searches, "options": dns.options }));
-    let port = |port: &cri::PortMapping| {
-        json!({
-            "protocol": port.protocol,
-            "container_port": port.container_port,
-            "host_port": port.host_port,
-            "host_ip": port.host_ip,
-        })
-    };
     json!({
         "metadata": config.metadata.as_ref().map(|metadata| json!({
             "name": metadata.name,
@@ -47,6 +39,15 @@ pub(super) fn pod_config(config: &cri::PodSandboxConfig, note: &SandboxNote) -> 
         "labels": config.labels,
         "annotations": config.annotations,
         "linux": linux,
+    })
+}
+
+fn port(port: &cri::PortMapping) -> Value {
+    json!({
+        "protocol": port.protocol,
+        "container_port": port.container_port,
+        "host_port": port.host_port,
+        "host_ip": port.host_ip,
     })
 }
 
@@ -123,25 +124,28 @@ fn resources(limits: &cri::LinuxContainerResources) -> Value {
 
 fn namespaces(options: &cri::NamespaceOption) -> Value {
     let cri::NamespaceOption { network, pid, ipc, target_id, userns_options } = options;
-    let users = |users: &cri::UserNamespace| {
-        let cri::UserNamespace { mode, uids, gids } = users;
-        json!({ "mode": mode, "uids": mappings(uids), "gids": mappings(gids) })
-    };
     json!({
         "network": network,
         "pid": pid,
         "ipc": ipc,
         "target_id": target_id,
-        "userns_options": userns_options.as_ref().map(users),
+        "userns_options": userns_options.as_ref().map(user_namespace),
     })
 }
 
+fn user_namespace(users: &cri::UserNamespace) -> Value {
+    let cri::UserNamespace { mode, uids, gids } = users;
+    json!({ "mode": mode, "uids": mappings(uids), "gids": mappings(gids) })
+}
+
 fn mappings(mappings: &[cri::IdMapping]) -> Vec<Value> {
-    let mapping = |mapping: &cri::IdMapping| {
-        let cri::IdMapping { host_id, container_id, length } = mapping;
-        json!({ "host_id": host_id, "container_id": container_id, "length": length })
-    };
-    mappings.iter().map(mapping).collect()
+    mappings
+        .iter()
+        .map(|mapping| {
+            let cri::IdMapping { host_id, container_id, length } = mapping;
+            json!({ "host_id": host_id, "container_id": container_id, "length": length })
+        })
+        .collect()
 }
 
 fn mount(mount: &cri::Mount) -> Value {

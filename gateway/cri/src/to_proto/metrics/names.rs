@@ -92,10 +92,11 @@ metrics! {
 
 /// The descriptors of all metrics.
 pub(crate) fn descriptors() -> Vec<cri::MetricDescriptor> {
-    let descriptor = |name: &&Name| cri::MetricDescriptor {
-        name: name.name.to_owned(),
-        help: name.help.to_owned(),
-        label_keys: COMMON.iter().chain(name.labels).map(|label| (*label).to_owned()).collect(),
-    };
-    ALL.iter().map(descriptor).collect()
+    ALL.iter()
+        .map(|name| cri::MetricDescriptor {
+            name: name.name.to_owned(),
+            help: name.help.to_owned(),
+            label_keys: COMMON.iter().chain(name.labels).map(|label| (*label).to_owned()).collect(),
+        })
+        .collect()
 }
