@@ -20,7 +20,7 @@ struct Args {
     /// Repeats the order of kills and the clients' choices of another run; random by default
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Clients at work at once
+    /// Clients that work concurrently
     #[arg(long, value_name = "N", default_value_t = 4)]
     clients: u32,
     /// With a containerd that is not the daemon's own

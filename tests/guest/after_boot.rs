@@ -183,12 +183,12 @@ impl LoadRecord {
                 Some(_) => {}
             }
             if pod.state() != cri::PodSandboxState::SandboxNotready {
-                wrong.push(format!("pod {name} is told to be ready"));
+                wrong.push(format!("pod {name} is reported to be ready"));
             }
         }
         for container in containers {
             if container.state() == cri::ContainerState::ContainerRunning {
-                wrong.push(format!("container {} is told to run", container.id));
+                wrong.push(format!("container {} is reported to run", container.id));
             }
             if !listed.contains_key(container.pod_sandbox_id.as_str()) {
                 wrong.push(format!("container {} has no pod", container.id));
@@ -214,7 +214,7 @@ impl LoadRecord {
     }
 }
 
-/// What is left of pods when there should be none.
+/// Files of pods that remain although there should be no pod.
 fn leaked_pod_files() -> Vec<String> {
     let mut left = leak_scan::in_containerd(Path::new(CONTAINERD), leak_scan::NAMESPACE);
     left.extend(DAEMON_LOGS.into_iter().flat_map(|dir| leak_scan::leaked_files(Path::new(dir))));
@@ -278,9 +278,9 @@ fn check_image(node: &GuestNode, image: &str, sum: &str) -> Result<(), String> {
     }
     let pod = node.pod("image");
     let config = shell_container(image, "main", "exec sha256sum /data");
-    let told = |status: tonic::Status| status.to_string();
-    let id = node.cri.create(&pod.id, &config, &pod.config).map_err(told)?;
-    node.cri.start(&id).map_err(told)?;
+    let message = |status: tonic::Status| status.to_string();
+    let id = node.cri.create(&pod.id, &config, &pod.config).map_err(message)?;
+    node.cri.start(&id).map_err(message)?;
     let status = node.wait_exit(&id);
     let printed = pod.log_lines("main").join("\n");
     let expected = sum.strip_prefix("sha256:").unwrap_or(sum);

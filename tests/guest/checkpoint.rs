@@ -171,7 +171,7 @@ fn kill_during_checkpoint(node: &GuestNode) {
     let archive = archive_path("killed");
     for step in Step::ALL.iter().copied().filter(|step| step.area() == Area::Checkpoint) {
         assert_counts_on(&pod, "main");
-        killable.dies_amid(step, || checkpoint(node, &id, &archive, 0));
+        killable.killed_during(step, || checkpoint(node, &id, &archive, 0));
         assert_counts_on(&pod, "main");
         assert!(eventually(LIMIT, || !checkpoint_marker(&id).exists()), "{step:?}: what is left of it stays");
         assert_eq!(archive.exists(), step == Step::CheckpointNamed, "{step:?}");

@@ -118,8 +118,8 @@ fn by_years(node: &GuestNode) {
         fs::write(Path::new(SIGNAL_DIR).join("end"), "").expect("it can be written");
         registry.proxy().release();
         stop.join().expect("it does not panic").expect("it is stopped");
-        let said = exec.join().expect("it does not panic").expect("it reaches its end");
-        assert_eq!((said.exit_code, said.stdout.as_slice()), (0, b"done\n".as_slice()));
+        let answer = exec.join().expect("it does not panic").expect("it reaches its end");
+        assert_eq!((answer.exit_code, answer.stdout.as_slice()), (0, b"done\n".as_slice()));
         pull.join().expect("it does not panic").expect("it is pulled");
     });
     // Nothing was downloaded twice, as it would be if content had been garbage-collected.

@@ -28,12 +28,15 @@ fn metrics(node: &GuestNode, container: &str) -> BTreeMap<(String, Vec<String>),
     let answer = node.cri.runtime(async |mut client| client.list_pod_sandbox_metrics(request).await);
     let pods = answer.expect("they are served").pod_metrics;
     let mut containers = pods.into_iter().flat_map(|pod| pod.container_metrics);
-    let found = containers.find(|metrics| metrics.container_id == container).expect("it is told of");
-    let told = |metric: cri::Metric| {
-        let labels = metric.label_values[COMMON..].to_vec();
-        ((metric.name, labels), metric.value.expect("every metric has a value").value)
-    };
-    found.metrics.into_iter().map(told).collect()
+    let found = containers.find(|metrics| metrics.container_id == container).expect("it is reported");
+    found
+        .metrics
+        .into_iter()
+        .map(|metric| {
+            let labels = metric.label_values[COMMON..].to_vec();
+            ((metric.name, labels), metric.value.expect("every metric has a value").value)
+        })
+        .collect()
 }
 
 /// Waits until the metrics have these values.
@@ -45,10 +48,11 @@ fn wait_metrics(
 ) {
     let mut different = Vec::new();
     let same = eventually(LIMIT, || {
-        let told = metrics(node, container);
+        let reported = metrics(node, container);
         different = expected();
-        different
-            .retain(|(name, labels, value)| told.get(&((*name).to_owned(), labels.clone())) != Some(value));
+        different.retain(|(name, labels, value)| {
+            reported.get(&((*name).to_owned(), labels.clone())) != Some(value)
+        });
         different.is_empty()
     });
     assert!(same, "not told: {different:?}, but {:#?}", metrics(node, container));

@@ -142,7 +142,7 @@ pub(crate) fn check_after_boot(node: &GuestNode, noted: &BTreeMap<String, Record
         }
     }
     println!("from before: {} leases of a kubelet's; {held} devices are leased", noted.len());
-    // All but the one that a Nomad task had.
+    // All slots but the one that a Nomad task had.
     let leases = LeaseKubelet::start(DEVICES - 1);
     for (name, lease) in noted {
         if let Err(why) = lease.check(node, name, &slots) {
@@ -203,11 +203,11 @@ impl RecordedLease {
     /// Creates a pod with the lease, as a kubelet does from its checkpoint, and checks that its container has
     /// the device; the pod's id.
     fn make(&self, node: &GuestNode, name: &str) -> Result<String, String> {
-        let told = |status: tonic::Status| status.to_string();
+        let message = |status: tonic::Status| status.to_string();
         let mut config = node.pod_config(name);
         config.metadata.get_or_insert_default().uid = name.to_owned();
         note(&format!("begin {name}"));
-        let pod = node.cri.run_pod(&config).map_err(told)?;
+        let pod = node.cri.run_pod(&config).map_err(message)?;
         note(&format!("pod {name} {pod}"));
         let mut container = node.container("main", ENDLESS_SCRIPT);
         container.annotations = [(format!("{ANNOTATION}{}", self.token), String::new())].into();
@@ -216,9 +216,9 @@ impl RecordedLease {
             host_path: self.path.clone(),
             permissions: "rw".to_owned(),
         }];
-        let id = node.cri.create(&pod, &container, &config).map_err(told)?;
+        let id = node.cri.create(&pod, &container, &config).map_err(message)?;
         note(&format!("created {name} {id}"));
-        node.cri.start(&id).map_err(told)?;
+        node.cri.start(&id).map_err(message)?;
         note(&format!("started {name} {id}"));
         let seen = node.cri.sh(&id, "test -c /dev/given && echo given");
         if seen == "given" {

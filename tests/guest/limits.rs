@@ -18,7 +18,7 @@ pub(crate) const FACTS: &[GuestFact] = &[
 ];
 
 const MIB: i64 = 1 << 20;
-/// Allocates more memory than any limit here, at once.
+/// Allocates more memory at once than any limit here.
 const HOG: &str = "dd if=/dev/zero of=/dev/null bs=200M count=10";
 /// The number of attempts: systemd removes the cgroup a moment after its last process has exited.
 const TRIES: usize = 5;
@@ -110,15 +110,15 @@ fn stats_match_the_cgroup(node: &GuestNode) {
     assert!(fresh, "{stats:?} is behind {cpu_low} ns");
     let high = memory();
     let cpu_high = cpu();
-    let told = stats.cpu.unwrap_or_default().usage_core_nano_seconds.unwrap_or_default().value;
-    assert!(told <= cpu_high, "{told} ns are more than {cpu_high}");
-    let told = stats.memory.unwrap_or_default();
+    let reported = stats.cpu.unwrap_or_default().usage_core_nano_seconds.unwrap_or_default().value;
+    assert!(reported <= cpu_high, "{reported} ns are more than {cpu_high}");
+    let reported = stats.memory.unwrap_or_default();
     let near = |value: u64, low: u64, high: u64| {
         value + 1_000_000 >= low.min(high) && value <= low.max(high) + 1_000_000
     };
-    let usage = told.usage_bytes.unwrap_or_default().value;
+    let usage = reported.usage_bytes.unwrap_or_default().value;
     assert!(usage >= 20_000_000 && near(usage, low.0, high.0), "{usage} is not between {low:?} and {high:?}");
-    let set = told.working_set_bytes.unwrap_or_default().value;
+    let set = reported.working_set_bytes.unwrap_or_default().value;
     assert!(near(set, low.0 - low.1, high.0 - high.1), "{set} is not between {low:?} and {high:?}");
 
     let request = cri::PodSandboxStatsRequest { pod_sandbox_id: pod.id.clone() };

@@ -20,7 +20,7 @@ use crate::tasks::{ENDLESS_SCRIPT, TaskAgent};
 
 /// The number of concurrent clients that create and remove pods.
 const CLIENTS: u64 = 3;
-/// The networks of the Nomad tasks; each has a client of its own.
+/// The networks of the Nomad tasks; each has its own client.
 const NETWORKS: [&str; 2] = ["host", "bridge"];
 /// How long the load runs at most; the host cuts the power much earlier.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -156,7 +156,7 @@ pub(crate) fn remove_volume(node: &GuestNode, name: &str) {
     note(&format!("unnamed {name}"));
 }
 
-/// Pulls images that nobody has pulled before.
+/// Pulls images that were not pulled before.
 fn images(node: &GuestNode, boot: u64) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let begin = std::time::Instant::now();

@@ -52,8 +52,10 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["facts", only @ ..] => facts(only),
         ["smoke", only @ ..] => {
-            let wanted = |name: &&str| only.is_empty() || only.iter().any(|word| name.contains(word));
-            let names: Vec<_> = SMOKE.into_iter().filter(wanted).collect();
+            let names: Vec<_> = SMOKE
+                .into_iter()
+                .filter(|name| only.is_empty() || only.iter().any(|word| name.contains(word)))
+                .collect();
             assert!(!names.is_empty(), "no test's name has any of {only:?} in it");
             println!("--exact {}", names.join(" "));
             ExitCode::SUCCESS

@@ -161,7 +161,7 @@ impl GuestNode {
 impl KillableDaemon<'_> {
     /// Kills the daemon at this step, during this call, and waits for its successor.
     #[track_caller]
-    pub(crate) fn dies_amid<T: Debug>(&self, step: Step, call: impl FnOnce() -> Result<T, Status>) {
+    pub(crate) fn killed_during<T: Debug>(&self, step: Step, call: impl FnOnce() -> Result<T, Status>) {
         let restarts = property("switchyard", "NRestarts");
         fs::write(KILL_FILE, format!("{step:?}\n")).expect("it can be written");
         let status = call().expect_err("the daemon dies");

@@ -81,8 +81,8 @@ fn tasks_run_in_the_agents_cgroup(node: &GuestNode) {
     fs::write(task.task_dir().join("local/end"), "").expect("the disk can be written");
     let ended = runner.join();
     assert_eq!((ended.result.exit_code, ended.recovered), (5, 1), "{ended:?}");
-    let said = task.stdout();
-    assert!(said.lines().zip(1..).all(|(line, number)| *line == format!("{number}")), "{said}");
+    let printed = task.stdout();
+    assert!(printed.lines().zip(1..).all(|(line, number)| *line == format!("{number}")), "{printed}");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
     task.remove_cgroups();
 }

@@ -33,20 +33,23 @@ fn pressure_is_reported(node: &GuestNode) {
         limits.cpu_quota = 5_000;
         limits.cpu_period = 100_000;
     });
-    let mut told = cri::ContainerStats::default();
+    let mut reported = cri::ContainerStats::default();
     let low = stalled(&id, "cpu.pressure", "some");
     let waits = eventually(LIMIT, || {
-        told = node.cri.stats(&id).expect("it has stats");
-        let some = told.cpu.and_then(|cpu| cpu.psi?.some);
+        reported = node.cri.stats(&id).expect("it has stats");
+        let some = reported.cpu.and_then(|cpu| cpu.psi?.some);
         some.is_some_and(|some| some.total > low + 100_000_000 && some.avg10 > 1.0)
     });
     let high = stalled(&id, "cpu.pressure", "some");
-    let psi = told.cpu.expect("it is told").psi.expect("it is told");
-    let some = psi.some.expect("it is told");
-    let full = psi.full.expect("it is told");
+    let psi = reported.cpu.expect("it is reported").psi.expect("it is reported");
+    let some = psi.some.expect("it is reported");
+    let full = psi.full.expect("it is reported");
     assert!(waits && some.total <= high, "{some:?} is not between {low} and {high}");
     assert!(full.total <= some.total && some.avg10 <= 100.0 && some.avg60 <= some.avg10 + 1.0, "{psi:?}");
-    assert!(told.memory.expect("it is told").psi.is_some() && told.io.expect("it is told").psi.is_some());
+    assert!(
+        reported.memory.expect("it is reported").psi.is_some()
+            && reported.io.expect("it is reported").psi.is_some()
+    );
 
     let request = cri::PodSandboxStatsRequest { pod_sandbox_id: pod.id.clone() };
     let answer = node.cri.runtime(async |mut client| client.pod_sandbox_stats(request).await);
@@ -87,12 +90,15 @@ fn memory_high_throttles(node: &GuestNode) {
     });
     assert_eq!(cgroup_file(&id, "memory.high"), (16 * MIB).to_string());
     assert_eq!(cgroup_file(&id, "memory.min"), (4 * MIB).to_string());
-    let passed = || {
-        let events = cgroup_file(&id, "memory.events");
-        let high = events.lines().find_map(|line| line.strip_prefix("high ")).expect("it is counted");
-        high.parse::<u64>().expect("it is a number") > 0
-    };
-    assert!(eventually(LIMIT, passed), "{}", cgroup_file(&id, "memory.events"));
+    assert!(
+        eventually(LIMIT, || {
+            let events = cgroup_file(&id, "memory.events");
+            let high = events.lines().find_map(|line| line.strip_prefix("high ")).expect("it is counted");
+            high.parse::<u64>().expect("it is a number") > 0
+        }),
+        "{}",
+        cgroup_file(&id, "memory.events")
+    );
     assert!(cgroup_file(&id, "memory.events").contains("oom_kill 0"));
     // Once the limit is raised, the container goes on at once; the reported limit is the one in force.
     let change = cri::LinuxContainerResources {
@@ -104,8 +110,8 @@ fn memory_high_throttles(node: &GuestNode) {
     assert_eq!(cgroup_file(&id, "memory.min"), (4 * MIB).to_string());
     assert_eq!(cgroup_file(&id, "memory.max"), (128 * MIB).to_string());
     pod.wait_log_lines("main", |lines| lines == ["done"]);
-    let told = node.cri.status(&id).expect("it has a status").resources.and_then(|all| all.linux);
-    let unified = told.expect("they are told").unified;
+    let reported = node.cri.status(&id).expect("it has a status").resources.and_then(|all| all.linux);
+    let unified = reported.expect("they are reported").unified;
     assert_eq!(unified.get("memory.high").map(String::as_str), Some("max"), "{unified:?}");
     let status = node.cri.status(&id).expect("it has a status");
     assert_eq!(status.state(), cri::ContainerState::ContainerRunning);
@@ -128,11 +134,11 @@ fn swap_is_limited_and_reported(node: &GuestNode) {
     assert_eq!(cgroup_file(&id, "memory.swap.max"), (64 * MIB).to_string());
     let current = || cgroup_file(&id, "memory.swap.current").parse::<u64>().expect("it is a number");
     assert!(current() > 10_000_000, "{} bytes are swapped out", current());
-    let told = node.cri.stats(&id).expect("it has stats").swap.expect("it is told");
-    let used = told.swap_usage_bytes.unwrap_or_default().value;
+    let reported = node.cri.stats(&id).expect("it has stats").swap.expect("it is reported");
+    let used = reported.swap_usage_bytes.unwrap_or_default().value;
     assert!(used.abs_diff(current()) < 2_000_000, "{used} is not {}", current());
-    let free = told.swap_available_bytes.unwrap_or_default().value;
-    assert!((used + free).abs_diff(64 << 20) < 4096, "{told:?}");
+    let free = reported.swap_available_bytes.unwrap_or_default().value;
+    assert!((used + free).abs_diff(64 << 20) < 4096, "{reported:?}");
     // A container that may not use swap is killed instead.
     let none = pod.start_shell_with("none", &format!("{hold}; exit 9"), |config| {
         let limits = limits(config);

@@ -120,8 +120,8 @@ fn status(node: &GuestNode, container: &str) -> old::ContainerStatus {
 /// The project that a container says it has.
 #[track_caller]
 fn project(node: &GuestNode, container: &str) -> u32 {
-    let told = status(node, container).quota_id;
-    told.parse().unwrap_or_else(|_| panic!("{told:?} is no project"))
+    let reported = status(node, container).quota_id;
+    reported.parse().unwrap_or_else(|_| panic!("{reported:?} is no project"))
 }
 
 /// How many bytes of this many MiB a container can write to a file.
@@ -129,8 +129,8 @@ fn project(node: &GuestNode, container: &str) -> u32 {
 fn written(node: &GuestNode, container: &str, file: &str, mib: u64) -> u64 {
     let script =
         format!("dd if=/dev/zero of={file} bs=64k count={} 2>/dev/null; stat -c %s {file}", mib * 16);
-    let told = node.cri.sh(container, &script);
-    told.parse().unwrap_or_else(|_| panic!("{told:?} is no size"))
+    let reported = node.cri.sh(container, &script);
+    reported.parse().unwrap_or_else(|_| panic!("{reported:?} is no size"))
 }
 
 /// Checks that a value is about this large: directories and partly filled blocks count as well.
@@ -160,9 +160,9 @@ fn a_container_takes_no_more(node: &GuestNode) {
     let id = project(node, &limited);
     let counted = wait_projects(&[id]);
     assert!(counted[&id].limit_kib == 8192 && counted[&id].used_kib > 7168, "{counted:?}");
-    let told = status(node, &limited);
+    let reported = status(node, &limited);
     let quota = BTreeMap::from([("/".to_owned(), "8m".to_owned())]);
-    assert_eq!(told.pouch_resources.map(|resources| resources.disk_quota), Some(quota));
+    assert_eq!(reported.pouch_resources.map(|resources| resources.disk_quota), Some(quota));
     assert_eq!(status(node, &free).quota_id, "");
 
     // A container that has exited or was stopped keeps its quota.
@@ -260,10 +260,10 @@ fn kill_during_disk_quota(node: &GuestNode) {
         let others = count();
         if step == Step::QuotaLifted {
             let id = make().expect("it is well formed");
-            killable.dies_amid(step, || node.cri.remove(&id));
+            killable.killed_during(step, || node.cri.remove(&id));
             node.cri.remove(&id).expect("it can be sent again");
         } else {
-            killable.dies_amid(step, make);
+            killable.killed_during(step, make);
             // After the last step the container is complete.
             let whole = usize::from(step == Step::QuotaMarked);
             assert_eq!(count(), others + whole, "{step:?}");

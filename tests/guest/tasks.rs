@@ -195,7 +195,7 @@ impl TaskAgent {
         let driver = self.agent.driver();
         let handle = nomad::TaskHandle::decode(handle).map_err(|error| error.to_string())?;
         let may_end = ends(handle.config.as_ref());
-        let told = match driver.recover(&handle) {
+        let recovered = match driver.recover(&handle) {
             Ok(()) => Some(driver.wait(id, LIMIT).map_err(|status| format!("WaitTask: {status}"))?),
             Err(status) if is_unknown(&status) => None,
             Err(status) => return Err(format!("RecoverTask: {status}")),
@@ -203,7 +203,7 @@ impl TaskAgent {
         let code =
             AgentFile::Ended.read(id).and_then(|text| String::from_utf8(text).ok()?.parse::<i32>().ok());
         let removing = AgentFile::Removing.read(id).is_some();
-        let fits = match (&told, code) {
+        let fits = match (&recovered, code) {
             (Some(result), Some(code)) => result.exit_code == code,
             (None, Some(_)) => removing,
             // Only the daemon saw its exit, and has the time to persist it in an orderly shutdown.
@@ -213,7 +213,7 @@ impl TaskAgent {
         driver.destroy(id, true).map_err(|status| format!("DestroyTask: {status}"))?;
         match driver.recover(&handle) {
             Err(status) if is_unknown(&status) && fits => Ok(()),
-            again => Err(format!("told {told:?}, was {code:?}, destroyed: {again:?}")),
+            again => Err(format!("told {recovered:?}, was {code:?}, destroyed: {again:?}")),
         }
     }
 
@@ -273,11 +273,12 @@ impl TaskAgent {
 fn requests() -> Vec<nomad::TaskConfig> {
     let entries = fs::read_dir(STATE).expect("it was made").flatten().map(|entry| entry.path());
     let requests = entries.filter(|path| path.extension().is_some_and(|kind| kind == "request"));
-    let request = |path: PathBuf| {
-        let bytes = fs::read(path).expect("the disk can be read");
-        nomad::TaskConfig::decode(bytes.as_slice()).expect("it was written whole")
-    };
-    requests.map(request).collect()
+    requests
+        .map(|path| {
+            let bytes = fs::read(path).expect("the disk can be read");
+            nomad::TaskConfig::decode(bytes.as_slice()).expect("it was written whole")
+        })
+        .collect()
 }
 
 /// Whether a task exits by itself.

@@ -27,7 +27,7 @@ fn units_start_and_notify_readiness(_: &GuestNode) {
         assert_eq!(property(unit, "UnitFileState"), "enabled", "{unit}");
     }
     assert!(switchyard_tests::host::eventually(LIMIT, || property("switchyard", "StatusText") == "Serving"));
-    // The logkeeper runs in a unit of its own: one that the daemon starts would be a second one.
+    // The logkeeper runs in its own unit: one that the daemon starts would be a second one.
     let keepers = run(&["sh", "-c", "grep -lz '^logkeeper$' /proc/[0-9]*/cmdline 2>/dev/null || true"]);
     assert_eq!(keepers.lines().count(), 1, "{keepers}");
     let warnings =
@@ -45,8 +45,8 @@ fn socket_is_accessible_to_root_only(node: &GuestNode) {
     let refused = as_nobody();
     fs::set_permissions(SOCKET, fs::Permissions::from_mode(0o660)).expect("root may");
     assert!(!refused.status.success(), "{refused:?}");
-    let said = run(&["journalctl", "--boot", "--output", "cat", "--unit", "switchyard"]);
-    assert!(said.contains("refused a connection of a peer that may not use this socket"), "{said}");
+    let log = run(&["journalctl", "--boot", "--output", "cat", "--unit", "switchyard"]);
+    assert!(log.contains("refused a connection of a peer that may not use this socket"), "{log}");
     node.wait_ready();
 }
 
@@ -60,7 +60,7 @@ fn systemd_cgroup_driver_is_selected(node: &GuestNode) {
     assert!(Path::new("/sys/fs/cgroup/cgroup.controllers").exists(), "the guest has cgroup v2");
     let request = cri::RuntimeConfigRequest {};
     let answer = node.cri.runtime(async |mut client| client.runtime_config(request).await);
-    let linux = answer.expect("it is told").linux.expect("it is Linux");
+    let linux = answer.expect("it is reported").linux.expect("it is Linux");
     assert_eq!(linux.cgroup_driver(), cri::CgroupDriver::Systemd);
     // A parent that is not a slice is refused with that reason.
     let mut config = node.pod_config("no-slice");
@@ -87,8 +87,8 @@ fn pod_lifecycle_completes(node: &GuestNode) {
     assert_eq!(client.sh(&id, "ip -4 -o addr show eth0 | grep -c 10.88.0."), "1");
     pod.wait_log_lines("main", |lines| lines == ["out"]);
     let stats = client.stats(&id).expect("it has some");
-    let told = stats.memory.and_then(|memory| memory.usage_bytes).map_or(0, |bytes| bytes.value);
-    assert!(told > 0, "its memory is told");
+    let reported = stats.memory.and_then(|memory| memory.usage_bytes).map_or(0, |bytes| bytes.value);
+    assert!(reported > 0, "its memory is reported");
     assert!(!cgroup_file(&id, "cgroup.procs").is_empty());
     let unit = format!("switchyard-{id}.scope");
     assert_eq!(property(&unit, "ActiveState"), "active");

@@ -68,13 +68,13 @@ fn shim(node: &TestNode, container: &str) -> i32 {
 fn assert_not_ready(node: &TestNode, condition: &str, reason: &str, why: &str) {
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     let mut last = None;
-    let told = eventually(LIMIT, || {
+    let reported = eventually(LIMIT, || {
         let now = cri.condition(condition).expect("Status answers at once, whatever is away");
         let matches = !now.status && now.reason == reason && now.message.contains(why);
         last = Some(now);
         matches
     });
-    assert!(told, "{condition} is not told to be false for {reason} and {why:?}: {last:?}");
+    assert!(reported, "{condition} is not reported to be false for {reason} and {why:?}: {last:?}");
 }
 
 /// Waits until every status interface of the node reports that it is ready again.

@@ -25,7 +25,7 @@ mod namespaces;
 struct CallerFixture {
     fixture: BackendFixture,
     backend: Arc<dyn Backend>,
-    /// Where FIFOs of others are: what is in the root counts as left behind.
+    /// The directory for FIFOs of the caller: files in the root would count as leaks.
     fifo_dir: Scratch,
 }
 
@@ -68,7 +68,7 @@ impl CallerFixture {
         self.try_sandbox(change).await.unwrap_or_else(|error| panic!("no sandbox: {}", error.report()))
     }
 
-    /// A sandbox with the host's network, which is made soonest.
+    /// A sandbox with the host's network, which is created fastest.
     async fn plain(&self) -> SandboxId {
         self.sandbox(|spec| spec.network = SandboxNetwork::Host).await.0
     }
@@ -93,7 +93,7 @@ impl CallerFixture {
     }
 
     async fn end(&self, id: TaskId) -> Exit {
-        self.backend.wait_task(id).await.expect("its end is told")
+        self.backend.wait_task(id).await.expect("its end is reported")
     }
 
     /// What a shell in a task says on standard output, without its last newline.

@@ -46,14 +46,15 @@ fn advisories(node: &TestNode) -> Vec<String> {
     assert!(eventually(LIMIT, || readiness(node) == 200), "{}", node.daemon().tail());
     let status: Value = serde_json::from_str(&node.daemon().get("/statusz").1).expect("it is JSON");
     let list = status["advisories"].as_array().expect("there is a list");
-    let name = |entry: &Value| Some(format!("{} {}", entry["program"].as_str()?, entry["version"].as_str()?));
-    list.iter().filter_map(name).collect()
+    list.iter()
+        .filter_map(|entry| Some(format!("{} {}", entry["program"].as_str()?, entry["version"].as_str()?)))
+        .collect()
 }
 
 #[test]
 fn advisories_are_reported_unless_ignored_and_keep_readiness() {
     let node = TestNode::start();
-    // Debian 12 keeps these numbers, whatever it fixes under them.
+    // Debian 12 does not change these version numbers when it backports fixes.
     let named = advisories(&node);
     assert!(named.iter().any(|version| version.starts_with("runc 1.1.5")), "{named:?}");
     let status = node.daemon().get("/statusz").1;
@@ -81,12 +82,12 @@ fn calls_blocked_by_recovery_fail_with_a_retry_hint() {
     kill(pid, Signal::SIGSTOP).expect("it outlives the daemon");
     node.daemon().spawn();
     let mut answer = None;
-    let told = eventually(LIMIT, || {
+    let reported = eventually(LIMIT, || {
         answer = node.cri().pod_status(pod.id()).err();
         answer.as_ref().is_some_and(|status| status.message().contains("recover"))
     });
     let status = answer.expect("it cannot know yet");
-    assert!(told && status.code() == Code::Unavailable, "{status}");
+    assert!(reported && status.code() == Code::Unavailable, "{status}");
     for status in [
         node.cri().run_pod(&node.pod_config("new")).map(drop),
         node.cri().stop_pod(pod.id()),

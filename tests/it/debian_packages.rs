@@ -21,7 +21,7 @@ const SCRIPTS: [(&str, &[&str]); 6] = [
     ("tests/vm", &["deploy/packages.sh", "tests/guest/image.sh"]),
 ];
 
-/// What is called although no list has it, and why.
+/// Programs that are called although no list has them, and the reason.
 const OTHERS: [(&str, &str); 7] = [
     ("apparmor_parser", "the daemon calls it where the node has AppArmor"),
     ("cargo", "Rust comes from rustup"),

@@ -14,7 +14,7 @@ use switchyard_tests::cri::image_spec;
 use switchyard_tests::image::{Image, ImageBuilder, LayerBuilder, busybox, random_layer};
 use switchyard_tests::node::TestNode;
 
-/// Busybox with a file of its own, so that no other test has its image.
+/// Busybox with a unique file, so that no other test uses the image.
 pub(crate) fn with_file(name: &str) -> ImageBuilder {
     busybox().layer(LayerBuilder::default().file("which", format!("{name}\n"), 0o644).build())
 }

@@ -201,7 +201,7 @@ fn leak_scan_finds_leaks_and_dropping_the_root_removes_them() {
     nix::unistd::mkfifo(&root.run().join("out"), nix::sys::stat::Mode::S_IRUSR).unwrap();
     let group = cgroup_mount().join(&cgroup).join("cd".repeat(32));
     fs::create_dir_all(&group).unwrap();
-    // It names nothing of the root: only its control group says whose it is.
+    // It names no path of the root: only its cgroup shows that it belongs to the root.
     let mut asleep = command(&["sleep", "1000"]).spawn().unwrap();
     fs::write(group.join("cgroup.procs"), asleep.id().to_string()).unwrap();
     let named = format!("{}/containerd-shim-none", path.display());

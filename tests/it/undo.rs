@@ -95,7 +95,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const IMAGE: &str = "library/volumes:latest";
 
 struct UndoFixture {
-    fixture: BackendFixture,
+    node: BackendFixture,
     backend: Arc<dyn Backend>,
 }
 
@@ -105,18 +105,18 @@ impl UndoFixture {
     }
 
     async fn with(change: impl FnOnce(&mut Settings)) -> Self {
-        let world = tokio::task::block_in_place(|| BackendFixture::with(change));
-        world.registry().push(IMAGE, &busybox().volume("/data").build());
-        let backend = world.backend();
+        let node = tokio::task::block_in_place(|| BackendFixture::with(change));
+        node.registry().push(IMAGE, &busybox().volume("/data").build());
+        let backend = node.backend();
         backend.recover().await.expect("a fresh world can be recovered");
         let request = PullRequest {
-            reference: world.registry().reference(IMAGE),
+            reference: node.registry().reference(IMAGE),
             credentials: Credentials::Anonymous,
             handler: String::new(),
             owner: Owner::Host,
         };
         backend.images().pull(&request).await.expect("the image can be pulled");
-        Self { fixture: world, backend }
+        Self { node, backend }
     }
 
     /// A sandbox whose creation takes every step: with a network, shared memory and an infra process.
@@ -124,14 +124,14 @@ impl UndoFixture {
         SandboxSpec {
             network: SandboxNetwork::Pod(switchyard_core::spec::PodNetwork::default()),
             pid: SandboxPid::Shared,
-            ..self.fixture.sandbox_spec("pod")
+            ..self.node.sandbox_spec("pod")
         }
     }
 
     /// A task whose creation takes every step: with a volume of its image, an image as a volume, and a log.
     fn task_spec(&self, command: &[&str]) -> TaskSpec {
-        let mut spec = self.fixture.task_spec("task", command);
-        spec.image = self.fixture.registry().reference(IMAGE);
+        let mut spec = self.node.task_spec("task", command);
+        spec.image = self.node.registry().reference(IMAGE);
         let source = MountSource::Image { reference: spec.image.clone(), sub_path: "".into() };
         spec.mounts = vec![Mount {
             destination: "/image".into(),
@@ -143,7 +143,7 @@ impl UndoFixture {
             selinux_relabel: false,
             options: Vec::new(),
         }];
-        spec.stdio.output = Output::Log(self.fixture.root().log_dir().join("task/0.log"));
+        spec.stdio.output = Output::Log(self.node.root().log_dir().join("task/0.log"));
         spec
     }
 
@@ -160,7 +160,7 @@ impl UndoFixture {
     }
 
     async fn assert_only(&self, what: &[String]) {
-        let left = self.fixture.remaining_objects().await;
+        let left = self.node.remaining_objects().await;
         let strange: Vec<_> = left
             .iter()
             .filter(|finding| !what.iter().any(|known| finding.contains(known.as_str())))
@@ -169,12 +169,12 @@ impl UndoFixture {
     }
 
     fn fail(&self, step: Step) {
-        self.fixture.faults().fail(step);
+        self.node.faults().fail(step);
     }
 
     #[track_caller]
     fn assert_reached(&self, step: Step) {
-        assert!(!self.fixture.faults().waits(), "{step:?} was not reached");
+        assert!(!self.node.faults().waits(), "{step:?} was not reached");
     }
 }
 
@@ -201,139 +201,139 @@ fn every_step_has_an_undo_test() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_sandbox_creation_leaves_nothing_behind() {
-    let lab = UndoFixture::new().await;
+    let undo = UndoFixture::new().await;
     for step in SANDBOX_MADE {
-        lab.fail(step);
-        let made = lab.backend.create_sandbox(SandboxId::random(), &lab.sandbox_spec()).await;
+        undo.fail(step);
+        let made = undo.backend.create_sandbox(SandboxId::random(), &undo.sandbox_spec()).await;
         assert!(made.is_err(), "{step:?}");
-        lab.assert_reached(step);
-        lab.assert_only(&[]).await;
+        undo.assert_reached(step);
+        undo.assert_only(&[]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_sandbox_start_is_stopped_and_can_be_retried() {
-    let lab = UndoFixture::new().await;
-    let id = lab.sandbox().await;
-    lab.backend.stop_sandbox(id).await.expect("it can be stopped");
-    let stopped = lab.fixture.remaining_objects().await;
-    // The first step of its creation is that of its record, which exists already.
+    let undo = UndoFixture::new().await;
+    let id = undo.sandbox().await;
+    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    let stopped = undo.node.remaining_objects().await;
+    // The first step of its creation writes its record, which exists already.
     for step in [&SANDBOX_STARTED[..], &SANDBOX_MADE[1..]].concat() {
-        lab.fail(step);
-        assert!(lab.backend.start_sandbox(id, &lab.sandbox_spec()).await.is_err(), "{step:?}");
-        lab.assert_reached(step);
-        lab.assert_only(&stopped).await;
+        undo.fail(step);
+        assert!(undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.is_err(), "{step:?}");
+        undo.assert_reached(step);
+        undo.assert_only(&stopped).await;
     }
-    let started = lab.backend.start_sandbox(id, &lab.sandbox_spec()).await.expect("it can be started");
+    let started = undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.expect("it can be started");
     assert!(started.pid.is_some() && !started.ips.is_empty(), "{started:?}");
-    lab.backend.stop_sandbox(id).await.expect("it can be stopped");
-    lab.backend.remove_sandbox(id).await.expect("it can be removed");
-    lab.assert_only(&[]).await;
+    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    undo.backend.remove_sandbox(id).await.expect("it can be removed");
+    undo.assert_only(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_rollback_keeps_its_network_until_cleaned_up() {
-    let lab = UndoFixture::new().await;
+    let undo = UndoFixture::new().await;
     let id = SandboxId::random();
-    lab.fail(Step::SandboxMarked);
-    lab.fail(Step::SandboxInfraEnded);
-    assert!(lab.backend.create_sandbox(id, &lab.sandbox_spec()).await.is_err());
-    let mut released = Box::pin(lab.backend.wait_network_released(id));
+    undo.fail(Step::SandboxMarked);
+    undo.fail(Step::SandboxInfraEnded);
+    assert!(undo.backend.create_sandbox(id, &undo.sandbox_spec()).await.is_err());
+    let mut released = Box::pin(undo.backend.wait_network_released(id));
     assert!(released.as_mut().now_or_never().is_none(), "its ports still lead to it");
     tokio::time::timeout(LIMIT, released).await.expect("it is cleared away soon");
     let gone = async {
-        while !lab.fixture.remaining_objects().await.is_empty() {
+        while !undo.node.remaining_objects().await.is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
     tokio::time::timeout(LIMIT, gone).await.expect("the rest goes as well");
 
-    let id = lab.sandbox().await;
-    lab.backend.stop_sandbox(id).await.expect("it can be stopped");
-    lab.fail(Step::SandboxMarked);
-    lab.fail(Step::SandboxInfraEnded);
-    assert!(lab.backend.start_sandbox(id, &lab.sandbox_spec()).await.is_err());
-    assert!(lab.backend.wait_network_released(id).now_or_never().is_none());
-    lab.backend.stop_sandbox(id).await.expect("it can be stopped");
-    lab.backend.wait_network_released(id).await;
-    lab.backend.remove_sandbox(id).await.expect("it can be removed");
+    let id = undo.sandbox().await;
+    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    undo.fail(Step::SandboxMarked);
+    undo.fail(Step::SandboxInfraEnded);
+    assert!(undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.is_err());
+    assert!(undo.backend.wait_network_released(id).now_or_never().is_none());
+    undo.backend.stop_sandbox(id).await.expect("it can be stopped");
+    undo.backend.wait_network_released(id).await;
+    undo.backend.remove_sandbox(id).await.expect("it can be removed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_sandbox_stop_and_removal_can_be_retried() {
-    let lab = UndoFixture::new().await;
+    let undo = UndoFixture::new().await;
     for step in SANDBOX_ENDED {
-        let id = lab.sandbox().await;
-        lab.fail(step);
-        let begun = lab.backend.begin_removal(id).await;
-        let stopped = lab.backend.stop_sandbox(id).await;
-        let removed = lab.backend.remove_sandbox(id).await;
+        let id = undo.sandbox().await;
+        undo.fail(step);
+        let begun = undo.backend.begin_removal(id).await;
+        let stopped = undo.backend.stop_sandbox(id).await;
+        let removed = undo.backend.remove_sandbox(id).await;
         assert!(begun.is_err() || stopped.is_err() || removed.is_err(), "{step:?}");
-        lab.assert_reached(step);
-        lab.backend.stop_sandbox(id).await.expect("a stop can be repeated");
-        lab.backend.remove_sandbox(id).await.expect("a removal can be repeated");
-        lab.assert_only(&[]).await;
+        undo.assert_reached(step);
+        undo.backend.stop_sandbox(id).await.expect("a stop can be repeated");
+        undo.backend.remove_sandbox(id).await.expect("a removal can be repeated");
+        undo.assert_only(&[]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_task_creation_leaves_only_its_sandbox() {
-    let lab = UndoFixture::new().await;
-    let sandbox = lab.sandbox().await;
-    let before = lab.fixture.remaining_objects().await;
+    let undo = UndoFixture::new().await;
+    let sandbox = undo.sandbox().await;
+    let before = undo.node.remaining_objects().await;
     for step in TASK_MADE {
-        lab.fail(step);
-        let made = lab.backend.create_task(TaskId::random(), sandbox, &lab.task_spec(&["true"])).await;
+        undo.fail(step);
+        let made = undo.backend.create_task(TaskId::random(), sandbox, &undo.task_spec(&["true"])).await;
         assert!(made.is_err(), "{step:?}");
-        lab.assert_reached(step);
-        lab.assert_only(&before).await;
+        undo.assert_reached(step);
+        undo.assert_only(&before).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_task_start_is_recorded_and_leaves_no_process() {
-    let lab = UndoFixture::new().await;
-    let sandbox = lab.sandbox().await;
+    let undo = UndoFixture::new().await;
+    let sandbox = undo.sandbox().await;
     for step in TASK_STARTED {
-        let id = lab.task(sandbox, &["sleep", "1000"]).await;
-        let before = lab.fixture.remaining_objects().await;
-        lab.fail(step);
-        assert!(lab.backend.start_task(id).await.is_err(), "{step:?}");
-        lab.assert_reached(step);
-        lab.assert_only(&before).await;
-        let exit = lab.backend.wait_task(id).await.expect("a failed start is an end");
+        let id = undo.task(sandbox, &["sleep", "1000"]).await;
+        let before = undo.node.remaining_objects().await;
+        undo.fail(step);
+        assert!(undo.backend.start_task(id).await.is_err(), "{step:?}");
+        undo.assert_reached(step);
+        undo.assert_only(&before).await;
+        let exit = undo.backend.wait_task(id).await.expect("a failed start is an end");
         assert!(matches!(exit.cause, ExitCause::StartFailed(_)), "{step:?}: {exit:?}");
-        lab.backend.remove_task(id).await.expect("a task that never ran can be removed");
+        undo.backend.remove_task(id).await.expect("a task that never ran can be removed");
     }
-    lab.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
-    lab.backend.remove_sandbox(sandbox).await.expect("the sandbox can be removed");
-    lab.assert_only(&[]).await;
+    undo.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
+    undo.backend.remove_sandbox(sandbox).await.expect("the sandbox can be removed");
+    undo.assert_only(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_sandbox_annotation_can_be_retried() {
-    let mut lab = UndoFixture::new().await;
-    let sandbox = lab.sandbox().await;
+    let mut undo = UndoFixture::new().await;
+    let sandbox = undo.sandbox().await;
     for step in SANDBOX_UPDATED {
-        lab.fail(step);
-        assert!(lab.backend.amend_sandbox(sandbox, b"first").await.is_err(), "{step:?}");
-        lab.assert_reached(step);
-        lab.backend.amend_sandbox(sandbox, b"second").await.expect("it can be repeated");
+        undo.fail(step);
+        assert!(undo.backend.amend_sandbox(sandbox, b"first").await.is_err(), "{step:?}");
+        undo.assert_reached(step);
+        undo.backend.amend_sandbox(sandbox, b"second").await.expect("it can be repeated");
     }
-    lab.backend = lab.fixture.reopen().await;
-    let found = lab.backend.recover().await.expect("it recovers");
+    undo.backend = undo.node.reopen().await;
+    let found = undo.backend.recover().await.expect("it recovers");
     assert_eq!(found.sandboxes[0].details.note, b"second");
-    lab.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
-    lab.backend.remove_sandbox(sandbox).await.expect("the sandbox can be removed");
-    lab.assert_only(&[]).await;
+    undo.backend.stop_sandbox(sandbox).await.expect("the sandbox can be stopped");
+    undo.backend.remove_sandbox(sandbox).await.expect("the sandbox can be removed");
+    undo.assert_only(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_limits_update_can_be_retried() {
-    let lab = UndoFixture::new().await;
-    let sandbox = lab.sandbox().await;
-    let id = lab.task(sandbox, &["sleep", "1000"]).await;
-    let pid = lab.backend.start_task(id).await.expect("a task can be started").pid;
+    let undo = UndoFixture::new().await;
+    let sandbox = undo.sandbox().await;
+    let id = undo.task(sandbox, &["sleep", "1000"]).await;
+    let pid = undo.backend.start_task(id).await.expect("a task can be started").pid;
     let score = || {
         let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
         text.trim().parse::<i32>().expect("it is a number")
@@ -351,12 +351,12 @@ async fn failed_limits_update_can_be_retried() {
         };
         let change = TaskUpdate { throttles: vec![throttle], ..(&limits).into() };
         let before = score();
-        lab.fail(step);
-        assert!(lab.backend.update_task(id, &change).await.is_err(), "{step:?}");
-        lab.assert_reached(step);
+        undo.fail(step);
+        assert!(undo.backend.update_task(id, &change).await.is_err(), "{step:?}");
+        undo.assert_reached(step);
         let on_record = step == Step::TaskLimitsRecorded;
         assert_eq!(Some(score()), if on_record { limits.oom_score_adj } else { Some(before) }, "{step:?}");
-        lab.backend.update_task(id, &change).await.expect("a change can be repeated");
+        undo.backend.update_task(id, &change).await.expect("a change can be repeated");
         let in_force: Vec<_> = cgroups::named(&id.to_string())
             .iter()
             .filter_map(|group| {
@@ -367,26 +367,26 @@ async fn failed_limits_update_can_be_retried() {
         assert_eq!(in_force, [format!("{}\n", megabytes << 20)], "{step:?}");
         assert_eq!(Some(score()), limits.oom_score_adj, "{step:?}");
     }
-    lab.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
+    undo.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_that_cannot_be_persisted_is_not_lost() {
-    let lab = UndoFixture::new().await;
-    let sandbox = lab.sandbox().await;
+    let undo = UndoFixture::new().await;
+    let sandbox = undo.sandbox().await;
     for step in TASK_REAPED {
-        let id = lab.task(sandbox, &["sh", "-c", "echo last words; exit 7"]).await;
-        lab.backend.start_task(id).await.expect("a task can be started");
-        lab.fail(step);
+        let id = undo.task(sandbox, &["sh", "-c", "echo last words; exit 7"]).await;
+        undo.backend.start_task(id).await.expect("a task can be started");
+        undo.fail(step);
         // Until the exit is persisted the wait fails; then the exit is reported even if the cleanup fails.
-        let first = lab.backend.wait_task(id).await;
+        let first = undo.backend.wait_task(id).await;
         assert_eq!(first.is_err(), step == Step::TaskExitRecorded, "{step:?}: {first:?}");
-        lab.assert_reached(step);
-        let exit = lab.backend.wait_task(id).await.expect("a wait can be repeated");
+        undo.assert_reached(step);
+        let exit = undo.backend.wait_task(id).await.expect("a wait can be repeated");
         assert!((exit.code, &exit.cause) == (7, &ExitCause::Exited), "{step:?}: {exit:?}");
-        lab.backend.remove_task(id).await.expect("a task that has ended can be removed");
+        undo.backend.remove_task(id).await.expect("a task that has ended can be removed");
     }
-    let log = fs::read_to_string(lab.fixture.root().log_dir().join("task/0.log")).expect("there is a log");
+    let log = fs::read_to_string(undo.node.root().log_dir().join("task/0.log")).expect("there is a log");
     assert_eq!(log.matches("last words").count(), TASK_REAPED.len(), "{log}");
 }
 
@@ -403,7 +403,7 @@ done
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_checkpoint_keeps_the_task_running_and_can_be_retried() {
     let _ = prereq::require("criu", "criu");
-    let lab = UndoFixture::with(|settings| {
+    let undo = UndoFixture::with(|settings| {
         let path = settings.run.join("runc-with-word");
         fs::create_dir_all(&settings.run).expect("the root can be written");
         fs::write(&path, RUNTIME).expect("the root can be written");
@@ -411,16 +411,16 @@ async fn failed_checkpoint_keeps_the_task_running_and_can_be_retried() {
         let runtime = settings.containerd.runtimes.get_mut("runc").expect("every world has it");
         runtime.binary = path.to_str().expect("it is ASCII").to_owned();
     });
-    let lab = lab.await;
-    let sandbox = lab.sandbox().await;
-    let id = lab.task(sandbox, &["sh", "-c", "while :; do echo moves; sleep 0.05; done"]).await;
-    lab.backend.start_task(id).await.expect("a task can be started");
+    let undo = undo.await;
+    let sandbox = undo.sandbox().await;
+    let id = undo.task(sandbox, &["sh", "-c", "while :; do echo moves; sleep 0.05; done"]).await;
+    undo.backend.start_task(id).await.expect("a task can be started");
     // The shell has another child each time.
-    let mut before = lab.fixture.remaining_objects().await;
+    let mut before = undo.node.remaining_objects().await;
     before.push("in a control group of the root".to_owned());
-    let log = lab.fixture.root().log_dir().join("task/0.log");
+    let log = undo.node.root().log_dir().join("task/0.log");
     let written = || fs::metadata(&log).map_or(0, |data| data.len());
-    let archives = lab.fixture.root().path().join("archives");
+    let archives = undo.node.root().path().join("archives");
     fs::create_dir(&archives).expect("the root can be written");
     let spec = CheckpointSpec {
         location: archives.join("one.tar"),
@@ -428,57 +428,57 @@ async fn failed_checkpoint_keeps_the_task_running_and_can_be_retried() {
         notes: BTreeMap::new(),
     };
     for step in CHECKPOINT_MADE {
-        lab.fail(step);
-        lab.backend.checkpoint_task(id, &spec).await.expect_err("it is to fail");
-        lab.assert_reached(step);
+        undo.fail(step);
+        undo.backend.checkpoint_task(id, &spec).await.expect_err("it is to fail");
+        undo.assert_reached(step);
         let so_far = written();
         assert!(eventually(LIMIT, || written() > so_far), "{step:?}: the task stands still");
-        lab.assert_only(&before).await;
-        assert!(!lab.fixture.settings().state.join("tasks").join(id.to_string()).join("checkpoint").exists());
+        undo.assert_only(&before).await;
+        assert!(!undo.node.settings().state.join("tasks").join(id.to_string()).join("checkpoint").exists());
         // A complete archive is neither removed nor ever replaced.
         let names = || fs::read_dir(&archives).expect("it is there").count();
         assert_eq!(names(), usize::from(step == Step::CheckpointNamed), "{step:?}");
         if step == Step::CheckpointNamed {
             fs::remove_file(&spec.location).expect("it is there");
         }
-        lab.backend.checkpoint_task(id, &spec).await.expect("it can be repeated");
+        undo.backend.checkpoint_task(id, &spec).await.expect("it can be repeated");
         fs::remove_file(&spec.location).expect("it was made");
     }
-    lab.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
+    undo.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_task_removal_can_be_retried() {
-    let lab = UndoFixture::new().await;
-    let sandbox = lab.sandbox().await;
-    let before = lab.fixture.remaining_objects().await;
+    let undo = UndoFixture::new().await;
+    let sandbox = undo.sandbox().await;
+    let before = undo.node.remaining_objects().await;
     for step in TASK_REMOVED {
-        let id = lab.task(sandbox, &["sleep", "1000"]).await;
-        lab.backend.start_task(id).await.expect("a task can be started");
-        lab.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
-        lab.backend.wait_task(id).await.expect("a killed task ends");
-        lab.fail(step);
-        assert!(lab.backend.remove_task(id).await.is_err(), "{step:?}");
-        lab.assert_reached(step);
-        lab.backend.remove_task(id).await.expect("a removal can be repeated");
-        lab.assert_only(&before).await;
+        let id = undo.task(sandbox, &["sleep", "1000"]).await;
+        undo.backend.start_task(id).await.expect("a task can be started");
+        undo.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
+        undo.backend.wait_task(id).await.expect("a killed task ends");
+        undo.fail(step);
+        assert!(undo.backend.remove_task(id).await.is_err(), "{step:?}");
+        undo.assert_reached(step);
+        undo.backend.remove_task(id).await.expect("a removal can be repeated");
+        undo.assert_only(&before).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn new_backend_recovers_after_failure_at_any_step() {
-    let lab = UndoFixture::new().await;
-    let sandbox = lab.sandbox().await;
-    let running = lab.task(sandbox, &["sleep", "1000"]).await;
-    lab.backend.start_task(running).await.expect("a task can be started");
+    let undo = UndoFixture::new().await;
+    let sandbox = undo.sandbox().await;
+    let running = undo.task(sandbox, &["sleep", "1000"]).await;
+    undo.backend.start_task(running).await.expect("a task can be started");
     for step in SANDBOX_ENDED {
-        let doomed = lab.sandbox().await;
-        lab.fail(step);
-        let _ = lab.backend.begin_removal(doomed).await;
-        let _ = lab.backend.stop_sandbox(doomed).await;
-        let _ = lab.backend.remove_sandbox(doomed).await;
-        lab.assert_reached(step);
-        let backend = lab.fixture.reopen().await;
+        let doomed = undo.sandbox().await;
+        undo.fail(step);
+        let _ = undo.backend.begin_removal(doomed).await;
+        let _ = undo.backend.stop_sandbox(doomed).await;
+        let _ = undo.backend.remove_sandbox(doomed).await;
+        undo.assert_reached(step);
+        let backend = undo.node.reopen().await;
         let found = backend.recover().await.expect("recovery succeeds");
         let task = found.tasks.iter().find(|task| task.id == running).expect("the running task is found");
         assert!(matches!(task.state, TaskState::Running { .. }), "{step:?}: {:?}", task.state);
@@ -487,8 +487,8 @@ async fn new_backend_recovers_after_failure_at_any_step() {
             backend.remove_sandbox(doomed).await.expect("it can be removed by the new backend");
         }
         let name = doomed.to_string();
-        let left: Vec<_> = lab
-            .fixture
+        let left: Vec<_> = undo
+            .node
             .remaining_objects()
             .await
             .into_iter()

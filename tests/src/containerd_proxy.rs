@@ -160,8 +160,8 @@ async fn answer(channel: Channel, shape: &Mutex<ProxyBehaviour>, request: Reques
     let (version, lacks, late, full, stores) = {
         let shape = lock(shape);
         let is_of = |parts: &[String]| parts.iter().any(|part| path.contains(part));
-        let told = [&shape.missing, &shape.delayed, &shape.full].map(|parts| is_of(parts));
-        (shape.version.clone(), told[0], told[1], told[2], shape.sandboxes.is_some())
+        let applies = [&shape.missing, &shape.delayed, &shape.full].map(|parts| is_of(parts));
+        (shape.version.clone(), applies[0], applies[1], applies[2], shape.sandboxes.is_some())
     };
     if lacks {
         return refusal(UNIMPLEMENTED, "this containerd does not have it");

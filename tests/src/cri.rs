@@ -60,7 +60,7 @@ impl Cri {
         Self { endpoint: self.endpoint.clone().timeout(limit), runtime: Arc::clone(&self.runtime) }
     }
 
-    /// The same client, but each of its streams takes no more than this many bytes that nobody has read yet.
+    /// The same client, but each of its streams buffers at most this many unread bytes.
     #[must_use]
     pub fn with_window(&self, bytes: u32) -> Self {
         let endpoint = self.endpoint.clone().initial_stream_window_size(bytes);
@@ -70,7 +70,7 @@ impl Cri {
     /// Calls the RuntimeService.
     ///
     /// # Errors
-    /// The status of the call; `Unavailable` or `Unknown` when nobody listens.
+    /// The status of the call; `Unavailable` or `Unknown` when no server listens.
     pub fn runtime<T>(
         &self,
         call: impl AsyncFnOnce(RuntimeServiceClient<Channel>) -> Result<Response<T>, Status>,

@@ -56,8 +56,8 @@ impl Daemon {
     #[must_use]
     pub fn start_with(root: &PrivateRoot, extra_toml: &str, variables: &[(&str, &str)]) -> Self {
         let mut daemon = Self::prepare(root, extra_toml);
-        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        daemon.variables = variables.iter().map(owned).collect();
+        daemon.variables =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         daemon.spawn();
         daemon.wait_ready();
         daemon
@@ -101,7 +101,7 @@ impl Daemon {
         (answer.status, answer.text())
     }
 
-    /// The body of `GET path` on the admin address, as a stranger has it, and its status.
+    /// The body of `GET path` on the admin address, as an unauthenticated client gets it, and its status.
     ///
     /// # Panics
     /// When it does not answer.
@@ -115,7 +115,7 @@ impl Daemon {
     /// Ends it as a crash does, and waits until its process is gone.
     pub fn kill9(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may be dead already, which is what is wanted.
+            // It may have exited already, which is as intended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -159,9 +159,9 @@ impl Daemon {
             ended = child.try_wait().expect("a child can be waited for");
             ended.is_some()
         });
-        let told = format!("{:?} was not reached\n{}", self.pending_kills(), self.tail());
-        let status = ended.unwrap_or_else(|| panic!("{told}"));
-        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{status}: {told}");
+        let message = format!("{:?} was not reached\n{}", self.pending_kills(), self.tail());
+        let status = ended.unwrap_or_else(|| panic!("{message}"));
+        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{status}: {message}");
         self.child = None;
     }
 

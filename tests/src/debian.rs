@@ -51,14 +51,14 @@ exec "$@"
 #[derive(Debug)]
 pub struct PackageDatabase {
     packages: BTreeMap<String, PackageEntry>,
-    /// Names that are no packages, and who stands in for them.
+    /// Virtual packages, and the packages that provide them.
     provided: BTreeMap<String, Vec<String>>,
     alternatives: Vec<Alternative>,
 }
 
 #[derive(Debug, Default)]
 struct PackageEntry {
-    /// Every Debian has it.
+    /// Every Debian installation has it.
     base: bool,
     /// Of each of these, one is needed.
     dependencies: Vec<Vec<String>>,
@@ -238,7 +238,7 @@ impl FreshDebian<'_> {
                 .any(|(_, link, target)| link == path && !target.as_os_str().is_empty())
     }
 
-    /// The names in `/etc/alternatives` that it has, with the links to them and what is behind them.
+    /// Its entries in `/etc/alternatives`, with the links to them and their targets.
     fn chosen_alternatives(&self) -> impl Iterator<Item = (&String, &PathBuf, &PathBuf)> {
         self.database.alternatives.iter().flat_map(|alternative| {
             let mut candidates = alternative.candidates.iter();

@@ -220,8 +220,10 @@ fn forward_rules(beginning: &str) -> Vec<String> {
     let save = prereq::require("iptables-save", "iptables");
     let output = Command::new(save).args(["-t", "filter"]).stderr(Stdio::null()).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let own = |line: &&str| line.starts_with("-A CNI-") && line.contains(&format!(" {beginning}"));
-    text.lines().filter(own).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| line.starts_with("-A CNI-") && line.contains(&format!(" {beginning}")))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn clear_forward_rules(beginning: &str) {
@@ -233,7 +235,7 @@ fn clear_forward_rules(beginning: &str) {
 }
 
 fn delete_link(link: &str) {
-    // A veth is removed with its namespace, possibly at this moment; those that stay are reported below.
+    // A veth is removed with its namespace, possibly at this moment; remaining ones are reported below.
     let ip = prereq::require("ip", "iproute2");
     let _ = Command::new(ip).args(["link", "delete", link]).stderr(Stdio::null()).status();
 }
@@ -257,12 +259,15 @@ pub fn port_rules(port: u16) -> Vec<String> {
     let output = Command::new(save).args(["-t", "nat"]).stderr(Stdio::null()).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let port = port.to_string();
-    let leads = |line: &&str| {
-        let listed = line.split_once("--dports ").map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
-        line.starts_with("-A CNI-HOSTPORT-DNAT ")
-            && listed.is_some_and(|ports| ports.split(',').any(|one| one == port))
-    };
-    text.lines().filter(leads).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| {
+            let listed =
+                line.split_once("--dports ").map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
+            line.starts_with("-A CNI-HOSTPORT-DNAT ")
+                && listed.is_some_and(|ports| ports.split(',').any(|one| one == port))
+        })
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Removes the rules that carry the network's name, and the chains of single containers that they led to. The

@@ -293,8 +293,10 @@ impl TestNode {
     #[track_caller]
     #[must_use]
     pub fn containerd_pid(&self) -> Pid {
-        let own = || self.root.managed("containerd").expect("the daemon writes down whom it started");
-        self.external_containerd().map_or_else(own, |upstream| upstream.pid())
+        self.external_containerd().map_or_else(
+            || self.root.managed("containerd").expect("the daemon writes down whom it started"),
+            |upstream| upstream.pid(),
+        )
     }
 
     /// Kills a process that the daemon supervises; returns its id.

@@ -49,7 +49,7 @@ impl Registry {
             let up = eventually(Duration::from_secs(20), || {
                 child.try_wait().is_ok_and(|status| status.is_some()) || is_registry(address)
             });
-            // An exit means that the port was taken in between, and that whoever answers is somebody else.
+            // An exit means that the port was taken meanwhile, and that another process answers.
             if up && child.try_wait().is_ok_and(|status| status.is_none()) {
                 return Self { child, address, proxy: None, scratch };
             }

@@ -170,14 +170,15 @@ impl StreamSession {
     /// When it does not within a minute, or the session ends before.
     #[track_caller]
     pub fn wait_stdout(&mut self, text: &str) {
-        let held = self
-            .receive_until(|heard| heard.stdout.windows(text.len()).any(|window| window == text.as_bytes()));
+        let held = self.receive_until(|received| {
+            received.stdout.windows(text.len()).any(|window| window == text.as_bytes())
+        });
         assert!(held, "{text:?} is not said: {:?}", self.received);
     }
 
     /// Waits for the end of the session; whether it ended within a minute.
     pub fn wait_end(&mut self) -> bool {
-        self.receive_until(|heard| heard.closed)
+        self.receive_until(|received| received.closed)
     }
 
     /// Waits for the end of the session; the exit code of its command.
@@ -341,8 +342,8 @@ impl ForwardSession {
                 }
             }
         };
-        let heard = self.cri.clone().block_on(async { tokio::time::timeout(LIMIT, limited).await });
-        heard.unwrap_or_else(|_| panic!("not heard within {LIMIT:?}"))
+        let received = self.cri.clone().block_on(async { tokio::time::timeout(LIMIT, limited).await });
+        received.unwrap_or_else(|_| panic!("not heard within {LIMIT:?}"))
     }
 }
 

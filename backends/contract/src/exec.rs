@@ -8,18 +8,18 @@ use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::lab::{ContractTest, ENDLESS, MadeTask, refused};
+use crate::contract_test::{ContractTest, ENDLESS, MadeTask, refused};
 use crate::{Fixture, MISSING_EXECUTABLE, specs};
 
 /// A running task for execs.
 async fn host(fixture: &dyn Fixture) -> (ContractTest<'_>, MadeTask) {
-    let (lab, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
-    (lab, task)
+    let (test, sandbox) = ContractTest::with_sandbox(fixture).await;
+    let (task, _) = test.running(sandbox.id, "task", ENDLESS).await;
+    (test, task)
 }
 
-async fn enter(lab: &ContractTest<'_>, task: &MadeTask, spec: &ExecSpec) -> ExecProcess {
-    lab.backend.exec(task.id, spec).await.expect("exec")
+async fn enter(test: &ContractTest<'_>, task: &MadeTask, spec: &ExecSpec) -> ExecProcess {
+    test.backend.exec(task.id, spec).await.expect("exec")
 }
 
 async fn all(stream: Option<Source>) -> String {
@@ -29,10 +29,10 @@ async fn all(stream: Option<Source>) -> String {
 }
 
 /// Standard output and standard error are separate.
-pub async fn a_process_writes_to_both_streams_and_ends_with_its_code(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
+pub async fn exec_process_has_both_streams_and_exit_code(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
     let spec = specs::exec(&["sh", "-c", "echo out; echo err >&2; exit 4"]);
-    let mut process = enter(&lab, &task, &spec).await;
+    let mut process = enter(&test, &task, &spec).await;
     assert!(process.stdin.is_none());
     let (stdout, stderr, code) =
         tokio::join!(all(process.stdout.take()), all(process.stderr.take()), process.control.wait());
@@ -42,10 +42,10 @@ pub async fn a_process_writes_to_both_streams_and_ends_with_its_code(fixture: &d
 }
 
 /// `cat` echoes more than a pipe holds, then exits.
-pub async fn what_goes_in_comes_out_and_dropping_the_input_ends_it(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
+pub async fn exec_echoes_stdin_and_dropping_it_closes_it(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
     let spec = ExecSpec { stdin: true, ..specs::exec(&["cat"]) };
-    let mut process = enter(&lab, &task, &spec).await;
+    let mut process = enter(&test, &task, &spec).await;
     let mut stdin = process.stdin.take().expect("input was asked for");
     let text = "switchyard\n".repeat(50_000);
     let feed = async {
@@ -60,9 +60,9 @@ pub async fn what_goes_in_comes_out_and_dropping_the_input_ends_it(fixture: &dyn
 }
 
 /// Also by several callers concurrently.
-pub async fn the_end_can_be_asked_for_again(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
-    let process = enter(&lab, &task, &specs::exec(&["sh", "-c", "exit 9"])).await;
+pub async fn exit_can_be_awaited_repeatedly(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
+    let process = enter(&test, &task, &specs::exec(&["sh", "-c", "exit 9"])).await;
     let (first, second) = tokio::join!(process.control.wait(), process.control.wait());
     assert_eq!((first.expect("wait"), second.expect("wait")), (9, 9));
     assert_eq!(process.control.wait().await.expect("wait"), 9);
@@ -70,32 +70,32 @@ pub async fn the_end_can_be_asked_for_again(fixture: &dyn Fixture) {
 }
 
 /// The exit code is 128 plus the signal; the task continues to run.
-pub async fn a_signal_ends_a_process(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
+pub async fn signal_terminates_an_exec_process(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
     for (signal, code) in [(Signal::TERM, 143), (Signal::KILL, 137)] {
-        let process = enter(&lab, &task, &specs::exec(ENDLESS)).await;
+        let process = enter(&test, &task, &specs::exec(ENDLESS)).await;
         process.control.signal(signal).await.expect("signal");
         assert_eq!(process.control.wait().await.expect("wait"), code);
         process.control.delete().await.expect("delete");
     }
-    let going_on = tokio::time::timeout(Duration::from_millis(50), lab.backend.wait_task(task.id)).await;
+    let going_on = tokio::time::timeout(Duration::from_millis(50), test.backend.wait_task(task.id)).await;
     assert!(going_on.is_err(), "the task ended: {going_on:?}");
 }
 
 /// Its output ends, although a reader still has it open.
-pub async fn a_dropped_process_is_killed(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
-    let mut process = enter(&lab, &task, &specs::exec(ENDLESS)).await;
+pub async fn dropped_exec_process_is_killed(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
+    let mut process = enter(&test, &task, &specs::exec(ENDLESS)).await;
     let stdout = process.stdout.take();
     drop(process);
     assert_eq!(all(stdout).await, "");
 }
 
 /// Their streams are independent.
-pub async fn two_processes_run_at_the_same_time(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
+pub async fn two_exec_processes_run_concurrently(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
     let spec = ExecSpec { stdin: true, ..specs::exec(&["cat"]) };
-    let (mut one, mut other) = tokio::join!(enter(&lab, &task, &spec), enter(&lab, &task, &spec));
+    let (mut one, mut other) = tokio::join!(enter(&test, &task, &spec), enter(&test, &task, &spec));
     for (process, text) in [(&mut other, "other"), (&mut one, "one")] {
         let mut stdin = process.stdin.take().expect("input was asked for");
         stdin.write_all(text.as_bytes()).await.expect("write");
@@ -108,40 +108,40 @@ pub async fn two_processes_run_at_the_same_time(fixture: &dyn Fixture) {
 }
 
 /// No exec outlives its task.
-pub async fn a_process_ends_with_its_task(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
-    let mut process = enter(&lab, &task, &specs::exec(ENDLESS)).await;
-    lab.kill(task.id).await;
+pub async fn exec_process_ends_with_its_task(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
+    let mut process = enter(&test, &task, &specs::exec(ENDLESS)).await;
+    test.kill(task.id).await;
     assert_eq!(process.control.wait().await.expect("wait"), 137);
     assert_eq!(all(process.stdout.take()).await, "");
 }
 
 /// `FailedPrecondition` before the start and after the exit.
-pub async fn a_task_that_does_not_run_cannot_be_entered(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
-    let created = lab.task(task.sandbox, "created", ENDLESS).await;
-    lab.kill(task.id).await;
+pub async fn exec_needs_a_running_task(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
+    let created = test.task(task.sandbox, "created", ENDLESS).await;
+    test.kill(task.id).await;
     for id in [created.id, task.id] {
-        let entered = lab.backend.exec(id, &specs::exec(&["true"])).await;
+        let entered = test.backend.exec(id, &specs::exec(&["true"])).await;
         assert_eq!(refused(entered), ErrorKind::FailedPrecondition);
     }
 }
 
 /// `InvalidArgument`; the task continues to run.
-pub async fn a_command_that_does_not_exist_is_refused(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
-    let entered = lab.backend.exec(task.id, &specs::exec(&[MISSING_EXECUTABLE])).await;
+pub async fn exec_of_a_missing_command_is_rejected(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
+    let entered = test.backend.exec(task.id, &specs::exec(&[MISSING_EXECUTABLE])).await;
     assert_eq!(refused(entered), ErrorKind::InvalidArgument);
-    let process = enter(&lab, &task, &specs::exec(&["true"])).await;
+    let process = enter(&test, &task, &specs::exec(&["true"])).await;
     assert_eq!(process.control.wait().await.expect("wait"), 0);
 }
 
 /// All output is on standard output.
-pub async fn a_terminal_merges_the_streams_and_can_be_resized(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
+pub async fn exec_tty_merges_streams_and_can_be_resized(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
     let spec =
         ExecSpec { tty: true, ..specs::exec(&["sh", "-c", "echo out; sleep 0.2; echo err >&2; exit 2"]) };
-    let mut process = enter(&lab, &task, &spec).await;
+    let mut process = enter(&test, &task, &spec).await;
     assert!(process.stderr.is_none());
     process.control.resize(132, 43).await.expect("resize");
     let (stdout, code) = tokio::join!(all(process.stdout.take()), process.control.wait());
@@ -150,9 +150,9 @@ pub async fn a_terminal_merges_the_streams_and_can_be_resized(fixture: &dyn Fixt
 }
 
 /// A child that continues to run holds the output open, until it is cut.
-pub async fn output_that_a_child_holds_can_be_cut(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
-    let mut process = enter(&lab, &task, &specs::exec(&["sh", "-c", "echo said; sleep 1000 &"])).await;
+pub async fn output_held_by_a_child_can_be_cut_off(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
+    let mut process = enter(&test, &task, &specs::exec(&["sh", "-c", "echo said; sleep 1000 &"])).await;
     assert_eq!(process.control.wait().await.expect("wait"), 0);
     let (stdout, ()) =
         tokio::join!(all(process.stdout.take()), process.control.cut_output(Duration::from_millis(300)));
@@ -175,10 +175,10 @@ async fn until_it_ends(process: &mut ExecProcess, mut stdin: Sink) -> (String, i
 }
 
 /// Earlier input is read first, and then the process exits by itself.
-pub async fn the_end_of_what_is_typed_ends_a_process_with_a_terminal(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
+pub async fn tty_stdin_eof_terminates_the_exec_process(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
     let spec = ExecSpec { tty: true, stdin: true, ..specs::exec(&["cat"]) };
-    let mut process = enter(&lab, &task, &spec).await;
+    let mut process = enter(&test, &task, &spec).await;
     let mut stdin = process.stdin.take().expect("input was asked for");
     stdin.write_all(b"typed\n").await.expect("write");
     let (stdout, code) = until_it_ends(&mut process, stdin).await;
@@ -187,10 +187,10 @@ pub async fn the_end_of_what_is_typed_ends_a_process_with_a_terminal(fixture: &d
 }
 
 /// Each process that reads the terminal in turn gets the end of the input, as with a pipe.
-pub async fn the_end_of_what_is_typed_is_there_for_all_who_read(fixture: &dyn Fixture) {
-    let (lab, task) = host(fixture).await;
+pub async fn tty_stdin_eof_reaches_all_readers(fixture: &dyn Fixture) {
+    let (test, task) = host(fixture).await;
     let spec = ExecSpec { tty: true, stdin: true, ..specs::exec(&["sh", "-c", "cat; cat; echo over"]) };
-    let mut process = enter(&lab, &task, &spec).await;
+    let mut process = enter(&test, &task, &spec).await;
     let stdin = process.stdin.take().expect("input was asked for");
     let (stdout, code) = until_it_ends(&mut process, stdin).await;
     assert_eq!(code, 0);

@@ -11,95 +11,95 @@ use switchyard_core::spec::{
 use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 
 use crate::Fixture;
-use crate::lab::{
+use crate::contract_test::{
     ContractTest, ENDLESS, exit_of, refused, same_exit, same_sandbox, same_task, same_time, sandbox_in,
     task_in,
 };
 
 /// A new system is empty.
-pub async fn nothing_is_recovered_from_nothing(fixture: &dyn Fixture) {
-    let mut lab = ContractTest::open(fixture).await;
-    let found = lab.reopen().await;
+pub async fn recovery_of_an_empty_backend_finds_nothing(fixture: &dyn Fixture) {
+    let mut test = ContractTest::open(fixture).await;
+    let found = test.reopen().await;
     assert!(found.sandboxes.is_empty() && found.tasks.is_empty(), "{found:?}");
 }
 
 /// Id, labels, record, addresses and state are recovered; then it can be stopped and removed.
-pub async fn a_ready_sandbox_is_recovered_as_it_was(fixture: &dyn Fixture) {
-    let mut lab = ContractTest::open(fixture).await;
-    let one = lab.sandbox("one").await;
-    let other = lab.sandbox("other").await;
-    let found = lab.reopen().await;
+pub async fn ready_sandbox_is_recovered_unchanged(fixture: &dyn Fixture) {
+    let mut test = ContractTest::open(fixture).await;
+    let one = test.sandbox("one").await;
+    let other = test.sandbox("other").await;
+    let found = test.reopen().await;
     assert_eq!(found.sandboxes.len(), 2);
     for made in [&one, &other] {
         let sandbox = sandbox_in(&found, made.id);
         same_sandbox(sandbox, made);
         assert_eq!(sandbox.state, SandboxState::Ready);
     }
-    lab.backend.stop_sandbox(one.id).await.expect("stop");
-    lab.backend.remove_sandbox(one.id).await.expect("remove");
-    assert_eq!(lab.reopen().await.sandboxes.len(), 1);
+    test.backend.stop_sandbox(one.id).await.expect("stop");
+    test.backend.remove_sandbox(one.id).await.expect("remove");
+    assert_eq!(test.reopen().await.sandboxes.len(), 1);
 }
 
 /// It does not become ready again.
-pub async fn a_stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
-    let mut lab = ContractTest::open(fixture).await;
-    let made = lab.sandbox("pod").await;
-    lab.backend.stop_sandbox(made.id).await.expect("stop");
-    let found = lab.reopen().await;
+pub async fn stopped_sandbox_is_recovered_as_stopped(fixture: &dyn Fixture) {
+    let mut test = ContractTest::open(fixture).await;
+    let made = test.sandbox("pod").await;
+    test.backend.stop_sandbox(made.id).await.expect("stop");
+    let found = test.reopen().await;
     let sandbox = sandbox_in(&found, made.id);
     assert_eq!(sandbox.state, SandboxState::Stopped);
     assert_eq!((&sandbox.meta.name, &sandbox.meta.record), (&made.spec.meta.name, &made.spec.meta.record));
-    lab.backend.stop_sandbox(made.id).await.expect("stop again");
+    test.backend.stop_sandbox(made.id).await.expect("stop again");
 }
 
 /// It is recovered with all its tasks until it is removed or started again.
-pub async fn a_removal_that_was_begun_is_recovered_as_one(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let (running, _) = lab.running(sandbox.id, "running", ENDLESS).await;
-    let other = lab.sandbox("other").await;
-    lab.backend.begin_removal(sandbox.id).await.expect("begin");
-    lab.backend.begin_removal(sandbox.id).await.expect("begin again");
-    let found = lab.reopen().await;
+pub async fn begun_removal_is_recovered(fixture: &dyn Fixture) {
+    let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
+    let (running, _) = test.running(sandbox.id, "running", ENDLESS).await;
+    let other = test.sandbox("other").await;
+    test.backend.begin_removal(sandbox.id).await.expect("begin");
+    test.backend.begin_removal(sandbox.id).await.expect("begin again");
+    let found = test.reopen().await;
     assert_eq!(found.removals, [sandbox.id]);
     assert!(!sandbox_in(&found, sandbox.id).state.is_ready());
     assert!(task_in(&found, running.id).state.is_running());
-    lab.kill(running.id).await;
-    lab.backend.remove_task(running.id).await.expect("remove the task");
-    lab.backend.stop_sandbox(sandbox.id).await.expect("stop");
-    assert_eq!(lab.reopen().await.removals, [sandbox.id]);
-    lab.backend.start_sandbox(sandbox.id, &sandbox.spec).await.expect("start");
-    let found = lab.reopen().await;
+    test.kill(running.id).await;
+    test.backend.remove_task(running.id).await.expect("remove the task");
+    test.backend.stop_sandbox(sandbox.id).await.expect("stop");
+    assert_eq!(test.reopen().await.removals, [sandbox.id]);
+    test.backend.start_sandbox(sandbox.id, &sandbox.spec).await.expect("start");
+    let found = test.reopen().await;
     assert!(found.removals.is_empty() && sandbox_in(&found, sandbox.id).state.is_ready());
-    lab.backend.begin_removal(other.id).await.expect("begin");
-    lab.backend.stop_sandbox(other.id).await.expect("stop");
-    lab.backend.remove_sandbox(other.id).await.expect("remove");
-    lab.backend.begin_removal(other.id).await.expect("what does not exist has gone");
-    assert!(lab.reopen().await.removals.is_empty());
+    test.backend.begin_removal(other.id).await.expect("begin");
+    test.backend.stop_sandbox(other.id).await.expect("stop");
+    test.backend.remove_sandbox(other.id).await.expect("remove");
+    test.backend.begin_removal(other.id).await.expect("what does not exist has gone");
+    assert!(test.reopen().await.removals.is_empty());
 }
 
 /// Id, labels, record, image, limits and stop signal are recovered; then it can be started.
-pub async fn a_created_task_is_recovered_as_it_was_and_can_be_started(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
+pub async fn created_task_is_recovered_and_can_be_started(fixture: &dyn Fixture) {
+    let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", &["sh", "-c", "exit 5"]);
     spec.stop_signal = Signal::parse("SIGUSR1");
     spec.resources =
         Resources { memory_limit_bytes: Some(64 << 20), cpu_shares: Some(512), ..Resources::default() };
-    let made = lab.task_of(sandbox.id, spec).await;
+    let made = test.task_of(sandbox.id, spec).await;
     assert_eq!(Some(made.details.stop_signal), made.spec.stop_signal);
     assert_eq!(made.details.resources.memory_limit_bytes, Some(64 << 20));
-    let found = lab.reopen().await;
+    let found = test.reopen().await;
     let task = task_in(&found, made.id);
     same_task(task, &made);
     assert_eq!(task.state, TaskState::Created);
-    lab.backend.start_task(made.id).await.expect("start");
-    assert_eq!(lab.wait(made.id).await.code, 5);
+    test.backend.start_task(made.id).await.expect("start");
+    assert_eq!(test.wait(made.id).await.code, 5);
 }
 
 /// Pid and start time are the same; `wait` of the new daemon returns the exit.
-pub async fn a_running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let (made, started) = lab.running(sandbox.id, "task", ENDLESS).await;
-    let found = lab.reopen().await;
+pub async fn running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fixture) {
+    let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
+    let (made, started) = test.running(sandbox.id, "task", ENDLESS).await;
+    let found = test.reopen().await;
     let task = task_in(&found, made.id);
     same_task(task, &made);
     match task.state {
@@ -113,18 +113,18 @@ pub async fn a_running_task_is_recovered_and_can_be_waited_for(fixture: &dyn Fix
         | TaskState::Exited { .. }
         | TaskState::Removing { .. } => panic!("it is {:?}, not running", task.state),
     }
-    let early = tokio::time::timeout(Duration::from_millis(50), lab.backend.wait_task(made.id)).await;
+    let early = tokio::time::timeout(Duration::from_millis(50), test.backend.wait_task(made.id)).await;
     assert!(early.is_err(), "it ended with the daemon: {early:?}");
-    assert_eq!(lab.kill(made.id).await.code, 137);
+    assert_eq!(test.kill(made.id).await.code, 137);
 }
 
 /// Code, cause and times are the same; `wait` answers from the record.
-pub async fn an_exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let (made, started) = lab.running(sandbox.id, "task", &["sh", "-c", "exit 3"]).await;
-    let exit = lab.wait(made.id).await;
+pub async fn exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
+    let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
+    let (made, started) = test.running(sandbox.id, "task", &["sh", "-c", "exit 3"]).await;
+    let exit = test.wait(made.id).await;
     for _ in 0..2 {
-        let found = lab.reopen().await;
+        let found = test.reopen().await;
         let task = task_in(&found, made.id);
         same_task(task, &made);
         same_exit(exit_of(task), &exit);
@@ -138,30 +138,30 @@ pub async fn an_exited_task_is_recovered_with_its_exit(fixture: &dyn Fixture) {
             | TaskState::Stopping { .. }
             | TaskState::Removing { .. } => panic!("it is {:?}, not exited", task.state),
         }
-        same_exit(&lab.wait(made.id).await, &exit);
+        same_exit(&test.wait(made.id).await, &exit);
     }
 }
 
 /// The exit code is not lost, whether the task exits before or after the new daemon recovers it.
-pub async fn an_end_that_nobody_waited_for_is_recovered(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let (quick, _) = lab.running(sandbox.id, "quick", &["sh", "-c", "exit 5"]).await;
-    let (slow, _) = lab.running(sandbox.id, "slow", &["sh", "-c", "sleep 0.5; exit 6"]).await;
-    lab.reopen().await;
+pub async fn unawaited_exit_is_recovered(fixture: &dyn Fixture) {
+    let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
+    let (quick, _) = test.running(sandbox.id, "quick", &["sh", "-c", "exit 5"]).await;
+    let (slow, _) = test.running(sandbox.id, "slow", &["sh", "-c", "sleep 0.5; exit 6"]).await;
+    test.reopen().await;
     for (id, code) in [(quick.id, 5), (slow.id, 6)] {
-        let exit = lab.wait(id).await;
+        let exit = test.wait(id).await;
         assert_eq!((exit.code, &exit.cause), (code, &ExitCause::Exited));
-        same_exit(exit_of(task_in(&lab.reopen().await, id)), &exit);
+        same_exit(exit_of(task_in(&test.reopen().await, id)), &exit);
     }
 }
 
 /// Recovery is idempotent.
 pub async fn recovering_twice_changes_nothing(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let (running, started) = lab.running(sandbox.id, "running", ENDLESS).await;
-    let created = lab.task(sandbox.id, "created", ENDLESS).await;
-    lab.reopen().await;
-    let found = lab.reopen().await;
+    let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
+    let (running, started) = test.running(sandbox.id, "running", ENDLESS).await;
+    let created = test.task(sandbox.id, "created", ENDLESS).await;
+    test.reopen().await;
+    let found = test.reopen().await;
     assert_eq!((found.sandboxes.len(), found.tasks.len()), (1, 2));
     same_sandbox(sandbox_in(&found, sandbox.id), &sandbox);
     same_task(task_in(&found, created.id), &created);
@@ -170,16 +170,16 @@ pub async fn recovering_twice_changes_nothing(fixture: &dyn Fixture) {
 
 /// Limits that are set on a created task and on a running one are recorded, and replace the old ones as a
 /// whole.
-pub async fn new_limits_are_recovered(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let created = lab.task(sandbox.id, "created", ENDLESS).await;
-    let (running, _) = lab.running(sandbox.id, "running", ENDLESS).await;
+pub async fn updated_limits_are_recovered(fixture: &dyn Fixture) {
+    let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
+    let created = test.task(sandbox.id, "created", ENDLESS).await;
+    let (running, _) = test.running(sandbox.id, "running", ENDLESS).await;
     let limits =
         Resources { memory_limit_bytes: Some(128 << 20), cpu_shares: Some(256), ..Resources::default() };
     for id in [created.id, running.id] {
-        lab.backend.update_task(id, &(&limits).into()).await.expect("update");
+        test.backend.update_task(id, &(&limits).into()).await.expect("update");
     }
-    let found = lab.reopen().await;
+    let found = test.reopen().await;
     for id in [created.id, running.id] {
         let details = &task_in(&found, id).details;
         assert_eq!(details.resources.memory_limit_bytes, Some(128 << 20));
@@ -189,66 +189,66 @@ pub async fn new_limits_are_recovered(fixture: &dyn Fixture) {
 }
 
 /// A frontend's note on a sandbox survives a restart; only the last one counts.
-pub async fn a_note_on_a_sandbox_is_recovered(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
+pub async fn sandbox_note_is_recovered(fixture: &dyn Fixture) {
+    let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
     for note in [&b"first"[..], b"last"] {
-        lab.backend.amend_sandbox(sandbox.id, note).await.expect("it is ready");
+        test.backend.amend_sandbox(sandbox.id, note).await.expect("it is ready");
     }
-    let found = lab.reopen().await;
+    let found = test.reopen().await;
     assert_eq!(found.sandboxes[0].details.note, b"last");
     assert_eq!(found.sandboxes[0].details.ips, sandbox.details.ips);
-    let gone = lab.backend.amend_sandbox(SandboxId::random(), b"x").await;
+    let gone = test.backend.amend_sandbox(SandboxId::random(), b"x").await;
     assert_eq!(refused(gone), ErrorKind::NotFound);
 }
 
 /// The ledgers of the node's ports, devices, CPUs and memory can be restored from it.
-pub async fn what_sandboxes_and_tasks_hold_of_the_node_is_recovered(fixture: &dyn Fixture) {
-    let mut lab = ContractTest::open(fixture).await;
-    lab.pull().await.expect("pull the image of the fixture");
+pub async fn claims_of_sandboxes_and_tasks_are_recovered(fixture: &dyn Fixture) {
+    let mut test = ContractTest::open(fixture).await;
+    test.pull().await.expect("pull the image of the fixture");
     let port = |protocol, ip| HostPort { protocol, port: 53, ip };
     let ports = vec![port(Protocol::Tcp, None), port(Protocol::Udp, Some([127, 0, 0, 9].into()))];
     let host_ports = HostPorts { group: "of a pod".to_owned(), ports };
     let spec = SandboxSpec { host_ports: host_ports.clone(), ..fixture.sandbox_spec("pod") };
     let id = SandboxId::random();
-    let details = lab.backend.create_sandbox(id, &spec).await.expect("create a sandbox");
+    let details = test.backend.create_sandbox(id, &spec).await.expect("create a sandbox");
     assert_eq!(details.host_ports, host_ports);
     let claim = LeaseClaim { token: LeaseToken::random(), slots: vec!["acme-7::1".to_owned()], named: false };
     let reserved = Reserved { cpu_milli: 1500, memory_bytes: 64 << 20 };
     let compute = ComputeClaim { reserved, exclusive_cpus: true };
     let task = TaskSpec { leases: vec![claim.clone()], compute, ..fixture.task_spec("task", ENDLESS) };
-    let task = lab.task_of(id, task).await;
+    let task = test.task_of(id, task).await;
     assert_eq!((task.details.leases.as_slice(), task.details.compute), ([claim.clone()].as_slice(), compute));
-    let found = lab.reopen().await;
+    let found = test.reopen().await;
     assert_eq!(sandbox_in(&found, id).details.host_ports, host_ports);
     let details = &task_in(&found, task.id).details;
     assert_eq!((details.leases.as_slice(), details.compute), ([claim].as_slice(), compute));
     // An update without this field leaves it unchanged.
     let fewer = ComputeClaim { reserved: Reserved { cpu_milli: 500, ..reserved }, exclusive_cpus: false };
-    for (said, expected) in [(Some(fewer), fewer), (None, fewer)] {
-        let update = TaskUpdate { compute: said, ..TaskUpdate::default() };
-        let details = lab.backend.update_task(task.id, &update).await.expect("update");
+    for (requested, expected) in [(Some(fewer), fewer), (None, fewer)] {
+        let update = TaskUpdate { compute: requested, ..TaskUpdate::default() };
+        let details = test.backend.update_task(task.id, &update).await.expect("update");
         assert_eq!(details.compute, expected);
-        assert_eq!(task_in(&lab.reopen().await, task.id).details.compute, expected);
+        assert_eq!(task_in(&test.reopen().await, task.id).details.compute, expected);
     }
     assert!(found.remnants.is_empty(), "{:?}", found.remnants);
-    lab.backend.wait_network_released(id).await;
+    test.backend.wait_network_released(id).await;
 }
 
 /// No kernel accepts a quota of 1 µs.
-pub async fn limits_that_cannot_be_set_leave_the_old_ones(fixture: &dyn Fixture) {
-    let (mut lab, sandbox) = ContractTest::with_sandbox(fixture).await;
-    let (task, _) = lab.running(sandbox.id, "task", ENDLESS).await;
+pub async fn failed_limits_update_keeps_the_old_limits(fixture: &dyn Fixture) {
+    let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
+    let (task, _) = test.running(sandbox.id, "task", ENDLESS).await;
     let old = Resources { memory_limit_bytes: Some(128 << 20), ..Resources::default() };
-    lab.backend.update_task(task.id, &(&old).into()).await.expect("update");
-    let before = task_in(&lab.reopen().await, task.id).details.clone();
+    test.backend.update_task(task.id, &(&old).into()).await.expect("update");
+    let before = task_in(&test.reopen().await, task.id).details.clone();
     let wrong = Resources {
         memory_limit_bytes: Some(256 << 20),
         cpu_period_us: Some(100_000),
         cpu_quota_us: Some(1),
         ..Resources::default()
     };
-    refused(lab.backend.update_task(task.id, &(&wrong).into()).await);
-    assert_eq!(task_in(&lab.reopen().await, task.id).details, before);
-    let gone = lab.backend.update_task(switchyard_core::id::TaskId::random(), &(&old).into()).await;
+    refused(test.backend.update_task(task.id, &(&wrong).into()).await);
+    assert_eq!(task_in(&test.reopen().await, task.id).details, before);
+    let gone = test.backend.update_task(switchyard_core::id::TaskId::random(), &(&old).into()).await;
     assert_eq!(refused(gone), ErrorKind::NotFound);
 }

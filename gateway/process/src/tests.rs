@@ -80,11 +80,11 @@ fn exit_code_follows_shell_convention() {
 
 #[test]
 fn only_root_of_the_host_namespace_is_trusted() {
-    let told = |uid: &str, pid: &str| is_root_here(&format!("Name:\tx\nUid:\t{uid}\nNSpid:\t{pid}\n"));
-    assert!(told("0\t0\t0\t0", "7"));
-    assert!(!told("0\t0\t0\t0", "7\t1"), "a container's");
-    assert!(!told("100000\t100000\t100000\t100000", "7"));
-    assert!(!told("1000\t0\t0\t0", "7"), "a program that is set to run as root");
+    let is_root = |uid: &str, pid: &str| is_root_here(&format!("Name:\tx\nUid:\t{uid}\nNSpid:\t{pid}\n"));
+    assert!(is_root("0\t0\t0\t0", "7"));
+    assert!(!is_root("0\t0\t0\t0", "7\t1"), "a container's");
+    assert!(!is_root("100000\t100000\t100000\t100000", "7"));
+    assert!(!is_root("1000\t0\t0\t0", "7"), "a program that is set to run as root");
     assert!(!is_root_here("Uid:\t0\t0\t0\t0\n"), "nothing is known of its namespace");
     assert!(!is_root_here(""));
 }

@@ -33,7 +33,7 @@ use crate::test_bed::TestBed;
 const CLIENTS: usize = 4;
 /// Starts of each side.
 const STARTS: usize = 3;
-/// Containers that die before each start, while nobody looks.
+/// Containers that are killed before each start, while no daemon runs.
 const DEATHS: usize = 5;
 /// How long a start may take.
 const START: Duration = Duration::from_secs(60);
@@ -342,7 +342,7 @@ async fn start_theirs(stand: &mut TestBed, crowd: &Crowd, size: CrowdSize) -> Re
     let mut starts = Vec::new();
     for start in 0..STARTS {
         stand.containerd.kill9();
-        let states = let_some_die(crowd, start, size)?;
+        let states = kill_some(crowd, start, size)?;
         let begin = Instant::now();
         stand.containerd.spawn()?;
         starts.push(until_right(&stand.containerd.socket, begin, &states, size.pods).await?);
@@ -358,7 +358,7 @@ async fn start_ours(stand: &mut TestBed, crowd: &Crowd, size: CrowdSize) -> Resu
     let mut starts = Vec::new();
     for start in 0..STARTS {
         stand.daemon.kill9();
-        let states = let_some_die(crowd, start, size)?;
+        let states = kill_some(crowd, start, size)?;
         let begin = Instant::now();
         stand.daemon.spawn();
         starts.push(until_right(&stand.root.cri_socket(), begin, &states, size.pods).await?);
@@ -370,7 +370,7 @@ async fn start_ours(stand: &mut TestBed, crowd: &Crowd, size: CrowdSize) -> Resu
 }
 
 /// Kills the next few of the containers that run; returns what a list must show from then on.
-fn let_some_die(crowd: &Crowd, start: usize, size: CrowdSize) -> Result<States, Failure> {
+fn kill_some(crowd: &Crowd, start: usize, size: CrowdSize) -> Result<States, Failure> {
     for id in crowd.running.iter().skip(start * DEATHS).take(DEATHS) {
         let pids = cgroups::members(id);
         for pid in &pids {

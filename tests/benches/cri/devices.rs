@@ -46,23 +46,23 @@ pub(crate) struct DevicesSize {
 /// Measures all of it.
 pub(crate) async fn measure(
     stand: &mut TestBed,
-    lab: &mut DeviceBench,
+    bench: &mut DeviceBench,
     size: DevicesSize,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let mut rows = leases(lab, size).await?;
+    let mut rows = leases(bench, size).await?;
     let mut restarts = Vec::new();
     for round in 0..size.changes {
-        restarts.push(milliseconds(lab.restart_kubelet().await?));
+        restarts.push(milliseconds(bench.restart_kubelet().await?));
         progress("restarts of the kubelet", round + 1, size.changes);
     }
     let name = format!("until {} resources are registered", RESOURCES + 2);
     rows.push(Row::ours(&name, "ms", restarts));
-    let updates = updates(lab, size.changes).await?;
+    let updates = updates(bench, size.changes).await?;
     let name = format!("one of {LARGE} devices changes");
     rows.push(Row::ours(&name, "ms", updates).goal(Goal::OursAtMost(10.0)));
     rows.push(
-        Row::ours(&format!("memory, {RESOURCES} x {DEVICES} devices"), "MiB", [lab.growth.rss_mib()])
+        Row::ours(&format!("memory, {RESOURCES} x {DEVICES} devices"), "MiB", [bench.growth.rss_mib()])
             .goal(Goal::OursAtMost(3.0)),
     );
     let note = format!(
@@ -74,7 +74,7 @@ pub(crate) async fn measure(
     );
     report.section_between("devices", WRITES, rows, note);
 
-    let rows = starts(stand, lab, size).await?;
+    let rows = starts(stand, bench, size).await?;
     let note = format!(
         "{} pods and tasks of each side on the host's network: of a daemon without devices, and of one that has {} of them, where a\n\
          pod claims a host port, its container has a device of the Container Device Interface, and the task one that is a node.\n",
@@ -82,36 +82,38 @@ pub(crate) async fn measure(
         RESOURCES * DEVICES + LARGE
     );
     report.section_between("what the ledger adds", STARTS, rows, note);
-    report.leftovers(&lab.leftovers());
+    report.leftovers(&bench.leftovers());
     Ok(())
 }
 
 /// Leases of both frontends, each beside a write to the disk.
-async fn leases(lab: &mut DeviceBench, size: DevicesSize) -> Result<Vec<Row>, Failure> {
-    let mut file = OpenOptions::new().create(true).append(true).open(lab.file("bench"))?;
+async fn leases(bench: &mut DeviceBench, size: DevicesSize) -> Result<Vec<Row>, Failure> {
+    let mut file = OpenOptions::new().create(true).append(true).open(bench.file("bench"))?;
     let mut pods = Vec::new();
     let mut tasks = Vec::new();
     for batch in 0..size.batches {
-        let (mut allocate, _) = AllocateClient::connect(&lab.unused()?).await?;
-        let reservable = AllocateClient::connect(&lab.unused()?).await?.0.ids;
+        let (mut allocate, _) = AllocateClient::connect(&bench.unused()?).await?;
+        let reservable = AllocateClient::connect(&bench.unused()?).await?.0.ids;
         for id in reservable {
             tokio::time::sleep(PACE).await;
             let theirs = write(&mut file)?;
             pods.push(Pair { theirs, ours: allocate.take().await?.1 });
             tokio::time::sleep(PACE).await;
             let theirs = write(&mut file)?;
-            tasks.push(Pair { theirs, ours: lab.reserve.take(&id).await?.1 });
+            tasks.push(Pair { theirs, ours: bench.reserve.take(&id).await?.1 });
         }
         progress("leases", batch + 1, size.batches);
     }
     let mut rows = Vec::new();
     for (name, pairs) in [("Allocate", pods), ("Reserve", tasks)] {
         let worst = |of: fn(&Pair<Duration>) -> Duration| {
-            let batch = |batch: &[Pair<Duration>]| {
-                let times: Vec<f64> = batch.iter().map(|pair| milliseconds(of(pair))).collect();
-                quantile(&times, 0.99)
-            };
-            pairs.chunks(DEVICES).map(batch).collect::<Vec<f64>>()
+            pairs
+                .chunks(DEVICES)
+                .map(|batch| {
+                    let times: Vec<f64> = batch.iter().map(|pair| milliseconds(of(pair))).collect();
+                    quantile(&times, 0.99)
+                })
+                .collect::<Vec<f64>>()
         };
         let worst: Vec<Pair<f64>> = worst(|pair| pair.theirs)
             .into_iter()
@@ -134,14 +136,14 @@ fn write(file: &mut File) -> Result<Duration, Failure> {
 }
 
 /// Changes of one device of many: from the call of Nomad that causes it until a kubelet has the list.
-async fn updates(lab: &mut DeviceBench, count: u32) -> Result<Vec<f64>, Failure> {
-    let (allocate, mut follow) = AllocateClient::connect(&lab.endpoint(&large())?).await?;
+async fn updates(bench: &mut DeviceBench, count: u32) -> Result<Vec<f64>, Failure> {
+    let (allocate, mut follow) = AllocateClient::connect(&bench.endpoint(&large())?).await?;
     let mut took = Vec::new();
     for (round, id) in (0..count).zip(allocate.ids) {
         // By then the last change has been sent to all watchers.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let begin = Instant::now();
-        let mut reserve = lab.reserve.clone();
+        let mut reserve = bench.reserve.clone();
         let (reserved, list) = tokio::join!(reserve.take(&id), follow.next());
         let elapsed = begin.elapsed();
         reserved?;
@@ -155,27 +157,31 @@ async fn updates(lab: &mut DeviceBench, count: u32) -> Result<Vec<f64>, Failure>
 }
 
 /// Pods and tasks with a port and devices, and the same without.
-async fn starts(stand: &mut TestBed, lab: &mut DeviceBench, size: DevicesSize) -> Result<Vec<Row>, Failure> {
+async fn starts(
+    stand: &mut TestBed,
+    bench: &mut DeviceBench,
+    size: DevicesSize,
+) -> Result<Vec<Row>, Failure> {
     let plain = Requests::new(stand);
     let nomad = NomadAgent::start(&stand.root, &stand.image).await?;
-    let (mut allocate, _) = AllocateClient::connect(&lab.unused()?).await?;
-    let mut ids = AllocateClient::connect(&lab.endpoint(&nodes())?).await?.0.ids;
+    let (mut allocate, _) = AllocateClient::connect(&bench.unused()?).await?;
+    let mut ids = AllocateClient::connect(&bench.endpoint(&nodes())?).await?.0.ids;
     let mut pods = Vec::new();
     let mut tasks = Vec::new();
     for round in 0..size.warm_up + size.starts {
         let name = format!("devices-{round}");
         let without = (sandbox(&plain, &stand.ours, &name), plain.container("main"));
-        let mut with = (sandbox(&lab.requests, &lab.side, &name), lab.requests.container("main"));
+        let mut with = (sandbox(&bench.requests, &bench.side, &name), bench.requests.container("main"));
         let port = i32::from(free_port()?);
         with.0.port_mappings =
             vec![cri::PortMapping { container_port: port, host_port: port, ..Default::default() }];
         give(&mut with.1, allocate.take().await?.0);
-        let pair = Pair::in_turns(round, pod(&mut stand.ours, without), pod(&mut lab.side, with)).await?;
+        let pair = Pair::in_turns(round, pod(&mut stand.ours, without), pod(&mut bench.side, with)).await?;
 
         let without = nomad.prepare(TaskNetwork::Host)?;
-        let mut with = lab.nomad.prepare(TaskNetwork::Host)?;
-        with.give(lab.reserve.take(&ids.pop().ok_or("all devices were reserved")?).await?.0);
-        let task_pair = Pair::in_turns(round, task(&nomad, without), task(&lab.nomad, with)).await?;
+        let mut with = bench.nomad.prepare(TaskNetwork::Host)?;
+        with.give(bench.reserve.take(&ids.pop().ok_or("all devices were reserved")?).await?.0);
+        let task_pair = Pair::in_turns(round, task(&nomad, without), task(&bench.nomad, with)).await?;
         if round >= size.warm_up {
             pods.push(pair);
             tasks.push(task_pair);

@@ -18,7 +18,7 @@ use crate::side::Side;
 pub(crate) const RUNC: &str = "/run/containerd/runc";
 /// Where libcni keeps results.
 const CNI_RESULTS: &str = "/var/lib/cni/results";
-/// Directories whose content is no pod's: files of images, and what is inside of a container.
+/// Directories whose content belongs to no pod: files of images, and root file systems of containers.
 const OPAQUE: [&str; 8] = [
     "snapshots",
     "rootfs",
@@ -62,7 +62,7 @@ pub(crate) struct Footprint {
 // === impl NodeScanner ===
 
 impl NodeScanner {
-    /// A look at what is below this root.
+    /// Scans the objects below this root.
     pub(crate) fn new(root: &PrivateRoot) -> Self {
         Self {
             root: root.path().to_owned(),
@@ -91,7 +91,7 @@ impl NodeScanner {
             process.command.contains("containerd-shim") && process.command.contains(root.as_ref())
         });
         processes.extend(shims.map(|process| (process.pid, process.started)));
-        // The parent of all control groups is nobody's in particular, and stays.
+        // The parent of all cgroups belongs to no single pod, and stays.
         paths.extend(groups.into_iter().filter(|group| !group.ends_with(&self.cgroup)).collect::<Vec<_>>());
         let mounts = mounts::below(&self.root).into_iter().map(|mount| mount.point).collect();
         NodeObjects { paths, mounts, processes }
@@ -125,7 +125,7 @@ impl Footprint {
         paths.retain(|path| {
             !path.starts_with(CNI_RESULTS) || ids.iter().any(|id| path.to_string_lossy().contains(id))
         });
-        // Some files are made with the first, and stay.
+        // Some files are created with the first pod, and stay.
         paths.retain(|path| !stays(path));
         // A shim writes the address of its socket into its bundle.
         let sockets: Vec<_> = paths
@@ -163,9 +163,9 @@ impl Footprint {
         self.paths.retain(|path| !path.is_dir());
     }
 
-    /// What is left of it, in words; nothing when it is gone for good.
+    /// A description of what remains of the pod; empty when nothing does.
     pub(crate) async fn remaining(&mut self, side: &mut Side) -> Result<Option<String>, Failure> {
-        // What is gone does not come back, so it is not looked for again.
+        // Removed objects do not reappear, so they are not checked again.
         self.processes.retain(|&(pid, started)| {
             processes::find(pid).is_some_and(|process| process.started == started && !process.zombie)
         });

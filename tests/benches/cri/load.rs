@@ -1,4 +1,4 @@
-//! Many pods: all at once, and one after the other by several clients for a given time.
+//! Many pods: all concurrently, and one after the other by several clients for a given time.
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,11 @@ const TURNS: u32 = 6;
 pub(crate) struct Burst {
     /// Until all run.
     up: Duration,
-    /// Until all were removed, again all at once.
+    /// Until all were removed, again concurrently.
     down: Duration,
 }
 
-/// This many pods of each side at once. Who comes first alternates.
+/// This many concurrent pods of each side. The side that runs first alternates.
 pub(crate) async fn burst(stand: &mut TestBed, round: u32, pods: u32) -> Result<Pair<Burst>, Failure> {
     let requests = Requests::new(stand);
     let [theirs, ours] = [&stand.theirs, &stand.ours].map(|side| at_once(side, &requests, round, pods));

@@ -29,7 +29,7 @@ use crate::test_bed::TestBed;
 const LINE: u64 = 100;
 /// How long a log may take to be whole.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How often the log's end is looked at.
+/// How often the end of the log is read.
 const POLL: Duration = Duration::from_millis(1);
 
 /// What one log took.
@@ -37,7 +37,7 @@ const POLL: Duration = Duration::from_millis(1);
 struct LogCost {
     /// From the word to begin until the last line is in the log.
     time: Duration,
-    /// Processor time of who writes the log.
+    /// Processor time of the process that writes the log.
     writer: Duration,
     /// Processor time of the shim, which brings the output from the container.
     shim: Duration,
@@ -77,7 +77,7 @@ impl Source {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        // It is a few files in memory; there is nobody to tell.
+        // These are a few files in memory, and a destructor cannot report an error.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
@@ -228,7 +228,7 @@ fn check(log: &Path, lines: u64) -> Result<(), Failure> {
     if number == lines { Ok(()) } else { Err(format!("the log has {number} lines of {lines}").into()) }
 }
 
-/// A pod with the node's network, which is not what is measured here.
+/// A pod on the host's network, because networks are not measured here.
 fn sandbox(side: &Side, place: &LogRun<'_>) -> cri::PodSandboxConfig {
     let name = format!("logs-{}", place.round);
     let uid = format!("{}-{name}", side.namespace);

@@ -58,7 +58,7 @@ enum Part {
     Image,
     /// Logs of a container that prints much.
     Logs,
-    /// Pods, all at once.
+    /// Pods, all concurrently.
     Burst,
     /// Pods per second of several clients.
     Rate,
@@ -91,7 +91,7 @@ struct Args {
     /// Measures everything, but little of it: to see that it works, not for figures
     #[arg(long)]
     quick: bool,
-    /// Pods of each side before the first that is measured, beside one that shows that logs work
+    /// Pods of each side before the first measured one, besides one that shows that logs work
     #[arg(long, value_name = "N", default_value_t = 3)]
     warm_up: u32,
     /// Pulls of each side; 0 leaves them out
@@ -133,7 +133,7 @@ struct Args {
     /// How long each side creates and removes pods, for pods per second
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     rate_seconds: u64,
-    /// Clients that do so at once
+    /// Concurrent clients that do so
     #[arg(long, value_name = "N", default_value_t = 4)]
     clients: u32,
     /// Pods of each side that hold many containers
@@ -148,10 +148,10 @@ struct Args {
     /// How long their rest is watched
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     rest_seconds: u64,
-    /// Containers of each side whose usage is asked for
+    /// Containers of each side whose usage is queried
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     usage_containers: u32,
-    /// How often in a turn
+    /// How often per round
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     usage_calls: u32,
     /// Pods of each side, ours with crun
@@ -166,7 +166,7 @@ struct Args {
     /// Tasks of a burst
     #[arg(long, value_name = "N", default_value_t = 50)]
     task_burst: u32,
-    /// Tasks that run at once, for the memory of each
+    /// Concurrent tasks, for the memory of each
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     tasks_running: u32,
     /// Leases of each frontend, in hundreds
@@ -321,7 +321,7 @@ async fn measure_parts(args: &Args, stand: &mut TestBed, report: &mut Report) ->
 }
 
 async fn measure_devices(args: &Args, stand: &mut TestBed, report: &mut Report) -> Result<(), Failure> {
-    let mut lab = DeviceBench::start(stand).await?;
+    let mut fixture = DeviceBench::start(stand).await?;
     if args.wants(Part::Devices) {
         let size = devices::DevicesSize {
             batches: args.leases,
@@ -329,11 +329,11 @@ async fn measure_devices(args: &Args, stand: &mut TestBed, report: &mut Report) 
             starts: args.device_starts,
             warm_up: args.warm_up,
         };
-        devices::measure(stand, &mut lab, size, report).await?;
+        devices::measure(stand, &mut fixture, size, report).await?;
     }
     if args.wants(Part::Storm) {
         let size = storm::StormSize { rounds: args.storms, containers: args.storm };
-        storm::measure(stand, &lab, size, report).await?;
+        storm::measure(stand, &fixture, size, report).await?;
     }
     Ok(())
 }

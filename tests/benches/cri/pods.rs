@@ -1,4 +1,4 @@
-//! Pods: created and started call by call, and removed until nothing of them is left.
+//! Pods: created and started call by call, and removed until nothing of them remains.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::test_bed::TestBed;
 
 /// How long a removed pod may leave traces before the benchmark fails.
 const CLEAN: Duration = Duration::from_secs(20);
-/// How often a removed pod is looked for.
+/// How often a removed pod is scanned for.
 const POLL: Duration = Duration::from_micros(500);
 /// The parts of [`Times`], as the report shows them.
 const PARTS: [TimeColumn; 8] = [
@@ -55,7 +55,7 @@ pub(crate) struct Times {
 /// Whether a side has had a pod before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodRound {
-    /// No: its log is looked at, and the directories that it makes may be there for all pods.
+    /// Not needed: only its log is read, and the directories that it creates may be shared by all pods.
     First,
     /// Yes.
     Later,

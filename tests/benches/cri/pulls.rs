@@ -16,7 +16,7 @@ use crate::test_bed::TestBed;
 
 /// How long what a pull left to be written and removed may take before the next one.
 const COOLDOWN_LIMIT: Duration = Duration::from_millis(500);
-/// How often the layers that are stored are looked at.
+/// How often the stored layers are listed.
 const POLL: Duration = Duration::from_millis(2);
 /// How long a pull may take until its layers are stored.
 const STORED: Duration = Duration::from_secs(120);
@@ -48,7 +48,7 @@ struct Pushed {
     layers: Vec<PathBuf>,
 }
 
-/// One pull of each side, each of an image of its own. Who comes first alternates.
+/// One pull of each side, each of its own image. The side that pulls first alternates.
 pub(crate) async fn round(stand: &mut TestBed, round: u32, size: PullsSize) -> Result<Pair<Pull>, Failure> {
     let theirs = push(stand, &format!("theirs-{}", size.layers), round, size);
     let ours = push(stand, &format!("ours-{}", size.layers), round, size);
@@ -119,7 +119,7 @@ fn push(stand: &TestBed, name: &str, round: u32, size: PullsSize) -> Pushed {
     Pushed { reference: stand.registry.reference(&tag), layers }
 }
 
-/// Where containerd keeps a blob that is complete.
+/// Where containerd stores a complete blob.
 fn blob(root: &Path, digest: &str) -> PathBuf {
     root.join("io.containerd.content.v1.content/blobs").join(digest.replace(':', "/"))
 }

@@ -86,7 +86,7 @@ impl Report {
         self.sections.push(Section { title, names, rows, note });
     }
 
-    /// Adds a look at the memory.
+    /// Adds a measurement of the memory.
     pub(crate) fn memory(&mut self, when: &str, memory: Memory) {
         self.memory.push((when.to_owned(), memory));
     }

@@ -58,7 +58,7 @@ impl Requests {
         }
     }
 
-    /// A pod with a network of its own and no shared process namespace.
+    /// A pod with its own network and no shared process namespace.
     pub(crate) fn sandbox(&self, side: &Side, name: &str) -> cri::PodSandboxConfig {
         let uid = format!("{}-{name}", side.namespace);
         let profile = cri::SecurityProfile {

@@ -31,7 +31,7 @@ pub(crate) enum Goal {
     RatioAtMost(f64),
     /// Ours is at least this many times theirs.
     RatioAtLeast(f64),
-    /// Ours is at most this, in the row's unit, whatever theirs is.
+    /// Our value is at most this, in the row's unit, independent of the other side.
     OursAtMost(f64),
     /// Ours is at most so much more than theirs, in the row's unit.
     MoreAtMost(f64),

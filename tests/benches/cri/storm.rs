@@ -22,7 +22,7 @@ use crate::tasks::nomad::{DriverCalls, PreparedTask, TaskNetwork};
 use crate::tasks::{AT_ONCE, Sides, all};
 use crate::test_bed::TestBed;
 
-/// What the sides are called, by whose containers are started meanwhile.
+/// The names of the sides, by the orchestrator whose containers are started meanwhile.
 const NAMES: Pair<&str> = Pair { theirs: "beside bare ones", ours: "beside ours" };
 /// Between two reads.
 const READ: Duration = Duration::from_millis(10);
@@ -38,7 +38,7 @@ const COOLDOWN: Duration = Duration::from_secs(1);
 pub(crate) struct StormSize {
     /// Storms of each side and kind.
     pub(crate) rounds: u32,
-    /// Containers that a storm starts at once.
+    /// Containers that a storm starts concurrently.
     pub(crate) containers: u32,
 }
 
@@ -51,7 +51,7 @@ enum MeasuredClient {
     Nomad,
 }
 
-/// What is called during a storm, over connections of its own.
+/// The caller during a storm, with its own connections.
 enum Probe {
     Kubelet { cri: PathBuf, containerd: PathBuf, requests: Requests, endpoint: PathBuf, name: String },
     Nomad { driver: PathBuf, plugin: PathBuf, ids: Vec<String>, tasks: Vec<PreparedTask>, known: String },
@@ -84,7 +84,7 @@ struct Storm {
 /// Measures all of it.
 pub(crate) async fn measure(
     stand: &TestBed,
-    lab: &DeviceBench,
+    bench: &DeviceBench,
     size: StormSize,
     report: &mut Report,
 ) -> Result<(), Failure> {
@@ -93,8 +93,8 @@ pub(crate) async fn measure(
     for probed in [MeasuredClient::Kubelet, MeasuredClient::Nomad] {
         let mut pairs = Vec::new();
         for round in 0..size.rounds {
-            let bare = bare_storm(&sides, lab, probed, round, size.containers);
-            let ours = our_storm(lab, probed, round, size.containers);
+            let bare = bare_storm(&sides, bench, probed, round, size.containers);
+            let ours = our_storm(bench, probed, round, size.containers);
             pairs.push(Pair::in_turns(round, bare, ours).await?);
             progress("storms", round + 1, size.rounds);
         }
@@ -106,52 +106,53 @@ pub(crate) async fn measure(
         size.rounds, size.containers
     );
     report.section_between("one orchestrator beside another", NAMES, rows, note);
-    report.leftovers(&lab.leftovers());
+    report.leftovers(&bench.leftovers());
     Ok(())
 }
 
-/// A storm of containers that are nobody's of ours.
+/// A storm of bare containers, started without our daemon.
 async fn bare_storm(
     sides: &Sides,
-    lab: &DeviceBench,
+    bench: &DeviceBench,
     probed: MeasuredClient,
     round: u32,
     containers: u32,
 ) -> Result<Storm, Failure> {
-    let watch = probed.watch(lab, format!("bare-{round}")).await?;
+    let watch = probed.watch(bench, format!("bare-{round}")).await?;
     let took = sides.their_burst(containers, &watch.over).await?;
-    watch.end(lab, took).await
+    watch.end(bench, took).await
 }
 
 /// A storm of the other orchestrator's.
 async fn our_storm(
-    lab: &DeviceBench,
+    bench: &DeviceBench,
     probed: MeasuredClient,
     round: u32,
     containers: u32,
 ) -> Result<Storm, Failure> {
-    let watch = probed.watch(lab, format!("ours-{round}")).await?;
+    let watch = probed.watch(bench, format!("ours-{round}")).await?;
     let took = match probed {
-        MeasuredClient::Kubelet => tasks(lab, containers, &watch.over).await?,
-        MeasuredClient::Nomad => pods(lab, round, containers, &watch.over).await?,
+        MeasuredClient::Kubelet => tasks(bench, containers, &watch.over).await?,
+        MeasuredClient::Nomad => pods(bench, round, containers, &watch.over).await?,
     };
-    watch.end(lab, took).await
+    watch.end(bench, took).await
 }
 
-/// Starts this many tasks at once, and removes them once `over` is signalled; how long their starts took.
-async fn tasks(lab: &DeviceBench, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
+/// Starts this many tasks concurrently, and removes them once `over` is signalled. Returns how long their
+/// starts took.
+async fn tasks(bench: &DeviceBench, count: u32, over: &CancellationToken) -> Result<Duration, Failure> {
     let tasks: Vec<PreparedTask> =
-        (0..count).map(|_| lab.nomad.prepare(TaskNetwork::Host)).collect::<Result<_, Failure>>()?;
+        (0..count).map(|_| bench.nomad.prepare(TaskNetwork::Host)).collect::<Result<_, Failure>>()?;
     let begin = Instant::now();
     let starts = tasks.into_iter().map(|task| {
-        let mut driver = lab.nomad.driver();
+        let mut driver = bench.nomad.driver();
         async move { driver.start(&task).await.map(|_| task) }
     });
     let running = all(starts, usize::MAX).await?;
     let took = begin.elapsed();
     over.cancel();
     let removals = running.into_iter().map(|task| {
-        let mut driver = lab.nomad.driver();
+        let mut driver = bench.nomad.driver();
         async move { driver.remove(&task).await }
     });
     all(removals, AT_ONCE).await?;
@@ -160,15 +161,15 @@ async fn tasks(lab: &DeviceBench, count: u32, over: &CancellationToken) -> Resul
 
 /// The same with pods.
 async fn pods(
-    lab: &DeviceBench,
+    bench: &DeviceBench,
     round: u32,
     count: u32,
     over: &CancellationToken,
 ) -> Result<Duration, Failure> {
     let begin = Instant::now();
     let starts = (0..count).map(|number| {
-        let mut side = lab.side.clone();
-        let requests = lab.requests.clone();
+        let mut side = bench.side.clone();
+        let requests = bench.requests.clone();
         async move {
             let sandbox = sandbox(&requests, &side, &format!("storm-{round}-{number}"));
             pods::start_pod_with(&mut side, sandbox, requests.container("main")).await
@@ -178,7 +179,7 @@ async fn pods(
     let took = begin.elapsed();
     over.cancel();
     let removals = running.into_iter().map(|up| {
-        let mut side = lab.side.clone();
+        let mut side = bench.side.clone();
         async move { pods::remove_pod(&mut side, &up.pod).await }
     });
     all(removals, AT_ONCE).await?;
@@ -188,23 +189,23 @@ async fn pods(
 // === impl MeasuredClient ===
 
 impl MeasuredClient {
-    /// Begins to call; returns once the first calls are made.
-    async fn watch(self, lab: &DeviceBench, name: String) -> Result<ProbeThread, Failure> {
+    /// Starts the caller; returns once the first calls were answered.
+    async fn watch(self, bench: &DeviceBench, name: String) -> Result<ProbeThread, Failure> {
         let (probe, known) = match self {
             Self::Kubelet => {
-                let (cri, containerd) = lab.sockets();
-                let requests = lab.requests.clone();
-                let endpoint = lab.unused()?;
+                let (cri, containerd) = bench.sockets();
+                let requests = bench.requests.clone();
+                let endpoint = bench.unused()?;
                 (Probe::Kubelet { cri, containerd, requests, endpoint, name }, None)
             }
             Self::Nomad => {
-                let task = lab.nomad.prepare(TaskNetwork::Host)?;
-                lab.nomad.driver().start(&task).await?;
-                let ids = AllocateClient::connect(&lab.unused()?).await?.0.ids;
-                let tasks = (0..PREPARED).map(|_| lab.nomad.prepare(TaskNetwork::Host));
+                let task = bench.nomad.prepare(TaskNetwork::Host)?;
+                bench.nomad.driver().start(&task).await?;
+                let ids = AllocateClient::connect(&bench.unused()?).await?.0.ids;
+                let tasks = (0..PREPARED).map(|_| bench.nomad.prepare(TaskNetwork::Host));
                 let probe = Probe::Nomad {
-                    driver: lab.nomad.address()?,
-                    plugin: lab.device_plugin()?,
+                    driver: bench.nomad.address()?,
+                    plugin: bench.device_plugin()?,
                     ids,
                     tasks: tasks.collect::<Result<_, Failure>>()?,
                     known: task.id().to_owned(),
@@ -214,16 +215,16 @@ impl MeasuredClient {
         };
         let over = CancellationToken::new();
         let (ready, connected) = oneshot::channel();
-        let told = over.clone();
+        let signal = over.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(probe.run(ready, told))
+            runtime.block_on(probe.run(ready, signal))
         });
         let watch = ProbeThread { over, thread, known };
         match connected.await {
             Ok(()) => Ok(watch),
             // Its end says why.
-            Err(_) => watch.end(lab, Duration::ZERO).await.and(Err("the calls did not begin".into())),
+            Err(_) => watch.end(bench, Duration::ZERO).await.and(Err("the calls did not begin".into())),
         }
     }
 
@@ -255,13 +256,13 @@ impl MeasuredClient {
 
 impl ProbeThread {
     /// What was seen until the storm was over, which took so long.
-    async fn end(self, lab: &DeviceBench, took: Duration) -> Result<Storm, Failure> {
+    async fn end(self, bench: &DeviceBench, took: Duration) -> Result<Storm, Failure> {
         let Self { over, thread, known } = self;
         over.cancel();
         let joined = tokio::task::spawn_blocking(|| thread.join()).await?;
         let seen = joined.map_err(|_| "what calls during a storm gave up: see above")??;
         if let Some(task) = known {
-            lab.nomad.driver().remove(&task).await?;
+            bench.nomad.driver().remove(&task).await?;
         }
         tokio::time::sleep(COOLDOWN).await;
         Ok(Storm { seen, took })
@@ -271,7 +272,7 @@ impl ProbeThread {
 // === impl Probe ===
 
 impl Probe {
-    /// Calls until the storm is over; says so when it begins.
+    /// Calls until the storm is over; signals the first calls.
     async fn run(self, ready: oneshot::Sender<()>, over: CancellationToken) -> Result<ProbeTimes, Failure> {
         match self {
             Self::Kubelet { cri, containerd, requests, endpoint, name } => {

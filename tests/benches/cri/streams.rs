@@ -20,7 +20,7 @@ use crate::row::{Goal, Row};
 use crate::side::Side;
 use crate::test_bed::TestBed;
 
-/// How much goes through one stream.
+/// The bytes that go through one stream.
 const BYTES: u64 = 100_000_000;
 /// Where the server in the pod listens.
 const PORT: &str = "8080";
@@ -51,7 +51,7 @@ struct ServerPod {
     container: String,
 }
 
-/// Measures both sides, in turns; who comes first alternates.
+/// Measures both sides alternately; the side that runs first alternates as well.
 pub(crate) async fn measure(
     stand: &mut TestBed,
     commands: u32,

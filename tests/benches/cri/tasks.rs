@@ -25,14 +25,15 @@ use nomad::{NomadAgent, PreparedTask, TaskNetwork, free_port};
 const NAMES: Pair<&str> = Pair { theirs: "bare containerd", ours: "Switchyard" };
 /// What bounds a start.
 const BOUND: &str = "Beside the bare work: the record of the sandbox, the files that it gives, and its namespaces, all before the task.";
-/// Tasks that are started, or removed, at once where nothing is measured.
+/// Tasks that are started, or removed, concurrently outside of measurements.
 pub(crate) const AT_ONCE: usize = 8;
-/// After a removal, until the next start: the shim's end and containerd's own clearing are nobody's.
+/// The pause between a removal and the next start: the shim's exit and containerd's cleanup belong to no
+/// side.
 pub(crate) const COOLDOWN: Duration = Duration::from_millis(60);
 /// Tasks that run already when memory is looked at first: what the first ones take is of the daemon, as its
 /// threads and their arenas.
 const BASELINE_TASKS: u32 = 40;
-/// How long tasks run before their memory is looked at.
+/// How long tasks run before their memory is measured.
 const IDLE_TIME: Duration = Duration::from_secs(3);
 
 /// How much there is of it.
@@ -46,7 +47,7 @@ pub(crate) struct TasksSize {
     pub(crate) bursts: u32,
     /// Tasks of a burst.
     pub(crate) burst: u32,
-    /// Tasks whose memory is looked at.
+    /// Tasks whose memory is measured.
     pub(crate) running: u32,
 }
 
@@ -172,7 +173,7 @@ impl Sides {
         Ok(())
     }
 
-    /// Many starts of each side at once: until the last of them is answered. Who comes first alternates.
+    /// Many concurrent starts of each side, until the last is answered. The side that runs first alternates.
     async fn burst(&self, round: u32, tasks: u32) -> Result<Pair<Duration>, Failure> {
         let over = CancellationToken::new();
         Pair::in_turns(round, self.their_burst(tasks, &over), self.our_burst(tasks)).await

@@ -61,7 +61,7 @@ pub(crate) struct Containerd {
     child: Child,
     /// Its directory, with its configuration and its log.
     dir: PathBuf,
-    /// Where it keeps what it stores.
+    /// The directory of its persistent state.
     pub(crate) root: PathBuf,
     /// Where it listens, for CRI as well.
     pub(crate) socket: PathBuf,

@@ -14,7 +14,7 @@ use switchyard_tests::prereq::{self, CNI_BIN_DIR};
 use crate::breakdown::CallTotals;
 use crate::failure::Failure;
 
-/// The program: it runs the real one of its own name, and adds a line to the file beside it.
+/// The wrapper: runs the real program of the same name, and appends a line to the file beside it.
 const SOURCE: &str = r#"
 #include <fcntl.h>
 #include <stdio.h>

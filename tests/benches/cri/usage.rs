@@ -31,7 +31,7 @@ const PODS: usize = 10;
 pub(crate) struct UsageSize {
     /// Containers of each side that run.
     pub(crate) containers: usize,
-    /// Calls of a turn.
+    /// Calls per round.
     pub(crate) calls: u32,
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn measure(
     let requests = Requests::new(stand);
     let theirs = crowd::gather(&stand.theirs, &requests, PODS, size.containers).await?;
     let ours = crowd::gather(&stand.ours, &requests, PODS, size.containers).await?;
-    // What the starts left to do is nobody's answer.
+    // Work that the starts left to do must not delay a measured answer.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut rows = vec![row(stand, size, Call::Stats).await?];
     if answers(&mut stand.theirs).await? {
@@ -94,10 +94,10 @@ async fn turn(stand: &TestBed, mut side: Side, size: UsageSize, call: Call) -> R
     let everybody = everybody(stand)?;
     let before = processor::spent(&everybody)?;
     for _ in 0..size.calls {
-        let told = call.ask(&mut side).await?;
-        if told != size.containers {
+        let answered = call.ask(&mut side).await?;
+        if answered != size.containers {
             return Err(format!(
-                "{}: {} tells of {told} containers, not {}",
+                "{}: {} tells of {answered} containers, not {}",
                 side.name,
                 call.name(),
                 size.containers
@@ -145,9 +145,9 @@ impl Call {
         format!("processor, {}, {}", self.name(), size.containers)
     }
 
-    /// Asks once; how many containers the answer tells of.
+    /// Queries once; the number of containers in the answer.
     async fn ask(self, side: &mut Side) -> Result<usize, Failure> {
-        let told = match self {
+        let answered = match self {
             Self::Stats => {
                 let answer =
                     side.runtime.list_container_stats(cri::ListContainerStatsRequest::default()).await;
@@ -164,6 +164,6 @@ impl Call {
                 })
             }
         };
-        told.map_err(|status| side.failed(self.name(), &status))
+        answered.map_err(|status| side.failed(self.name(), &status))
     }
 }

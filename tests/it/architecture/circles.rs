@@ -146,7 +146,7 @@ struct Named {
 }
 
 impl Named {
-    /// The paths in the input of a macro, as far as they can be told without knowing the macro.
+    /// The paths in the input of a macro, as far as they are recognisable without knowing the macro.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;
@@ -238,7 +238,7 @@ impl Default for Search<'_> {
 }
 
 impl<'a> Search<'a> {
-    /// The lowest number that is reached from here among those that are open.
+    /// The lowest index on the stack that is reachable from here.
     fn visit(&mut self, file: &'a Path) -> usize {
         let number = self.numbers.len();
         let position = self.open.len();

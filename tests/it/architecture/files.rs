@@ -8,7 +8,7 @@ use super::repository;
 /// The most lines that a source file may have.
 const MOST_LINES: usize = 500;
 
-/// The files of the repository whose name ends so; build output and hidden directories aside.
+/// The files of the repository whose name ends with this, without build output and hidden directories.
 pub(super) fn files(endings: &[&str]) -> Vec<PathBuf> {
     fn walk(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("a directory of the repository can be read").flatten() {

@@ -5,7 +5,7 @@ use super::metadata;
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
 const LAYERS: [(&str, &[&str]); 25] = [
     ("switchyard", &["*"]),
-    // Below every gRPC server: whoever listens may use it.
+    // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
     ("switchyard-cgroup", &["switchyard-core"]),
     ("switchyard-cni", &["switchyard-steps"]),
@@ -63,7 +63,7 @@ const LIBRARIES: [(&str, &[&str]); 7] = [
     ("tonic-prost", WIRE),
 ];
 
-/// The crates that know what a message looks like on the wire.
+/// The crates that may use the generated wire messages.
 const WIRE: &[&str] = &[
     "switchyard",
     "switchyard-authority",

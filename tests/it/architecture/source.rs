@@ -20,7 +20,7 @@ pub(super) struct Source {
 pub(super) struct Module {
     /// The file that it is in.
     pub(super) file: PathBuf,
-    /// What stands in it, without its modules and without what is compiled for tests alone.
+    /// Its items, without modules and without items that are compiled only for tests.
     pub(super) items: Vec<Item>,
     pub(super) modules: BTreeMap<String, Self>,
 }
@@ -49,9 +49,9 @@ pub(super) fn sources() -> Vec<Source> {
 /// Whether something is compiled for tests alone.
 pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
-        let is_test = |path: syn::Path| path.is_ident("test");
         attribute.path().is_ident("test")
-            || (attribute.path().is_ident("cfg") && attribute.parse_args().is_ok_and(is_test))
+            || (attribute.path().is_ident("cfg")
+                && attribute.parse_args().is_ok_and(|path: syn::Path| path.is_ident("test")))
     })
 }
 
@@ -62,7 +62,7 @@ impl Module {
     fn read(file: &Path, path: &[String]) -> Self {
         let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        // What is below `lib.rs` and `main.rs` lies beside them, and what is below `a.rs` in `a/`.
+        // Submodules of `lib.rs` and `main.rs` are beside them, those of `a.rs` are in `a/`.
         let below = if path.is_empty() {
             file.parent().expect("a file lies in a directory").to_owned()
         } else {

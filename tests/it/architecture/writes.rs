@@ -10,7 +10,7 @@ use switchyard_steps::Step::{self, *};
 use super::files::files;
 use super::repository;
 
-/// What changes a disk or the mounts. Files that are opened to be written are made by one of these.
+/// Calls that change a disk or the mounts. Files that are opened for writing are created by one of these.
 const CHANGES: [&str; 14] = [
     "fs::write(",
     "fs::rename(",
@@ -77,7 +77,7 @@ const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
     (
         "backends/ledger/src/journal.rs",
         "append",
-        Harmless("what is cut off is no whole record, or a lease that nobody was told of"),
+        Harmless("what is cut off is no whole record, or a lease that nobody was reported"),
     ),
     ("backends/tree/src/copy.rs", "register_hard_link", Exemption::Step(VolumeDrafted)),
     ("backends/tree/src/copy.rs", "link", Exemption::Step(VolumeDrafted)),
@@ -140,11 +140,15 @@ fn function(code: &str) -> Option<&str> {
 /// `#[cfg(test)]`.
 fn is_for_tests(path: &Path, text_of: &BTreeMap<String, String>) -> bool {
     let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-    let said = [format!("#[cfg(test)]\nmod {name};"), format!("#[cfg(test)]\npub(crate) mod {name};")];
+    let declarations =
+        [format!("#[cfg(test)]\nmod {name};"), format!("#[cfg(test)]\npub(crate) mod {name};")];
     let dir = path.parent().expect("a source file is in a directory");
     let above = [dir.with_extension("rs"), dir.join("lib.rs"), dir.join("main.rs")];
     let text = |path: &std::path::PathBuf| text_of.get(path.to_str().unwrap_or_default());
-    above.iter().filter_map(text).any(|text| said.iter().any(|said| text.contains(said)))
+    above
+        .iter()
+        .filter_map(text)
+        .any(|text| declarations.iter().any(|declarations| text.contains(declarations)))
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn hung_criu_is_killed_and_container_keeps_running() {
     assert!(eventually(LIMIT, || !mark(&node, &id).exists()) && !runtime.hangs() && !archive.exists());
 }
 
-/// The directory that is there while a checkpoint is made.
+/// The directory that exists while a checkpoint is made.
 fn mark(node: &TestNode, container: &str) -> PathBuf {
     node.root().state().join("tasks").join(container).join("checkpoint")
 }

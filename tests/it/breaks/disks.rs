@@ -134,13 +134,13 @@ fn state_disk_without_inodes_leaves_nothing_partial_and_recovers() {
 #[track_caller]
 fn assert_disk(node: &TestNode, full: bool) {
     let mut last = String::new();
-    let told = eventually(LIMIT, || {
+    let reported = eventually(LIMIT, || {
         let (status, body) = node.daemon().get("/readyz/disk");
         let says = body.to_lowercase().contains("no space left on device");
         last = body;
         if full { status == 503 && says } else { status == 200 }
     });
-    assert!(told, "full: {full}: {last}");
+    assert!(reported, "full: {full}: {last}");
     let (status, body) = node.daemon().get("/readyz?verbose");
     assert!(status == 200 && body.contains("[!]disk failed, not needed") == full, "{status} {body}");
     let (_, metrics) = node.daemon().get("/metrics");
@@ -153,10 +153,11 @@ fn assert_disk(node: &TestNode, full: bool) {
 /// Whether the node reports that a container has exited and that its exit is not persisted.
 fn is_exit_unrecorded(node: &TestNode, container: &str) -> bool {
     let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
-    let info = status.expect("it is told").info;
+    let info = status.expect("it is reported").info;
     // As JSON: `"exits.unrecorded":"ID, ID"`.
-    let told = |text: &String| text.split_once("exits.unrecorded")?.1.split('"').nth(2).map(str::to_owned);
-    info.values().filter_map(told).any(|told| told.contains(container))
+    info.values()
+        .filter_map(|text| text.split_once("exits.unrecorded")?.1.split('"').nth(2))
+        .any(|ids| ids.contains(container))
 }
 
 /// What clients were told about an exit.
@@ -195,12 +196,12 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
     // A kubelet releases a pod's resources once the pod is stopped.
     cri.stop_pod(other.id()).expect("it can be stopped");
     assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
-    let told = [&dies, &stopped, &of_other].map(|id| (id.clone(), exit_info(&node, id)));
-    let unrecorded = told.iter().any(|(id, _)| is_exit_unrecorded(&node, id));
+    let reported = [&dies, &stopped, &of_other].map(|id| (id.clone(), exit_info(&node, id)));
+    let unrecorded = reported.iter().any(|(id, _)| is_exit_unrecorded(&node, id));
     filling.refill();
     node.daemon().kill9();
     node.daemon().restart();
-    for (id, end_told) in &told {
+    for (id, end_told) in &reported {
         assert_eq!(exit_info(&node, id), *end_told, "the next daemon tells another end");
     }
     assert_eq!(other.status().state(), PodSandboxState::SandboxNotready);
@@ -227,11 +228,14 @@ fn ends_on_a_full_state(options: &str, fill: fn(&Path) -> FilledDisk) -> bool {
 
     drop(filling);
     assert_disk(&node, false);
-    let recorded = || told.iter().all(|(id, _)| !is_exit_unrecorded(&node, id));
-    assert!(eventually(LIMIT, recorded), "an end is not put on record: {}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || reported.iter().all(|(id, _)| !is_exit_unrecorded(&node, id))),
+        "an end is not put on record: {}",
+        node.daemon().tail()
+    );
     node.daemon().kill9();
     node.daemon().restart();
-    assert_eq!(exit_info(&node, &dies), told[0].1);
+    assert_eq!(exit_info(&node, &dies), reported[0].1);
     for id in [&dies, &stopped, &of_other, &of_third] {
         cri.remove(id).expect("it can be removed");
     }
@@ -278,14 +282,14 @@ fn full_containerd_database_still_reports_exits_and_stops_pods() {
     cri.stop_pod(pod.id()).expect("what is left of it shows that it was");
     cri.remove_pod(removed.id()).expect("there is space for that");
     assert_full(&refused("StopPodSandbox", cri.stop_pod(bare.id()), exhausted));
-    let told = [&ids[0], &ids[2]].map(|id| (id.clone(), exit_info(&node, id)));
-    for (id, (code, ..)) in &told {
+    let reported = [&ids[0], &ids[2]].map(|id| (id.clone(), exit_info(&node, id)));
+    for (id, (code, ..)) in &reported {
         assert!(*code == 137 && is_exit_unrecorded(&node, id), "{code}");
     }
     assert!(!is_exit_unrecorded(&node, &ids[1]), "it is gone");
     node.daemon().kill9();
     node.daemon().restart();
-    for (id, end_told) in &told {
+    for (id, end_told) in &reported {
         assert_eq!(exit_info(&node, id), *end_told, "the next daemon tells another end");
         assert!(is_exit_unrecorded(&node, id));
     }
@@ -297,11 +301,14 @@ fn full_containerd_database_still_reports_exits_and_stops_pods() {
     assert_full(&refused("RemoveContainer", cri.remove(&ids[0]), exhausted));
     assert_full(&refused("RemovePodSandbox", cri.remove_pod(pod.id()), exhausted));
     fill(&[]);
-    let recorded = || told.iter().all(|(id, _)| !is_exit_unrecorded(&node, id));
-    assert!(eventually(LIMIT, recorded), "an end is not put on record: {}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || reported.iter().all(|(id, _)| !is_exit_unrecorded(&node, id))),
+        "an end is not put on record: {}",
+        node.daemon().tail()
+    );
     node.daemon().kill9();
     node.daemon().restart();
-    assert_eq!(exit_info(&node, &told[1].0), told[1].1);
+    assert_eq!(exit_info(&node, &reported[1].0), reported[1].1);
     for pod in [&pod, &bare] {
         cri.stop_pod(pod.id()).expect("it can be stopped again");
         cri.remove_pod(pod.id()).expect("it can be removed");

@@ -98,10 +98,10 @@ fn orphaned_shim_that_appears_after_start_is_killed() {
     // The daemon, which waits for this container's exit, is the first to notice that containerd is gone.
     let _other = pod.start_shell("other", "exec sleep 1000");
     let show = |name: &str, id: &str| {
-        let home = node.root().path().join(name);
-        fs::create_dir(&home).expect("a directory");
-        let mut forgotten = FakeShim::start(&node, 0, &id.repeat(32), &home);
-        fs::remove_dir(&home).expect("it is empty");
+        let container_dir = node.root().path().join(name);
+        fs::create_dir(&container_dir).expect("a directory");
+        let mut forgotten = FakeShim::start(&node, 0, &id.repeat(32), &container_dir);
+        fs::remove_dir(&container_dir).expect("it is empty");
         assert!(eventually(LIMIT, || !forgotten.runs()), "{name}: {}", node.daemon().tail());
     };
     show("after-start", "ab");

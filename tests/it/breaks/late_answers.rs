@@ -31,11 +31,14 @@ fn recovery_that_cannot_persist_an_exit_in_time_keeps_the_container() {
     kill(Pid::from_raw(main), Signal::SIGKILL).expect("it runs");
     front.set_delayed(RECORD);
     node.daemon().spawn();
-    let told = || {
-        let log = fs::read_to_string(node.root().daemon_log()).unwrap_or_default();
-        log.contains("recovery failed; trying again until it succeeds")
-    };
-    assert!(eventually(LIMIT, told), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || {
+            let log = fs::read_to_string(node.root().daemon_log()).unwrap_or_default();
+            log.contains("recovery failed; trying again until it succeeds")
+        }),
+        "{}",
+        node.daemon().tail()
+    );
     front.set_delayed(&[]);
     node.daemon().wait_ready();
     assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137);
@@ -60,7 +63,7 @@ fn rolled_back_limits_are_reported_after_daemon_restart() {
         .find(|file| file.exists())
         .expect("its memory is limited");
     let in_force = || fs::read_to_string(&file).expect("it is there").trim().parse::<i64>().ok();
-    let told = || {
+    let reported = || {
         let status = node.cri().status(&id).expect("it has a status");
         status.resources.and_then(|limits| limits.linux).map(|limits| limits.memory_limit_in_bytes)
     };
@@ -70,8 +73,8 @@ fn rolled_back_limits_are_reported_after_daemon_restart() {
     front.set_delayed(&[]);
     let mark = node.root().run().join("tasks").join(&id).join("limiting");
     assert!(eventually(LIMIT, || !mark.exists()), "{}", node.daemon().tail());
-    assert_eq!((told(), in_force()), (Some(before), Some(before)));
+    assert_eq!((reported(), in_force()), (Some(before), Some(before)));
     node.daemon().kill9();
     node.daemon().restart();
-    assert_eq!((told(), in_force()), (Some(before), Some(before)));
+    assert_eq!((reported(), in_force()), (Some(before), Some(before)));
 }

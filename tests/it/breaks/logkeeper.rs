@@ -82,8 +82,9 @@ fn hung_logkeeper_is_replaced_and_no_line_is_lost() {
     assert!(replaced, "it is not replaced\n{}", node.daemon().tail());
     assert_recovers(&node);
     let so_far = last_number(&node, &id);
-    let enough = |lines: &[String]| u64::try_from(lines.len()).is_ok_and(|lines| lines > so_far);
-    assert_complete(&pod.wait_log("counting", enough));
+    assert_complete(
+        &pod.wait_log("counting", |lines| u64::try_from(lines.len()).is_ok_and(|lines| lines > so_far)),
+    );
 }
 
 #[test]
@@ -100,11 +101,14 @@ fn logkeeper_restart_failure_is_reported_until_it_succeeds() {
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).expect("it is ours");
     kill(Pid::from_raw(managed(&node, "logkeeper")), Signal::SIGKILL).expect("it runs");
     assert_not_ready(&node, "RuntimeReady", "LogkeeperUnavailable", "logkeeper");
-    let told = || {
-        let (status, body) = node.daemon().get("/readyz");
-        status == 503 && body.contains("[-]logkeeper failed: ended")
-    };
-    assert!(eventually(LIMIT, told), "{}", node.daemon().get("/readyz").1);
+    assert!(
+        eventually(LIMIT, || {
+            let (status, body) = node.daemon().get("/readyz");
+            status == 503 && body.contains("[-]logkeeper failed: ended")
+        }),
+        "{}",
+        node.daemon().get("/readyz").1
+    );
     let created = pod.create(&node.container("refused", &["sleep", "1000"]));
     let cri = node.cri().with_timeout(FAST_CALL_LIMIT);
     let status = refused("StartContainer", cri.start(&created), &[Code::Unavailable]);

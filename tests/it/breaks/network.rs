@@ -102,7 +102,7 @@ fn failing_cni_add_is_named_and_rolled_back() {
     let node = &wayward.node;
     let cri = node.cri().with_timeout(SOON);
     let before = node.leak_scan();
-    for (what, told, code) in [
+    for (what, message, code) in [
         ("fail", "plugin wayward refused ADD with code 7: a planned failure", Code::Unknown),
         ("hang", "plugin wayward did not finish ADD within 2 s", Code::Unknown),
         ("nonsense", "plugin wayward wrote no usable result", Code::Unknown),
@@ -115,7 +115,7 @@ fn failing_cni_add_is_named_and_rolled_back() {
         wayward.set_plugin_fault("ADD", what);
         let config = node.pod_config(what);
         let status = refused(what, cri.run_pod(&config), &[code]);
-        assert!(status.message().contains(told), "{what}: {status}");
+        assert!(status.message().contains(message), "{what}: {status}");
         wayward.assert_given_up(what);
         assert_no_leaks_since(node, &before);
         // The network condition covers configuration and installation, not answers of plugins: pods on the
@@ -136,7 +136,7 @@ fn failing_cni_del_is_named_and_stop_can_be_retried() {
     let node = &wayward.node;
     let cri = node.cri().with_timeout(SOON);
     let before = node.leak_scan();
-    for (what, told) in [
+    for (what, message) in [
         ("fail", "plugin wayward refused DEL with code 7: a planned failure"),
         ("hang", "plugin wayward did not finish DEL within 2 s"),
         ("killed", "plugin wayward failed on DEL with signal: 9"),
@@ -145,11 +145,11 @@ fn failing_cni_del_is_named_and_stop_can_be_retried() {
         let id = pod.start_shell("main", "exec sleep 1000");
         wayward.set_plugin_fault("DEL", what);
         let status = refused("StopPodSandbox", cri.stop_pod(pod.id()), &[Code::Unknown]);
-        assert!(status.message().contains(told), "{what}: {status}");
+        assert!(status.message().contains(message), "{what}: {status}");
         assert_eq!(pod.status().state(), PodSandboxState::SandboxNotready, "{what}");
         assert_eq!(node.cri().status(&id).expect("it has a status").exit_code, 137, "{what}");
         let status = refused("RemovePodSandbox", cri.remove_pod(pod.id()), &[Code::Unknown]);
-        assert!(status.message().contains(told), "{what}: {status}");
+        assert!(status.message().contains(message), "{what}: {status}");
         wayward.assert_given_up(what);
         wayward.clear_plugin_fault("DEL");
         node.cri().stop_pod(pod.id()).expect("it can be stopped again");

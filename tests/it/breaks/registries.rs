@@ -44,10 +44,10 @@ fn stored_content(node: &TestNode) -> HashSet<String> {
 
 /// A pull that must fail, and must leave nothing behind.
 #[track_caller]
-fn assert_pull_fails(node: &TestNode, reference: &str, codes: &[Code], told: &str) -> Status {
+fn assert_pull_fails(node: &TestNode, reference: &str, codes: &[Code], message: &str) -> Status {
     let before = stored_content(node);
-    let status = refused(told, node.cri().with_timeout(SOON).pull(reference, None), codes);
-    assert!(status.message().contains(told), "{told:?} is not told: {status}");
+    let status = refused(message, node.cri().with_timeout(SOON).pull(reference, None), codes);
+    assert!(status.message().contains(message), "{message:?} is not told: {status}");
     assert_eq!(node.cri().image(reference).expect("it is asked for"), None);
     assert!(eventually(LIMIT, || node.leak_scan().findings.is_empty()), "{:#?}", node.leak_scan().findings);
     let new = || stored_content(node).difference(&before).cloned().collect::<Vec<_>>();
@@ -70,7 +70,7 @@ fn answer(status: u16, headers: &[(&str, &str)], body: &[u8]) -> RegistryFault {
 fn unresponsive_registry_fails_the_pull_and_leaves_nothing_behind() {
     let node = TestNode::start_with(conf(), |_| {});
     let gate = node.registry().proxy();
-    for (name, fault, told) in [
+    for (name, fault, message) in [
         ("silent", RegistryFault::StallAfter(1000), "nothing was received for 1000 ms"),
         ("cut", RegistryFault::CutAfter(2000), "sha256:"),
         ("failing", RegistryFault::Status(503), "503"),
@@ -79,7 +79,7 @@ fn unresponsive_registry_fails_the_pull_and_leaves_nothing_behind() {
         node.registry().push(&format!("registries/{name}:1"), &image);
         plan(&node, &image.layers[1].digest, &fault, MORE_THAN_RETRIES);
         let reference = node.registry().reference(&format!("registries/{name}:1"));
-        assert_pull_fails(&node, &reference, &[Code::Unavailable, Code::Unknown], told);
+        assert_pull_fails(&node, &reference, &[Code::Unavailable, Code::Unknown], message);
         gate.release();
         gate.clear_faults();
         node.cri().pull(&reference, None).expect("it is well again");
@@ -104,7 +104,7 @@ fn registry_retry_after_is_honoured() {
     assert!(status.message().contains(&node.registry().address().to_string()), "{status}");
 }
 
-/// An image whose manifest describes its own layer as `lie` changes it.
+/// An image whose manifest describes its layer as changed by `lie`.
 fn image_with_false_layer(image: &Image, lie: impl FnOnce(&mut Value)) -> Blob {
     let mut manifest: Value = serde_json::from_slice(&image.manifest.bytes).expect("it is JSON");
     lie(&mut manifest["layers"][1]);
@@ -152,12 +152,12 @@ fn huge_malformed_or_foreign_manifests_are_rejected_and_leave_nothing_behind() {
     let reference = node.registry().reference("registries/manifest:1");
     let kind = image.manifest.media_type.clone();
     let codes = &[Code::Unknown, Code::InvalidArgument, Code::FailedPrecondition, Code::ResourceExhausted];
-    for (body, told) in [
+    for (body, message) in [
         (vec![b' '; 9 << 20], "more than the limit"),
         (b"<html>a login page</html>".to_vec(), "registries/manifest"),
     ] {
         plan(&node, "/manifests/1", &answer(200, &[("Content-Type", &kind)], &body), MORE_THAN_RETRIES);
-        assert_pull_fails(&node, &reference, codes, told);
+        assert_pull_fails(&node, &reference, codes, message);
         node.registry().proxy().clear_faults();
     }
     let others = ["s390x", "riscv64"].map(|name| busybox().architecture(name).build());

@@ -57,9 +57,9 @@ struct ShimProxy {
 impl ShimProxy {
     /// Listens in place of a container's shim, for clients that look up the address from now on.
     fn in_front_of(node: &TestNode, container: &str) -> Self {
-        let home =
+        let dir =
             fs::read_link(format!("/proc/{}/cwd", shim(node, container))).expect("a shim works somewhere");
-        let bundle = home.parent().expect("bundles are side by side").join(container);
+        let bundle = dir.parent().expect("bundles are side by side").join(container);
         let socket = PathBuf::from(format!("/run/{}.sock", random_name()));
         let file = ["bootstrap.json", "address"]
             .map(|name| bundle.join(name))
@@ -193,8 +193,8 @@ fn wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind() {
     let before = node.leak_scan();
     let cri = node.cri().with_timeout(SOON);
     let run = |timeout| cri.exec(&main, &["sh", "-c", "echo ran >> /dev/shm/ran; echo said"], timeout);
-    let said = |answer: &ExecSyncResponse| answer.stdout == b"said\n" && answer.exit_code == 0;
-    assert!(said(&run(10).expect("the stand-in passes on what is asked")));
+    let printed = |answer: &ExecSyncResponse| answer.stdout == b"said\n" && answer.exit_code == 0;
+    assert!(printed(&run(10).expect("the stand-in passes on what is asked")));
     for method in ["Exec", "Start", "Wait", "Delete"] {
         for act in [
             BadAnswer::Silence,
@@ -210,13 +210,15 @@ fn wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind() {
                 stand_in.plan(Some(plan));
                 // The command itself may run longer than the shim timeout.
                 let answer = run(if method == "Wait" { 1 } else { 10 });
-                let is_played = || stand_in.answered.load(Ordering::Relaxed) > played;
-                assert!(eventually(LIMIT, is_played), "{plan:?} was not played");
+                assert!(
+                    eventually(LIMIT, || stand_in.answered.load(Ordering::Relaxed) > played),
+                    "{plan:?} was not played"
+                );
                 stand_in.plan(None);
                 match plan.expected_code() {
                     Some(code) => drop(refused(&format!("{plan:?}"), answer, &[code])),
                     None => assert!(
-                        said(&answer.unwrap_or_else(|status| panic!("{plan:?}: {status}"))),
+                        printed(&answer.unwrap_or_else(|status| panic!("{plan:?}: {status}"))),
                         "{plan:?}"
                     ),
                 }
@@ -228,6 +230,6 @@ fn wrong_shim_answer_fails_at_most_one_exec_and_leaves_nothing_behind() {
             }
         }
     }
-    assert!(said(&run(10).expect("the shim answers as it should again")));
+    assert!(printed(&run(10).expect("the shim answers as it should again")));
     assert_no_leaks_since(&node, &before);
 }

@@ -119,15 +119,20 @@ fn exit_code_survives_kill_of_hung_shim() {
         let main = all.iter().find(|process| process.command.contains(&script_exiting_with(name, code)));
         let main = main.expect("it runs").pid;
         kill(Pid::from_raw(main), Signal::SIGTERM).expect("it runs");
-        let ended = || processes::find(main).is_some_and(|process| process.zombie);
-        assert!(eventually(LIMIT, ended), "{name} does not end");
+        assert!(
+            eventually(LIMIT, || processes::find(main).is_some_and(|process| process.zombie)),
+            "{name} does not end"
+        );
     };
     end(codes[0]);
     // The shim has this long to report the exit of the first.
     std::thread::sleep(Duration::from_secs(2));
     end(codes[1]);
-    let gone = || processes::find(hung).is_none_or(|process| process.zombie);
-    assert!(eventually(LIMIT, gone), "it is not killed: {}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || processes::find(hung).is_none_or(|process| process.zombie)),
+        "it is not killed: {}",
+        node.daemon().tail()
+    );
     drop(frozen);
     for (id, (name, code)) in ids.iter().zip(codes) {
         let status = node.cri().wait_exit(id);
@@ -135,7 +140,7 @@ fn exit_code_survives_kill_of_hung_shim() {
     }
 }
 
-/// A script that runs until SIGTERM, with an exit code of its own.
+/// A script that runs until SIGTERM, and exits with this code.
 fn script_exiting_with(name: &str, code: i32) -> String {
     format!("trap 'exit {code}' TERM; echo {name}; while :; do sleep 0.05; done")
 }
@@ -150,13 +155,13 @@ fn hung_shim_of_a_running_container_is_not_killed() {
     let before = node.cri().status(&second).expect("it has a status");
     let frozen = SuspendedProcess::new(shim(&node, &first));
     refused("StopContainer", node.cri().stop(&first, 0), &[Code::DeadlineExceeded]);
-    let told = || {
+    let reported = || {
         let log = std::fs::read_to_string(node.root().daemon_log()).unwrap_or_default();
         log.contains("a shim does not answer: its containers run on")
     };
-    assert!(eventually(LIMIT, told), "{}", node.daemon().tail());
+    assert!(eventually(LIMIT, reported), "{}", node.daemon().tail());
     let status = node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
-    let info = status.expect("it is told").info;
+    let info = status.expect("it is reported").info;
     assert!(info.values().any(|text| text.contains("shims.silent") && text.contains(&first)), "{info:?}");
     assert_eq!(node.cri().status(&second).expect("it has a status"), before);
     drop(frozen);
@@ -215,8 +220,11 @@ fn shim_with_changing_containers_is_not_killed_during_its_check() {
 /// shims.
 fn scan_count(node: &TestNode, task: &str) -> usize {
     let log = std::fs::read_to_string(node.root().state().join("containerd/containerd.log"));
-    let tells = |line: &&str| line.contains("get state for") || line.contains("converting task");
-    log.expect("containerd writes a log").lines().filter(|line| line.contains(task)).filter(tells).count()
+    log.expect("containerd writes a log")
+        .lines()
+        .filter(|line| line.contains(task))
+        .filter(|line| line.contains("get state for") || line.contains("converting task"))
+        .count()
 }
 
 fn some_limits() -> switchyard_proto::cri::v1::LinuxContainerResources {

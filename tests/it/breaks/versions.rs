@@ -1,5 +1,5 @@
-//! containerd dies and comes back as another version that lacks some features; only the version that it
-//! reports tells so.
+//! containerd exits and comes back as another version that lacks some features; only its reported version
+//! shows it.
 
 use std::cell::RefCell;
 use std::fs;
@@ -94,8 +94,11 @@ fn containerd_version_change_is_detected_and_its_features_are_used() {
         front.set_version(None);
         front.set_missing(&[]);
     });
-    let shown = || !node.daemon().get("/readyz?verbose").1.contains("v9.8.7");
-    assert!(eventually(LIMIT, shown), "{}", node.daemon().get("/readyz?verbose").1);
+    assert!(
+        eventually(LIMIT, || !node.daemon().get("/readyz?verbose").1.contains("v9.8.7")),
+        "{}",
+        node.daemon().get("/readyz?verbose").1
+    );
     cri.images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await)
         .expect("it is there again");
     node.cri().pull(&reference, None).expect("it can be pulled");

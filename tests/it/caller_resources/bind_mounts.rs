@@ -34,9 +34,9 @@ fn run(program: &str, words: &[&str]) {
 }
 
 /// An allocation with a directory and a file, and a directory outside of it that the task must not reach.
-fn alloc(lab: &CallerFixture) -> (PathBuf, PathBuf) {
-    let alloc = lab.fifo_dir.path().join("alloc");
-    let outside = lab.fifo_dir.path().join("outside");
+fn alloc(caller: &CallerFixture) -> (PathBuf, PathBuf) {
+    let alloc = caller.fifo_dir.path().join("alloc");
+    let outside = caller.fifo_dir.path().join("outside");
     for (dir, text) in [(alloc.join("local/dir"), "ours"), (outside.join("dir"), "theirs")] {
         fs::create_dir_all(&dir).expect("it can be made");
         fs::write(dir.join("file"), text).expect("it can be written");
@@ -44,57 +44,57 @@ fn alloc(lab: &CallerFixture) -> (PathBuf, PathBuf) {
     (alloc, outside)
 }
 
-async fn kill(lab: &CallerFixture, task: TaskId) {
-    lab.backend.signal_task(task, Signal::KILL).await.expect("it can be killed");
-    lab.end(task).await;
+async fn kill(caller: &CallerFixture, task: TaskId) {
+    caller.backend.signal_task(task, Signal::KILL).await.expect("it can be killed");
+    caller.end(task).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn symlink_placed_in_a_mount_path_is_not_followed() {
-    let lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
-    let (alloc, outside) = alloc(&lab);
+    let caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let (alloc, outside) = alloc(&caller);
     for (path, shown) in
         [("local/dir", "/data/file"), ("local/dir/file", "/data"), ("", "/data/local/dir/file")]
     {
-        let task = lab.task(sandbox, "exec sleep 1000", beneath(&alloc, path, Propagation::Private)).await;
-        assert_eq!(lab.shell_output(task, &format!("cat {shown}")).await, "ours", "{path}");
-        kill(&lab, task).await;
-        lab.backend.remove_task(task).await.expect("it can be removed");
+        let task = caller.task(sandbox, "exec sleep 1000", beneath(&alloc, path, Propagation::Private)).await;
+        assert_eq!(caller.shell_output(task, &format!("cat {shown}")).await, "ours", "{path}");
+        kill(&caller, task).await;
+        caller.backend.remove_task(task).await.expect("it can be removed");
     }
     // After the creation, which has checked the path, and before the start.
     for (place, target) in [("local", &outside), ("local/dir", &outside.join("dir"))] {
-        let mut spec = lab.fixture.task_spec("task", &["sleep", "1000"]);
+        let mut spec = caller.fixture.task_spec("task", &["sleep", "1000"]);
         beneath(&alloc, "local/dir", Propagation::Private)(&mut spec);
         let id = TaskId::random();
-        lab.backend.create_task(id, sandbox, &spec).await.expect("nothing is wrong yet");
+        caller.backend.create_task(id, sandbox, &spec).await.expect("nothing is wrong yet");
         fs::rename(alloc.join(place), alloc.join("moved")).expect("it can be moved");
         symlink(target, alloc.join(place)).expect("a link can be put there");
-        let refused = lab.backend.start_task(id).await.expect_err("it is another");
+        let refused = caller.backend.start_task(id).await.expect_err("it is another");
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{}", refused.report());
         assert!(
             refused.report().contains("was replaced or removed after it had been checked"),
             "{}",
             refused.report()
         );
-        lab.backend.remove_task(id).await.expect("it can be removed");
+        caller.backend.remove_task(id).await.expect("it can be removed");
         fs::remove_file(alloc.join(place)).expect("it is the link");
         fs::rename(alloc.join("moved"), alloc.join(place)).expect("it can be moved back");
     }
     // The backend does not follow symbolic links that exist from the beginning, nor paths that lead out.
     symlink("dir", alloc.join("local/link")).expect("a link can be put there");
     for path in ["local/link", "../outside", "local/none"] {
-        let refused = lab.try_task(sandbox, "true", beneath(&alloc, path, Propagation::Private)).await;
+        let refused = caller.try_task(sandbox, "true", beneath(&alloc, path, Propagation::Private)).await;
         assert_eq!(refused.expect_err("it cannot be had").kind(), ErrorKind::InvalidArgument, "{path}");
     }
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn later_mounts_propagate_as_configured_and_stay_on_the_host() {
-    let lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
-    let (alloc, _) = alloc(&lab);
+    let caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let (alloc, _) = alloc(&caller);
     let disk = alloc.join("disk");
     fs::create_dir(&disk).expect("it can be made");
     let place = disk.to_str().expect("the path is ASCII");
@@ -107,7 +107,7 @@ async fn later_mounts_propagate_as_configured_and_stay_on_the_host() {
     fs::write(disk.join("before/file"), "").expect("it can be written");
     let mut tasks = Vec::new();
     for propagation in [Propagation::Private, Propagation::HostToTask, Propagation::Bidirectional] {
-        let task = lab
+        let task = caller
             .task(sandbox, "exec sleep 1000", |spec| {
                 beneath(&alloc, "disk", propagation)(spec);
                 spec.security.capabilities.add.push("SYS_ADMIN".to_owned());
@@ -115,7 +115,7 @@ async fn later_mounts_propagate_as_configured_and_stay_on_the_host() {
                 spec.security.seccomp = switchyard_core::spec::SeccompProfile::Unconfined;
             })
             .await;
-        assert_eq!(lab.shell_output(task, "ls /data/before").await, "file", "{propagation:?}");
+        assert_eq!(caller.shell_output(task, "ls /data/before").await, "file", "{propagation:?}");
         assert!(
             disk.join("before/file").exists(),
             "{propagation:?}: what is put in place for a runtime takes nothing along"
@@ -126,16 +126,16 @@ async fn later_mounts_propagate_as_configured_and_stay_on_the_host() {
     fs::write(disk.join("later/file"), "").expect("it can be written");
     for (task, propagation) in &tasks {
         let expected = if *propagation == Propagation::Private { "" } else { "file" };
-        assert_eq!(lab.shell_output(*task, "ls /data/later").await, expected, "{propagation:?}");
-        lab.shell_output(*task, "mount -t tmpfs tmpfs /data/inner && touch /data/inner/file").await;
+        assert_eq!(caller.shell_output(*task, "ls /data/later").await, expected, "{propagation:?}");
+        caller.shell_output(*task, "mount -t tmpfs tmpfs /data/inner && touch /data/inner/file").await;
         assert_eq!(disk.join("inner/file").exists(), *propagation == Propagation::Bidirectional);
-        lab.shell_output(*task, "umount /data/inner").await;
+        caller.shell_output(*task, "umount /data/inner").await;
     }
     for (task, _) in tasks {
-        kill(&lab, task).await;
+        kill(&caller, task).await;
     }
     for below in ["later", "before", ""] {
         run("umount", &[&format!("{place}/{below}")]);
     }
-    lab.close().await;
+    caller.close().await;
 }

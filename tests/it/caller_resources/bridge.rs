@@ -13,7 +13,7 @@ use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
 use switchyard_core::backend::{Backend, Condition, SandboxDetails};
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PodNetwork, PortMapping, Protocol, Signal};
+use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PortMapping, Protocol, Signal};
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::eventually;
 
@@ -23,9 +23,9 @@ use super::{CallerFixture, bridged};
 const LIMIT: Duration = Duration::from_secs(20);
 /// How long one try may take.
 const TRY: Duration = Duration::from_secs(2);
-/// How many sandboxes are made at once.
+/// The number of sandboxes that are created concurrently.
 const MANY: u8 = 12;
-/// Says hello to each who connects to port 80.
+/// Answers every connection to port 80 with a greeting.
 const SERVE: &str = "while true; do echo hello | nc -l -p 80; done";
 
 fn first(details: &SandboxDetails) -> Ipv4Addr {
@@ -56,54 +56,54 @@ fn is_greeted(address: SocketAddr) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bridge_works_with_and_without_node_networks() {
-    let lab = CallerFixture::new().await;
-    let root = lab.fixture.root();
-    let (_, on_node) = lab.sandbox(|_| {}).await;
-    let (_, on_bridge) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
+    let caller = CallerFixture::new().await;
+    let root = caller.fixture.root();
+    let (_, on_node) = caller.sandbox(|_| {}).await;
+    let (_, on_bridge) = caller.sandbox(|spec| spec.network = bridged(|_| {})).await;
     assert!(root.network().contains(first(&on_node)), "{on_node:?}");
     assert!(root.bridge().contains(first(&on_bridge)), "{on_bridge:?}");
     let files = |dir| std::fs::read_dir(dir).expect("it can be read").flatten().count();
     assert_eq!(files(root.cni_conf()), 1, "nothing is added to the node's configurations");
-    let told = root.state().join("network").join(format!("{}.conflist", root.bridge().name()));
-    assert!(told.is_file(), "{} is for people", told.display());
+    let report = root.state().join("network").join(format!("{}.conflist", root.bridge().name()));
+    assert!(report.is_file(), "{} is for people", report.display());
 
     std::fs::remove_dir_all(root.cni_conf()).expect("it is ours");
-    // What was read a moment ago may be what is there still.
-    let gone = eventually(LIMIT, || matches!(lab.backend.status().network, Condition::False { .. }));
-    assert!(gone, "kubelets are told that the node has no network: {:?}", lab.backend.status());
-    let refused = lab.try_sandbox(|_| {}).await.expect_err("the node has no network");
+    // The old content may still be read for a moment.
+    let gone = eventually(LIMIT, || matches!(caller.backend.status().network, Condition::False { .. }));
+    assert!(gone, "kubelets are told that the node has no network: {:?}", caller.backend.status());
+    let refused = caller.try_sandbox(|_| {}).await.expect_err("the node has no network");
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{}", refused.report());
-    let (_, still) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
+    let (_, still) = caller.sandbox(|spec| spec.network = bridged(|_| {})).await;
     assert!(root.bridge().contains(first(&still)), "{still:?}");
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn port_is_published_only_on_the_given_address() {
-    let lab = CallerFixture::new().await;
+    let caller = CallerFixture::new().await;
     let port = free_port();
-    let gateway = lab.fixture.root().bridge().gateway();
+    let gateway = caller.fixture.root().bridge().gateway();
     let ports = vec![
         mapping(Protocol::Tcp, Ipv4Addr::LOCALHOST, port),
         mapping(Protocol::Udp, Ipv4Addr::LOCALHOST, port),
     ];
     let (sandbox, details) =
-        lab.sandbox(|spec| spec.network = bridged(|network| network.ports.clone_from(&ports))).await;
-    let task = lab.task(sandbox, SERVE, |_| {}).await;
+        caller.sandbox(|spec| spec.network = bridged(|network| network.ports.clone_from(&ports))).await;
+    let task = caller.task(sandbox, SERVE, |_| {}).await;
     let published = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     assert!(eventually(LIMIT, || is_greeted(published)), "nobody answers on {published}");
     assert!(eventually(LIMIT, || is_greeted((first(&details), 80).into())), "nobody answers inside");
     assert!(!is_greeted((gateway, port).into()), "it is published on an address that was not asked for");
     assert_udp_received(&details, published);
-    wait_ended(&lab, task).await;
-    lab.backend.stop_sandbox(sandbox).await.expect("it can be stopped");
+    wait_ended(&caller, task).await;
+    caller.backend.stop_sandbox(sandbox).await.expect("it can be stopped");
     assert!(!is_greeted(published), "{published} still leads somewhere");
-    lab.close().await;
+    caller.close().await;
 }
 
-async fn wait_ended(lab: &CallerFixture, task: TaskId) {
-    lab.backend.signal_task(task, Signal::KILL).await.expect("it can be killed");
-    lab.end(task).await;
+async fn wait_ended(caller: &CallerFixture, task: TaskId) {
+    caller.backend.signal_task(task, Signal::KILL).await.expect("it can be killed");
+    caller.end(task).await;
 }
 
 /// A socket for datagrams at port 80 of a network namespace: busybox has no program for that.
@@ -118,41 +118,44 @@ fn listen_in(netns: &Path) -> UdpSocket {
     socket
 }
 
-/// A datagram to the published port is heard inside.
+/// A datagram to the published port is received in the sandbox.
 fn assert_udp_received(details: &SandboxDetails, published: SocketAddr) {
     let inside = listen_in(details.netns.as_deref().expect("it has one"));
     let outside = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
     outside.send_to(b"word", published).expect("it can be sent");
-    let mut heard = [0; 16];
-    let length = inside.recv(&mut heard).expect("a datagram comes within two seconds");
-    assert_eq!(&heard[..length], b"word");
+    let mut received = [0; 16];
+    let length = inside.recv(&mut received).expect("a datagram comes within two seconds");
+    assert_eq!(&received[..length], b"word");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_reaches_its_own_published_port() {
-    let lab = CallerFixture::new().await;
+    let caller = CallerFixture::new().await;
     let port = free_port();
-    let gateway = lab.fixture.root().bridge().gateway();
+    let gateway = caller.fixture.root().bridge().gateway();
     // The address of the bridge is one of the node, and comes with the first sandbox.
-    let (other, _) = lab.sandbox(|spec| spec.network = bridged(|_| {})).await;
-    let publish = |network: &mut PodNetwork| network.ports = vec![mapping(Protocol::Tcp, gateway, port)];
-    let (sandbox, _) = lab.sandbox(|spec| spec.network = bridged(publish)).await;
-    let task = lab.task(sandbox, SERVE, |_| {}).await;
-    let neighbour = lab.task(other, "exec sleep 1000", |_| {}).await;
-    for (who, caller) in [("itself", task), ("a neighbour", neighbour)] {
+    let (other, _) = caller.sandbox(|spec| spec.network = bridged(|_| {})).await;
+    let (sandbox, _) = caller
+        .sandbox(|spec| {
+            spec.network = bridged(|network| network.ports = vec![mapping(Protocol::Tcp, gateway, port)])
+        })
+        .await;
+    let task = caller.task(sandbox, SERVE, |_| {}).await;
+    let neighbour = caller.task(other, "exec sleep 1000", |_| {}).await;
+    for (who, from) in [("itself", task), ("a neighbour", neighbour)] {
         let script = format!(
             "for i in 1 2 3 4 5 6 7 8 9 10; do nc -w 2 {gateway} {port} </dev/null && break; sleep 0.3; done"
         );
-        assert_eq!(lab.shell_output(caller, &script).await, "hello", "{who} does not reach it");
+        assert_eq!(caller.shell_output(from, &script).await, "hello", "{who} does not reach it");
     }
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_has_requested_mac_address_and_host_entries() {
-    let lab = CallerFixture::new().await;
+    let caller = CallerFixture::new().await;
     let mac = MacAddress::parse("02:42:ac:11:65:43").expect("it is one");
-    let (sandbox, details) = lab
+    let (sandbox, details) = caller
         .sandbox(|spec| {
             spec.network = bridged(|network| network.mac = Some(mac));
             spec.hostname = "web".to_owned();
@@ -165,56 +168,56 @@ async fn sandbox_has_requested_mac_address_and_host_entries() {
             ];
         })
         .await;
-    let task = lab.task(sandbox, "exec sleep 1000", |_| {}).await;
-    assert_eq!(lab.shell_output(task, "cat /sys/class/net/eth0/address").await, mac.to_string());
-    let hosts = lab.shell_output(task, "cat /etc/hosts").await;
+    let task = caller.task(sandbox, "exec sleep 1000", |_| {}).await;
+    assert_eq!(caller.shell_output(task, "cat /sys/class/net/eth0/address").await, mac.to_string());
+    let hosts = caller.shell_output(task, "cat /etc/hosts").await;
     let own = format!("{}\tweb", first(&details));
-    let host = format!("{}\thost.docker.internal", lab.fixture.root().bridge().gateway());
+    let host = format!("{}\thost.docker.internal", caller.fixture.root().bridge().gateway());
     for line in [own.as_str(), "10.9.8.7\tdb", &host] {
         assert!(hosts.lines().any(|known| known == line), "{line} is not in {hosts}");
     }
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_gets_its_requested_address_or_fails() {
-    let lab = CallerFixture::new().await;
-    let [a, b, c, _] = lab.fixture.root().bridge().gateway().octets();
+    let caller = CallerFixture::new().await;
+    let [a, b, c, _] = caller.fixture.root().bridge().gateway().octets();
     let wanted = Ipv4Addr::new(a, b, c, 77);
     let ask = |address: Ipv4Addr| {
         let args = vec![("IgnoreUnknown".to_owned(), "1".to_owned()), ("IP".to_owned(), address.to_string())];
         bridged(|network| network.args = args)
     };
-    let (_, details) = lab.sandbox(|spec| spec.network = ask(wanted)).await;
+    let (_, details) = caller.sandbox(|spec| spec.network = ask(wanted)).await;
     assert_eq!(first(&details), wanted);
     for (address, why) in
         [(wanted, "it is another's"), (Ipv4Addr::new(192, 0, 2, 1), "it is of no range here")]
     {
-        let refused = lab.try_sandbox(|spec| spec.network = ask(address)).await.expect_err(why);
+        let refused = caller.try_sandbox(|spec| spec.network = ask(address)).await.expect_err(why);
         assert!(refused.report().contains(&address.to_string()), "{}", refused.report());
     }
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_sandboxes_get_distinct_addresses_and_release_them() {
-    let lab = CallerFixture::new().await;
+    let caller = CallerFixture::new().await;
     let port = free_port();
     let made = (0..MANY).map(async |number| {
         let host_ip = Ipv4Addr::new(127, 0, 1, number);
         let ports = vec![mapping(Protocol::Tcp, host_ip, port), mapping(Protocol::Udp, host_ip, port)];
-        lab.sandbox(|spec| spec.network = bridged(|network| network.ports = ports)).await
+        caller.sandbox(|spec| spec.network = bridged(|network| network.ports = ports)).await
     });
     let made = futures::future::join_all(made).await;
     let addresses: BTreeSet<Ipv4Addr> = made.iter().map(|(_, details)| first(details)).collect();
     assert_eq!(addresses.len(), made.len(), "{addresses:?}");
     let removed = made.iter().map(async |(id, _)| {
-        lab.backend.stop_sandbox(*id).await.expect("it can be stopped");
-        lab.backend.remove_sandbox(*id).await.expect("and removed");
+        caller.backend.stop_sandbox(*id).await.expect("it can be stopped");
+        caller.backend.remove_sandbox(*id).await.expect("and removed");
     });
     futures::future::join_all(removed).await;
-    assert_eq!(lab.fixture.root().bridge().in_use(), Vec::<String>::new());
-    lab.close().await;
+    assert_eq!(caller.fixture.root().bridge().in_use(), Vec::<String>::new());
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,63 +225,64 @@ async fn missing_bridge_plugins_are_named() {
     let world = tokio::task::block_in_place(|| {
         BackendFixture::with(|settings| settings.network.bin_dirs = vec!["/no/such/plugins".into()])
     });
-    let lab = CallerFixture::with_fixture(world).await;
+    let caller = CallerFixture::with_fixture(world).await;
     let refused =
-        lab.try_sandbox(|spec| spec.network = bridged(|_| {})).await.expect_err("it has no plugins");
-    let told = refused.report();
-    assert!(told.contains("plugin bridge") && told.contains("/no/such/plugins"), "{told}");
-    lab.close().await;
+        caller.try_sandbox(|spec| spec.network = bridged(|_| {})).await.expect_err("it has no plugins");
+    let report = refused.report();
+    assert!(report.contains("plugin bridge") && report.contains("/no/such/plugins"), "{report}");
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bridge_subnet_with_a_conflicting_route_is_rejected() {
-    let lab = CallerFixture::new().await;
+    let caller = CallerFixture::new().await;
     // The node's own network is up, and in the way.
-    lab.sandbox(|_| {}).await;
-    let mut settings = second_gateway_settings(&lab);
+    caller.sandbox(|_| {}).await;
+    let mut settings = second_gateway_settings(&caller);
     settings.network.bridge.name = "swt-in-the-way".to_owned();
-    settings.network.bridge.subnets = vec![lab.fixture.root().network().subnet()];
+    settings.network.bridge.subnets = vec![caller.fixture.root().network().subnet()];
     let second = Containerd::connect(settings).expect("it can be set up");
     second.recover().await.expect("it recovers");
-    let mut spec = lab.fixture.sandbox_spec("sandbox");
+    let mut spec = caller.fixture.sandbox_spec("sandbox");
     spec.network = bridged(|_| {});
     let refused = second.create_sandbox(SandboxId::random(), &spec).await.expect_err("the range is taken");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    let told = refused.report();
+    let report = refused.report();
     assert!(
-        told.contains("network.bridge.subnets") && told.contains(lab.fixture.root().network().bridge()),
-        "{told}"
+        report.contains("network.bridge.subnets")
+            && report.contains(caller.fixture.root().network().bridge()),
+        "{report}"
     );
     drop(second);
-    lab.close().await;
+    caller.close().await;
 }
 
 /// The settings of another gateway on the same containerd.
-fn second_gateway_settings(lab: &CallerFixture) -> Settings {
-    let state = lab.fixture.root().path().join("state2");
-    let run = lab.fixture.root().path().join("run2");
+fn second_gateway_settings(caller: &CallerFixture) -> Settings {
+    let state = caller.fixture.root().path().join("state2");
+    let run = caller.fixture.root().path().join("run2");
     for dir in [&state, &run] {
         std::fs::create_dir_all(dir).expect("the scratch directory can be written");
     }
-    Settings { state, run, ..lab.fixture.settings().clone() }
+    Settings { state, run, ..caller.fixture.settings().clone() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_gateways_share_a_bridge_without_address_conflicts() {
-    let lab = CallerFixture::new().await;
-    let second = Containerd::connect(second_gateway_settings(&lab)).expect("it can be set up");
+    let caller = CallerFixture::new().await;
+    let second = Containerd::connect(second_gateway_settings(&caller)).expect("it can be set up");
     second.recover().await.expect("it recovers");
-    let mut spec = lab.fixture.sandbox_spec("sandbox");
+    let mut spec = caller.fixture.sandbox_spec("sandbox");
     spec.network = bridged(|_| {});
     let mine = SandboxId::random();
     let theirs = SandboxId::random();
     let (first_made, second_made) =
-        tokio::join!(lab.backend.create_sandbox(mine, &spec), second.create_sandbox(theirs, &spec));
+        tokio::join!(caller.backend.create_sandbox(mine, &spec), second.create_sandbox(theirs, &spec));
     let first_made = first_made.expect("one is made");
     let second_made = second_made.expect("so is another");
     assert_ne!(first(&first_made), first(&second_made));
     second.stop_sandbox(theirs).await.expect("it can be stopped");
     second.remove_sandbox(theirs).await.expect("and removed");
     drop(second);
-    lab.close().await;
+    caller.close().await;
 }

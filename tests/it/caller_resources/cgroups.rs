@@ -16,7 +16,7 @@ const MIB: i64 = 1 << 20;
 struct CallerCgroups {
     /// Below the root of each hierarchy.
     path: PathBuf,
-    /// On v1, that of the cpuset controller.
+    /// On v1, the cgroup of the cpuset controller.
     cpuset: Option<PathBuf>,
     created: Vec<PathBuf>,
 }
@@ -31,8 +31,8 @@ fn controllers(names: &[&'static str]) -> Vec<PathBuf> {
 
 impl CallerCgroups {
     /// As Nomad makes them: on v1 the group of the cpuset controller is another, which tasks may share.
-    fn make(lab: &CallerFixture, name: &str, share: &str) -> Self {
-        let parent = PathBuf::from("/").join(lab.fixture.root().cgroup_name());
+    fn make(caller: &CallerFixture, name: &str, share: &str) -> Self {
+        let parent = PathBuf::from("/").join(caller.fixture.root().cgroup_name());
         let path = parent.join(name);
         let cpuset = (!unified()).then(|| parent.join(share));
         let mut made: Vec<PathBuf> =
@@ -90,9 +90,9 @@ fn group(text: &str, controller: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged() {
-    let mut lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
-    let leaf = CallerCgroups::make(&lab, "a.web.scope", "share");
+    let mut caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let leaf = CallerCgroups::make(&caller, "a.web.scope", "share");
     let path = leaf.path.display().to_string();
     let cpuset = leaf.cpuset.as_ref().map_or(path.clone(), |cpuset| cpuset.display().to_string());
     let limits = Resources {
@@ -102,11 +102,11 @@ async fn task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged() {
         ..Resources::default()
     };
     let placed = leaf.applied();
-    let task = lab
+    let task = caller
         .task(sandbox, "exec sleep 1000", |spec| {
             placed(spec);
             spec.resources = limits;
-            // Seen from outside are also those that it shares with the host.
+            // From outside, namespaces that it shares with the host are visible too.
             spec.pid = PidMode::Private;
         })
         .await;
@@ -114,48 +114,48 @@ async fn task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged() {
     assert_eq!(leaf.file(("memory", "memory.soft_limit_in_bytes"), "memory.low"), (32 * MIB).to_string());
     let weight = if unified() { (1 + (512 - 2) * 9999 / 262_142).to_string() } else { "512".to_owned() };
     assert_eq!(leaf.file(("cpu", "cpu.shares"), "cpu.weight"), weight);
-    let pid = lab.backend.inspect_task(task).await.expect("it runs").pid.expect("it has a process");
+    let pid = caller.backend.inspect_task(task).await.expect("it runs").pid.expect("it has a process");
     let seen = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it runs");
     assert_eq!((group(&seen, "memory"), group(&seen, "freezer")), (path.clone(), path.clone()), "{seen}");
     assert_eq!(group(&seen, "cpuset"), cpuset, "{seen}");
     // What is started in it later goes where it is.
     let mut later =
-        lab.backend.exec(task, &switchyard_contract::specs::exec(&["sleep", "1000"])).await.expect("exec");
+        caller.backend.exec(task, &switchyard_contract::specs::exec(&["sleep", "1000"])).await.expect("exec");
     let listed = leaf.file(("memory", "cgroup.procs"), "cgroup.procs");
     let other = listed.lines().find(|line| *line != pid.to_string()).expect("there are two");
     let seen = fs::read_to_string(format!("/proc/{other}/cgroup")).expect("it runs");
     assert_eq!((group(&seen, "memory"), group(&seen, "cpuset")), (path.clone(), cpuset), "{seen}");
     drop(later.stdout.take());
     drop(later);
-    let stats = lab.backend.task_stats(&[task]).await.expect("it has stats");
+    let stats = caller.backend.task_stats(&[task]).await.expect("it has stats");
     assert!(stats[&task].usage.memory.is_some(), "{stats:?}");
-    lab.reopen().await;
-    lab.backend.signal_task(task, switchyard_core::spec::Signal::KILL).await.expect("it can be killed");
-    assert_eq!(lab.end(task).await.code, 137);
+    caller.reopen().await;
+    caller.backend.signal_task(task, switchyard_core::spec::Signal::KILL).await.expect("it can be killed");
+    assert_eq!(caller.end(task).await.code, 137);
     assert_eq!(leaf.file(("memory", "cgroup.procs"), "cgroup.procs"), "", "nothing is in it");
     // Another start in the same group, as a restart of the task is.
-    let again = lab.task(sandbox, "exit 3", leaf.applied()).await;
-    assert_eq!(lab.end(again).await.code, 3);
-    lab.backend.remove_task(again).await.expect("it can be removed");
-    lab.backend.remove_task(task).await.expect("so can the first");
+    let again = caller.task(sandbox, "exit 3", leaf.applied()).await;
+    assert_eq!(caller.end(again).await.code, 3);
+    caller.backend.remove_task(again).await.expect("it can be removed");
+    caller.backend.remove_task(task).await.expect("so can the first");
     leaf.remove();
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cpu_limits_are_set_on_the_leaf_cgroup() {
-    let lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
-    let leaf = CallerCgroups::make(&lab, "b.web.scope", "reserve");
+    let caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let leaf = CallerCgroups::make(&caller, "b.web.scope", "reserve");
     let placed = leaf.applied();
-    let task = lab
+    let task = caller
         .task(sandbox, "exec sleep 1000", |spec| {
             placed(spec);
             spec.resources.cpuset_cpus = Some("0".to_owned());
         })
         .await;
     assert_eq!(
-        lab.shell_output(task, "grep Cpus_allowed_list /proc/1/status").await.split_whitespace().last(),
+        caller.shell_output(task, "grep Cpus_allowed_list /proc/1/status").await.split_whitespace().last(),
         Some("0")
     );
     let dir = leaf.created.last().expect("there is one");
@@ -165,48 +165,48 @@ async fn cpu_limits_are_set_on_the_leaf_cgroup() {
         let begun = below(&Path::new(ROOT).join("cpuset"), &leaf.path).join("cpuset.cpus");
         assert_eq!(fs::read_to_string(begun).expect("it is there").trim(), "0");
     }
-    lab.backend.signal_task(task, switchyard_core::spec::Signal::KILL).await.expect("it can be killed");
-    lab.end(task).await;
+    caller.backend.signal_task(task, switchyard_core::spec::Signal::KILL).await.expect("it can be killed");
+    caller.end(task).await;
     leaf.remove();
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oom_kill_in_leaf_cgroup_is_reported() {
-    let lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
-    let leaf = CallerCgroups::make(&lab, "c.web.scope", "share");
+    let caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let leaf = CallerCgroups::make(&caller, "c.web.scope", "share");
     let placed = leaf.applied();
-    let task = lab
+    let task = caller
         .task(sandbox, "exec dd if=/dev/zero of=/dev/null bs=200M count=10", |spec| {
             placed(spec);
             spec.resources.memory_limit_bytes = Some(20 * MIB);
         })
         .await;
-    let exit = lab.end(task).await;
+    let exit = caller.end(task).await;
     assert_eq!((exit.code, exit.cause), (137, ExitCause::OomKilled));
     leaf.remove();
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_start_leaves_the_leaf_cgroup_unchanged() {
-    let lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
-    let leaf = CallerCgroups::make(&lab, "d.web.scope", "share");
+    let caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let leaf = CallerCgroups::make(&caller, "d.web.scope", "share");
     let placed = leaf.applied();
-    let failed = lab.try_task(sandbox, "", |spec| {
+    let failed = caller.try_task(sandbox, "", |spec| {
         placed(spec);
         spec.command = vec![switchyard_contract::MISSING_EXECUTABLE.to_owned()];
     });
     failed.await.expect_err("there is nothing to run");
     if let Some(cpuset) = &leaf.cpuset {
         let nowhere = CgroupPlacement::Leaf { path: leaf.path.clone(), cpuset: Some(cpuset.join("nowhere")) };
-        let refused = lab.try_task(sandbox, "true", |spec| spec.cgroup = Some(nowhere)).await;
+        let refused = caller.try_task(sandbox, "true", |spec| spec.cgroup = Some(nowhere)).await;
         let refused = refused.expect_err("nobody has made it");
         assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
         assert!(refused.report().contains("nowhere"), "{}", refused.report());
     }
     leaf.remove();
-    lab.close().await;
+    caller.close().await;
 }

@@ -18,7 +18,7 @@ use super::CallerFixture;
 
 /// How long words may be on their way.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How many tasks print and end at once.
+/// The number of tasks that print and exit concurrently.
 const SHORT: usize = 10;
 
 /// The FIFOs of one task, as the caller that collects its output creates them.
@@ -27,15 +27,15 @@ struct OutputFifos {
     stderr: PathBuf,
 }
 
-/// One who reads a FIFO, and does not wait.
+/// A non-blocking reader of a FIFO.
 struct FifoReader {
     file: File,
     text: String,
 }
 
 impl OutputFifos {
-    fn new(lab: &CallerFixture, name: &str) -> Self {
-        let path = |stream: &str| lab.fifo_dir.path().join(format!("{name}.{stream}.fifo"));
+    fn new(caller: &CallerFixture, name: &str) -> Self {
+        let path = |stream: &str| caller.fifo_dir.path().join(format!("{name}.{stream}.fifo"));
         let pipes = Self { stdout: path("stdout"), stderr: path("stderr") };
         for fifo in [&pipes.stdout, &pipes.stderr] {
             nix::unistd::mkfifo(fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("a FIFO can be made");
@@ -78,31 +78,31 @@ impl FifoReader {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn short_tasks_lose_no_output() {
-    let lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
+    let caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
     let all: Vec<_> =
-        (0..SHORT).map(|number| (number, OutputFifos::new(&lab, &format!("short{number}")))).collect();
+        (0..SHORT).map(|number| (number, OutputFifos::new(&caller, &format!("short{number}")))).collect();
     let runs = all.iter().map(async |(number, pipes)| {
         let mut stdout = FifoReader::open(&pipes.stdout);
         let mut stderr = FifoReader::open(&pipes.stderr);
         let script = format!("echo out {number}; echo err {number} >&2");
-        let task = lab.task(sandbox, &script, pipes.applied()).await;
-        assert_eq!(lab.end(task).await.code, 0);
+        let task = caller.task(sandbox, &script, pipes.applied()).await;
+        assert_eq!(caller.end(task).await.code, 0);
         // All output was readable before the exit was reported.
         assert_eq!(stdout.read(), format!("out {number}\n"));
         assert_eq!(stderr.read(), format!("err {number}\n"));
     });
     futures::future::join_all(runs).await;
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn task_starts_and_runs_without_a_fifo_reader() {
-    let lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
-    let pipes = OutputFifos::new(&lab, "alone");
+    let caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let pipes = OutputFifos::new(&caller, "alone");
     let script = "echo early; i=0; while true; do i=$((i+1)); echo $i; sleep 0.05; done";
-    let task = lab.task(sandbox, script, pipes.applied()).await;
+    let task = caller.task(sandbox, script, pipes.applied()).await;
     let mut reader = FifoReader::open(&pipes.stdout);
     reader.wait(|text| text.starts_with("early\n1\n2\n"));
     // One that goes away ends nothing; the next has what was said meanwhile.
@@ -111,56 +111,56 @@ async fn task_starts_and_runs_without_a_fifo_reader() {
     next.wait(|text| text.lines().count() > 10);
     let numbers: Vec<u32> = next.text.lines().filter_map(|line| line.parse().ok()).collect();
     assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
-    let refused = lab.backend.attach(task, AttachSpec { stdout: true, ..AttachSpec::default() }).await;
+    let refused = caller.backend.attach(task, AttachSpec { stdout: true, ..AttachSpec::default() }).await;
     assert_eq!(refused.expect_err("they are somebody else's").kind(), ErrorKind::FailedPrecondition);
     drop(next);
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn task_does_not_block_without_a_fifo_reader() {
-    let lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
-    let pipes = OutputFifos::new(&lab, "unread");
-    // More than the FIFO and what is before it hold.
+    let caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let pipes = OutputFifos::new(&caller, "unread");
+    // More than the FIFO and the buffers before it hold.
     let script = "head -c 1000000 /dev/zero; echo >&2 done; exit 4";
-    let task = lab.task(sandbox, script, pipes.applied()).await;
-    assert_eq!(lab.end(task).await.code, 4);
-    lab.close().await;
+    let task = caller.task(sandbox, script, pipes.applied()).await;
+    assert_eq!(caller.end(task).await.code, 4);
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_continues_while_the_daemon_is_down() {
-    let mut lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
-    let pipes = OutputFifos::new(&lab, "on");
+    let mut caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
+    let pipes = OutputFifos::new(&caller, "on");
     let mut reader = FifoReader::open(&pipes.stdout);
     let script = "i=0; while [ $i -lt 200 ]; do i=$((i+1)); echo $i; sleep 0.02; done; exit 6";
-    let task = lab.task(sandbox, script, pipes.applied()).await;
+    let task = caller.task(sandbox, script, pipes.applied()).await;
     reader.wait(|text| text.lines().count() > 3);
-    lab.reopen().await;
-    let exit = lab.end(task).await;
+    caller.reopen().await;
+    let exit = caller.end(task).await;
     assert_eq!((exit.code, exit.cause), (6, ExitCause::Exited));
     let numbers: Vec<u32> = reader.read().lines().map(|line| line.parse().expect("each is whole")).collect();
     assert_eq!(numbers, (1..=200).collect::<Vec<_>>());
     drop(reader);
-    lab.close().await;
+    caller.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_fifo_fails_the_start_by_name() {
-    let mut lab = CallerFixture::new().await;
-    let sandbox = lab.plain().await;
+    let mut caller = CallerFixture::new().await;
+    let sandbox = caller.plain().await;
     let missing = PathBuf::from("/no/such/stdout.fifo");
     let output = Output::Fifos { stdout: missing.clone(), stderr: missing };
-    let refused = lab.try_task(sandbox, "true", |spec| spec.stdio.output = output).await;
+    let refused = caller.try_task(sandbox, "true", |spec| spec.stdio.output = output).await;
     let refused = refused.expect_err("it has nowhere to write to");
     assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
     assert!(refused.report().contains("/no/such/stdout.fifo"), "{}", refused.report());
-    let found = lab.reopen().await;
+    let found = caller.reopen().await;
     assert!(
         matches!(&found.tasks[..], [task] if matches!(task.state, TaskState::Exited { .. })),
         "{found:#?}"
     );
-    lab.close().await;
+    caller.close().await;
 }

@@ -10,7 +10,7 @@ use switchyard_tests::cri::{context, image_spec, limits, namespaces, security};
 use switchyard_tests::node::TestNode;
 use tonic::{Code, Status};
 
-/// What the answer names, and what is wrong.
+/// The field that the answer names, and the reason.
 type Case<T> = (&'static str, fn(&mut T));
 
 const PODS: &[Case<PodSandboxConfig>] = &[

@@ -29,7 +29,7 @@ fn has_task(node: &TestNode, id: &str) -> bool {
     ctr(node, &["tasks", "ls", "-q"]).lines().any(|line| line == id)
 }
 
-/// A pod whose labels are those that kubelets set, and a container in it.
+/// A pod with the labels that kubelets set, and a container in it.
 fn labelled<'n>(node: &'n TestNode, name: &str) -> (TestPod<'n>, String) {
     let labels =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

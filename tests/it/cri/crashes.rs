@@ -52,7 +52,7 @@ fn kill_during_creates_and_starts_leaves_each_container_once() {
             match status.state() {
                 ContainerState::ContainerRunning => {}
                 ContainerState::ContainerCreated => panic!("a failed start is an end: {status:?}"),
-                // The start that was under way has failed, and says so.
+                // The start in progress has failed with an error.
                 ContainerState::ContainerExited | ContainerState::ContainerUnknown => {
                     assert_ne!(status.exit_code, 0, "{status:?}");
                     continue;

@@ -17,11 +17,11 @@ use tonic::{Code, Response, Status};
 const SOON: Duration = Duration::from_secs(20);
 
 /// The events that a client gets about one pod until the pod is gone or the stream is cut.
-fn follow(client: &Cri, uid: &str, told: &mpsc::Sender<Option<cri::ContainerEventResponse>>) {
+fn follow(client: &Cri, uid: &str, events: &mpsc::Sender<Option<cri::ContainerEventResponse>>) {
     let watched = client.runtime(async |mut client| {
         let mut stream = client.get_container_events(cri::GetEventsRequest {}).await?.into_inner();
         // From here on nothing is missed.
-        let _ = told.send(None);
+        let _ = events.send(None);
         while let Some(message) = stream.message().await? {
             let pod = message.pod_sandbox_status.clone().unwrap_or_default();
             if pod.metadata.unwrap_or_default().uid != uid {
@@ -29,14 +29,14 @@ fn follow(client: &Cri, uid: &str, told: &mpsc::Sender<Option<cri::ContainerEven
             }
             let gone = message.container_id == pod.id
                 && message.container_event_type() == Kind::ContainerDeletedEvent;
-            let _ = told.send(Some(message));
+            let _ = events.send(Some(message));
             if gone {
                 break;
             }
         }
         Ok::<_, Status>(Response::new(()))
     });
-    // A daemon that is killed cuts its streams; who reads the channel sees the end.
+    // The kill of a daemon cuts its streams; the reader of the channel sees their end.
     let _ = watched;
 }
 
@@ -45,11 +45,11 @@ fn pod_lifecycle_events_include_the_exit_reason() {
     let node = TestNode::shared();
     let config = node.pod_config("watched");
     let uid = config.metadata.clone().expect("it was just made").uid;
-    let (tell, told) = mpsc::channel();
+    let (tell, events) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| follow(node.cri(), &uid, &tell));
-        assert!(told.recv_timeout(SOON).expect("events are served").is_none());
-        let next = || told.recv_timeout(SOON).expect("it is told soon").expect("it is an event");
+        assert!(events.recv_timeout(SOON).expect("events are served").is_none());
+        let next = || events.recv_timeout(SOON).expect("it is told soon").expect("it is an event");
         let pod = node.run(config.clone());
         let made = next();
         let ready = next();
@@ -79,7 +79,7 @@ fn pod_lifecycle_events_include_the_exit_reason() {
         let answer = answer.expect("the pod exists");
         assert!(answer.timestamp > kinds[2].created_at);
         assert_eq!(answer.containers_statuses[0].id, id);
-        let home = pod.id().to_owned();
+        let pod_id = pod.id().to_owned();
         drop(pod);
         let ends: Vec<_> = (0..3).map(|_| next()).collect();
         let seen: Vec<_> =
@@ -87,9 +87,9 @@ fn pod_lifecycle_events_include_the_exit_reason() {
         assert_eq!(
             seen,
             [
-                (Kind::ContainerStoppedEvent, home.as_str()),
+                (Kind::ContainerStoppedEvent, pod_id.as_str()),
                 (Kind::ContainerDeletedEvent, &id),
-                (Kind::ContainerDeletedEvent, &home)
+                (Kind::ContainerDeletedEvent, &pod_id)
             ]
         );
     });
@@ -101,18 +101,18 @@ fn resubscriber_gets_running_containers_after_daemon_kill() {
     let pod = node.pod("kept");
     let id = pod.start_shell("main", "exec sleep 1000");
     let uid = pod.config().metadata.clone().expect("it was just made").uid;
-    let (tell, told) = mpsc::channel();
+    let (tell, events) = mpsc::channel();
     thread::scope(|scope| {
         let first = scope.spawn(|| follow(node.cri(), &uid, &tell));
-        let standing: Vec<_> = (0..3).map(|_| told.recv_timeout(SOON).expect("it is told soon")).collect();
+        let standing: Vec<_> = (0..3).map(|_| events.recv_timeout(SOON).expect("it is told soon")).collect();
         assert!(standing[0].is_none());
         node.daemon().kill9();
         first.join().expect("the stream is cut");
         node.daemon().restart();
         let again = scope.spawn(|| follow(node.cri(), &uid, &tell));
-        assert!(told.recv_timeout(SOON).expect("events are served").is_none());
+        assert!(events.recv_timeout(SOON).expect("events are served").is_none());
         let kinds: BTreeMap<_, _> = (0..2)
-            .map(|_| told.recv_timeout(SOON).expect("it is told soon").expect("it is an event"))
+            .map(|_| events.recv_timeout(SOON).expect("it is told soon").expect("it is an event"))
             .map(|event| (event.container_id.clone(), event.container_event_type()))
             .collect();
         let expected = [pod.id().to_owned(), id.clone()].map(|id| (id, Kind::ContainerStartedEvent));
@@ -122,7 +122,7 @@ fn resubscriber_gets_running_containers_after_daemon_kill() {
     });
 }
 
-/// Makes and removes so many containers in a pod that more happens than is kept for who does not listen.
+/// Creates and removes more containers in a pod than events are buffered for a client that does not read.
 fn overflow_event_buffer(node: &TestNode, pod: &TestPod<'_>) {
     const CONTAINER_COUNT: usize = 140;
     const CLIENTS: usize = 4;
@@ -172,12 +172,12 @@ fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
                     let _ = open.send(());
                     let _ = finish.wait_for(|done| *done).await;
                     // One of the objects returns to the state that was reported last.
-                    let mut told = 0;
+                    let mut events = 0;
                     loop {
                         match streams[0].message().await {
-                            Ok(Some(_)) => told += 1,
+                            Ok(Some(_)) => events += 1,
                             Ok(None) => return Err(Status::internal("the stream ended without a reason")),
-                            Err(status) => return Ok(Response::new((told, status))),
+                            Err(status) => return Ok(Response::new((events, status))),
                         }
                     }
                 });
@@ -194,11 +194,11 @@ fn thousand_stalled_event_clients_cost_little_and_block_nobody() {
         done.send_replace(true);
         assert!(grown < 64 << 20, "a thousand stalled clients take {} MiB", grown >> 20);
         for stalled in held {
-            let (told, status) = stalled.join().expect("it does not panic");
+            let (events, status) = stalled.join().expect("it does not panic");
             assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
             assert!(status.message().contains("were missed"), "{status}");
             // What was on its way when they began to stall, and no more.
-            assert!((1..8).contains(&told), "{told} messages waited for a client that takes none");
+            assert!((1..8).contains(&events), "{events} messages waited for a client that takes none");
         }
     });
     // A client that reconnects first gets the current state.
@@ -302,10 +302,10 @@ fn metrics_required_by_critest_match_the_kernel() {
     let groups = cgroups::named(&id);
     let counted = |file: &str| groups.iter().any(|dir| fs::read_to_string(dir.join(file)).is_ok());
     for (resource, metric) in [("cpu", "cpu"), ("memory", "memory"), ("io", "io")] {
-        let told = value(&format!("container_pressure_{metric}_waiting_seconds_total")).is_some();
-        assert_eq!(told, counted(&format!("{resource}.pressure")), "{resource}.pressure in {groups:?}");
+        let events = value(&format!("container_pressure_{metric}_waiting_seconds_total")).is_some();
+        assert_eq!(events, counted(&format!("{resource}.pressure")), "{resource}.pressure in {groups:?}");
     }
     let stats = node.cri().stats(&id).expect("it has stats");
-    let psi = stats.cpu.expect("it is told").psi.is_some();
+    let psi = stats.cpu.expect("it is reported").psi.is_some();
     assert_eq!(psi, counted("cpu.pressure"));
 }

@@ -39,8 +39,8 @@ fn memory_limit_violation_is_reported_as_oom_killed() {
     let id = pod.start_shell_with("hog", hog, |config| limits(config).memory_limit_in_bytes = LITTLE);
     let status = node.cri().wait_exit(&id);
     assert_eq!((status.exit_code, status.reason.as_str()), (137, "OOMKilled"));
-    // The kernel may kill a child instead: then the container exits with a code of its own, and the reason is
-    // the same.
+    // The kernel may kill a child instead: then the container exits with its own code, and the reason is the
+    // same.
     let child = "dd if=/dev/zero of=/dev/null bs=100M count=10; exit 9";
     let id = pod.start_shell_with("parent", child, |config| limits(config).memory_limit_in_bytes = LITTLE);
     let status = node.cri().wait_exit(&id);

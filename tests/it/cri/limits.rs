@@ -30,9 +30,13 @@ fn limits_are_applied_and_can_be_updated() {
     let quota = |quota: i64| [quota.to_string(), format!("{quota} 100000")];
     assert!(quota(50_000).contains(&cgroups::value(&id, ["cpu.cfs_quota_us", "cpu.max"])));
     assert_eq!(cgroups::value(&id, ["cpuset.cpus", "cpuset.cpus"]), "0");
-    let told =
-        || node.cri().status(&id).expect("it has a status").resources.expect("told").linux.expect("told");
-    assert_eq!((told().memory_limit_in_bytes, told().cpu_shares, told().cpu_quota), (64 * MIB, 512, 50_000));
+    let reported = || {
+        node.cri().status(&id).expect("it has a status").resources.expect("reported").linux.expect("reported")
+    };
+    assert_eq!(
+        (reported().memory_limit_in_bytes, reported().cpu_shares, reported().cpu_quota),
+        (64 * MIB, 512, 50_000)
+    );
 
     let change = LinuxContainerResources {
         memory_limit_in_bytes: 96 * MIB,
@@ -43,13 +47,13 @@ fn limits_are_applied_and_can_be_updated() {
     node.cri().update(&id, change).expect("they can be changed");
     assert_eq!(memory(), (96 * MIB).to_string());
     assert!(quota(80_000).contains(&cgroups::value(&id, ["cpu.cfs_quota_us", "cpu.max"])));
-    let now = told();
+    let now = reported();
     assert_eq!((now.memory_limit_in_bytes, now.cpu_shares, now.cpu_quota), (96 * MIB, 512, 80_000));
     assert_eq!(now.cpuset_cpus, "0");
 
     let impossible = LinuxContainerResources { cpuset_cpus: "4000".into(), ..Default::default() };
     node.cri().update(&id, impossible).expect_err("there are not as many processors");
-    assert_eq!(told(), now, "a change that failed is told as if it were in force");
+    assert_eq!(reported(), now, "a change that failed is reported as if it were in force");
     assert_eq!(memory(), (96 * MIB).to_string());
 }
 
@@ -78,21 +82,21 @@ fn oom_score_update_applies_to_processes_that_did_not_set_their_own() {
         let reached = eventually(Duration::from_secs(10), || scores() == expected);
         assert!(reached, "{} instead of {expected}", scores());
     };
-    let told = || {
+    let reported = || {
         let status = node.cri().status(&id).expect("it has a status");
-        status.resources.and_then(|all| all.linux).expect("limits are told").oom_score_adj
+        status.resources.and_then(|all| all.linux).expect("limits are reported").oom_score_adj
     };
     let change = |oom_score_adj| LinuxContainerResources { oom_score_adj, ..Default::default() };
     settled("500\n500\n900");
     node.cri().update(&id, change(600)).expect("it can be changed");
-    assert_eq!((scores().as_str(), told()), ("600\n600\n900", 600));
+    assert_eq!((scores().as_str(), reported()), ("600\n600\n900", 600));
     let fresh = || node.cri().sh(&id, "sleep 0.2; cat /proc/self/oom_score_adj");
     assert_eq!(fresh(), "600", "a command that is run in it has the score of before");
     node.daemon().kill9();
     node.daemon().restart();
-    assert_eq!((fresh().as_str(), told()), ("600", 600));
+    assert_eq!((fresh().as_str(), reported()), ("600", 600));
     node.cri().update(&id, change(500)).expect("it can be changed back");
-    assert_eq!((scores().as_str(), fresh().as_str(), told()), ("500\n500\n900", "500", 500));
+    assert_eq!((scores().as_str(), fresh().as_str(), reported()), ("500\n500\n900", "500", 500));
 }
 
 #[test]
@@ -131,13 +135,22 @@ fn unsupported_limits_are_not_reported_as_applied() {
             .or_else(|| read("memory.swap.max").map(above))
             .unwrap_or(0)
     };
-    let told = || {
-        node.cri().status(&id).expect("it has a status").resources.and_then(|all| all.linux).expect("told")
+    let reported = || {
+        node.cri()
+            .status(&id)
+            .expect("it has a status")
+            .resources
+            .and_then(|all| all.linux)
+            .expect("reported")
     };
     let agree = |when: &str| {
-        let told = told();
-        assert_eq!((told.oom_score_adj, told.memory_swap_limit_in_bytes), (score(), swap()), "{when}");
-        assert_eq!(told.hugepage_limits, [], "{when}");
+        let reported = reported();
+        assert_eq!(
+            (reported.oom_score_adj, reported.memory_swap_limit_in_bytes),
+            (score(), swap()),
+            "{when}"
+        );
+        assert_eq!(reported.hugepage_limits, [], "{when}");
     };
     agree("at creation");
     let change = LinuxContainerResources {
@@ -147,7 +160,7 @@ fn unsupported_limits_are_not_reported_as_applied() {
         ..Default::default()
     };
     node.cri().update(&id, change).expect("memory alone can be raised above the sum");
-    assert_eq!(told().memory_limit_in_bytes, 128 * MIB);
+    assert_eq!(reported().memory_limit_in_bytes, 128 * MIB);
     agree("after a change");
 }
 
@@ -176,8 +189,12 @@ fn allowed_update_annotations_reach_the_spec_but_not_the_status() {
     assert_eq!(annotations["io.kubernetes.cri.sandbox-id"], pod.id(), "{annotations}");
     assert!(annotations["bundle"].is_null(), "{annotations}");
     assert_eq!(info["runtimeOptions"]["binary_name"], "runc");
-    let told = node.cri().status(&id).expect("it has a status").annotations;
-    assert_eq!(told, [("given".to_owned(), "first".to_owned())].into(), "CRI wants them as they were given");
+    let reported = node.cri().status(&id).expect("it has a status").annotations;
+    assert_eq!(
+        reported,
+        [("given".to_owned(), "first".to_owned())].into(),
+        "CRI wants them as they were given"
+    );
 }
 
 #[test]
@@ -196,8 +213,8 @@ fn pod_level_resources_are_reported_after_daemon_kill() {
     node.daemon().kill9();
     node.daemon().restart();
     let info: serde_json::Value = serde_json::from_str(&node.cri().pod_info(pod.id())).expect("it is JSON");
-    let told = |part: &str| info["config"]["linux"][part]["memory_limit_in_bytes"].as_i64();
-    assert_eq!((told("overhead"), told("resources")), (Some(10 * MIB), Some(200 * MIB)));
+    let reported = |part: &str| info["config"]["linux"][part]["memory_limit_in_bytes"].as_i64();
+    assert_eq!((reported("overhead"), reported("resources")), (Some(10 * MIB), Some(200 * MIB)));
     assert!(!pod.ip().is_empty(), "the rest of the record is as it was");
 }
 
@@ -257,8 +274,8 @@ fn usage_stats_are_reported_and_increase() {
     let cpu = |stats: &switchyard_proto::cri::v1::ContainerStats| {
         stats.cpu.as_ref().and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value)
     };
-    let memory = first.memory.expect("memory is told");
-    let bytes = memory.working_set_bytes.expect("the working set is told").value;
+    let memory = first.memory.expect("memory is reported");
+    let bytes = memory.working_set_bytes.expect("the working set is reported").value;
     assert!(bytes > 0 && bytes < 64 << 20, "{memory:?}");
     assert!(eventually(Duration::from_secs(10), || cpu(&stats()) > cpu(&first)), "{first:?}");
     let layer = |stats: &switchyard_proto::cri::v1::ContainerStats| {
@@ -282,8 +299,9 @@ fn usage_stats_are_reported_and_increase() {
     assert!(ids.contains(&id) && ids.contains(&idle), "{ids:?}");
     let request = PodSandboxStatsRequest { pod_sandbox_id: pod.id().to_owned() };
     let answer = node.cri().runtime(async |mut client| client.pod_sandbox_stats(request).await);
-    let linux = answer.expect("it has stats").stats.expect("they are told").linux.expect("they are Linux's");
-    let network = linux.network.expect("its network is told");
+    let linux =
+        answer.expect("it has stats").stats.expect("they are reported").linux.expect("they are Linux's");
+    let network = linux.network.expect("its network is reported");
     assert_eq!(network.default_interface.expect("it has one").name, "eth0");
     assert!(linux.containers.iter().any(|stats| stats.attributes.as_ref().is_some_and(|a| a.id == id)));
 }

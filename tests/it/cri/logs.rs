@@ -83,7 +83,7 @@ fn container_without_log_path_runs_unlogged() {
     let pod = node.pod("silent");
     let script = "head -c 1000000 /dev/zero; exec sleep 1000";
     let id = pod.start_shell_with("main", script, |config| config.log_path.clear());
-    // Output that nobody reads must not block the container.
+    // Unread output must not block the container.
     let ran = switchyard_tests::host::eventually(std::time::Duration::from_secs(10), || {
         node.cri().sh(&id, "cat /proc/1/cmdline | tr '\\0' ' '") == "sleep 1000 "
     });

@@ -83,9 +83,9 @@ fn mount_propagation_is_applied() {
     let shared = with("shared", MountPropagation::PropagationBidirectional);
     run(&["-t", "tmpfs", "tmpfs", &format!("{text}/later")]);
     fs::write(dir.join("later/file"), "").expect("it can be written");
-    let sees =
+    let sees_file =
         |id: &str, file: &str| node.cri().sh(id, &format!("test -e /data/{file} && echo yes || echo no"));
-    assert_eq!([&private, &slave, &shared].map(|id| sees(id, "later/file")), ["no", "yes", "yes"]);
+    assert_eq!([&private, &slave, &shared].map(|id| sees_file(id, "later/file")), ["no", "yes", "yes"]);
     for id in [&slave, &shared] {
         let _ = node.cri().sh(id, "mount -t tmpfs tmpfs /data/inner && touch /data/inner/file");
         let reaches_host = dir.join("inner/file").exists();

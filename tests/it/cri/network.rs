@@ -30,10 +30,12 @@ fn host_interface(node: &TestNode, container: &str) -> String {
     let ports = format!("/sys/class/net/{}/brif", node.root().network().bridge());
     let entries = fs::read_dir(ports).expect("the bridge is there while a pod is");
     let mut names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let is_peer = |name: &String| {
-        fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).is_ok_and(|text| text.trim() == index)
-    };
-    names.find(is_peer).expect("the peer of eth0 is at the bridge")
+    names
+        .find(|name| {
+            fs::read_to_string(format!("/sys/class/net/{name}/ifindex"))
+                .is_ok_and(|text| text.trim() == index)
+        })
+        .expect("the peer of eth0 is at the bridge")
 }
 
 #[test]
@@ -140,7 +142,8 @@ fn host_network_pod_reports_no_address() {
     });
     let status = pod.status();
     assert_eq!(status.network.unwrap_or_default().ip, "");
-    let options = status.linux.and_then(|linux| linux.namespaces?.options).expect("its namespaces are told");
+    let options =
+        status.linux.and_then(|linux| linux.namespaces?.options).expect("its namespaces are reported");
     assert_eq!(options.network(), NamespaceMode::Node);
     let seen = pod.run_shell("readlink /proc/self/ns/net; hostname", |_| {});
     let net = fs::read_link("/proc/self/ns/net").expect("this process has a namespace");
@@ -170,7 +173,7 @@ fn network_configuration_changes_are_detected() {
     let node = TestNode::start();
     let file = node.root().cni_conf().join("10-test.conflist");
     let good = fs::read_to_string(&file).expect("it was written");
-    let condition = || node.cri().condition("NetworkReady").expect("it is told");
+    let condition = || node.cri().condition("NetworkReady").expect("it is reported");
     let refused = |why: &str| {
         let condition = condition();
         assert!(!condition.status && condition.reason == "NetworkPluginNotReady", "{why}: {condition:?}");
@@ -216,7 +219,7 @@ fn without_network_configuration_only_host_network_pods_run() {
         let request = StatusRequest::default();
         let answer = node.cri().runtime(async |mut client| client.status(request).await);
         let conditions = answer.expect("it tells its status").status.expect("it has one").conditions;
-        conditions.into_iter().find(|condition| condition.r#type == "NetworkReady").expect("it is told")
+        conditions.into_iter().find(|condition| condition.r#type == "NetworkReady").expect("it is reported")
     };
     let condition = network_ready();
     assert_eq!((condition.status, condition.reason.as_str()), (false, "NetworkPluginNotReady"));

@@ -70,8 +70,8 @@ fn container_overrides_image_environment_directory_and_user() {
     let named = pod.start_shell_with("named", "exec sleep 1000", |config| {
         context(config).run_as_username = "www-data".to_owned();
     });
-    let user = node.cri().status(&named).expect("it has a status").user.expect("its user is told");
-    let user = user.linux.expect("its Linux user is told");
+    let user = node.cri().status(&named).expect("it has a status").user.expect("its user is reported");
+    let user = user.linux.expect("its Linux user is reported");
     assert_eq!((user.uid, user.gid), (33, 33));
     assert_eq!(user.supplemental_groups, [33, 44]);
     drop(pod);

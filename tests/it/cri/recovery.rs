@@ -141,8 +141,11 @@ fn no_line_is_lost_when_the_logkeeper_is_killed() {
     // The logkeeper takes over the logs before it listens; once it listens, the daemon notices and containers
     // can be started.
     let socket = node.root().run().join("logkeeper/logkeeper.sock");
-    let serves = || UnixStream::connect(&socket).is_ok() && node.daemon().get("/readyz").0 == 200;
-    assert!(eventually(LIMIT, serves), "it does not serve again\n{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || UnixStream::connect(&socket).is_ok() && node.daemon().get("/readyz").0 == 200),
+        "it does not serve again\n{}",
+        node.daemon().tail()
+    );
     assert_eq!(pod.run_shell("echo works", |_| {}), "works");
 }
 

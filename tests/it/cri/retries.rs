@@ -11,7 +11,7 @@ use switchyard_tests::cri::Cri;
 use switchyard_tests::node::{TestNode, TestPod};
 use tonic::{Code, Request};
 
-/// Calls at once, each as a client of its own; all answers.
+/// Calls concurrently, each with its own client; returns all answers.
 fn at_once<T: Send>(node: &TestNode, count: usize, call: impl Fn(&Cri) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let calls: Vec<_> =

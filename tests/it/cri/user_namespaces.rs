@@ -78,7 +78,7 @@ fn user_namespace_root_is_unprivileged_on_the_host() {
     assert!(processes_of_root(&node) >= 1, "no process runs as {ROOT}");
     node.daemon().restart();
     assert_eq!(sh("id -u"), "0");
-    let options = pod.status().linux.and_then(|linux| linux.namespaces?.options).expect("they are told");
+    let options = pod.status().linux.and_then(|linux| linux.namespaces?.options).expect("they are reported");
     assert_eq!(options.userns_options.expect("it is echoed").uids, map());
 }
 

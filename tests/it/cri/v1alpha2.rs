@@ -97,7 +97,7 @@ fn v1alpha2_pods_are_visible_in_v1() {
     let new = node.cri().status(&main).expect("v1 sees it");
     assert_eq!((old.state, &old.image_ref, old.started_at), (new.state, &new.image_ref, new.started_at));
     assert_eq!((&old.volumes, old.log_path), (&volumes, new.log_path));
-    let limits = old.pouch_resources.expect("they are told");
+    let limits = old.pouch_resources.expect("they are reported");
     assert_eq!((limits.memory_reservation, limits.ulimits.len()), (32 << 20, 1));
     let envs: Vec<_> = old.envs.iter().map(|env| (env.key.as_str(), env.value.as_slice())).collect();
     assert!(envs.contains(&("FROM", b"image")) && envs.contains(&("OWN", b"x")), "{envs:?}");
@@ -146,7 +146,7 @@ fn v1alpha2_only_limits_are_applied_or_rejected() {
         ..Default::default()
     };
     let id = create(&node, pod.id(), limited(throttled.clone())).expect("it is well formed");
-    // What waits to be started keeps them when others change.
+    // A created container keeps them when others are updated.
     let change = cri::LinuxContainerResources { cpu_shares: 512, ..Default::default() };
     node.cri().update(&id, change).expect("it can be changed");
     node.cri().start(&id).expect("it starts");
@@ -154,21 +154,21 @@ fn v1alpha2_only_limits_are_applied_or_rejected() {
     assert!(read.contains(&(1 << 20).to_string()), "{read}");
     let write = cgroups::value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
     assert!(write.contains("77"), "{write}");
-    let told = status(&node, &id).pouch_resources.expect("they are told");
-    assert_eq!(told.blkio_device_read_bps, throttled.blkio_device_read_bps);
+    let reported = status(&node, &id).pouch_resources.expect("they are reported");
+    assert_eq!(reported.blkio_device_read_bps, throttled.blkio_device_read_bps);
 
     let update = |change| node.cri().update_v1alpha2(&id, change).expect("it can be changed");
     let read = || cgroups::value(&id, ["blkio.throttle.read_bps_device", "io.max"]);
     update(old::LinuxContainerResources { blkio_device_read_bps: rate(2 << 20), ..Default::default() });
     assert!(read().contains(&(2 << 20).to_string()), "{}", read());
-    // A change of another field keeps this one, although runtimes know only its initial value.
+    // An update of another field keeps this one, although runtimes know only its initial value.
     update(old::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() });
     assert!(read().contains(&(2 << 20).to_string()), "{}", read());
     let write = cgroups::value(&id, ["blkio.throttle.write_iops_device", "io.max"]);
     assert!(write.contains("77"), "{write}");
-    let told = status(&node, &id).pouch_resources.expect("they are told");
-    assert_eq!(told.blkio_device_read_bps, rate(2 << 20));
-    assert_eq!(told.blkio_device_write_i_ops, throttled.blkio_device_write_i_ops);
+    let reported = status(&node, &id).pouch_resources.expect("they are reported");
+    assert_eq!(reported.blkio_device_read_bps, rate(2 << 20));
+    assert_eq!(reported.blkio_device_write_i_ops, throttled.blkio_device_write_i_ops);
 
     let mut config = limited(old::LinuxContainerResources { blkio_weight: 200, ..Default::default() });
     config.metadata = Some(cri::ContainerMetadata { name: "weighed".to_owned(), attempt: 0 });
@@ -178,7 +178,7 @@ fn v1alpha2_only_limits_are_applied_or_rejected() {
             // The second is the same share on another scale.
             let weight = cgroups::value(&id, ["blkio.bfq.weight", "io.weight"]);
             assert!(["200", "default 200", "default 1920"].contains(&weight.as_str()), "{weight}");
-            assert_eq!(status(&node, &id).pouch_resources.expect("they are told").blkio_weight, 200);
+            assert_eq!(status(&node, &id).pouch_resources.expect("they are reported").blkio_weight, 200);
         }
         Err(refused) => assert!(refused.message().contains("blkio_weight: is not supported: "), "{refused}"),
     }
@@ -282,8 +282,8 @@ fn mount_with_name_and_host_path_uses_the_host_path() {
     node.cri().start(&id).expect("it starts");
     let _ = node.cri().sh(&id, "echo x > /there/file");
     assert_eq!(fs::read_to_string(dir.join("file")).expect("it was written there"), "x\n");
-    let told = &status(&node, &id).mounts[0];
-    assert_eq!((&told.host_path, &told.name), (&host_path, &name));
+    let reported = &status(&node, &id).mounts[0];
+    assert_eq!((&reported.host_path, &reported.name), (&host_path, &name));
     node.cri().remove_volume(&name).expect("there is no such volume, and nothing to remove");
     assert!(dir.join("file").exists(), "the host's path is not the gateway's");
 }
@@ -361,8 +361,8 @@ fn named_volume_is_shared_and_persists_until_removed() {
     assert_eq!(node.cri().sh(&first, "test -e /bin/sh && echo kept > /bin/note; cat /bin/note"), "kept");
     let second = run("second", "/elsewhere");
     assert_eq!(node.cri().sh(&second, "cat /elsewhere/note"), "kept");
-    let told = status(&node, &second).mounts;
-    assert_eq!((told[0].name.as_str(), told[0].host_path.as_str()), ("data", ""));
+    let reported = status(&node, &second).mounts;
+    assert_eq!((reported[0].name.as_str(), reported[0].host_path.as_str()), ("data", ""));
 
     let refused = |id: &str| {
         let refused = node.cri().remove_volume("data").expect_err("a container has it");

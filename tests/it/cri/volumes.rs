@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use switchyard_proto::cri::v1::{ContainerConfig, ImageSpec, Mount, StatusRequest};
+use switchyard_proto::cri::v1::{ImageSpec, Mount, StatusRequest};
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::random_name;
 use switchyard_tests::image::{ImageBuilder, LayerBuilder};
@@ -54,8 +54,7 @@ fn image_volume_is_read_only_and_survives_untagging() {
         volume(&image, "current", "/linked"),
     ];
     let wanted = mounts.clone();
-    let with = |config: &mut ContainerConfig| config.mounts = mounts.clone();
-    let id = pod.start_shell_with("main", "exec sleep 1000", with);
+    let id = pod.start_shell_with("main", "exec sleep 1000", |config| config.mounts = mounts.clone());
     assert_eq!(node.cri().status(&id).expect("it has a status").mounts, wanted);
     let sh = |script: &str| node.cri().sh(&id, script);
     assert_eq!(
@@ -64,7 +63,7 @@ fn image_volume_is_read_only_and_survives_untagging() {
     );
     assert_eq!(sh("for d in whole part linked; do touch /$d/new 2>/dev/null && echo wrote; done; true"), "");
     assert_eq!(sh("ls /part"), "file");
-    // Nothing of it is on the host but while the container is made.
+    // It is mounted on the host only while the container is created.
     let mounted = fs::read_to_string("/proc/self/mountinfo").expect("this process has mounts");
     let stage = node.root().run().join("stage");
     assert!(!mounted.contains(stage.to_str().expect("the path is ASCII")), "{mounted}");
@@ -108,7 +107,7 @@ fn recursive_read_only_mount_is_applied() {
         .cri()
         .runtime(async |mut client| client.status(StatusRequest::default()).await)
         .expect("it tells its status");
-    assert!(features.features.expect("they are told").supplemental_groups_policy);
+    assert!(features.features.expect("they are reported").supplemental_groups_policy);
     let recursive = features
         .runtime_handlers
         .iter()

@@ -1,7 +1,7 @@
 //! Derives inputs from the stored ones: a few mutations each, of the kinds that break parsers. The same in
 //! every run.
 
-/// The most bytes of an input that is made.
+/// The maximum size of a generated input, in bytes.
 const MOST: usize = 64 << 10;
 
 /// Numbers at the edges of their types.

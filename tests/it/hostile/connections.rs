@@ -111,7 +111,7 @@ fn connection_hoarding_client_does_not_block_others() {
 #[test]
 fn http2_stream_limit_is_advertised() {
     let node = TestNode::start_with("[cri]\nmax_streams = 3\n", |_| {});
-    let told = |socket: &Path| {
+    let advertised = |socket: &Path| {
         let (_, settings) = connect(socket).expect("there is a place");
         let mut found = None;
         for setting in settings.chunks_exact(6) {
@@ -121,6 +121,6 @@ fn http2_stream_limit_is_advertised() {
         }
         found
     };
-    assert_eq!(told(&node.root().cri_socket()), Some(3));
-    assert_eq!(told(&node.root().run().join("nomad.sock")), Some(100_000));
+    assert_eq!(advertised(&node.root().cri_socket()), Some(3));
+    assert_eq!(advertised(&node.root().run().join("nomad.sock")), Some(100_000));
 }

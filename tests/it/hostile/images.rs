@@ -54,14 +54,15 @@ impl WatchedNode {
         done
     }
 
-    /// Pulls what has to be refused with one of these codes, in at most `most` bytes. Nothing of it is left.
+    /// Pulls an image that must be rejected with one of these codes after at most `most` bytes; nothing of it
+    /// may remain.
     #[track_caller]
     fn refused(&self, most: u64, name: &str, codes: &[Code]) -> Status {
         let reference = self.node.registry().reference(name);
         let answer = self.during(most, |node| node.cri().with_timeout(SOON).pull(&reference, None));
         let status = answer.expect_err("it is hostile");
         assert!(codes.contains(&status.code()), "{name}: {status}");
-        assert!(status.message().len() < 2000, "{name}: {} bytes are told", status.message().len());
+        assert!(status.message().len() < 2000, "{name}: {} bytes are reported", status.message().len());
         assert!(!status.message().contains(char::is_control), "{name}: {:?}", status.message());
         assert_eq!(self.node.cri().image(&reference).expect("it is asked for"), None);
         let clean = eventually(SOON, || self.node.leak_scan().findings.is_empty());
@@ -77,7 +78,7 @@ impl WatchedNode {
         }
     }
 
-    /// Serves this as the manifest of `hostile:tag`, whatever a registry would have checked of it.
+    /// Serves this as the manifest of `hostile:tag`, without a registry's checks.
     fn serve(&self, tag: &str, manifest: &Value) {
         let kind = "application/vnd.oci.image.manifest.v1+json";
         let body = manifest.to_string().into_bytes();
@@ -149,18 +150,18 @@ fn oversized_image_parts_are_rejected_with_size_limit_and_key() {
     large["size"] = json!(8 << 20);
     watched.serve("config", &manifest(&large, &[]));
     let status = watched.refused(16 * MIB, "hostile:config", &[Code::InvalidArgument]);
-    let told = "has 8388608 bytes, more than the limit of 4194304 (images.max_config_bytes)";
-    assert!(status.message().contains(told), "{status}");
+    let expected = "has 8388608 bytes, more than the limit of 4194304 (images.max_config_bytes)";
+    assert!(status.message().contains(expected), "{status}");
 
     watched.serve("bytes", &manifest(&config, &[layer(json!(4_000_000)), layer(json!(6_000_001))]));
     let status = watched.refused(16 * MIB, "hostile:bytes", &[Code::InvalidArgument]);
-    let told = "has 10000001 bytes of layers, more than the limit of 10000000 (images.max_image_bytes)";
-    assert!(status.message().contains(told), "{status}");
+    let expected = "has 10000001 bytes of layers, more than the limit of 10000000 (images.max_image_bytes)";
+    assert!(status.message().contains(expected), "{status}");
 
     watched.plan("/manifests/endless", &RegistryFault::Endless(200));
     let status = watched.refused(64 * MIB, "hostile:endless", &[Code::InvalidArgument]);
-    let told = "more than the limit of 4393216 (images.max_manifest_bytes)";
-    assert!(status.message().contains(told), "{status}");
+    let expected = "more than the limit of 4393216 (images.max_manifest_bytes)";
+    assert!(status.message().contains(expected), "{status}");
     assert_eq!(watched.blobs(), 0, "something was downloaded");
 }
 
@@ -235,7 +236,7 @@ fn imported_image_beyond_the_limits_is_rejected_at_create() {
     let node = &watched.node;
     let socket = node.root().containerd_socket().expect("containerd runs");
     let pod = node.pod("beyond");
-    for (tag, image, told) in [
+    for (tag, image, expected) in [
         ("layers", &layers, "has 3 layers, more than the limit of 2 (images.max_layers)".to_owned()),
         (
             "config",
@@ -248,15 +249,15 @@ fn imported_image_beyond_the_limits_is_rejected_at_create() {
     ] {
         node.registry().push(&format!("hostile/other:{tag}"), image);
         let reference = node.registry().reference(&format!("hostile/other:{tag}"));
-        let said = ctr(&socket, NAMESPACE, &["images", "pull", "--plain-http", &reference]);
+        let printed = ctr(&socket, NAMESPACE, &["images", "pull", "--plain-http", &reference]);
         let found = node.cri().image(&reference).expect("it is asked for");
-        assert!(found.is_some(), "it is listed, so that it can be removed: {said:?}");
+        assert!(found.is_some(), "it is listed, so that it can be removed: {printed:?}");
         let mut container = node.container(tag, &["true"]);
         container.image = Some(image_spec(&reference));
         let status =
             watched.during(64 * MIB, |_| pod.try_create(&container)).expect_err("it is beyond a limit");
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
-        assert!(status.message().contains(&told), "{status}");
+        assert!(status.message().contains(&expected), "{status}");
         node.cri().remove_image(&reference).expect("it can be removed");
     }
 }
@@ -311,28 +312,31 @@ fn registry_errors_are_truncated_and_hide_redirect_targets() {
             Code::Unavailable,
             Code::InvalidArgument,
         ];
-        let told = watched.refused(64 * MIB, "hostile:led", &codes);
-        assert!(!told.message().contains(secret), "{told}");
+        let expected = watched.refused(64 * MIB, "hostile:led", &codes);
+        assert!(!expected.message().contains(secret), "{expected}");
         elsewhere.clear_faults();
     }
     // The registry's own body: code and message, cut, and nothing that a terminal would obey.
     let message = format!("no\\u001b[2J{}", "y".repeat(10_000));
     let body = format!(r#"{{"errors":[{{"code":"DENIED","message":"{message}","detail":"{secret}"}}]}}"#);
     watched.plan("/manifests/own", &answer(403, &[], body.as_bytes()));
-    let told = watched.refused(
+    let expected = watched.refused(
         16 * MIB,
         "hostile:own",
         &[Code::Unauthenticated, Code::Unknown, Code::PermissionDenied],
     );
-    assert!(told.message().contains("DENIED: no\\u{1b}[2Jyyy") && !told.message().contains(secret), "{told}");
+    assert!(
+        expected.message().contains("DENIED: no\\u{1b}[2Jyyy") && !expected.message().contains(secret),
+        "{expected}"
+    );
     large.fill(b'z');
     watched.plan("/manifests/large", &answer(403, &[], &large));
-    let told = watched.refused(
+    let expected = watched.refused(
         64 * MIB,
         "hostile:large",
         &[Code::Unauthenticated, Code::Unknown, Code::PermissionDenied],
     );
-    assert!(!told.message().contains("zzz"), "{told}");
+    assert!(!expected.message().contains("zzz"), "{expected}");
     watched.plan("/manifests/endless", &RegistryFault::Endless(403));
     watched.refused(
         16 * MIB,
@@ -345,7 +349,7 @@ fn registry_errors_are_truncated_and_hide_redirect_targets() {
 fn endless_or_invalid_blobs_leave_nothing_behind() {
     let watched = WatchedNode::start(conf());
     let codes = [Code::Unknown, Code::Internal, Code::FailedPrecondition, Code::Unavailable];
-    for (tag, fault, told) in [
+    for (tag, fault, expected) in [
         ("endless", RegistryFault::Endless(200), "bytes instead of"),
         ("corrupt", RegistryFault::Corrupt, "digest"),
         ("silent", RegistryFault::StallAfter(300), "is unavailable"),
@@ -362,7 +366,7 @@ fn endless_or_invalid_blobs_leave_nothing_behind() {
             let blob = if kind == "config" { &image.config } else { &image.layers[1] };
             watched.plan(&format!("/blobs/{}", blob.digest), &fault);
             let status = watched.refused(32 * MIB, &format!("hostile/{tag}:{kind}"), &codes);
-            assert!(status.message().contains(told), "{tag} {kind}: {status}");
+            assert!(status.message().contains(expected), "{tag} {kind}: {status}");
         }
     }
 }
@@ -396,7 +400,7 @@ fn arbitrary_image_names_are_rejected_or_not_found() {
             if name.starts_with(&registry) {
                 let status = node.cri().pull(name, None).expect_err(name);
                 assert!(codes.contains(&status.code()), "{name:?}: {status}");
-                assert!(status.message().len() < 4000, "{} bytes are told", status.message().len());
+                assert!(status.message().len() < 4000, "{} bytes are reported", status.message().len());
             }
             let known = node.cri().image(name);
             assert!(known.is_ok_and(|image| image.is_none()), "{name:?}");

@@ -18,9 +18,9 @@ fn run(node: &TestNode, agent: &Agent, more: &Value) -> Result<String, tonic::St
     let driver = agent.driver();
     let started = driver.start(&task.config).map(|_| {
         driver.wait(task.id(), Duration::from_secs(60)).expect("it ends");
-        let said = task.wait_stdout(|text| text.ends_with('\n'));
+        let printed = task.wait_stdout(|text| text.ends_with('\n'));
         driver.destroy(task.id(), true).expect("it can be destroyed");
-        said
+        printed
     });
     task.remove_cgroups();
     started

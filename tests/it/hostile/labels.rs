@@ -86,7 +86,7 @@ fn told(node: &TestNode, words: &[&str]) -> String {
     lines.join("\n")
 }
 
-/// A container object as containerd has it.
+/// A container object as containerd stores it.
 #[track_caller]
 fn object(node: &TestNode, id: &str) -> Value {
     serde_json::from_str(&told(node, &["containers", "info", id])).expect("it prints JSON")
@@ -223,7 +223,7 @@ impl Drop for RestartBait<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             told(self.node, &["containers", "rm", self.id]);
-            // A round that has begun would go on with it, and leave its directory.
+            // A round in progress would continue with it, and leave its directory behind.
             self.node.external_containerd().expect("it is not the daemon's own").restart();
             let tasks = self.node.root().run().join("containerd/state/io.containerd.runtime.v2.task");
             let _ = fs::remove_dir_all(tasks.join(NAMESPACE).join(self.id));
@@ -252,8 +252,11 @@ fn restart_monitor_labels_of_a_pod_have_no_effect() {
     let started: Vec<_> =
         log(&node).lines().filter(|line| line.contains(pod.id())).map(str::to_owned).collect();
     assert!(started.is_empty(), "{started:#?}");
-    let up = || node.cri().condition("RuntimeReady").is_ok_and(|condition| condition.status);
-    assert!(eventually(LIMIT, up), "{}", node.daemon().tail());
+    assert!(
+        eventually(LIMIT, || node.cri().condition("RuntimeReady").is_ok_and(|condition| condition.status)),
+        "{}",
+        node.daemon().tail()
+    );
     assert_eq!(pod.run_shell("echo works", |_| {}), "works");
 }
 

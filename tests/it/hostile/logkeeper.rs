@@ -1,4 +1,4 @@
-//! The logkeeper, which reads the output of every container: what an attacker who took it over could not do.
+//! The logkeeper, which reads the output of every container: what an attacker who controls it cannot do.
 
 use std::fs;
 

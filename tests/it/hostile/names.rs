@@ -171,7 +171,7 @@ fn paths_made_by_names(node: &TestNode) -> Vec<String> {
     marked.map(|entry| entry.path().display().to_string()).collect()
 }
 
-/// How a text looks in a failure.
+/// How a failure message shows a text.
 fn shown(text: &str) -> String {
     let start: String = text.chars().take(40).collect();
     format!("{start:?} of {} bytes", text.len())
@@ -263,7 +263,7 @@ fn arbitrary_container_names_are_used_or_rejected_by_field() {
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
-/// Starts a container whose log has a strange name; what is wrong with where it is.
+/// Starts a container whose log has a strange name; returns what is wrong with the location of the log.
 fn check_log_path(node: &TestNode, id: &str, path: &str, name: &str) -> Option<String> {
     if let Err(status) = node.cri().start(id) {
         return wrong("log", name, &status);

@@ -97,7 +97,7 @@ fn deep_directory_tree_is_removed_with_its_container() {
         assert!(depth(dir) >= DEEP, "{}: {}", dir.display(), depth(dir));
     }
     let patient = node.cri().with_timeout(LONG);
-    patient.stats(&id).expect("it is told what it uses");
+    patient.stats(&id).expect("it is reported what it uses");
     patient.stop(&id, 0).expect("it can be stopped");
     patient.remove(&id).expect("it can be removed");
     assert!(!volume.exists());
@@ -118,7 +118,7 @@ fn deep_directory_tree_is_removed_after_daemon_kill() {
     let containerd = node.containerd_pid();
     let volume = image_volume(&node, &id);
     node.cri().stop(&id, 0).expect("it can be stopped");
-    // The last that the daemon has done, before the tree's turn.
+    // The daemon's last action before it removes the tree.
     node.daemon().kill_at(&[(Step::TaskSnapshotGone, 1)]);
     node.cri().with_timeout(LONG).remove(&id).expect_err("the daemon dies of it");
     node.daemon().wait_killed();
@@ -174,9 +174,9 @@ fn deep_image_volume_is_copied_completely() {
         stat -c '%F %u %g' /data/fifo; stat -c '%F %t %T' /data/null; exec sleep 1000";
     let id = pod.start_shell_with("main", script, |config| config.image = Some(image_spec(&image)));
     let lines = pod.wait_log("main", |lines| lines.len() >= 6);
-    let said: Vec<_> = lines.iter().map(|line| log_content(line)).collect();
+    let printed: Vec<_> = lines.iter().map(|line| log_content(line)).collect();
     let expected = ["deepest", "above", "2 755", "2 755", "fifo 7 8", "character special file 1 3"];
-    assert_eq!(said, expected);
+    assert_eq!(printed, expected);
     assert!(depth(&image_volume(&node, &id)) >= DEEP_IMAGE);
     node.cri().with_timeout(LONG).remove(&id).expect("it can be removed");
     assert!(!image_volume(&node, &id).exists());
@@ -201,8 +201,8 @@ fn image_with_too_many_volumes_is_rejected_with_count_and_key() {
         }
     }
     let image = push(&node, "three", &volumes(3));
-    let said = pod.run_shell("ls /v", |config| config.image = Some(image_spec(&image)));
-    assert_eq!(said, "0\n1\n2");
+    let printed = pod.run_shell("ls /v", |config| config.image = Some(image_spec(&image)));
+    assert_eq!(printed, "0\n1\n2");
     assert_alive(&node, &alive);
 }
 
@@ -214,8 +214,8 @@ fn image_volume_over_a_kernel_mount_is_skipped() {
     let pod = node.pod("kernels");
     let script = "grep -c '^proc /proc proc' /proc/mounts; grep -c '^sysfs /sys sysfs' /proc/mounts; \
         test -c /dev/null && echo null; grep -c ' /kept ' /proc/mounts";
-    let said = pod.run_shell(script, |config| config.image = Some(image_spec(&image)));
-    assert_eq!(said, "1\n1\nnull\n1");
+    let printed = pod.run_shell(script, |config| config.image = Some(image_spec(&image)));
+    assert_eq!(printed, "1\n1\nnull\n1");
     let log = fs::read_to_string(node.root().daemon_log()).expect("the daemon writes a log");
     assert_eq!(log.matches("a volume of the image is left out").count(), 5, "{}", node.daemon().tail());
 }

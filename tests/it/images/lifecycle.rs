@@ -151,9 +151,9 @@ fn externally_imported_images_are_listed_and_run() {
         let mut words = vec!["images", "import"];
         words.extend(extra);
         words.push(file.to_str().expect("the path is ASCII"));
-        let said = asked(&node, &words);
+        let printed = asked(&node, &words);
         let found = node.cri().image(&reference).expect("it is asked for");
-        let found = found.unwrap_or_else(|| panic!("it is not there: {said:?}"));
+        let found = found.unwrap_or_else(|| panic!("it is not there: {printed:?}"));
         assert_eq!(
             (found.id.as_str(), found.repo_tags.as_slice()),
             (image.config.digest.as_str(), &[reference.clone()][..])
@@ -193,7 +193,7 @@ fn image_fs_usage_grows_with_images() {
     let node = TestNode::start();
     let used = || {
         let answer = node.cri().images(async |mut client| client.image_fs_info(ImageFsInfoRequest {}).await);
-        let systems = answer.expect("it is told").image_filesystems;
+        let systems = answer.expect("it is reported").image_filesystems;
         assert_eq!(systems.len(), 1, "{systems:?}");
         let mountpoint = systems[0].fs_id.clone().expect("it lies somewhere").mountpoint;
         assert!(fs::metadata(&mountpoint).is_ok_and(|meta| meta.is_dir()), "{mountpoint}");

@@ -22,7 +22,7 @@ fn common(seed: u64) -> Layer {
     random_layer(200_000, seed)
 }
 
-/// An image with that layer, and one of its own on top.
+/// An image with that layer, and its own layer on top.
 fn with_common(seed: u64, name: &str) -> Image {
     let own = LayerBuilder::default().file("which", format!("{name}\n"), 0o644).build();
     busybox().layer(common(seed)).layer(own).build()
@@ -91,7 +91,7 @@ fn shared_layer_download_survives_cancellation_of_one_pull() {
     assert_eq!(downloads(node.registry(), layer), 1, "{:#?}", node.registry().proxy().requests());
     assert_eq!(node.cri().image(&given_up).expect("it is asked for"), None);
     assert_eq!(which(&node, &wanted), "second");
-    // The first one's lease goes with the last who built on it.
+    // The first pull's lease is released with the last pull that builds on it.
     let clean = eventually(LIMIT, || node.leak_scan().findings.is_empty());
     assert!(clean, "{:?}", node.leak_scan().findings);
 }

@@ -15,18 +15,18 @@ pub(super) fn run_cases(amids: &[KillCase]) {
     run_cases_on(KillFixture::new(), amids);
 }
 
-pub(super) fn run_cases_on(lab: KillFixture, amids: &[KillCase]) {
-    run_every_nth(lab, amids, 1);
+pub(super) fn run_cases_on(fixture: KillFixture, amids: &[KillCase]) {
+    run_every_nth(fixture, amids, 1);
 }
 
 /// Runs each n-th kill during the same request.
-pub(super) fn run_every_nth(lab: KillFixture, amids: &[KillCase], nth: usize) {
+pub(super) fn run_every_nth(fixture: KillFixture, amids: &[KillCase], nth: usize) {
     for amid in amids {
         for &(step, time) in amid.points.iter().step_by(nth) {
-            (amid.run)(&lab, KillPoint { step, nth: time });
+            (amid.run)(&fixture, KillPoint { step, nth: time });
         }
     }
-    lab.finish();
+    fixture.finish();
 }
 
 /// Whether all variants are run in full: `SWITCHYARD_KILLS=all`.

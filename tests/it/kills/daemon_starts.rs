@@ -42,41 +42,41 @@ pub(super) const KILLS: &[KillCase] = &[
 pub(super) const FRESH: &[Step] =
     &[FileDrafted, FileNamed, InfraDrafted, InfraInstalled, LeasesDrafted, LeasesRewritten];
 
-fn start(lab: &KillFixture, kill: KillPoint) {
-    lab.node.daemon().kill9();
-    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
-    restart_twice(lab, kill);
+fn start(fixture: &KillFixture, kill: KillPoint) {
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().kill_at(&[(kill.step, kill.nth)]);
+    restart_twice(fixture, kill);
 }
 
 /// Neither containerd nor the logkeeper runs, and their logs are long.
-fn start_alone(lab: &KillFixture, kill: KillPoint) {
-    lab.node.daemon().kill9();
-    let state = lab.node.root().state();
+fn start_alone(fixture: &KillFixture, kill: KillPoint) {
+    fixture.node.daemon().kill9();
+    let state = fixture.node.root().state();
     for (name, log) in [("containerd", "containerd/containerd.log"), ("logkeeper", "logkeeper.log")] {
-        lab.node.kill_managed(name);
+        fixture.node.kill_managed(name);
         let file = fs::File::options().write(true).open(state.join(log)).expect("it has a log");
         file.set_len(LONG).expect("the log can be written");
     }
-    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
-    restart_twice(lab, kill);
+    fixture.node.daemon().kill_at(&[(kill.step, kill.nth)]);
+    restart_twice(fixture, kill);
 }
 
 #[track_caller]
-fn restart_twice(lab: &KillFixture, kill: KillPoint) {
-    lab.node.daemon().spawn();
-    lab.node.daemon().wait_killed();
-    lab.node.daemon().restart();
-    lab.assert_undisturbed(kill);
-    lab.with_pod("after", |pod| assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}"));
-    lab.assert_nothing_left(kill);
+fn restart_twice(fixture: &KillFixture, kill: KillPoint) {
+    fixture.node.daemon().spawn();
+    fixture.node.daemon().wait_killed();
+    fixture.node.daemon().restart();
+    fixture.assert_undisturbed(kill);
+    fixture.with_pod("after", |pod| assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}"));
+    fixture.assert_nothing_left(kill);
 }
 
 /// The child process dies before it executes containerd: the daemon starts another.
-fn detach(lab: &KillFixture, kill: KillPoint) {
-    lab.child_dies_amid(&[(kill.step, kill.nth)], || lab.node.kill_managed("containerd"));
-    lab.assert_undisturbed(kill);
-    lab.with_pod("after", |pod| assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}"));
-    lab.assert_nothing_left(kill);
+fn detach(fixture: &KillFixture, kill: KillPoint) {
+    fixture.child_killed_during(&[(kill.step, kill.nth)], || fixture.node.kill_managed("containerd"));
+    fixture.assert_undisturbed(kill);
+    fixture.with_pod("after", |pod| assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}"));
+    fixture.assert_nothing_left(kill);
 }
 
 /// The first daemon in a directory dies; the second works.

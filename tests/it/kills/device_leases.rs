@@ -15,21 +15,21 @@ pub(super) const KILLS: &[KillCase] = &[
     KillCase { run: release, points: &[(LeaseEnded, 1)] },
 ];
 
-fn report(lab: &KillFixture) -> Value {
-    let (_, body) = lab.node.daemon().get("/v1/devices");
+fn report(fixture: &KillFixture) -> Value {
+    let (_, body) = fixture.node.daemon().get("/v1/devices");
     serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"))
 }
 
 /// The id of the device, once it has been determined.
-fn device(lab: &KillFixture) -> String {
-    let id = || report(lab)["slots"][0]["id"].as_str().map(str::to_owned);
-    assert!(eventually(LIMIT, || id().is_some()), "{:#}", report(lab));
+fn device(fixture: &KillFixture) -> String {
+    let id = || report(fixture)["slots"][0]["id"].as_str().map(str::to_owned);
+    assert!(eventually(LIMIT, || id().is_some()), "{:#}", report(fixture));
     id().expect("it was there a moment ago")
 }
 
 /// The tokens of the device's leases that are not bound to any object.
-fn leases(lab: &KillFixture) -> Vec<String> {
-    let report = report(lab);
+fn leases(fixture: &KillFixture) -> Vec<String> {
+    let report = report(fixture);
     let holders = report["slots"][0]["holders"].as_array().expect("it is a list");
     for holder in holders {
         assert_eq!(
@@ -42,8 +42,8 @@ fn leases(lab: &KillFixture) -> Vec<String> {
 }
 
 /// Ends a lease, as `switchyard devices release` does.
-fn end(lab: &KillFixture, token: &str) -> Result<(), tonic::Status> {
-    let socket = lab.node.root().run().join("admin.sock");
+fn end(fixture: &KillFixture, token: &str) -> Result<(), tonic::Status> {
+    let socket = fixture.node.root().run().join("admin.sock");
     let answer = http::delete_unix(&socket, &format!("/v1/devices/leases/{token}"));
     match answer.map(|answer| answer.status) {
         Ok(204) => Ok(()),
@@ -53,31 +53,32 @@ fn end(lab: &KillFixture, token: &str) -> Result<(), tonic::Status> {
 }
 
 /// The lease is recorded, and its agent has got no answer: the agent asks again, and gets the same lease.
-fn lease(lab: &KillFixture, kill: KillPoint) {
-    let id = device(lab);
-    lab.dies_amid(kill, || LaunchedDevicePlugin::launch(lab.node.root()).reserve(&[&id]));
-    assert_eq!(device(lab), id);
-    let known = leases(lab);
+fn lease(fixture: &KillFixture, kill: KillPoint) {
+    let id = device(fixture);
+    fixture.killed_during(kill, || LaunchedDevicePlugin::launch(fixture.node.root()).reserve(&[&id]));
+    assert_eq!(device(fixture), id);
+    let known = leases(fixture);
     assert_eq!(known.len(), 1, "{kill:?}");
-    let given = LaunchedDevicePlugin::launch(lab.node.root()).reserve(&[&id]).expect("it can be sent again");
+    let given =
+        LaunchedDevicePlugin::launch(fixture.node.root()).reserve(&[&id]).expect("it can be sent again");
     assert!(given.envs.values().any(|value| *value == known[0]), "{kill:?}: {given:?}");
-    assert_eq!(leases(lab), known, "{kill:?}");
-    end(lab, &known[0]).expect("nothing was made with it");
-    assert_eq!(leases(lab), [""; 0], "{kill:?}");
-    lab.assert_nothing_left(kill);
+    assert_eq!(leases(fixture), known, "{kill:?}");
+    end(fixture, &known[0]).expect("nothing was made with it");
+    assert_eq!(leases(fixture), [""; 0], "{kill:?}");
+    fixture.assert_nothing_left(kill);
 }
 
 /// The end of the lease is recorded, and the client has got no answer.
-fn release(lab: &KillFixture, kill: KillPoint) {
-    let id = device(lab);
-    LaunchedDevicePlugin::launch(lab.node.root()).reserve(&[&id]).expect("it is free");
-    let [token] = &leases(lab)[..] else { panic!("{:#}", report(lab)) };
-    lab.dies_amid(kill, || end(lab, token));
-    assert_eq!(device(lab), id);
-    assert_eq!(leases(lab), [""; 0], "{kill:?}");
-    LaunchedDevicePlugin::launch(lab.node.root()).reserve(&[&id]).expect("it is free");
-    let again = leases(lab);
+fn release(fixture: &KillFixture, kill: KillPoint) {
+    let id = device(fixture);
+    LaunchedDevicePlugin::launch(fixture.node.root()).reserve(&[&id]).expect("it is free");
+    let [token] = &leases(fixture)[..] else { panic!("{:#}", report(fixture)) };
+    fixture.killed_during(kill, || end(fixture, token));
+    assert_eq!(device(fixture), id);
+    assert_eq!(leases(fixture), [""; 0], "{kill:?}");
+    LaunchedDevicePlugin::launch(fixture.node.root()).reserve(&[&id]).expect("it is free");
+    let again = leases(fixture);
     assert_ne!(&again[0], token, "{kill:?}: another lease has another token");
-    end(lab, &again[0]).expect("nothing was made with it");
-    lab.assert_nothing_left(kill);
+    end(fixture, &again[0]).expect("nothing was made with it");
+    fixture.assert_nothing_left(kill);
 }

@@ -28,7 +28,7 @@ pub(super) const EXTERNAL_ONLY_CASES: &[KillCase] = &[
     KillCase { run: tasks::await_start_outcome, points: &[(StartDiscarded, 1)] },
     // containerd itself has to find what its crash left behind.
     KillCase { run: tasks::start_without_containerd, points: &[(FailureNoted, 1)] },
-    // The next task with this name may meet what is left of it.
+    // The next task with this name may find remains of it.
     KillCase { run: tasks::stop, points: &[(TaskDeleted, 1)] },
     // A download is removed with its lease, not by the daemon.
     KillCase { run: images::pull, points: &[(LayerBegun, 1)] },
@@ -46,24 +46,28 @@ pub(super) const ALL: [&[KillCase]; 5] = [
 /// A start is cut off before containerd is asked for it, and no daemon runs long enough to conclude by itself
 /// that it has no effect.
 pub(super) fn short_lives() {
-    let lab = KillFixture::external(GRACE);
+    let fixture = KillFixture::external(GRACE);
     let kill = KillPoint { step: TaskFifos, nth: 1 };
-    let pod = lab.node.pod("short");
-    let id = pod.create(&lab.node.container("main", &["sleep", "1000"]));
-    lab.dies_amid(kill, || lab.node.cri().start(&id));
-    let wait = lab.node.root().run().join("waits").join(&id);
+    let pod = fixture.node.pod("short");
+    let id = pod.create(&fixture.node.container("main", &["sleep", "1000"]));
+    fixture.killed_during(kill, || fixture.node.cri().start(&id));
+    let wait = fixture.node.root().run().join("waits").join(&id);
     assert!(eventually(LIMIT, || wait.exists()), "it is not waited for what came of the start");
     let over = (0..DAEMON_COUNT).any(|_| {
         thread::sleep(DAEMON_LIFETIME);
-        lab.node.daemon().kill9();
+        fixture.node.daemon().kill9();
         let over = !wait.exists();
-        lab.node.daemon().restart();
+        fixture.node.daemon().restart();
         over
     });
-    assert!(over, "{DAEMON_COUNT} daemons do not know what came of the start\n{}", lab.node.daemon().tail());
-    lab.node.cri().start(&id).expect("it can be sent again");
-    assert_eq!(lab.node.cri().sh(&id, "echo reached"), "reached");
+    assert!(
+        over,
+        "{DAEMON_COUNT} daemons do not know what came of the start\n{}",
+        fixture.node.daemon().tail()
+    );
+    fixture.node.cri().start(&id).expect("it can be sent again");
+    assert_eq!(fixture.node.cri().sh(&id, "echo reached"), "reached");
     drop(pod);
-    lab.assert_nothing_left(kill);
-    lab.finish();
+    fixture.assert_nothing_left(kill);
+    fixture.finish();
 }

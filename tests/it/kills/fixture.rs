@@ -104,7 +104,7 @@ impl KillFixture {
     /// Kills the daemon at a step during `act`, and starts the next one. `act` is a request that gets no
     /// answer.
     #[track_caller]
-    pub(super) fn dies_amid<T>(&self, at: KillPoint, act: impl FnOnce() -> Result<T, tonic::Status>) {
+    pub(super) fn killed_during<T>(&self, at: KillPoint, act: impl FnOnce() -> Result<T, tonic::Status>) {
         self.node.daemon().kill_at(&[(at.step, at.nth)]);
         let answer = act();
         self.node.daemon().wait_killed();
@@ -116,7 +116,7 @@ impl KillFixture {
     /// Kills the daemon at `first` during `act`, and its successor while that recovers from the first kill;
     /// starts a third.
     #[track_caller]
-    pub(super) fn two_daemons_die_amid<T>(
+    pub(super) fn two_daemons_killed_during<T>(
         &self,
         first: Step,
         at: KillPoint,
@@ -134,7 +134,7 @@ impl KillFixture {
 
     /// Kills another process of the node during `act`, which must succeed all the same.
     #[track_caller]
-    pub(super) fn child_dies_amid<T>(&self, at: &[(Step, u32)], act: impl FnOnce() -> T) -> T {
+    pub(super) fn child_killed_during<T>(&self, at: &[(Step, u32)], act: impl FnOnce() -> T) -> T {
         let daemon = self.node.daemon().pid();
         self.node.daemon().kill_at(at);
         let outcome = act();
@@ -159,7 +159,7 @@ impl KillFixture {
         assert_counts_on(&self.bystander.log(), &format!("{at:?}"));
     }
 
-    /// Waits until only the bystander and what was stored before are left.
+    /// Waits until only the bystander and previously stored objects remain.
     #[track_caller]
     pub(super) fn assert_nothing_left(&self, at: KillPoint) {
         let mut left = Vec::new();
@@ -216,7 +216,7 @@ impl KillFixture {
         pids.into_iter().filter_map(processes::find).map(|process| process.command).collect()
     }
 
-    /// Runs, stops and removes a pod, and fails if anything of it is left.
+    /// Runs, stops and removes a pod, and panics if anything of it remains.
     pub(super) fn with_pod(&self, name: &str, work: impl FnOnce(&TestPod<'_>)) {
         let pod = self.node.pod(name);
         work(&pod);
@@ -288,8 +288,7 @@ fn numbers(path: impl AsRef<Path>) -> Vec<String> {
     let text = fs::read_to_string(path).unwrap_or_default();
     // The text after the last newline is still being written.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let first = |line: &str| log_content(line).split(' ').next().unwrap_or_default().to_owned();
-    whole.lines().map(first).collect()
+    whole.lines().map(|line| log_content(line).split(' ').next().unwrap_or_default().to_owned()).collect()
 }
 
 /// Fails unless logs, in this order, count from 1 without a gap, a repetition or a torn line.

@@ -43,124 +43,128 @@ pub(super) const KILLS: &[KillCase] = &[
 ];
 
 /// Pushes an image with two layers that no other image has; its reference.
-fn push(lab: &KillFixture, kill: KillPoint, what: u64) -> (String, Image) {
+fn push(fixture: &KillFixture, kill: KillPoint, what: u64) -> (String, Image) {
     let seed = 1000 * what + 10 * (kill.step as u64) + u64::from(kill.nth);
     let image =
         busybox().layer(random_layer(600_000, seed)).layer(random_layer(600_000, seed + 500_000)).build();
     let name = format!("kills/image:{seed}");
-    lab.node.registry().push_index(&name, &Index::new(Family::Oci, vec![image.clone()]));
-    (lab.node.registry().reference(&name), image)
+    fixture.node.registry().push_index(&name, &Index::new(Family::Oci, vec![image.clone()]));
+    (fixture.node.registry().reference(&name), image)
 }
 
-pub(super) fn pull(lab: &KillFixture, kill: KillPoint) {
-    let (reference, _) = push(lab, kill, 1);
-    lab.dies_amid(kill, || lab.node.cri().pull(&reference, None));
+pub(super) fn pull(fixture: &KillFixture, kill: KillPoint) {
+    let (reference, _) = push(fixture, kill, 1);
+    fixture.killed_during(kill, || fixture.node.cri().pull(&reference, None));
     // Content that no image refers to is removed by itself.
-    lab.assert_nothing_left(kill);
-    if lab.node.cri().image(&reference).expect("it is asked for").is_none() {
-        let images = lab.node.cri().list_images().expect("they can be listed");
+    fixture.assert_nothing_left(kill);
+    if fixture.node.cri().image(&reference).expect("it is asked for").is_none() {
+        let images = fixture.node.cri().list_images().expect("they can be listed");
         if !images.iter().any(|image| image.repo_digests.iter().any(|name| name.contains("kills/image@"))) {
-            lab.assert_stored_as_before(kill);
+            fixture.assert_stored_as_before(kill);
         }
     }
-    let id = lab.node.cri().pull(&reference, None).expect("it can be sent again");
-    let images = lab.node.cri().list_images().expect("they can be listed");
+    let id = fixture.node.cri().pull(&reference, None).expect("it can be sent again");
+    let images = fixture.node.cri().list_images().expect("they can be listed");
     assert_eq!(images.iter().filter(|image| image.id == id).count(), 1, "{kill:?}: {images:#?}");
-    lab.with_pod("pulled", |pod| {
+    fixture.with_pod("pulled", |pod| {
         let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
         assert_eq!(seen, "2", "{kill:?}");
     });
-    lab.node.cri().remove_image(&reference).expect("it can be removed");
-    lab.assert_stored_as_before(kill);
-    lab.assert_nothing_left(kill);
+    fixture.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture.assert_stored_as_before(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// The snapshots that are marked as not synced.
-fn unsynced(lab: &KillFixture) -> Vec<String> {
-    let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+fn unsynced(fixture: &KillFixture) -> Vec<String> {
+    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
     let info = |name: &str| ctr(&socket, NAMESPACE, &["snapshots", "info", name]);
-    let labelled = |name: &String| info(name).iter().any(|line| line.contains(UNSYNCED));
-    snapshots(lab).into_iter().filter(labelled).collect()
+    snapshots(fixture)
+        .into_iter()
+        .filter(|name| info(name).iter().any(|line| line.contains(UNSYNCED)))
+        .collect()
 }
 
-fn snapshots(lab: &KillFixture) -> Vec<String> {
-    let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+fn snapshots(fixture: &KillFixture) -> Vec<String> {
+    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
     let stored = stored(&socket, NAMESPACE);
     stored.iter().filter_map(|item| item.strip_prefix("snapshot ")).map(str::to_owned).collect()
 }
 
 /// Marks a snapshot as created in this boot and not synced; with no boot, as synced.
-fn label(lab: &KillFixture, name: &str, boot: &str) {
-    let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+fn label(fixture: &KillFixture, name: &str, boot: &str) {
+    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
     let answer = ctr(&socket, NAMESPACE, &["snapshots", "label", name, &format!("{UNSYNCED}={boot}")]);
     assert!(answer.iter().all(|line| !line.contains("rpc error")), "{answer:?}");
 }
 
 #[track_caller]
-fn wait_synced(lab: &KillFixture, kill: KillPoint) {
-    let synced = eventually(LIMIT, || unsynced(lab).is_empty());
-    assert!(synced, "{kill:?}: {:?} are not synced\n{}", unsynced(lab), lab.node.daemon().tail());
+fn wait_synced(fixture: &KillFixture, kill: KillPoint) {
+    let synced = eventually(LIMIT, || unsynced(fixture).is_empty());
+    assert!(synced, "{kill:?}: {:?} are not synced\n{}", unsynced(fixture), fixture.node.daemon().tail());
 }
 
 /// Layers are synced after the pull has been answered: if the daemon is killed meanwhile, its successor syncs
 /// them.
-fn flush(lab: &KillFixture, kill: KillPoint) {
-    let (reference, _) = push(lab, kill, 4);
-    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
+fn flush(fixture: &KillFixture, kill: KillPoint) {
+    let (reference, _) = push(fixture, kill, 4);
+    fixture.node.daemon().kill_at(&[(kill.step, kill.nth)]);
     // The answer and the kill may come in either order.
-    let answer = lab.node.cri().pull(&reference, None);
-    lab.node.daemon().wait_killed();
-    lab.node.daemon().restart();
-    lab.assert_undisturbed(kill);
-    wait_synced(lab, kill);
-    let images = lab.node.cri().list_images().expect("they can be listed");
-    let told = |id: &String| images.iter().any(|image| image.id == *id);
-    assert!(answer.as_ref().map_or(true, told), "{kill:?}: {images:#?}");
-    lab.node.cri().pull(&reference, None).expect("it can be sent again");
-    lab.node.cri().remove_image(&reference).expect("it can be removed");
-    lab.assert_stored_as_before(kill);
-    lab.assert_nothing_left(kill);
+    let answer = fixture.node.cri().pull(&reference, None);
+    fixture.node.daemon().wait_killed();
+    fixture.node.daemon().restart();
+    fixture.assert_undisturbed(kill);
+    wait_synced(fixture, kill);
+    let images = fixture.node.cri().list_images().expect("they can be listed");
+    assert!(
+        answer.as_ref().map_or(true, |id| images.iter().any(|image| image.id == *id)),
+        "{kill:?}: {images:#?}"
+    );
+    fixture.node.cri().pull(&reference, None).expect("it can be sent again");
+    fixture.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture.assert_stored_as_before(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// All layers are marked as not synced since an earlier boot: those that no container uses are unpacked
 /// again, the others are left alone.
-fn unpack_anew(lab: &KillFixture, kill: KillPoint) {
-    let (reference, _) = push(lab, kill, 5);
-    let before = snapshots(lab);
-    lab.node.cri().pull(&reference, None).expect("it can be pulled");
-    wait_synced(lab, kill);
-    for name in snapshots(lab).iter().filter(|name| name.starts_with("sha256:")) {
-        label(lab, name, "another");
+fn unpack_anew(fixture: &KillFixture, kill: KillPoint) {
+    let (reference, _) = push(fixture, kill, 5);
+    let before = snapshots(fixture);
+    fixture.node.cri().pull(&reference, None).expect("it can be pulled");
+    wait_synced(fixture, kill);
+    for name in snapshots(fixture).iter().filter(|name| name.starts_with("sha256:")) {
+        label(fixture, name, "another");
     }
-    lab.node.daemon().kill9();
-    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
-    lab.node.daemon().spawn();
-    lab.node.daemon().wait_killed();
-    lab.node.daemon().restart();
-    lab.assert_undisturbed(kill);
-    assert_eq!(snapshots(lab), before, "{kill:?}");
-    lab.with_pod("anew", |pod| {
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().kill_at(&[(kill.step, kill.nth)]);
+    fixture.node.daemon().spawn();
+    fixture.node.daemon().wait_killed();
+    fixture.node.daemon().restart();
+    fixture.assert_undisturbed(kill);
+    assert_eq!(snapshots(fixture), before, "{kill:?}");
+    fixture.with_pod("anew", |pod| {
         let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
         assert_eq!(seen, "2", "{kill:?}");
     });
-    lab.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture.node.cri().remove_image(&reference).expect("it can be removed");
     // The layers that the bystander uses.
-    let used = unsynced(lab);
+    let used = unsynced(fixture);
     assert!(!used.is_empty(), "{kill:?}");
     for name in used {
-        label(lab, &name, "");
+        label(fixture, &name, "");
     }
-    lab.assert_stored_as_before(kill);
-    lab.assert_nothing_left(kill);
+    fixture.assert_stored_as_before(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// The snapshots of an image are removed, as if it had been imported without unpacking: creating a container
 /// unpacks it.
-fn unpack(lab: &KillFixture, kill: KillPoint) {
-    let (reference, _) = push(lab, kill, 2);
-    let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+fn unpack(fixture: &KillFixture, kill: KillPoint) {
+    let (reference, _) = push(fixture, kill, 2);
+    let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
     let before = stored(&socket, NAMESPACE);
-    lab.node.cri().pull(&reference, None).expect("it can be pulled");
+    fixture.node.cri().pull(&reference, None).expect("it can be pulled");
     let new: Vec<_> = stored(&socket, NAMESPACE).into_iter().filter(|item| !before.contains(item)).collect();
     let snapshots: Vec<_> = new.iter().filter_map(|item| item.strip_prefix("snapshot ")).collect();
     assert_eq!(snapshots.len(), 2, "{new:?}");
@@ -176,9 +180,9 @@ fn unpack(lab: &KillFixture, kill: KillPoint) {
         "{answers:?}: {left:?}"
     );
     let mut pod = None;
-    lab.dies_amid(kill, || {
-        let pod = pod.insert(lab.node.pod("unpack"));
-        let mut config = lab.node.container("main", &["true"]);
+    fixture.killed_during(kill, || {
+        let pod = pod.insert(fixture.node.pod("unpack"));
+        let mut config = fixture.node.container("main", &["true"]);
         config.image = Some(image_spec(&reference));
         pod.try_create(&config)
     });
@@ -186,25 +190,25 @@ fn unpack(lab: &KillFixture, kill: KillPoint) {
     let seen = pod.run_shell("ls /random | wc -l", |config| config.image = Some(image_spec(&reference)));
     assert_eq!(seen, "2", "{kill:?}");
     drop(pod);
-    lab.node.cri().remove_image(&reference).expect("it can be removed");
-    lab.assert_stored_as_before(kill);
-    lab.assert_nothing_left(kill);
+    fixture.node.cri().remove_image(&reference).expect("it can be removed");
+    fixture.assert_stored_as_before(kill);
+    fixture.assert_nothing_left(kill);
 }
 
-fn remove(lab: &KillFixture, kill: KillPoint) {
-    let (reference, _) = push(lab, kill, 3);
-    lab.node.cri().pull(&reference, None).expect("it can be pulled");
-    lab.dies_amid(kill, || lab.node.cri().remove_image(&reference));
-    lab.node.cri().remove_image(&reference).expect("it can be sent again");
-    lab.assert_stored_as_before(kill);
-    lab.assert_nothing_left(kill);
+fn remove(fixture: &KillFixture, kill: KillPoint) {
+    let (reference, _) = push(fixture, kill, 3);
+    fixture.node.cri().pull(&reference, None).expect("it can be pulled");
+    fixture.killed_during(kill, || fixture.node.cri().remove_image(&reference));
+    fixture.node.cri().remove_image(&reference).expect("it can be sent again");
+    fixture.assert_stored_as_before(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// An image that another owner holds as well keeps all its names, and is no longer the kubelet's.
-fn remove_shared(lab: &KillFixture, kill: KillPoint) {
-    let (reference, _) = push(lab, kill, 6);
-    let id = lab.node.cri().pull(&reference, None).expect("it can be pulled");
-    let images = lab.node.cri().list_images().expect("they can be listed");
+fn remove_shared(fixture: &KillFixture, kill: KillPoint) {
+    let (reference, _) = push(fixture, kill, 6);
+    let id = fixture.node.cri().pull(&reference, None).expect("it can be pulled");
+    let images = fixture.node.cri().list_images().expect("they can be listed");
     let names: Vec<_> = images
         .iter()
         .filter(|image| image.id == id)
@@ -213,7 +217,7 @@ fn remove_shared(lab: &KillFixture, kill: KillPoint) {
         .collect();
     let target = names.iter().find_map(|name| name.split_once('@')).expect("it has a digest").1.to_owned();
     let hold = |word: &str| {
-        let socket = lab.node.root().containerd_socket().expect("containerd has been started");
+        let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
         for name in &names {
             let label = format!("switchyard.io/pulled.nomad={word}");
             let answer = ctr(&socket, NAMESPACE, &["images", "label", name, &label]);
@@ -221,14 +225,14 @@ fn remove_shared(lab: &KillFixture, kill: KillPoint) {
         }
     };
     hold(&format!("open {target}"));
-    lab.dies_amid(kill, || lab.node.cri().remove_image(&reference));
-    lab.node.cri().remove_image(&reference).expect("it can be sent again");
-    let images = lab.node.cri().list_images().expect("they can be listed");
+    fixture.killed_during(kill, || fixture.node.cri().remove_image(&reference));
+    fixture.node.cri().remove_image(&reference).expect("it can be sent again");
+    let images = fixture.node.cri().list_images().expect("they can be listed");
     let left = images.iter().find(|image| image.id == id).expect("somebody else holds it");
     assert_eq!(left.repo_tags.len() + left.repo_digests.len(), names.len(), "{kill:?}: {left:?}");
     assert!(left.pinned, "{kill:?}: the kubelet need not try to remove it");
     hold("");
-    lab.node.cri().remove_image(&reference).expect("nobody holds it");
-    lab.assert_stored_as_before(kill);
-    lab.assert_nothing_left(kill);
+    fixture.node.cri().remove_image(&reference).expect("nobody holds it");
+    fixture.assert_stored_as_before(kill);
+    fixture.assert_nothing_left(kill);
 }

@@ -52,50 +52,55 @@ fn log(pod: &TestPod<'_>, name: &str) -> String {
 }
 
 /// Stops a container that counts: its log is complete to the last line, and the bystander's log goes on.
-fn assert_whole(lab: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str, logs: &[&str]) {
-    assert_counts_on(&format!("{}/counting.log", lab.bystander_logs()), &format!("{kill:?}: the bystander"));
-    lab.node.cri().stop(id, 0).expect("it can be stopped");
+fn assert_whole(fixture: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str, logs: &[&str]) {
+    assert_counts_on(
+        &format!("{}/counting.log", fixture.bystander_logs()),
+        &format!("{kill:?}: the bystander"),
+    );
+    fixture.node.cri().stop(id, 0).expect("it can be stopped");
     assert_counted(logs, &format!("{kill:?}"));
     drop(pod);
-    lab.assert_undisturbed(kill);
-    lab.assert_nothing_left(kill);
+    fixture.assert_undisturbed(kill);
+    fixture.assert_nothing_left(kill);
 }
 
-fn open(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("open");
-    let id = pod.create(&lab.node.container("main", &["sh", "-c", COUNT]));
-    lab.child_dies_amid(&[(kill.step, kill.nth)], || lab.node.cri().start(&id))
-        .unwrap_or_else(|status| panic!("{kill:?}: {status}\n{}", lab.node.daemon().tail()));
+fn open(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("open");
+    let id = pod.create(&fixture.node.container("main", &["sh", "-c", COUNT]));
+    fixture
+        .child_killed_during(&[(kill.step, kill.nth)], || fixture.node.cri().start(&id))
+        .unwrap_or_else(|status| panic!("{kill:?}: {status}\n{}", fixture.node.daemon().tail()));
     let log = log(&pod, "main");
     assert_counts_on(&log, &format!("{kill:?}"));
-    assert_whole(lab, kill, pod, &id, &[&log]);
+    assert_whole(fixture, kill, pod, &id, &[&log]);
 }
 
-fn write(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("write");
+fn write(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("write");
     let id = pod.start_shell("main", COUNT);
     let log = log(&pod, "main");
-    lab.child_dies_amid(&[(kill.step, kill.nth)], || assert_counts_on(&log, "before"));
+    fixture.child_killed_during(&[(kill.step, kill.nth)], || assert_counts_on(&log, "before"));
     assert_counts_on(&log, &format!("{kill:?}"));
-    assert_whole(lab, kill, pod, &id, &[&log]);
+    assert_whole(fixture, kill, pod, &id, &[&log]);
 }
 
-fn reopen(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("reopen");
+fn reopen(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("reopen");
     let id = pod.start_shell("main", COUNT);
     let log = log(&pod, "main");
     assert_counts_on(&log, "before");
     let old = format!("{log}.old");
     fs::rename(&log, &old).expect("the log is there");
-    lab.child_dies_amid(&[(kill.step, kill.nth)], || lab.node.cri().reopen_log(&id))
-        .unwrap_or_else(|status| panic!("{kill:?}: {status}\n{}", lab.node.daemon().tail()));
+    fixture
+        .child_killed_during(&[(kill.step, kill.nth)], || fixture.node.cri().reopen_log(&id))
+        .unwrap_or_else(|status| panic!("{kill:?}: {status}\n{}", fixture.node.daemon().tail()));
     pod.wait_log("main", |lines| lines.len() > 3);
-    assert_whole(lab, kill, pod, &id, &[&old, &log]);
+    assert_whole(fixture, kill, pod, &id, &[&old, &log]);
 }
 
-fn finish(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("finish");
-    let dir = lab.node.root().path().join(format!("host-{}", random_name()));
+fn finish(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("finish");
+    let dir = fixture.node.root().path().join(format!("host-{}", random_name()));
     fs::create_dir(&dir).expect("the root can be written");
     let script = "n=0; while [ $n -lt 50 ]; do n=$((n+1)); echo $n; done; \
                   while [ ! -e /host/go ]; do sleep 0.02; done; echo 51; exit 7";
@@ -106,34 +111,34 @@ fn finish(lab: &KillFixture, kill: KillPoint) {
             ..Default::default()
         }];
     });
-    let status = lab.child_dies_amid(&[(kill.step, kill.nth)], || {
+    let status = fixture.child_killed_during(&[(kill.step, kill.nth)], || {
         fs::write(dir.join("go"), "").expect("the root can be written");
-        lab.node.cri().wait_exit(&id)
+        fixture.node.cri().wait_exit(&id)
     });
     assert_eq!(status.exit_code, 7, "{kill:?}");
     let lines = pod.wait_log("main", |lines| lines.len() >= 51);
     assert_eq!(lines.len(), 51, "{kill:?}");
     let log = log(&pod, "main");
-    assert_whole(lab, kill, pod, &id, &[&log]);
+    assert_whole(fixture, kill, pod, &id, &[&log]);
 }
 
 /// The logkeeper that takes over from a killed one is killed as well.
-fn recover(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("takeup");
+fn recover(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("takeup");
     let id = pod.start_shell("main", COUNT);
     let log = log(&pod, "main");
     assert_counts_on(&log, "before");
-    lab.child_dies_amid(&[(LinesWritten, 1), (kill.step, kill.nth)], || ());
+    fixture.child_killed_during(&[(LinesWritten, 1), (kill.step, kill.nth)], || ());
     assert_counts_on(&log, &format!("{kill:?}"));
-    assert_whole(lab, kill, pod, &id, &[&log]);
+    assert_whole(fixture, kill, pod, &id, &[&log]);
 }
 
-fn begin(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("begin");
+fn begin(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("begin");
     let id = pod.start_shell("main", COUNT);
     let log = log(&pod, "main");
     assert_counts_on(&log, "before");
-    lab.child_dies_amid(&[(kill.step, kill.nth)], || lab.node.kill_managed("logkeeper"));
+    fixture.child_killed_during(&[(kill.step, kill.nth)], || fixture.node.kill_managed("logkeeper"));
     assert_counts_on(&log, &format!("{kill:?}"));
-    assert_whole(lab, kill, pod, &id, &[&log]);
+    assert_whole(fixture, kill, pod, &id, &[&log]);
 }

@@ -79,8 +79,8 @@ pub(super) const POD_END_CASES: &[KillCase] = &[
 ];
 
 /// A pod whose creation takes every step: with a host port and an infra process.
-pub(super) fn config(lab: &KillFixture) -> cri::PodSandboxConfig {
-    let mut config = lab.node.pod_config("run");
+pub(super) fn config(fixture: &KillFixture) -> cri::PodSandboxConfig {
+    let mut config = fixture.node.pod_config("run");
     namespaces(&mut config).set_pid(cri::NamespaceMode::Pod);
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     config.port_mappings = vec![cri::PortMapping {
@@ -91,127 +91,128 @@ pub(super) fn config(lab: &KillFixture) -> cri::PodSandboxConfig {
     config
 }
 
-pub(super) fn run_pod(lab: &KillFixture, kill: KillPoint) {
-    let config = config(lab);
-    lab.dies_amid(kill, || lab.node.cri().run_pod(&config));
-    assert_runs(lab, kill, config);
+pub(super) fn run_pod(fixture: &KillFixture, kill: KillPoint) {
+    let config = config(fixture);
+    fixture.killed_during(kill, || fixture.node.cri().run_pod(&config));
+    assert_runs(fixture, kill, config);
 }
 
 /// The daemon that removes what a killed predecessor has created is killed as well.
-fn recover(lab: &KillFixture, kill: KillPoint) {
-    let config = config(lab);
-    lab.two_daemons_die_amid(SandboxAttached, kill, || lab.node.cri().run_pod(&config));
-    assert_runs(lab, kill, config);
+fn recover(fixture: &KillFixture, kill: KillPoint) {
+    let config = config(fixture);
+    fixture.two_daemons_killed_during(SandboxAttached, kill, || fixture.node.cri().run_pod(&config));
+    assert_runs(fixture, kill, config);
 }
 
 /// The pod was created by an earlier version, which put all its labels on the containerd object; the daemon
 /// is killed while it removes them from there.
-fn migrate_labels(lab: &KillFixture, kill: KillPoint) {
+fn migrate_labels(fixture: &KillFixture, kill: KillPoint) {
     let label = "containerd.io/gc.ref.content.x";
-    let pod = lab.node.pod_with("renew", |config| {
+    let pod = fixture.node.pod_with("renew", |config| {
         config.labels = [(label.to_owned(), "early".to_owned())].into();
     });
-    let socket = lab.node.root().containerd_socket().expect("the node has a containerd");
+    let socket = fixture.node.root().containerd_socket().expect("the node has a containerd");
     let words = ["containers", "label", pod.id(), &format!("{label}=early")];
     let outcome = ctr(&socket, NAMESPACE, &words).join("\n");
     assert!(outcome.contains("early"), "{outcome}");
-    lab.node.daemon().kill9();
-    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
-    lab.node.daemon().spawn();
-    lab.node.daemon().wait_killed();
-    lab.node.daemon().restart();
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().kill_at(&[(kill.step, kill.nth)]);
+    fixture.node.daemon().spawn();
+    fixture.node.daemon().wait_killed();
+    fixture.node.daemon().restart();
     let object = ctr(&socket, NAMESPACE, &["containers", "info", pod.id()]).join("\n");
     assert!(object.contains(pod.id()) && !object.contains("gc.ref"), "{kill:?}: {object}");
     assert_eq!(pod.run_shell("echo works", |_| {}), "works", "{kill:?}");
     drop(pod);
-    lab.assert_undisturbed(kill);
-    lab.assert_nothing_left(kill);
+    fixture.assert_undisturbed(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// Repeating the request gives exactly one pod, which works.
 #[track_caller]
-fn assert_runs(lab: &KillFixture, kill: KillPoint, config: cri::PodSandboxConfig) {
-    let pod = lab.node.run(config);
-    let again = lab.node.cri().run_pod(pod.config()).expect("it can be sent again");
+fn assert_runs(fixture: &KillFixture, kill: KillPoint, config: cri::PodSandboxConfig) {
+    let pod = fixture.node.run(config);
+    let again = fixture.node.cri().run_pod(pod.config()).expect("it can be sent again");
     assert_eq!(again, pod.id(), "{kill:?}");
-    assert_eq!(lab.node.cri().pods().expect("they can be listed").len(), 2, "{kill:?}");
+    assert_eq!(fixture.node.cri().pods().expect("they can be listed").len(), 2, "{kill:?}");
     assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxReady, "{kill:?}");
     let seen = pod.run_shell("ip -4 addr show eth0; hostname; cat /etc/resolv.conf > /dev/null", |_| {});
     assert!(seen.contains(&pod.ip()), "{kill:?}: {seen}");
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
-pub(super) fn stop_pod(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.run(config(lab));
+pub(super) fn stop_pod(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.run(config(fixture));
     let container = pod.start_shell("main", "exec sleep 1000");
-    lab.dies_amid(kill, || lab.node.cri().stop_pod(pod.id()));
-    lab.node.cri().stop_pod(pod.id()).expect("it can be sent again");
+    fixture.killed_during(kill, || fixture.node.cri().stop_pod(pod.id()));
+    fixture.node.cri().stop_pod(pod.id()).expect("it can be sent again");
     assert_eq!(pod.status().state(), cri::PodSandboxState::SandboxNotready, "{kill:?}");
-    let status = lab.node.cri().status(&container).expect("it has a status");
+    let status = fixture.node.cri().status(&container).expect("it has a status");
     assert_eq!(status.state(), cri::ContainerState::ContainerExited, "{kill:?}");
     assert_eq!(status.exit_code, 137, "{kill:?}: {status:?}");
-    lab.node.cri().stop_pod(pod.id()).expect("a stop is idempotent");
-    assert_removable(lab, kill, pod);
+    fixture.node.cri().stop_pod(pod.id()).expect("a stop is idempotent");
+    assert_removable(fixture, kill, pod);
 }
 
 /// The start of a stopped pod; repeating the request makes the pod ready with the address that it had.
-fn start_pod(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.run(config(lab));
+fn start_pod(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.run(config(fixture));
     let address = pod.ip();
-    lab.node.cri().stop_pod(pod.id()).expect("it can be stopped");
-    lab.dies_amid(kill, || lab.node.cri().start_pod(pod.id()));
-    lab.node.cri().start_pod(pod.id()).expect("it can be sent again");
+    fixture.node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    fixture.killed_during(kill, || fixture.node.cri().start_pod(pod.id()));
+    fixture.node.cri().start_pod(pod.id()).expect("it can be sent again");
     assert_eq!((pod.status().state(), pod.ip()), (cri::PodSandboxState::SandboxReady, address), "{kill:?}");
     let seen = pod.run_shell("ip -4 addr show eth0", |_| {});
     assert!(seen.contains(&pod.ip()), "{kill:?}: {seen}");
-    assert_removable(lab, kill, pod);
+    assert_removable(fixture, kill, pod);
 }
 
-fn remove_pod(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.run(config(lab));
+fn remove_pod(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.run(config(fixture));
     let _container = pod.start_shell("main", "exec sleep 1000");
-    lab.node.cri().stop_pod(pod.id()).expect("it can be stopped");
-    lab.dies_amid(kill, || lab.node.cri().remove_pod(pod.id()));
-    assert_removable(lab, kill, pod);
+    fixture.node.cri().stop_pod(pod.id()).expect("it can be stopped");
+    fixture.killed_during(kill, || fixture.node.cri().remove_pod(pod.id()));
+    assert_removable(fixture, kill, pod);
 }
 
 /// Afterwards the requested value is reported, whether the request was answered or not.
-fn update_pod(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.run(config(lab));
+fn update_pod(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.run(config(fixture));
     let request = || cri::UpdatePodSandboxResourcesRequest {
         pod_sandbox_id: pod.id().to_owned(),
         overhead: None,
         resources: Some(cri::LinuxContainerResources { cpu_shares: 700, ..Default::default() }),
     };
-    let amend =
-        || lab.node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(request()).await);
-    lab.dies_amid(kill, amend);
-    assert!(lab.node.cri().pod_info(pod.id()).contains("\"cpu_shares\":700"), "{kill:?}");
+    let amend = || {
+        fixture.node.cri().runtime(async |mut client| client.update_pod_sandbox_resources(request()).await)
+    };
+    fixture.killed_during(kill, amend);
+    assert!(fixture.node.cri().pod_info(pod.id()).contains("\"cpu_shares\":700"), "{kill:?}");
     amend().expect("it can be sent again");
-    assert_removable(lab, kill, pod);
+    assert_removable(fixture, kill, pod);
 }
 
 /// Afterwards the names in the request are known, whether it was answered or not, once they are on disk.
-fn set_pod_cidr(lab: &KillFixture, kill: KillPoint) {
+fn set_pod_cidr(fixture: &KillFixture, kill: KillPoint) {
     // Each request has new names, since names that are known already are not written again.
     let ranges = format!(
         "10.9.{}.0/24",
         Step::ALL.iter().position(|step| *step == kill.step).expect("it is one") % 256
     );
-    let name = || lab.node.cri().set_pod_cidr(&ranges);
-    let known = || lab.node.cri().node_info("config").contains(&format!("kubernetes: {ranges}"));
-    lab.dies_amid(kill, name);
+    let name = || fixture.node.cri().set_pod_cidr(&ranges);
+    let known = || fixture.node.cri().node_info("config").contains(&format!("kubernetes: {ranges}"));
+    fixture.killed_during(kill, name);
     assert_eq!(known(), kill.step != FileDrafted, "{kill:?}");
     name().expect("it can be sent again");
     assert!(known(), "{kill:?}");
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 #[track_caller]
-fn assert_removable(lab: &KillFixture, kill: KillPoint, pod: TestPod<'_>) {
-    lab.node.cri().remove_pod(pod.id()).expect("it can be sent again");
-    lab.node.cri().remove_pod(pod.id()).expect("a removal is idempotent");
+fn assert_removable(fixture: &KillFixture, kill: KillPoint, pod: TestPod<'_>) {
+    fixture.node.cri().remove_pod(pod.id()).expect("it can be sent again");
+    fixture.node.cri().remove_pod(pod.id()).expect("a removal is idempotent");
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }

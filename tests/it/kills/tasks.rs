@@ -48,7 +48,7 @@ pub(super) const TASK_START_CASES: &[KillCase] = &[
     KillCase { run: remove_volume, points: &[(VolumeUnnamed, 1)] },
     KillCase { run: start, points: STARTED },
     KillCase { run: await_start_outcome, points: START_OUTCOME },
-    KillCase { run: start_in_vain, points: &[(StartRefused, 1)] },
+    KillCase { run: start_that_fails, points: &[(StartRefused, 1)] },
     KillCase { run: start_without_containerd, points: &[(FailureNoted, 1)] },
     KillCase {
         run: update,
@@ -84,44 +84,47 @@ pub(super) const TASK_END_CASES: &[KillCase] = &[
 /// With a short shim timeout.
 pub(super) const HUNG: &[KillCase] = &[KillCase { run: hang, points: &[(HungShimKilled, 1)] }];
 
-/// With a containerd that keeps exits.
+/// With a containerd that retains exits.
 pub(super) const KEPT_EXITS: &[KillCase] = &[
     KillCase { run: start, points: &[(ExitKept, 1)] },
     KillCase { run: stop, points: &[(ExitForgotten, 1)] },
 ];
 
 /// An image as a volume, so that creation and start take every step.
-fn image_volume(lab: &KillFixture) -> Mount {
-    let image = Some(image_spec(&lab.volumes()));
+fn image_volume(fixture: &KillFixture) -> Mount {
+    let image = Some(image_spec(&fixture.volumes()));
     Mount { container_path: "/image".to_owned(), readonly: true, image, ..Default::default() }
 }
 
 /// A container whose creation and start take every step.
-pub(super) fn config(lab: &KillFixture) -> ContainerConfig {
-    let mut config = lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
-    config.image = Some(image_spec(&lab.volumes()));
-    config.mounts = vec![image_volume(lab)];
+pub(super) fn config(fixture: &KillFixture) -> ContainerConfig {
+    let mut config = fixture.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]);
+    config.image = Some(image_spec(&fixture.volumes()));
+    config.mounts = vec![image_volume(fixture)];
     config
 }
 
-fn create(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("create");
-    let config = config(lab);
-    lab.dies_amid(kill, || pod.try_create(&config));
+fn create(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("create");
+    let config = config(fixture);
+    fixture.killed_during(kill, || pod.try_create(&config));
     let id = pod.create(&config);
     assert_eq!(pod.create(&config), id, "{kill:?}");
-    assert_eq!(lab.node.cri().containers().expect("they can be listed").len(), 2, "{kill:?}");
-    lab.node.cri().start(&id).expect("it can be started");
-    assert_eq!(lab.node.cri().sh(&id, "touch /data/x && test -e /image/bin/sh && echo reached"), "reached");
+    assert_eq!(fixture.node.cri().containers().expect("they can be listed").len(), 2, "{kill:?}");
+    fixture.node.cri().start(&id).expect("it can be started");
+    assert_eq!(
+        fixture.node.cri().sh(&id, "touch /data/x && test -e /image/bin/sh && echo reached"),
+        "reached"
+    );
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// A container with the named volume `kept`, which is initialised with a file of the image.
-pub(super) fn create_named(lab: &KillFixture, pod: &TestPod<'_>) -> Result<String, tonic::Status> {
+pub(super) fn create_named(fixture: &KillFixture, pod: &TestPod<'_>) -> Result<String, tonic::Status> {
     let config = old::ContainerConfig {
         metadata: Some(ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
-        image: Some(image_spec(&lab.volumes())),
+        image: Some(image_spec(&fixture.volumes())),
         command: ["sleep", "1000"].map(str::to_owned).to_vec(),
         mounts: vec![old::Mount {
             container_path: "/bin".to_owned(),
@@ -130,125 +133,132 @@ pub(super) fn create_named(lab: &KillFixture, pod: &TestPod<'_>) -> Result<Strin
         }],
         ..Default::default()
     };
-    lab.node.cri().create_v1alpha2(pod.id(), &config)
+    fixture.node.cri().create_v1alpha2(pod.id(), &config)
 }
 
-fn create_with_volume(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("named");
-    lab.dies_amid(kill, || create_named(lab, &pod));
-    let id = create_named(lab, &pod).expect("it can be sent again");
-    lab.node.cri().start(&id).expect("it can be started");
-    assert_eq!(lab.node.cri().sh(&id, "echo x > /bin/new; ls /bin | grep -cx -e new -e sh"), "2");
+fn create_with_volume(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("named");
+    fixture.killed_during(kill, || create_named(fixture, &pod));
+    let id = create_named(fixture, &pod).expect("it can be sent again");
+    fixture.node.cri().start(&id).expect("it can be started");
+    assert_eq!(fixture.node.cri().sh(&id, "echo x > /bin/new; ls /bin | grep -cx -e new -e sh"), "2");
     drop(pod);
-    lab.node.cri().remove_volume("kept").expect("nothing has it");
-    lab.assert_nothing_left(kill);
+    fixture.node.cri().remove_volume("kept").expect("nothing has it");
+    fixture.assert_nothing_left(kill);
 }
 
-fn remove_volume(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("unnamed");
-    create_named(lab, &pod).expect("it is well formed");
+fn remove_volume(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("unnamed");
+    create_named(fixture, &pod).expect("it is well formed");
     drop(pod);
-    lab.dies_amid(kill, || lab.node.cri().remove_volume("kept"));
-    lab.node.cri().remove_volume("kept").expect("it can be sent again");
-    lab.assert_nothing_left(kill);
+    fixture.killed_during(kill, || fixture.node.cri().remove_volume("kept"));
+    fixture.node.cri().remove_volume("kept").expect("it can be sent again");
+    fixture.assert_nothing_left(kill);
 }
 
-pub(super) fn start(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("start");
-    let id = pod.create(&config(lab));
-    lab.dies_amid(kill, || lab.node.cri().start(&id));
-    assert_starts(lab, kill, pod, &id);
+pub(super) fn start(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("start");
+    let id = pod.create(&config(fixture));
+    fixture.killed_during(kill, || fixture.node.cri().start(&id));
+    assert_starts(fixture, kill, pod, &id);
 }
 
 /// The daemon that waits for the outcome of a predecessor's start is killed as well.
-pub(super) fn await_start_outcome(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("settle");
-    let id = pod.create(&lab.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
-    lab.two_daemons_die_amid(TaskCreated, kill, || lab.node.cri().start(&id));
-    assert_starts(lab, kill, pod, &id);
+pub(super) fn await_start_outcome(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("settle");
+    let id = pod.create(&fixture.node.container("main", &["sh", "-c", "echo started; exec sleep 1000"]));
+    fixture.two_daemons_killed_during(TaskCreated, kill, || fixture.node.cri().start(&id));
+    assert_starts(fixture, kill, pod, &id);
 }
 
 /// The container runs, or can be started; it writes its output once, and can be removed.
 #[track_caller]
-fn assert_starts(lab: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str) {
-    let status = lab.node.cri().status(id).expect("it has a status");
+fn assert_starts(fixture: &KillFixture, kill: KillPoint, pod: TestPod<'_>, id: &str) {
+    let status = fixture.node.cri().status(id).expect("it has a status");
     match status.state() {
-        ContainerState::ContainerCreated => lab.node.cri().start(id).expect("it can be sent again"),
+        ContainerState::ContainerCreated => fixture.node.cri().start(id).expect("it can be sent again"),
         ContainerState::ContainerRunning => {}
         ContainerState::ContainerExited | ContainerState::ContainerUnknown => {
             panic!("{kill:?} has ended it: {status:?}")
         }
     }
-    assert_eq!(lab.node.cri().sh(id, "echo reached"), "reached");
+    assert_eq!(fixture.node.cri().sh(id, "echo reached"), "reached");
     pod.wait_log("main", |lines| !lines.is_empty());
-    lab.node.cri().stop(id, 0).expect("it can be stopped");
+    fixture.node.cri().stop(id, 0).expect("it can be stopped");
     assert_eq!(pod.log_text("main"), "started", "{kill:?}");
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
-fn start_in_vain(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("vain");
-    let mut config = lab.node.container("main", &["/there/is/no/such/program"]);
-    config.mounts = vec![image_volume(lab)];
+fn start_that_fails(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("vain");
+    let mut config = fixture.node.container("main", &["/there/is/no/such/program"]);
+    config.mounts = vec![image_volume(fixture)];
     let id = pod.create(&config);
-    lab.dies_amid(kill, || lab.node.cri().start(&id));
-    let status = lab.node.cri().status(&id).expect("it has a status");
+    fixture.killed_during(kill, || fixture.node.cri().start(&id));
+    let status = fixture.node.cri().status(&id).expect("it has a status");
     assert_eq!(status.state(), ContainerState::ContainerExited, "{kill:?}: {status:?}");
     assert_ne!(status.exit_code, 0, "{kill:?}");
     assert!(status.message.contains("no such file"), "{kill:?}: {status:?}");
-    let stage = lab.node.root().run().join("stage").join(&id);
+    let stage = fixture.node.root().run().join("stage").join(&id);
     assert!(eventually(LIMIT, || !stage.exists()), "{kill:?}: the image is still mounted");
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// containerd is killed during a start, so that the failure cannot be reported, and then the daemon is
 /// killed.
-pub(super) fn start_without_containerd(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("without");
-    let id = pod.create(&lab.node.container("main", &["sleep", "1000"]));
-    let containerd = lab.node.containerd_pid();
-    let staged = lab.node.root().run().join("tasks").join(&id);
-    lab.dies_amid(kill, || {
+pub(super) fn start_without_containerd(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("without");
+    let id = pod.create(&fixture.node.container("main", &["sleep", "1000"]));
+    let containerd = fixture.node.containerd_pid();
+    let staged = fixture.node.root().run().join("tasks").join(&id);
+    fixture.killed_during(kill, || {
         signal(containerd, Signal::SIGSTOP).expect("it runs");
         thread::scope(|scope| {
-            let start = scope.spawn(|| lab.node.cri().start(&id));
+            let start = scope.spawn(|| fixture.node.cri().start(&id));
             assert!(eventually(LIMIT, || staged.exists()), "nothing is made for the start");
             signal(containerd, Signal::SIGKILL).expect("it is there");
             let answer = start.join().expect("it does not panic");
             // An external containerd is not restarted by the daemon.
-            if let Some(mut upstream) = lab.node.external_containerd() {
+            if let Some(mut upstream) = fixture.node.external_containerd() {
                 upstream.restart();
             }
             answer
         })
     });
-    let status = lab.node.cri().status(&id).expect("it has a status");
+    let status = fixture.node.cri().status(&id).expect("it has a status");
     assert_eq!(
         (status.state(), status.reason.as_str()),
         (ContainerState::ContainerExited, "StartError"),
         "{kill:?}: {status:?}"
     );
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// The limits that are reported afterwards are in force, be they the old or the new ones; the repeated
 /// request sets the new ones.
-fn update(lab: &KillFixture, kill: KillPoint) {
-    update_amid(lab, kill, |id, wanted| lab.dies_amid(kill, || lab.node.cri().update_v1alpha2(id, wanted)));
-}
-
-/// The next daemon is killed as well, while it applies the recorded limits.
-fn update_twice(lab: &KillFixture, kill: KillPoint) {
-    update_amid(lab, kill, |id, wanted| {
-        lab.two_daemons_die_amid(TaskLimited, kill, || lab.node.cri().update_v1alpha2(id, wanted));
+fn update(fixture: &KillFixture, kill: KillPoint) {
+    update_during_kill(fixture, kill, |id, wanted| {
+        fixture.killed_during(kill, || fixture.node.cri().update_v1alpha2(id, wanted))
     });
 }
 
-fn update_amid(lab: &KillFixture, kill: KillPoint, cut: impl FnOnce(&str, old::LinuxContainerResources)) {
-    let pod = lab.node.pod("update");
+/// The next daemon is killed as well, while it applies the recorded limits.
+fn update_twice(fixture: &KillFixture, kill: KillPoint) {
+    update_during_kill(fixture, kill, |id, wanted| {
+        fixture
+            .two_daemons_killed_during(TaskLimited, kill, || fixture.node.cri().update_v1alpha2(id, wanted));
+    });
+}
+
+fn update_during_kill(
+    fixture: &KillFixture,
+    kill: KillPoint,
+    cut: impl FnOnce(&str, old::LinuxContainerResources),
+) {
+    let pod = fixture.node.pod("update");
     let before = 64 << 20;
     let after = 96 << 20;
     let id = pod.start_shell_with("main", "exec sleep 1000", |config| {
@@ -260,9 +270,9 @@ fn update_amid(lab: &KillFixture, kill: KillPoint, cut: impl FnOnce(&str, old::L
         blkio_device_read_i_ops: vec![old::ThrottleDevice { path: block_device(), rate: 777 }],
         ..Default::default()
     };
-    let told = || {
-        let status = lab.node.cri().status(&id).expect("it has a status");
-        let limits = status.resources.and_then(|limits| limits.linux).expect("limits are told");
+    let reported = || {
+        let status = fixture.node.cri().status(&id).expect("it has a status");
+        let limits = status.resources.and_then(|limits| limits.linux).expect("limits are reported");
         (limits.memory_limit_in_bytes, limits.oom_score_adj)
     };
     cut(&id, wanted.clone());
@@ -283,19 +293,19 @@ fn update_amid(lab: &KillFixture, kill: KillPoint, cut: impl FnOnce(&str, old::L
         files.filter_map(|file| fs::read_to_string(file).ok()).any(|text| text.contains("777"))
     };
     let in_force = || (number(&file), score());
-    assert!([(before, 500), (after, 600)].contains(&told()), "{kill:?}: {:?}", told());
-    let agree = eventually(LIMIT, || in_force() == told() && throttled() == (told().0 == after));
-    assert!(agree, "{kill:?}: {:?} is told, and {:?} in force", told(), in_force());
-    lab.node.cri().update_v1alpha2(&id, wanted).expect("it can be sent again");
-    assert_eq!((told(), in_force()), ((after, 600), (after, 600)), "{kill:?}");
+    assert!([(before, 500), (after, 600)].contains(&reported()), "{kill:?}: {:?}", reported());
+    let agree = eventually(LIMIT, || in_force() == reported() && throttled() == (reported().0 == after));
+    assert!(agree, "{kill:?}: {:?} is reported, and {:?} in force", reported(), in_force());
+    fixture.node.cri().update_v1alpha2(&id, wanted).expect("it can be sent again");
+    assert_eq!((reported(), in_force()), ((after, 600), (after, 600)), "{kill:?}");
     assert!(throttled(), "{kill:?}");
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
-fn end(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("end");
-    let dir = lab.node.root().path().join(format!("host-{}", random_name()));
+fn end(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("end");
+    let dir = fixture.node.root().path().join(format!("host-{}", random_name()));
     fs::create_dir(&dir).expect("the root can be written");
     let script = "while [ ! -e /host/go ]; do sleep 0.02; done; echo last words; exit 7";
     let id = pod.start_shell_with("main", script, |config| {
@@ -305,37 +315,37 @@ fn end(lab: &KillFixture, kill: KillPoint) {
             ..Default::default()
         }];
     });
-    lab.dies_amid(kill, || {
+    fixture.killed_during(kill, || {
         fs::write(dir.join("go"), "").expect("the root can be written");
         Err::<(), _>(tonic::Status::unknown("nobody was asked"))
     });
-    let status = lab.node.cri().wait_exit(&id);
+    let status = fixture.node.cri().wait_exit(&id);
     assert_eq!((status.exit_code, status.reason.as_str()), (7, "Error"), "{kill:?}");
     let lines = pod.wait_log("main", |lines| !lines.is_empty());
     assert_eq!(lines.iter().map(|line| log_content(line)).collect::<Vec<_>>(), ["last words"], "{kill:?}");
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
-pub(super) fn stop(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("stop");
+pub(super) fn stop(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("stop");
     let id =
         pod.start_shell("main", "trap 'echo bye; exit 3' TERM; echo hello; while :; do sleep 0.02; done");
     pod.wait_log("main", |lines| lines.len() == 1);
-    lab.dies_amid(kill, || lab.node.cri().stop(&id, 20));
-    lab.node.cri().stop(&id, 20).expect("it can be sent again");
-    let status = lab.node.cri().status(&id).expect("it has a status");
+    fixture.killed_during(kill, || fixture.node.cri().stop(&id, 20));
+    fixture.node.cri().stop(&id, 20).expect("it can be sent again");
+    let status = fixture.node.cri().status(&id).expect("it has a status");
     assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 3), "{kill:?}");
     assert_eq!(pod.log_text("main"), "hello\nbye", "{kill:?}");
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// Both containers of a pod exit, and their shim reports neither exit.
-fn hang(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("hang");
+fn hang(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("hang");
     let ids = ["first", "second"].map(|name| pod.start_shell(name, "exec sleep 1000"));
-    let all = processes::belonging_to(lab.node.root().path());
+    let all = processes::belonging_to(fixture.node.root().path());
     let shim = all
         .iter()
         .find(|process| process.command.contains("containerd-shim") && process.command.contains(&ids[0]));
@@ -345,85 +355,88 @@ fn hang(lab: &KillFixture, kill: KillPoint) {
             signal(Pid::from_raw(pid), Signal::SIGKILL).expect("it runs");
         }
     }
-    lab.dies_amid(kill, || lab.node.cri().stop(&ids[0], 0));
+    fixture.killed_during(kill, || fixture.node.cri().stop(&ids[0], 0));
     for id in &ids {
-        let status = lab.node.cri().wait_exit(id);
+        let status = fixture.node.cri().wait_exit(id);
         assert_eq!((status.exit_code, status.reason.as_str()), (137, "Error"), "{kill:?}");
     }
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
-fn remove(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("remove");
+fn remove(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("remove");
     let id = pod.start_shell("main", "exit 3");
-    let _status = lab.node.cri().wait_exit(&id);
-    lab.dies_amid(kill, || lab.node.cri().remove(&id));
-    lab.node.cri().remove(&id).expect("it can be sent again");
-    assert_eq!(lab.node.cri().containers().expect("they can be listed").len(), 1, "{kill:?}");
-    lab.node.cri().remove(&id).expect("a removal is idempotent");
+    let _status = fixture.node.cri().wait_exit(&id);
+    fixture.killed_during(kill, || fixture.node.cri().remove(&id));
+    fixture.node.cri().remove(&id).expect("it can be sent again");
+    assert_eq!(fixture.node.cri().containers().expect("they can be listed").len(), 1, "{kill:?}");
+    fixture.node.cri().remove(&id).expect("a removal is idempotent");
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// A container that has exited, with a foreign process in its cgroup.
-fn ended_and_busy(lab: &KillFixture, pod: &TestPod<'_>) -> (String, ForeignProcess) {
+fn ended_and_busy(fixture: &KillFixture, pod: &TestPod<'_>) -> (String, ForeignProcess) {
     let id = pod.start_shell("main", "exec sleep 1000");
     let group = cgroups::named(&id).pop().expect("it has a control group");
     let stray = ForeignProcess::begin(&group);
     // The runtime may report once that the cgroup is not empty.
-    assert!(eventually(LIMIT, || lab.node.cri().stop(&id, 0).is_ok()));
+    assert!(eventually(LIMIT, || fixture.node.cri().stop(&id, 0).is_ok()));
     (id, stray)
 }
 
 /// The cgroup stays until it is empty, and the daemon knows of it until then.
-fn remove_busy(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("busy");
-    let (id, stray) = ended_and_busy(lab, &pod);
+fn remove_busy(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("busy");
+    let (id, stray) = ended_and_busy(fixture, &pod);
     // The runtime may report once that the cgroup is not empty.
-    lab.dies_amid(kill, || lab.node.cri().remove(&id).or_else(|_| lab.node.cri().remove(&id)));
-    lab.node.cri().remove(&id).expect("it can be sent again");
+    fixture
+        .killed_during(kill, || fixture.node.cri().remove(&id).or_else(|_| fixture.node.cri().remove(&id)));
+    fixture.node.cri().remove(&id).expect("it can be sent again");
     drop(pod);
     assert!(!cgroups::named(&id).is_empty(), "{kill:?}: somebody is in it");
     drop(stray);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// The next daemon knows of it too, and the one after that.
-fn remove_busy_after_restart(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("late");
-    let (id, stray) = ended_and_busy(lab, &pod);
-    assert!(eventually(LIMIT, || lab.node.cri().remove(&id).is_ok()), "its group is nobody's business");
+fn remove_busy_after_restart(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("late");
+    let (id, stray) = ended_and_busy(fixture, &pod);
+    assert!(eventually(LIMIT, || fixture.node.cri().remove(&id).is_ok()), "its group is nobody's business");
     drop(pod);
-    lab.node.daemon().kill9();
-    lab.node.daemon().restart();
-    let told = || {
-        let status =
-            lab.node.cri().runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().restart();
+    let reported = || {
+        let status = fixture
+            .node
+            .cri()
+            .runtime(async |mut client| client.status(StatusRequest { verbose: true }).await);
         status
-            .expect("it is told")
+            .expect("it is reported")
             .info
             .values()
             .any(|text| text.contains("cgroups.left") && text.contains(&id))
     };
-    assert!(told(), "{kill:?}: it is not among the facts");
-    lab.dies_amid(kill, || {
+    assert!(reported(), "{kill:?}: it is not among the facts");
+    fixture.killed_during(kill, || {
         drop(stray);
         Err::<(), _>(tonic::Status::unknown("nobody was asked"))
     });
-    lab.assert_nothing_left(kill);
-    assert!(eventually(LIMIT, || !told()), "{kill:?}: it is still among the facts");
+    fixture.assert_nothing_left(kill);
+    assert!(eventually(LIMIT, || !reported()), "{kill:?}: it is still among the facts");
 }
 
 /// The standard input of a container with `stdin_once` ends with the daemon that the client was attached to.
-fn attach_once(lab: &KillFixture, kill: KillPoint) {
-    let pod = lab.node.pod("once");
+fn attach_once(fixture: &KillFixture, kill: KillPoint) {
+    let pod = fixture.node.pod("once");
     let id = pod.start_shell_with("main", "echo ready; cat; echo bye; exit 3", |config| {
         (config.stdin, config.stdin_once) = (true, true);
     });
     pod.wait_log("main", |lines| lines.len() == 1);
-    lab.dies_amid(kill, || {
-        let mut client = StreamSession::attach(lab.node.cri(), &id, PIPES);
+    fixture.killed_during(kill, || {
+        let mut client = StreamSession::attach(fixture.node.cri(), &id, PIPES);
         if kill.step == InputEnded {
             client.end_input();
         }
@@ -432,31 +445,31 @@ fn attach_once(lab: &KillFixture, kill: KillPoint) {
         // status.
         if client.received.status.is_empty() { Err(tonic::Status::unknown("nobody told")) } else { Ok(()) }
     });
-    assert_eq!(lab.node.cri().wait_exit(&id).exit_code, 3, "{kill:?}");
+    assert_eq!(fixture.node.cri().wait_exit(&id).exit_code, 3, "{kill:?}");
     assert_eq!(pod.log_text("main"), "ready\nbye", "{kill:?}");
     drop(pod);
-    lab.assert_nothing_left(kill);
+    fixture.assert_nothing_left(kill);
 }
 
 /// A command whose client was disconnected by the kill does not run on, and leaves no file.
-fn exec_endless(lab: &KillFixture, kill: KillPoint) {
-    lab.dies_amid(kill, || lab.node.cri().exec(lab.bystander(), &["sleep", "4321"], 0));
+fn exec_endless(fixture: &KillFixture, kill: KillPoint) {
+    fixture.killed_during(kill, || fixture.node.cri().exec(fixture.bystander(), &["sleep", "4321"], 0));
     let ended =
-        eventually(LIMIT, || !lab.bystander_processes().iter().any(|command| command.contains("4321")));
-    assert!(ended, "{kill:?}: {:?}", lab.bystander_processes());
-    assert_eq!(lab.node.cri().sh(lab.bystander(), "echo reached"), "reached");
-    lab.assert_nothing_left(kill);
+        eventually(LIMIT, || !fixture.bystander_processes().iter().any(|command| command.contains("4321")));
+    assert!(ended, "{kill:?}: {:?}", fixture.bystander_processes());
+    assert_eq!(fixture.node.cri().sh(fixture.bystander(), "echo reached"), "reached");
+    fixture.assert_nothing_left(kill);
 }
 
 /// The cleanup happens after the answer, which may or may not arrive.
-fn exec(lab: &KillFixture, kill: KillPoint) {
-    lab.node.daemon().kill_at(&[(kill.step, kill.nth)]);
-    if let Ok(answer) = lab.node.cri().exec(lab.bystander(), &["true"], 0) {
+fn exec(fixture: &KillFixture, kill: KillPoint) {
+    fixture.node.daemon().kill_at(&[(kill.step, kill.nth)]);
+    if let Ok(answer) = fixture.node.cri().exec(fixture.bystander(), &["true"], 0) {
         assert_eq!(answer.exit_code, 0, "{kill:?}");
     }
-    lab.node.daemon().wait_killed();
-    lab.node.daemon().restart();
-    lab.assert_undisturbed(kill);
-    assert_eq!(lab.node.cri().sh(lab.bystander(), "echo reached"), "reached");
-    lab.assert_nothing_left(kill);
+    fixture.node.daemon().wait_killed();
+    fixture.node.daemon().restart();
+    fixture.assert_undisturbed(kill);
+    assert_eq!(fixture.node.cri().sh(fixture.bystander(), "echo reached"), "reached");
+    fixture.assert_nothing_left(kill);
 }

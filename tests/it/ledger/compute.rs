@@ -112,59 +112,59 @@ fn assert_mentions(refused: &Status, words: &[&str]) {
 
 #[test]
 fn exclusive_core_has_one_holder_across_protocols_and_daemon_kill() {
-    let lab = ComputeNode::start();
-    let agent = Agent::start(lab.node.root(), &json!({}));
-    let own = task(&lab.node, &agent);
+    let fixture = ComputeNode::start();
+    let agent = Agent::start(fixture.node.root(), &json!({}));
+    let own = task(&fixture.node, &agent);
     agent.driver().start(&own.config).expect("it is free");
-    lab.assert_held_by("nomad");
-    let pod = lab.node.pod("pod");
+    fixture.assert_held_by("nomad");
+    let pod = fixture.node.pod("pod");
     let held = ["the set 0 of processors is held by", own.id(), "of nomad"];
-    assert_mentions(&lab.pinned(&pod).expect_err("it is held"), &held);
-    lab.node.daemon().kill9();
-    lab.node.daemon().restart();
-    lab.assert_held_by("nomad");
-    assert_mentions(&lab.pinned(&pod).expect_err("it is held"), &held);
-    let agent = Agent::start(lab.node.root(), &json!({}));
+    assert_mentions(&fixture.pinned(&pod).expect_err("it is held"), &held);
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().restart();
+    fixture.assert_held_by("nomad");
+    assert_mentions(&fixture.pinned(&pod).expect_err("it is held"), &held);
+    let agent = Agent::start(fixture.node.root(), &json!({}));
     end(&agent, own);
-    let container = lab.pinned(&pod).expect("it is free");
-    lab.node.cri().start(&container).expect("it can be started");
-    lab.assert_held_by("kubernetes");
-    let own = task(&lab.node, &agent);
+    let container = fixture.pinned(&pod).expect("it is free");
+    fixture.node.cri().start(&container).expect("it can be started");
+    fixture.assert_held_by("kubernetes");
+    let own = task(&fixture.node, &agent);
     assert_mentions(&agent.driver().start(&own.config).expect_err("it is held"), &["of kubernetes (sandbox"]);
     drop(pod);
     agent.driver().start(&own.config).expect("it is free, and a start that was refused may be tried again");
-    lab.assert_held_by("nomad");
+    fixture.assert_held_by("nomad");
     end(&agent, own);
-    assert_eq!(lab.compute()["exclusive"], json!([]));
+    assert_eq!(fixture.compute()["exclusive"], json!([]));
 }
 
 #[test]
 fn enforced_compute_is_never_overcommitted() {
-    let lab = ComputeNode::start();
-    let agent = Agent::start(lab.node.root(), &json!({}));
-    let capacity = lab.compute()["capacity"].clone();
+    let fixture = ComputeNode::start();
+    let agent = Agent::start(fixture.node.root(), &json!({}));
+    let capacity = fixture.compute()["capacity"].clone();
     let bytes = capacity["memory_bytes"].as_i64().expect("it is known");
-    let pod = lab.node.pod("pod");
-    let too_much = lab.container(&pod, |limits| limits.memory_limit_in_bytes = bytes + MIB);
+    let pod = fixture.node.pod("pod");
+    let too_much = fixture.container(&pod, |limits| limits.memory_limit_in_bytes = bytes + MIB);
     assert_mentions(
         &too_much.expect_err("there is not so much"),
         &["MiB of memory is more than is left of", "nothing is reserved"],
     );
-    let most = lab.container(&pod, |limits| limits.memory_limit_in_bytes = bytes - 32 * MIB);
+    let most = fixture.container(&pod, |limits| limits.memory_limit_in_bytes = bytes - 32 * MIB);
     most.expect("there is so much");
-    let own = task(&lab.node, &agent);
+    let own = task(&fixture.node, &agent);
     assert_mentions(
         &agent.driver().start(&own.config).expect_err("64 MiB are too much now"),
         &["64 MiB of memory is more than is left of", "kubernetes has reserved"],
     );
     drop(pod);
     agent.driver().start(&own.config).expect("there is enough");
-    let reserved = lab.compute()["reserved"].clone();
+    let reserved = fixture.compute()["reserved"].clone();
     assert_eq!(reserved[0]["owner"], "nomad");
     assert_eq!(reserved[0]["memory_bytes"], json!(64 * MIB));
     end(&agent, own);
-    assert_eq!(lab.compute()["reserved"], json!([]));
-    let (_, metrics) = lab.node.daemon().get("/metrics");
+    assert_eq!(fixture.compute()["reserved"], json!([]));
+    let (_, metrics) = fixture.node.daemon().get("/metrics");
     for line in [
         format!("switchyard_ledger_capacity{{resource=\"memory_bytes\"}} {bytes}"),
         "switchyard_ledger_refusals_total{owner=\"nomad\",reason=\"overcommitted\",resource=\"memory\"} 1"

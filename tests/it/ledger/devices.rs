@@ -28,7 +28,7 @@ const ROUNDS: usize = 10;
 /// What the node of the device is inside: as `/dev/null`.
 const NUMBERS: &str = "1:3";
 
-/// A node with one device that both may have, and who wants it.
+/// A node with one device that both orchestrators may use.
 struct DeviceNode {
     node: TestNode,
     runtime: Runtime,
@@ -53,10 +53,10 @@ impl DeviceNode {
             )
         });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let mut lab = Self { node, runtime: runtime.expect("a runtime can be made"), id: String::new() };
-        assert!(eventually(SOON, || lab.report()["slots"][0]["id"].is_string()), "{}", lab.report());
-        lab.id = lab.report()["slots"][0]["id"].as_str().expect("it has an id").to_owned();
-        lab
+        let mut fixture = Self { node, runtime: runtime.expect("a runtime can be made"), id: String::new() };
+        assert!(eventually(SOON, || fixture.report()["slots"][0]["id"].is_string()), "{}", fixture.report());
+        fixture.id = fixture.report()["slots"][0]["id"].as_str().expect("it has an id").to_owned();
+        fixture
     }
 
     fn directory(&self) -> PathBuf {
@@ -106,8 +106,11 @@ impl DeviceNode {
 
     #[track_caller]
     fn assert_free(&self) {
-        let free = || self.report()["slots"][0]["holders"].as_array().is_some_and(Vec::is_empty);
-        assert!(eventually(SOON, free), "{:#}", self.report());
+        assert!(
+            eventually(SOON, || self.report()["slots"][0]["holders"].as_array().is_some_and(Vec::is_empty)),
+            "{:#}",
+            self.report()
+        );
     }
 
     /// The numbers of the device as a container sees it.
@@ -117,8 +120,9 @@ impl DeviceNode {
 }
 
 #[track_caller]
-fn assert_has_device(lab: &DeviceNode, agent: &Agent, task: &TaskSetup) {
-    let seen = agent.driver().exec(task.id(), &["stat", "-c", "%t:%T", &lab.path()], SOON).expect("it runs");
+fn assert_has_device(fixture: &DeviceNode, agent: &Agent, task: &TaskSetup) {
+    let seen =
+        agent.driver().exec(task.id(), &["stat", "-c", "%t:%T", &fixture.path()], SOON).expect("it runs");
     assert_eq!(seen.stdout.trim(), NUMBERS);
 }
 
@@ -129,12 +133,12 @@ fn remove(kubelet: &Kubelet, pod: TestPod<'_>, name: &str) {
 
 #[test]
 fn last_device_goes_to_a_pod_or_a_task_never_both() {
-    let lab = DeviceNode::start();
+    let fixture = DeviceNode::start();
     let mut won = [0, 0];
     for round in 0..ROUNDS {
-        let kubelet = lab.kubelet();
-        let devices = LaunchedDevicePlugin::launch(lab.node.root());
-        let agent = Agent::start(lab.node.root(), &json!({}));
+        let kubelet = fixture.kubelet();
+        let devices = LaunchedDevicePlugin::launch(fixture.node.root());
+        let agent = Agent::start(fixture.node.root(), &json!({}));
         let name = format!("race-{}", random_name());
         let barrier = Barrier::new(2);
         // They take turns in going first, so that each wins some races whichever of them is faster.
@@ -146,11 +150,11 @@ fn last_device_goes_to_a_pod_or_a_task_never_both() {
             thread::scope(|scope| {
                 let pods = scope.spawn(|| {
                     turn(round % 2 == 0);
-                    lab.admit(&kubelet, &name)
+                    fixture.admit(&kubelet, &name)
                 });
                 let tasks = scope.spawn(|| {
                     turn(round % 2 == 1);
-                    devices.reserve(&[&lab.id])
+                    devices.reserve(&[&fixture.id])
                 });
                 (pods.join().expect("it answers"), tasks.join().expect("it answers"))
             })
@@ -159,12 +163,12 @@ fn last_device_goes_to_a_pod_or_a_task_never_both() {
         // after the other has its answer.
         let (admitted, reserved) = match ROUNDS - round {
             2 => {
-                let admitted = lab.admit(&kubelet, &name);
-                (admitted, devices.reserve(&[&lab.id]))
+                let admitted = fixture.admit(&kubelet, &name);
+                (admitted, devices.reserve(&[&fixture.id]))
             }
             1 => {
-                let reserved = devices.reserve(&[&lab.id]);
-                (lab.admit(&kubelet, &name), reserved)
+                let reserved = devices.reserve(&[&fixture.id]);
+                (fixture.admit(&kubelet, &name), reserved)
             }
             _ => race(),
         };
@@ -172,16 +176,16 @@ fn last_device_goes_to_a_pod_or_a_task_never_both() {
             (Ok(options), Err(refused)) => {
                 won[0] += 1;
                 let text = refused.message();
-                assert!(text.contains(&lab.id) && text.contains("kubernetes"), "{text}");
-                let pod = lab.node.pod(&name);
-                let container = pod.start(&container_with(&lab.node, "main", &options));
-                assert_eq!(lab.numbers(&container), NUMBERS);
-                lab.assert_held_by("kubernetes", &name);
-                lab.node.daemon().kill9();
-                lab.node.daemon().restart();
-                lab.assert_held_by("kubernetes", &name);
-                assert_eq!(lab.numbers(&container), NUMBERS);
-                lab.wait_healthy(&kubelet, 1);
+                assert!(text.contains(&fixture.id) && text.contains("kubernetes"), "{text}");
+                let pod = fixture.node.pod(&name);
+                let container = pod.start(&container_with(&fixture.node, "main", &options));
+                assert_eq!(fixture.numbers(&container), NUMBERS);
+                fixture.assert_held_by("kubernetes", &name);
+                fixture.node.daemon().kill9();
+                fixture.node.daemon().restart();
+                fixture.assert_held_by("kubernetes", &name);
+                assert_eq!(fixture.numbers(&container), NUMBERS);
+                fixture.wait_healthy(&kubelet, 1);
                 remove(&kubelet, pod, &name);
             }
             (Err(refused), Ok(given)) => {
@@ -190,22 +194,22 @@ fn last_device_goes_to_a_pod_or_a_task_never_both() {
                     || refused.contains("Available: 0")
                     || refused.contains("unhealthy");
                 assert!(seen, "{refused}");
-                let task = task_with(&lab.node, &agent, &given);
+                let task = task_with(&fixture.node, &agent, &given);
                 agent.driver().start(&task.config).expect("it starts");
-                assert_has_device(&lab, &agent, &task);
-                lab.assert_held_by("nomad", task.id());
-                lab.wait_healthy(&kubelet, 0);
-                lab.node.daemon().kill9();
-                lab.node.daemon().restart();
-                lab.assert_held_by("nomad", task.id());
-                lab.wait_healthy(&kubelet, 0);
-                let agent = Agent::start(lab.node.root(), &json!({}));
-                assert_has_device(&lab, &agent, &task);
+                assert_has_device(&fixture, &agent, &task);
+                fixture.assert_held_by("nomad", task.id());
+                fixture.wait_healthy(&kubelet, 0);
+                fixture.node.daemon().kill9();
+                fixture.node.daemon().restart();
+                fixture.assert_held_by("nomad", task.id());
+                fixture.wait_healthy(&kubelet, 0);
+                let agent = Agent::start(fixture.node.root(), &json!({}));
+                assert_has_device(&fixture, &agent, &task);
                 end(&agent, task);
             }
             (pod, task) => panic!("one of both must have the device: {pod:?}, {task:?}"),
         }
-        lab.assert_free();
+        fixture.assert_free();
         assert_eq!(kubelet.crash(), None);
     }
     assert!(won.iter().all(|won| *won > 0), "both must have won: {won:?}");
@@ -213,81 +217,81 @@ fn last_device_goes_to_a_pod_or_a_task_never_both() {
 
 #[test]
 fn restarted_container_and_task_keep_their_device() {
-    let lab = DeviceNode::start();
-    let kubelet = lab.kubelet();
-    let devices = LaunchedDevicePlugin::launch(lab.node.root());
-    let options = lab.admit(&kubelet, "crashing").expect("it is admitted");
-    let pod = lab.node.pod("crashing");
-    let mut first = container_with(&lab.node, "main", &options);
+    let fixture = DeviceNode::start();
+    let kubelet = fixture.kubelet();
+    let devices = LaunchedDevicePlugin::launch(fixture.node.root());
+    let options = fixture.admit(&kubelet, "crashing").expect("it is admitted");
+    let pod = fixture.node.pod("crashing");
+    let mut first = container_with(&fixture.node, "main", &options);
     first.command = vec!["false".to_owned()];
     let crashed = pod.start(&first);
-    assert_eq!(lab.node.cri().wait_exit(&crashed).exit_code, 1);
-    lab.node.cri().remove(&crashed).expect("it can be removed");
-    let refused = devices.reserve(&[&lab.id]).expect_err("the pod has it still");
+    assert_eq!(fixture.node.cri().wait_exit(&crashed).exit_code, 1);
+    fixture.node.cri().remove(&crashed).expect("it can be removed");
+    let refused = devices.reserve(&[&fixture.id]).expect_err("the pod has it still");
     assert!(refused.message().contains("crashing"), "{refused}");
-    lab.node.daemon().kill9();
-    lab.node.daemon().restart();
-    let devices = LaunchedDevicePlugin::launch(lab.node.root());
-    let refused = devices.reserve(&[&lab.id]).expect_err("also after a kill");
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().restart();
+    let devices = LaunchedDevicePlugin::launch(fixture.node.root());
+    let refused = devices.reserve(&[&fixture.id]).expect_err("also after a kill");
     assert!(refused.message().contains("kubernetes"), "{refused}");
-    let mut second = container_with(&lab.node, "main", &options);
+    let mut second = container_with(&fixture.node, "main", &options);
     second.metadata.as_mut().expect("it has some").attempt = 1;
     let container = pod.start(&second);
-    assert_eq!(lab.numbers(&container), NUMBERS);
+    assert_eq!(fixture.numbers(&container), NUMBERS);
     remove(&kubelet, pod, "crashing");
-    lab.assert_free();
+    fixture.assert_free();
 
-    let agent = Agent::start(lab.node.root(), &json!({}));
-    let given = devices.reserve(&[&lab.id]).expect("it is free");
-    let mut task = task_with(&lab.node, &agent, &given);
+    let agent = Agent::start(fixture.node.root(), &json!({}));
+    let given = devices.reserve(&[&fixture.id]).expect("it is free");
+    let mut task = task_with(&fixture.node, &agent, &given);
     agent.driver().start(&task.config).expect("it starts");
     agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
     task.assign_new_id();
-    // As after a restart of the agent, which keeps the variables alone.
+    // As after a restart of the agent, which persists only the variables.
     task.config.devices.clear();
     agent.driver().start(&task.config).expect("it starts again");
-    assert_has_device(&lab, &agent, &task);
-    lab.assert_held_by("nomad", task.id());
+    assert_has_device(&fixture, &agent, &task);
+    fixture.assert_held_by("nomad", task.id());
     end(&agent, task);
-    lab.assert_free();
+    fixture.assert_free();
 }
 
 #[test]
 fn stopped_task_regains_its_device_by_token_after_daemon_restart() {
-    let lab = DeviceNode::start();
-    let kubelet = lab.kubelet();
-    let options = lab.admit(&kubelet, "first").expect("it is admitted");
+    let fixture = DeviceNode::start();
+    let kubelet = fixture.kubelet();
+    let options = fixture.admit(&kubelet, "first").expect("it is admitted");
     let token = options.annotations.keys().find_map(|key| key.strip_prefix("devices.switchyard.io/"));
-    let first = lab.node.pod("first");
-    let container = first.start(&container_with(&lab.node, "main", &options));
-    assert_eq!(lab.numbers(&container), NUMBERS);
-    lab.node.cri().stop_pod(first.id()).expect("it can be stopped");
-    lab.assert_free();
-    lab.node.daemon().kill9();
-    lab.node.daemon().restart();
-    lab.assert_free();
-    let second = lab.node.pod("second");
-    let mut config = container_with(&lab.node, "main", &options);
+    let first = fixture.node.pod("first");
+    let container = first.start(&container_with(&fixture.node, "main", &options));
+    assert_eq!(fixture.numbers(&container), NUMBERS);
+    fixture.node.cri().stop_pod(first.id()).expect("it can be stopped");
+    fixture.assert_free();
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().restart();
+    fixture.assert_free();
+    let second = fixture.node.pod("second");
+    let mut config = container_with(&fixture.node, "main", &options);
     // As of a vendor's plugin, of which a kubelet is answered nothing but the token; so is an agent that was
     // started anew.
     config.devices.clear();
     let _ = second.start(&config);
-    lab.assert_held_by("kubernetes", "second");
-    assert_eq!(lab.report()["slots"][0]["holders"][0]["token"].as_str(), token);
+    fixture.assert_held_by("kubernetes", "second");
+    assert_eq!(fixture.report()["slots"][0]["holders"][0]["token"].as_str(), token);
     drop(first);
-    lab.assert_held_by("kubernetes", "second");
+    fixture.assert_held_by("kubernetes", "second");
     remove(&kubelet, second, "second");
-    lab.assert_free();
+    fixture.assert_free();
 }
 
 #[test]
 fn failed_task_start_frees_its_device_and_a_restart_regains_it() {
-    let lab = DeviceNode::start();
-    let devices = LaunchedDevicePlugin::launch(lab.node.root());
-    let agent = Agent::start(lab.node.root(), &json!({}));
-    let given = devices.reserve(&[&lab.id]).expect("it is free");
-    let mut task = task_with(&lab.node, &agent, &given);
+    let fixture = DeviceNode::start();
+    let devices = LaunchedDevicePlugin::launch(fixture.node.root());
+    let agent = Agent::start(fixture.node.root(), &json!({}));
+    let given = devices.reserve(&[&fixture.id]).expect("it is free");
+    let mut task = task_with(&fixture.node, &agent, &given);
     let without_image = nomad::TaskConfig {
         msgpack_driver_config: encode(
             &agent.task_schema(),
@@ -297,91 +301,92 @@ fn failed_task_start_frees_its_device_and_a_restart_regains_it() {
     };
     agent.driver().start(&without_image).expect_err("nobody has this image");
     // Nobody reports that the job was stopped meanwhile.
-    lab.assert_free();
+    fixture.assert_free();
     // A restart that comes late finds it free.
     agent.driver().start(&task.config).expect("it starts");
-    lab.assert_held_by("nomad", task.id());
-    assert_has_device(&lab, &agent, &task);
+    fixture.assert_held_by("nomad", task.id());
+    assert_has_device(&fixture, &agent, &task);
     agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
     task.remove_cgroups();
-    lab.assert_free();
+    fixture.assert_free();
 }
 
 #[test]
 fn operator_releases_only_leases_of_exited_tasks() {
-    let lab = DeviceNode::start();
-    let devices = LaunchedDevicePlugin::launch(lab.node.root());
-    let agent = Agent::start(lab.node.root(), &json!({}));
-    let given = devices.reserve(&[&lab.id]).expect("it is free");
-    let task = task_with(&lab.node, &agent, &given);
+    let fixture = DeviceNode::start();
+    let devices = LaunchedDevicePlugin::launch(fixture.node.root());
+    let agent = Agent::start(fixture.node.root(), &json!({}));
+    let given = devices.reserve(&[&fixture.id]).expect("it is free");
+    let task = task_with(&fixture.node, &agent, &given);
     agent.driver().start(&task.config).expect("it starts");
-    let token = lab.report()["slots"][0]["holders"][0]["token"].as_str().expect("it is held").to_owned();
+    let token = fixture.report()["slots"][0]["holders"][0]["token"].as_str().expect("it is held").to_owned();
     let release = || {
-        let socket = lab.node.root().run().join("admin.sock");
+        let socket = fixture.node.root().run().join("admin.sock");
         http::delete_unix(&socket, &format!("/v1/devices/leases/{token}")).expect("it answers")
     };
     let refused = release();
     assert_eq!(refused.status, 409, "{}", refused.text());
-    lab.assert_held_by("nomad", task.id());
+    fixture.assert_held_by("nomad", task.id());
     // Its agent is away, and destroys nothing.
     agent.driver().signal(task.id(), "SIGKILL").expect("it runs");
     agent.driver().wait(task.id(), SOON).expect("it ends");
-    lab.assert_held_by("nomad", task.id());
+    fixture.assert_held_by("nomad", task.id());
     assert_eq!(release().status, 204);
-    lab.assert_free();
-    let kubelet = lab.kubelet();
-    lab.admit(&kubelet, "pod").expect("it is free");
+    fixture.assert_free();
+    let kubelet = fixture.kubelet();
+    fixture.admit(&kubelet, "pod").expect("it is free");
     kubelet.remove_pod("pod");
     end(&agent, task);
 }
 
 #[test]
 fn successor_waits_for_the_pod_that_holds_its_device() {
-    let lab = DeviceNode::start();
-    let kubelet = lab.kubelet();
-    let options = lab.admit(&kubelet, "first").expect("it is admitted");
-    let first = lab.node.pod("first");
-    let container = first.start(&container_with(&lab.node, "main", &options));
-    assert_eq!(lab.numbers(&container), NUMBERS);
+    let fixture = DeviceNode::start();
+    let kubelet = fixture.kubelet();
+    let options = fixture.admit(&kubelet, "first").expect("it is admitted");
+    let first = fixture.node.pod("first");
+    let container = first.start(&container_with(&fixture.node, "main", &options));
+    assert_eq!(fixture.numbers(&container), NUMBERS);
     // The kubelet takes a static pod that was removed for gone, while it runs on for its grace.
     kubelet.remove_pod("first");
-    let options = lab.admit(&kubelet, "second").expect("the kubelet takes it for free");
-    let second = lab.node.pod("second");
-    let refused =
-        second.try_create(&container_with(&lab.node, "main", &options)).expect_err("its predecessor runs");
+    let options = fixture.admit(&kubelet, "second").expect("the kubelet takes it for free");
+    let second = fixture.node.pod("second");
+    let refused = second
+        .try_create(&container_with(&fixture.node, "main", &options))
+        .expect_err("its predecessor runs");
     assert!(refused.message().contains("first"), "{refused}");
     let waited = thread::scope(|scope| {
-        let waits = scope.spawn(|| lab.runtime.block_on(kubelet.pre_start("second", "main")));
+        let waits = scope.spawn(|| fixture.runtime.block_on(kubelet.pre_start("second", "main")));
         drop(first);
         waits.join().expect("it answers")
     });
     waited.expect("its predecessor has ended");
-    let container = second.start(&container_with(&lab.node, "main", &options));
-    assert_eq!(lab.numbers(&container), NUMBERS);
-    lab.assert_held_by("kubernetes", "second");
+    let container = second.start(&container_with(&fixture.node, "main", &options));
+    assert_eq!(fixture.numbers(&container), NUMBERS);
+    fixture.assert_held_by("kubernetes", "second");
     remove(&kubelet, second, "second");
-    lab.assert_free();
+    fixture.assert_free();
 }
 
 #[test]
 fn task_with_an_explicit_device_holds_it_exclusively() {
-    let lab = DeviceNode::start();
-    let kubelet = lab.kubelet();
-    let agent = Agent::start(lab.node.root(), &json!({}));
+    let fixture = DeviceNode::start();
+    let kubelet = fixture.kubelet();
+    let agent = Agent::start(fixture.node.root(), &json!({}));
     let config = json!({
-        "image": lab.node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host",
-        "devices": [{ "host_path": lab.path() }],
+        "image": fixture.node.image(), "command": "sleep", "args": ["1000"], "network_mode": "host",
+        "devices": [{ "host_path": fixture.path() }],
     });
-    let task = TaskSetup::new(lab.node.root(), &agent, "task", &config);
+    let task = TaskSetup::new(fixture.node.root(), &agent, "task", &config);
     agent.driver().start(&task.config).expect("it starts");
-    lab.assert_held_by("nomad", task.id());
-    lab.wait_healthy(&kubelet, 0);
-    let mut other = TaskSetup::new(lab.node.root(), &agent, "other", &config);
+    fixture.assert_held_by("nomad", task.id());
+    fixture.wait_healthy(&kubelet, 0);
+    let mut other = TaskSetup::new(fixture.node.root(), &agent, "other", &config);
     let refused = agent.driver().start(&other.config).expect_err("the first has it");
     assert!(refused.message().contains(task.id()), "{refused}");
     other.remove_cgroups();
     end(&agent, task);
-    lab.assert_free();
-    lab.wait_healthy(&kubelet, 1);
+    fixture.assert_free();
+    fixture.wait_healthy(&kubelet, 1);
 }

@@ -131,8 +131,11 @@ impl PluginNode {
 
     #[track_caller]
     fn assert_free(&self, id: &str) {
-        let free = || self.slot(id)["holders"].as_array().is_some_and(Vec::is_empty);
-        assert!(eventually(SOON, free), "{:#}", self.slot(id));
+        assert!(
+            eventually(SOON, || self.slot(id)["holders"].as_array().is_some_and(Vec::is_empty)),
+            "{:#}",
+            self.slot(id)
+        );
     }
 
     /// That a container has a device of a driver: its variables, and its node, which it can open.
@@ -168,86 +171,86 @@ fn other(id: &str) -> &'static str {
 
 #[test]
 fn hosted_plugin_devices_stay_allocated_through_plugin_and_daemon_restart() {
-    let lab = PluginNode::start();
-    let kubelet = lab.kubelet();
-    let vendor = lab.vendor("one");
-    lab.wait_healthy(&kubelet, 2);
+    let fixture = PluginNode::start();
+    let kubelet = fixture.kubelet();
+    let vendor = fixture.vendor("one");
+    fixture.wait_healthy(&kubelet, 2);
 
     // One to a pod, the other to a task.
-    let options = lab.admit(&kubelet, "trainer").expect("there are two");
+    let options = fixture.admit(&kubelet, "trainer").expect("there are two");
     let of_pod = options.ids[GPU][0].clone();
     let of_task = other(&of_pod);
-    let pod = lab.node.pod("trainer");
-    let main = container_with(&lab.node, "main", &options);
+    let pod = fixture.node.pod("trainer");
+    let main = container_with(&fixture.node, "main", &options);
     let container = pod.start(&main);
-    lab.assert_pod_has(&container, &of_pod, "one");
-    let devices = LaunchedDevicePlugin::launch(lab.node.root());
-    let agent = Agent::start(lab.node.root(), &json!({}));
+    fixture.assert_pod_has(&container, &of_pod, "one");
+    let devices = LaunchedDevicePlugin::launch(fixture.node.root());
+    let agent = Agent::start(fixture.node.root(), &json!({}));
     let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it");
     for word in [&of_pod, "kubernetes", "trainer"] {
         assert!(refused.message().contains(word), "{word}: {refused}");
     }
     let given = devices.reserve(&[of_task]).expect("it is free");
-    let mut task = task_with(&lab.node, &agent, &given);
+    let mut task = task_with(&fixture.node, &agent, &given);
     agent.driver().start(&task.config).expect("it starts");
     PluginNode::assert_task_has(&agent, &task, of_task, "one");
-    lab.assert_held_by(&of_pod, "kubernetes", "trainer");
-    lab.assert_held_by(of_task, "nomad", task.id());
-    lab.wait_healthy(&kubelet, 1);
-    let refused = lab.admit(&kubelet, "late").expect_err("none is left");
+    fixture.assert_held_by(&of_pod, "kubernetes", "trainer");
+    fixture.assert_held_by(of_task, "nomad", task.id());
+    fixture.wait_healthy(&kubelet, 1);
+    let refused = fixture.admit(&kubelet, "late").expect_err("none is left");
     assert!(refused.contains("Available: 0"), "{refused}");
     assert_eq!(vendor.calls("Allocate").len(), 2, "once for each");
 
     // The plugin exits: running containers go on, a restarted container gets the recorded answer, and no
     // other can get a device.
     drop(vendor);
-    lab.wait_health(false, "the plugin of its vendor has ended");
-    lab.wait_healthy(&kubelet, 0);
-    lab.assert_pod_has(&container, &of_pod, "one");
+    fixture.wait_health(false, "the plugin of its vendor has ended");
+    fixture.wait_healthy(&kubelet, 0);
+    fixture.assert_pod_has(&container, &of_pod, "one");
     PluginNode::assert_task_has(&agent, &task, of_task, "one");
-    lab.node.cri().remove(&container).expect("it can be removed");
+    fixture.node.cri().remove(&container).expect("it can be removed");
     let mut again = main.clone();
     again.metadata.as_mut().expect("it has some").attempt = 1;
     let container = pod.start(&again);
-    lab.assert_pod_has(&container, &of_pod, "one");
+    fixture.assert_pod_has(&container, &of_pod, "one");
 
     // The daemon is killed as well: both devices are held by their holders before the plugin has registered
     // again.
-    lab.node.daemon().kill9();
-    lab.node.daemon().restart();
-    lab.assert_held_by(&of_pod, "kubernetes", "trainer");
-    lab.assert_held_by(of_task, "nomad", task.id());
-    lab.assert_pod_has(&container, &of_pod, "one");
-    let agent = Agent::start(lab.node.root(), &json!({}));
+    fixture.node.daemon().kill9();
+    fixture.node.daemon().restart();
+    fixture.assert_held_by(&of_pod, "kubernetes", "trainer");
+    fixture.assert_held_by(of_task, "nomad", task.id());
+    fixture.assert_pod_has(&container, &of_pod, "one");
+    let agent = Agent::start(fixture.node.root(), &json!({}));
     PluginNode::assert_task_has(&agent, &task, of_task, "one");
-    lab.node.cri().remove(&container).expect("it can be removed");
+    fixture.node.cri().remove(&container).expect("it can be removed");
     again.metadata.as_mut().expect("it has some").attempt = 2;
     let refused = pod.try_create(&again).expect_err("nobody says what it gets");
     assert!(refused.message().contains("if its vendor's plugin has not registered yet"), "{refused}");
 
     // A newer plugin: the devices are healthy and have the same holders, and newly started containers get its
     // answers.
-    let vendor = lab.vendor("two");
-    lab.wait_health(true, "");
-    lab.assert_held_by(&of_pod, "kubernetes", "trainer");
-    lab.assert_held_by(of_task, "nomad", task.id());
-    let devices = LaunchedDevicePlugin::launch(lab.node.root());
+    let vendor = fixture.vendor("two");
+    fixture.wait_health(true, "");
+    fixture.assert_held_by(&of_pod, "kubernetes", "trainer");
+    fixture.assert_held_by(of_task, "nomad", task.id());
+    let devices = LaunchedDevicePlugin::launch(fixture.node.root());
     let refused = devices.reserve(&[&of_pod]).expect_err("the pod has it still");
     assert!(refused.message().contains("kubernetes"), "{refused}");
     let container = pod.start(&again);
-    lab.assert_pod_has(&container, &of_pod, "two");
+    fixture.assert_pod_has(&container, &of_pod, "two");
     agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
     agent.driver().destroy(task.id(), true).expect("it can be destroyed");
     task.assign_new_id();
     agent.driver().start(&task.config).expect("it starts again");
     PluginNode::assert_task_has(&agent, &task, of_task, "two");
-    lab.assert_held_by(of_task, "nomad", task.id());
+    fixture.assert_held_by(of_task, "nomad", task.id());
     assert_eq!(vendor.calls("Allocate").len(), 2, "once for each, also after a restart");
 
     end(&agent, task);
-    lab.assert_free(of_task);
+    fixture.assert_free(of_task);
     drop(pod);
     kubelet.remove_pod("trainer");
-    lab.assert_free(&of_pod);
+    fixture.assert_free(&of_pod);
     assert_eq!(kubelet.crash(), None);
 }

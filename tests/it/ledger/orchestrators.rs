@@ -38,12 +38,15 @@ pub(super) fn task_with(node: &TestNode, agent: &Agent, given: &device::Containe
     let mut task = TaskSetup::new(node.root(), agent, "task", &config);
     task.config.device_env.extend(given.envs.clone());
     task.config.env.extend(given.envs.clone());
-    let device = |one: &device::DeviceSpec| nomad::Device {
-        task_path: one.task_path.clone(),
-        host_path: one.host_path.clone(),
-        cgroup_permissions: one.permissions.clone(),
-    };
-    task.config.devices = given.devices.iter().map(device).collect();
+    task.config.devices = given
+        .devices
+        .iter()
+        .map(|one| nomad::Device {
+            task_path: one.task_path.clone(),
+            host_path: one.host_path.clone(),
+            cgroup_permissions: one.permissions.clone(),
+        })
+        .collect();
     task
 }
 

@@ -168,7 +168,7 @@ const REQUESTS: [Request; 33] = [
     (|task| cpuset_cgroup(task, "/sys/fs/cgroup/../../etc/x.scope"), InvalidArgument, "cpuset_cgroup: "),
 ];
 
-/// The same of the network of a group, for a task that asks for none of its own.
+/// The same for the network of a group, for a task that requests none.
 const GROUPS: [Request; 3] = [
     (|task| group(task, 9, ""), InvalidArgument, "task.network_isolation_spec.mode: 9"),
     (|task| group(task, 1, "netns"), InvalidArgument, "task.network_isolation_spec.path: \"netns\""),
@@ -236,7 +236,7 @@ fn cpuset_cgroup(task: &mut nomad::TaskConfig, path: &str) {
     linux(task).cpuset_cgroup = path.into();
 }
 
-/// Starts a task that must be refused; what is wrong with the refusal, if anything.
+/// Starts a task that must be rejected; returns what is wrong with the error, if anything.
 fn refused(agent: &Agent, mut task: TaskSetup, code: Code, text: &str) -> Option<String> {
     let driver = agent.driver();
     let status = match driver.start(&task.config) {
@@ -250,12 +250,12 @@ fn refused(agent: &Agent, mut task: TaskSetup, code: Code, text: &str) -> Option
     // Fails if something is in it.
     task.remove_cgroups();
     let left = driver.inspect(task.id()).is_ok();
-    let said = status.code();
+    let actual = status.code();
     let message = status.message();
     // An error that a retry cannot repair is not marked as recoverable, so that an agent does not retry.
     let again = !status.details().is_empty();
-    let right = said == code && message.contains(text) && again == (code == FailedPrecondition) && !left;
-    (!right).then(|| format!("{text:?}: {said:?}, again {again}, left {left}: {message}"))
+    let right = actual == code && message.contains(text) && again == (code == FailedPrecondition) && !left;
+    (!right).then(|| format!("{text:?}: {actual:?}, again {again}, left {left}: {message}"))
 }
 
 #[test]

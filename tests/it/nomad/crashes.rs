@@ -14,8 +14,8 @@ use super::shell;
 /// A task that counts until a file appears in its directory, and then exits with 5.
 const COUNTS: &str = "n=0; while [ ! -e /local/end ]; do n=$((n+1)); echo $n; sleep 0.02; done; exit 5";
 
-fn is_unbroken(said: &str) -> bool {
-    let numbers: Vec<u64> = said.lines().filter_map(|line| line.parse().ok()).collect();
+fn is_unbroken(output: &str) -> bool {
+    let numbers: Vec<u64> = output.lines().filter_map(|line| line.parse().ok()).collect();
     !numbers.is_empty() && numbers.iter().zip(1..).all(|(number, expected)| *number == expected)
 }
 

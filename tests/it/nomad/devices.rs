@@ -82,8 +82,8 @@ impl LaunchedDevicePlugin {
     #[track_caller]
     fn wait(&self, stream: &mut Streaming<nomad::FingerprintResponse>, wanted: &[(&str, bool)]) {
         loop {
-            let said = self.next(stream);
-            let devices = said.device_group.iter().flat_map(|group| &group.devices);
+            let latest = self.next(stream);
+            let devices = latest.device_group.iter().flat_map(|group| &group.devices);
             // The id of a node in a directory of a test has that directory before its name.
             let name = |id: &'_ str| id.rsplit('_').next().unwrap_or_default().to_owned();
             let now: Vec<_> = devices.map(|device| (name(&device.id), device.healthy)).collect();
@@ -171,10 +171,13 @@ fn fingerprint_follows_devices_and_task_gets_reserved_ones() {
     let request = nomad::StatsRequest { collection_interval: None };
     let mut stats = devices.call(async |mut client| client.stats(request).await).expect("it is opened");
     for _ in 0..2 {
-        let told = devices.next(&mut stats);
-        let all = &told.groups[0].instance_stats;
+        let response = devices.next(&mut stats);
+        let all = &response.groups[0].instance_stats;
         assert_eq!(all.len(), 3);
-        assert!(all.values().all(|stats| stats.timestamp.is_some() && stats.summary.is_some()), "{told:?}");
+        assert!(
+            all.values().all(|stats| stats.timestamp.is_some() && stats.summary.is_some()),
+            "{response:?}"
+        );
     }
     drop((stream, stats));
     assert!(devices.plugin.kill(), "it ends when it is asked to");

@@ -83,10 +83,10 @@ fn go_types(wire: &Path) -> String {
 #[track_caller]
 fn run(command: &mut Command) -> String {
     let output = command.output().expect("the program was found");
-    let told =
+    let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {}\n{told}", output.status);
-    told
+    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    text
 }
 
 /// A configuration of the driver that says something of each kind of value.
@@ -118,8 +118,8 @@ fn go_plugin_client_runs_a_task_from_handshake_to_exit() {
     });
     let file = task.task_dir().join("orders.json");
     fs::write(&file, orders.to_string()).expect("the root can be written");
-    let said = run(Command::new(host).arg(&file));
-    assert!(said.contains("all as it should be"), "{said}");
+    let printed = run(Command::new(host).arg(&file));
+    assert!(printed.contains("all as it should be"), "{printed}");
     assert_eq!(fs::read(&encoded).expect("the host has written it"), ours, "two encoders, one form");
     task.remove_cgroups();
 }

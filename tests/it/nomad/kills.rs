@@ -205,7 +205,7 @@ fn task_removal_interrupted_by_kill_is_completed_without_retry() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
     for step in REMOVALS {
-        // One that runs yet, and one that has ended.
+        // One task that still runs, and one that has exited.
         for script in ["echo begun; exec sleep 1000", "echo begun"] {
             let mut task = shell(&node, &agent, script);
             agent.driver().start(&task.config).expect("it starts");

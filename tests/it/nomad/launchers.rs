@@ -27,7 +27,7 @@ use tonic::{Code, Status};
 /// How long an agent waits for the exit of a plugin whose calls fail.
 const EXIT_WAIT: Duration = Duration::from_secs(3);
 
-/// How long what comes at once may take on a busy machine.
+/// How long an immediate answer may take on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn signal(plugin: &PluginProcess, signal: Signal) {
@@ -88,7 +88,7 @@ fn plugin_exits_by_its_deadline_and_leaves_no_file() {
     assert!(!socket.exists());
     let left = fs::read_dir(socket.parent().expect("it is in a directory")).expect("it is there").count();
     assert_eq!(left, 0, "launches that were only asked what they are left something");
-    // The driver is told that the agent shuts down, but nobody stops the plugin.
+    // The driver gets Shutdown, but the plugin is not stopped.
     let agent = Agent::start(&root, &json!({}));
     agent.driver().shutdown().expect("it takes the news");
     let mut plugin = agent.plugin();
@@ -175,16 +175,16 @@ fn plugin_start_failure_is_logged_in_hclog_format() {
         assert!(lines.len() == 1 && lines[0]["@level"] == "error", "{lines:?}");
         (status.code(), lines[0]["@message"].as_str().unwrap_or_default().to_owned())
     };
-    let (code, said) = refused(&["--no-such"]);
-    assert!(code == Some(2) && said.contains("--no-such"), "{said}");
-    let (code, said) = refused(&["--name", "two words"]);
-    assert!(code == Some(1) && said.contains("two words"), "{said}");
-    // A person who runs it by hand gets an explanation.
+    let (code, printed) = refused(&["--no-such"]);
+    assert!(code == Some(2) && printed.contains("--no-such"), "{printed}");
+    let (code, printed) = refused(&["--name", "two words"]);
+    assert!(code == Some(1) && printed.contains("two words"), "{printed}");
+    // A user who runs it by hand gets an explanation.
     let failed = PluginProcess::launch_with(&exe, &["nomad-plugin".into(), "driver".into()], &[], runtime);
     let failed = failed.expect_err("it is not for people");
     assert_eq!(failed.status.and_then(|status| status.code()), Some(1));
     assert!(failed.stderr.contains("plugin_dir") && !failed.stderr.starts_with('{'), "{}", failed.stderr);
-    // Nor is it taken for one that another program starts.
+    // Nor does it act as a plugin when another program starts it.
     let wrong = [("NOMAD_PLUGIN_MAGIC_COOKIE", "something else")];
     let failed = PluginProcess::launch_with(&exe, &[], &wrong, runtime).expect_err("that is no agent");
     assert_eq!(failed.status.and_then(|status| status.code()), Some(1));
@@ -214,10 +214,10 @@ fn plugin_answers_while_nobody_reads_its_stderr() {
     child.kill().expect("it runs");
     child.wait().expect("it can be waited for");
     asked.expect("it is not held up").expect("it answers");
-    let mut said = String::new();
-    child.stderr.expect("it is piped").read_to_string(&mut said).expect("it is text");
-    assert!(said.len() > 32 << 10, "it said too little to be held up: {} bytes", said.len());
-    assert!(!hclog(&said).is_empty());
+    let mut printed = String::new();
+    child.stderr.expect("it is piped").read_to_string(&mut printed).expect("it is text");
+    assert!(printed.len() > 32 << 10, "it said too little to be held up: {} bytes", printed.len());
+    assert!(!hclog(&printed).is_empty());
 }
 
 #[test]
@@ -265,9 +265,9 @@ fn invalid_plugin_configuration_is_rejected_at_set_config() {
     plugin
         .set_config(encode(json!({ "endpoint": "unix:///x" })), Some(agent::nomad_config()))
         .expect("it is taken");
-    let told = eventually(SOON, || {
+    let reported = eventually(SOON, || {
         hclog(&plugin.stderr()).iter().any(|line| line["@message"].to_string().contains("endpoint"))
     });
-    assert!(told, "{}", plugin.stderr());
+    assert!(reported, "{}", plugin.stderr());
     assert!(BlockingDriver::new(&plugin, agent.runtime()).init().is_ok());
 }

@@ -103,7 +103,7 @@ fn task_without_network_mode_uses_the_bridge_with_published_ports() {
     };
     task.config.resources.as_mut().expect("it has some").ports.push(published);
     let started = driver.start(&task.config).expect("it starts");
-    let network = started.network_override.expect("the agent is told where it is");
+    let network = started.network_override.expect("the agent is reported where it is");
     assert_eq!(network.port_map.get("http"), Some(&8080), "{network:?}");
     let address: Ipv4Addr = network.addr.parse().expect("it is an address");
     task.wait_stdout(|text| text.contains(&address.to_string()));
@@ -115,10 +115,10 @@ fn task_without_network_mode_uses_the_bridge_with_published_ports() {
     assert_eq!(inspected.network_override.map(|network| network.addr), Some(address.to_string()));
     // Jobs find what runs on the node by this attribute.
     let mut fingerprints = driver.fingerprint().expect("it is opened");
-    let said = fingerprints.next(SOON).expect("it does not end").expect("it is no error").attributes;
-    let Some(Attribute { value: Some(Text(node_address)), .. }) = said.get("driver.switchyard.bridge_ip")
+    let printed = fingerprints.next(SOON).expect("it does not end").expect("it is no error").attributes;
+    let Some(Attribute { value: Some(Text(node_address)), .. }) = printed.get("driver.switchyard.bridge_ip")
     else {
-        panic!("no address of the bridge: {said:?}");
+        panic!("no address of the bridge: {printed:?}");
     };
     let route = driver.exec(task.id(), &["ip", "route"], SOON).expect("it runs").stdout;
     assert!(route.contains(&format!("default via {node_address} ")), "{node_address}: {route}");
@@ -140,10 +140,10 @@ fn task_network_mode_host_and_none_are_applied() {
         let task = TaskSetup::new(node.root(), &agent, "task", &config);
         let started = agent.driver().start(&task.config).expect("it starts");
         assert!(started.network_override.is_none_or(|network| network.addr.is_empty()), "{mode}");
-        let said = task.wait_stdout(|text| text.contains("net:["));
-        assert_eq!(said.contains(&host), is_hosts, "{mode}: {said}");
+        let printed = task.wait_stdout(|text| text.contains("net:["));
+        assert_eq!(printed.contains(&host), is_hosts, "{mode}: {printed}");
         if !is_hosts {
-            assert!(said.starts_with("lo "), "{said}");
+            assert!(printed.starts_with("lo "), "{printed}");
         }
         end(&agent, task);
     }
@@ -218,9 +218,9 @@ fn driver_created_network_is_created_once_and_removed_with_the_allocation() {
     task.config.network_isolation_spec = Some(spec.clone());
     driver.start(&task.config).expect("it starts");
     let inside = std::fs::metadata(&spec.path).expect("it is pinned");
-    let said =
+    let printed =
         driver.exec(task.id(), &["stat", "-L", "-c", "%i", "/proc/self/ns/net"], SOON).expect("it runs");
-    assert_eq!(said.stdout.trim(), std::os::unix::fs::MetadataExt::ino(&inside).to_string());
+    assert_eq!(printed.stdout.trim(), std::os::unix::fs::MetadataExt::ino(&inside).to_string());
     end(&agent, task);
     driver.destroy_network(&alloc, spec.clone()).expect("it is removed");
     driver.destroy_network(&alloc, spec).expect("what is gone is removed");

@@ -31,10 +31,10 @@ fn output(
     let driver = agent.driver();
     driver.start(&task.config).unwrap_or_else(|status| panic!("{more}: {status}"));
     driver.wait(task.id(), RUN).expect("it ends");
-    let said = task.wait_stdout(|text| text.ends_with("done\n"));
+    let printed = task.wait_stdout(|text| text.ends_with("done\n"));
     driver.destroy(task.id(), true).expect("it can be destroyed");
     task.remove_cgroups();
-    said.trim_end_matches("done\n").trim_end().to_owned()
+    printed.trim_end_matches("done\n").trim_end().to_owned()
 }
 
 #[test]
@@ -44,12 +44,12 @@ fn task_runs_in_the_agents_cgroups_with_job_limits() {
     let script = "cat /proc/self/cgroup; echo score $(cat /proc/self/oom_score_adj); cd /sys/fs/cgroup; \
                   echo memory $(cat memory/memory.limit_in_bytes .$(sed -n s/^0:://p /proc/self/cgroup)/memory.max)";
     let mut group = String::new();
-    let said = output(&agent, &node, script, &json!({ "cgroupns": "host" }), |task| {
+    let printed = output(&agent, &node, script, &json!({ "cgroupns": "host" }), |task| {
         group = format!("{}.{}", task.config.alloc_id, task.config.name);
     });
-    assert!(said.contains(&group), "{group}: {said}");
-    assert!(said.contains(&format!("memory {}", 64 << 20)), "{said}");
-    assert!(said.contains("score 0"), "it has the score of its shim: {said}");
+    assert!(printed.contains(&group), "{group}: {printed}");
+    assert!(printed.contains(&format!("memory {}", 64 << 20)), "{printed}");
+    assert!(printed.contains("score 0"), "it has the score of its shim: {printed}");
 }
 
 #[test]
@@ -58,13 +58,13 @@ fn task_without_agent_cgroup_runs_in_a_gateway_cgroup() {
     let agent = Agent::start(node.root(), &json!({}));
     for group in ["cpuset/never-made/share", "never-made.slice/share.slice/a.task.scope"] {
         let script = "cat /proc/self/cgroup";
-        let said = output(&agent, &node, script, &json!({ "cgroupns": "host" }), |task| {
+        let printed = output(&agent, &node, script, &json!({ "cgroupns": "host" }), |task| {
             let resources = task.config.resources.as_mut().expect("it has some");
             let linux = resources.linux_resources.as_mut().expect("it has some");
             linux.cpuset_cgroup = format!("/sys/fs/cgroup/{group}");
         });
-        assert!(said.contains(":memory:/") || said.contains("0::/"), "{said}");
-        assert!(!said.contains("never-made"), "{group}: {said}");
+        assert!(printed.contains(":memory:/") || printed.contains("0::/"), "{printed}");
+        assert!(!printed.contains("never-made"), "{group}: {printed}");
     }
     node.assert_clean();
 }
@@ -99,8 +99,8 @@ fn task_has_its_directories_and_logs_are_read_only() {
     let driver = agent.driver();
     driver.start(&task.config).expect("it starts");
     assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 0);
-    let said = task.wait_stdout(|text| text.contains("tmp"));
-    assert_eq!(said.matches("Read-only file system").count(), 2, "{said}");
+    let printed = task.wait_stdout(|text| text.contains("tmp"));
+    assert_eq!(printed.matches("Read-only file system").count(), 2, "{printed}");
     let read = |path: &str| fs::read_to_string(task.alloc_dir().join(path)).unwrap_or_default();
     assert_eq!(
         (read("alloc/data/a"), read("task/local/b"), read("task/secrets/c")),
@@ -118,7 +118,7 @@ fn agent_mounts_and_devices_are_present_in_the_task() {
     fs::create_dir_all(&volume).expect("the root can be written");
     fs::write(volume.join("file"), "from outside").expect("the root can be written");
     let script = "cat /mnt/deep/volume/file; touch /mnt/deep/volume/x 2>&1; ls -l /dev/mine | cut -c1; echo x >/dev/mine && echo written";
-    let said = output(&agent, &node, script, &json!({}), |task| {
+    let printed = output(&agent, &node, script, &json!({}), |task| {
         task.config.mounts.push(nomad::Mount {
             task_path: "/mnt/deep/volume".into(),
             host_path: volume.to_str().expect("the path is ASCII").into(),
@@ -131,8 +131,8 @@ fn agent_mounts_and_devices_are_present_in_the_task() {
             cgroup_permissions: "rwm".into(),
         });
     });
-    assert!(said.contains("from outside") && said.contains("Read-only"), "{said}");
-    assert!(said.contains("c\nwritten"), "{said}");
+    assert!(printed.contains("from outside") && printed.contains("Read-only"), "{printed}");
+    assert!(printed.contains("c\nwritten"), "{printed}");
 }
 
 #[test]
@@ -143,8 +143,8 @@ fn common_task_options_are_visible_in_the_task() {
         &json!({ "allow_privileged": true, "allow_caps": ["ALL"], "volumes": { "enabled": true } }),
     );
     let check = |script: &str, more: Value, expected: &str| {
-        let said = output(&agent, &node, script, &more, |_| {});
-        assert!(said.contains(expected), "{more}: {said:?} has no {expected:?}");
+        let printed = output(&agent, &node, script, &more, |_| {});
+        assert!(printed.contains(expected), "{more}: {printed:?} has no {expected:?}");
     };
     check("pwd", json!({ "work_dir": "/usr" }), "/usr");
     check("hostname", json!({ "network_mode": "none", "hostname": "named" }), "named");
@@ -193,8 +193,8 @@ fn common_task_options_are_visible_in_the_task() {
 fn default_capabilities_match_nomads_docker_driver() {
     let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
-    let said = output(&agent, &node, "grep CapBnd /proc/self/status", &json!({}), |_| {});
-    assert!(said.contains("00000000a80405fb"), "{said}");
+    let printed = output(&agent, &node, "grep CapBnd /proc/self/status", &json!({}), |_| {});
+    assert!(printed.contains("00000000a80405fb"), "{printed}");
 }
 
 fn volume(node: &TestNode) -> String {

@@ -95,19 +95,22 @@ fn many_waiters_get_the_exit_and_block_no_other_call() {
     let channel = agent.plugin().channel();
     let id = task.id().to_owned();
     let waiting = agent.runtime().spawn(async move {
-        let wait = |_| {
+        futures::future::join_all((0..500).map(|_| {
             let mut client = DriverClient::new(channel.clone());
             let task_id = id.clone();
             async move { client.wait_task(nomad::WaitTaskRequest { task_id }).await }
-        };
-        futures::future::join_all((0..500).map(wait)).await
+        }))
+        .await
     });
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(driver.exec(task.id(), &["echo", "x"], RUN).expect("it runs").stdout, "x\n");
     driver.stop(task.id(), Duration::ZERO, "").expect("it stops");
-    let told = agent.runtime().block_on(async { tokio::time::timeout(RUN, waiting).await });
-    for answer in told.expect("they are told soon").expect("it does not panic") {
-        assert_eq!(answer.expect("it is told").into_inner().result.map(|result| result.exit_code), Some(137));
+    let exits = agent.runtime().block_on(async { tokio::time::timeout(RUN, waiting).await });
+    for answer in exits.expect("they are told soon").expect("it does not panic") {
+        assert_eq!(
+            answer.expect("it is reported").into_inner().result.map(|result| result.exit_code),
+            Some(137)
+        );
     }
     driver.destroy(task.id(), true).expect("it can be destroyed");
     task.remove_cgroups();

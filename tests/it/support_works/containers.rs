@@ -26,7 +26,7 @@ fn leaked_container_is_found_and_removed() {
     let work: Vec<_> = quiet.iter().filter(|finding| !finding.starts_with("lease")).collect();
     assert!(work.is_empty(), "an image alone is nothing left behind: {work:#?}");
 
-    // The runtimes store their state in one directory of the machine, whoever calls them: ids must be new.
+    // All callers share the runtimes' state directory of the machine: ids must be new.
     let id = hex_id();
     let group = format!("/{cgroup}/{id}");
     ctr(&root, &["run", "-d", "--null-io", "--cgroup", &group, &reference, &id, "sleep", "1000"]);

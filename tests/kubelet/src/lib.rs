@@ -159,7 +159,7 @@ impl Kubelet {
     /// # Panics
     /// If that takes too long; `what` describes the condition.
     pub async fn wait_until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let met = async {
+        let condition = async {
             loop {
                 let changed = self.shared.changed.notified();
                 if condition(self) {
@@ -168,8 +168,8 @@ impl Kubelet {
                 changed.await;
             }
         };
-        let met = tokio::time::timeout(Duration::from_secs(30), met).await;
-        assert!(met.is_ok(), "{what}: not within 30 s; {:?}", self.shared.state());
+        let condition = tokio::time::timeout(Duration::from_secs(30), condition).await;
+        assert!(condition.is_ok(), "{what}: not within 30 s; {:?}", self.shared.state());
     }
 
     /// Breaks the connections to all plugins, as a fault within the kubelet does.

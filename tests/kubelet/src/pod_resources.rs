@@ -27,9 +27,14 @@ impl PodResourcesLister for KubeletInner {
 }
 
 fn pod((name, pod): (String, Pod)) -> v1::PodResources {
-    let container = |(name, held): (String, Vec<AllocatedDevices>)| v1::ContainerResources {
+    let containers = pod.containers.into_iter().map(container).collect();
+    v1::PodResources { name, namespace: "default".to_owned(), containers, cpu_ids: Vec::new() }
+}
+
+fn container((name, held): (String, Vec<AllocatedDevices>)) -> v1::ContainerResources {
+    v1::ContainerResources {
         name,
-        // Each device has an entry of its own.
+        // Each device has its own entry.
         devices: held
             .into_iter()
             .flat_map(|AllocatedDevices { resource, ids, .. }| {
@@ -38,7 +43,5 @@ fn pod((name, pod): (String, Pod)) -> v1::PodResources {
             .map(|(resource_name, id)| v1::ContainerDevices { resource_name, device_ids: vec![id] })
             .collect(),
         cpu_ids: Vec::new(),
-    };
-    let containers = pod.containers.into_iter().map(container).collect();
-    v1::PodResources { name, namespace: "default".to_owned(), containers, cpu_ids: Vec::new() }
+    }
 }

@@ -110,10 +110,12 @@ pub(crate) async fn dial(socket: &Path) -> Result<Channel, String> {
 /// Whether this may be the name of a resource: a qualified name that is not in a domain of Kubernetes.
 fn is_extended_resource(name: &str) -> bool {
     let Some((domain, word)) = name.split_once('/') else { return false };
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let bounded = |text: &str, most: usize| {
         let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
-        text.len() <= most && text.bytes().all(good) && edge(text.bytes().next()) && edge(text.bytes().last())
+        text.len() <= most
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+            && edge(text.bytes().next())
+            && edge(text.bytes().last())
     };
     !name.contains("kubernetes.io/") && bounded(domain, 244) && bounded(word, 63)
 }

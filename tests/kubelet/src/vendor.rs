@@ -1,4 +1,4 @@
-//! A model of a vendor's device plugin, which also misbehaves when a test says so.
+//! A model of a vendor's device plugin, which also misbehaves at a test's request.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -162,7 +162,7 @@ impl Drop for VendorPlugin {
 /// The refusal.
 ///
 /// # Panics
-/// If nobody listens there.
+/// If no server listens there.
 pub async fn register(directory: &Path, request: v1beta1::RegisterRequest) -> Result<(), Status> {
     let registry = directory.join("kubelet.sock");
     let connect = tower::service_fn(move |_| {

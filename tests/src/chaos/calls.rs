@@ -47,8 +47,9 @@ impl RetryingCalls<'_> {
         loop {
             let begun = Instant::now();
             let result = call();
-            let said = result.as_ref().map_or_else(Status::to_string, |_| "done".to_owned());
-            self.recorder.record(Some(object), format!("{name}, {} ms: {said}", begun.elapsed().as_millis()));
+            let outcome = result.as_ref().map_or_else(Status::to_string, |_| "done".to_owned());
+            self.recorder
+                .record(Some(object), format!("{name}, {} ms: {outcome}", begun.elapsed().as_millis()));
             let status = match &result {
                 Ok(_) => None,
                 Err(status) => self.should_retry(name, object, status, asked).then(|| status.clone()),

@@ -176,20 +176,21 @@ impl<'r> ChaosClient<'r> {
         pod.containers_created += 1;
         let name = format!("main{}", pod.containers_created);
         let config = self.node.container(&name, &["sh", "-c", &script]);
-        let home = pod.id.clone();
+        let pod_id = pod.id.clone();
         let pod_config = pod.config.clone();
-        let made = self.calls.call("CreateContainer", &name, || self.cri.create(&home, &config, &pod_config));
+        let made =
+            self.calls.call("CreateContainer", &name, || self.cri.create(&pod_id, &config, &pod_config));
         let id = match made.map(|answer| (answer.result, answer.first_sent)) {
             Some((Ok(id), _)) => id,
             Some((Err(status), asked)) => {
-                if !self.calls.is_excused(asked) && !self.is_shim_killed(&home) {
-                    self.report_violation(format_args!("CreateContainer {name} in {home}: {status}"));
+                if !self.calls.is_excused(asked) && !self.is_shim_killed(&pod_id) {
+                    self.report_violation(format_args!("CreateContainer {name} in {pod_id}: {status}"));
                 }
                 return;
             }
             None => return,
         };
-        self.calls.expected.add(&id, Some(&home));
+        self.calls.expected.add(&id, Some(&pod_id));
         let container = ClientContainer {
             id,
             name,
@@ -328,7 +329,7 @@ impl<'r> ChaosClient<'r> {
 
     fn stop(&mut self, at: usize, which: usize) {
         let id = self.pods[at].containers[which].id.clone();
-        let home = self.pods[at].id.clone();
+        let pod_id = self.pods[at].id.clone();
         if self.pods[at].containers[which].code.is_some() || !self.pods[at].containers[which].started {
             self.check_status(at, which);
             return;
@@ -346,7 +347,7 @@ impl<'r> ChaosClient<'r> {
             self.report_container_violation(
                 at,
                 which,
-                format_args!("after its stop {id} of {home} is {:?}", status.state()),
+                format_args!("after its stop {id} of {pod_id} is {:?}", status.state()),
             );
         }
     }

@@ -22,8 +22,13 @@ pub(super) fn collect(node: &TestNode, notes: &RunRecorder, id: &str, log: &Path
     append_lines(&mut text, &log.display().to_string(), &lines_of(log));
     let daemon = node.root().daemon_log();
     let containerd = node.root().state().join("containerd/containerd.log");
-    let tells = |line: &str| line.contains(id) || line.contains(" WARN ") || line.contains(" ERROR ");
-    append_lines(&mut text, &daemon.display().to_string(), &around(lines_of(&daemon), tells));
+    append_lines(
+        &mut text,
+        &daemon.display().to_string(),
+        &around(lines_of(&daemon), |line| {
+            line.contains(id) || line.contains(" WARN ") || line.contains(" ERROR ")
+        }),
+    );
     append_lines(
         &mut text,
         &containerd.display().to_string(),
@@ -67,9 +72,9 @@ mod tests {
     #[test]
     fn evidence_includes_lines_next_to_those_of_a_container() {
         let lines = (0..20).map(|at| at.to_string()).collect();
-        let told = around(lines, |line| line == "2" || line == "12");
+        let lines_around = around(lines, |line| line == "2" || line == "12");
         let want: Vec<String> = (0..=6).chain(8..=16).map(|at| at.to_string()).collect();
-        assert_eq!(told, want);
+        assert_eq!(lines_around, want);
         assert!(around(vec!["a".to_owned()], |_| false).is_empty());
     }
 }

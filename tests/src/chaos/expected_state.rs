@@ -76,21 +76,21 @@ impl ExpectedState {
         self.killed_shims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, id: &str, home: Option<&str>) {
+    pub(super) fn add(&self, id: &str, pod_id: Option<&str>) {
         let fact = TrackedObject {
             state: ObjectState::Present,
-            is_pod: home.is_none(),
-            pod_id: home.map(str::to_owned),
+            is_pod: pod_id.is_none(),
+            pod_id: pod_id.map(str::to_owned),
             shim_killed: self.killed_shims().contains(id)
-                || home.is_some_and(|home| self.is_shim_killed(home)),
+                || pod_id.is_some_and(|pod_id| self.is_shim_killed(pod_id)),
             version: 0,
         };
         self.objects().insert(id.to_owned(), fact);
     }
 
-    pub(super) fn set_state(&self, id: &str, told: ObjectState) {
+    pub(super) fn set_state(&self, id: &str, new_state: ObjectState) {
         if let Some(fact) = self.objects().get_mut(id) {
-            fact.state = told;
+            fact.state = new_state;
             fact.version += 1;
         }
     }

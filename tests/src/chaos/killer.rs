@@ -138,13 +138,13 @@ impl Killer<'_> {
                         }
                         return;
                     }
-                    let said = wrong.join("; ");
-                    if said != last {
+                    let message = wrong.join("; ");
+                    if message != last {
                         self.calls
                             .recorder
-                            .violation(format_args!("wrong lists after a kill of the daemon: {said}"));
+                            .violation(format_args!("wrong lists after a kill of the daemon: {message}"));
                     }
-                    last = said;
+                    last = message;
                 }
                 Err(status) => {
                     last = status.to_string();

@@ -30,10 +30,10 @@ pub(super) fn read(text: &str) -> Result<LogProgress, String> {
         if !formed || read.end.is_some() {
             return Err(fault());
         }
-        let said = log_content(line);
-        if let Some(number) = said.strip_prefix("end ") {
+        let content = log_content(line);
+        if let Some(number) = content.strip_prefix("end ") {
             read.end = Some(number.parse().map_err(|_| fault())?);
-        } else if said.parse() == Ok(read.last + 1) {
+        } else if content.parse() == Ok(read.last + 1) {
             read.last += 1;
         } else {
             return Err(fault());

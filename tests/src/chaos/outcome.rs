@@ -109,10 +109,9 @@ impl RunRecorder {
     /// The observations of an object, and the general ones since the object was first seen.
     pub(super) fn history_of(&self, object: &str) -> Vec<String> {
         let past = self.history();
-        let of_it = |moment: &&HistoryEntry| moment.object.as_deref().is_none_or(|of| of == object);
         past.iter()
             .skip_while(|moment| moment.object.as_deref() != Some(object))
-            .filter(of_it)
+            .filter(|moment| moment.object.as_deref().is_none_or(|of| of == object))
             .map(|moment| format!("at {:.3} s: {}", moment.at.as_secs_f64(), moment.what))
             .collect()
     }

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 /// Where its calls are.
 pub(super) const SERVICE: &str = "/containerd.services.sandbox.v1.Store/";
-/// The gRPC status of what is there already.
+/// The gRPC status of an object that exists already.
 const ALREADY_EXISTS: &str = "6";
-/// The gRPC status of what is not there.
+/// The gRPC status of a missing object.
 const NOT_FOUND: &str = "5";
 /// The gRPC status of a call that makes no sense.
 const INVALID: &str = "3";
@@ -75,7 +75,7 @@ fn id(message: &[u8]) -> Result<String, &'static str> {
     String::from_utf8(id.to_vec()).map_err(|_| INVALID)
 }
 
-/// The first field of this number in a message whose fields before it have lengths as well.
+/// The first field of this number in a message whose preceding fields are length-delimited as well.
 fn field(mut message: &[u8], number: u8) -> Option<&[u8]> {
     loop {
         let (key, rest) = message.split_first()?;

@@ -27,8 +27,8 @@ pub fn named(fragment: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The text of the first of these files that a container's groups have, without its last newline. crun puts
-/// limits into a group of its own, in that which systemd makes.
+/// The text of the first of these files that exists in a container's cgroups, without its last newline. crun
+/// puts limits into its own cgroup below the one that systemd creates.
 ///
 /// # Panics
 /// When there is none.
@@ -81,7 +81,7 @@ pub fn members(fragment: &str) -> Vec<i32> {
     pids
 }
 
-/// Kills what runs in the groups whose name contains `fragment`, and removes them. Returns what is left.
+/// Kills the processes in the cgroups whose name contains `fragment`, and removes them. Returns what remains.
 #[must_use]
 pub fn clear(fragment: &str) -> Vec<PathBuf> {
     eventually(Duration::from_secs(10), || {

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use super::eventually;
 
-/// Where containerd keeps the sockets of its shims, whatever its own state directory is.
+/// Where containerd creates the sockets of its shims, independent of its state directory.
 const SHIM_SOCKETS: &str = "/run/containerd/s/";
 
 /// A process.

@@ -24,7 +24,7 @@ pub fn state_dirs_of(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes what [`state_dirs_of`] finds; to be called when no process of `root` runs. Returns what is left.
+/// Removes what [`state_dirs_of`] finds; to be called when no process of `root` runs. Returns what remains.
 #[must_use]
 pub fn clear(root: &Path) -> Vec<PathBuf> {
     for dir in state_dirs_of(root) {

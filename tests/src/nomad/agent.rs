@@ -196,7 +196,7 @@ pub fn socket_args(place: impl Into<AgentPaths>) -> Vec<String> {
     vec!["--socket".to_owned(), socket.to_str().expect("the path is ASCII").to_owned()]
 }
 
-/// The first start: what is it, and what does it take?
+/// The first start: queries the plugin's information and configuration schema.
 #[track_caller]
 fn read_schema(exe: &Path, args: &[String], runtime: &Arc<Runtime>) {
     let plugin = launch(exe, args, runtime);
@@ -222,7 +222,7 @@ fn try_config(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime
     taken
 }
 
-/// The third start: the one that stays.
+/// The third start: the instance that is kept.
 #[track_caller]
 fn dispense(exe: &Path, args: &[String], config: &Value, runtime: &Arc<Runtime>) -> PluginProcess {
     let plugin = launch(exe, args, runtime);

@@ -17,7 +17,7 @@ const EMPTY: Duration = Duration::from_secs(5);
 /// The groups of one task.
 #[derive(Debug)]
 pub struct TaskCgroups {
-    /// What the driver is told: the absolute path of the group, or of the set of processors.
+    /// The value for the driver: the absolute path of the cgroup, or of the cpuset.
     pub cpuset_cgroup: String,
     created: Vec<PathBuf>,
 }
@@ -78,7 +78,7 @@ impl TaskCgroups {
 
 impl Drop for TaskCgroups {
     fn drop(&mut self) {
-        // What is left is found by the test's last look around.
+        // Remains are found by the test's last leak scan.
         let _ = self.remove();
     }
 }
@@ -90,11 +90,11 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Lets what is below a group have all controllers that it has.
+/// Enables all controllers of a cgroup for its children.
 fn delegate(dir: &Path) {
     let controllers = fs::read_to_string(dir.join("cgroup.controllers")).unwrap_or_default();
     for controller in controllers.split_whitespace() {
-        // One that cannot be had is missed by who needs it.
+        // A test that needs a missing controller fails by itself.
         let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
     }
 }

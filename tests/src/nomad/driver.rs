@@ -289,12 +289,12 @@ impl BlockingDriver {
         input: &[u8],
         close: bool,
     ) -> Result<ExecOutput, Status> {
-        let mut said = vec![setup(id, command, tty), size(24, 80)];
-        said.extend(input.chunks(1000).map(|chunk| stdin(chunk, false)));
+        let mut messages = vec![setup(id, command, tty), size(24, 80)];
+        messages.extend(input.chunks(1000).map(|chunk| stdin(chunk, false)));
         // A heartbeat in between says nothing.
-        said.push(nomad::ExecTaskStreamingRequest::default());
-        said.extend(close.then(|| stdin(&[], true)));
-        let requests = futures::StreamExt::chain(futures::stream::iter(said), futures::stream::pending());
+        messages.push(nomad::ExecTaskStreamingRequest::default());
+        messages.extend(close.then(|| stdin(&[], true)));
+        let requests = futures::StreamExt::chain(futures::stream::iter(messages), futures::stream::pending());
         let mut answers = self.stream(async |mut client| client.exec_task_streaming(requests).await)?;
         let mut stdout = Vec::new();
         let mut stderr = Vec::new();

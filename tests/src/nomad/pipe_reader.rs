@@ -1,4 +1,4 @@
-//! Reads a pipe or FIFO on a thread of its own, until end of file or until it is stopped.
+//! Reads a pipe or FIFO on its own thread, until end of file or until it is stopped.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-/// How often a pipe is looked at.
+/// How often a pipe is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Reads until its end. Dropping it closes the pipe.
@@ -108,7 +108,7 @@ impl PipeState {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let mut fds = [nix::poll::PollFd::new(file.as_fd(), nix::poll::PollFlags::POLLIN)];
-                    // Whatever comes of it, the next read tells.
+                    // The next read shows the outcome.
                     let _ = nix::poll::poll(&mut fds, 20_u16);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -31,7 +31,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// How long an agent waits for the end that it has asked for, before it kills.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// The cookie, and the variable that has it: facts of Nomad's.
+/// Nomad's magic cookie, and the name of its variable.
 pub const COOKIE: (&str, &str) =
     ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255");
 
@@ -113,8 +113,9 @@ impl PluginProcess {
         let stderr =
             PipeReader::start(OwnedFd::from(child.stderr.take().expect("it is piped")), OnEof::EndOfInput);
         stdout.wait(HANDSHAKE, |text| text.contains('\n'));
-        let said = stdout.text();
-        let Some(address) = said.lines().next().filter(|_| said.contains('\n')).and_then(parse_handshake)
+        let printed = stdout.text();
+        let Some(address) =
+            printed.lines().next().filter(|_| printed.contains('\n')).and_then(parse_handshake)
         else {
             let ended = eventually(GRACE, || stderr.has_ended() && stdout.has_ended());
             let status = if ended { child.wait().ok() } else { None };
@@ -327,19 +328,20 @@ pub fn connect(address: &Path, runtime: &Runtime) -> Channel {
 #[track_caller]
 #[must_use]
 pub fn hclog(stderr: &str) -> Vec<Value> {
-    let parse = |line: &str| {
-        let object: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?}: {error}"));
-        for key in ["@level", "@message", "@timestamp"] {
-            assert!(object[key].is_string(), "{key} of {line:?}");
-        }
-        assert!(
-            ["trace", "debug", "info", "warn", "error"]
-                .contains(&object["@level"].as_str().unwrap_or_default())
-        );
-        let time = object["@timestamp"].as_str().unwrap_or_default();
-        let fraction = time.rsplit('.').next().unwrap_or_default();
-        assert!(fraction.len() == 7 && fraction.ends_with('Z'), "six digits: {time}");
-        object
-    };
-    stderr.lines().map(parse).collect()
+    stderr.lines().map(parse_log_line).collect()
+}
+
+#[track_caller]
+fn parse_log_line(line: &str) -> Value {
+    let object: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?}: {error}"));
+    for key in ["@level", "@message", "@timestamp"] {
+        assert!(object[key].is_string(), "{key} of {line:?}");
+    }
+    assert!(
+        ["trace", "debug", "info", "warn", "error"].contains(&object["@level"].as_str().unwrap_or_default())
+    );
+    let time = object["@timestamp"].as_str().unwrap_or_default();
+    let fraction = time.rsplit('.').next().unwrap_or_default();
+    assert!(fraction.len() == 7 && fraction.ends_with('Z'), "six digits: {time}");
+    object
 }

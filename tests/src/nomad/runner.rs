@@ -15,7 +15,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(180);
 /// Within which a task is recovered once a plugin can be started.
 const RECOVER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Waits for the end of one task on a thread of its own, over as many plugins as it takes.
+/// Waits for the exit of one task on its own thread, across restarts of the plugin.
 #[derive(Debug)]
 pub struct TaskRunner {
     thread: JoinHandle<TaskEnd>,
@@ -49,8 +49,11 @@ impl TaskRunner {
     /// When it is not.
     #[track_caller]
     pub fn wait_recovered(&self, times: u32) {
-        let is_recovered = || self.recovered.load(Ordering::SeqCst) == times;
-        assert!(eventually(RECOVER_LIMIT, is_recovered), "it was recovered {:?} times", self.recovered);
+        assert!(
+            eventually(RECOVER_LIMIT, || self.recovered.load(Ordering::SeqCst) == times),
+            "it was recovered {:?} times",
+            self.recovered
+        );
     }
 
     /// The end of the task.

@@ -174,9 +174,13 @@ impl TaskSetup {
     pub fn wait_stdout(&self, condition: impl FnMut(&str) -> bool) -> String {
         let (stdout, _) = self.logs.as_ref().expect("somebody listens");
         let held = stdout.wait(OUTPUT_LIMIT, condition);
-        let said = stdout.text();
-        assert!(held, "the task has not come to it after {OUTPUT_LIMIT:?}: {said:?} and {:?}", self.stderr());
-        said
+        let printed = stdout.text();
+        assert!(
+            held,
+            "the task has not come to it after {OUTPUT_LIMIT:?}: {printed:?} and {:?}",
+            self.stderr()
+        );
+        printed
     }
 
     /// Removes its control groups, as an agent does when the task is gone.
@@ -194,12 +198,12 @@ impl TaskSetup {
 impl Drop for TaskSetup {
     fn drop(&mut self) {
         self.close_log_readers();
-        // The root's own end removes what is left.
+        // Dropping the root removes what remains.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-/// What an agent tells a task in its environment, as far as the driver depends on it.
+/// The environment that an agent sets for a task, as far as the driver depends on it.
 fn environment(alloc: &str, name: &str) -> BTreeMap<String, String> {
     let pairs = [
         ("NOMAD_ALLOC_DIR", "/alloc"),
@@ -228,7 +232,7 @@ fn resources(cpuset_cgroup: &str) -> nomad::Resources {
     nomad::Resources { allocated_resources: Some(allocated), linux_resources: Some(linux), ports: Vec::new() }
 }
 
-/// Reads a FIFO as logmon does; it stays open for whoever writes next.
+/// Reads a FIFO as logmon does; it stays open for the next writer.
 fn read_fifo(path: &Path) -> PipeReader {
     let file =
         OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path).expect("it has just been made");

@@ -13,20 +13,20 @@ async fn lifecycle_events_come_in_order() {
     let mut all = node.gateway.subscribe();
     let task = node.running(ENDLESS).await;
     let id = task.id;
-    let home = task.sandbox;
+    let sandbox = task.sandbox;
     node.fake.exit(id, 3).unwrap();
     let exit = node.scope.wait_task(&id.to_string()).await.unwrap();
     node.scope.remove_task(&id.to_string()).await.unwrap();
-    node.scope.stop_sandbox(&home.to_string()).await.unwrap();
-    node.scope.remove_sandbox(&home.to_string()).await.unwrap();
+    node.scope.stop_sandbox(&sandbox.to_string()).await.unwrap();
+    node.scope.remove_sandbox(&sandbox.to_string()).await.unwrap();
     let expected = [
-        EventKind::SandboxReady(home),
+        EventKind::SandboxReady(sandbox),
         EventKind::TaskCreated(id),
         EventKind::TaskStarted(id),
         EventKind::TaskExited(id, exit),
         EventKind::TaskRemoved(id),
-        EventKind::SandboxStopped(home),
-        EventKind::SandboxRemoved(home),
+        EventKind::SandboxStopped(sandbox),
+        EventKind::SandboxRemoved(sandbox),
     ];
     for kind in expected {
         for events in [&mut own, &mut all] {

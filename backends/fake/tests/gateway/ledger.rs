@@ -26,10 +26,9 @@ const LIFE: usize = 100;
 const SHARES: u16 = 4;
 
 fn devices() -> Inventory {
-    let device = |number: usize| {
-        Device::new(&format!("acme-{number}"), node(format!("/dev/acme{number}").into(), "rw"))
-    };
-    let devices = (0..LIFE / usize::from(SHARES)).map(device).collect();
+    let devices = (0..LIFE / usize::from(SHARES))
+        .map(|number| Device::new(&format!("acme-{number}"), node(format!("/dev/acme{number}").into(), "rw")))
+        .collect();
     Inventory::of([DeviceGroup { shares: SHARES, devices, ..DeviceGroup::new("acme", "tpu", "v2") }])
 }
 

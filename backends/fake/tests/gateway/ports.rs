@@ -39,9 +39,9 @@ async fn port_of_another_owner_is_rejected_by_name_before_creation() {
     assert_eq!(node.fake.count(Method::CreateSandbox), 1);
     assert_eq!(refusals(&node), 1);
     assert!(matches!(events.next().await.unwrap().unwrap().kind, EventKind::SandboxReady(_)));
-    let told = events.next().await.unwrap().unwrap();
-    assert_eq!(told.owner, Owner::Kubernetes);
-    assert!(matches!(told.kind, EventKind::Refused(refusal) if refusal.to_string() == text));
+    let event = events.next().await.unwrap().unwrap();
+    assert_eq!(event.owner, Owner::Kubernetes);
+    assert!(matches!(event.kind, EventKind::Refused(refusal) if refusal.to_string() == text));
     // A refused request claims nothing.
     nomad(&node).create_sandbox(spec(Owner::Nomad, "other", &[81])).await.unwrap();
 }

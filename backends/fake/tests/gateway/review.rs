@@ -116,23 +116,23 @@ async fn retried_create_joins_although_its_pid_target_exited() {
     let target = node.running(ENDLESS).await;
     let mut spec = task_spec("debugger", ENDLESS);
     spec.pid = PidMode::Target(target.id);
-    let home = target.sandbox.to_string();
-    let made = node.scope.create_task(&home, spec.clone()).await.unwrap();
+    let sandbox = target.sandbox.to_string();
+    let made = node.scope.create_task(&sandbox, spec.clone()).await.unwrap();
     node.scope.stop_task(&target.id.to_string(), Duration::ZERO).await.unwrap();
-    assert_eq!(node.scope.create_task(&home, spec).await.unwrap().id, made.id);
+    assert_eq!(node.scope.create_task(&sandbox, spec).await.unwrap().id, made.id);
 }
 
 #[tokio::test]
 async fn name_of_a_task_being_removed_stays_reserved() {
     let node = FakeNode::new().await;
     let task = node.task(ENDLESS).await;
-    let home = task.sandbox.to_string();
+    let sandbox = task.sandbox.to_string();
     let id = task.id.to_string();
     let hold = node.fake.hold(Method::RemoveTask);
     let mut remove = pin!(node.scope.remove_task(&id));
     assert!(poll!(&mut remove).is_pending());
     hold.arrived(1).await;
-    let again = node.scope.create_task(&home, task_spec("task", ENDLESS)).await;
+    let again = node.scope.create_task(&sandbox, task_spec("task", ENDLESS)).await;
     assert_eq!(refused(again), ErrorKind::AlreadyExists);
     hold.release();
     remove.await.unwrap();

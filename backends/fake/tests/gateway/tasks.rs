@@ -75,16 +75,16 @@ async fn exit_has_its_cause() {
 async fn pid_target_must_be_a_running_task_of_the_sandbox() {
     let node = FakeNode::new().await;
     let target = node.running(ENDLESS).await;
-    let home = target.sandbox.to_string();
+    let sandbox = target.sandbox.to_string();
     let other = node.scope.create_sandbox(sandbox_spec("other")).await.unwrap();
     let mut spec = task_spec("debugger", ENDLESS);
     spec.pid = PidMode::Target(target.id);
     let elsewhere = node.scope.create_task(&other.id.to_string(), spec.clone()).await;
     assert_eq!(refused(elsewhere), ErrorKind::InvalidArgument);
-    node.scope.create_task(&home, spec.clone()).await.unwrap();
+    node.scope.create_task(&sandbox, spec.clone()).await.unwrap();
     node.scope.stop_task(&target.id.to_string(), Duration::ZERO).await.unwrap();
     spec.meta.name = "late".into();
-    assert_eq!(refused(node.scope.create_task(&home, spec).await), ErrorKind::FailedPrecondition);
+    assert_eq!(refused(node.scope.create_task(&sandbox, spec).await), ErrorKind::FailedPrecondition);
     node.agrees().await;
 }
 

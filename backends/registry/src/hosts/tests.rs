@@ -307,19 +307,23 @@ fn non_regular_or_oversized_file_is_rejected_without_blocking() {
         )
         .unwrap();
     };
-    let told = |root: &Root| {
+    let load_error = |root: &Root| {
         let error = load_for("a.example/x", &[root]).unwrap_err();
         let cause = std::error::Error::source(&error).unwrap().to_string();
         format!("{error}: {cause}")
     };
     let root = Root::new(&[("a.example/other", "")]);
     pipe(&root.path().join("a.example/hosts.toml"));
-    assert!(told(&root).ends_with("hosts.toml: cannot be read: it is no regular file"), "{}", told(&root));
+    assert!(
+        load_error(&root).ends_with("hosts.toml: cannot be read: it is no regular file"),
+        "{}",
+        load_error(&root)
+    );
     let root = Root::new(&[("a.example/hosts.toml", "ca = \"ca.pem\"")]);
     pipe(&root.path().join("a.example/ca.pem"));
-    assert!(told(&root).contains("no regular file"), "{}", told(&root));
+    assert!(load_error(&root).contains("no regular file"), "{}", load_error(&root));
     fs::write(root.path().join("a.example/hosts.toml"), "ca = \"/dev/zero\"").unwrap();
-    assert!(told(&root).contains("no regular file"), "{}", told(&root));
+    assert!(load_error(&root).contains("no regular file"), "{}", load_error(&root));
     fs::write(root.path().join("a.example/hosts.toml"), "#".repeat((1 << 20) + 1)).unwrap();
-    assert!(told(&root).contains("longer than 1048576 bytes"), "{}", told(&root));
+    assert!(load_error(&root).contains("longer than 1048576 bytes"), "{}", load_error(&root));
 }

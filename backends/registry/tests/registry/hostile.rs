@@ -150,8 +150,11 @@ async fn endless_documents_and_tokens_are_rejected_at_their_limit() {
     let registry = Registry::start().await;
     registry.rule(move |_| Some(endless()));
     let error = resolve(&registry.reference("app:v1"), Credentials::Anonymous).await.unwrap_err();
-    let told = error.to_string();
-    assert!(matches!(error, Error::TooLarge { .. }) && told.contains("images.max_manifest_bytes"), "{told}");
+    let shown = error.to_string();
+    assert!(
+        matches!(error, Error::TooLarge { .. }) && shown.contains("images.max_manifest_bytes"),
+        "{shown}"
+    );
 
     let registry = Registry::start().await;
     let url = registry.url();
@@ -250,9 +253,9 @@ async fn largest_index_is_searched_and_its_platform_list_truncated() {
     let pull = open(&client(), &registry.reference("app:v1")).await;
     let platforms = Platforms::only(&Platform::linux("amd64", None));
     let error = pull.image(pull.resolve().await.unwrap(), &platforms).await.unwrap_err();
-    let told = error.to_string();
-    assert!(told.ends_with("and 19984 more") && told.len() < 700, "{told}");
-    assert!(!told.contains('\u{1b}'), "{told:?}");
+    let shown = error.to_string();
+    assert!(shown.ends_with("and 19984 more") && shown.len() < 700, "{shown}");
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
 }
 
 #[tokio::test]

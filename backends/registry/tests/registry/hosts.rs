@@ -157,8 +157,8 @@ async fn configuration_is_reread_for_each_pull() {
 #[tokio::test]
 async fn configured_proxy_is_used() {
     let proxy = Registry::start().await;
-    let told = r#"{"errors":[{"message":"through the proxy"}]}"#;
-    proxy.rule(move |seen| (seen.uri.host() == Some("a.invalid")).then(|| text(403, told)));
+    let body = r#"{"errors":[{"message":"through the proxy"}]}"#;
+    proxy.rule(move |seen| (seen.uri.host() == Some("a.invalid")).then(|| text(403, body)));
     let hosts = format!("server = \"http://a.invalid\"\nproxy = \"{}\"", proxy.url());
     let (_root, roots) = certs_d("a.invalid", &hosts);
     let error = open(&roots, "a.invalid/app:v1").await.resolve().await.unwrap_err();

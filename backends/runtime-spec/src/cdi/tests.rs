@@ -156,8 +156,8 @@ fn cdi_file_must_be_complete_and_of_its_declared_version() {
         ("0.4.0", "v/c", "1", r#"{"env":["A=b"]}"#, "digit needs a later"),
         ("0.3.0", "v/c", "a", r#"{"mounts":[{"hostPath":"/a","containerPath":"/b","type":"bind"}]}"#, "type"),
     ] {
-        let told = wrong(&with(version, kind, name, edits));
-        assert!(told.contains(why), "{edits}: {told}");
+        let reason = wrong(&with(version, kind, name, edits));
+        assert!(reason.contains(why), "{edits}: {reason}");
     }
     assert!(wrong(r#"{"cdiVersion":"0.6.0","kind":"v/c","devices":[]}"#).contains("no devices"));
 }

@@ -33,10 +33,10 @@ fn with_few_descriptors(test: &str) -> bool {
         .env(FEW, "1")
         .output()
         .expect("what a test makes can be used");
-    let said = String::from_utf8_lossy(&run.stdout);
+    let output = String::from_utf8_lossy(&run.stdout);
     assert!(
-        run.status.success() && said.contains("1 passed"),
-        "{said} {}",
+        run.status.success() && output.contains("1 passed"),
+        "{output} {}",
         String::from_utf8_lossy(&run.stderr)
     );
     false

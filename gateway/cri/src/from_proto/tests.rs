@@ -82,13 +82,13 @@ fn app() -> cri::ContainerConfig {
 const SANDBOX: [u8; 32] = [7; 32];
 
 fn container_in(
-    home: &cri::PodSandboxConfig,
+    pod: &cri::PodSandboxConfig,
     config: cri::ContainerConfig,
     settings: &Config,
 ) -> Result<TaskSpec> {
     let parent = Parent {
         id: SandboxId::from_bytes(SANDBOX),
-        config: home,
+        config: pod,
         recursive_readonly: false,
         volumes: &BTreeMap::new(),
     };

@@ -153,7 +153,7 @@ fn container_status_echoes_its_request() {
     assert_eq!(status.mounts.len(), 1);
     assert_eq!((status.image_ref.as_str(), status.image_id.as_str()), ("reg/app@sha256:digest", "sha256:id"));
     assert_eq!((status.log_path.as_str(), status.stop_signal), ("/logs/app/0.log", 23));
-    let limits = status.resources.and_then(|resources| resources.linux).expect("they are always told");
+    let limits = status.resources.and_then(|resources| resources.linux).expect("they are always reported");
     assert_eq!((limits.cpu_shares, limits.memory_limit_in_bytes, limits.cpu_quota), (512, 1 << 20, 0));
     assert_eq!(limits.hugepage_limits, [cri::HugepageLimit { page_size: "2MB".into(), limit: 4 }]);
 }

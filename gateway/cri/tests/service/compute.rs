@@ -52,7 +52,7 @@ async fn exclusive_kubelet_cpus_are_reserved_and_shared_pool_is_not() {
     assert_eq!(own(&node), ["1"]);
     let error = nomad_takes(&node, "1").await.expect_err("it is the container's");
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
-    nomad_takes(&node, "3").await.expect("that is told, and not refused");
+    nomad_takes(&node, "3").await.expect("that is reported, and not refused");
     let reserved = node.gateway.ledger_report().compute.reserved()[&Owner::Kubernetes];
     assert_eq!((reserved.cpu_milli, reserved.memory_bytes), (3000, 3 * (64 << 20)));
 
@@ -87,5 +87,5 @@ async fn exclusive_cpu_held_by_nomad_is_refused() {
     let text = refused.as_ref().expect_err("it is held").message().to_owned();
     assert!(text.contains("the set 1 of processors is held by nomad-1 of nomad"), "{text}");
     assert_eq!(code(refused), Code::FailedPrecondition);
-    node.create(&sandbox, bound("pool", "0-3")).await.expect("a pool is told, and not refused");
+    node.create(&sandbox, bound("pool", "0-3")).await.expect("a pool is reported, and not refused");
 }

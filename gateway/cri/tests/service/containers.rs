@@ -78,7 +78,7 @@ async fn container_status_echoes_its_request_after_restart() {
     assert_eq!(before.image.clone().expect("clients insist on it").image, "busybox");
     assert_eq!(before.image_id, image);
     assert!(before.image_ref.contains("@sha256:"), "{}", before.image_ref);
-    let limits = before.resources.clone().and_then(|resources| resources.linux).expect("they are told");
+    let limits = before.resources.clone().and_then(|resources| resources.linux).expect("they are reported");
     assert_eq!((limits.cpu_shares, limits.memory_limit_in_bytes), (512, 64 << 20));
     let mut node = node.restarted().await;
     assert_eq!(node.status(&container).await.expect("it is recovered"), before);
@@ -209,7 +209,7 @@ async fn updated_limits_are_reported_and_failed_update_keeps_old_ones() {
     assert_eq!(code(node.runtime.update_container_resources(request(2048)).await), Code::Unknown);
     assert_eq!(code(node.runtime.update_container_resources(request(-1)).await), Code::InvalidArgument);
     let limits = node.status(&container).await.expect("it is there").resources.and_then(|r| r.linux);
-    let limits = limits.expect("they are told");
+    let limits = limits.expect("they are reported");
     assert_eq!((limits.cpu_shares, limits.memory_limit_in_bytes), (1024, 64 << 20));
 }
 
@@ -257,7 +257,7 @@ async fn stats_cover_containers_that_have_not_exited() {
     assert_eq!(usage(&mut node).await.len(), 1);
     let request = cri::ContainerStatsRequest { container_id: container };
     let ended = node.runtime.container_stats(request).await.expect("it is there").into_inner().stats;
-    assert_eq!(ended.expect("attributes are always told").cpu, None);
+    assert_eq!(ended.expect("attributes are always reported").cpu, None);
 }
 
 #[tokio::test]

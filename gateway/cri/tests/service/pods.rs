@@ -263,8 +263,8 @@ async fn pod_resources_are_reported_after_restart() {
     let verbose = cri::PodSandboxStatusRequest { pod_sandbox_id: id.clone(), verbose: true };
     let info = node.runtime.pod_sandbox_status(verbose).await.expect("it answers").into_inner().info;
     let info: serde_json::Value = serde_json::from_str(&info["info"]).expect("it is JSON");
-    let told = |part: &str| info["config"]["linux"][part]["cpu_shares"].clone();
-    assert_eq!((told("overhead"), told("resources")), (100.into(), 300.into()));
+    let reported = |part: &str| info["config"]["linux"][part]["cpu_shares"].clone();
+    assert_eq!((reported("overhead"), reported("resources")), (100.into(), 300.into()));
     stop(&mut node, &id).await;
     let late = request(None, Some(limits(400)));
     assert_eq!(code(node.runtime.update_pod_sandbox_resources(late).await), Code::FailedPrecondition);

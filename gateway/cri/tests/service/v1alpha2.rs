@@ -41,13 +41,13 @@ impl Old {
 
     async fn status(&mut self, container: &str) -> old::ContainerStatus {
         let request = cri::ContainerStatusRequest { container_id: container.to_owned(), verbose: false };
-        told(self.runtime.container_status(request).await).status.expect("it is always set")
+        expect_ok(self.runtime.container_status(request).await).status.expect("it is always set")
     }
 }
 
 /// The answer to a call that must succeed.
 #[track_caller]
-fn told<T>(answer: Result<Response<T>, Status>) -> T {
+fn expect_ok<T>(answer: Result<Response<T>, Status>) -> T {
     answer.expect("it answers").into_inner()
 }
 
@@ -84,11 +84,11 @@ fn limited(name: &str, change: impl FnOnce(&mut old::LinuxContainerResources)) -
 async fn version_reports_the_api_version_that_answers() {
     let node = ServiceFixture::new().await;
     let mut old = Old::of(&node);
-    let version = told(old.runtime.version(cri::VersionRequest::default()).await);
+    let version = expect_ok(old.runtime.version(cri::VersionRequest::default()).await);
     assert_eq!((version.version.as_str(), version.runtime_api_version.as_str()), ("0.1.0", "v1alpha2"));
-    let status = told(old.runtime.status(cri::StatusRequest { verbose: true }).await);
+    let status = expect_ok(old.runtime.status(cri::StatusRequest { verbose: true }).await);
     assert_eq!(status.status.expect("it is set").conditions.len(), 2);
-    told(old.runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default()).await);
+    expect_ok(old.runtime.update_runtime_config(cri::UpdateRuntimeConfigRequest::default()).await);
 }
 
 #[tokio::test]
@@ -96,20 +96,20 @@ async fn image_status_has_volumes() {
     let node = ServiceFixture::new().await;
     let mut old = Old::of(&node);
     let request = old::PullImageRequest { image: Some(spec(BUSYBOX)), ..Default::default() };
-    let id = told(old.images.pull_image(request).await).image_ref;
-    let listed = told(old.images.list_images(cri::ListImagesRequest { filter: None }).await).images;
+    let id = expect_ok(old.images.pull_image(request).await).image_ref;
+    let listed = expect_ok(old.images.list_images(cri::ListImagesRequest { filter: None }).await).images;
     let request = cri::ImageStatusRequest { image: Some(spec(BUSYBOX)), verbose: true };
-    let found = told(old.images.image_status(request).await);
+    let found = expect_ok(old.images.image_status(request).await);
     assert_eq!(listed, [found.image.expect("it was pulled")]);
     assert_eq!(
         (listed[0].id.as_str(), listed[0].repo_tags.as_slice()),
         (id.as_str(), &[BUSYBOX.to_owned()][..])
     );
     assert!(found.info.contains_key("info"));
-    let usage = told(old.images.image_fs_info(cri::ImageFsInfoRequest {}).await);
+    let usage = expect_ok(old.images.image_fs_info(cri::ImageFsInfoRequest {}).await);
     assert!(!usage.image_filesystems.is_empty());
-    told(old.images.remove_image(cri::RemoveImageRequest { image: Some(spec(BUSYBOX)) }).await);
-    let listed = told(old.images.list_images(cri::ListImagesRequest { filter: None }).await);
+    expect_ok(old.images.remove_image(cri::RemoveImageRequest { image: Some(spec(BUSYBOX)) }).await);
+    let listed = expect_ok(old.images.list_images(cri::ListImagesRequest { filter: None }).await);
     assert_eq!(listed.images, []);
 }
 
@@ -119,22 +119,22 @@ async fn both_versions_see_the_same_pods_and_containers() {
     node.pull().await;
     let mut old = Old::of(&node);
     let request = old::RunPodSandboxRequest { config: Some(old_pod("web")), ..Default::default() };
-    let sandbox = told(old.runtime.run_pod_sandbox(request).await).pod_sandbox_id;
+    let sandbox = expect_ok(old.runtime.run_pod_sandbox(request).await).pod_sandbox_id;
     assert_eq!(node.run(pod("web")).await.expect("it is a retry"), sandbox);
     let made = old.create(&sandbox, container("app")).await.expect("it is well formed");
     let request = cri::StartContainerRequest { container_id: made.clone() };
-    told(old.runtime.start_container(request).await);
+    expect_ok(old.runtime.start_container(request).await);
     let other = node.create(&sandbox, app("other")).await.expect("it is well formed");
 
     let filter = cri::ListContainersRequest { filter: None };
-    let listed = told(old.runtime.list_containers(filter.clone()).await);
-    assert_eq!(listed, told(node.runtime.list_containers(filter).await));
+    let listed = expect_ok(old.runtime.list_containers(filter.clone()).await);
+    assert_eq!(listed, expect_ok(node.runtime.list_containers(filter).await));
     assert_eq!(listed.containers.len(), 2);
     let filter = cri::ListPodSandboxRequest { filter: None };
-    let listed = told(old.runtime.list_pod_sandbox(filter.clone()).await);
-    assert_eq!(listed, told(node.runtime.list_pod_sandbox(filter).await));
+    let listed = expect_ok(old.runtime.list_pod_sandbox(filter.clone()).await);
+    assert_eq!(listed, expect_ok(node.runtime.list_pod_sandbox(filter).await));
     let request = cri::PodSandboxStatusRequest { pod_sandbox_id: sandbox.clone(), verbose: false };
-    let status = told(old.runtime.pod_sandbox_status(request).await).status.expect("it is always set");
+    let status = expect_ok(old.runtime.pod_sandbox_status(request).await).status.expect("it is always set");
     assert_eq!(status, node.pod_status(&sandbox).await.expect("it is there"));
 
     let new = node.status(&other).await.expect("it is there");
@@ -142,7 +142,7 @@ async fn both_versions_see_the_same_pods_and_containers() {
     assert_eq!((seen.id, seen.image_ref, seen.log_path), (new.id, new.image_ref, new.log_path));
     assert_eq!((seen.labels, seen.annotations), (new.labels, new.annotations));
     assert_eq!(seen.mounts.len(), new.mounts.len());
-    let limits = seen.resources.and_then(|resources| resources.linux).expect("they are told");
+    let limits = seen.resources.and_then(|resources| resources.linux).expect("they are reported");
     assert_eq!((limits.cpu_shares, limits.memory_limit_in_bytes), (512, 64 << 20));
     assert_eq!(seen.pouch_resources, Some(limits));
     let seen = node.status(&made).await.expect("v1 sees it");
@@ -150,13 +150,13 @@ async fn both_versions_see_the_same_pods_and_containers() {
     assert_eq!(seen.labels["made"], "by v1alpha2");
 
     let request = cri::StopContainerRequest { container_id: made.clone(), timeout: 0 };
-    told(old.runtime.stop_container(request).await);
-    told(old.runtime.remove_container(cri::RemoveContainerRequest { container_id: made.clone() }).await);
+    expect_ok(old.runtime.stop_container(request).await);
+    expect_ok(old.runtime.remove_container(cri::RemoveContainerRequest { container_id: made.clone() }).await);
     assert_eq!(code(node.status(&made).await), Code::NotFound);
     let pod_sandbox_id = sandbox.clone();
-    told(old.runtime.stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id }).await);
+    expect_ok(old.runtime.stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id }).await);
     let request = cri::RemovePodSandboxRequest { pod_sandbox_id: sandbox.clone() };
-    told(old.runtime.remove_pod_sandbox(request).await);
+    expect_ok(old.runtime.remove_pod_sandbox(request).await);
     assert_eq!(code(node.pod_status(&sandbox).await), Code::NotFound);
     node.is_sound();
 }
@@ -169,8 +169,8 @@ async fn exec_and_stats_work_in_both_versions() {
     let container_id = || container.clone();
     let request = cri::ExecSyncRequest { container_id: container_id(), cmd: vec!["true".into()], timeout: 5 };
     assert_eq!(
-        told(old.runtime.exec_sync(request.clone()).await),
-        told(node.runtime.exec_sync(request).await)
+        expect_ok(old.runtime.exec_sync(request.clone()).await),
+        expect_ok(node.runtime.exec_sync(request).await)
     );
     // This node has no streaming server; both versions report that.
     let request = cri::ExecRequest { container_id: container_id(), stdout: true, ..Default::default() };
@@ -180,21 +180,22 @@ async fn exec_and_stats_work_in_both_versions() {
     let request = cri::PortForwardRequest { pod_sandbox_id: sandbox.clone(), port: vec![80] };
     same(old.runtime.port_forward(request.clone()).await, node.runtime.port_forward(request).await);
 
-    told(
+    expect_ok(
         old.runtime
             .reopen_container_log(cri::ReopenContainerLogRequest { container_id: container_id() })
             .await,
     );
     let request = cri::ContainerStatsRequest { container_id: container_id() };
-    let stats = told(old.runtime.container_stats(request).await).stats.expect("it runs");
+    let stats = expect_ok(old.runtime.container_stats(request).await).stats.expect("it runs");
     assert_eq!(stats.attributes.expect("it is set").id, container);
-    let stats = told(old.runtime.list_container_stats(cri::ListContainerStatsRequest { filter: None }).await);
+    let stats =
+        expect_ok(old.runtime.list_container_stats(cri::ListContainerStatsRequest { filter: None }).await);
     assert_eq!(stats.stats.len(), 1);
     let request = cri::PodSandboxStatsRequest { pod_sandbox_id: sandbox.clone() };
-    let stats = told(old.runtime.pod_sandbox_stats(request).await).stats.expect("it is ready");
+    let stats = expect_ok(old.runtime.pod_sandbox_stats(request).await).stats.expect("it is ready");
     assert_eq!(stats.attributes.expect("it is set").id, sandbox);
     let request = cri::ListPodSandboxStatsRequest { filter: None };
-    assert_eq!(told(old.runtime.list_pod_sandbox_stats(request).await).stats.len(), 1);
+    assert_eq!(expect_ok(old.runtime.list_pod_sandbox_stats(request).await).stats.len(), 1);
 
     let linux =
         old::LinuxContainerResources { cpu_shares: 128, memory_reservation: 32 << 20, ..Default::default() };
@@ -203,8 +204,8 @@ async fn exec_and_stats_work_in_both_versions() {
         linux: Some(linux),
         ..Default::default()
     };
-    told(old.runtime.update_container_resources(request).await);
-    let limits = old.status(&container).await.pouch_resources.expect("they are told");
+    expect_ok(old.runtime.update_container_resources(request).await);
+    let limits = old.status(&container).await.pouch_resources.expect("they are reported");
     assert_eq!((limits.cpu_shares, limits.memory_reservation), (128, 32 << 20));
     assert_eq!(limits.memory_limit_in_bytes, 64 << 20);
     node.is_sound();
@@ -230,7 +231,7 @@ async fn additions_are_kept_or_rejected_and_part_of_request_identity() {
     assert_eq!(old.create(&sandbox, wanted).await.expect("it is a retry"), made);
     let other = limited("limited", |resources| resources.memory_reservation = 16 << 20);
     assert_eq!(code(old.create(&sandbox, other).await), Code::AlreadyExists);
-    let limits = old.status(&made).await.pouch_resources.expect("they are told");
+    let limits = old.status(&made).await.pouch_resources.expect("they are reported");
     assert_eq!((limits.ulimits, limits.memory_reservation), (ulimits, 16 << 20));
 
     node.is_sound();
@@ -253,7 +254,7 @@ async fn disk_quota_is_reported_with_project_and_part_of_request_identity() {
     }
     let status = old.status(&made).await;
     assert_eq!(status.quota_id, "16777300");
-    let limits = status.pouch_resources.expect("they are told");
+    let limits = status.pouch_resources.expect("they are reported");
     assert_eq!(limits.disk_quota, BTreeMap::from([("/".to_owned(), "10g".to_owned())]));
 
     let apart = old::ContainerConfig {
@@ -315,17 +316,17 @@ async fn v1alpha2_only_fields_are_reported() {
     let sandbox = node.run(pod("web")).await.expect("it is well formed");
     let mut old = Old::of(&node);
     let start = |id: &str| old::StartPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-    told(old.runtime.start_pod_sandbox(start(&sandbox)).await);
+    expect_ok(old.runtime.start_pod_sandbox(start(&sandbox)).await);
     assert_eq!(code(old.runtime.start_pod_sandbox(start("nothing")).await), Code::NotFound);
     let network = node.pod_status(&sandbox).await.expect("it is there").network;
     let request = cri::StopPodSandboxRequest { pod_sandbox_id: sandbox.clone() };
     node.runtime.stop_pod_sandbox(request).await.expect("it stops");
     assert_eq!(node.pod_status(&sandbox).await.expect("it is there").network, None);
-    told(old.runtime.start_pod_sandbox(start(&sandbox)).await);
+    expect_ok(old.runtime.start_pod_sandbox(start(&sandbox)).await);
     let status = node.pod_status(&sandbox).await.expect("it is there");
     assert_eq!((status.state(), status.network), (cri::PodSandboxState::SandboxReady, network));
     let remove = |name: &str| old::RemoveVolumeRequest { volume_name: name.to_owned() };
-    told(old.volumes.remove_volume(remove("data")).await);
+    expect_ok(old.volumes.remove_volume(remove("data")).await);
     assert_eq!(code(old.volumes.remove_volume(remove("")).await), Code::InvalidArgument);
 }
 

@@ -25,14 +25,14 @@ async fn every_metric_has_a_descriptor_with_its_labels() {
     let all = pods.iter().flat_map(|pod| {
         pod.metrics.iter().chain(pod.container_metrics.iter().flat_map(|container| &container.metrics))
     });
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for metric in all {
         assert_eq!(metric.label_values.len(), labels[&metric.name].len(), "{metric:?}");
         assert!(metric.timestamp > 0 && metric.value.is_some(), "{metric:?}");
-        told.insert(metric.name.clone());
+        reported.insert(metric.name.clone());
     }
-    assert!(told.contains("container_network_receive_bytes_total"), "{told:?}");
-    assert!(told.contains("container_memory_working_set_bytes"), "{told:?}");
+    assert!(reported.contains("container_network_receive_bytes_total"), "{reported:?}");
+    assert!(reported.contains("container_memory_working_set_bytes"), "{reported:?}");
 }
 
 #[tokio::test]

@@ -220,11 +220,10 @@ fn concurrent_starters_start_one_program() {
     let log = path("p.log");
     let args = ["detach", "--pid-file", &pid_file, "--log", &log, "--", "sleep", "1000"];
     let mut first = std::process::Command::new(exe()).args(args).spawn().unwrap();
-    let runs = || {
+    wait_until("the first is the program", || {
         let comm = fs::read_to_string(format!("/proc/{}/comm", first.id())).unwrap_or_default();
         comm == "sleep\n"
-    };
-    wait_until("the first is the program", runs);
+    });
     let process = read_pid_file(Path::new(&pid_file)).unwrap();
     assert_eq!(u32::try_from(process.pid).unwrap(), first.id());
     let second = switchyard(&args);
@@ -267,7 +266,7 @@ impl Drop for ManagedProcesses {
 
 /// The program is started, adopted by the next supervisor, restarted after its death by each of them, and
 /// left running.
-async fn whole_life(program: impl Fn() -> Program) {
+async fn full_lifecycle(program: impl Fn() -> Program) {
     let mut first = Supervisor::start(program());
     let (started, adopted) = first.up(None).await;
     assert!(!adopted);
@@ -289,7 +288,7 @@ async fn whole_life(program: impl Fn() -> Program) {
 async fn real_containerd_is_started_adopted_restarted_and_left_running() {
     assert!(Path::new("/usr/bin/containerd").exists(), "containerd is missing: apt-get install containerd");
     let node = ManagedProcesses::new();
-    Box::pin(whole_life(|| managed::containerd::program(&node.config, &exe()))).await;
+    Box::pin(full_lifecycle(|| managed::containerd::program(&node.config, &exe()))).await;
     let generated = fs::read_to_string(node.config.paths.state.join("containerd/config.toml")).unwrap();
     assert!(generated.contains("io.containerd.grpc.v1.cri"), "{generated}");
     let log = fs::read_to_string(node.config.paths.state.join("containerd/containerd.log")).unwrap();
@@ -299,7 +298,7 @@ async fn real_containerd_is_started_adopted_restarted_and_left_running() {
 #[tokio::test]
 async fn logkeeper_is_started_adopted_restarted_and_left_running() {
     let node = ManagedProcesses::new();
-    Box::pin(whole_life(|| managed::logkeeper::program(&node.config, &exe()))).await;
+    Box::pin(full_lifecycle(|| managed::logkeeper::program(&node.config, &exe()))).await;
     let state = managed::logkeeper::probe_state(&node.config.logkeeper_socket()).await;
     assert!(matches!(state, State::Up { .. }), "{state:?}");
 }

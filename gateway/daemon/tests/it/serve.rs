@@ -301,8 +301,9 @@ async fn recovered_lease_is_listed_and_stays_released() {
     let release = async || {
         let admin = admin.clone();
         let text = text.clone();
-        let output = move || switchyard(&["devices", "release", &text, "--socket", &admin]);
-        tokio::task::spawn_blocking(output).await.unwrap()
+        tokio::task::spawn_blocking(move || switchyard(&["devices", "release", &text, "--socket", &admin]))
+            .await
+            .unwrap()
     };
     assert_eq!(release().await.status.code(), Some(0));
     let again = release().await;

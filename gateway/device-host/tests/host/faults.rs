@@ -154,7 +154,7 @@ async fn plugin_with_empty_list_can_add_devices_later() {
     let vendor = VendorPlugin::start(&node.directory(), "gpu.sock", GPU, &IDS);
     vendor.set_behaviour(|behaviour| behaviour.list = CallBehaviour::Hang);
     vendor.register().await.unwrap();
-    crate::node::until("it is told", || node.failures("late") == 1).await;
+    crate::node::until("it is reported", || node.failures("late") == 1).await;
     crate::node::until("it is shown", || node.count(PluginState::Silent) == 1).await;
     vendor.set_behaviour(|behaviour| behaviour.list = CallBehaviour::Answer);
     vendor.register().await.unwrap();

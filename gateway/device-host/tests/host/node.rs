@@ -120,10 +120,10 @@ impl HostFixture {
 
     /// Waits until Nomad sees `count` healthy devices.
     pub(crate) async fn healthy(&self, count: usize) {
-        let healthy = |devices: &[Device]| {
+        self.seen(Owner::Nomad, |devices| {
             devices.iter().filter(|device| device.health == Health::Healthy).count() == count
-        };
-        self.seen(Owner::Nomad, healthy).await;
+        })
+        .await;
     }
 
     /// Creates and starts a task with a lease, in a sandbox of its own; returns the sandbox and the spec of
@@ -181,12 +181,12 @@ pub(crate) fn variable<'a>(spec: &'a TaskSpec, name: &str) -> Option<&'a str> {
 }
 
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
-    let met = async {
+    let condition = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), met).await.unwrap_or_else(|_| panic!("{what}"));
+    tokio::time::timeout(Duration::from_secs(20), condition).await.unwrap_or_else(|_| panic!("{what}"));
 }
 
 /// The names of the files in a directory.

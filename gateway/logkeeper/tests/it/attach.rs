@@ -152,9 +152,9 @@ async fn container_without_a_log_can_be_followed_after_restart() {
     let mut client = site.client.attach("c1", Stream::Stdout).await.unwrap();
     output.out("hello\n");
     // What was written just before may or may not be received.
-    let mut heard = String::new();
-    while !heard.ends_with("hello\n") {
-        heard.push_str(&read(&mut client, 1).await);
+    let mut received = String::new();
+    while !received.ends_with("hello\n") {
+        received.push_str(&read(&mut client, 1).await);
     }
     let refused = site.client.reopen("c1").await.unwrap_err();
     assert_eq!(refused.fault().unwrap().kind, FaultKind::Io);

@@ -70,7 +70,7 @@ async fn check_full_disk(state_too: bool) {
     assert_eq!(finished.bytes + finished.dropped_bytes, LINES as u64 * 99 + 5);
     // The logs report every line that was dropped, and contain all others in order.
     let after = parse(log(&spec));
-    let mut told = 0;
+    let mut reported = 0;
     let mut kept = Vec::new();
     for line in before.iter().chain(&after) {
         let text = String::from_utf8(line.content.clone()).unwrap();
@@ -78,12 +78,12 @@ async fn check_full_disk(state_too: bool) {
             Some(notice) => {
                 assert_eq!((line.stream.as_str(), line.tag.as_str()), ("stderr", "F"));
                 assert!(notice.contains(" lines lost: no space left on device"), "{notice}");
-                told += notice.split(' ').next().unwrap().parse::<u64>().unwrap();
+                reported += notice.split(' ').next().unwrap().parse::<u64>().unwrap();
             }
             None => kept.push(text),
         }
     }
-    assert_eq!(told, finished.dropped_lines);
+    assert_eq!(reported, finished.dropped_lines);
     assert_eq!(kept.len() as u64, finished.lines);
     assert_eq!(kept.pop().as_deref(), Some("after"));
     if state_too {

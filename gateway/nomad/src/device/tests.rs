@@ -79,8 +79,8 @@ fn token(reservation: &nomad::ContainerReservation) -> LeaseToken {
 }
 
 /// The health of each device, by id.
-fn health(told: &nomad::FingerprintResponse) -> Vec<(&str, &str)> {
-    let devices = told.device_group.iter().flat_map(|group| &group.devices);
+fn health(response: &nomad::FingerprintResponse) -> Vec<(&str, &str)> {
+    let devices = response.device_group.iter().flat_map(|group| &group.devices);
     let health = devices.map(|device| {
         assert_eq!(device.healthy, device.health_description.is_empty(), "{device:?}");
         (device.id.as_str(), device.health_description.as_str())
@@ -110,7 +110,7 @@ async fn fingerprint_is_sent_at_once_and_on_each_change() {
     let known = stream.next().await.unwrap().unwrap();
     let [group] = &known.device_group[..] else { panic!("a group without devices is left out: {known:?}") };
     assert_eq!((&*group.vendor, &*group.device_type, &*group.device_name), ("acme", "tpu", "v2"));
-    assert_eq!(health(&known), [("acme0", ""), ("acme1", "")], "names of earlier versions are not told");
+    assert_eq!(health(&known), [("acme0", ""), ("acme1", "")], "names of earlier versions are not reported");
     assert_eq!(group.devices[0].hw_locality.as_ref().unwrap().pci_bus_id, "0000:3b:00.0");
     assert_eq!((group.attributes.len(), &*group.attributes["memory"].unit), (5, "GiB"));
     assert_eq!(healthy_slots(group), Some(attribute::Value::IntVal(2)));
@@ -249,9 +249,9 @@ async fn device_stats_are_complete_and_repeated() {
     let request = nomad::StatsRequest { collection_interval: None };
     let mut stream = DevicePlugin::stats(&plugin, Request::new(request)).await.unwrap().into_inner();
     for _ in 0..3 {
-        let told = stream.next().await.unwrap().unwrap();
-        assert_eq!(told.groups.len(), 1);
-        let devices = &told.groups[0].instance_stats;
+        let response = stream.next().await.unwrap().unwrap();
+        assert_eq!(response.groups.len(), 1);
+        let devices = &response.groups[0].instance_stats;
         assert_eq!(devices.len(), 2);
         for stats in devices.values() {
             assert!(

@@ -58,7 +58,7 @@ async fn over(fake: Fake, config: PluginConfig, dir: TempDir) -> DriverFixture {
     DriverFixture { fake, gateway, driver, sessions, open, dir }
 }
 
-async fn lab_with(config: PluginConfig) -> DriverFixture {
+async fn fixture_with(config: PluginConfig) -> DriverFixture {
     let dir = tempfile::tempdir().expect("there is room");
     for part in ["alloc/logs", "web/local", "web/secrets"] {
         std::fs::create_dir_all(dir.path().join(ALLOC).join(part)).expect("there is room");
@@ -66,8 +66,8 @@ async fn lab_with(config: PluginConfig) -> DriverFixture {
     over(Fake::with_busybox(), config, dir).await
 }
 
-async fn lab() -> DriverFixture {
-    lab_with(PluginConfig::default()).await
+async fn fixture() -> DriverFixture {
+    fixture_with(PluginConfig::default()).await
 }
 
 /// A call as the launcher forwards it.

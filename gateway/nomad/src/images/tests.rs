@@ -30,7 +30,7 @@ struct ImagesFixture {
     dir: tempfile::TempDir,
 }
 
-async fn lab() -> ImagesFixture {
+async fn fixture() -> ImagesFixture {
     let fake = Fake::with_busybox();
     let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
     gateway.recover().await.expect("the fake recovers");
@@ -65,41 +65,41 @@ impl ImagesFixture {
 
 #[tokio::test]
 async fn present_image_is_pulled_again_only_on_force_pull() {
-    let lab = lab().await;
-    lab.get(&wish()).await.expect("the registry has it");
-    lab.get(&wish()).await.expect("the node has it");
-    assert_eq!(lab.fake.count(Method::Pull), 1);
-    lab.get(&ImageRequest { always: true, ..wish() }).await.expect("the registry has it");
-    assert_eq!(lab.fake.count(Method::Pull), 2);
+    let fixture = fixture().await;
+    fixture.get(&wish()).await.expect("the registry has it");
+    fixture.get(&wish()).await.expect("the node has it");
+    assert_eq!(fixture.fake.count(Method::Pull), 1);
+    fixture.get(&ImageRequest { always: true, ..wish() }).await.expect("the registry has it");
+    assert_eq!(fixture.fake.count(Method::Pull), 2);
 }
 
 #[tokio::test]
 async fn missing_image_error_has_the_agents_expected_text() {
-    let lab = lab().await;
+    let fixture = fixture().await;
     let missing = ImageRequest { reference: "reg.example/no".into(), ..wish() };
-    let error = lab.get(&missing).await.expect_err("nobody has it");
+    let error = fixture.get(&missing).await.expect_err("nobody has it");
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.report().contains("Error: image reg.example/no not found"), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn stalled_pull_ends_early_and_progressing_one_at_its_timeout() {
-    let lab = lab().await;
-    let _held = lab.fake.hold(Method::Pull);
+    let fixture = fixture().await;
+    let _held = fixture.fake.hold(Method::Pull);
     let began = Instant::now();
-    let error = lab.get(&wish()).await.expect_err("it stands still");
+    let error = fixture.get(&wish()).await.expect_err("it stands still");
     assert!(error.report().contains("pull_activity_timeout"), "{error:?}");
     assert_eq!(began.elapsed().as_secs(), 120);
 
     let began = Instant::now();
-    let fake = lab.fake.clone();
+    let fake = fixture.fake.clone();
     let moving = tokio::spawn(async move {
         for bytes_done in 0.. {
             fake.set_progress(PullProgress { layers: 1, layers_done: 0, bytes: 1 << 30, bytes_done });
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
     });
-    let error = lab.get(&wish()).await.expect_err("it never ends");
+    let error = fixture.get(&wish()).await.expect_err("it never ends");
     assert!(error.report().contains("image_pull_timeout"), "{error:?}");
     assert_eq!(began.elapsed().as_secs(), 300);
     moving.abort();
@@ -134,66 +134,66 @@ fn unpacked_layers_count_as_progress() {
 
 #[tokio::test(start_paused = true)]
 async fn unused_image_is_released_after_its_delay_unless_reused() {
-    let lab = lab().await;
-    let keep = Arc::clone(&lab.keep);
+    let fixture = fixture().await;
+    let keep = Arc::clone(&fixture.keep);
     let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
-    let image = lab.get(&wish()).await.expect("the registry has it");
-    lab.keep.schedule(&image, Duration::from_secs(180));
+    let image = fixture.get(&wish()).await.expect("the registry has it");
+    fixture.keep.schedule(&image, Duration::from_secs(180));
     tokio::time::sleep(Duration::from_secs(179)).await;
-    lab.get(&wish()).await.expect("the node has it");
+    fixture.get(&wish()).await.expect("the node has it");
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert!(lab.has().await);
-    lab.keep.schedule(&image, Duration::from_secs(180));
+    assert!(fixture.has().await);
+    fixture.keep.schedule(&image, Duration::from_secs(180));
     tokio::time::sleep(Duration::from_secs(181)).await;
-    assert!(!lab.has().await);
+    assert!(!fixture.has().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn images_stay_while_an_agent_disables_image_cleanup() {
-    let lab = lab().await;
-    let keep = Arc::clone(&lab.keep);
+    let fixture = fixture().await;
+    let keep = Arc::clone(&fixture.keep);
     let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
-    let image = lab.get(&wish()).await.expect("the registry has it");
+    let image = fixture.get(&wish()).await.expect("the registry has it");
     let gc = GcConfig { image: false, ..Default::default() };
-    let keeper = lab.sessions.open(session(PluginConfig { gc, ..Default::default() }));
-    lab.keep.schedule(&image, Duration::from_secs(5));
+    let keeper = fixture.sessions.open(session(PluginConfig { gc, ..Default::default() }));
+    fixture.keep.schedule(&image, Duration::from_secs(5));
     tokio::time::sleep(Duration::from_secs(6)).await;
-    assert!(lab.has().await);
+    assert!(fixture.has().await);
     drop(keeper);
-    lab.keep.schedule_unused(Duration::from_secs(5)).await.expect("they can be read");
+    fixture.keep.schedule_unused(Duration::from_secs(5)).await.expect("they can be read");
     tokio::time::sleep(Duration::from_secs(6)).await;
-    assert!(!lab.has().await);
+    assert!(!fixture.has().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn pending_image_releases_of_a_predecessor_are_found() {
-    let lab = lab().await;
-    lab.get(&wish()).await.expect("the registry has it");
-    let keep = Arc::clone(&lab.keep);
+    let fixture = fixture().await;
+    fixture.get(&wish()).await.expect("the registry has it");
+    let keep = Arc::clone(&fixture.keep);
     let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
-    lab.keep.schedule_unused(Duration::from_secs(5)).await.expect("they can be read");
+    fixture.keep.schedule_unused(Duration::from_secs(5)).await.expect("they can be read");
     tokio::time::sleep(Duration::from_secs(6)).await;
-    assert!(!lab.has().await);
+    assert!(!fixture.has().await);
 }
 
 #[tokio::test]
 async fn image_archive_must_be_in_the_task_directory() {
-    let lab = lab().await;
-    std::fs::write(lab.dir.path().join("image.tar"), BUSYBOX).expect("there is room");
+    let fixture = fixture().await;
+    std::fs::write(fixture.dir.path().join("image.tar"), BUSYBOX).expect("there is room");
     let load = |path: &str| ImageRequest { load: Some(path.into()), ..wish() };
-    lab.get(&load("image.tar")).await.expect("it is there");
-    assert_eq!((lab.fake.count(Method::Load), lab.fake.count(Method::Pull)), (1, 0));
-    std::os::unix::fs::symlink("/etc/passwd", lab.dir.path().join("out.tar")).expect("there is room");
+    fixture.get(&load("image.tar")).await.expect("it is there");
+    assert_eq!((fixture.fake.count(Method::Load), fixture.fake.count(Method::Pull)), (1, 0));
+    std::os::unix::fs::symlink("/etc/passwd", fixture.dir.path().join("out.tar")).expect("there is room");
     for wrong in ["missing.tar", "out.tar"] {
-        let refused = lab.get(&load(wrong)).await.expect_err("it cannot be read");
+        let refused = fixture.get(&load(wrong)).await.expect_err("it cannot be read");
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn image_not_pulled_by_nomad_is_not_released() {
-    let lab = lab().await;
-    let kubernetes = lab.gateway.scope(Owner::Kubernetes);
+    let fixture = fixture().await;
+    let kubernetes = fixture.gateway.scope(Owner::Kubernetes);
     let request = PullRequest {
         reference: BUSYBOX.into(),
         credentials: switchyard_core::image::Credentials::Anonymous,
@@ -201,11 +201,11 @@ async fn image_not_pulled_by_nomad_is_not_released() {
         owner: Owner::Kubernetes,
     };
     kubernetes.pull_image(&request).await.expect("the registry has it");
-    let image = lab.get(&wish()).await.expect("the node has it");
-    let keep = Arc::clone(&lab.keep);
+    let image = fixture.get(&wish()).await.expect("the node has it");
+    let keep = Arc::clone(&fixture.keep);
     let _tending = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move { keep.run().await }));
-    lab.keep.schedule(&image, Duration::from_secs(5));
+    fixture.keep.schedule(&image, Duration::from_secs(5));
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(lab.fake.count(Method::RemoveImage), 0);
-    assert!(lab.has().await);
+    assert_eq!(fixture.fake.count(Method::RemoveImage), 0);
+    assert!(fixture.has().await);
 }

@@ -44,10 +44,13 @@ impl Alloc {
     /// The resolved volumes of a task.
     fn settled(&self, volumes: &[&str]) -> Result<Vec<PathBuf>> {
         let plan = planning::plan(&self.task(volumes), &session(PluginConfig::default()))?;
-        let asked = |mount: &Mount| mount.destination.components().count() == 2;
         let own = ["/alloc", "/local", "/secrets"].map(PathBuf::from);
-        let more =
-            plan.task.mounts.into_iter().filter(asked).filter(|mount| !own.contains(&mount.destination));
+        let more = plan
+            .task
+            .mounts
+            .into_iter()
+            .filter(|mount| mount.destination.components().count() == 2)
+            .filter(|mount| !own.contains(&mount.destination));
         let sources = more.map(|mount| {
             let MountSource::Beneath { root, path } = mount.source else { panic!("a source is not settled") };
             assert!(path.is_relative());
@@ -185,9 +188,9 @@ fn gateway_cgroup_is_used_when_the_agents_is_missing() {
     assert_eq!(of(dir.path()), (Some(theirs.clone()), Vec::new()));
     assert_eq!(of(Path::new("")), (Some(theirs.clone()), Vec::new()), "it names none");
     let missing = dir.path().join("a1.web.scope");
-    let told = format!(
+    let warning = format!(
         "the agent's cgroup {} is not there: the task is in one of the gateway's own",
         missing.display()
     );
-    assert_eq!(of(&missing), (None, vec![told]));
+    assert_eq!(of(&missing), (None, vec![warning]));
 }

@@ -187,20 +187,20 @@ fn sizes_parse_as_in_docker() {
 
 #[test]
 fn options_without_effect_are_warnings() {
-    let told = |key: &str, value: Value| decode([(key, value)]).warnings;
+    let warnings = |key: &str, value: Value| decode([(key, value)]).warnings;
     assert_eq!(
-        told("logging", map([("type", "journald".into())])),
+        warnings("logging", map([("type", "journald".into())])),
         ["logging \"journald\" has no effect: output goes to the agent's log files"]
     );
-    assert_eq!(told("logging", map([("driver", "json-file".into())])).len(), 1);
-    assert_eq!(told("cpuset_cpus", "0-1".into()).len(), 1);
+    assert_eq!(warnings("logging", map([("driver", "json-file".into())])).len(), 1);
+    assert_eq!(warnings("cpuset_cpus", "0-1".into()).len(), 1);
     for (key, value) in [
         ("logging", map([("config", pairs(&[("max-size", "2m")]))])),
         ("healthchecks", map([("disable", true.into())])),
         ("container_exists_attempts", 5.into()),
         ("isolation", "default".into()),
     ] {
-        assert_eq!(told(key, value), [""; 0], "{key}");
+        assert_eq!(warnings(key, value), [""; 0], "{key}");
     }
     assert!(decode([("logging", map([("type", "none".into())]))]).discards_output);
 }

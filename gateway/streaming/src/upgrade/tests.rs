@@ -77,9 +77,9 @@ fn request_without_upgrade_or_protocol_is_bad_request() {
 fn no_common_protocol_is_forbidden_and_lists_ours() {
     let offer = [("x-stream-protocol-version", "v9.channel.k8s.io")];
     let rejection = refused(remote_command(&with(&SPDY, &offer)), 403);
-    let told: Vec<_> = rejection.headers.iter().map(|(_, value)| value.to_str().unwrap()).collect();
+    let accepted: Vec<_> = rejection.headers.iter().map(|(_, value)| value.to_str().unwrap()).collect();
     assert_eq!(
-        told,
+        accepted,
         [
             "v5.channel.k8s.io",
             "v4.channel.k8s.io",

@@ -19,22 +19,22 @@ async fn works(server: &Running) {
 
 /// Sends these bytes on a running session; returns the server's last status.
 async fn send(server: &Running, bytes: &[u8]) -> Option<u32> {
-    let (command, mut told) = shell(ALL, "sleep 1000");
+    let (command, mut events) = shell(ALL, "sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let Spdy { mut sender, mut receiver } =
         soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
     for kind in ["error", "stdin", "stdout", "stderr"] {
         sender.open(&[("streamtype", kind)]).await.unwrap();
     }
-    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
     sender.raw(bytes).await.unwrap();
     let mut status = None;
     while let Ok(Some(event)) = soon(receiver.event()).await {
-        if let ClientEvent::GoAway { status: told } = event {
-            status = Some(told);
+        if let ClientEvent::GoAway { status: code } = event {
+            status = Some(code);
         }
     }
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
     status
 }
 
@@ -67,16 +67,16 @@ async fn malformed_frames_end_the_connection_with_a_protocol_error() {
 
 /// Sends bytes and closes the connection.
 async fn send_then_close(server: &Running, bytes: &[u8]) -> std::io::Result<()> {
-    let (command, mut told) = shell(ALL, "sleep 1000");
+    let (command, mut events) = shell(ALL, "sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
     for kind in ["error", "stdin", "stdout", "stderr"] {
         spdy.sender.open(&[("streamtype", kind)]).await.unwrap();
     }
-    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
     let sent = soon(spdy.sender.raw(bytes)).await;
     drop(spdy);
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
     sent
 }
 
@@ -114,7 +114,7 @@ async fn arbitrary_bytes_after_an_upgrade_do_not_hang() {
     let bytes = proptest::collection::vec(proptest::prelude::any::<u8>(), 1..4000);
     for turn in 0..40 {
         let bytes = bytes.new_tree(&mut runner).unwrap().current();
-        let (command, mut told) = shell(ALL, "cat");
+        let (command, mut events) = shell(ALL, "cat");
         let url = server.sessions.exec(ALL, command).unwrap();
         if turn % 2 == 0 {
             let mut spdy = soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
@@ -124,7 +124,7 @@ async fn arbitrary_bytes_after_an_upgrade_do_not_hang() {
             let _sent = soon(socket.get_mut().write_all(&bytes)).await;
         }
         // Opened or not, the session ends when the client disconnects.
-        while soon(told.recv()).await.is_some() {}
+        while soon(events.recv()).await.is_some() {}
     }
     works(&server).await;
 }
@@ -135,7 +135,7 @@ async fn arbitrary_frames_do_not_hang() {
     let mut runner = TestRunner::deterministic();
     let frames = proptest::collection::vec((0..7_u8, 0..12_u32, proptest::prelude::any::<u32>()), 1..100);
     for _ in 0..40 {
-        let (command, mut told) = shell(ALL, "cat");
+        let (command, mut events) = shell(ALL, "cat");
         let url = server.sessions.exec(ALL, command).unwrap();
         let Spdy { mut sender, receiver } =
             soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
@@ -155,7 +155,7 @@ async fn arbitrary_frames_do_not_hang() {
             };
         }
         drop((sender, receiver));
-        while soon(told.recv()).await.is_some() {}
+        while soon(events.recv()).await.is_some() {}
     }
     works(&server).await;
 }
@@ -165,12 +165,12 @@ async fn malformed_messages_close_the_websocket_with_a_reason() {
     let server = serve(Config::default()).await;
     // An unmasked message, an unknown opcode, a reserved bit.
     for frame in [&[0x82, 1, 0][..], &[0x83, 0x80, 1, 2, 3, 4], &[0xc2, 0x80, 1, 2, 3, 4]] {
-        let (command, mut told) = shell(ALL, "sleep 1000");
+        let (command, mut events) = shell(ALL, "sleep 1000");
         let url = server.sessions.exec(ALL, command).unwrap();
         let mut socket = soon(websocket(&url, "v4.channel.k8s.io")).await.unwrap().unwrap();
-        assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+        assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
         socket.get_mut().write_all(frame).await.unwrap();
-        assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+        assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
         let mut rest = Vec::new();
         let _reset = soon(socket.get_mut().read_to_end(&mut rest)).await;
         let close = rest.windows(4).find(|bytes| bytes[0] == 0x88).expect("a close frame");
@@ -182,11 +182,11 @@ async fn malformed_messages_close_the_websocket_with_a_reason() {
 #[tokio::test]
 async fn oversized_websocket_message_is_rejected() {
     let server = serve(Config::default()).await;
-    let (command, mut told) = shell(ALL, "cat >/dev/null");
+    let (command, mut events) = shell(ALL, "cat >/dev/null");
     let url = server.sessions.exec(ALL, command).unwrap();
     let mut socket = soon(websocket(&url, "v4.channel.k8s.io")).await.unwrap().unwrap();
-    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
     let _refused = soon(socket.send(Message::Binary(vec![0; 2 << 20].into()))).await;
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
     works(&server).await;
 }

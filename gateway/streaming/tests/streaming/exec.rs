@@ -166,7 +166,7 @@ async fn process_exit_does_not_wait_for_stdin() {
 #[tokio::test]
 async fn resizes_arrive_in_order_and_invalid_ones_are_dropped() {
     let server = serve(Config::default()).await;
-    let (command, mut told) = shell(TTY, "cat");
+    let (command, mut events) = shell(TTY, "cat");
     let url = server.sessions.exec(TTY, command).unwrap();
     let Spdy { mut sender, receiver: _receiver } =
         soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
@@ -174,32 +174,32 @@ async fn resizes_arrive_in_order_and_invalid_ones_are_dropped() {
         sender.open(&[("streamtype", kind)]).await.unwrap();
     }
     let resize = sender.open(&[("streamtype", "resize")]).await.unwrap();
-    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
     for absurd in ["0", "-1", "65536", "1e400", "\"9\""] {
         let size = format!("{{\"Width\":{absurd},\"Height\":1}}\n");
         sender.data(resize, size.as_bytes(), false).await.unwrap();
     }
     sender.data(resize, b"{\"Width\":80,\"Hei", false).await.unwrap();
     sender.data(resize, b"ght\":24}\n", false).await.unwrap();
-    assert_eq!(soon(told.recv()).await, Some(Happened::Resized(80, 24)));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Resized(80, 24)));
     sender.data(resize, b"{\"Width\":120,\"Height\":40}", false).await.unwrap();
-    assert_eq!(soon(told.recv()).await, Some(Happened::Resized(120, 40)));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Resized(120, 40)));
     drop(sender);
 }
 
 #[tokio::test]
 async fn client_disconnect_hangs_up_the_process() {
     let server = serve(Config::default()).await;
-    let (command, mut told) = shell(ALL, "cat >/dev/null; sleep 1000");
+    let (command, mut events) = shell(ALL, "cat >/dev/null; sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let Spdy { mut sender, receiver } =
         soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
     for kind in ["error", "stdin", "stdout", "stderr"] {
         sender.open(&[("streamtype", kind)]).await.unwrap();
     }
-    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
     drop((sender, receiver));
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
 }
 
 #[tokio::test]

@@ -94,19 +94,19 @@ async fn open(url: &url::Url, kinds: &[&str]) -> (Spdy, Vec<u32>) {
 async fn slow_client_backpressures_the_process_with_bounded_memory() {
     let server = serve(Config::default()).await;
     let taken = Arc::new(AtomicUsize::new(0));
-    let (command, _end, mut told) = given(None, Some(Output::new(Endless(Arc::clone(&taken)))));
+    let (command, _end, mut events) = given(None, Some(Output::new(Endless(Arc::clone(&taken)))));
     let url = server.sessions.exec(STDOUT, command).unwrap();
     let (spdy, _) = open(&url, &["error", "stdout"]).await;
     let taken = settled(&taken).await;
     assert!((1..FAR_TOO_MUCH).contains(&taken), "{taken} bytes were taken");
     drop(spdy);
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
 }
 
 #[tokio::test]
 async fn slow_process_backpressures_the_client_with_bounded_memory() {
     let server = serve(Config::default()).await;
-    let (command, _end, mut told) = given(Some(Input::new(Full)), None);
+    let (command, _end, mut events) = given(Some(Input::new(Full)), None);
     let url = server.sessions.exec(ALL, command).unwrap();
     let (mut spdy, streams) = open(&url, &["error", "stdin", "stdout", "stderr"]).await;
     let sent = AtomicUsize::new(0);
@@ -121,13 +121,13 @@ async fn slow_process_backpressures_the_client_with_bounded_memory() {
     assert!((1 << 20..FAR_TOO_MUCH).contains(&sent), "{sent} bytes were sent");
     // The connection is not read any more, but its end is noticed.
     drop(spdy);
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
 }
 
 #[tokio::test]
 async fn ping_flood_of_a_non_reading_client_is_backpressured() {
     let server = serve(Config::default()).await;
-    let (command, _end, mut told) = given(None, None);
+    let (command, _end, mut events) = given(None, None);
     let url = server.sessions.exec(ALL, command).unwrap();
     let (mut spdy, _) = open(&url, &["error", "stdin", "stdout", "stderr"]).await;
     let sent = AtomicUsize::new(0);
@@ -141,7 +141,7 @@ async fn ping_flood_of_a_non_reading_client_is_backpressured() {
     let sent = tokio::select! { sent = settled(&sent) => sent, () = flood => unreachable!() };
     assert!(sent < FAR_TOO_MUCH, "{sent} bytes were sent");
     drop(spdy);
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
 }
 
 #[tokio::test]
@@ -271,18 +271,18 @@ async fn rapid_reset_client_stays_within_the_connection_limit() {
         }
     };
     let listen = async {
-        let mut said = Vec::new();
+        let mut received = Vec::new();
         loop {
             if let ClientEvent::Data { bytes, end, .. } = receiver.event().await.unwrap().unwrap() {
-                said.extend_from_slice(&bytes);
+                received.extend_from_slice(&bytes);
                 if end {
-                    return String::from_utf8(said).unwrap();
+                    return String::from_utf8(received).unwrap();
                 }
             }
         }
     };
-    let ((), said) = soon(async { tokio::join!(open, listen) }).await;
-    assert_eq!(said, "512 connections are forwarded already");
+    let ((), received) = soon(async { tokio::join!(open, listen) }).await;
+    assert_eq!(received, "512 connections are forwarded already");
     assert_eq!(dialled.load(Ordering::Relaxed), MOST / 2);
 }
 

@@ -140,7 +140,7 @@ async fn bulk_forwarded_data_is_unchanged_in_both_directions() {
 #[tokio::test]
 async fn half_closed_port_still_receives_data() {
     let server = serve(Config::default()).await;
-    let (got, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (got, mut events) = tokio::sync::mpsc::unbounded_channel();
     let first = port(move |mut socket| {
         let got = got.clone();
         async move {
@@ -157,7 +157,7 @@ async fn half_closed_port_still_receives_data() {
     let ended = read(&mut spdy, &[error, data]).await;
     assert_eq!(ended[&data], b"bye");
     spdy.sender.data(data, b"one more thing", true).await.unwrap();
-    assert_eq!(soon(told.recv()).await.unwrap(), b"one more thing");
+    assert_eq!(soon(events.recv()).await.unwrap(), b"one more thing");
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn unreachable_port_is_reported_and_others_continue() {
 #[tokio::test]
 async fn stream_reset_closes_its_connection() {
     let server = serve(Config::default()).await;
-    let (ended, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (ended, mut events) = tokio::sync::mpsc::unbounded_channel();
     let waiting = port(move |mut socket| {
         let ended = ended.clone();
         async move {
@@ -190,7 +190,7 @@ async fn stream_reset_closes_its_connection() {
     let (error, data) = pair(&mut spdy, waiting, 0).await;
     spdy.sender.data(data, b"hello", false).await.unwrap();
     spdy.sender.reset(data).await.unwrap();
-    soon(told.recv()).await.unwrap();
+    soon(events.recv()).await.unwrap();
     read(&mut spdy, &[error]).await;
 }
 

@@ -84,9 +84,9 @@ async fn wrong_tokens_and_session_kinds_are_not_found() {
 #[tokio::test]
 async fn expired_token_drops_its_session() {
     let server = serve(Config { token_lifetime: Duration::from_millis(50), ..Config::default() }).await;
-    let (command, mut told) = shell(STDOUT, "true");
+    let (command, mut events) = shell(STDOUT, "true");
     let url = server.sessions.exec(STDOUT, command).unwrap();
-    assert_eq!(soon(told.recv()).await, None, "it was dropped, and never opened");
+    assert_eq!(soon(events.recv()).await, None, "it was dropped, and never opened");
     assert_eq!(refused(&url, &["v4.channel.k8s.io"]).await.status, 404);
 }
 
@@ -107,8 +107,8 @@ async fn rejected_request_has_a_reason_and_keeps_the_token() {
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "true").0).unwrap();
     let none = refused(&url, &["v9.channel.k8s.io"]).await;
     assert_eq!(none.status, 403);
-    let told = none.head.matches("x-accepted-stream-protocol-versions:").count();
-    assert_eq!(told, 5, "{}", none.head);
+    let listed = none.head.matches("x-accepted-stream-protocol-versions:").count();
+    assert_eq!(listed, 5, "{}", none.head);
     assert_eq!(refused(&url, &[]).await.status, 400);
     assert_eq!(soon(websocket(&url, "v9.channel.k8s.io")).await.unwrap().unwrap_err().status, 403);
     for (method, status) in [("GET", 400), ("DELETE", 405), ("POST", 400)] {
@@ -134,7 +134,7 @@ async fn slow_request_times_out() {
 async fn idle_connections_are_evicted_oldest_first() {
     let config = Config { max_connections: 2, max_waiting: 3, ..Config::default() };
     let server = serve(config).await;
-    let (command, mut told) = shell(ALL, "cat");
+    let (command, mut events) = shell(ALL, "cat");
     let held = server.sessions.exec(ALL, command).unwrap();
     let open = soon(Spdy::open(&held, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
     let mut idle = Vec::new();
@@ -149,14 +149,14 @@ async fn idle_connections_are_evicted_oldest_first() {
         assert_eq!(soon(oldest.read(&mut [0])).await.unwrap_or(0), 0, "it has made room");
     }
     drop(open);
-    assert_eq!(soon(told.recv()).await, None, "nobody opened its streams");
+    assert_eq!(soon(events.recv()).await, None, "nobody opened its streams");
 }
 
 #[tokio::test]
 async fn missing_streams_end_the_session_before_start() {
     let config = Config { stream_creation_timeout: Duration::from_millis(100), ..Config::default() };
     let server = serve(config).await;
-    let (command, mut told) = shell(ALL, "cat");
+    let (command, mut events) = shell(ALL, "cat");
     let url = server.sessions.exec(ALL, command).unwrap();
     let Spdy { mut sender, mut receiver } =
         soon(Spdy::open(&url, &["v4.channel.k8s.io"])).await.unwrap().unwrap();
@@ -166,18 +166,18 @@ async fn missing_streams_end_the_session_before_start() {
         last = Some(event);
     }
     assert_eq!(last, Some(ClientEvent::GoAway { status: 0 }));
-    assert_eq!(soon(told.recv()).await, None, "it was never opened");
+    assert_eq!(soon(events.recv()).await, None, "it was never opened");
 }
 
 #[tokio::test]
 async fn only_idle_sessions_time_out() {
     let server = serve(Config { idle_timeout: Duration::from_millis(400), ..Config::default() }).await;
-    let (command, mut told) = shell(ALL, "sleep 1000");
+    let (command, mut events) = shell(ALL, "sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let idle = soon(exec(&url, "v4.channel.k8s.io", ALL, b"")).await.unwrap();
     assert_eq!(idle.status, "");
-    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
     let (command, _told) = shell(STDOUT, "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.1; done");
     let url = server.sessions.exec(STDOUT, command).unwrap();
     let busy = soon(exec(&url, "v4.channel.k8s.io", STDOUT, b"")).await.unwrap();
@@ -187,13 +187,13 @@ async fn only_idle_sessions_time_out() {
 #[tokio::test]
 async fn server_stop_ends_sessions() {
     let mut server = serve(Config { drain_timeout: Duration::from_millis(10), ..Config::default() }).await;
-    let (command, mut told) = shell(ALL, "sleep 1000");
+    let (command, mut events) = shell(ALL, "sleep 1000");
     let url = server.sessions.exec(ALL, command).unwrap();
     let waiting = server.sessions.exec(ALL, shell(ALL, "true").0).unwrap();
     let running = tokio::spawn(async move { exec(&url, "v4.channel.k8s.io", ALL, b"").await });
-    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
     server.stop.cancel();
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
     soon(&mut server.serving).await.unwrap();
     assert_eq!(soon(running).await.unwrap().unwrap().status, "");
     assert!(soon(connect(&waiting)).await.is_err(), "nobody listens any more");
@@ -202,10 +202,10 @@ async fn server_stop_ends_sessions() {
 #[tokio::test]
 async fn session_ending_within_the_drain_time_is_not_cut_off() {
     let mut server = serve(Config { drain_timeout: Duration::from_secs(30), ..Config::default() }).await;
-    let (command, mut told) = shell(STDOUT, "sleep 0.2; echo late");
+    let (command, mut events) = shell(STDOUT, "sleep 0.2; echo late");
     let url = server.sessions.exec(STDOUT, command).unwrap();
     let running = tokio::spawn(async move { exec(&url, "v4.channel.k8s.io", STDOUT, b"").await });
-    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
     server.stop.cancel();
     assert_eq!(soon(running).await.unwrap().unwrap().stdout, b"late\n");
     soon(&mut server.serving).await.unwrap();
@@ -214,7 +214,7 @@ async fn session_ending_within_the_drain_time_is_not_cut_off() {
 #[tokio::test]
 async fn server_stop_does_not_wait_for_non_reading_clients() {
     let mut server = serve(Config { drain_timeout: Duration::ZERO, ..Config::default() }).await;
-    let (command, _end, mut told) =
+    let (command, _end, mut events) =
         given(None, Some(switchyard_streaming::Output::new(tokio::io::repeat(7))));
     let url = server.sessions.exec(STDOUT, command).unwrap();
     let Spdy { mut sender, receiver: _receiver } =
@@ -224,7 +224,7 @@ async fn server_stop_does_not_wait_for_non_reading_clients() {
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
     server.stop.cancel();
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
     soon(&mut server.serving).await.unwrap();
 }
 

@@ -86,8 +86,8 @@ impl Drop for Running {
 
 /// A shell that runs `script`, and its events.
 pub(crate) fn shell(streams: Streams, script: &str) -> (Box<Shell>, mpsc::UnboundedReceiver<Happened>) {
-    let (happened, told) = mpsc::unbounded_channel();
-    (Box::new(Shell { script: script.to_owned(), streams, happened }), told)
+    let (happened, events) = mpsc::unbounded_channel();
+    (Box::new(Shell { script: script.to_owned(), streams, happened }), events)
 }
 
 /// A process with these streams that lives until the token is cancelled.
@@ -95,10 +95,10 @@ pub(crate) fn given(
     stdin: Option<Input>,
     stdout: Option<Output>,
 ) -> (Box<Given>, CancellationToken, mpsc::UnboundedReceiver<Happened>) {
-    let (happened, told) = mpsc::unbounded_channel();
+    let (happened, events) = mpsc::unbounded_channel();
     let end = CancellationToken::new();
     let control = Arc::new(Told { end: end.clone(), happened });
-    (Box::new(Given { process: Ok(Process { stdin, stdout, stderr: None, control }) }), end, told)
+    (Box::new(Given { process: Ok(Process { stdin, stdout, stderr: None, control }) }), end, events)
 }
 
 #[async_trait]

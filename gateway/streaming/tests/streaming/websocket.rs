@@ -111,16 +111,16 @@ async fn websocket_bulk_data_is_unchanged_in_both_directions() {
 #[tokio::test]
 async fn resizes_and_pings_are_handled_and_close_hangs_up() {
     let server = serve(Config::default()).await;
-    let (command, mut told) = shell(TTY, "sleep 1000");
+    let (command, mut events) = shell(TTY, "sleep 1000");
     let url = server.sessions.exec(TTY, command).unwrap();
     let mut socket = open(&url, "v5.channel.k8s.io").await;
-    assert_eq!(soon(told.recv()).await, Some(Happened::Opened));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Opened));
     soon(socket.send(Message::Binary(b"\x04{\"Width\":80,\"Height\":24}".to_vec().into()))).await.unwrap();
-    assert_eq!(soon(told.recv()).await, Some(Happened::Resized(80, 24)));
+    assert_eq!(soon(events.recv()).await, Some(Happened::Resized(80, 24)));
     soon(socket.send(Message::Ping(b"there?".to_vec().into()))).await.unwrap();
     while soon(socket.next()).await.unwrap().unwrap() != Message::Pong(b"there?".to_vec().into()) {}
     soon(socket.close(None)).await.unwrap();
-    assert_eq!(soon(told.recv()).await, Some(Happened::HungUp));
+    assert_eq!(soon(events.recv()).await, Some(Happened::HungUp));
 }
 
 #[tokio::test]

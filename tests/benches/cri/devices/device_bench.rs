@@ -39,13 +39,14 @@ pub(crate) const DEVICES: usize = 100;
 pub(crate) const LARGE: usize = 4000;
 /// Device nodes that are one more resource's, a device each.
 const NODES: u64 = 100;
-/// Their major number, which the kernel leaves to experiments: nobody serves them, and nobody opens them.
+/// Their major number, which the kernel leaves to experiments: no driver serves them, and they are never
+/// opened.
 const MAJOR: u64 = 240;
 /// What all names of resources and kinds begin with.
 const VENDOR: &str = "bench.example";
 /// The namespace of its containers.
 pub(crate) const NAMESPACE: &str = "switchyard-devices";
-/// How long the daemon is left alone before its memory is looked at.
+/// How long the daemon stays idle before its memory is measured.
 const IDLE_TIME: Duration = Duration::from_secs(3);
 
 /// The node. Dropping it ends and removes everything.
@@ -74,11 +75,11 @@ pub(crate) struct DeviceBench {
 /// A device plugin of Nomad's that an agent has launched.
 struct DevicePlugin(Option<PluginProcess>);
 
-/// `Reserve`, over a connection of its own.
+/// `Reserve`, over its own connection.
 #[derive(Clone, Debug)]
 pub(crate) struct ReserveClient(NomadClient<Channel>);
 
-/// `Allocate` of one resource, over a connection of its own.
+/// `Allocate` of one resource, over its own connection.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocateClient {
     client: KubeletClient<Channel>,
@@ -204,7 +205,7 @@ impl DeviceBench {
         self.root.state().join(name)
     }
 
-    /// What is left of its pods and tasks.
+    /// Removes the remaining pods and tasks.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let findings = leak_scan::in_containerd(&self.containerd, NAMESPACE);
         let mut found = LeakScan::of(&self.root).findings;
@@ -270,7 +271,7 @@ fn groups(root: &PrivateRoot) -> String {
     text
 }
 
-/// Describes so many devices of a kind, each with a variable of its own.
+/// Writes a CDI file with this many devices of a kind, each with its own variable.
 fn describe(directory: &Path, kind: &str, devices: usize) -> Result<(), Failure> {
     let device = |number: usize| -> Value {
         json!({ "name": format!("{number:04}"), "containerEdits": { "env": [format!("BENCH_DEVICE={number}")] } })
@@ -339,7 +340,7 @@ impl ReserveClient {
 // === impl AllocateClient ===
 
 impl AllocateClient {
-    /// Connects to the plugin of a resource, and looks which slots it has.
+    /// Connects to the plugin of a resource, and lists its slots.
     pub(crate) async fn connect(endpoint: &Path) -> Result<(Self, DeviceListStream), Failure> {
         let mut client = KubeletClient::new(channel(endpoint).await?);
         let mut follow = DeviceListStream(client.list_and_watch(kubelet::Empty {}).await?.into_inner());

@@ -45,7 +45,7 @@ pub(super) struct BareContainerd {
 /// What a container is like that our daemon has made.
 #[derive(Clone, Debug)]
 struct ModelContainer {
-    /// The allocation, whose name is in many places of the spec.
+    /// The allocation, whose id is in many fields of the spec.
     alloc: String,
     /// Below it is what our daemon holds for a start.
     stage: String,
@@ -77,11 +77,10 @@ impl BareContainerd {
         let mut snapshots = SnapshotsClient::new(core.clone());
         let all = containers.list(scoped(OUR_NAMESPACE, api::ListContainersRequest::default())).await?;
         let alloc = task.alloc().to_owned();
-        let is_it = |one: &api::Container| {
+        let found = all.into_inner().containers.into_iter().find(|one| {
             let spec = one.spec.as_ref().map(|spec| String::from_utf8_lossy(&spec.value).contains(&alloc));
             !one.snapshot_key.is_empty() && spec == Some(true)
-        };
-        let found = all.into_inner().containers.into_iter().find(is_it);
+        });
         let found =
             found.ok_or_else(|| format!("no container of {OUR_NAMESPACE} is of allocation {alloc}"))?;
         let key = found.snapshot_key.clone();
@@ -94,7 +93,7 @@ impl BareContainerd {
             spec: serde_json::from_slice(&spec.value)?,
             spec_type: spec.type_url,
             runtime: found.runtime.ok_or("the container has no runtime")?,
-            top: stat.info.ok_or("the snapshot is not told")?.parent,
+            top: stat.info.ok_or("the snapshot is not reported")?.parent,
         };
         let dir = stand.root.path().join("bare");
         std::fs::create_dir_all(&dir)?;

@@ -97,15 +97,15 @@ impl Cni {
         if output.status.success() {
             return Ok(output.stdout);
         }
-        let said = String::from_utf8_lossy(&output.stdout);
-        Err(format!("{command} of {}: {}: {said}", program.display(), output.status).into())
+        let stdout_text = String::from_utf8_lossy(&output.stdout);
+        Err(format!("{command} of {}: {}: {stdout_text}", program.display(), output.status).into())
     }
 }
 
 /// Makes a network namespace that this file holds.
 pub(super) fn make_namespace(path: &Path) -> Result<(), Failure> {
     File::create_new(path)?;
-    // A thread of its own: it is in the new namespace until its end.
+    // A separate thread, because it stays in the new namespace until it exits.
     let make = || {
         unshare(CloneFlags::CLONE_NEWNET)?;
         let none: Option<&str> = None;

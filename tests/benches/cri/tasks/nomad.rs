@@ -28,7 +28,7 @@ const USAGE: Duration = Duration::from_secs(1);
 pub(crate) struct NomadAgent {
     /// The calls on its launcher.
     driver: DriverClient<Channel>,
-    /// It has a runtime of its own, which must neither run nor end on a thread that serves another.
+    /// It has its own runtime, which must neither run nor be dropped on a thread of another runtime.
     agent: Option<Agent>,
     paths: AgentPaths,
     /// What tasks run.
@@ -79,7 +79,7 @@ impl NomadAgent {
         let agent = self.agent.as_ref().ok_or("the agent has ended")?;
         let mut setup = on_own_thread(|| {
             let mut setup = TaskSetup::new(&self.paths, agent, "bench", &config);
-            // Readers that look at their FIFO again and again would be most of what runs here.
+            // Readers that poll their FIFO would be most of the load here.
             setup.close_log_readers();
             setup
         })?;
@@ -217,12 +217,12 @@ impl PreparedTask {
     }
 }
 
-/// A port of loopback that nobody has.
+/// An unused loopback port.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Runs what may block, or has a runtime of its own, on another thread.
+/// Runs on another thread what may block, or has its own runtime.
 pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
     thread::scope(|scope| scope.spawn(work).join()).map_err(|_| "an agent gave up: see above".into())
 }

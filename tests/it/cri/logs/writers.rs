@@ -133,7 +133,7 @@ impl<'n> LineWriter<'n> {
     }
 }
 
-/// Tag and content of a stream's lines; fails on what is no line of a log.
+/// Tag and content of a stream's lines; panics if a line is not in the CRI log format.
 fn parsed<'a>(file: &'a Path, stream: &'a str) -> impl Iterator<Item = (String, String)> + 'a {
     let lines = BufReader::new(File::open(file).expect("the log is there")).lines();
     lines.filter_map(move |line| {
@@ -194,7 +194,7 @@ impl TestLogkeeper {
     /// Kills it as a crash does.
     pub(super) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may be dead already, which is what is wanted.
+            // It may have exited already, which is as intended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -207,8 +207,10 @@ impl TestLogkeeper {
         command.arg("logkeeper").arg("--socket").arg(&self.socket).arg("--state-dir").arg(&self.state);
         let child = command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null()).spawn();
         self.child = Some(child.expect("the binary exists, so it starts"));
-        let answers = || std::os::unix::net::UnixStream::connect(&self.socket).is_ok();
-        assert!(eventually(LIMIT, answers), "the logkeeper does not answer");
+        assert!(
+            eventually(LIMIT, || std::os::unix::net::UnixStream::connect(&self.socket).is_ok()),
+            "the logkeeper does not answer"
+        );
     }
 }
 

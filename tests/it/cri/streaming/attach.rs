@@ -10,7 +10,7 @@ use switchyard_tests::streams::{OUTPUTS, PIPES, StreamSession, TERMINAL};
 /// How long something may take that must not happen.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// A container that says what it hears.
+/// A container that echoes its input.
 fn echo(pod: &TestPod<'_>, change: impl FnOnce(&mut ContainerConfig)) -> String {
     let script = "echo ready; while read line; do echo \"heard $line\"; done; echo bye; exit 3";
     let id = pod.start_shell_with("main", script, |config| {
@@ -203,10 +203,10 @@ fn logkeeper_kill_does_not_affect_attached_clients() {
     let mut client = StreamSession::attach(node.cri(), &id, OUTPUTS);
     client.wait_stdout("number ");
     for _ in 0..3 {
-        let heard = client.received.stdout.len();
+        let received_before = client.received.stdout.len();
         node.kill_managed("logkeeper");
         node.daemon().wait_ready();
-        let text = String::from_utf8_lossy(&client.received.stdout[..heard]).into_owned();
+        let text = String::from_utf8_lossy(&client.received.stdout[..received_before]).into_owned();
         let last = text.trim_end().rsplit(' ').next().and_then(|word| word.parse::<u32>().ok());
         client.wait_stdout(&format!("number {}\n", last.expect("numbers are heard") + 200));
     }

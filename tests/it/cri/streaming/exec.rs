@@ -12,7 +12,7 @@ use tonic::Code;
 const LIMIT: Duration = Duration::from_secs(30);
 /// What a command that takes too long is answered with.
 const LATE: Result<(), Code> = Err(Code::DeadlineExceeded);
-/// How much goes through a command that copies.
+/// The bytes that go through a copying command.
 const LARGE: usize = 100_000_000;
 
 /// What runs in a container.
@@ -24,7 +24,7 @@ fn commands(container: &str) -> Vec<String> {
         .collect()
 }
 
-/// Fails if what only serves an exec is left.
+/// Panics if anything that only serves an exec remains.
 #[track_caller]
 fn assert_no_exec_left(node: &TestNode, container: &str) {
     let dir = node.root().run().join("tasks").join(container);
@@ -82,7 +82,7 @@ fn concurrent_execs_have_separate_output_and_leave_nothing_behind() {
     let node = TestNode::shared();
     let pod = node.pod("many");
     let id = pod.start_shell("main", "exec sleep 1000");
-    // More than sockets of shims are held at once.
+    // More than the number of shim sockets that are held at a time.
     std::thread::scope(|scope| {
         let run = |number: i32| {
             let node = &node;

@@ -105,8 +105,8 @@ fn port_forward_to_closed_port_fails_only_that_stream() {
         let connection = forward.connect(9);
         forward.receive_until(connection, |_, error| error.ended)
     };
-    let told = String::from_utf8_lossy(&error.bytes).into_owned();
-    assert!(told.contains("port 9") && told.contains("refused"), "{told}");
+    let message = String::from_utf8_lossy(&error.bytes).into_owned();
+    assert!(message.contains("port 9") && message.contains("refused"), "{message}");
     let (data, _) = connect_and_ask(&mut forward, PORT, "question\n");
     assert_eq!(data.bytes, b"question\ndone\n");
 }

@@ -25,11 +25,11 @@ impl ChaosClient<'_> {
     pub(super) fn check_end(&mut self, at: usize, which: usize, status: &cri::ContainerStatus) {
         let container = &mut self.pods[at].containers[which];
         let code = status.exit_code;
-        let told = container.ending_since.is_some();
+        let reported = container.ending_since.is_some();
         let right = match code {
             OWN_CODE => container.exits_by_itself,
-            SIGTERM_HANDLED_CODE => !container.exits_by_itself && told,
-            KILLED_CODE | SIGTERM_UNHANDLED_CODE => told,
+            SIGTERM_HANDLED_CODE => !container.exits_by_itself && reported,
+            KILLED_CODE | SIGTERM_UNHANDLED_CODE => reported,
             _ => false,
         };
         container.ending_since.get_or_insert_with(Instant::now);

@@ -186,14 +186,14 @@ fn container_with_only_an_image_gets_the_defaults() {
 #[test]
 fn pid_namespace_defaults_to_the_pods() {
     use cri::NamespaceMode as Mode;
-    let pid = |home: Option<Mode>, own: Option<Mode>| {
+    let pid = |of_pod: Option<Mode>, own: Option<Mode>| {
         let options = |mode: Mode| cri::NamespaceOption {
             pid: mode.into(),
             target_id: "there".into(),
             ..Default::default()
         };
         let mut sandbox = pod();
-        pod_context(&mut sandbox).namespace_options = home.map(options);
+        pod_context(&mut sandbox).namespace_options = of_pod.map(options);
         let mut config = app();
         context(&mut config).namespace_options = own.map(options);
         container_in(&sandbox, config, &Config::default()).expect("it is well formed").pid

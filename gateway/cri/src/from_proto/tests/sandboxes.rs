@@ -299,8 +299,9 @@ fn pod_claims_each_host_port_once_and_shares_only_with_its_attempts() {
 #[test]
 fn host_ports_of_a_pod_are_limited() {
     let many = |count: i32| {
-        let one = |host_port| cri::PortMapping { container_port: 1, host_port, ..Default::default() };
-        (1..=count).map(one).collect::<Vec<_>>()
+        (1..=count)
+            .map(|host_port| cri::PortMapping { container_port: 1, host_port, ..Default::default() })
+            .collect::<Vec<_>>()
     };
     let most = cri::PodSandboxConfig { port_mappings: [many(4096), many(4096)].concat(), ..pod() };
     assert_eq!(sandbox_of(most).expect("it is well formed").host_ports.ports.len(), HOST_PORTS_MAX);

@@ -99,7 +99,7 @@ async fn next(stream: &mut Stream) -> cri::ContainerEventResponse {
 }
 
 /// The next messages, as ids and kinds.
-async fn told(stream: &mut Stream, count: usize) -> Vec<(String, Kind)> {
+async fn next_events(stream: &mut Stream, count: usize) -> Vec<(String, Kind)> {
     let mut all = Vec::new();
     for _ in 0..count {
         let message = next(stream).await;
@@ -110,39 +110,39 @@ async fn told(stream: &mut Stream, count: usize) -> Vec<(String, Kind)> {
 
 #[tokio::test]
 async fn lifecycle_events_come_in_order_with_pod_and_container_statuses() {
-    let lab = EventsFixture::new().await;
-    lab.pull().await;
-    let mut stream = lab.follow().await;
-    let pod = lab.run("web").await;
+    let fixture = EventsFixture::new().await;
+    fixture.pull().await;
+    let mut stream = fixture.follow().await;
+    let pod = fixture.run("web").await;
     assert_eq!(
-        told(&mut stream, 2).await,
+        next_events(&mut stream, 2).await,
         [(pod.clone(), Kind::ContainerCreatedEvent), (pod.clone(), Kind::ContainerStartedEvent)]
     );
-    let id = lab.create(&pod).await;
-    lab.start(&id).await;
+    let id = fixture.create(&pod).await;
+    fixture.start(&id).await;
     let created = next(&mut stream).await;
     let started = next(&mut stream).await;
     assert_eq!(created.container_event_type(), Kind::ContainerCreatedEvent);
     assert_eq!(started.container_event_type(), Kind::ContainerStartedEvent);
     assert!(created.created_at < started.created_at);
-    let sandbox = started.pod_sandbox_status.expect("it is always told");
-    let uid = sandbox.metadata.expect("it is always told").uid;
+    let sandbox = started.pod_sandbox_status.expect("it is always reported");
+    let uid = sandbox.metadata.expect("it is always reported").uid;
     assert_eq!((sandbox.id.as_str(), uid.as_str()), (pod.as_str(), "uid-web"));
     assert!(!sandbox.network.expect("it is ready").ip.is_empty());
     let [status] = started.containers_statuses.as_slice() else { panic!("there is one container") };
     assert_eq!((status.id.as_str(), status.state()), (id.as_str(), cri::ContainerState::ContainerRunning));
-    lab.fake.exit(id.parse().expect("it is an id"), 3).expect("it runs");
+    fixture.fake.exit(id.parse().expect("it is an id"), 3).expect("it runs");
     let stopped = next(&mut stream).await;
     assert_eq!(stopped.container_event_type(), Kind::ContainerStoppedEvent);
     assert_eq!(stopped.containers_statuses[0].exit_code, 3);
-    lab.remove(&pod).await;
+    fixture.remove(&pod).await;
     assert_eq!(
-        told(&mut stream, 2).await,
+        next_events(&mut stream, 2).await,
         [(pod.clone(), Kind::ContainerStoppedEvent), (id, Kind::ContainerDeletedEvent)]
     );
     let gone = next(&mut stream).await;
     assert_eq!((&gone.container_id, gone.container_event_type()), (&pod, Kind::ContainerDeletedEvent));
-    let sandbox = gone.pod_sandbox_status.expect("what is gone is told as it was last");
+    let sandbox = gone.pod_sandbox_status.expect("what is gone is reported as it was last");
     assert_eq!(sandbox.state(), cri::PodSandboxState::SandboxNotready);
     assert_eq!(sandbox.metadata.expect("it is kept").uid, "uid-web");
     assert_eq!(gone.containers_statuses, []);
@@ -150,17 +150,17 @@ async fn lifecycle_events_come_in_order_with_pod_and_container_statuses() {
 
 #[tokio::test]
 async fn late_subscriber_gets_current_containers_first() {
-    let lab = EventsFixture::new().await;
-    lab.pull().await;
-    let pod = lab.run("web").await;
-    let running = lab.create(&pod).await;
-    lab.start(&running).await;
-    let stopped = lab.run("old").await;
+    let fixture = EventsFixture::new().await;
+    fixture.pull().await;
+    let pod = fixture.run("web").await;
+    let running = fixture.create(&pod).await;
+    fixture.start(&running).await;
+    let stopped = fixture.run("old").await;
     let request = cri::StopPodSandboxRequest { pod_sandbox_id: stopped.clone() };
-    lab.runtime.stop_sandbox(request).await.expect("it stops");
-    let mut stream = lab.follow().await;
-    let late = lab.run("late").await;
-    let standing: BTreeMap<_, _> = told(&mut stream, 3).await.into_iter().collect();
+    fixture.runtime.stop_sandbox(request).await.expect("it stops");
+    let mut stream = fixture.follow().await;
+    let late = fixture.run("late").await;
+    let standing: BTreeMap<_, _> = next_events(&mut stream, 3).await.into_iter().collect();
     let expected = [
         (pod, Kind::ContainerStartedEvent),
         (running, Kind::ContainerStartedEvent),
@@ -173,102 +173,102 @@ async fn late_subscriber_gets_current_containers_first() {
 
 #[tokio::test]
 async fn pod_status_and_events_have_ordered_timestamps() {
-    let lab = EventsFixture::new().await;
-    let mut stream = lab.follow().await;
-    let pod = lab.run("web").await;
+    let fixture = EventsFixture::new().await;
+    let mut stream = fixture.follow().await;
+    let pod = fixture.run("web").await;
     let request = || cri::PodSandboxStatusRequest { pod_sandbox_id: pod.clone(), verbose: false };
-    let before = lab.runtime.sandbox_status(request()).await.expect("it is there");
+    let before = fixture.runtime.sandbox_status(request()).await.expect("it is there");
     let created = next(&mut stream).await;
     assert!(created.created_at < before.timestamp);
     let started = next(&mut stream).await;
     assert_eq!(started.container_event_type(), Kind::ContainerStartedEvent);
-    lab.remove(&pod).await;
+    fixture.remove(&pod).await;
     assert!(next(&mut stream).await.created_at > before.timestamp);
 }
 
 #[tokio::test]
 async fn events_exclude_other_owners() {
-    let lab = EventsFixture::new().await;
+    let fixture = EventsFixture::new().await;
     let request =
         SandboxRecord { config: Some(EventsFixture::config("theirs")), runtime_handler: String::new() };
     let mut spec =
         from_proto::sandbox(request, &Config::default(), SystemTime::now()).expect("it is well formed");
     spec.meta.owner = Owner::Nomad;
-    let nomad = lab.gateway.scope(Owner::Nomad);
+    let nomad = fixture.gateway.scope(Owner::Nomad);
     let theirs = nomad.create_sandbox(spec).await.expect("it is well formed").id.to_string();
-    let mut stream = lab.follow().await;
+    let mut stream = fixture.follow().await;
     nomad.remove_sandbox(&theirs).await.expect("it goes");
-    let own = lab.run("own").await;
-    assert_eq!(told(&mut stream, 1).await, [(own, Kind::ContainerCreatedEvent)]);
+    let own = fixture.run("own").await;
+    assert_eq!(next_events(&mut stream, 1).await, [(own, Kind::ContainerCreatedEvent)]);
 }
 
 #[tokio::test]
 async fn lagging_event_client_is_disconnected_and_can_resubscribe() {
-    let lab = EventsFixture::new().await;
-    let mut slow = lab.follow().await;
+    let fixture = EventsFixture::new().await;
+    let mut slow = fixture.follow().await;
     for _ in 0..=CAPACITY.div_ceil(3) {
-        let pod = lab.run("web").await;
-        lab.remove(&pod).await;
+        let pod = fixture.run("web").await;
+        fixture.remove(&pod).await;
     }
-    let last = lab.run("last").await;
-    let error = slow.next().await.expect("it is told").expect_err("events were missed");
+    let last = fixture.run("last").await;
+    let error = slow.next().await.expect("it is reported").expect_err("events were missed");
     assert_eq!(error.code(), Code::ResourceExhausted);
     assert!(error.message().contains("events were missed"), "{}", error.message());
     assert!(slow.next().await.is_none(), "it is the last word");
-    let mut again = lab.follow().await;
-    assert_eq!(told(&mut again, 1).await, [(last, Kind::ContainerStartedEvent)]);
+    let mut again = fixture.follow().await;
+    assert_eq!(next_events(&mut again, 1).await, [(last, Kind::ContainerStartedEvent)]);
 }
 
 #[tokio::test]
 async fn stalled_event_clients_block_nobody_and_are_disconnected() {
-    let lab = EventsFixture::new().await;
-    let standing = lab.run("standing").await;
+    let fixture = EventsFixture::new().await;
+    let standing = fixture.run("standing").await;
     let mut stalled = Vec::new();
     for _ in 0..1000 {
-        stalled.push(lab.follow().await);
+        stalled.push(fixture.follow().await);
     }
-    let mut listening = lab.follow().await;
-    assert_eq!(told(&mut listening, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
+    let mut listening = fixture.follow().await;
+    assert_eq!(next_events(&mut listening, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
     for _ in 0..=CAPACITY.div_ceil(3) {
-        let pod = lab.run("web").await;
-        lab.remove(&pod).await;
-        assert_eq!(told(&mut listening, 4).await[3], (pod, Kind::ContainerDeletedEvent));
+        let pod = fixture.run("web").await;
+        fixture.remove(&pod).await;
+        assert_eq!(next_events(&mut listening, 4).await[3], (pod, Kind::ContainerDeletedEvent));
     }
     for stream in &mut stalled {
         // The initial state is sent in any case.
-        assert_eq!(told(stream, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
-        let error = stream.next().await.expect("it is told").expect_err("events were missed");
+        assert_eq!(next_events(stream, 1).await, [(standing.clone(), Kind::ContainerStartedEvent)]);
+        let error = stream.next().await.expect("it is reported").expect_err("events were missed");
         assert_eq!(error.code(), Code::ResourceExhausted);
     }
 }
 
 #[tokio::test]
 async fn event_stream_ends_at_gateway_shutdown() {
-    let lab = EventsFixture::new().await;
-    let mut stream = lab.follow().await;
-    lab.gateway.shut_down(Duration::from_secs(5)).await.expect("nothing is in flight");
-    let error = stream.next().await.expect("it is told").expect_err("there is nothing to come");
+    let fixture = EventsFixture::new().await;
+    let mut stream = fixture.follow().await;
+    fixture.gateway.shut_down(Duration::from_secs(5)).await.expect("nothing is in flight");
+    let error = stream.next().await.expect("it is reported").expect_err("there is nothing to come");
     assert_eq!(error.code(), Code::Unavailable);
     assert!(stream.next().await.is_none());
 }
 
 #[tokio::test]
 async fn rejected_create_emits_no_event() {
-    let lab = EventsFixture::new().await;
-    let mut stream = lab.follow().await;
+    let fixture = EventsFixture::new().await;
+    let mut stream = fixture.follow().await;
     let mut config = EventsFixture::config("first");
     config.port_mappings = vec![cri::PortMapping { container_port: 80, host_port: 80, ..Default::default() }];
     let run = async |config: cri::PodSandboxConfig| {
         let request = cri::RunPodSandboxRequest { config: Some(config), ..Default::default() };
-        lab.runtime.run_sandbox(request).await.map(|made| made.pod_sandbox_id)
+        fixture.runtime.run_sandbox(request).await.map(|made| made.pod_sandbox_id)
     };
     let first = run(config.clone()).await.expect("the port is free");
     let mut second = EventsFixture::config("second");
     second.port_mappings = config.port_mappings;
     let refused = run(second).await.expect_err("the port is taken");
     assert_eq!(refused.kind(), ErrorKind::FailedPrecondition);
-    let third = lab.run("third").await;
-    let seen = told(&mut stream, 4).await;
+    let third = fixture.run("third").await;
+    let seen = next_events(&mut stream, 4).await;
     let expected = [&first, &first, &third, &third];
     assert!(seen.iter().map(|(id, _)| id).eq(expected), "{seen:?}");
 }

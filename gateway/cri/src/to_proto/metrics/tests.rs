@@ -17,11 +17,13 @@ fn read(usage: Usage, detail: Detail) -> Vec<cri::Metric> {
 
 /// Values by name and the metric's own labels.
 fn values(metrics: &[cri::Metric]) -> BTreeMap<(String, Vec<String>), u64> {
-    let value = |metric: &cri::Metric| {
-        let own = metric.label_values[names::COMMON.len()..].to_vec();
-        ((metric.name.clone(), own), metric.value.expect("it is always set").value)
-    };
-    metrics.iter().map(value).collect()
+    metrics
+        .iter()
+        .map(|metric| {
+            let own = metric.label_values[names::COMMON.len()..].to_vec();
+            ((metric.name.clone(), own), metric.value.expect("it is always set").value)
+        })
+        .collect()
 }
 
 fn key(name: &str, labels: &[&str]) -> (String, Vec<String>) {
@@ -56,7 +58,8 @@ fn counter_names_have_counter_suffixes() {
 #[test]
 fn metric_labels_identify_the_container() {
     let metrics = read(Usage::default(), Detail::default());
-    let seen = metrics.iter().find(|metric| metric.name == "container_last_seen").expect("it is always told");
+    let seen =
+        metrics.iter().find(|metric| metric.name == "container_last_seen").expect("it is always reported");
     let id = task().id.to_string();
     assert_eq!(seen.label_values, ["pod", "ns", "app", id.as_str(), "nginx:1"]);
     assert_eq!((seen.value.map(|seen| seen.value), seen.timestamp), (Some(70), 70_000_000_000));
@@ -64,7 +67,7 @@ fn metric_labels_identify_the_container() {
 
 #[test]
 fn unmeasured_metrics_have_no_value() {
-    let told: BTreeSet<_> =
+    let reported: BTreeSet<_> =
         read(Usage::default(), Detail::default()).into_iter().map(|metric| metric.name).collect();
     // The limits of the container in these tests, and the timestamp.
     let expected = [
@@ -73,7 +76,7 @@ fn unmeasured_metrics_have_no_value() {
         "container_spec_memory_limit_bytes",
         "container_spec_memory_swap_limit_bytes",
     ];
-    assert_eq!(told, expected.map(str::to_owned).into());
+    assert_eq!(reported, expected.map(str::to_owned).into());
 }
 
 #[test]
@@ -108,16 +111,16 @@ fn cpu_seconds_are_whole_and_page_faults_have_scopes() {
         pressure: None,
     };
     let usage = Usage { cpu: Some(cpu), memory: Some(memory), ..Usage::default() };
-    let told = values(&read(usage, Detail::default()));
-    assert_eq!(told[&key("container_cpu_usage_seconds_total", &["total"])], 3);
-    assert_eq!(told[&key("container_cpu_system_seconds_total", &[])], 0);
-    assert!(!told.contains_key(&key("container_cpu_user_seconds_total", &[])));
-    assert_eq!(told[&key("container_pressure_cpu_waiting_seconds_total", &[])], 2);
-    assert_eq!(told[&key("container_pressure_cpu_stalled_seconds_total", &[])], 1);
-    assert!(!told.contains_key(&key("container_pressure_memory_stalled_seconds_total", &[])));
+    let reported = values(&read(usage, Detail::default()));
+    assert_eq!(reported[&key("container_cpu_usage_seconds_total", &["total"])], 3);
+    assert_eq!(reported[&key("container_cpu_system_seconds_total", &[])], 0);
+    assert!(!reported.contains_key(&key("container_cpu_user_seconds_total", &[])));
+    assert_eq!(reported[&key("container_pressure_cpu_waiting_seconds_total", &[])], 2);
+    assert_eq!(reported[&key("container_pressure_cpu_stalled_seconds_total", &[])], 1);
+    assert!(!reported.contains_key(&key("container_pressure_memory_stalled_seconds_total", &[])));
     // A zero that was measured is reported.
-    assert_eq!(told[&key("container_memory_failcnt", &[])], 0);
-    let failures = |kind, scope| told[&key("container_memory_failures_total", &[kind, scope])];
+    assert_eq!(reported[&key("container_memory_failcnt", &[])], 0);
+    let failures = |kind, scope| reported[&key("container_memory_failures_total", &[kind, scope])];
     assert_eq!((failures("pgfault", "container"), failures("pgfault", "hierarchy")), (20, 30));
     assert_eq!((failures("pgmajfault", "container"), failures("pgmajfault", "hierarchy")), (3, 3));
 }
@@ -139,22 +142,22 @@ fn devices_and_huge_pages_have_own_series() {
         }],
         ..Detail::default()
     };
-    let told = values(&read(Usage::default(), detail));
+    let reported = values(&read(Usage::default(), detail));
     let blkio =
-        |operation| told[&key("container_blkio_device_usage_total", &["/dev/sda", "8", "0", operation])];
+        |operation| reported[&key("container_blkio_device_usage_total", &["/dev/sda", "8", "0", operation])];
     assert_eq!((blkio("Read"), blkio("Discard")), (512, 7));
-    assert_eq!(told[&key("container_fs_reads_bytes_total", &["/dev/sda"])], 512);
-    assert_eq!(told[&key("container_fs_writes_total", &["/dev/sda"])], 2);
-    assert!(!told.contains_key(&key("container_fs_reads_total", &["/dev/sda"])));
-    assert_eq!(told[&key("container_hugetlb_usage_bytes", &["2MB"])], 2 << 20);
-    assert!(!told.contains_key(&key("container_hugetlb_max_usage_bytes", &["2MB"])));
+    assert_eq!(reported[&key("container_fs_reads_bytes_total", &["/dev/sda"])], 512);
+    assert_eq!(reported[&key("container_fs_writes_total", &["/dev/sda"])], 2);
+    assert!(!reported.contains_key(&key("container_fs_reads_total", &["/dev/sda"])));
+    assert_eq!(reported[&key("container_hugetlb_usage_bytes", &["2MB"])], 2 << 20);
+    assert!(!reported.contains_key(&key("container_hugetlb_max_usage_bytes", &["2MB"])));
 }
 
 #[test]
 fn loopback_is_excluded_from_network_metrics() {
     let pod = CommonLabels::of(&home(switchyard_core::state::SandboxState::Ready), None);
     let link = |name: &str| InterfaceStats { name: name.into(), tx_dropped: 6, ..InterfaceStats::default() };
-    let told = values(&sandbox_metrics(&pod, &[link("lo"), link("eth0"), link("net1")], UNIX_EPOCH));
-    assert_eq!(told.len(), 16);
-    assert_eq!(told[&key("container_network_transmit_packets_dropped_total", &["net1"])], 6);
+    let reported = values(&sandbox_metrics(&pod, &[link("lo"), link("eth0"), link("net1")], UNIX_EPOCH));
+    assert_eq!(reported.len(), 16);
+    assert_eq!(reported[&key("container_network_transmit_packets_dropped_total", &["net1"])], 6);
 }

@@ -193,9 +193,9 @@ async fn command_line_shows_devices_and_ports_and_releases_leases() {
         assert_eq!(output.status.code(), Some(0));
     }
     let output = run(&["devices", "release", &"08".repeat(16), "--socket", &socket]).await;
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("is in use by train of nomad"), "{told}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("is in use by train of nomad"), "{stderr}");
     let output = run(&["devices", "release", "07", "--socket", &socket]).await;
     assert_eq!(output.status.code(), Some(2), "a token that is none is wrong usage");
 }

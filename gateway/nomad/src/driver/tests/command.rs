@@ -22,20 +22,20 @@ impl DriverFixture {
         asked: mpsc::UnboundedReceiver<Result<Asked, Status>>,
     ) -> Result<DriverStream<Said>, Status> {
         let metadata = call(()).metadata().clone();
-        let asked = stream::unfold(asked, async |mut asked| asked.recv().await.map(|said| (said, asked)));
+        let asked = stream::unfold(asked, async |mut asked| asked.recv().await.map(|sent| (sent, asked)));
         self.driver.exec_streaming(&metadata, Box::pin(asked)).await
     }
 
     /// A command with a client that sends these messages after the setup.
-    async fn session(&self, id: &str, script: &str, tty: bool, said: Vec<Asked>) -> Heard {
+    async fn session(&self, id: &str, script: &str, tty: bool, sent: Vec<Asked>) -> Heard {
         let (tell, asked) = mpsc::unbounded_channel();
         tell.send(Ok(setup(id, script, tty))).expect("it listens");
-        said.into_iter().for_each(|said| tell.send(Ok(said)).expect("it listens"));
+        sent.into_iter().for_each(|sent| tell.send(Ok(sent)).expect("it listens"));
         let answers = self.stream(asked).await.expect("it runs");
         // The client does not close its half.
-        let heard = Heard::all(answers).await;
+        let received = Heard::all(answers).await;
         drop(tell);
-        heard
+        received
     }
 }
 
@@ -59,88 +59,91 @@ struct Heard {
 
 impl Heard {
     async fn all(mut answers: DriverStream<Said>) -> Self {
-        let mut heard = Self::default();
+        let mut received = Self::default();
         let mut open = [true, true];
-        while let Some(said) = answers.next().await {
-            let said = said.expect("it is no error");
-            assert_eq!(heard.code, None, "the exit code comes last");
-            if let Some(output) = said.stdout {
+        while let Some(sent) = answers.next().await {
+            let sent = sent.expect("it is no error");
+            assert_eq!(received.code, None, "the exit code comes last");
+            if let Some(output) = sent.stdout {
                 assert!(open[0] && output.data.is_empty() == output.close, "{output:?}");
                 open[0] = !output.close;
-                heard.stdout.extend(output.data);
+                received.stdout.extend(output.data);
             }
-            if let Some(output) = said.stderr {
+            if let Some(output) = sent.stderr {
                 assert!(open[1] && output.data.is_empty() == output.close, "{output:?}");
                 open[1] = !output.close;
-                heard.stderr.extend(output.data);
+                received.stderr.extend(output.data);
             }
-            if said.exited {
+            if sent.exited {
                 assert_eq!(open, [false, false], "both streams are closed first");
-                heard.code = Some(said.result.expect("it comes with the end").exit_code);
+                received.code = Some(sent.result.expect("it comes with the end").exit_code);
             }
         }
-        heard
+        received
     }
 }
 
 #[tokio::test]
 async fn exec_check_returns_code_and_last_output() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
-    let output = lab.exec(&id, "echo well; echo no >&2; exit 2", 5).await.expect("it runs");
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
+    let output = fixture.exec(&id, "echo well; echo no >&2; exit 2", 5).await.expect("it runs");
     assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"well\n"[..], &b"no\n"[..]));
     assert_eq!(output.result.expect("it is always set").exit_code, 2);
-    let output = lab.exec(&id, "head -c 100000 /dev/zero; echo end", 5).await.expect("it runs");
+    let output = fixture.exec(&id, "head -c 100000 /dev/zero; echo end", 5).await.expect("it runs");
     assert_eq!(output.stdout.len(), 4096);
     assert!(output.stdout.ends_with(b"end\n"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn exec_check_is_killed_at_its_timeout() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
-    let late = lab.exec(&id, "sleep 60", 5).await.expect_err("it takes too long");
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
+    let late = fixture.exec(&id, "sleep 60", 5).await.expect_err("it takes too long");
     assert!(late.message().contains("5s"), "{late:?}");
-    assert_eq!(lab.fake.processes(), 0);
+    assert_eq!(fixture.fake.processes(), 0);
     // A timeout of 0 means none.
-    let late = lab.exec(&id, "while true; do true; done", 0).await.expect_err("it never ends");
+    let late = fixture.exec(&id, "while true; do true; done", 0).await.expect_err("it never ends");
     assert!(late.message().contains("600s"), "{late:?}");
 }
 
 #[tokio::test]
 async fn exec_in_a_task_that_does_not_run_is_rejected() {
-    let lab = lab().await;
+    let fixture = fixture().await;
     assert_eq!(
-        lab.exec("no/such/00000000", "true", 5).await.expect_err("there is no task").code(),
+        fixture.exec("no/such/00000000", "true", 5).await.expect_err("there is no task").code(),
         Code::NotFound
     );
-    let id = lab.running(&["true"]).await;
-    lab.wait(&id).await.expect("it ends");
-    assert_eq!(lab.exec(&id, "true", 5).await.expect_err("it has ended").code(), Code::FailedPrecondition);
+    let id = fixture.running(&["true"]).await;
+    fixture.wait(&id).await.expect("it ends");
+    assert_eq!(
+        fixture.exec(&id, "true", 5).await.expect_err("it has ended").code(),
+        Code::FailedPrecondition
+    );
 }
 
 #[tokio::test]
 async fn exec_without_tty_sends_streams_then_eofs_then_code() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
-    let heard = lab.session(&id, "echo out; echo err >&2; exit 9", false, vec![]).await;
-    assert_eq!(heard, Heard { stdout: b"out\n".into(), stderr: b"err\n".into(), code: Some(9) });
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
+    let received = fixture.session(&id, "echo out; echo err >&2; exit 9", false, vec![]).await;
+    assert_eq!(received, Heard { stdout: b"out\n".into(), stderr: b"err\n".into(), code: Some(9) });
 }
 
 #[tokio::test]
 async fn exec_with_tty_sends_all_on_stdout() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
-    let heard = lab.session(&id, "echo out; echo err >&2; exit 9", true, vec![]).await;
-    assert_eq!((heard.stdout, heard.stderr, heard.code), (b"out\nerr\n".to_vec(), vec![], Some(9)));
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
+    let received = fixture.session(&id, "echo out; echo err >&2; exit 9", true, vec![]).await;
+    assert_eq!((received.stdout, received.stderr, received.code), (b"out\nerr\n".to_vec(), vec![], Some(9)));
 }
 
 #[tokio::test]
 async fn exec_stdin_reaches_eof_despite_heartbeats_and_resizes() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
     let size = |height, width| Asked { tty_size: Some(TerminalSize { height, width }), ..Default::default() };
-    let said = vec![
+    let sent = vec![
         size(24, 80),
         input(b"one ", false),
         Asked::default(),
@@ -150,57 +153,57 @@ async fn exec_stdin_reaches_eof_despite_heartbeats_and_resizes() {
         input(b"", true),
         input(b"too late", false),
     ];
-    let heard = lab.session(&id, "cat", false, said).await;
-    assert_eq!(heard, Heard { stdout: b"one two".into(), stderr: vec![], code: Some(0) });
+    let received = fixture.session(&id, "cat", false, sent).await;
+    assert_eq!(received, Heard { stdout: b"one two".into(), stderr: vec![], code: Some(0) });
 }
 
 #[tokio::test]
 async fn large_exec_output_is_complete() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
-    let heard = lab.session(&id, "head -c 3000000 /dev/zero; echo end", false, vec![]).await;
-    assert_eq!((heard.stdout.len(), heard.code), (3_000_004, Some(0)));
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
+    let received = fixture.session(&id, "head -c 3000000 /dev/zero; echo end", false, vec![]).await;
+    assert_eq!((received.stdout.len(), received.code), (3_000_004, Some(0)));
 }
 
 #[tokio::test]
 async fn children_holding_the_output_do_not_delay_the_exit() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
     for tty in [true, false] {
-        let heard = lab.session(&id, "echo out; sleep 1000 & exit 5", tty, vec![]).await;
-        assert_eq!((heard.stdout.as_slice(), heard.code), (&b"out\n"[..], Some(5)));
+        let received = fixture.session(&id, "echo out; sleep 1000 & exit 5", tty, vec![]).await;
+        assert_eq!((received.stdout.as_slice(), received.code), (&b"out\n"[..], Some(5)));
     }
 }
 
 #[tokio::test]
 async fn missing_command_exits_with_127() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
     let (tell, asked) = mpsc::unbounded_channel();
     let command = vec!["/no/such/program".to_owned()];
     let setup = Setup { task_id: id, command, tty: false };
     tell.send(Ok(Asked { setup: Some(setup), ..Default::default() })).expect("it listens");
-    let heard = Heard::all(lab.stream(asked).await.expect("it is answered")).await;
-    assert_eq!(heard.code, Some(127));
-    assert!(!heard.stderr.is_empty());
+    let received = Heard::all(fixture.stream(asked).await.expect("it is answered")).await;
+    assert_eq!(received.code, Some(127));
+    assert!(!received.stderr.is_empty());
 }
 
 #[tokio::test]
 async fn exec_is_killed_with_its_client() {
     for by_reset in [true, false] {
-        let lab = lab().await;
-        let id = lab.running(&["serve"]).await;
+        let fixture = fixture().await;
+        let id = fixture.running(&["serve"]).await;
         let (tell, asked) = mpsc::unbounded_channel();
         tell.send(Ok(setup(&id, "echo ready; cat", false))).expect("it listens");
-        let mut answers = lab.stream(asked).await.expect("it runs");
+        let mut answers = fixture.stream(asked).await.expect("it runs");
         answers.next().await.expect("it writes").expect("it is no error");
-        assert_eq!(lab.fake.processes(), 1);
+        assert_eq!(fixture.fake.processes(), 1);
         if by_reset {
             tell.send(Err(Status::cancelled("the client has gone"))).expect("it listens");
         } else {
             drop(answers);
         }
-        while lab.fake.processes() > 0 {
+        while fixture.fake.processes() > 0 {
             tokio::task::yield_now().await;
         }
     }
@@ -208,22 +211,22 @@ async fn exec_is_killed_with_its_client() {
 
 #[tokio::test]
 async fn half_closed_exec_client_still_gets_the_answer() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
     let (tell, asked) = mpsc::unbounded_channel();
     tell.send(Ok(setup(&id, "sleep 0.01; echo out", false))).expect("it listens");
     drop(tell);
-    let heard = Heard::all(lab.stream(asked).await.expect("it runs")).await;
-    assert_eq!((heard.stdout.as_slice(), heard.code), (&b"out\n"[..], Some(0)));
+    let received = Heard::all(fixture.stream(asked).await.expect("it runs")).await;
+    assert_eq!((received.stdout.as_slice(), received.code), (&b"out\n"[..], Some(0)));
 }
 
 #[tokio::test]
 async fn exec_stream_must_begin_with_setup() {
-    let lab = lab().await;
+    let fixture = fixture().await;
     let refused = async |first: Asked| {
         let (tell, asked) = mpsc::unbounded_channel();
         tell.send(Ok(first)).expect("it listens");
-        lab.stream(asked).await.err().expect("it is refused")
+        fixture.stream(asked).await.err().expect("it is refused")
     };
     let unsaid = refused(input(b"x", false)).await;
     assert_eq!(
@@ -231,7 +234,7 @@ async fn exec_stream_must_begin_with_setup() {
         (Code::InvalidArgument, "first message should always be setup")
     );
     assert_eq!(refused(setup("no/such/00000000", "true", false)).await.code(), Code::NotFound);
-    let id = lab.running(&["serve"]).await;
+    let id = fixture.running(&["serve"]).await;
     let nothing = Setup { task_id: id, command: vec![], tty: false };
     let refused = refused(Asked { setup: Some(nothing), ..Default::default() }).await;
     assert_eq!(refused.code(), Code::InvalidArgument);

@@ -88,8 +88,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// A request with one field changed; most numbers change none.
-fn request(lab: &DriverFixture, start: usize, (field, text): Field) -> nomad::TaskConfig {
-    let mut task = lab.request(&format!("{start:08}"), &["serve"]);
+fn request(fixture: &DriverFixture, start: usize, (field, text): Field) -> nomad::TaskConfig {
+    let mut task = fixture.request(&format!("{start:08}"), &["serve"]);
     match field {
         0 => task.id = text,
         1 => task.name = text,
@@ -145,13 +145,13 @@ fn done<T>(step: &Step, answer: Result<T, Status>) -> bool {
     false
 }
 
-async fn take(lab: &DriverFixture, started: &mut BTreeSet<String>, number: usize, step: Step) {
+async fn take(fixture: &DriverFixture, started: &mut BTreeSet<String>, number: usize, step: Step) {
     let pick = |at: usize| started.iter().nth(at % started.len().max(1)).cloned().unwrap_or_default();
     match step.clone() {
         Step::Start(field, option, number_of) => {
-            let mut request = request(lab, number, field);
+            let mut request = request(fixture, number, field);
             with_option(&mut request, option, number_of);
-            if done(&step, lab.start(&request).await) {
+            if done(&step, fixture.start(&request).await) {
                 // A start removes an earlier one of the same task of the same allocation.
                 started.retain(|other| task_key(other) != task_key(&request.id));
                 started.insert(request.id);
@@ -160,7 +160,7 @@ async fn take(lab: &DriverFixture, started: &mut BTreeSet<String>, number: usize
                 let here = task_key(&request.id);
                 let mut gone = Vec::new();
                 for other in started.iter().filter(|other| task_key(other) == here) {
-                    if lab.inspect(other).await.is_err() {
+                    if fixture.inspect(other).await.is_err() {
                         gone.push(other.clone());
                     }
                 }
@@ -168,23 +168,23 @@ async fn take(lab: &DriverFixture, started: &mut BTreeSet<String>, number: usize
             }
         }
         Step::Recover(field) => {
-            let request = request(lab, number, field);
-            assert!(!done(&step, lab.recover(&request).await) || started.contains(&request.id));
+            let request = request(fixture, number, field);
+            assert!(!done(&step, fixture.recover(&request).await) || started.contains(&request.id));
         }
-        Step::Stop(at, signal, grace) => drop(done(&step, lab.stop(&pick(at), &signal, grace).await)),
+        Step::Stop(at, signal, grace) => drop(done(&step, fixture.stop(&pick(at), &signal, grace).await)),
         Step::Signal(at, signal) => {
             let message = nomad::SignalTaskRequest { task_id: pick(at), signal };
-            done(&step, lab.driver.signal_task(call(message)).await);
+            done(&step, fixture.driver.signal_task(call(message)).await);
         }
-        Step::Inspect(id) => assert_eq!(done(&step, lab.inspect(&id).await), started.contains(&id)),
+        Step::Inspect(id) => assert_eq!(done(&step, fixture.inspect(&id).await), started.contains(&id)),
         Step::Destroy(at) => {
             let id = pick(at);
-            if done(&step, lab.destroy(&id, true).await) {
+            if done(&step, fixture.destroy(&id, true).await) {
                 started.remove(&id);
             }
         }
         Step::DestroyNone(id) => {
-            if done(&step, lab.destroy(&id, true).await) {
+            if done(&step, fixture.destroy(&id, true).await) {
                 started.remove(&id);
             }
         }
@@ -199,20 +199,20 @@ proptest! {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let lab = lab().await;
+            let fixture = fixture().await;
 let mut started = BTreeSet::new();
             for (number, step) in steps.into_iter().enumerate() {
-                let taken = tokio::time::timeout(PATIENCE, take(&lab, &mut started, number, step.clone())).await;
+                let taken = tokio::time::timeout(PATIENCE, take(&fixture, &mut started, number, step.clone())).await;
                 // A longer grace period than that is waited for by the client.
                 assert!(taken.is_ok() || matches!(step, Step::Stop(..)), "{step:?} is not answered");
                 for id in &started {
-                    assert!(lab.inspect(id).await.is_ok(), "{id} was started");
+                    assert!(fixture.inspect(id).await.is_ok(), "{id} was started");
                 }
             }
             for id in started {
-                lab.destroy(&id, true).await.expect("what was started can be destroyed");
+                fixture.destroy(&id, true).await.expect("what was started can be destroyed");
             }
-            assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
+            assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
         });
     }
 }

@@ -20,10 +20,10 @@ use crate::planning;
 const GRACE_OVER: Duration = Duration::from_secs(25);
 
 /// A fixture with the device `acme0`, and everything that a task can get with it.
-async fn equipped_lab() -> DriverFixture {
-    let lab = lab().await;
-    lab.equip().await;
-    lab
+async fn fixture_with_devices() -> DriverFixture {
+    let fixture = fixture().await;
+    fixture.equip().await;
+    fixture
 }
 
 impl DriverFixture {
@@ -67,42 +67,43 @@ async fn refused(pods: &Scope) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn restarted_task_keeps_its_device_and_others_release_it() {
-    let lab = equipped_lab().await;
-    let given = lab.reserve().await;
-    let first = lab.leased("00000001", &given);
-    lab.start(&first).await.expect("it starts");
-    let text = refused(&lab.pods()).await;
+    let fixture = fixture_with_devices().await;
+    let given = fixture.reserve().await;
+    let first = fixture.leased("00000001", &given);
+    fixture.start(&first).await.expect("it starts");
+    let text = refused(&fixture.pods()).await;
     assert!(text.contains("\"acme0\"") && text.contains(&first.id) && text.contains("of nomad"), "{text}");
-    lab.stop(&first.id, "", 5).await.expect("it listens");
-    lab.destroy(&first.id, false).await.expect("it has ended");
-    refused(&lab.pods()).await;
+    fixture.stop(&first.id, "", 5).await.expect("it listens");
+    fixture.destroy(&first.id, false).await.expect("it has ended");
+    refused(&fixture.pods()).await;
     // The restart policy determines the delay.
     tokio::time::sleep(Duration::from_secs(15)).await;
-    let second = lab.leased("00000002", &given);
-    lab.start(&second).await.expect("its device is still there for it");
-    let nodes = lab.fake.devices(lab.task(&second.id));
+    let second = fixture.leased("00000002", &given);
+    fixture.start(&second).await.expect("its device is still there for it");
+    let nodes = fixture.fake.devices(fixture.task(&second.id));
     let nodes: Vec<_> = nodes.iter().map(|node| node.container_path.to_str()).collect();
     assert_eq!(nodes, [Some("/dev/acme0"), Some("/dev/acmectl")], "although its agent has not named them");
     tokio::time::sleep(GRACE_OVER).await;
-    refused(&lab.pods()).await;
-    lab.destroy(&second.id, true).await.expect("it is killed");
+    refused(&fixture.pods()).await;
+    fixture.destroy(&second.id, true).await.expect("it is killed");
     tokio::time::sleep(GRACE_OVER).await;
-    lab.pods().lease(&["acme0".to_owned()]).await.expect("it was given back");
-    let late = lab.start(&lab.leased("00000003", &given)).await.expect_err("it is another's now");
+    fixture.pods().lease(&["acme0".to_owned()]).await.expect("it was given back");
+    let late = fixture.start(&fixture.leased("00000003", &given)).await.expect_err("it is another's now");
     assert_eq!((late.code(), late.details().is_empty()), (Code::FailedPrecondition, false));
     assert!(late.message().contains("may have been given to others meanwhile"), "{late:?}");
-    assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
-    assert_eq!(lab.fake.breaches(), Vec::<String>::new());
+    assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
+    assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn leased_devices_are_injected_although_the_agent_omits_them() {
-    let lab = equipped_lab().await;
-    let given = lab.reserve().await;
-    let mut request = lab.leased("00000001", &given);
+    let fixture = fixture_with_devices().await;
+    let given = fixture.reserve().await;
+    let mut request = fixture.leased("00000001", &given);
     let session = session(PluginConfig::default());
     let equip = |request: &nomad::TaskConfig| {
-        lab.driver
+        fixture
+            .driver
             .with_lease_devices(planning::plan(request, &session).expect("it is well formed"))
             .expect("it is leased")
     };
@@ -121,13 +122,14 @@ async fn leased_devices_are_injected_although_the_agent_omits_them() {
         matches!(library(&plan), (Some(MountSource::Host { path, .. }), 0) if path.ends_with("opt/acme"))
     );
     assert_eq!(
-        lab.driver.with_lease_devices(plan.clone()).expect("it is leased"),
+        fixture.driver.with_lease_devices(plan.clone()).expect("it is leased"),
         plan,
         "a second time changes nothing"
     );
     let tokens = |plan: &Plan| plan.task.leases.len();
-    let told = plan.task.env.iter().any(|variable| variable.name.starts_with("SWITCHYARD_LEASE_"));
-    assert_eq!((tokens(&plan), told), (1, false), "the task itself has no use for the token");
+    let has_lease_variable =
+        plan.task.env.iter().any(|variable| variable.name.starts_with("SWITCHYARD_LEASE_"));
+    assert_eq!((tokens(&plan), has_lease_variable), (1, false), "the task itself has no use for the token");
     // Entries that the agent has forwarded, and those of the job, stay as they are.
     request.devices = vec![nomad::Device {
         task_path: "/dev/acmectl".to_owned(),
@@ -149,30 +151,32 @@ async fn leased_devices_are_injected_although_the_agent_omits_them() {
 
 #[tokio::test]
 async fn running_task_keeps_its_device_across_daemon_restart() {
-    let lab = equipped_lab().await;
-    let request = lab.leased("00000001", &lab.reserve().await);
-    lab.start(&request).await.expect("it starts");
-    let lab = lab.restarted().await;
-    lab.equip().await;
-    let text = refused(&lab.pods()).await;
+    let fixture = fixture_with_devices().await;
+    let request = fixture.leased("00000001", &fixture.reserve().await);
+    fixture.start(&request).await.expect("it starts");
+    let fixture = fixture.restarted().await;
+    fixture.equip().await;
+    let text = refused(&fixture.pods()).await;
     assert!(text.contains(&request.id), "{text}");
-    lab.start(&request).await.expect("it runs");
-    assert_eq!(lab.fake.count(Method::CreateTask), 0);
+    fixture.start(&request).await.expect("it runs");
+    assert_eq!(fixture.fake.count(Method::CreateTask), 0);
 }
 
 #[tokio::test]
 async fn unknown_lease_is_rejected_as_recoverable() {
-    let lab = equipped_lab().await;
+    let fixture = fixture_with_devices().await;
     let unknown = BTreeMap::from([("SWITCHYARD_LEASE_01234567".to_owned(), "01234567".repeat(4))]);
-    let kubelets = lab.pods().lease(&["acme0".to_owned()]).await.expect("it is free").token.to_string();
+    let kubelets = fixture.pods().lease(&["acme0".to_owned()]).await.expect("it is free").token.to_string();
     let kubelets = BTreeMap::from([(format!("SWITCHYARD_LEASE_{}", &kubelets[..8]), kubelets)]);
-    let events = lab.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");
+    let events =
+        fixture.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");
     let mut events = events.into_inner();
     for env in [unknown, kubelets] {
-        let refused = lab.start(&lab.leased("00000001", &env)).await.expect_err("it is nobody's of Nomad");
+        let refused =
+            fixture.start(&fixture.leased("00000001", &env)).await.expect_err("it is nobody's of Nomad");
         assert_eq!((refused.code(), refused.details().is_empty()), (Code::FailedPrecondition, false));
         assert!(refused.message().contains("lease"), "{refused:?}");
-        assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
+        assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
         loop {
             let event = events.next().await.expect("it is open").expect("it is an event");
             if event.message.starts_with("Cannot start yet: the lease ") {
@@ -184,7 +188,7 @@ async fn unknown_lease_is_rejected_as_recoverable() {
 
 #[tokio::test]
 async fn malformed_lease_is_rejected_by_name() {
-    let lab = equipped_lab().await;
+    let fixture = fixture_with_devices().await;
     let token = "01234567".repeat(4);
     for (name, value) in [
         ("SWITCHYARD_LEASE_", token.as_str()),
@@ -198,36 +202,37 @@ async fn malformed_lease_is_rejected_by_name() {
         ("SWITCHYARD_LEASE_../../..", "../../../../../../../../../../.."),
     ] {
         let env = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let refused = lab.start(&lab.leased("00000001", &env)).await.expect_err("it is malformed");
+        let refused = fixture.start(&fixture.leased("00000001", &env)).await.expect_err("it is malformed");
         assert_eq!((refused.code(), refused.details().is_empty()), (Code::InvalidArgument, true));
         assert!(refused.message().starts_with(&format!("task.device_env[{name:?}]: ")), "{refused:?}");
     }
     let digits = |number: u32| format!("{number:08x}");
     let many = (0..1025).map(|n| (format!("SWITCHYARD_LEASE_{}", digits(n)), digits(n).repeat(4))).collect();
-    let refused = lab.start(&lab.leased("00000001", &many)).await.expect_err("they are too many");
+    let refused = fixture.start(&fixture.leased("00000001", &many)).await.expect_err("they are too many");
     assert!(refused.message().ends_with("the task has 1024 leases of devices without it, and may have 1024"));
-    assert_eq!(lab.fake.count(Method::CreateSandbox), 0);
+    assert_eq!(fixture.fake.count(Method::CreateSandbox), 0);
 }
 
 #[tokio::test]
 async fn task_start_with_an_unhealthy_leased_device_is_rejected() {
-    let lab = lab().await;
+    let fixture = fixture().await;
     let (tell, inventories) = watch::channel(Some(Arc::new(devices(&["acme0"], 1))));
-    lab.gateway.watch_devices(inventories);
-    let given = lab.reserve().await;
+    fixture.gateway.watch_devices(inventories);
+    let given = fixture.reserve().await;
     tell.send_replace(Some(Arc::new(devices(&["acme9"], 1))));
-    let mut view = lab.gateway.scope(Owner::Nomad).devices();
+    let mut view = fixture.gateway.scope(Owner::Nomad).devices();
     let knows =
         |view: &Option<Arc<Inventory>>| view.as_ref().is_some_and(|view| view.groups[0].devices.len() == 2);
     view.wait_for(knows).await.expect("the gateway lives");
-    let refused = lab.start(&lab.leased("00000001", &given)).await.expect_err("it was pulled out");
+    let refused = fixture.start(&fixture.leased("00000001", &given)).await.expect_err("it was pulled out");
     assert_eq!((refused.code(), refused.details().is_empty()), (Code::FailedPrecondition, false));
     assert!(refused.message().contains("acme0") && refused.message().contains("not there"), "{refused:?}");
     tell.send_replace(Some(Arc::new(devices(&["acme0", "acme9"], 1))));
-    let well = |view: &Option<Arc<Inventory>>| {
+    view.wait_for(|view| {
         let all = view.iter().flat_map(|view| &view.groups[0].devices);
         all.filter(|device| device.health == Health::Healthy).count() == 2
-    };
-    view.wait_for(well).await.expect("the gateway lives");
-    lab.start(&lab.leased("00000001", &given)).await.expect("it is there again");
+    })
+    .await
+    .expect("the gateway lives");
+    fixture.start(&fixture.leased("00000001", &given)).await.expect("it is there again");
 }

@@ -35,10 +35,10 @@ fn hasty_config() -> PluginConfig {
 }
 
 async fn hasty() -> DriverFixture {
-    let lab = lab_with(hasty_config()).await;
-    let driver = lab.driver.clone();
+    let fixture = fixture_with(hasty_config()).await;
+    let driver = fixture.driver.clone();
     tokio::spawn(async move { driver.run_background().await });
-    lab
+    fixture
 }
 
 impl DriverFixture {
@@ -81,103 +81,108 @@ impl DriverFixture {
 
 #[tokio::test(start_paused = true)]
 async fn network_not_requested_by_restarted_agent_is_removed() {
-    let lab = hasty().await;
-    assert!(lab.create_network(SESSION, 1, "a").await);
-    assert!(lab.create_network(SESSION, 1, "b").await);
-    lab.start_in(SESSION, 1, "other").await;
+    let fixture = hasty().await;
+    assert!(fixture.create_network(SESSION, 1, "a").await);
+    assert!(fixture.create_network(SESSION, 1, "b").await);
+    fixture.start_in(SESSION, 1, "other").await;
     let all = ["network/a", "network/b", "other/web/00000001"];
-    assert_eq!(lab.left().await, all, "the agent waits before it starts the next task there");
+    assert_eq!(fixture.left().await, all, "the agent waits before it starts the next task there");
 
     // The agent was killed, and reattaches; of the first allocation only the directory exists.
-    std::fs::create_dir_all(lab.dir.path().join("a")).expect("there is room");
-    assert!(!lab.create_network(SESSION, 2, "b").await);
-    assert_eq!(lab.left().await, all, "which agent it is has not been shown");
+    std::fs::create_dir_all(fixture.dir.path().join("a")).expect("there is room");
+    assert!(!fixture.create_network(SESSION, 2, "b").await);
+    assert_eq!(fixture.left().await, all, "which agent it is has not been shown");
     // It also asks for tasks that ended long ago.
-    let config =
-        nomad::TaskConfig { id: "a/web/00000001".into(), alloc_id: "a".into(), ..lab.request("", &["x"]) };
+    let config = nomad::TaskConfig {
+        id: "a/web/00000001".into(),
+        alloc_id: "a".into(),
+        ..fixture.request("", &["x"])
+    };
     let config = nomad::TaskConfig { alloc_dir: config.alloc_dir.replace(ALLOC, "a"), ..config };
     let handle = Some(nomad::TaskHandle { version: 1, config: Some(config), ..Default::default() });
     let message = nomad::RecoverTaskRequest { task_id: String::new(), handle };
-    let gone = lab.driver.recover_task(by(SESSION, 2, message)).await.expect_err("nobody started it");
+    let gone = fixture.driver.recover_task(by(SESSION, 2, message)).await.expect_err("nobody started it");
     assert_eq!(gone.code(), Code::NotFound);
-    assert_eq!(lab.left().await, ["network/b", "other/web/00000001"]);
+    assert_eq!(fixture.left().await, ["network/b", "other/web/00000001"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn task_is_referenced_until_destroy_succeeds() {
-    let lab = hasty().await;
-    lab.start_in(SESSION, 1, "a").await;
+    let fixture = hasty().await;
+    fixture.start_in(SESSION, 1, "a").await;
     let destroy = |force| nomad::DestroyTaskRequest { task_id: "a/web/00000001".into(), force };
-    let refused = lab.driver.destroy_task(by(SESSION, 1, destroy(false))).await.expect_err("it runs");
+    let refused = fixture.driver.destroy_task(by(SESSION, 1, destroy(false))).await.expect_err("it runs");
     assert!(refused.message().contains("must call StopTask"), "{refused}");
-    let nobodys = lab.driver.destroy_task(by("another", 1, destroy(true))).await.expect_err("whose is it?");
+    let nobodys =
+        fixture.driver.destroy_task(by("another", 1, destroy(true))).await.expect_err("whose is it?");
     assert!(nobodys.message().contains("no open session"), "{nobodys}");
-    assert_eq!(lab.left().await, ["a/web/00000001"]);
+    assert_eq!(fixture.left().await, ["a/web/00000001"]);
 
-    lab.fake.fail_next(Method::RemoveSandbox, Error::unavailable("away"));
-    lab.driver.destroy_task(by(SESSION, 1, destroy(true))).await.expect_err("the runtime fails");
-    assert_eq!(lab.left().await, [""; 0], "the agent does not ask again");
+    fixture.fake.fail_next(Method::RemoveSandbox, Error::unavailable("away"));
+    fixture.driver.destroy_task(by(SESSION, 1, destroy(true))).await.expect_err("the runtime fails");
+    assert_eq!(fixture.left().await, [""; 0], "the agent does not ask again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn task_referenced_before_its_removal_is_kept() {
-    let lab = lab_with(hasty_config()).await;
-    lab.start_in(SESSION, 1, "a").await;
+    let fixture = fixture_with(hasty_config()).await;
+    fixture.start_in(SESSION, 1, "a").await;
     let name = "a/web/00000001";
     let gc = GcConfig::default();
-    lab.driver.remove_dangling(name, &gc).await.expect("there is nothing to do");
-    assert_eq!(lab.left().await, [name]);
-    lab.driver.references().forget(name);
-    lab.driver.remove_dangling(name, &gc).await.expect("it can be removed");
-    assert_eq!(lab.left().await, [""; 0]);
+    fixture.driver.remove_dangling(name, &gc).await.expect("there is nothing to do");
+    assert_eq!(fixture.left().await, [name]);
+    fixture.driver.references().forget(name);
+    fixture.driver.remove_dangling(name, &gc).await.expect("it can be removed");
+    assert_eq!(fixture.left().await, [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn network_is_removed_with_its_dangling_tasks() {
-    let lab = hasty().await;
-    assert!(lab.create_network(SESSION, 1, "a").await);
-    lab.start_in(SESSION, 1, "a").await;
-    assert_eq!(lab.left().await, ["a/web/00000001", "network/a"]);
+    let fixture = hasty().await;
+    assert!(fixture.create_network(SESSION, 1, "a").await);
+    fixture.start_in(SESSION, 1, "a").await;
+    assert_eq!(fixture.left().await, ["a/web/00000001", "network/a"]);
 
     // The agent has lost its state, and starts a new plugin.
-    let DriverFixture { fake, gateway, driver, sessions, open, dir } = lab;
+    let DriverFixture { fake, gateway, driver, sessions, open, dir } = fixture;
     drop(open);
     let config = hasty_config();
     let open = sessions.open(Session { id: "next".into(), ..session(config) });
-    let lab = DriverFixture { fake, gateway, driver, sessions, open, dir };
-    assert!(lab.create_network("next", 2, "b").await);
-    lab.start_in("next", 2, "b").await;
-    assert_eq!(lab.left().await, ["b/web/00000001", "network/b"]);
+    let fixture = DriverFixture { fake, gateway, driver, sessions, open, dir };
+    assert!(fixture.create_network("next", 2, "b").await);
+    fixture.start_in("next", 2, "b").await;
+    assert_eq!(fixture.left().await, ["b/web/00000001", "network/b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn network_without_agent_belongs_to_the_only_agent() {
     for is_alone in [true, false] {
-        let lab = hasty().await;
-        assert!(lab.create_network(SESSION, 1, "a").await);
-        let _other = lab.sessions.open(Session { id: "other".into(), ..session(PluginConfig::default()) });
+        let fixture = hasty().await;
+        assert!(fixture.create_network(SESSION, 1, "a").await);
+        let _other =
+            fixture.sessions.open(Session { id: "other".into(), ..session(PluginConfig::default()) });
         if !is_alone {
-            lab.start_in("other", 3, "foreign").await;
+            fixture.start_in("other", 3, "foreign").await;
         }
-        lab.start_elsewhere(SESSION, 2, "b").await;
-        let left = lab.left().await;
+        fixture.start_elsewhere(SESSION, 2, "b").await;
+        let left = fixture.left().await;
         assert_eq!(left.contains(&"network/a".to_owned()), !is_alone, "{left:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn network_is_removed_with_its_allocation_directory() {
-    let lab = hasty().await;
-    lab.start_elsewhere(SESSION, 1, "other").await;
-    assert!(lab.create_network(SESSION, 1, "a").await);
-    let all = lab.dir.path().join("elsewhere");
-    let aside = lab.dir.path().join("aside");
+    let fixture = hasty().await;
+    fixture.start_elsewhere(SESSION, 1, "other").await;
+    assert!(fixture.create_network(SESSION, 1, "a").await);
+    let all = fixture.dir.path().join("elsewhere");
+    let aside = fixture.dir.path().join("aside");
     std::fs::create_dir(all.join("a")).expect("there is room");
     let both = ["network/a", "other/web/00000001"];
-    assert_eq!(lab.left().await, both, "the agent waits before it starts a task there");
+    assert_eq!(fixture.left().await, both, "the agent waits before it starts a task there");
     std::fs::remove_dir(all.join("a")).expect("it is empty");
     std::fs::rename(&all, &aside).expect("it can be moved");
-    assert_eq!(lab.left().await, both, "of no allocation there is a directory");
+    assert_eq!(fixture.left().await, both, "of no allocation there is a directory");
     std::fs::rename(&aside, &all).expect("it can be moved back");
-    assert_eq!(lab.left().await, ["other/web/00000001"]);
+    assert_eq!(fixture.left().await, ["other/web/00000001"]);
 }

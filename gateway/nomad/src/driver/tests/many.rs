@@ -16,18 +16,18 @@ const TASKS: usize = 5_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_thousand_tasks_are_waited_for_over_one_connection() {
-    let lab = lab().await;
+    let fixture = fixture().await;
     let mut ids = Vec::new();
     for number in 0..TASKS {
         let name = format!("web-{number}");
         for part in ["local", "secrets"] {
-            std::fs::create_dir_all(lab.dir.path().join(ALLOC).join(&name).join(part))
+            std::fs::create_dir_all(fixture.dir.path().join(ALLOC).join(&name).join(part))
                 .expect("there is room");
         }
-        let mut request = lab.request("00000001", &["serve"]);
+        let mut request = fixture.request("00000001", &["serve"]);
         request.id = format!("{ALLOC}/{name}/00000001");
         request.name = name;
-        lab.start(&request).await.expect("it starts");
+        fixture.start(&request).await.expect("it starts");
         ids.push(request.id);
     }
 
@@ -35,7 +35,7 @@ async fn five_thousand_tasks_are_waited_for_over_one_connection() {
     let incoming = futures::stream::iter([Ok::<_, std::io::Error>(AuthorityFilter::new(theirs))])
         .chain(futures::stream::pending());
     let mut server = crate::tune(Server::builder(), MAX_STREAMS);
-    let served = server.add_service(DriverServer::new(lab.driver.clone())).serve_with_incoming(incoming);
+    let served = server.add_service(DriverServer::new(fixture.driver.clone())).serve_with_incoming(incoming);
     let served = tokio::spawn(served);
     let mut only = Some(ours);
     let connector = tower::service_fn(move |_| {
@@ -70,7 +70,7 @@ async fn five_thousand_tasks_are_waited_for_over_one_connection() {
     let message = nomad::InspectTaskRequest { task_id: ids[0].clone() };
     client.clone().inspect_task(call(message)).await.expect("it is answered");
     for id in &ids {
-        lab.fake.exit(lab.task(id), 7).expect("it runs");
+        fixture.fake.exit(fixture.task(id), 7).expect("it runs");
     }
     for wait in waits {
         assert_eq!(code(&wait.await.expect("it does not panic").expect("it is answered")), 7);

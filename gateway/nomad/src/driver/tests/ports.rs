@@ -108,19 +108,19 @@ fn names(refused: &Status, holder: &[&str]) {
 }
 
 async fn race(network: Network, host_network: bool) {
-    let lab = lab().await;
-    let kubelet = lab.kubelet();
-    let request = lab.with_port(network);
+    let fixture = fixture().await;
+    let kubelet = fixture.kubelet();
+    let request = fixture.with_port(network);
     let mut tasks = 0;
     for round in 0..RACES {
-        let driver = lab.driver.clone();
+        let driver = fixture.driver.clone();
         let pods = kubelet.clone();
         let message = nomad::StartTaskRequest { task: Some(request.clone()) };
         // The task has to pull an image first: start the pod when that is done.
-        let pulls = lab.fake.count(Method::Pull);
-        let held = lab.fake.hold(Method::Pull);
+        let pulls = fixture.fake.count(Method::Pull);
+        let held = fixture.fake.hold(Method::Pull);
         let start = tokio::spawn(async move { driver.start_task(call(message)).await });
-        while lab.fake.count(Method::Pull) == pulls {
+        while fixture.fake.count(Method::Pull) == pulls {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let run = tokio::spawn(async move {
@@ -135,22 +135,22 @@ async fn race(network: Network, host_network: bool) {
         match (started, ran) {
             (Ok(_), Err(refused)) => {
                 names(&refused, &["nomad", &request.id]);
-                assert_eq!(lab.fake.sandboxes().len(), 1, "nothing is left of what was refused");
-                lab.destroy(&request.id, true).await.expect("it is killed");
+                assert_eq!(fixture.fake.sandboxes().len(), 1, "nothing is left of what was refused");
+                fixture.destroy(&request.id, true).await.expect("it is killed");
                 tasks += 1;
             }
             (Err(refused), Ok(pod)) => {
                 names(&refused, &["kubernetes", "web-0_shop_u-1_0"]);
                 assert!(!refused.details().is_empty(), "an agent may try again");
-                assert_eq!(lab.fake.sandboxes().len(), 1, "nothing is left of what was refused");
+                assert_eq!(fixture.fake.sandboxes().len(), 1, "nothing is left of what was refused");
                 remove(&kubelet, pod).await;
             }
             both => panic!("one has it: {both:?}"),
         }
-        assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
+        assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
     }
     assert!((1..RACES).contains(&tasks), "{tasks} of {RACES} are Nomad's: that is no race");
-    assert_eq!(lab.fake.breaches(), Vec::<String>::new());
+    assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,24 +170,24 @@ async fn group_network_task_and_pod_never_share_the_last_port() {
 
 #[tokio::test]
 async fn port_is_free_after_its_holder_and_shared_within_an_allocation() {
-    let lab = lab().await;
-    let kubelet = lab.kubelet();
+    let fixture = fixture().await;
+    let kubelet = fixture.kubelet();
     for network in [Network::Bridge, Network::Host, Network::Group] {
-        let request = lab.with_port(network);
+        let request = fixture.with_port(network);
         let pod = run(&kubelet, true).await.expect("it is free");
-        names(&lab.start(&request).await.expect_err("the pod has it"), &["web-0"]);
+        names(&fixture.start(&request).await.expect_err("the pod has it"), &["web-0"]);
         remove(&kubelet, pod).await;
-        lab.start(&request).await.expect("it is free");
+        fixture.start(&request).await.expect("it is free");
         let mut sidecar = request.clone();
         (sidecar.name, sidecar.id) = ("log".into(), format!("{ALLOC}/log/00000001"));
         for part in ["local", "secrets"] {
-            std::fs::create_dir_all(lab.dir.path().join(ALLOC).join("log").join(part))
+            std::fs::create_dir_all(fixture.dir.path().join(ALLOC).join("log").join(part))
                 .expect("there is room");
         }
-        lab.start(&sidecar).await.expect("its allocation has it");
-        lab.destroy(&request.id, true).await.expect("it is killed");
+        fixture.start(&sidecar).await.expect("its allocation has it");
+        fixture.destroy(&request.id, true).await.expect("it is killed");
         names(&run(&kubelet, false).await.expect_err("the allocation has it"), &["nomad", &sidecar.id]);
-        lab.destroy(&sidecar.id, true).await.expect("it is killed");
+        fixture.destroy(&sidecar.id, true).await.expect("it is killed");
     }
     let first = pod(false);
     let mut next = pod(true);
@@ -200,9 +200,9 @@ async fn port_is_free_after_its_holder_and_shared_within_an_allocation() {
 
 #[tokio::test]
 async fn port_claim_survives_daemon_restart() {
-    let lab = lab().await;
-    let request = lab.with_port(Network::Group);
-    lab.start(&request).await.expect("it is free");
-    let lab = lab.restarted().await;
-    names(&run(&lab.kubelet(), true).await.expect_err("the task has it"), &["nomad", &request.id]);
+    let fixture = fixture().await;
+    let request = fixture.with_port(Network::Group);
+    fixture.start(&request).await.expect("it is free");
+    let fixture = fixture.restarted().await;
+    names(&run(&fixture.kubelet(), true).await.expect_err("the task has it"), &["nomad", &request.id]);
 }

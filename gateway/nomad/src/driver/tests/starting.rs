@@ -7,128 +7,129 @@ use super::*;
 
 #[tokio::test]
 async fn task_exit_code_is_reported_to_every_wait() {
-    let lab = lab().await;
-    let id = lab.running(&["sh", "-c", "exit 3"]).await;
+    let fixture = fixture().await;
+    let id = fixture.running(&["sh", "-c", "exit 3"]).await;
     for _ in 0..2 {
-        assert_eq!(code(&lab.wait(&id).await.expect("it ends")), 3);
+        assert_eq!(code(&fixture.wait(&id).await.expect("it ends")), 3);
     }
-    lab.destroy(&id, false).await.expect("it has ended");
-    assert_eq!(lab.wait(&id).await.expect_err("it is gone").code(), Code::NotFound);
-    assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
-    assert_eq!(lab.fake.breaches(), Vec::<String>::new());
+    fixture.destroy(&id, false).await.expect("it has ended");
+    assert_eq!(fixture.wait(&id).await.expect_err("it is gone").code(), Code::NotFound);
+    assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
+    assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn repeated_start_returns_the_same_task() {
-    let lab = lab().await;
-    let request = lab.request("00000001", &["serve"]);
-    let (first, second) = tokio::join!(lab.start(&request), lab.start(&request));
+    let fixture = fixture().await;
+    let request = fixture.request("00000001", &["serve"]);
+    let (first, second) = tokio::join!(fixture.start(&request), fixture.start(&request));
     assert_eq!(first.expect("it starts"), second.expect("it runs"));
-    lab.start(&request).await.expect("it runs");
-    assert_eq!(lab.fake.count(Method::StartTask), 1);
+    fixture.start(&request).await.expect("it runs");
+    assert_eq!(fixture.fake.count(Method::StartTask), 1);
 }
 
 #[tokio::test]
 async fn repeated_start_finds_the_task_after_daemon_restart() {
-    let lab = lab().await;
-    let request = lab.request("00000001", &["serve"]);
-    lab.start(&request).await.expect("it starts");
-    let lab = lab.restarted().await;
-    lab.start(&request).await.expect("it runs");
-    assert_eq!(lab.fake.count(Method::CreateTask), 0);
-    lab.fake.exit(lab.task(&request.id), 7).expect("it runs");
-    let lab = lab.restarted().await;
-    lab.start(&request).await.expect("it has run");
-    assert_eq!(code(&lab.wait(&request.id).await.expect("it has ended")), 7);
-    assert_eq!(lab.fake.count(Method::CreateTask), 0);
+    let fixture = fixture().await;
+    let request = fixture.request("00000001", &["serve"]);
+    fixture.start(&request).await.expect("it starts");
+    let fixture = fixture.restarted().await;
+    fixture.start(&request).await.expect("it runs");
+    assert_eq!(fixture.fake.count(Method::CreateTask), 0);
+    fixture.fake.exit(fixture.task(&request.id), 7).expect("it runs");
+    let fixture = fixture.restarted().await;
+    fixture.start(&request).await.expect("it has run");
+    assert_eq!(code(&fixture.wait(&request.id).await.expect("it has ended")), 7);
+    assert_eq!(fixture.fake.count(Method::CreateTask), 0);
 }
 
 #[tokio::test]
 async fn task_created_by_a_predecessor_is_started() {
-    let lab = lab().await;
-    let request = lab.request("00000001", &["serve"]);
-    let held = lab.fake.hold(Method::StartTask);
-    let driver = lab.driver.clone();
+    let fixture = fixture().await;
+    let request = fixture.request("00000001", &["serve"]);
+    let held = fixture.fake.hold(Method::StartTask);
+    let driver = fixture.driver.clone();
     let message = nomad::StartTaskRequest { task: Some(request.clone()) };
     let start = tokio::spawn(async move { driver.start_task(call(message)).await });
-    while lab.fake.count(Method::StartTask) == 0 {
+    while fixture.fake.count(Method::StartTask) == 0 {
         tokio::task::yield_now().await;
     }
-    let lab = lab.restarted().await;
+    let fixture = fixture.restarted().await;
     start.abort();
     drop(held);
     // The agent has a handle and believes that the task ran; it never did, and nothing would ever start it.
-    let error = lab.recover(&request).await.expect_err("it has not begun");
+    let error = fixture.recover(&request).await.expect_err("it has not begun");
     assert!(error.message().starts_with("task not found for given id"), "{error:?}");
-    lab.start(&request).await.expect("it starts");
-    assert_eq!((lab.fake.count(Method::CreateTask), lab.fake.tasks().len()), (0, 1));
+    fixture.start(&request).await.expect("it starts");
+    assert_eq!((fixture.fake.count(Method::CreateTask), fixture.fake.tasks().len()), (0, 1));
 }
 
 #[tokio::test]
 async fn different_request_with_the_same_id_replaces_the_task() {
-    let lab = lab().await;
-    let request = lab.request("00000001", &["serve"]);
-    lab.start(&request).await.expect("it starts");
-    let first = lab.task(&request.id);
+    let fixture = fixture().await;
+    let request = fixture.request("00000001", &["serve"]);
+    fixture.start(&request).await.expect("it starts");
+    let first = fixture.task(&request.id);
     let other = nomad::TaskConfig { user: "root".into(), ..request };
-    lab.start(&other).await.expect("it starts");
-    assert_ne!(lab.task(&other.id), first);
-    assert_eq!(lab.fake.tasks(), [lab.task(&other.id)]);
+    fixture.start(&other).await.expect("it starts");
+    assert_ne!(fixture.task(&other.id), first);
+    assert_eq!(fixture.fake.tasks(), [fixture.task(&other.id)]);
 }
 
 #[tokio::test]
 async fn new_start_removes_the_undelivered_one() {
-    let lab = lab().await;
-    let undelivered = lab.running(&["serve"]).await;
-    let request = lab.request("00000002", &["serve"]);
-    lab.start(&request).await.expect("it starts");
-    assert_eq!(lab.fake.tasks(), [lab.task(&request.id)]);
-    assert_eq!(lab.wait(&undelivered).await.expect_err("it is gone").code(), Code::NotFound);
+    let fixture = fixture().await;
+    let undelivered = fixture.running(&["serve"]).await;
+    let request = fixture.request("00000002", &["serve"]);
+    fixture.start(&request).await.expect("it starts");
+    assert_eq!(fixture.fake.tasks(), [fixture.task(&request.id)]);
+    assert_eq!(fixture.wait(&undelivered).await.expect_err("it is gone").code(), Code::NotFound);
     // Another task of the allocation is not affected.
-    let mut other = lab.request("00000003", &["serve"]);
+    let mut other = fixture.request("00000003", &["serve"]);
     (other.name, other.id) = ("log".into(), format!("{ALLOC}/log/00000003"));
     for part in ["local", "secrets"] {
-        std::fs::create_dir_all(lab.dir.path().join(ALLOC).join("log").join(part)).expect("there is room");
+        std::fs::create_dir_all(fixture.dir.path().join(ALLOC).join("log").join(part))
+            .expect("there is room");
     }
-    lab.start(&other).await.expect("it starts");
-    assert_eq!(lab.fake.tasks().len(), 2);
+    fixture.start(&other).await.expect("it starts");
+    assert_eq!(fixture.fake.tasks().len(), 2);
 }
 
 #[tokio::test]
 async fn start_cancelled_during_pull_leaves_nothing_behind() {
-    let lab = lab().await;
-    let held = lab.fake.hold(Method::Pull);
-    let request = lab.request("00000001", &["serve"]);
-    let start = lab.start(&request);
+    let fixture = fixture().await;
+    let held = fixture.fake.hold(Method::Pull);
+    let request = fixture.request("00000001", &["serve"]);
+    let start = fixture.start(&request);
     tokio::select! {
         biased;
         _ = start => panic!("the registry hangs"),
-        () = async { while lab.fake.count(Method::Pull) == 0 { tokio::task::yield_now().await } } => {}
+        () = async { while fixture.fake.count(Method::Pull) == 0 { tokio::task::yield_now().await } } => {}
     }
     drop(held);
-    lab.destroy(&request.id, true).await.expect("there is nothing");
-    assert_eq!(lab.fake.count(Method::CreateSandbox), 0);
+    fixture.destroy(&request.id, true).await.expect("there is nothing");
+    assert_eq!(fixture.fake.count(Method::CreateSandbox), 0);
 }
 
 #[tokio::test]
 async fn start_cancelled_later_is_kept_for_retry_or_destroy() {
     for again in [true, false] {
-        let lab = lab().await;
-        let held = lab.fake.hold(Method::CreateTask);
-        let request = lab.request("00000001", &["serve"]);
+        let fixture = fixture().await;
+        let held = fixture.fake.hold(Method::CreateTask);
+        let request = fixture.request("00000001", &["serve"]);
         tokio::select! {
             biased;
-            _ = lab.start(&request) => panic!("the runtime hangs"),
-            () = async { while lab.fake.count(Method::CreateTask) == 0 { tokio::task::yield_now().await } } => {}
+            _ = fixture.start(&request) => panic!("the runtime hangs"),
+            () = async { while fixture.fake.count(Method::CreateTask) == 0 { tokio::task::yield_now().await } } => {}
         }
         if again {
-            let (started, ()) = tokio::join!(lab.start(&request), async { drop(held) });
+            let (started, ()) = tokio::join!(fixture.start(&request), async { drop(held) });
             started.expect("it runs");
-            assert_eq!(lab.fake.count(Method::CreateTask), 1);
+            assert_eq!(fixture.fake.count(Method::CreateTask), 1);
         } else {
-            let (destroyed, ()) = tokio::join!(lab.destroy(&request.id, true), async { drop(held) });
+            let (destroyed, ()) = tokio::join!(fixture.destroy(&request.id, true), async { drop(held) });
             destroyed.expect("it is taken away");
-            assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
+            assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
         }
     }
 }
@@ -136,58 +137,59 @@ async fn start_cancelled_later_is_kept_for_retry_or_destroy() {
 #[tokio::test]
 async fn failed_start_leaves_nothing_behind_and_is_recoverable() {
     for step in [Method::Pull, Method::CreateSandbox, Method::CreateTask, Method::StartTask] {
-        let lab = lab().await;
-        lab.fake.fail_next(step, Error::unavailable("it is away"));
-        let request = lab.request("00000001", &["serve"]);
-        let failed = lab.start(&request).await.expect_err("a step fails");
+        let fixture = fixture().await;
+        fixture.fake.fail_next(step, Error::unavailable("it is away"));
+        let request = fixture.request("00000001", &["serve"]);
+        let failed = fixture.start(&request).await.expect_err("a step fails");
         assert_eq!(failed.code(), Code::FailedPrecondition, "{step:?}");
         assert!(!failed.details().is_empty() && failed.message().contains("it is away"), "{failed:?}");
-        assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new(), "{step:?}");
-        lab.start(&request).await.expect("it starts");
+        assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new(), "{step:?}");
+        fixture.start(&request).await.expect("it starts");
     }
 }
 
 #[tokio::test]
 async fn image_removed_before_task_creation_is_pulled_again() {
-    let lab = lab().await;
-    lab.fake.fail_next(Method::CreateTask, Error::not_found("the image has gone"));
-    lab.running(&["serve"]).await;
-    assert_eq!(lab.fake.count(Method::Pull), 2);
+    let fixture = fixture().await;
+    fixture.fake.fail_next(Method::CreateTask, Error::not_found("the image has gone"));
+    fixture.running(&["serve"]).await;
+    assert_eq!(fixture.fake.count(Method::Pull), 2);
 }
 
 #[tokio::test]
 async fn unrecoverable_start_failure_is_reported_as_such() {
-    let lab = lab().await;
-    let request = lab.request("00000001", &["serve"]);
+    let fixture = fixture().await;
+    let request = fixture.request("00000001", &["serve"]);
     for wrong in [
         nomad::TaskConfig { id: String::new(), ..request.clone() },
         nomad::TaskConfig { alloc_dir: "relative".into(), ..request.clone() },
         nomad::TaskConfig { msgpack_driver_config: vec![0xc1], ..request.clone() },
         nomad::TaskConfig { user: "a b".into(), ..request },
     ] {
-        let refused = lab.start(&wrong).await.expect_err("it is malformed");
+        let refused = fixture.start(&wrong).await.expect_err("it is malformed");
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
         assert!(refused.details().is_empty());
     }
-    let nothing = lab.driver.start_task(call(nomad::StartTaskRequest { task: None })).await;
+    let nothing = fixture.driver.start_task(call(nomad::StartTaskRequest { task: None })).await;
     assert_eq!(nothing.expect_err("there is no task").code(), Code::InvalidArgument);
-    assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
+    assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn call_without_a_session_is_rejected_as_recoverable() {
-    let lab = lab().await;
-    let task = Some(lab.request("00000001", &["serve"]));
-    let refused = lab.driver.start_task(Request::new(nomad::StartTaskRequest { task })).await;
+    let fixture = fixture().await;
+    let task = Some(fixture.request("00000001", &["serve"]));
+    let refused = fixture.driver.start_task(Request::new(nomad::StartTaskRequest { task })).await;
     let refused = refused.expect_err("it names no session");
     assert_eq!((refused.code(), refused.details().is_empty()), (Code::FailedPrecondition, false));
 }
 
 #[tokio::test]
 async fn download_event_is_sent_to_the_requesting_session() {
-    let lab = lab().await;
-    let events = lab.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");
-    let id = lab.running(&["serve"]).await;
+    let fixture = fixture().await;
+    let events =
+        fixture.driver.task_events(call(nomad::TaskEventsRequest {})).await.expect("there is a session");
+    let id = fixture.running(&["serve"]).await;
     let event = events.into_inner().next().await.expect("it is open").expect("it is an event");
     assert_eq!((event.task_id, event.message.as_str()), (id, "Downloading image"));
     assert_eq!(event.annotations["image"], BUSYBOX);

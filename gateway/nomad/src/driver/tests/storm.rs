@@ -56,24 +56,24 @@ fn fault() -> impl Strategy<Value = Method> {
 }
 
 /// Does one operation. Its result depends on the others; the round is judged as a whole.
-async fn perform(lab: &DriverFixture, (deed, second, pause, patience): Asked) {
-    let request = lab.request(if second { "00000002" } else { "00000001" }, &["serve"]);
+async fn perform(fixture: &DriverFixture, (deed, second, pause, patience): Asked) {
+    let request = fixture.request(if second { "00000002" } else { "00000001" }, &["serve"]);
     let id = request.id.clone();
     let work = async {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         match deed {
-            Deed::Start => drop(lab.start(&request).await),
-            Deed::Recover => drop(lab.recover(&request).await),
+            Deed::Start => drop(fixture.start(&request).await),
+            Deed::Recover => drop(fixture.recover(&request).await),
             // A task may run for ever: this waiter gives up.
-            Deed::Wait => drop(tokio::time::timeout(Duration::from_secs(60), lab.wait(&id)).await),
-            Deed::Stop => drop(lab.stop(&id, "", 1).await),
+            Deed::Wait => drop(tokio::time::timeout(Duration::from_secs(60), fixture.wait(&id)).await),
+            Deed::Stop => drop(fixture.stop(&id, "", 1).await),
             Deed::Signal => {
                 let message = nomad::SignalTaskRequest { task_id: id, signal: "SIGHUP".into() };
-                drop(lab.driver.signal_task(call(message)).await);
+                drop(fixture.driver.signal_task(call(message)).await);
             }
-            Deed::Inspect => drop(lab.inspect(&id).await),
-            Deed::Destroy => drop(lab.destroy(&id, true).await),
-            Deed::Exit => drop(lab.driver.task(&id).map(|task| lab.fake.exit(task.id, 1))),
+            Deed::Inspect => drop(fixture.inspect(&id).await),
+            Deed::Destroy => drop(fixture.destroy(&id, true).await),
+            Deed::Exit => drop(fixture.driver.task(&id).map(|task| fixture.fake.exit(task.id, 1))),
         }
     };
     match patience {
@@ -82,17 +82,17 @@ async fn perform(lab: &DriverFixture, (deed, second, pause, patience): Asked) {
     }
 }
 
-fn running(lab: &DriverFixture) -> usize {
-    lab.fake.tasks().into_iter().filter(|task| lab.fake.runs(*task)).count()
+fn running(fixture: &DriverFixture) -> usize {
+    fixture.fake.tasks().into_iter().filter(|task| fixture.fake.runs(*task)).count()
 }
 
 /// Waits for cancelled operations to finish. A removal that failed may wait to be requested again: the
 /// objects left at the end are checked.
-async fn quiet(lab: &DriverFixture) {
+async fn quiet(fixture: &DriverFixture) {
     for _ in 0..10_000 {
-        assert!(running(lab) <= 1, "two tasks run in one place: {:?}", lab.fake.remaining_objects());
+        assert!(running(fixture) <= 1, "two tasks run in one place: {:?}", fixture.fake.remaining_objects());
         tokio::time::sleep(Duration::from_millis(1)).await;
-        if lab.fake.pending_removals().is_empty() {
+        if fixture.fake.pending_removals().is_empty() {
             return;
         }
     }
@@ -111,28 +111,28 @@ proptest! {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("it can be made");
         runtime.block_on(async {
-            let dir = lab().await.dir;
-            let mut lab = over(Fake::with_busybox().with_latency(Duration::from_millis(2)), PluginConfig::default(), dir).await;
+            let dir = fixture().await.dir;
+            let mut fixture = over(Fake::with_busybox().with_latency(Duration::from_millis(2)), PluginConfig::default(), dir).await;
             for (deeds, faults, killed) in rounds {
                 for method in faults {
-                    lab.fake.fail_next(method, Error::unavailable("by chance"));
+                    fixture.fake.fail_next(method, Error::unavailable("by chance"));
                 }
-                let all = join_all(deeds.into_iter().map(|deed| perform(&lab, deed)));
+                let all = join_all(deeds.into_iter().map(|deed| perform(&fixture, deed)));
                 tokio::time::timeout(PATIENCE, all).await.expect("a call hangs");
-                quiet(&lab).await;
+                quiet(&fixture).await;
                 if killed {
-                    lab = lab.restarted().await;
-                    quiet(&lab).await;
+                    fixture = fixture.restarted().await;
+                    quiet(&fixture).await;
                 }
-                assert_eq!(lab.fake.breaches(), Vec::<String>::new());
+                assert_eq!(fixture.fake.breaches(), Vec::<String>::new());
             }
             // Discards injected faults that were not met.
-            let lab = lab.restarted().await;
+            let fixture = fixture.restarted().await;
             for start in ["00000001", "00000002"] {
-                lab.destroy(&lab.request(start, &["serve"]).id, true).await.expect("it can be destroyed");
+                fixture.destroy(&fixture.request(start, &["serve"]).id, true).await.expect("it can be destroyed");
             }
-            quiet(&lab).await;
-            assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
+            quiet(&fixture).await;
+            assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
         });
     }
 }

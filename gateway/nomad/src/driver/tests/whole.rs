@@ -15,9 +15,9 @@ fn check_status(status: &nomad::InspectTaskResponse) -> nomad::TaskStatus {
 
 #[tokio::test]
 async fn task_handle_suffices_for_recovery() {
-    let lab = lab().await;
-    let request = lab.request("00000001", &["serve"]);
-    let started = lab.start(&request).await.expect("it starts");
+    let fixture = fixture().await;
+    let request = fixture.request("00000001", &["serve"]);
+    let started = fixture.start(&request).await.expect("it starts");
     let handle = started.handle.expect("an agent cannot recover a task without");
     assert_eq!((handle.version, handle.state()), (1, nomad::TaskState::Running));
     assert_eq!(handle.config, Some(request));
@@ -28,13 +28,13 @@ async fn task_handle_suffices_for_recovery() {
 
 #[tokio::test]
 async fn inspect_is_complete_in_every_state() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
-    let running = check_status(&lab.inspect(&id).await.expect("it runs"));
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
+    let running = check_status(&fixture.inspect(&id).await.expect("it runs"));
     assert_eq!((running.id.as_str(), running.name.as_str()), (id.as_str(), "web"));
     assert_eq!(running.state(), nomad::TaskState::Running);
     assert_eq!(running.completed_at.expect("it is set").seconds, NO_TIME);
-    let task = lab.driver.task(&id).expect("it is there");
+    let task = fixture.driver.task(&id).expect("it is there");
     let now = std::time::SystemTime::now();
     let exit = Exit::lost(now);
     for state in [
@@ -52,28 +52,28 @@ async fn inspect_is_complete_in_every_state() {
 
 #[tokio::test]
 async fn capabilities_and_schema_are_always_served() {
-    let lab = lab().await;
+    let fixture = fixture().await;
     let answer =
-        lab.driver.capabilities(call(nomad::CapabilitiesRequest {})).await.expect("there is a session");
+        fixture.driver.capabilities(call(nomad::CapabilitiesRequest {})).await.expect("there is a session");
     let able = answer.into_inner().capabilities.expect("it is always set");
     assert!(able.send_signals && able.exec && !able.must_create_network);
-    let answer = lab.driver.task_config_schema(call(nomad::TaskConfigSchemaRequest {})).await;
+    let answer = fixture.driver.task_config_schema(call(nomad::TaskConfigSchemaRequest {})).await;
     let schema = answer.expect("it is always answered").into_inner().spec.expect("it is always set");
     assert!(schema.block.is_some());
-    lab.driver.init(call(nomad::InitRequest {})).await.expect("it is always answered");
-    lab.driver.shutdown(call(nomad::ShutdownRequest {})).await.expect("it is always answered");
+    fixture.driver.init(call(nomad::InitRequest {})).await.expect("it is always answered");
+    fixture.driver.shutdown(call(nomad::ShutdownRequest {})).await.expect("it is always answered");
     let health =
-        lab.driver.fingerprint(call(nomad::FingerprintRequest {})).await.expect("there is a session");
+        fixture.driver.fingerprint(call(nomad::FingerprintRequest {})).await.expect("there is a session");
     let first = health.into_inner().next().await.expect("it comes at once").expect("it is no error");
     assert_eq!(first.err, "");
 }
 
 #[tokio::test(start_paused = true)]
 async fn task_stats_are_complete_immediate_and_end_with_the_task() {
-    let lab = lab().await;
-    let id = lab.running(&["serve"]).await;
+    let fixture = fixture().await;
+    let id = fixture.running(&["serve"]).await;
     let message = nomad::TaskStatsRequest { task_id: id.clone(), collection_interval: None };
-    let mut stats = lab.driver.task_stats(call(message)).await.expect("it runs").into_inner();
+    let mut stats = fixture.driver.task_stats(call(message)).await.expect("it runs").into_inner();
     for _ in 0..3 {
         let answer = stats.next().await.expect("it runs").expect("it is no error");
         let stats = answer.stats.expect("an agent falls over a message without");
@@ -81,18 +81,18 @@ async fn task_stats_are_complete_immediate_and_end_with_the_task() {
         let usage = stats.agg_resource_usage.expect("an agent falls over statistics without");
         assert!(stats.timestamp.is_some() && usage.cpu.is_some() && usage.memory.is_some());
     }
-    lab.destroy(&id, true).await.expect("it is taken away");
+    fixture.destroy(&id, true).await.expect("it is taken away");
     assert!(stats.next().await.is_none());
     let gone = nomad::TaskStatsRequest { task_id: id, collection_interval: None };
-    assert_eq!(lab.driver.task_stats(call(gone)).await.err().expect("it is gone").code(), Code::NotFound);
+    assert_eq!(fixture.driver.task_stats(call(gone)).await.err().expect("it is gone").code(), Code::NotFound);
 }
 
 #[tokio::test]
 async fn network_is_created_once_and_destroy_is_idempotent() {
-    let lab = lab().await;
+    let fixture = fixture().await;
     let make = async || {
         let message = nomad::CreateNetworkRequest { alloc_id: ALLOC.into(), hostname: "web-1".into() };
-        lab.driver.create_network(call(message)).await.expect("it is made").into_inner()
+        fixture.driver.create_network(call(message)).await.expect("it is made").into_inner()
     };
     let first = make().await;
     let second = make().await;
@@ -103,9 +103,9 @@ async fn network_is_created_once_and_destroy_is_idempotent() {
     assert_eq!(spec.labels["docker_sandbox_hostname"], "web-1");
     for _ in 0..2 {
         let message = nomad::DestroyNetworkRequest { alloc_id: ALLOC.into(), isolation_spec: None };
-        lab.driver.destroy_network(call(message)).await.expect("it is taken away");
+        fixture.driver.destroy_network(call(message)).await.expect("it is taken away");
     }
-    assert_eq!(lab.fake.remaining_objects(), Vec::<String>::new());
+    assert_eq!(fixture.fake.remaining_objects(), Vec::<String>::new());
     let nowhere = nomad::CreateNetworkRequest::default();
-    assert!(lab.driver.create_network(call(nowhere)).await.is_err());
+    assert!(fixture.driver.create_network(call(nowhere)).await.is_err());
 }

@@ -221,7 +221,7 @@ fn mounts_and_devices_are_limited_in_number() {
     assert_eq!(planned([("tmpfs", listed(1020))]).task.mounts.len(), 1024);
     let text = "tmpfs[1020]: the task has 1024 mounts without it, and may have 1024";
     invalid("tmpfs", listed(400_000), text);
-    let device = |path: String| map([("host_path", path.into())]);
-    let devices = Value::Array(many(100_000).into_iter().map(device).collect());
+    let devices =
+        Value::Array(many(100_000).into_iter().map(|path| map([("host_path", path.into())])).collect());
     invalid("devices", devices, "devices[1024]: the task has 1024 devices without it, and may have 1024");
 }

@@ -66,8 +66,14 @@ fn minimal_task_is_confined_on_the_bridge_with_task_directories() {
         },
     ];
     assert_eq!(task.mounts, mounts);
-    let confined = |mount| ConfinedMount { mount, root: dir.into(), field: "task.alloc_dir".to_owned() };
-    assert_eq!(within, [0, 1, 2, 3].map(confined));
+    assert_eq!(
+        within,
+        [0, 1, 2, 3].map(|mount| ConfinedMount {
+            mount,
+            root: dir.into(),
+            field: "task.alloc_dir".to_owned()
+        })
+    );
     let fifo = |end: &str| PathBuf::from(format!("{dir}/alloc/logs/.web.{end}.fifo"));
     let output = Output::Fifos { stdout: fifo("stdout"), stderr: fifo("stderr") };
     assert_eq!(task.stdio, Stdio { stdin: Stdin::Closed, tty: false, output });

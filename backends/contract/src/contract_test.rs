@@ -47,10 +47,10 @@ impl<'a> ContractTest<'a> {
 
     /// Opens the backend, pulls the image and creates a sandbox.
     pub(crate) async fn with_sandbox(fixture: &'a dyn Fixture) -> (Self, MadeSandbox) {
-        let lab = Self::open(fixture).await;
-        lab.pull().await.expect("pull the image of the fixture");
-        let sandbox = lab.sandbox("pod").await;
-        (lab, sandbox)
+        let test = Self::open(fixture).await;
+        test.pull().await.expect("pull the image of the fixture");
+        let sandbox = test.sandbox("pod").await;
+        (test, sandbox)
     }
 
     /// Kills the daemon and starts a new one.
