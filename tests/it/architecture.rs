@@ -5,6 +5,7 @@
 mod circles;
 mod dependencies;
 mod files;
+mod floors;
 mod glossary;
 mod layers;
 mod licences;

@@ -1,7 +1,6 @@
 //! The `Backend` trait on top of the parts.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,17 +15,17 @@ use switchyard_core::state::Exit;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use switchyard_core::stream::{AttachSpec, Attachment, Dialled};
 use switchyard_core::{Error, Result};
-use switchyard_runtime_spec::{self as runtime_spec};
+use switchyard_runtime_spec as runtime_spec;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Runtime, Settings};
-use crate::contact::Contact;
-use crate::steps::Faults;
+use crate::base::config::{Runtime, Settings};
+use crate::base::steps::Faults;
+use crate::client::contact::Contact;
 
-mod inner;
+mod parts;
 mod setup;
 
-pub(crate) use inner::{Inner, upgrade};
+use parts::Parts;
 
 /// How long recovery waits for containerd before it fails with `Unavailable`.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,7 +35,7 @@ const CONTACT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Dropping this stops the background work; sandboxes and tasks stay as they are.
 #[derive(Debug)]
 pub struct Containerd {
-    pub(crate) inner: Arc<Inner>,
+    parts: Parts,
     _stop: tokio_util::sync::DropGuard,
 }
 
@@ -65,53 +64,54 @@ impl Containerd {
 
     fn build(settings: Settings, faults: Faults) -> Result<Self> {
         let stop = CancellationToken::new();
-        let inner = Inner::new(settings, faults, &stop)?;
-        Ok(Self { inner, _stop: stop.drop_guard() })
+        let parts = Parts::new(settings, faults, &stop)?;
+        Ok(Self { parts, _stop: stop.drop_guard() })
     }
 }
 
 #[async_trait]
 impl Backend for Containerd {
     fn status(&self) -> BackendStatus {
-        let inner = &self.inner;
-        let version = match inner.health.current() {
+        let parts = &self.parts;
+        let version = match parts.health.current() {
             Contact::Up { version } => format!("containerd {version}"),
             Contact::Down { .. } => "containerd (away)".to_owned(),
         };
         let mut facts = BTreeMap::from([
-            ("containerd.address".to_owned(), inner.client.address().display().to_string()),
-            ("containerd.namespace".to_owned(), inner.settings.containerd.namespace.clone()),
-            ("stateDir".to_owned(), inner.settings.state.display().to_string()),
-            ("network.confDir".to_owned(), inner.cni_conf.dir().display().to_string()),
-            ("network.bridge".to_owned(), inner.bridge.summary()),
+            ("containerd.address".to_owned(), parts.client.address().display().to_string()),
+            ("containerd.namespace".to_owned(), parts.context.settings.containerd.namespace.clone()),
+            ("stateDir".to_owned(), parts.context.settings.state.display().to_string()),
+            ("network.confDir".to_owned(), parts.network.conf.dir().display().to_string()),
+            ("network.bridge".to_owned(), parts.network.bridge.summary()),
         ]);
-        facts.extend(inner.ranges.summary().map(|ranges| ("network.ranges".to_owned(), ranges)));
-        facts.extend(inner.unresponsive_shims.summary().map(|tasks| ("shims.silent".to_owned(), tasks)));
-        facts.extend(inner.unrecorded_exits().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
-        facts.extend(inner.busy_cgroups.summary().map(|groups| ("cgroups.left".to_owned(), groups)));
-        facts.extend(inner.trees.summary().map(|trees| ("trees.setAside".to_owned(), trees)));
+        facts.extend(parts.network.ranges.summary().map(|ranges| ("network.ranges".to_owned(), ranges)));
+        facts.extend(parts.shims.unresponsive.summary().map(|tasks| ("shims.silent".to_owned(), tasks)));
+        facts
+            .extend(parts.tasks.table.unrecorded_exits().map(|tasks| ("exits.unrecorded".to_owned(), tasks)));
+        facts.extend(parts.cgroups.busy.summary().map(|groups| ("cgroups.left".to_owned(), groups)));
+        facts.extend(parts.trees.summary().map(|trees| ("trees.setAside".to_owned(), trees)));
         BackendStatus {
-            runtime: inner.runtime_condition(),
-            network: inner.network_condition(),
-            disk: inner.disks.condition(),
+            runtime: parts.node.runtime_condition(),
+            network: parts.network.network_condition(),
+            disk: parts.node.disks.condition(),
             version,
-            cgroup_driver: match inner.host.cgroup_driver {
+            cgroup_driver: match parts.context.host.cgroup_driver {
                 runtime_spec::CgroupDriver::Systemd => CgroupDriver::Systemd,
                 runtime_spec::CgroupDriver::Fs => CgroupDriver::Cgroupfs,
             },
-            network_config: inner.network_config(),
-            bridge_address: Some(inner.bridge.host()),
+            network_config: parts.network.network_config(),
+            bridge_address: Some(parts.network.bridge.host()),
             facts,
-            advisories: inner.advisories(),
+            advisories: parts.node.advisories(),
         }
     }
 
     fn handlers(&self) -> Vec<Handler> {
-        let config = &self.inner.settings.containerd;
+        let config = &self.parts.context.settings.containerd;
         let handler = |(name, runtime): (&String, &Runtime)| Handler {
             name: name.clone(),
-            recursive_readonly_mounts: self.inner.recursive_readonly(runtime),
-            user_namespaces: self.inner.userns_unavailable(runtime).is_none(),
+            recursive_readonly_mounts: self.parts.node.recursive_readonly(runtime),
+            user_namespaces: self.parts.node.userns_unavailable(runtime).is_none(),
         };
         let (mut first, rest): (Vec<_>, Vec<_>) =
             config.runtimes.iter().map(handler).partition(|handler| handler.name == config.default_runtime);
@@ -120,139 +120,139 @@ impl Backend for Containerd {
     }
 
     async fn recover(&self) -> Result<Recovered> {
-        self.inner.health.wait_up(CONTACT_TIMEOUT).await?;
-        self.inner.recover().await
+        self.parts.health.wait_up(CONTACT_TIMEOUT).await?;
+        self.parts.recovery.recover().await
     }
 
     async fn drain(&self) {
-        self.inner.wind_up().await;
+        self.parts.exits.wind_up().await;
     }
 
     async fn resolve_start(&self, id: TaskId) -> Result<Option<Started>> {
-        self.inner.finish_predecessor_start(id).await
+        self.parts.recovery.finish_predecessor_start(id).await
     }
 
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
-        self.inner.create_sandbox(id, spec).await
+        self.parts.sandboxes.create_sandbox(id, spec).await
     }
 
     async fn wait_network_released(&self, id: SandboxId) {
-        self.inner.unreleased.released(id).await;
+        self.parts.sandboxes.unreleased.released(id).await;
     }
 
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
-        self.inner.stop_sandbox(id).await
+        self.parts.sandboxes.stop_sandbox(id).await
     }
 
     async fn wait_sandbox(&self, id: SandboxId) -> Result<String> {
-        self.inner.wait_sandbox(id).await
+        self.parts.sandboxes.wait_sandbox(id).await
     }
 
     async fn begin_removal(&self, id: SandboxId) -> Result<()> {
-        self.inner.begin_removal(id).await
+        self.parts.sandboxes.begin_removal(id).await
     }
 
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
-        self.inner.remove_sandbox(id).await
+        self.parts.sandboxes.remove_sandbox(id).await
     }
 
     async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
-        self.inner.start_sandbox(id, spec).await
+        self.parts.sandboxes.start_sandbox(id, spec).await
     }
 
     async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
-        self.inner.amend_sandbox(id, note).await
+        self.parts.sandboxes.amend_sandbox(id, note).await
     }
 
     async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
-        self.inner.create_task(id, sandbox, spec).await
+        self.parts.tasks.create_task(id, sandbox, spec).await
     }
 
     async fn start_task(&self, id: TaskId) -> Result<Started> {
-        self.inner.start_task(id).await
+        self.parts.tasks.start_task(id).await
     }
 
     async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
-        self.inner.signal_task(id, signal).await
+        self.parts.tasks.signal_task(id, signal).await
     }
 
     async fn wait_end(&self, id: TaskId) -> Result<()> {
-        self.inner.wait_end(id).await
+        self.parts.exits.wait_end(id).await
     }
 
     async fn wait_task(&self, id: TaskId) -> Result<Exit> {
-        self.inner.wait_task(id).await
+        self.parts.exits.wait_task(id).await
     }
 
     async fn remove_task(&self, id: TaskId) -> Result<()> {
-        self.inner.remove_task(id).await
+        self.parts.tasks.remove_task(id).await
     }
 
     async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
-        self.inner.update_task(id, update).await
+        self.parts.tasks.update_task(id, update).await
     }
 
     async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
-        self.inner.ranges.set(owner, ranges).await
+        self.parts.network.ranges.set(owner, ranges).await
     }
 
     async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
-        self.inner.remove_volume(owner, name).await
+        self.parts.storage.remove_volume(owner, name).await
     }
 
     async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
-        self.inner.checkpoint_task(id, spec).await
+        self.parts.checkpoints.checkpoint_task(id, spec).await
     }
 
     async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
-        crate::exec::start(&self.inner, id, spec).await
+        self.parts.execs.start(id, spec).await
     }
 
     fn exec_blocked(&self, id: TaskId) -> Option<Error> {
-        self.inner.task(id).ok()?.exec_blocked()
+        self.parts.tasks.table.get(id).ok()?.exec_blocked()
     }
 
     async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
-        self.inner.attach_task(id, spec).await
+        self.parts.attachments.attach_task(id, spec).await
     }
 
     async fn resize_task(&self, id: TaskId, width: u16, height: u16) -> Result<()> {
-        self.inner.resize_task(id, width, height).await
+        self.parts.attachments.resize_task(id, width, height).await
     }
 
     async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
-        self.inner.dial(id, port).await
+        self.parts.sandboxes.dial(id, port).await
     }
 
     async fn reopen_log(&self, id: TaskId) -> Result<()> {
-        self.inner.reopen_log(id).await
+        self.parts.exits.reopen_log(id).await
     }
 
     async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
-        self.inner.task_stats(ids).await
+        self.parts.stats.task_stats(ids).await
     }
 
     async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
-        self.inner.task_metrics(ids).await
+        self.parts.stats.task_metrics(ids).await
     }
 
     async fn sandbox_traffic(&self, ids: &[SandboxId]) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
-        self.inner.sandbox_traffic(ids).await
+        self.parts.stats.sandbox_traffic(ids).await
     }
 
     async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
-        self.inner.sandbox_stats(id).await
+        self.parts.stats.sandbox_stats(id).await
     }
 
     async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
-        self.inner.inspect_task(id).await
+        self.parts.stats.inspect_task(id).await
     }
 
     async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
-        self.inner.inspect_sandbox(id).await
+        self.parts.stats.inspect_sandbox(id).await
     }
 
     fn images(&self) -> &dyn ImageStore {
-        &self.inner.images
+        &self.parts.storage.images
     }
 }

@@ -6,20 +6,20 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use switchyard_core::Result;
+use switchyard_core::{Error, Result};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::contact::Contact;
-use crate::health::Health;
+use crate::client::contact::Contact;
+use crate::client::health::Health;
 
 /// The interval between two scans of the queue, and the shortest pause between two tries.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -56,6 +56,14 @@ struct QueuedCleanup {
     due: Instant,
     /// When the log last said that this cleanup fails.
     logged_at: Option<Instant>,
+}
+
+/// The component that a cleanup needs.
+///
+/// # Errors
+/// `Unavailable` if it was dropped: the next daemon process finds what is left.
+pub(crate) fn upgrade<T>(component: &Weak<T>) -> Result<Arc<T>> {
+    component.upgrade().ok_or_else(|| Error::unavailable("the backend is shutting down"))
 }
 
 /// The cleanups that wait for their next try.

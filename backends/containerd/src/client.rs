@@ -1,7 +1,7 @@
 //! The connections to containerd, which reconnect by themselves, and a typed client for each service.
 //!
 //! Calls that start or end processes have a connection of their own, whose socket the logkeeper holds too
-//! ([`crate::lifeline`]).
+//! ([`crate::client::lifeline`]).
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
-use containerd_client::types::Mount;
 use hyper_util::rt::TokioIo;
 use prost_types::Any;
 use switchyard_core::{Error, Result};
@@ -22,9 +21,9 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Response, Status};
 
-use crate::contact::Contact;
-use crate::error::{from_status, timed_out};
-use crate::lifeline::SharedSocket;
+use crate::base::error::{from_status, timed_out};
+use crate::client::contact::Contact;
+use crate::client::lifeline::SharedSocket;
 
 /// The timeout of calls that only touch containerd's database.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
@@ -46,6 +45,14 @@ pub(crate) const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-s
 pub(crate) const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 /// The type of OCI resources in an `Any`.
 pub(crate) const RESOURCES_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources";
+
+pub(crate) mod backoff;
+pub(crate) mod contact;
+mod containers;
+pub(crate) mod features;
+pub(crate) mod health;
+pub(crate) mod lifeline;
+pub(crate) mod process_state;
 
 pub(crate) type Service = InterceptedService<Channel, Headers>;
 
@@ -226,26 +233,4 @@ pub(crate) fn ignore_not_found<T>(result: Result<T>) -> Result<()> {
 /// Wraps a JSON document in an `Any`, as containerd expects it.
 pub(crate) fn json_any(type_url: &str, value: &serde_json::Value) -> Any {
     Any { type_url: type_url.to_owned(), value: value.to_string().into_bytes() }
-}
-
-/// A mount as one line, for messages.
-pub(crate) fn describe_mount(mount: &Mount) -> String {
-    format!("{} {} {}", mount.r#type, mount.source, mount.options.join(","))
-}
-
-/// The directory that an option of a mount names, for example `upperdir` of an overlay.
-pub(crate) fn mount_option_dir(mount: &Mount, name: &str) -> Option<PathBuf> {
-    mount.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('=')).map(PathBuf::from)
-}
-
-/// The directory that holds what is written to a snapshot, given the snapshot's mounts; `None` if the
-/// snapshotter has no such directory. A bind mount is of a snapshot without a parent, which is this directory
-/// itself.
-pub(crate) fn writable_dir(mounts: &[Mount]) -> Option<PathBuf> {
-    let mount = mounts.first()?;
-    match mount.r#type.as_str() {
-        "bind" => Some(PathBuf::from(&mount.source)),
-        "overlay" => mount_option_dir(mount, "upperdir"),
-        _ => None,
-    }
 }

@@ -14,14 +14,23 @@ use switchyard_core::stream::{Sink, Source};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::process::exec_process;
 use switchyard_steps::{Step, reach};
+use tokio_util::task::TaskTracker;
 
 use self::predecessor_fifos::EXEC_DIR_PREFIX;
-use crate::backend::Inner;
-use crate::backoff::Backoff;
-use crate::fs::remove_tree;
-use crate::image::lease::getrandom_fill;
-use crate::input::{StdinPipe, StdinWriter};
-use crate::task::{ExecPermit, make_fifos};
+use crate::base::fs::remove_tree;
+use crate::base::input::{StdinPipe, StdinWriter};
+use crate::base::random::fill_random;
+use crate::cgroups::Cgroups;
+use crate::cleanup::CleanupQueue;
+use crate::client::Client;
+use crate::client::backoff::Backoff;
+use crate::client::health::Health;
+use crate::context::Context;
+use crate::exec::predecessor_fifos::PredecessorFifos;
+use crate::shims::Shims;
+use crate::shims::direct::{Lifelines, ShimClient};
+use crate::task::cgroups::TaskCgroups;
+use crate::task::{ExecPermit, TaskEntry, Tasks, make_fifos};
 
 pub(crate) mod predecessor;
 pub(crate) mod predecessor_fifos;
@@ -37,74 +46,105 @@ struct Control {
     exec: Arc<Exec>,
 }
 
-/// Starts an exec, once the task is not frozen. Cancel-safe: an abandoned start is completed, and its process
-/// then ended; if the start were interrupted, the shim would block on FIFOs that nobody opens.
-pub(crate) async fn start(inner: &Arc<Inner>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
-    let starting = Arc::clone(inner);
-    let spec = spec.clone();
-    let permit = inner.task(task)?.acquire_exec_permit(inner.settings.containerd.shim_timeout()).await?;
-    let started = inner.tracker.spawn(async move { start_now(&starting, task, &spec, permit).await }).await;
-    started.unwrap_or_else(|fault| {
-        Err(Error::internal(format!("the start of an exec in task {task} was aborted")).with_source(fault))
-    })
+/// Starts further processes in running tasks, and ends those of a predecessor.
+#[derive(Debug)]
+pub(crate) struct Execs {
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: Client,
+    pub(crate) health: Health,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) task_cgroups: Arc<TaskCgroups>,
+    pub(crate) cgroups: Arc<Cgroups>,
+    pub(crate) shims: Arc<Shims>,
+    /// The connections that the logkeeper holds open with this daemon.
+    pub(crate) lifelines: Arc<Lifelines>,
+    pub(crate) predecessor_fifos: PredecessorFifos,
+    pub(crate) cleanup: Arc<CleanupQueue>,
+    pub(crate) tracker: TaskTracker,
 }
 
-async fn start_now(
-    inner: &Arc<Inner>,
-    task: TaskId,
-    spec: &ExecSpec,
-    permit: ExecPermit,
-) -> Result<ExecProcess> {
-    let entry = inner.task(task)?;
-    if entry.started().is_none() || entry.final_exit().is_some() {
-        return Err(Error::failed_precondition(format!("task {task} does not run")));
+impl Execs {
+    /// Starts an exec, once the task is not frozen. Cancel-safe: an abandoned start is completed, and its process
+    /// then ended; if the start were interrupted, the shim would block on FIFOs that nobody opens.
+    pub(crate) async fn start(self: &Arc<Self>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+        let starting = Arc::clone(self);
+        let spec = spec.clone();
+        let permit = self
+            .tasks
+            .table
+            .get(task)?
+            .acquire_exec_permit(self.context.settings.containerd.shim_timeout())
+            .await?;
+        let started = self.tracker.spawn(async move { starting.start_now(task, &spec, permit).await }).await;
+        started.unwrap_or_else(|fault| {
+            Err(Error::internal(format!("the start of an exec in task {task} was aborted"))
+                .with_source(fault))
+        })
     }
-    inner.health.check_containerd()?;
-    let _expected_move = inner.expect_move();
-    let stored = inner.stored_process(&entry).await?;
-    let mut warnings = Vec::new();
-    let process = exec_process(&stored, spec, &mut warnings)?;
-    for warning in warnings {
-        tracing::debug!(task.id = %task, warning, "exec");
+
+    async fn start_now(
+        self: &Arc<Self>,
+        task: TaskId,
+        spec: &ExecSpec,
+        permit: ExecPermit,
+    ) -> Result<ExecProcess> {
+        let entry = self.tasks.table.get(task)?;
+        if entry.started().is_none() || entry.final_exit().is_some() {
+            return Err(Error::failed_precondition(format!("task {task} does not run")));
+        }
+        self.health.check_containerd()?;
+        let _expected_move = self.cgroups.expect_move();
+        let stored = self.tasks.stored_process(&entry).await?;
+        let mut warnings = Vec::new();
+        let process = exec_process(&stored, spec, &mut warnings)?;
+        for warning in warnings {
+            tracing::debug!(task.id = %task, warning, "exec");
+        }
+        let mut random = [0; 16];
+        fill_random(&mut random);
+        let id = format!("{EXEC_DIR_PREFIX}{}", hex::encode(random));
+        let dir = entry.dirs.run.join(&id);
+        let exec = Arc::new(Exec::new(self, &entry, id, dir));
+        // From here on dropping `control` cleans up whatever has been created.
+        let control = Control { exec: Arc::clone(&exec) };
+        let wanted = [("stdout", true), ("stderr", !spec.tty), ("stdin", spec.stdin)];
+        let fifos = wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| exec.dir.join(name));
+        let create_fifos = make_fifos(exec.dir.clone(), fifos.collect());
+        let (created, shim) = tokio::join!(create_fifos, self.connect_shim(&entry));
+        created?;
+        let stdout = exec.output("stdout")?;
+        let stderr = if spec.tty { None } else { Some(exec.output("stderr")?) };
+        let stdin = if spec.stdin { Some(exec.input()?) } else { None };
+        reach(Step::ExecFifos);
+        if let Err(error) = self.task_cgroups.sync_cpuset(&entry).await {
+            tracing::debug!(task.id = %task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
+        }
+        exec.run(spec, &process, shim, permit).await?;
+        if let Err(error) = self.task_cgroups.join_cpuset(&entry).await {
+            tracing::warn!(task.id = %task, error = error.report(), "cannot move an exec into the cpuset of its task: it runs on other processors");
+        }
+        if let Err(error) = self.task_cgroups.rescore_new_processes(&entry).await {
+            tracing::warn!(task.id = %task, error = error.report(), "cannot set the OOM score of an exec: it has the score from the creation of its task");
+        }
+        Ok(ExecProcess {
+            stdin: stdin
+                .map(StdinPipe::open)
+                .map(|end| match spec.tty {
+                    true => StdinWriter::terminal(end),
+                    false => StdinWriter::new(end, move || exec.close_input_soon()),
+                })
+                .map(|input| Box::new(input) as Sink),
+            stdout: Some(stdout.into()),
+            stderr: stderr.map(Source::from),
+            control: Box::new(control),
+        })
     }
-    let mut random = [0; 16];
-    getrandom_fill(&mut random);
-    let id = format!("{EXEC_DIR_PREFIX}{}", hex::encode(random));
-    let dir = entry.dirs.run.join(&id);
-    let exec = Arc::new(Exec::new(inner, &entry, id, dir));
-    // From here on dropping `control` cleans up whatever has been created.
-    let control = Control { exec: Arc::clone(&exec) };
-    let wanted = [("stdout", true), ("stderr", !spec.tty), ("stdin", spec.stdin)];
-    let fifos = wanted.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| exec.dir.join(name));
-    let create_fifos = make_fifos(exec.dir.clone(), fifos.collect());
-    let (created, shim) = tokio::join!(create_fifos, inner.shim_client(&entry));
-    created?;
-    let stdout = exec.output("stdout")?;
-    let stderr = if spec.tty { None } else { Some(exec.output("stderr")?) };
-    let stdin = if spec.stdin { Some(exec.input()?) } else { None };
-    reach(Step::ExecFifos);
-    if let Err(error) = inner.sync_cpuset(&entry).await {
-        tracing::debug!(task.id = %task, error = error.report(), "cannot prepare the cpuset for an exec: it begins on other processors than its task");
+
+    /// Connects to the shim of a running task; does not wait. `None` if containerd is to be asked instead.
+    /// Cancel-safe.
+    async fn connect_shim(&self, entry: &TaskEntry) -> Option<ShimClient> {
+        self.shims.connect(&entry.id.to_string(), &entry.shim()?).await
     }
-    exec.run(spec, &process, shim, permit).await?;
-    if let Err(error) = inner.join_cpuset(&entry).await {
-        tracing::warn!(task.id = %task, error = error.report(), "cannot move an exec into the cpuset of its task: it runs on other processors");
-    }
-    if let Err(error) = inner.rescore_new_processes(&entry).await {
-        tracing::warn!(task.id = %task, error = error.report(), "cannot set the OOM score of an exec: it has the score from the creation of its task");
-    }
-    Ok(ExecProcess {
-        stdin: stdin
-            .map(StdinPipe::open)
-            .map(|end| match spec.tty {
-                true => StdinWriter::terminal(end),
-                false => StdinWriter::new(end, move || exec.close_input_soon()),
-            })
-            .map(|input| Box::new(input) as Sink),
-        stdout: Some(stdout.into()),
-        stderr: stderr.map(Source::from),
-        control: Box::new(control),
-    })
 }
 
 #[async_trait]
@@ -151,7 +191,7 @@ impl Drop for Control {
             return;
         }
         let exec = Arc::clone(&self.exec);
-        self.exec.inner.tracker.spawn(async move {
+        self.exec.execs.tracker.spawn(async move {
             let mut tries = Backoff::default();
             while let Err(error) = exec.abandon().await {
                 if !exec.is_in_running_task() {
@@ -162,7 +202,7 @@ impl Drop for Control {
                     );
                     break;
                 }
-                tries.log_and_wait(&exec.inner.health, &exec.task, "cannot end an exec", &error).await;
+                tries.log_and_wait(&exec.execs.health, &exec.task, "cannot end an exec", &error).await;
             }
             // The task may have ended, and the process with it; the directory has to be removed all the same.
             if let Err(error) = remove_tree(&exec.dir).await {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::image::load::archive::Archive;
 use crate::record::{self, EXTENSION, ExitRecord, SandboxRecord, TaskRecord};
-use crate::shim::ttrpc::{HEADER_LEN, MAX_MESSAGE, take_response};
+use crate::shims::direct::ttrpc::{HEADER_LEN, MAX_MESSAGE, take_response};
 
 /// The image limits that archives are read with.
 const LIMITS: Limits =

@@ -16,8 +16,8 @@ use switchyard_registry::{self as registry, Digest, Reference};
 use switchyard_steps::{Step, reach};
 use tokio::sync::Semaphore;
 
+use crate::client::features::ContainerdFeatures;
 use crate::client::{Client, QUICK, call, ignore_not_found};
-use crate::containerd_features::ContainerdFeatures;
 
 pub(crate) mod content;
 mod content_disk;
@@ -26,11 +26,13 @@ mod holders;
 pub(crate) mod index;
 mod layer_pipeline;
 pub(crate) mod layer_sync;
+pub(crate) mod layer_usage;
 pub(crate) mod lease;
 pub(crate) mod load;
 mod name;
 mod progress;
 mod pull;
+pub(crate) mod reader;
 mod runnable_cache;
 mod shared_types;
 mod singleflight;
@@ -68,6 +70,12 @@ pub(crate) struct ContainerdImageStore {
     usage: usage::UsageCache,
     /// Limits the number of concurrent loads.
     load_permits: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for ContainerdImageStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ContainerdImageStore").field("client", &self.client).finish_non_exhaustive()
+    }
 }
 
 impl ContainerdImageStore {

@@ -2,20 +2,22 @@
 //! plugin.
 //!
 //! ```text
-//!  Containerd (impl core::Backend)
-//!   ├── images    registry ──► content ──► snapshots        one download however many ask
-//!   ├── sandbox   pinned namespaces, CNI, files, infra process
-//!   ├── task      OCI spec, snapshot, FIFOs, containerd task, exit
-//!   ├── exec      further processes: by the shim itself, or through containerd
-//!   ├── recover   objects of a predecessor: adopted, or cleaned up
-//!   ├── cleanup   retries undos and removals that failed
-//!   ├── protected_exits      exits of tasks that end while containerd is down
-//!   ├── health               whether containerd answers
-//!   └── containerd_features  what the running containerd can do
+//!  Containerd (impl core::Backend), wired in backend/parts.rs
+//!   ├── recover            objects of a predecessor: adopted, finished or cleaned up
+//!   ├── exec, stats        further processes; measurements and inspection
+//!   ├── task               Tasks, Attachments, Checkpoints
+//!   │    ├── exit             Exits: observed, persisted, then deleted from containerd
+//!   │    └── storage, cgroups snapshots, volumes and quotas; what is done to a task's cgroup
+//!   ├── sandbox            Sandboxes: pinned namespaces, files, infra process
+//!   ├── node, network      what the node can do; CNI
+//!   ├── image              registry ──► content ──► snapshots, one download however many ask
+//!   ├── processes, predecessor_calls   ends processes, protects exits, waits for calls of a predecessor
+//!   ├── shims, cgroups     finds, calls and terminates shims; groups claimed and groups busy
+//!   ├── cleanup            retries undos and removals that failed
+//!   └── client, record, base   calls to containerd; what is stored; files, configuration, identifiers
 //! ```
 //!
-//! Types stand apart from the operations on the whole backend: `task/entry.rs`, `sandbox/entry.rs`, `record/*` and the like import nothing
-//! of `backend`; the files with `impl Inner` import them.
+//! A part may import those below it and no others. Each component has its own fields; all share `Context`.
 //!
 //! # Invariants
 //! - **State lives in containerd.** The container object is written first and deleted last; everything else
@@ -26,59 +28,28 @@
 //!   code.
 //! - Every step treats "not found" as done, so stop, remove and undo can be repeated from any point.
 
-mod advisories;
-mod apparmor;
 mod backend;
-mod backoff;
-mod bundle;
-mod busy_cgroups;
-mod call_outcome;
-mod cgroup_removal;
+mod base;
+mod cgroups;
 mod cleanup;
 mod client;
-pub mod config;
-mod contact;
-mod container_id;
-mod containerd_features;
-mod creates_in_flight;
-mod dial;
-mod disk_watch;
-mod disks;
-mod ending;
-mod error;
+mod context;
 mod exec;
-mod fs;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod health;
 mod image;
-mod image_reader;
-mod input;
-mod layout;
-mod lifeline;
-mod mount;
-mod node_advisories;
-mod options;
-mod process_state;
-mod protected_exits;
-mod quota;
+mod live;
+mod network;
+mod node;
+mod predecessor_calls;
+mod processes;
 mod record;
 mod recover;
-mod reserved;
-mod runtime_probes;
-mod runtime_watch;
 mod sandbox;
-mod shim;
-mod shim_processes;
+mod shims;
 mod stats;
-pub mod steps;
 mod task;
-mod trees;
-mod unresponsive_shims;
-mod userns;
-mod userns_support;
-mod volume_removal;
-mod volumes;
 
 pub use backend::Containerd;
-pub use config::Settings;
+pub use base::config::{self, Settings};
+pub use base::steps;

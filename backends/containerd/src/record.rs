@@ -20,16 +20,17 @@ use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::Ns;
 
-use crate::quota::QuotaRecord;
-use crate::reserved::is_reserved;
+use crate::base::reserved::is_reserved;
 
 mod cgroups;
 mod claims;
+mod quota;
 mod resources;
 mod staged;
 
 pub(crate) use cgroups::{CpusetRecord, LeafRecord};
 pub(crate) use claims::{ComputeRecord, HostPortsRecord, LeaseRecord};
+pub(crate) use quota::{LimitRecord, QuotaRecord};
 pub(crate) use resources::{ResourcesRecord, ThrottleRecord};
 pub(crate) use staged::{StagedRecord, view_labels};
 
@@ -344,11 +345,16 @@ impl SandboxRecord {
     }
 }
 
+/// A map as the namespaces crate takes it: ranges of inside, host and length.
+pub(crate) fn id_ranges(map: &IdMap) -> Vec<[u32; 3]> {
+    map.ranges().iter().map(|range| [range.inside, range.host, range.length]).collect()
+}
+
 // === impl UsersRecord ===
 
 impl UsersRecord {
     pub(crate) fn from_core(users: &UserNamespace) -> Self {
-        Self { uids: crate::userns::id_ranges(&users.uids), gids: crate::userns::id_ranges(&users.gids) }
+        Self { uids: id_ranges(&users.uids), gids: id_ranges(&users.gids) }
     }
 
     /// `None` if the ranges are not valid as the mappings of a user namespace.

@@ -9,463 +9,85 @@
 //! listed before requests are served, so that nothing that a request creates can be on the list, and is
 //! removed afterwards.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+//!
+//! ```text
+//! run          containerd's objects ─► inventory ─► found (records) ─► process_query (what runs)
+//!               └─► decide: the fate of each object, without I/O ─► run: adopted, finished, or on the plan
+//! plan         what remains to be done while requests are served: cleanups, logs, garbage
+//! starts       a start that a predecessor was killed in
+//! garbage      what belongs to no object any more: leases, views, directories, downloads, logs
+//! lost_layers  snapshots that a power cut has emptied
+//! ```
+
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use futures::{StreamExt, stream};
-use switchyard_core::backend::{Recovered, Started};
-use switchyard_core::id::{Owner, SandboxId, TaskId};
-use switchyard_core::state::{Exit, SandboxState, TaskState};
-use switchyard_core::table::{Sandbox, Task};
 use switchyard_core::{Error, Result};
-use switchyard_steps::{Step, reach};
+use switchyard_logkeeper as logkeeper;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::backend::Inner;
-use crate::cleanup::Cleanup;
-use crate::error::is_unanswered;
-use crate::process_state::ProcessState;
-use crate::record::{SandboxPhase, owner_of};
-use crate::sandbox::{SandboxCleanup, SandboxEntry};
-use crate::task::{TaskCleanup, TaskCleanupKind, TaskEntry};
+use crate::cgroups::Cgroups;
+use crate::cleanup::CleanupQueue;
+use crate::client::Client;
+use crate::client::features::ContainerdFeatures;
+use crate::client::health::Health;
+use crate::context::Context;
+use crate::exec::Execs;
+use crate::network::Network;
+use crate::predecessor_calls::PredecessorCalls;
+use crate::processes::Processes;
+use crate::sandbox::Sandboxes;
+use crate::shims::Shims;
+use crate::task::Tasks;
+use crate::task::attach::Attachments;
+use crate::task::cgroups::TaskCgroups;
+use crate::task::checkpoint::Checkpoints;
+use crate::task::exit::Exits;
+use crate::task::storage::Storage;
 
-mod activity;
 mod claims;
-mod cni_plugins;
 mod decide;
 mod found;
 mod garbage;
 mod inventory;
 mod lost_layers;
 mod outdated;
-mod predecessor_call;
+mod plan;
 mod process_query;
-mod scan_schedule;
-pub(crate) mod shims;
+mod run;
+mod starts;
 mod timings;
-mod wait_records;
-
-use decide::{SandboxFacts, TaskFacts, TaskFate, sandbox_fate, task_fate};
-use found::{FoundSandbox, FoundTask};
-use inventory::{Inventory, Snapshots};
-use outdated::OutdatedObjectCleanup;
-use process_query::ProcessStates;
-use timings::RecoveryTimings;
 
 /// How many objects are recovered at the same time.
 const CONCURRENCY: usize = 16;
 
-/// Whether the sandbox that a task belongs to was recovered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SandboxPresence {
-    /// Its container object exists and was read.
-    Present,
-    /// Its container object exists and cannot be read.
-    Unreadable,
-}
-
-/// The result of recovering a sandbox.
+/// Recovers what a predecessor left.
 #[derive(Debug)]
-enum RestoredSandbox {
-    /// It is in the table of sandboxes again.
-    Restored(Box<Sandbox>),
-    /// A predecessor was killed while it created this sandbox: it has to be removed.
-    Unfinished(Arc<SandboxEntry>),
-}
-
-/// What recovery found, and what remains to be done in the background while requests are served.
-#[derive(Debug, Default)]
-struct RecoveryPlan {
-    recovered: Recovered,
-    sandboxes: HashMap<SandboxId, SandboxPresence>,
-    cleanup: Vec<Box<dyn Cleanup>>,
-    running_tasks: Vec<Arc<TaskEntry>>,
-    /// Ids of tasks that were created in earlier boots of the node. Their processes have exited, whatever
-    /// else is known of them.
-    from_earlier_boots: HashSet<String>,
-}
-
-impl Inner {
-    pub(crate) async fn recover(self: &Arc<Self>) -> Result<Recovered> {
-        let mut phases = RecoveryTimings::begin();
-        self.find_predecessor_plugins().await?;
-        phases.done("plugins");
-        self.containerd_features.refresh(&self.client).await;
-        phases.done("abilities");
-        let Inventory { sandboxes, tasks, all, unrecognized, snapshots } = self.list_inventory().await?;
-        self.sandboxes().clear();
-        self.tasks().clear();
-        self.volumes.clear();
-        unrecognized.iter().for_each(|id| self.volumes.mark_unreadable(id));
-        self.projects.clear();
-        self.predecessor_calls().clear();
-        self.unreleased.clear();
-        reach(Step::RecoveryLooked);
-        phases.done("inventory");
-
-        let known: HashSet<TaskId> = tasks.iter().map(|(id, _)| *id).collect();
-        let owners = sandboxes.iter().filter_map(|(id, container)| Some((*id, owner_of(&container.labels)?)));
-        let owners: HashMap<SandboxId, Owner> = owners.collect();
-        let sandboxes: Vec<_> =
-            sandboxes.into_iter().map(|(id, container)| (id, self.read_sandbox(id, &container))).collect();
-        let tasks = self.read_tasks(tasks).await;
-        let of_sandboxes = sandboxes.iter().filter_map(|(id, found)| {
-            found.as_ref().ok().and_then(|found| self.sandbox_process_query(*id, found))
-        });
-        let of_tasks = tasks.iter().filter_map(|(id, found)| {
-            found.as_ref().ok().and_then(|found| self.task_process_query(*id, found))
-        });
-        phases.done("records");
-        let processes = self.query_processes(of_sandboxes.chain(of_tasks).collect()).await?;
-        phases.done("processes");
-
-        let mut plan = RecoveryPlan::default();
-        let outdated = sandboxes.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone());
-        let outdated =
-            outdated.chain(tasks.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone()));
-        for object in outdated {
-            plan.cleanup.push(Box::new(OutdatedObjectCleanup::new(self, object)));
-        }
-        for (id, mut found) in sandboxes {
-            if let Ok(found) = &mut found {
-                self.fill_in_host_ports(id, found).await;
-            }
-            self.recover_sandbox(id, found, processes.of(&id.to_string()), &mut plan);
-        }
-        self.add_unreadable(&owners, &mut plan).await;
-        self.recover_tasks(tasks, &processes, &snapshots, &mut plan).await?;
-        phases.done("tasks");
-        // After `recover_tasks` persisted exits: a task with a persisted exit is kept even without its
-        // snapshot.
-        self.remove_lost_layers(&snapshots, &plan.from_earlier_boots).await;
-        phases.done("layers");
-        reach(Step::RecoveryTasks);
-        let garbage = self.find_garbage(&snapshots, &all).await?;
-        phases.done("debris");
-        reach(Step::RecoverySandboxes);
-        self.sync_protected_exits().await?;
-        self.remove_stale_waits().await?;
-        for cleanup in self.load_busy_cgroups().await? {
-            plan.cleanup.push(Box::new(cleanup));
-        }
-        phases.done("exits");
-        tracing::info!(
-            took = ?phases.total(),
-            sandboxes = plan.recovered.sandboxes.len(),
-            tasks = plan.recovered.tasks.len(),
-            shims_asked = processes.queried,
-            shims_silent = processes.unresponsive,
-            %phases,
-            "recovered what a predecessor left"
-        );
-        Ok(self.start_background_work(plan, garbage, known).await)
-    }
-
-    /// Starts the work that requests need not wait for. Requests may be served from here on.
-    async fn start_background_work(
-        self: &Arc<Self>,
-        plan: RecoveryPlan,
-        garbage: garbage::StartupGarbage,
-        known: HashSet<TaskId>,
-    ) -> Recovered {
-        let RecoveryPlan { recovered, sandboxes: _, cleanup, running_tasks, from_earlier_boots: _ } = plan;
-        for item in cleanup {
-            self.cleanup.spawn(item, &self.tracker);
-        }
-        for entry in running_tasks {
-            self.end_taken_input(&entry);
-            let inner = Arc::clone(self);
-            let guard = entry.lock_process().await;
-            self.tracker.spawn(async move {
-                let _guard = guard;
-                inner.resume_log(&entry).await;
-            });
-        }
-        let inner = Arc::clone(self);
-        self.tracker.spawn(async move {
-            inner.clear_garbage(garbage, &known).await;
-            reach(Step::RecoveryDebris);
-        });
-        self.predecessor_fifos.close();
-        self.recovered.cancel();
-        recovered
-    }
-
-    /// Restores a sandbox, or queues its removal if a predecessor was killed while it created it.
-    fn recover_sandbox(
-        &self,
-        id: SandboxId,
-        found: Result<FoundSandbox>,
-        process: ProcessState,
-        plan: &mut RecoveryPlan,
-    ) {
-        match found.and_then(|found| self.restore_sandbox(id, found, process)) {
-            Ok(RestoredSandbox::Restored(sandbox)) => {
-                plan.sandboxes.insert(id, SandboxPresence::Present);
-                if self.sandbox(id).is_ok_and(|entry| entry.removal_recorded) {
-                    plan.recovered.removals.push(id);
-                }
-                plan.recovered.sandboxes.push(*sandbox);
-            }
-            Ok(RestoredSandbox::Unfinished(entry)) => {
-                tracing::info!(sandbox.id = %id, "removing a sandbox whose creation was cut off");
-                self.predecessor_calls().insert(id.to_string());
-                self.unreleased.add(id);
-                plan.recovered.remnants.extend(claims::remnant(id, &entry));
-                plan.cleanup.push(Box::new(SandboxCleanup::new(self, id, entry)));
-            }
-            Err(error) => {
-                plan.sandboxes.insert(id, SandboxPresence::Unreadable);
-                tracing::error!(sandbox.id = %id, error = error.report(), "cannot read a sandbox: leaving it and its tasks alone");
-            }
-        }
-    }
-
-    /// Puts a sandbox into the table of sandboxes, unless a predecessor was killed while it created it.
-    fn restore_sandbox(
-        &self,
-        id: SandboxId,
-        found: FoundSandbox,
-        process: ProcessState,
-    ) -> Result<RestoredSandbox> {
-        let FoundSandbox { phase, mut entry, outdated: _ } = found;
-        entry.pid = match process {
-            ProcessState::Running { pid } | ProcessState::Unanswered { pid } => Some(pid),
-            ProcessState::None | ProcessState::Created | ProcessState::Stopped(_) => None,
-        };
-        self.adopt_groups(id, &entry);
-        if matches!(phase, SandboxPhase::Starting | SandboxPhase::Removing) {
-            // A predecessor call may still be creating or deleting its infra process.
-            self.predecessor_calls().insert(id.to_string());
-        }
-        let record = &entry.record;
-        let infra = entry.pid.is_some() || !record.infra;
-        let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra };
-        let Some(state) = sandbox_fate(facts) else {
-            return Ok(RestoredSandbox::Unfinished(Arc::new(entry)));
-        };
-        let mut details = entry.details();
-        if state == SandboxState::Stopped {
-            (details.ips, details.pid) = (Vec::new(), None);
-        }
-        let sandbox =
-            Sandbox { id, meta: record.meta.to_core()?, handler: record.handler.clone(), details, state };
-        self.sandboxes().insert(id, Arc::new(entry));
-        Ok(RestoredSandbox::Restored(Box::new(sandbox)))
-    }
-
-    async fn recover_tasks(
-        &self,
-        tasks: Vec<(TaskId, Result<FoundTask>)>,
-        processes: &ProcessStates,
-        snapshots: &Snapshots,
-        plan: &mut RecoveryPlan,
-    ) -> Result<()> {
-        let sandboxes = std::mem::take(&mut plan.sandboxes);
-        let outcomes: Vec<_> = stream::iter(tasks)
-            .map(|(id, found)| {
-                let sandboxes = &sandboxes;
-                async move {
-                    let process = processes.of(&id.to_string());
-                    let recovered =
-                        async { self.recover_task(id, found?, process, snapshots, sandboxes).await };
-                    (id, recovered.await)
-                }
-            })
-            .buffer_unordered(CONCURRENCY)
-            .collect()
-            .await;
-        for (id, outcome) in outcomes {
-            match outcome {
-                Ok((entry, fate, task)) => plan.add_task(self, entry, &fate, task),
-                // containerd did not answer, which says nothing about the task. Without this task the table
-                // would be wrong, so recovery fails and is tried again.
-                Err(error) if is_unanswered(&error) => return Err(error),
-                Err(error) => {
-                    self.volumes.mark_unreadable(&id.to_string());
-                    tracing::error!(task.id = %id, error = error.report(), "cannot recover a task: leaving it alone");
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Decides the fate of a task and carries out the part that requests must wait for. The [`Task`] is
-    /// `None` if it has to be removed.
-    async fn recover_task(
-        &self,
-        id: TaskId,
-        found: FoundTask,
-        process: ProcessState,
-        snapshots: &Snapshots,
-        sandboxes: &HashMap<SandboxId, SandboxPresence>,
-    ) -> Result<(Arc<TaskEntry>, TaskFate, Option<Task>)> {
-        let FoundTask { sandbox, record, dirs, snapshotter, exit, unrecorded, started, begun, outdated: _ } =
-            found;
-        let meta = record.meta.to_core()?;
-        let details = record.details();
-        if let Some(quota) = &record.quota {
-            self.projects.adopt(id, meta.owner, quota);
-        }
-        let presence = sandboxes.get(&sandbox).copied();
-        if presence == Some(SandboxPresence::Unreadable) {
-            return Err(Error::internal(format!("sandbox {sandbox} of task {id} cannot be read")));
-        }
-        let facts = TaskFacts {
-            sandbox: presence == Some(SandboxPresence::Present),
-            finished: record.quota.as_ref().is_none_or(|quota| quota.in_force)
-                && snapshots.may_have(&snapshotter, &id.to_string()),
-            this_boot: record.boot == self.boot,
-            exit: exit.map(|exit| exit.to_core()),
-            started_at: started.map(|started| started.at),
-            begun,
-            process,
-        };
-        self.volumes.claim(id, &record.volumes);
-        let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &snapshotter, record));
-        // A predecessor may have launched it. Whether its process has exited is decided below.
-        entry.set_launched();
-        let fate = task_fate(&facts, SystemTime::now());
-        if let (true, TaskFate::Exited(exit, started_at)) = (unrecorded, &fate) {
-            self.adopt_exit(&entry, exit, *started_at).await?;
-        }
-        let state = self.apply_fate(&entry, &fate, begun && started.is_none()).await?;
-        Ok((entry, fate, state.map(|state| Task { id, sandbox, meta, details, state })))
-    }
-
-    /// Carries out the part of a task's fate that requests must wait for. Returns its state; `None` if it has
-    /// to be removed. `start_interrupted`: a start was begun and is not known to have finished.
-    async fn apply_fate(
-        &self,
-        entry: &Arc<TaskEntry>,
-        fate: &TaskFate,
-        start_interrupted: bool,
-    ) -> Result<Option<TaskState>> {
-        let id = entry.id.to_string();
-        Ok(Some(match fate {
-            TaskFate::Destroy => {
-                if start_interrupted {
-                    self.predecessor_calls().insert(id);
-                }
-                return Ok(None);
-            }
-            TaskFate::Created => {
-                entry.set_cleared();
-                TaskState::Created
-            }
-            TaskFate::StartPending => {
-                self.predecessor_calls().insert(id);
-                // The predecessor call may come to nothing, and then a client asks for the start again.
-                entry.keep_fifos_open();
-                TaskState::Created
-            }
-            TaskFate::Running(started) => {
-                self.adopt(entry, *started);
-                TaskState::Running { pid: started.pid, started_at: started.at }
-            }
-            TaskFate::Reap { started_at, end } => {
-                let now = SystemTime::now();
-                entry.set_started(Some(Started { pid: 0, at: started_at.unwrap_or(now) }));
-                let exit = self.exit_from_end(entry, *end);
-                self.adopt_exit(entry, &exit, Some(started_at.unwrap_or(now))).await?;
-                entry.set_final_exit(exit.clone());
-                let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
-                TaskState::Exited { started_at: Some(at), exit }
-            }
-            TaskFate::Lost(started_at) => {
-                let now = SystemTime::now();
-                let exit = Exit::lost(started_at.map_or(now, |at| now.max(at)));
-                self.adopt_exit(entry, &exit, *started_at).await?;
-                entry.set_final_exit(exit.clone());
-                TaskState::Exited { started_at: *started_at, exit }
-            }
-            TaskFate::Exited(exit, started_at) => {
-                entry.set_final_exit(exit.clone());
-                TaskState::Exited { started_at: *started_at, exit: exit.clone() }
-            }
-        }))
-    }
-
-    /// Takes over a running process from a predecessor, except for its log: see [`Inner::resume_log`].
-    fn adopt(&self, entry: &Arc<TaskEntry>, started: Started) {
-        entry.set_started(Some(started));
-        self.open_main_process(entry, started.pid);
-        self.note_shim(entry);
-        self.watch_oom(entry);
-        self.end_predecessor_execs(entry);
-        if entry.uses_logkeeper()
-            && let Some(spec) = crate::task::log_spec(entry)
-            && let Err(error) = crate::task::open_output_fifos(entry, &spec)
-        {
-            tracing::warn!(task.id = %entry.id, error = error.report(), "cannot hold the output FIFOs of a task open: output may be lost while the logkeeper is away");
-        }
-    }
-
-    /// Has the logkeeper write the log of a running task again, in case the logkeeper does not know of it.
-    async fn resume_log(&self, entry: &Arc<TaskEntry>) {
-        let Some(spec) =
-            crate::task::log_spec(entry).filter(|_| entry.uses_logkeeper() && entry.final_exit().is_none())
-        else {
-            return;
-        };
-        if let Err(fault) = self.logkeeper.open(&spec).await {
-            tracing::warn!(task.id = %entry.id, error = %fault, "cannot have the logkeeper resume the log of a task");
-        }
-    }
-}
-
-impl RecoveryPlan {
-    /// Puts a task into the table of tasks, unless it has to be removed, and queues the work that remains on
-    /// it.
-    fn add_task(&mut self, inner: &Inner, entry: Arc<TaskEntry>, fate: &TaskFate, task: Option<Task>) {
-        if entry.record().boot != inner.boot && !matches!(fate, TaskFate::Running(_)) {
-            self.from_earlier_boots.insert(entry.id.to_string());
-        }
-        let Some(task) = task else {
-            tracing::info!(task.id = %entry.id, "removing a task whose creation was cut off, or that has no sandbox");
-            self.cleanup.push(Box::new(TaskCleanup::new(inner, entry, TaskCleanupKind::Creation)));
-            return;
-        };
-        match fate {
-            TaskFate::Destroy | TaskFate::Created => {}
-            TaskFate::StartPending => self.recovered.pending_starts.push(entry.id),
-            TaskFate::Running(_) => {
-                if entry.dirs.limits_pending().exists() {
-                    self.cleanup.push(Box::new(TaskCleanup::new(
-                        inner,
-                        Arc::clone(&entry),
-                        TaskCleanupKind::Limits,
-                    )));
-                }
-                self.running_tasks.push(Arc::clone(&entry));
-            }
-            TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
-                if entry.has_unpersisted_exit() || (entry.final_exit().is_some() && entry.dirs.run.exists()) {
-                    self.cleanup.push(Box::new(TaskCleanup::new(
-                        inner,
-                        Arc::clone(&entry),
-                        TaskCleanupKind::Exit,
-                    )));
-                }
-            }
-        }
-        if entry.dirs.checkpoint().exists() {
-            entry.adopt_frozen();
-            self.cleanup.push(Box::new(TaskCleanup::new(
-                inner,
-                Arc::clone(&entry),
-                TaskCleanupKind::Checkpoint,
-            )));
-        }
-        inner.tasks().insert(entry.id, entry);
-        self.recovered.tasks.push(task);
-    }
-}
-
-/// Whether all namespaces that a sandbox owns are pinned.
-fn is_pinned(entry: &SandboxEntry) -> bool {
-    entry.pins().all(|pin| switchyard_namespaces::is_namespace_file(&pin).unwrap_or(false))
+pub(crate) struct Recovery {
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: Client,
+    pub(crate) health: Health,
+    pub(crate) features: ContainerdFeatures,
+    pub(crate) logkeeper: logkeeper::Client,
+    pub(crate) network: Arc<Network>,
+    pub(crate) cgroups: Arc<Cgroups>,
+    pub(crate) shims: Arc<Shims>,
+    pub(crate) predecessor_calls: Arc<PredecessorCalls>,
+    pub(crate) processes: Arc<Processes>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) task_cgroups: Arc<TaskCgroups>,
+    pub(crate) exits: Arc<Exits>,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) attachments: Arc<Attachments>,
+    pub(crate) checkpoints: Arc<Checkpoints>,
+    pub(crate) execs: Arc<Execs>,
+    pub(crate) cleanup: Arc<CleanupQueue>,
+    pub(crate) tracker: TaskTracker,
+    /// Cancelled when recovery is done; used as a one-shot signal.
+    pub(crate) recovered: CancellationToken,
 }
 
 /// The directories in `dir` whose names are ids, by name; empty if `dir` does not exist.
@@ -473,7 +95,7 @@ fn ids_below<I: FromStr>(dir: &std::path::Path) -> Result<BTreeMap<String, I>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(fault) => return Err(crate::fs::io_error("list", dir, fault)),
+        Err(fault) => return Err(crate::base::fs::io_error("list", dir, fault)),
     };
     let mut ids = BTreeMap::new();
     for entry in entries {

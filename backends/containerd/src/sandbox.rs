@@ -2,12 +2,12 @@
 //!
 //! Order of creation: the container object (the intent), then concurrently files with `/dev/shm` and
 //! namespaces with the network, then `/etc/hosts` and the infra process, then the phase `ready` in the
-//! record. Whichever step fails, [`Inner::destroy_sandbox`] undoes all of them from the id alone.
+//! record. Whichever step fails, [`Sandboxes::destroy_sandbox`] undoes all of them from the id alone.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use containerd_client::services::v1 as api;
 use switchyard_core::backend::SandboxDetails;
@@ -20,43 +20,64 @@ use switchyard_core::{Error, Result};
 use switchyard_namespaces::{self as namespaces, Ns, PinSpec};
 use switchyard_runtime_spec::infra::without_process;
 
-use crate::backend::Inner;
-use crate::client::{QUICK, SPEC_TYPE, call, ignore_not_found, json_any};
-use crate::config::{InfraMode, SandboxKind};
-use crate::disks::tolerate_full_disk;
-use crate::error::from_namespaces;
-use crate::fs::{create_private_dir, remove_tree};
+use crate::base::config::{InfraMode, SandboxKind};
+use crate::base::disks::tolerate_full_disk;
+use crate::base::error::from_namespaces;
+use crate::base::fs::{create_private_dir, remove_tree};
+use crate::base::steps::Step;
+use crate::cgroups::Cgroups;
+use crate::cleanup::CleanupQueue;
+use crate::client::{Client, QUICK, SPEC_TYPE, call, ignore_not_found, json_any};
+use crate::context::Context;
+use crate::network::Network;
+use crate::node::{Node, userns};
+use crate::processes::Processes;
 use crate::record::{
     self, HostPortsRecord, MetaRecord, NetworkRecord, PHASE, SandboxPhase, SandboxRecord, UsersRecord,
 };
-use crate::steps::Step;
-use crate::userns;
+use crate::shims::Shims;
 
-pub(crate) mod bridge;
 mod cleanup;
+mod dial;
 mod entry;
 mod files;
 pub(crate) mod infra;
 pub(crate) mod infra_rootfs;
-mod network;
 mod pod_cgroup_claims;
-pub(crate) mod pod_cgroups;
-pub(crate) mod ranges;
 mod start;
+pub(crate) mod table;
 mod unreleased;
 
 pub(crate) use cleanup::SandboxCleanup;
 pub(crate) use entry::SandboxEntry;
 use infra::unpin_pid;
-pub(crate) use network::ports_of_journal;
+use table::SandboxTable;
 pub(crate) use unreleased::Unreleased;
 
-impl Inner {
+/// Creates, stops, starts and removes sandboxes.
+#[derive(Debug)]
+pub(crate) struct Sandboxes {
+    /// This object, for cleanups that outlive the call that queues them.
+    pub(crate) weak: Weak<Self>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: Client,
+    pub(crate) table: Arc<SandboxTable>,
+    /// The sandboxes whose network is not released yet.
+    pub(crate) unreleased: Unreleased,
+    pub(crate) network: Arc<Network>,
+    pub(crate) cgroups: Arc<Cgroups>,
+    pub(crate) processes: Arc<Processes>,
+    pub(crate) shims: Arc<Shims>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) cleanup: Arc<CleanupQueue>,
+}
+
+impl Sandboxes {
     pub(crate) async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
-        let runtime = self.runtime(&spec.handler)?;
+        let runtime = self.context.runtime(&spec.handler)?;
         let infra = spec.pid == SandboxPid::Shared
             || runtime.sandbox == SandboxKind::Container
-            || self.settings.containerd.infra == InfraMode::Always;
+            || self.context.settings.containerd.infra == InfraMode::Always;
         let record = SandboxRecord {
             meta: MetaRecord::from_core(&spec.meta),
             handler: spec.handler.clone(),
@@ -82,7 +103,7 @@ impl Inner {
                 .map(|SelinuxLabel { user, role, type_, level }| [user, role, type_, level]),
             ips: Vec::new(),
             users: spec.users.as_ref().map(UsersRecord::from_core),
-            boot: self.boot.clone(),
+            boot: self.context.boot.clone(),
             groups: Vec::new(),
             note: String::new(),
             host_ports: Some(HostPortsRecord::from_core(&spec.host_ports)),
@@ -90,22 +111,22 @@ impl Inner {
         let want = wanted_namespaces(spec, &record);
         want.check().map_err(from_namespaces)?;
         if spec.users.is_some() {
-            self.check_userns(spec, runtime).await?;
+            self.node.check_userns(spec, runtime).await?;
         }
         let mut entry = SandboxEntry {
             record,
-            dirs: self.layout.sandbox(id),
+            dirs: self.context.layout.sandbox(id),
             pid: None,
             released: false,
             removal_recorded: false,
         };
         // Refuses an invalid cgroup parent before anything is created.
-        self.cgroup_of(&entry, &id.to_string())?;
+        entry.cgroup_location(&self.context, &id.to_string())?;
         entry.record.groups = self.claim_groups(id, &entry)?;
         match self.make_sandbox(id, spec, want, &mut entry).await {
             Ok(()) => {
                 let details = entry.details();
-                self.sandboxes().insert(id, Arc::new(entry));
+                self.table.lock().insert(id, Arc::new(entry));
                 Ok(details)
             }
             Err(error) => {
@@ -128,7 +149,7 @@ impl Inner {
         entry: &mut SandboxEntry,
     ) -> Result<()> {
         self.create_sandbox_object(id, spec, entry).await?;
-        self.faults.reach(Step::SandboxRecorded)?;
+        self.context.faults.reach(Step::SandboxRecorded)?;
         self.bring_up_sandbox(id, spec, want, entry).await
     }
 
@@ -148,7 +169,7 @@ impl Inner {
         let pinned = want.net || want.ipc || want.uts || want.users.is_some();
         let files = async {
             files::write_static_files(&dirs, spec, &record).await?;
-            self.faults.reach(Step::SandboxFiles)?;
+            self.context.faults.reach(Step::SandboxFiles)?;
             if own_shm {
                 namespaces::tasks::mount_shm(dirs.shm(), spec.shm_size_bytes)
                     .await
@@ -156,21 +177,21 @@ impl Inner {
                 if let Some(users) = &spec.users {
                     userns::chown_to_container_root(&dirs.shm(), users)?;
                 }
-                self.faults.reach(Step::SandboxShm)?;
+                self.context.faults.reach(Step::SandboxShm)?;
             }
             Ok::<_, Error>(())
         };
         let pin = async {
             if pinned {
                 namespaces::tasks::create_pins(dirs.pins.clone(), want).await.map_err(from_namespaces)?;
-                self.faults.reach(Step::SandboxPinned)?;
+                self.context.faults.reach(Step::SandboxPinned)?;
             }
             Ok::<_, Error>(())
         };
         let plan = async {
             match &spec.network {
                 SandboxNetwork::Pod(network) => {
-                    self.plan_attachment(id, spec, network, &dirs, &wanted_ips).await.map(Some)
+                    self.network.plan_attachment(id, spec, network, &dirs, &wanted_ips).await.map(Some)
                 }
                 SandboxNetwork::Host | SandboxNetwork::Isolated | SandboxNetwork::Joined(_) => Ok(None),
             }
@@ -193,8 +214,8 @@ impl Inner {
                     None => Ok(Vec::new()),
                 };
             };
-            let ips = self.attach(id, &planned, &dirs, &wanted_ips).await?;
-            self.faults.reach(Step::SandboxAttached)?;
+            let ips = self.network.attach(id, &planned, &dirs, &wanted_ips).await?;
+            self.context.faults.reach(Step::SandboxAttached)?;
             Ok::<_, Error>(ips)
         };
         create_private_dir(&dirs.state).await?;
@@ -202,13 +223,13 @@ impl Inner {
         let (filed, connected) = tokio::join!(files, connected);
         entry.record.ips = connected?;
         filed?;
-        files::write_hosts(&dirs, spec, &entry.record, self.bridge.host()).await?;
-        self.faults.reach(Step::SandboxHosts)?;
+        files::write_hosts(&dirs, spec, &entry.record, self.network.bridge.host()).await?;
+        self.context.faults.reach(Step::SandboxHosts)?;
         if entry.record.infra {
             entry.pid = Some(self.start_infra(id, spec, entry).await?);
         }
         self.record_sandbox(id, &entry.record, SandboxPhase::Ready).await?;
-        self.faults.reach(Step::SandboxMarked)
+        self.context.faults.reach(Step::SandboxMarked)
     }
 
     /// Writes the container object of a new sandbox.
@@ -218,7 +239,7 @@ impl Inner {
         spec: &SandboxSpec,
         entry: &SandboxEntry,
     ) -> Result<()> {
-        let runtime = self.runtime(&spec.handler)?;
+        let runtime = self.context.runtime(&spec.handler)?;
         let mut labels = record::labels(&spec.meta, "sandbox", self.client.instance());
         labels.insert(PHASE.to_owned(), SandboxPhase::Creating.as_str().to_owned());
         let runtime_spec =
@@ -226,7 +247,7 @@ impl Inner {
         let container = api::Container {
             id: id.to_string(),
             labels,
-            runtime: Some(self.runtime_of(runtime, entry)),
+            runtime: Some(self.context.runtime_of(runtime, entry.users().as_ref())),
             spec: Some(json_any(SPEC_TYPE, &runtime_spec)),
             extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&entry.record)))
                 .collect(),
@@ -252,32 +273,23 @@ impl Inner {
             ..Default::default()
         };
         let mask = vec![format!("labels.{PHASE}"), format!("extensions.{}", record::EXTENSION)];
-        self.update_container(container, mask).await
+        self.client.update_container(container, mask).await
     }
 
     /// Stores a note of the frontend in the sandbox's record.
     pub(crate) async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
-        let entry = self.sandbox(id)?;
+        let entry = self.table.get(id)?;
         let mut record = entry.record.clone();
         let dirs = entry.dirs.clone();
         record.note = hex::encode(note);
         self.record_sandbox(id, &record, SandboxPhase::Ready).await?;
         let amended = SandboxEntry { record, dirs, ..*entry };
-        self.sandboxes().insert(id, Arc::new(amended));
-        self.faults.reach(Step::SandboxAmended)
-    }
-
-    pub(crate) async fn update_container(&self, container: api::Container, paths: Vec<String>) -> Result<()> {
-        let what = format!("update container {}", container.id);
-        let request = api::UpdateContainerRequest {
-            container: Some(container),
-            update_mask: Some(prost_types::FieldMask { paths }),
-        };
-        call(&what, QUICK, self.client.containers().update(request)).await.map(drop)
+        self.table.lock().insert(id, Arc::new(amended));
+        self.context.faults.reach(Step::SandboxAmended)
     }
 
     pub(crate) async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
-        let Ok(entry) = self.sandbox(id) else { return Ok(()) };
+        let Ok(entry) = self.table.get(id) else { return Ok(()) };
         self.release_sandbox(id, Some(&entry)).await?;
         if !entry.removal_recorded {
             let marked =
@@ -288,7 +300,7 @@ impl Inner {
                 marked?;
             }
         }
-        self.faults.reach(Step::SandboxStopped)?;
+        self.context.faults.reach(Step::SandboxStopped)?;
         let record = entry.record.clone();
         let dirs = entry.dirs.clone();
         let stopped = SandboxEntry {
@@ -298,13 +310,13 @@ impl Inner {
             released: true,
             removal_recorded: entry.removal_recorded,
         };
-        self.sandboxes().insert(id, Arc::new(stopped));
+        self.table.lock().insert(id, Arc::new(stopped));
         Ok(())
     }
 
     /// Records that a sandbox is being removed.
     pub(crate) async fn begin_removal(&self, id: SandboxId) -> Result<()> {
-        let Ok(entry) = self.sandbox(id) else { return Ok(()) };
+        let Ok(entry) = self.table.get(id) else { return Ok(()) };
         if entry.removal_recorded {
             return Ok(());
         }
@@ -316,35 +328,36 @@ impl Inner {
         }
         let record = entry.record.clone();
         let dirs = entry.dirs.clone();
-        self.sandboxes()
+        self.table
+            .lock()
             .insert(id, Arc::new(SandboxEntry { record, dirs, removal_recorded: true, ..*entry }));
-        self.faults.reach(Step::SandboxDoomed)
+        self.context.faults.reach(Step::SandboxDoomed)
     }
 
     /// Ends a sandbox's infra process and releases its network and namespaces. Idempotent. Without an entry,
     /// what the sandbox may have had is found by its id. Network and namespaces are released even if
     /// containerd does not answer.
     async fn release_sandbox(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
-        let dirs = self.layout.sandbox(id);
+        let dirs = self.context.layout.sandbox(id);
         let ended = if entry.is_none_or(|entry| entry.record.infra) {
             self.end_infra(id, entry).await
         } else {
             Ok(())
         };
-        self.faults.reach(Step::SandboxInfraEnded)?;
+        self.context.faults.reach(Step::SandboxInfraEnded)?;
         // Plugins need the network namespace, so its pin is removed after they are done.
         let disconnected = async {
-            self.detach(id, &dirs).await?;
+            self.network.detach(id, &dirs).await?;
             self.unreleased.remove(id);
-            self.faults.reach(Step::SandboxDetached)?;
+            self.context.faults.reach(Step::SandboxDetached)?;
             unpin_pid(&dirs).await?;
             namespaces::tasks::remove_pins(dirs.pins.clone()).await.map_err(from_namespaces)?;
-            self.faults.reach(Step::SandboxUnpinned)?;
+            self.context.faults.reach(Step::SandboxUnpinned)?;
             Ok::<_, Error>(())
         };
         let unmounted = async {
             namespaces::tasks::unmount_shm(dirs.shm()).await.map_err(from_namespaces)?;
-            self.faults.reach(Step::SandboxUnmounted)?;
+            self.context.faults.reach(Step::SandboxUnmounted)?;
             Ok::<_, Error>(())
         };
         let (disconnected, unmounted) = tokio::join!(disconnected, unmounted);
@@ -355,14 +368,14 @@ impl Inner {
 
     pub(crate) async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
         self.destroy_sandbox(id).await?;
-        self.sandboxes().remove(&id);
+        self.table.lock().remove(&id);
         Ok(())
     }
 
     /// Removes everything that belongs to a sandbox, with its entry if there is one, else by its id.
     /// Idempotent.
     pub(crate) async fn destroy_sandbox(&self, id: SandboxId) -> Result<()> {
-        let entry = self.sandbox(id).ok();
+        let entry = self.table.get(id).ok();
         self.destroy(id, entry.as_deref()).await
     }
 
@@ -376,28 +389,23 @@ impl Inner {
         if !entry.is_some_and(|entry| entry.released) {
             self.release_sandbox(id, entry).await?;
         }
-        let dirs = self.layout.sandbox(id);
+        let dirs = self.context.layout.sandbox(id);
         namespaces::tasks::unmount_tree(dirs.run.clone()).await.map_err(from_namespaces)?;
         remove_tree(&dirs.run).await?;
         remove_tree(&dirs.state).await?;
-        self.faults.reach(Step::SandboxFilesGone)?;
+        self.context.faults.reach(Step::SandboxFilesGone)?;
         self.release_groups(id).await?;
-        self.faults.reach(Step::SandboxGroupsGone)?;
+        self.context.faults.reach(Step::SandboxGroupsGone)?;
         let request = api::DeleteContainerRequest { id: id.to_string() };
         let what = format!("delete container {id}");
         ignore_not_found(call(&what, QUICK, self.client.containers().delete(request)).await)?;
-        drop(self.pod_shims.forget(id));
-        self.faults.reach(Step::SandboxForgotten)
-    }
-
-    pub(crate) fn sandbox(&self, id: SandboxId) -> Result<Arc<SandboxEntry>> {
-        let found = self.sandboxes().get(&id).cloned();
-        found.ok_or_else(|| Error::not_found(format!("sandbox {id} does not exist")))
+        drop(self.shims.pods.forget(id));
+        self.context.faults.reach(Step::SandboxForgotten)
     }
 
     fn hostname_of(&self, spec: &SandboxSpec) -> String {
         let named = own_uts(spec) && !spec.hostname.is_empty();
-        if named { spec.hostname.clone() } else { self.host_name.clone() }
+        if named { spec.hostname.clone() } else { self.context.host_name.clone() }
     }
 }
 
@@ -419,8 +427,8 @@ fn wanted_namespaces(spec: &SandboxSpec, record: &SandboxRecord) -> PinSpec {
         uts: record.owns(Ns::Uts),
         hostname: named.then(|| spec.hostname.clone()),
         users: spec.users.as_ref().map(|users| namespaces::Users {
-            uids: userns::id_ranges(&users.uids),
-            gids: userns::id_ranges(&users.gids),
+            uids: record::id_ranges(&users.uids),
+            gids: record::id_ranges(&users.gids),
         }),
         sysctls: spec.sysctls.iter().filter(|(name, _)| !is_of_joined(spec, name)).map(owned).collect(),
     }

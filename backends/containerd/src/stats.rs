@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use containerd_client::services::v1::snapshots as snap;
 use futures::stream::{self, StreamExt};
+use switchyard_cgroup as cgroup;
 use switchyard_cgroup::{Group, net};
 use switchyard_core::backend::{Inspection, SandboxStats};
 use switchyard_core::id::{SandboxId, TaskId};
@@ -14,45 +15,44 @@ use switchyard_core::stats::{DiskUsage, InterfaceStats, TaskStats, Usage};
 use switchyard_core::{ErrorKind, Result};
 use switchyard_namespaces::run_in_netns;
 
-use crate::backend::Inner;
-use crate::client::{QUICK, call};
-use crate::fs::{blocking, io_error};
-use crate::record::TaskRecord;
+use crate::base::fs::{blocking, io_error};
+use crate::client::{Client, QUICK, call};
+use crate::context::Context;
+use crate::image::layer_usage::LayerUsageCache;
+use crate::sandbox::table::SandboxTable;
 use crate::task::TaskEntry;
+use crate::task::table::TaskTable;
 
-pub(crate) mod layer_usage;
 mod metrics;
 
-/// How long a measurement of a writable layer is cached: measuring walks the whole tree.
-const LAYER_AGE: Duration = Duration::from_secs(10);
 /// How many layers are measured at once.
 const MEASURES: usize = 8;
 
-impl Inner {
-    /// The cgroup of a task; `None`, with a warning, if its record has no valid path.
-    pub(crate) fn cgroup_location(&self, record: &TaskRecord) -> Option<Group> {
-        match Group::from_cgroups_path(&record.cgroups_path) {
-            Ok(group) => Some(group),
-            Err(fault) => {
-                tracing::warn!(path = record.cgroups_path, error = %fault, "the cgroup path in a task's record is not valid");
-                None
-            }
-        }
-    }
+/// Measures and describes sandboxes and tasks.
+#[derive(Debug)]
+pub(crate) struct Stats {
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: Client,
+    pub(crate) sandboxes: Arc<SandboxTable>,
+    pub(crate) tasks: Arc<TaskTable>,
+    pub(crate) reader: Arc<cgroup::Reader>,
+    pub(crate) layer_usage: Arc<LayerUsageCache>,
+}
 
+impl Stats {
     pub(crate) async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
         let entries: Vec<Arc<TaskEntry>> = {
-            let tasks = self.tasks();
+            let tasks = self.tasks.lock();
             ids.iter().filter_map(|id| tasks.get(id).cloned()).collect()
         };
         let groups: Vec<(TaskId, Option<Group>)> = entries
             .iter()
             .map(|entry| {
                 let runs = entry.started().is_some() && entry.final_exit().is_none();
-                (entry.id, if runs { self.cgroup_location(&entry.record()) } else { None })
+                (entry.id, if runs { entry.record().group() } else { None })
             })
             .collect();
-        let cgroups = Arc::clone(&self.cgroups);
+        let cgroups = Arc::clone(&self.reader);
         // All tasks in one pass on one thread: each takes a few small files of a kernel file system.
         let usages: Vec<(TaskId, Usage)> = blocking(move || {
             groups
@@ -92,11 +92,7 @@ impl Inner {
 
     /// The size of a task's writable layer; `None` if its snapshot does not exist.
     async fn writable_layer(&self, entry: &TaskEntry) -> Result<Option<DiskUsage>> {
-        let known =
-            self.layer_usage.measured.lock().unwrap_or_else(PoisonError::into_inner).get(&entry.id).cloned();
-        if let Some((at, usage)) = known
-            && at.elapsed() < LAYER_AGE
-        {
+        if let Some(usage) = self.layer_usage.measured(entry.id) {
             return Ok(Some(usage));
         }
         let request =
@@ -113,18 +109,16 @@ impl Inner {
             used_bytes: u64::try_from(measured.size).unwrap_or(0),
             inodes_used: u64::try_from(measured.inodes).ok(),
         };
-        let mut layers = self.layer_usage.measured.lock().unwrap_or_else(PoisonError::into_inner);
-        layers.insert(entry.id, (Instant::now(), usage.clone()));
+        self.layer_usage.insert(entry.id, usage.clone());
         Ok(Some(usage))
     }
 
     async fn snapshotter_root(&self, snapshotter: &str) -> Result<PathBuf> {
-        let known = self.layer_usage.roots.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let roots = match known {
+        let roots = match self.layer_usage.roots() {
             Some(roots) => roots,
             None => {
                 let roots = crate::image::usage::roots(&self.client).await?;
-                *self.layer_usage.roots.lock().unwrap_or_else(PoisonError::into_inner) = Some(roots.clone());
+                self.layer_usage.set_roots(roots.clone());
                 roots
             }
         };
@@ -133,13 +127,12 @@ impl Inner {
 
     /// Drops the cached measurements of removed tasks.
     fn prune_layer_usage(&self) {
-        let tasks = self.tasks();
-        let mut layers = self.layer_usage.measured.lock().unwrap_or_else(PoisonError::into_inner);
-        layers.retain(|id, _| tasks.contains_key(id));
+        let tasks = self.tasks.lock();
+        self.layer_usage.retain(|id| tasks.contains_key(&id));
     }
 
     pub(crate) async fn sandbox_stats(&self, id: SandboxId) -> Result<SandboxStats> {
-        let entry = self.sandbox(id)?;
+        let entry = self.sandboxes.get(id)?;
         let netns = entry.netns();
         let interfaces = blocking(move || match netns {
             Some(netns) if netns.exists() => interfaces(&netns),
@@ -149,12 +142,12 @@ impl Inner {
         // Only a parent that the client named belongs to the pod alone.
         let parent = entry.record.cgroup_parent.as_deref().filter(|parent| !parent.as_os_str().is_empty());
         let group = match parent {
-            Some(_) => Group::from_cgroups_path(&self.cgroup_of(&entry, &id.to_string())?.path)
+            Some(_) => Group::from_cgroups_path(&entry.cgroup_location(&self.context, &id.to_string())?.path)
                 .ok()
                 .and_then(|group| group.parent()),
             None => None,
         };
-        let cgroups = Arc::clone(&self.cgroups);
+        let cgroups = Arc::clone(&self.reader);
         let (usage, processes) = blocking(move || match group {
             Some(group) => {
                 let processes = cgroups.procs(&group)?.and_then(|pids| u64::try_from(pids.len()).ok());
@@ -167,15 +160,15 @@ impl Inner {
     }
 
     pub(crate) async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
-        let entry = self.task(id)?;
+        let entry = self.tasks.get(id)?;
         let handler = entry.record().handler.clone();
-        let spec = self.stored_spec(&id.to_string()).await?;
-        let runtime = self.runtime(&handler)?;
+        let spec = self.client.stored_spec(&id.to_string()).await?;
+        let runtime = self.context.runtime(&handler)?;
         let systemd = entry.record().systemd_cgroup;
         Ok(Inspection {
             pid: entry.started().filter(|_| entry.final_exit().is_none()).map(|started| started.pid),
             runtime_type: runtime.type_.clone(),
-            runtime_options: self.options_json(runtime, systemd),
+            runtime_options: self.context.options_json(runtime, systemd),
             snapshotter: entry.snapshotter.clone(),
             snapshot_key: id.to_string(),
             runtime_spec: spec.to_string(),
@@ -184,25 +177,25 @@ impl Inner {
     }
 
     pub(crate) async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
-        let entry = self.sandbox(id)?;
+        let entry = self.sandboxes.get(id)?;
         let spec = if entry.record.infra {
-            self.stored_spec(&id.to_string()).await?.to_string()
+            self.client.stored_spec(&id.to_string()).await?.to_string()
         } else {
             String::new()
         };
         let journal = entry.dirs.cni_journal();
         let result = blocking(move || {
-            let saved = switchyard_cni::Saved::read(&journal).map_err(crate::error::from_cni)?;
+            let saved = switchyard_cni::Saved::read(&journal).map_err(crate::base::error::from_cni)?;
             let result = saved.and_then(|saved| saved.result(&journal).ok().flatten());
             Ok(result.map_or_else(String::new, |result| result.raw.to_string()))
         })
         .await?;
-        let runtime = self.runtime(&entry.record.handler)?;
-        let systemd = self.host.cgroup_driver == switchyard_runtime_spec::CgroupDriver::Systemd;
+        let runtime = self.context.runtime(&entry.record.handler)?;
+        let systemd = self.context.host.cgroup_driver == switchyard_runtime_spec::CgroupDriver::Systemd;
         Ok(Inspection {
             pid: entry.pid,
             runtime_type: runtime.type_.clone(),
-            runtime_options: self.options_json(runtime, systemd),
+            runtime_options: self.context.options_json(runtime, systemd),
             snapshotter: String::new(),
             snapshot_key: String::new(),
             runtime_spec: spec,
@@ -215,6 +208,6 @@ impl Inner {
 fn interfaces(netns: &std::path::Path) -> Result<Vec<InterfaceStats>> {
     let path = std::path::Path::new("/proc/thread-self/net/dev");
     let read =
-        run_in_netns(netns, || std::fs::read_to_string(path)).map_err(crate::error::from_namespaces)?;
+        run_in_netns(netns, || std::fs::read_to_string(path)).map_err(crate::base::error::from_namespaces)?;
     read.map(|text| net::parse(&text)).map_err(|fault| io_error("read", path, fault))
 }

@@ -1,51 +1,75 @@
 //! The life of a task: creation, start, exit and removal.
+//!
+//! ```text
+//! Tasks          creates, starts, updates, signals and removes
+//!  ├── Exits        observes and persists exits, ends processes, finishes logs
+//!  │    ├── TaskCgroups   cpusets, OOM scores, block I/O limits, freezing
+//!  │    └── Storage       snapshots, views, volumes, quotas, staged mounts
+//!  └── TaskTable    what this daemon knows of each task
+//! Attachments    clients that follow the streams of a running task
+//! Checkpoints    dumps a running task into an archive
+//! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use switchyard_core::id::TaskId;
-use switchyard_core::{Error, Result};
+use crate::cgroups::Cgroups;
+use crate::cleanup::CleanupQueue;
+use crate::client::Client;
+use crate::context::Context;
+use crate::node::Node;
+use crate::processes::Processes;
+use crate::sandbox::Sandboxes;
+use crate::shims::Shims;
 
-use crate::backend::Inner;
-
-mod attach;
-mod checkpoint;
+pub(crate) mod attach;
+pub(crate) mod cgroups;
+pub(crate) mod checkpoint;
 mod cleanup;
 mod create;
 mod entry;
-mod exit;
+pub(crate) mod exit;
 mod fifos;
 mod freeze;
 mod hung;
 mod inputs;
-pub(crate) mod leaf;
-mod oom;
-mod oom_watch;
-mod pod_shim;
-mod pod_shim_wait;
+mod logs;
+mod pod_shims;
 mod process;
-mod quota;
 mod remove;
-mod score;
-mod shim_client;
 mod signalable;
-pub(crate) mod stage;
 mod start;
-mod throttle;
-mod unread;
+pub(crate) mod storage;
+pub(crate) mod table;
 mod update;
-mod volumes;
 
 pub(crate) use cleanup::{TaskCleanup, TaskCleanupKind};
 pub(crate) use entry::TaskEntry;
-pub(crate) use fifos::keep_open;
+use exit::Exits;
+pub(crate) use fifos::{keep_open, make_fifos};
 pub(crate) use freeze::ExecPermit;
-pub(crate) use pod_shim::PodShims;
+pub(crate) use logs::{log_spec, open_output_fifos};
 pub(crate) use process::{ProcessHandle, process_ended};
-pub(crate) use start::{log_spec, make_fifos, mark_started, open_output_fifos};
+pub(crate) use start::mark_started;
+use storage::Storage;
+use table::TaskTable;
 
-impl Inner {
-    pub(crate) fn task(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
-        let found = self.tasks().get(&id).cloned();
-        found.ok_or_else(|| Error::not_found(format!("task {id} does not exist")))
-    }
+use self::cgroups::TaskCgroups;
+
+/// Creates, starts, updates, signals and removes tasks.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    /// This object, for cleanups that outlive the call that queues them.
+    pub(crate) weak: Weak<Self>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: Client,
+    pub(crate) table: Arc<TaskTable>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) exits: Arc<Exits>,
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) task_cgroups: Arc<TaskCgroups>,
+    pub(crate) cgroups: Arc<Cgroups>,
+    pub(crate) processes: Arc<Processes>,
+    pub(crate) shims: Arc<Shims>,
+    pub(crate) node: Arc<Node>,
+    pub(crate) cleanup: Arc<CleanupQueue>,
 }

@@ -39,7 +39,7 @@ fn relative(file: &Path) -> String {
 }
 
 /// Which file imports which, within one crate.
-fn arrows(source: &Source) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
+pub(super) fn arrows(source: &Source) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
     let mut arrows: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
     for (path, module) in source.root.all() {
         let mut named = Named::default();

@@ -43,37 +43,37 @@ use Exemption::Harmless;
 
 /// The functions that do not.
 const EXEMPT_FUNCTIONS: &[(&str, &str, Exemption)] = &[
-    ("backends/containerd/src/mount.rs", "mount_one", Exemption::Step(TaskStaged)),
-    ("backends/containerd/src/runtime_probes.rs", "probe_all", Harmless("what is torn is asked anew")),
+    ("backends/containerd/src/base/mount.rs", "mount_one", Exemption::Step(TaskStaged)),
+    ("backends/containerd/src/node/runtime_probes.rs", "probe_all", Harmless("what is torn is asked anew")),
     (
-        "backends/containerd/src/runtime_probes.rs",
+        "backends/containerd/src/node/runtime_probes.rs",
         "make_bundle",
         Harmless("the next trial takes its place away first"),
     ),
     (
-        "backends/containerd/src/runtime_probes.rs",
+        "backends/containerd/src/node/runtime_probes.rs",
         "run_trial_bundle",
         Harmless("the next trial takes its place away first"),
     ),
     (
-        "backends/containerd/src/runtime_probes.rs",
+        "backends/containerd/src/node/runtime_probes.rs",
         "write",
         Harmless("the next trial takes its place away first"),
     ),
     ("backends/containerd/src/task/checkpoint/archive.rs", "finish", Exemption::Step(CheckpointNamed)),
     ("backends/containerd/src/task/checkpoint/layer.rs", "write", Exemption::Step(CheckpointLayered)),
-    ("backends/containerd/src/task/stage.rs", "mount_source", Exemption::Step(TaskStaged)),
-    ("backends/containerd/src/task/start.rs", "make_fifos", Exemption::Step(TaskFifos)),
+    ("backends/containerd/src/task/storage/stage.rs", "mount_source", Exemption::Step(TaskStaged)),
+    ("backends/containerd/src/task/fifos.rs", "make_fifos", Exemption::Step(TaskFifos)),
     ("backends/containerd/src/task/start.rs", "mark_started", Exemption::Step(TaskMarked)),
     ("backends/containerd/src/task/update.rs", "write_limits_marker", Exemption::Step(TaskLimitsMarked)),
-    ("backends/containerd/src/trees.rs", "set_aside", Harmless("to who wants it removed it is gone")),
+    ("backends/containerd/src/base/trees.rs", "set_aside", Harmless("to who wants it removed it is gone")),
     (
-        "backends/containerd/src/userns.rs",
+        "backends/containerd/src/node/userns.rs",
         "idmap_works",
         Harmless("the next trial takes its place away first"),
     ),
-    ("backends/containerd/src/volumes.rs", "publish", Exemption::Step(VolumeNamed)),
-    ("backends/containerd/src/volumes.rs", "unpublish", Exemption::Step(VolumeUnnamed)),
+    ("backends/containerd/src/task/storage/volumes.rs", "publish", Exemption::Step(VolumeNamed)),
+    ("backends/containerd/src/task/storage/volumes.rs", "unpublish", Exemption::Step(VolumeUnnamed)),
     (
         "backends/ledger/src/journal.rs",
         "append",

@@ -7,14 +7,18 @@ use switchyard_core::{Error, Result};
 use switchyard_registry as registry;
 use switchyard_runtime_spec::{self as runtime_spec, Host};
 
-use crate::apparmor::profile::DEFAULT_PROFILE;
+use crate::base::config::{CgroupDriverChoice, ContainerdConfig, NetworkConfig, Settings};
+use crate::base::fs::{io_error, read_kernel_sysctl, write_durable};
+use crate::base::layout::Layout;
+use crate::base::random::fill_random;
+use crate::base::steps::Faults;
 use crate::client::Client;
-use crate::config::{CgroupDriverChoice, ContainerdConfig, NetworkConfig, Settings};
-use crate::containerd_features::ContainerdFeatures;
-use crate::fs::{io_error, write_durable};
+use crate::client::features::ContainerdFeatures;
+use crate::context::Context;
 use crate::image::layer_sync::LayerSync;
-use crate::image::lease::{Leases, getrandom_fill};
+use crate::image::lease::Leases;
 use crate::image::{ContainerdImageStore, ImagePolicy, Snapshotters};
+use crate::node::apparmor::profile::DEFAULT_PROFILE;
 
 /// The name of this gateway among those that may share a containerd. Generated once and stored in the state
 /// directory.
@@ -27,12 +31,26 @@ pub(super) fn instance(state: &std::path::Path) -> Result<String> {
         Err(fault) => return Err(io_error("read", &path, fault)),
     }
     let mut random = [0; 6];
-    getrandom_fill(&mut random);
+    fill_random(&mut random);
     let name = hex::encode(random);
     // containerd objects carry this name. Were it lost in a power cut, the next start would not recognise
     // them as its own.
     write_durable(&path, name.as_bytes(), 0o600)?;
     Ok(name)
+}
+
+/// What all components know of the node and its configuration. Creates the directories of the layout.
+pub(super) fn context(settings: Settings, faults: Faults) -> Result<Context> {
+    let layout = Layout::new(&settings.state, &settings.run);
+    layout.create_private_dirs()?;
+    Ok(Context {
+        layout,
+        host: detect_host(&settings)?,
+        host_name: read_kernel_sysctl("hostname")?,
+        boot: read_kernel_sysctl("random/boot_id")?,
+        faults,
+        settings,
+    })
 }
 
 /// Refuses a default runtime that is not configured.
@@ -45,7 +63,7 @@ pub(super) fn check_default_runtime(config: &ContainerdConfig) -> Result<()> {
 }
 
 /// The features of this node, as far as the settings use them.
-pub(super) fn detect_host(settings: &Settings) -> Result<Host> {
+fn detect_host(settings: &Settings) -> Result<Host> {
     let driver = cgroup_driver(settings.cgroup.driver);
     let mut host = Host::detect(driver, DEFAULT_PROFILE)
         .map_err(|fault| Error::internal("detect the features of the node").with_source(fault))?;

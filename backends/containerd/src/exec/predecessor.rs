@@ -10,13 +10,13 @@ use switchyard_core::spec::Signal;
 use switchyard_core::{ErrorKind, Result};
 
 use super::predecessor_fifos::{exec_dirs, open_fifos};
-use crate::backend::Inner;
+use crate::base::fs::remove_tree;
 use crate::cleanup::Cleanup;
 use crate::client::{Client, QUICK, SLOW, call, ignore_not_found};
-use crate::fs::remove_tree;
+use crate::exec::Execs;
 use crate::task::TaskEntry;
 
-impl Inner {
+impl Execs {
     /// Ends the execs that a predecessor started in a running task, in the background: their clients are
     /// gone.
     pub(crate) fn end_predecessor_execs(&self, task: &TaskEntry) {

@@ -25,11 +25,11 @@ use tokio::sync::{OnceCell, oneshot};
 use tokio::time::timeout;
 use tonic::{Code, Response, Status};
 
-use crate::backend::Inner;
+use crate::base::error::from_status;
+use crate::base::fs::{io_error, remove_tree};
 use crate::client::{PROCESS_TYPE, QUICK, SLOW, call, ignore_not_found, json_any};
-use crate::error::from_status;
-use crate::fs::{io_error, remove_tree};
-use crate::shim::{Answer, ExecRef, ShimClient, SocketGuard};
+use crate::exec::Execs;
+use crate::shims::direct::{Answer, ExecRef, ShimClient, SocketGuard};
 use crate::task::{ExecPermit, ProcessHandle, TaskEntry, process_ended};
 
 /// How long an abandoned process may take to end.
@@ -42,7 +42,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// An exec: what is needed to end it and to clean up after it.
 pub(super) struct Exec {
-    pub(super) inner: Arc<Inner>,
+    pub(super) execs: Arc<Execs>,
     pub(super) task: String,
     /// The text that the cgroup path of its task's processes contains.
     mark: String,
@@ -74,10 +74,10 @@ struct ExitWait<'a> {
 // === impl Exec ===
 
 impl Exec {
-    pub(super) fn new(inner: &Arc<Inner>, task: &TaskEntry, id: String, dir: PathBuf) -> Self {
+    pub(super) fn new(execs: &Arc<Execs>, task: &TaskEntry, id: String, dir: PathBuf) -> Self {
         let connection = Mutex::new(ShimConnection::None);
         Self {
-            inner: Arc::clone(inner),
+            execs: Arc::clone(execs),
             task: task.id.to_string(),
             mark: task.cgroup_mark(),
             id,
@@ -127,15 +127,18 @@ impl Exec {
             spec: Some(json_any(PROCESS_TYPE, process)),
         };
         let what = format!("exec in task {}", self.task);
-        let inner = &self.inner;
+        let execs = &self.execs;
         let socket = shim.as_ref().and_then(|shim| shim.socket().ok());
-        let share = async { inner.lifelines.share_socket(socket?).await };
-        let created = inner.call_with_shim_timeout(&self.task, &what, self.create(&mut shim, request));
+        let share = async { execs.lifelines.share_socket(socket?).await };
+        let created = execs.shims.call_with_shim_timeout(&self.task, &what, self.create(&mut shim, request));
         let (created, socket_guard) = tokio::join!(created, share);
         created.map_err(|error| self.not_running(error))?;
         reach(Step::ExecCreated);
-        let started =
-            inner.call_with_shim_timeout(&self.task, &what, self.launch(shim.zip(socket_guard), permit));
+        let started = execs.shims.call_with_shim_timeout(
+            &self.task,
+            &what,
+            self.launch(shim.zip(socket_guard), permit),
+        );
         started.await.map_err(|error| self.not_running(error))?;
         reach(Step::ExecStarted);
         Ok(())
@@ -163,7 +166,7 @@ impl Exec {
             spec: request.spec,
             exec_id: request.exec_id,
         };
-        match self.inner.client.tasks().exec(request).await {
+        match self.execs.client.tasks().exec(request).await {
             // The shim received the direct call, and only its answer was lost: nobody else uses this id.
             Err(status) if unsure && status.code() == Code::AlreadyExists => Ok(Response::new(())),
             other => other,
@@ -183,7 +186,7 @@ impl Exec {
             let exec = self.id.clone();
             let permit = Arc::clone(&permit);
             let (sender, receiver) = oneshot::channel();
-            self.inner.tracker.spawn(async move {
+            self.execs.tracker.spawn(async move {
                 let process = ExecRef { task: &task, exec: &exec };
                 // The caller has given up long before this timeout.
                 let answer = timeout(START_TIMEOUT, start(&mut shim, process)).await.unwrap_or(Answer::Lost);
@@ -210,7 +213,7 @@ impl Exec {
             }
         }
         let request = api::StartRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-        let started = self.inner.client.tasks().start(request).await?;
+        let started = self.execs.client.tasks().start(request).await?;
         self.open_process(started.into_inner().pid);
         Ok(Response::new(()))
     }
@@ -226,7 +229,7 @@ impl Exec {
     /// Whether a requested start was completed, and only its answer was lost.
     async fn was_started(&self) -> std::result::Result<bool, Status> {
         let request = api::GetRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-        let answer = self.inner.client.tasks().get(request).await?.into_inner();
+        let answer = self.execs.client.tasks().get(request).await?.into_inner();
         Ok(answer.process.is_some_and(|process| process.status() != State::Created))
     }
 
@@ -261,7 +264,7 @@ impl Exec {
             return Ok(code);
         }
         let request = api::WaitRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-        match self.inner.client.task_queries().wait(request).await {
+        match self.execs.client.task_queries().wait(request).await {
             Ok(answer) => Ok(exit_code(answer.into_inner().exit_status)),
             Err(status) => match from_status(&format!("wait for exec in task {}", self.task), status) {
                 // The process was killed when its task ended.
@@ -281,9 +284,9 @@ impl Exec {
         if !seen {
             return std::future::pending().await;
         }
-        let limit = self.inner.settings.containerd.shim_timeout();
+        let limit = self.execs.context.settings.containerd.shim_timeout();
         tokio::time::sleep(limit).await;
-        self.inner.unresponsive_shims.note(&self.task);
+        self.execs.shims.unresponsive.note(&self.task);
         Error::deadline(format!(
             "exec in task {} has exited, but its shim has not reported its exit status or the rest of its output within {limit:?}",
             self.task
@@ -318,8 +321,9 @@ impl Exec {
         };
         let what = format!("signal exec in task {}", self.task);
         ignore_not_found(
-            self.inner
-                .call_with_shim_timeout(&self.task, &what, self.inner.client.tasks().kill(request))
+            self.execs
+                .shims
+                .call_with_shim_timeout(&self.task, &what, self.execs.client.tasks().kill(request))
                 .await,
         )
     }
@@ -332,13 +336,13 @@ impl Exec {
             height: u32::from(height),
         };
         let what = format!("resize the terminal of exec in task {}", self.task);
-        ignore_not_found(call(&what, QUICK, self.inner.client.tasks().resize_pty(request)).await)
+        ignore_not_found(call(&what, QUICK, self.execs.client.tasks().resize_pty(request)).await)
     }
 
     /// Closes its input, in the background: the client that closes it does not wait.
     pub(super) fn close_input_soon(self: Arc<Self>) {
-        let inner = Arc::clone(&self.inner);
-        inner.tracker.spawn(async move {
+        let tracker = self.execs.tracker.clone();
+        tracker.spawn(async move {
             if let Err(error) = self.close_input().await {
                 tracing::debug!(
                     task.id = self.task,
@@ -353,7 +357,7 @@ impl Exec {
         let request =
             api::CloseIoRequest { container_id: self.task.clone(), exec_id: self.id.clone(), stdin: true };
         let what = format!("close the input of exec in task {}", self.task);
-        ignore_not_found(call(&what, QUICK, self.inner.client.tasks().close_io(request)).await)
+        ignore_not_found(call(&what, QUICK, self.execs.client.tasks().close_io(request)).await)
     }
 
     /// Deletes the process from the shim, and removes its directory. Idempotent.
@@ -373,7 +377,7 @@ impl Exec {
         if let ShimConnection::Idle(mut shim) = self.take_connection() {
             let asked = shim.delete(ExecRef { task: &self.task, exec: &self.id });
             // A shim that takes longer may still answer containerd.
-            let limit = self.inner.settings.containerd.shim_timeout();
+            let limit = self.execs.context.settings.containerd.shim_timeout();
             match timeout(limit, asked).await.unwrap_or(Answer::Lost) {
                 Answer::Done(()) => return Ok(Response::new(())),
                 Answer::Refused(status) => return Err(status),
@@ -381,12 +385,12 @@ impl Exec {
             }
         }
         let request = api::DeleteProcessRequest { container_id: self.task.clone(), exec_id: self.id.clone() };
-        self.inner.client.tasks().delete_process(request).await.map(|_| Response::new(()))
+        self.execs.client.tasks().delete_process(request).await.map(|_| Response::new(()))
     }
 
     /// Whether its task still runs, as far as is known: the process ends with the task.
     pub(super) fn is_in_running_task(&self) -> bool {
-        let entry = self.task.parse().ok().and_then(|id| self.inner.task(id).ok());
+        let entry = self.task.parse().ok().and_then(|id| self.execs.tasks.table.get(id).ok());
         entry.is_some_and(|entry| entry.final_exit().is_none())
     }
 

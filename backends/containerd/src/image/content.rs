@@ -22,8 +22,8 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
+use crate::base::error::from_status;
 use crate::client::{Client, QUICK, call};
-use crate::error::from_status;
 
 pub(crate) type Labels = HashMap<String, String>;
 
@@ -61,7 +61,7 @@ pub(crate) async fn next_message<T>(what: &str, stream: &mut Streaming<T>) -> Re
     match tokio::time::timeout(QUICK, stream.message()).await {
         Ok(Ok(message)) => Ok(message),
         Ok(Err(status)) => Err(from_status(what, status)),
-        Err(_) => Err(crate::error::timed_out(what, QUICK)),
+        Err(_) => Err(crate::base::error::timed_out(what, QUICK)),
     }
 }
 
@@ -334,7 +334,7 @@ impl<'a> Writer<'a> {
     async fn send(&mut self, message: WriteContentRequest) -> Result<()> {
         let written = u64::try_from(message.data.len()).expect("a length fits 64 bits");
         let sent = tokio::time::timeout(QUICK, self.requests.send(message)).await;
-        let sent = sent.map_err(|_| crate::error::timed_out(self.what, QUICK))?;
+        let sent = sent.map_err(|_| crate::base::error::timed_out(self.what, QUICK))?;
         if sent.is_err() {
             // containerd has ended the stream: the last message is the error.
             while next_message(self.what, &mut self.answers).await?.is_some() {}

@@ -14,8 +14,8 @@ use switchyard_registry::{Descriptor, Digest, total_bytes};
 use tokio::sync::OnceCell;
 
 use super::content;
+use crate::base::fs::blocking;
 use crate::client::{Client, QUICK, call};
-use crate::fs::blocking;
 
 /// The disk of containerd's content store.
 #[derive(Debug, Default)]

@@ -20,7 +20,8 @@ use switchyard_steps::{Step, reach};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-use crate::client::{Client, QUICK, call, ignore_not_found, writable_dir};
+use crate::base::mount::writable_dir;
+use crate::client::{Client, QUICK, call, ignore_not_found};
 
 /// The label of a snapshot that may not be on disk; its value is the id of the boot in which it was created.
 pub(crate) const UNSYNCED: &str = "switchyard.io/unsynced";

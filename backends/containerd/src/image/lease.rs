@@ -9,6 +9,7 @@ use containerd_client::services::v1 as api;
 use switchyard_core::Result;
 use tokio_util::task::TaskTracker;
 
+use crate::base::random::fill_random;
 use crate::cleanup::{Cleanup, CleanupQueue};
 use crate::client::{Client, QUICK, call, ignore_not_found};
 
@@ -50,7 +51,7 @@ impl Leases {
     /// containerd's error; a lease that exists all the same is deleted.
     pub(crate) async fn create(&self, what: &str) -> Result<Lease> {
         let mut random = [0; 8];
-        getrandom_fill(&mut random);
+        fill_random(&mut random);
         let id = format!("{}{what}-{}", prefix(&self.client), hex::encode(random));
         let request = api::CreateRequest { id: id.clone(), labels: HashMap::new() };
         let what = format!("create lease {id}");
@@ -100,11 +101,6 @@ impl Drop for Lease {
 pub(crate) async fn delete(client: &Client, id: &str) -> Result<()> {
     let request = api::DeleteRequest { id: id.to_owned(), sync: false };
     ignore_not_found(call(&format!("delete lease {id}"), QUICK, client.leases().delete(request)).await)
-}
-
-/// Random bytes for names.
-pub(crate) fn getrandom_fill(bytes: &mut [u8]) {
-    getrandom::fill(bytes).expect("the kernel's random source is always there");
 }
 
 /// Deletes a lease that nobody needs any more.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use switchyard_core::{Error, ErrorKind};
-use switchyard_registry::{self as registry};
+use switchyard_registry as registry;
 
 use super::index::ImageInfo;
 

@@ -16,7 +16,7 @@ use switchyard_steps::{Step, reach};
 use super::content::add_labels;
 use super::detached::DetachedLayer;
 use super::layer_sync::UnpackedSnapshots;
-use super::lease::getrandom_fill;
+use crate::base::random::fill_random;
 use crate::client::{Client, QUICK, UNPACK, call, ignore_not_found};
 
 /// The prefix of the keys of active snapshots that layers are unpacked into. Recovery finds those of killed
@@ -116,7 +116,7 @@ impl UnpackTarget {
     /// snapshotter that fetches layers by itself.
     async fn prepare(&self, parent: &str) -> Result<Option<ActiveSnapshot>> {
         let mut random = [0; 8];
-        getrandom_fill(&mut random);
+        fill_random(&mut random);
         let key = format!("{}{} {}", extract_prefix(&self.client), hex::encode(random), self.name);
         let request = snap::PrepareSnapshotRequest {
             snapshotter: self.snapshotter.clone(),

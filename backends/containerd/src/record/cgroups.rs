@@ -1,8 +1,24 @@
-//! Records of cgroups that clients have made.
+//! The cgroups in records.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use switchyard_cgroup::Group;
+
+use super::TaskRecord;
+
+impl TaskRecord {
+    /// The cgroup of the task; `None`, with a warning, if the record has no valid path.
+    pub(crate) fn group(&self) -> Option<Group> {
+        match Group::from_cgroups_path(&self.cgroups_path) {
+            Ok(group) => Some(group),
+            Err(fault) => {
+                tracing::warn!(path = self.cgroups_path, error = %fault, "the cgroup path in a task's record is not valid");
+                None
+            }
+        }
+    }
+}
 
 /// The cgroup that a client has made for a task, as it was before the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

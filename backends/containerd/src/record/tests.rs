@@ -1,7 +1,6 @@
 //! Tests that records are decoded to what was encoded.
 
 use proptest::prelude::*;
-
 use switchyard_core::spec::{HugepageLimit, Resources, Throttle, Throttled};
 
 use super::*;

@@ -8,13 +8,14 @@ use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::spec::HostPorts;
 
 use super::found::FoundSandbox;
-use super::{RecoveryPlan, SandboxPresence};
-use crate::backend::Inner;
-use crate::fs::blocking;
+use super::plan::{RecoveryPlan, SandboxPresence};
+use crate::base::fs::blocking;
+use crate::network::ports_of_journal;
 use crate::record::HostPortsRecord;
-use crate::sandbox::{SandboxEntry, ports_of_journal};
+use crate::recover::Recovery;
+use crate::sandbox::SandboxEntry;
 
-impl Inner {
+impl Recovery {
     /// Completes a record that an earlier version wrote without host ports: they are those in the journal of
     /// its network.
     pub(super) async fn fill_in_host_ports(&self, id: SandboxId, found: &mut FoundSandbox) {
@@ -31,7 +32,7 @@ impl Inner {
             if matches!(plan.sandboxes.get(id), Some(SandboxPresence::Unreadable)) {
                 let name = id.to_string();
                 let host_ports = self.mapped_ports(*id).await;
-                self.unreleased.add(*id);
+                self.sandboxes.unreleased.add(*id);
                 plan.recovered.remnants.push(Remnant { id: *id, owner: *owner, name, host_ports });
             }
         }
@@ -40,7 +41,7 @@ impl Inner {
     /// The host ports in the journal of a sandbox's network; none if the journal cannot be read, which is
     /// logged.
     async fn mapped_ports(&self, id: SandboxId) -> HostPorts {
-        let journal = self.layout.sandbox(id).cni_journal();
+        let journal = self.context.layout.sandbox(id).cni_journal();
         let read = blocking(move || ports_of_journal(&journal)).await;
         read.unwrap_or_else(|error| {
             tracing::warn!(

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use switchyard_core::backend::Started;
 use switchyard_core::state::{Exit, SandboxState};
 
-use crate::process_state::{ProcessExit, ProcessState};
+use crate::client::process_state::{ProcessExit, ProcessState};
 use crate::record::SandboxPhase;
 
 /// What recovery found out about a task.

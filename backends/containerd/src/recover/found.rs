@@ -15,11 +15,11 @@ use super::CONCURRENCY;
 use super::decide::needs_shim_query;
 use super::outdated::OutdatedObject;
 use super::process_query::ProcessQuery;
-use crate::backend::Inner;
-use crate::config::RUNC_TYPE;
-use crate::layout::TaskDirs;
-use crate::record::view_labels;
-use crate::record::{self, EXIT, ExitRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns};
+use crate::base::layout::TaskDirs;
+use crate::record::{
+    self, EXIT, ExitRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns, view_labels,
+};
+use crate::recover::Recovery;
 use crate::sandbox::SandboxEntry;
 
 /// A sandbox, as read from its container object.
@@ -50,14 +50,14 @@ pub(super) struct FoundTask {
     pub(super) outdated: Option<OutdatedObject>,
 }
 
-impl Inner {
+impl Recovery {
     pub(super) fn read_sandbox(&self, id: SandboxId, container: &api::Container) -> Result<FoundSandbox> {
         let phase = container.labels.get(PHASE).map(String::as_str).unwrap_or_default();
         let phase = SandboxPhase::parse(phase)
             .ok_or_else(|| Error::internal(format!("sandbox {id} is in the unknown phase {phase:?}")))?;
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
         let outdated = OutdatedObject::find(id.into(), container, &record.meta, &HashMap::new());
-        let dirs = self.layout.sandbox(id);
+        let dirs = self.context.layout.sandbox(id);
         let removal_recorded = phase == SandboxPhase::Removing;
         let entry = SandboxEntry { dirs, pid: None, record, released: false, removal_recorded };
         Ok(FoundSandbox { phase, entry, outdated })
@@ -79,7 +79,7 @@ impl Inner {
         let record: TaskRecord = record::decode(&container.id, &container.extensions)?;
         let sandbox = record.sandbox_id()?;
         let exit = container.labels.get(EXIT).and_then(|label| ExitRecord::parse_label(label));
-        let dirs = self.layout.task(id);
+        let dirs = self.context.layout.task(id);
         let failure = match exit {
             None => read_failure(dirs.failed()).await,
             Some(_) => None,
@@ -99,8 +99,11 @@ impl Inner {
         let FoundSandbox { phase, entry, outdated: _ } = found;
         let id = id.to_string();
         (entry.record.infra && *phase == SandboxPhase::Ready).then(|| ProcessQuery {
-            group: self.cgroup_of(entry, &id).ok().and_then(|at| Group::from_cgroups_path(&at.path).ok()),
-            visible: self.has_host_processes(&entry.record.handler),
+            group: entry
+                .cgroup_location(&self.context, &id)
+                .ok()
+                .and_then(|at| Group::from_cgroups_path(&at.path).ok()),
+            visible: self.context.has_host_processes(&entry.record.handler),
             pid: None,
             cgroup_marker: id.clone(),
             id,
@@ -115,14 +118,8 @@ impl Inner {
             id: id.to_string(),
             pid: started.map(|started| started.pid).filter(|pid| *pid != 0),
             group: None,
-            visible: self.has_host_processes(&found.record.handler),
+            visible: self.context.has_host_processes(&found.record.handler),
         })
-    }
-
-    /// Whether the main processes of a runtime handler are processes of this node, with the pids that its
-    /// shim reports.
-    pub(crate) fn has_host_processes(&self, handler: &str) -> bool {
-        self.runtime(handler).is_ok_and(|runtime| runtime.type_ == RUNC_TYPE)
     }
 }
 

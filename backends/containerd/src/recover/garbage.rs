@@ -12,15 +12,15 @@ use switchyard_core::{Error, Result};
 
 use super::ids_below;
 use super::inventory::Snapshots;
-use crate::backend::Inner;
+use crate::base::config::ContainerdMode;
+use crate::base::fs::{blocking, remove_tree};
+use crate::base::mount::unmount_all;
 use crate::client::{QUICK, call, ignore_not_found};
-use crate::config::ContainerdMode;
-use crate::fs::{blocking, remove_tree};
 use crate::image::lease;
+use crate::image::reader::view_prefix;
 use crate::image::unpack::extract_prefix;
-use crate::image_reader::view_prefix;
-use crate::mount::unmount_all;
-use crate::task::stage::clear_stage;
+use crate::recover::Recovery;
+use crate::task::storage::stage::clear_stage;
 
 /// What predecessors left and no container object refers to. It was listed before requests were served, so
 /// nothing that this daemon created is in it.
@@ -36,7 +36,7 @@ pub(super) struct StartupGarbage {
     volumes: Vec<PathBuf>,
 }
 
-impl Inner {
+impl Recovery {
     /// Lists the garbage, and removes at once what would get in the way of requests: leases and downloads.
     /// `all` are the ids of all containers.
     pub(super) async fn find_garbage(
@@ -46,7 +46,7 @@ impl Inner {
     ) -> Result<StartupGarbage> {
         self.delete_leases().await?;
         self.abort_downloads().await?;
-        let layout = &self.layout;
+        let layout = &self.context.layout;
         let mut sandboxes = ids_below::<SandboxId>(&layout.all_sandbox_state())?;
         sandboxes.extend(ids_below::<SandboxId>(&layout.all_sandbox_run())?);
         sandboxes.extend(ids_below::<SandboxId>(&layout.all_pins())?);
@@ -65,7 +65,7 @@ impl Inner {
                 .filter(|(name, _)| !all.contains(name))
                 .map(|(_, id)| id)
                 .collect(),
-            volumes: self.volumes.unpublished(),
+            volumes: self.storage.volumes.unpublished(),
             tasks: tasks.into_iter().filter(|(name, _)| !all.contains(name)).map(|(_, id)| id).collect(),
         })
     }
@@ -82,7 +82,7 @@ impl Inner {
             warn_if_kept("files of a task", self.clear_task_dirs(id).await);
         }
         for path in volumes {
-            warn_if_kept("files of a volume", self.trees.remove(&path).await);
+            warn_if_kept("files of a volume", self.storage.trees.remove(&path).await);
         }
         self.close_stale_logs(known).await;
     }
@@ -116,7 +116,7 @@ impl Inner {
     /// as well, they are left to containerd's garbage collection, which removes them once their leases are
     /// gone.
     async fn abort_downloads(&self) -> Result<()> {
-        if self.settings.containerd.mode != ContainerdMode::Managed {
+        if self.context.settings.containerd.mode != ContainerdMode::Managed {
             return Ok(());
         }
         let request = api::ListStatusesRequest { filters: Vec::new() };
@@ -133,30 +133,21 @@ impl Inner {
     /// Removes what the directories of a sandbox without a container object hold: mounts, pins, network
     /// attachments, files.
     async fn clear_sandbox_dirs(&self, id: SandboxId) -> Result<()> {
-        if self.has_container(&id.to_string()).await? {
+        if self.client.has_container(&id.to_string()).await? {
             return Ok(());
         }
         tracing::info!(sandbox.id = %id, "removing the files of a sandbox that has no container object");
-        self.destroy_sandbox(id).await
+        self.sandboxes.destroy_sandbox(id).await
     }
 
     async fn clear_task_dirs(&self, id: TaskId) -> Result<()> {
-        if self.has_container(&id.to_string()).await? {
+        if self.client.has_container(&id.to_string()).await? {
             return Ok(());
         }
-        let dirs = self.layout.task(id);
+        let dirs = self.context.layout.task(id);
         clear_stage(&dirs.stage).await?;
         remove_tree(&dirs.run).await?;
-        self.trees.remove(&dirs.state).await
-    }
-
-    async fn has_container(&self, id: &str) -> Result<bool> {
-        let request = api::GetContainerRequest { id: id.to_owned() };
-        match call(&format!("look up container {id}"), QUICK, self.client.containers().get(request)).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == switchyard_core::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.storage.trees.remove(&dirs.state).await
     }
 
     /// Has the logkeeper close the logs of tasks that are gone.
@@ -174,8 +165,10 @@ impl Inner {
         };
         for entry in entries {
             // A task that was created since then is in the table of tasks.
-            let known =
-                entry.id.parse().is_ok_and(|id| known.contains(&id) || self.tasks().contains_key(&id));
+            let known = entry
+                .id
+                .parse()
+                .is_ok_and(|id| known.contains(&id) || self.tasks.table.lock().contains_key(&id));
             if !known && let Err(fault) = self.logkeeper.finish(&entry.id, Duration::ZERO).await {
                 tracing::warn!(id = entry.id, error = %fault, "cannot close the log of a removed task: it stays open");
             }

@@ -2,20 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::str::FromStr;
-use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
-use containerd_client::types::v1 as process;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{ErrorKind, Result};
 
-use crate::backend::Inner;
 use crate::client::{QUICK, call};
 use crate::image::content::next_message;
 use crate::image::layer_sync::{SnapshotInfo, UNSYNCED};
-use crate::process_state::{ProcessExit, ProcessState};
 use crate::record::{INSTANCE, KIND, OWNER};
+use crate::recover::Recovery;
 
 /// The container objects of this gateway, and the snapshots of all snapshotters in use.
 pub(super) struct Inventory {
@@ -60,7 +57,7 @@ impl Snapshots {
     }
 }
 
-impl Inner {
+impl Recovery {
     pub(super) async fn list_inventory(&self) -> Result<Inventory> {
         let request = api::ListContainersRequest { filters: vec![format!("labels.\"{OWNER}\"")] };
         let containers =
@@ -76,7 +73,7 @@ impl Inner {
             );
         }
         let mut snapshotters: BTreeSet<String> =
-            self.images.snapshotters().all().into_iter().map(str::to_owned).collect();
+            self.storage.images.snapshotters().all().into_iter().map(str::to_owned).collect();
         snapshotters.extend(
             ours.iter().map(|container| container.snapshotter.clone()).filter(|name| !name.is_empty()),
         );
@@ -154,18 +151,4 @@ fn push_parsed<I: FromStr>(list: &mut Vec<(I, api::Container)>, container: api::
     };
     list.push((id, container));
     None
-}
-
-/// The state of a main process as a shim reports it through containerd.
-pub(super) fn process_state_of(task: &process::Process) -> ProcessState {
-    use process::Status as S;
-    match task.status() {
-        S::Created => ProcessState::Created,
-        S::Running | S::Paused | S::Pausing => ProcessState::Running { pid: task.pid },
-        S::Stopped => ProcessState::Stopped(ProcessExit {
-            code: i32::try_from(task.exit_status).unwrap_or(i32::MAX),
-            at: task.exited_at.and_then(|at| SystemTime::try_from(at).ok()),
-        }),
-        S::Unknown => ProcessState::Unanswered { pid: task.pid },
-    }
 }

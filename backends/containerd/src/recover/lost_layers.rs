@@ -6,13 +6,13 @@ use containerd_client::services::v1::snapshots as snap;
 use switchyard_steps::{Step, reach};
 
 use super::inventory::Snapshots;
-use crate::backend::Inner;
 use crate::client::{QUICK, call, ignore_not_found};
 use crate::image::layer_sync::{LostLayers, find_lost_layers, find_unsynced};
+use crate::image::reader::view_prefix;
 use crate::image::unpack::extract_prefix;
-use crate::image_reader::view_prefix;
+use crate::recover::Recovery;
 
-impl Inner {
+impl Recovery {
     /// Removes layers that were not synced before an earlier boot ended, together with the snapshots on top
     /// of them. An image that misses them is unpacked again at its next use. `earlier` are the ids of our
     /// tasks that exited with an earlier boot; their snapshots are removed too. A layer with any other active
@@ -24,8 +24,8 @@ impl Inner {
             earlier.contains(key) || cut_off.iter().any(|prefix| key.starts_with(prefix.as_str()))
         };
         for (snapshotter, layers) in snapshots.listed() {
-            self.images.sync_unsynced(snapshotter, find_unsynced(layers, &self.boot));
-            let LostLayers { removable, in_use } = find_lost_layers(layers, &self.boot, ended);
+            self.storage.images.sync_unsynced(snapshotter, find_unsynced(layers, &self.context.boot));
+            let LostLayers { removable, in_use } = find_lost_layers(layers, &self.context.boot, ended);
             if !in_use.is_empty() {
                 tracing::warn!(
                     snapshotter,

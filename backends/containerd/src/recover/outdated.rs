@@ -4,7 +4,6 @@
 //! containerd's restart monitor acts on both, on each of its rounds, as long as they exist.
 
 use std::collections::HashMap;
-use std::sync::Weak;
 
 use async_trait::async_trait;
 use containerd_client::services::v1 as api;
@@ -12,12 +11,11 @@ use switchyard_core::Result;
 use switchyard_runtime_spec::infra::without_process;
 use switchyard_steps::{Step, reach};
 
-use crate::backend::{Inner, upgrade};
+use crate::base::container_id::ContainerId;
+use crate::base::reserved::is_reserved;
 use crate::cleanup::Cleanup;
-use crate::client::{SPEC_TYPE, ignore_not_found, json_any};
-use crate::container_id::ContainerId;
+use crate::client::{Client, SPEC_TYPE, ignore_not_found, json_any};
 use crate::record::{CADVISOR_KIND, MetaRecord, PREFIX};
-use crate::reserved::is_reserved;
 
 /// The parts of a container object that have to be updated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,38 +50,36 @@ impl OutdatedObject {
     }
 }
 
-impl Inner {
-    /// Updates the outdated parts of a container object. Idempotent.
-    async fn update_outdated_object(&self, outdated: &OutdatedObject) -> Result<()> {
-        let OutdatedObject { id, labels, empty_spec } = outdated;
-        let mut paths: Vec<_> = labels.iter().map(|key| format!("labels.{key}")).collect();
-        if *empty_spec {
-            paths.push("spec".to_owned());
-        }
-        let container = api::Container {
-            id: id.to_string(),
-            // containerd removes a label that is set to the empty string.
-            labels: labels.iter().map(|key| (key.clone(), String::new())).collect(),
-            spec: empty_spec.then(|| json_any(SPEC_TYPE, &without_process())),
-            ..Default::default()
-        };
-        ignore_not_found(self.update_container(container, paths).await)?;
-        reach(Step::ObjectRenewed);
-        tracing::info!(%id, ?labels, empty_spec, "a container object of an earlier version is brought up to date");
-        Ok(())
+/// Updates the outdated parts of a container object. Idempotent.
+async fn update_outdated_object(client: &Client, outdated: &OutdatedObject) -> Result<()> {
+    let OutdatedObject { id, labels, empty_spec } = outdated;
+    let mut paths: Vec<_> = labels.iter().map(|key| format!("labels.{key}")).collect();
+    if *empty_spec {
+        paths.push("spec".to_owned());
     }
+    let container = api::Container {
+        id: id.to_string(),
+        // containerd removes a label that is set to the empty string.
+        labels: labels.iter().map(|key| (key.clone(), String::new())).collect(),
+        spec: empty_spec.then(|| json_any(SPEC_TYPE, &without_process())),
+        ..Default::default()
+    };
+    ignore_not_found(client.update_container(container, paths).await)?;
+    reach(Step::ObjectRenewed);
+    tracing::info!(%id, ?labels, empty_spec, "a container object of an earlier version is brought up to date");
+    Ok(())
 }
 
 /// Brings a container object of an earlier version up to date.
 #[derive(Debug)]
 pub(super) struct OutdatedObjectCleanup {
-    backend: Weak<Inner>,
+    client: Client,
     object: OutdatedObject,
 }
 
 impl OutdatedObjectCleanup {
-    pub(super) fn new(backend: &Inner, object: OutdatedObject) -> Self {
-        Self { backend: Weak::clone(&backend.weak), object }
+    pub(super) fn new(client: &Client, object: OutdatedObject) -> Self {
+        Self { client: client.clone(), object }
     }
 }
 
@@ -94,7 +90,7 @@ impl Cleanup for OutdatedObjectCleanup {
     }
 
     async fn run(&self) -> Result<()> {
-        upgrade(&self.backend)?.update_outdated_object(&self.object).await
+        update_outdated_object(&self.client, &self.object).await
     }
 }
 

@@ -15,11 +15,11 @@ use futures::stream::FuturesUnordered;
 use switchyard_cgroup::{Group, Reader};
 use switchyard_core::Result;
 
-use crate::backend::Inner;
-use crate::contact::Contact;
-use crate::error::is_unanswered;
-use crate::fs::blocking;
-use crate::process_state::ProcessState;
+use crate::base::error::is_unanswered;
+use crate::base::fs::blocking;
+use crate::client::contact::Contact;
+use crate::client::process_state::ProcessState;
+use crate::recover::Recovery;
 use crate::task::ProcessHandle;
 
 /// After no shim has answered for this long, the remaining ones count as unresponsive, and their processes as
@@ -60,16 +60,17 @@ impl ProcessStates {
     }
 }
 
-impl Inner {
+impl Recovery {
     /// Answers these queries.
     ///
     /// # Errors
     /// If containerd itself stops answering meanwhile.
     pub(super) async fn query_processes(&self, queries: Vec<ProcessQuery>) -> Result<ProcessStates> {
-        let cgroups = self.cgroups.clone();
+        let cgroups = self.cgroups.reader.clone();
         let (by_id, open) = blocking(move || Ok(find_running(queries, &cgroups))).await?;
         let mut processes = ProcessStates { by_id, queried: open.len(), unresponsive: 0 };
-        let calls = open.iter().map(|query| async move { (&query.id, self.process_state(&query.id).await) });
+        let calls =
+            open.iter().map(|query| async move { (&query.id, self.client.process_state(&query.id).await) });
         let mut answers = gather_until_quiet(calls, QUIET_PERIOD, MAX_WAIT).await;
         for query in &open {
             let process = match answers.remove(&query.id) {
@@ -101,7 +102,7 @@ impl Inner {
     }
 }
 
-impl Inner {
+impl Recovery {
     /// Whether containerd answers now, by a new call.
     async fn containerd_answers(&self) -> bool {
         matches!(self.health.query_now(&self.client).await, Contact::Up { .. })

@@ -6,21 +6,20 @@ use async_trait::async_trait;
 use switchyard_core::Result;
 use switchyard_core::id::SandboxId;
 
-use super::SandboxEntry;
-use crate::backend::{Inner, upgrade};
-use crate::cleanup::Cleanup;
+use super::{SandboxEntry, Sandboxes};
+use crate::cleanup::{Cleanup, upgrade};
 
 /// Removes a sandbox whose creation failed or was interrupted.
 #[derive(Debug)]
 pub(crate) struct SandboxCleanup {
-    backend: Weak<Inner>,
+    sandboxes: Weak<Sandboxes>,
     id: SandboxId,
     entry: Arc<SandboxEntry>,
 }
 
 impl SandboxCleanup {
-    pub(crate) fn new(backend: &Inner, id: SandboxId, entry: Arc<SandboxEntry>) -> Self {
-        Self { backend: Weak::clone(&backend.weak), id, entry }
+    pub(crate) fn new(sandboxes: &Sandboxes, id: SandboxId, entry: Arc<SandboxEntry>) -> Self {
+        Self { sandboxes: Weak::clone(&sandboxes.weak), id, entry }
     }
 }
 
@@ -31,6 +30,6 @@ impl Cleanup for SandboxCleanup {
     }
 
     async fn run(&self) -> Result<()> {
-        upgrade(&self.backend)?.destroy_entry(self.id, &self.entry).await
+        upgrade(&self.sandboxes)?.destroy_entry(self.id, &self.entry).await
     }
 }

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
+use switchyard_core::Result;
 use switchyard_core::backend::SandboxDetails;
 use switchyard_core::spec::{CgroupPlacement, SelinuxLabel};
 use switchyard_namespaces::Ns;
+use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
 
-use crate::layout::SandboxDirs;
+use crate::base::layout::SandboxDirs;
+use crate::context::Context;
 use crate::record::{NetworkRecord, SandboxRecord};
 
 /// A sandbox as the backend knows it.
@@ -87,6 +90,14 @@ impl SandboxEntry {
 
     pub(crate) fn details(&self) -> SandboxDetails {
         self.record.details(self.netns(), self.pid)
+    }
+
+    /// The cgroup location of the object `id`, a task or the infra process, of this sandbox.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a parent that the cgroup driver cannot have.
+    pub(crate) fn cgroup_location(&self, context: &Context, id: &str) -> Result<CgroupLocation> {
+        context.cgroup_at(&self.cgroup(&context.settings.cgroup.default_parent), id)
     }
 
     pub(crate) fn cgroup(&self, default_parent: &str) -> CgroupPlacement {

@@ -7,11 +7,11 @@ use switchyard_core::spec::{Dns, HostAddress, HostEntry, Link, PodNetwork, Sandb
 use switchyard_core::{Error, Result};
 use switchyard_namespaces::files as content;
 
-use crate::error::from_namespaces;
-use crate::fs::{blocking, io_error};
-use crate::layout::SandboxDirs;
+use crate::base::error::from_namespaces;
+use crate::base::fs::{blocking, io_error};
+use crate::base::layout::SandboxDirs;
+use crate::node::userns::chown_to_container_root;
 use crate::record::{NetworkRecord, SandboxRecord};
-use crate::userns::chown_to_container_root;
 
 const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The configuration with the upstream servers of systemd-resolved.

@@ -15,13 +15,13 @@ use switchyard_steps::reach;
 
 use super::SandboxEntry;
 use super::infra_rootfs::PROGRAM;
-use crate::backend::Inner;
+use crate::base::error::from_status;
+use crate::base::fs::{blocking, create_private_dir_blocking, io_error};
+use crate::base::layout::SandboxDirs;
+use crate::base::mount::unmount_all;
+use crate::base::steps::Step;
 use crate::client::{QUICK, SLOW, call};
-use crate::error::from_status;
-use crate::fs::{blocking, create_private_dir_blocking, io_error};
-use crate::layout::SandboxDirs;
-use crate::mount::unmount_all;
-use crate::steps::Step;
+use crate::sandbox::Sandboxes;
 
 /// The user of the infra process: an unprivileged id.
 const USER: ResolvedUser = ResolvedUser { uid: 65535, gid: 65535, additional_gids: Vec::new() };
@@ -58,7 +58,7 @@ pub(super) async fn unpin_pid(dirs: &SandboxDirs) -> Result<()> {
     .await
 }
 
-impl Inner {
+impl Sandboxes {
     /// The OCI spec of a sandbox's infra process.
     pub(super) async fn infra_spec(
         &self,
@@ -67,13 +67,13 @@ impl Inner {
         entry: &SandboxEntry,
     ) -> Result<serde_json::Value> {
         let id = id.to_string();
-        let location = self.cgroup_of(entry, &id)?;
+        let location = entry.cgroup_location(&self.context, &id)?;
         let annotations = spec
             .annotations
             .iter()
             .map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id)))
             .collect();
-        let host = Host { apparmor: self.default_profile().await, ..self.host.clone() };
+        let host = Host { apparmor: self.node.default_profile().await, ..self.context.host.clone() };
         let built = build(&InfraInput {
             command: vec![format!("/{PROGRAM}")],
             user: &USER,
@@ -95,27 +95,27 @@ impl Inner {
         spec: &SandboxSpec,
         entry: &SandboxEntry,
     ) -> Result<u32> {
-        let runtime = self.runtime(&spec.handler)?;
+        let runtime = self.context.runtime(&spec.handler)?;
         let id = id.to_string();
-        let location = self.cgroup_of(entry, &id)?;
+        let location = entry.cgroup_location(&self.context, &id)?;
         let rootfs = Mount {
             r#type: "bind".to_owned(),
-            source: self.layout.infra().display().to_string(),
+            source: self.context.layout.infra().display().to_string(),
             target: String::new(),
             options: vec!["rbind".to_owned(), "ro".to_owned()],
         };
         let request = api::CreateTaskRequest {
             container_id: id.clone(),
             rootfs: vec![rootfs],
-            options: self.runtime_options(runtime, location.systemd, entry.users().as_ref()),
+            options: self.context.runtime_options(runtime, location.systemd, entry.users().as_ref()),
             ..Default::default()
         };
-        let expected_move = self.expect_move();
-        let creating = self.creates_in_flight.begin(&id);
+        let expected_move = self.cgroups.expect_move();
+        let creating = self.shims.creates_in_flight.begin(&id);
         call(&format!("create the infra process of sandbox {id}"), SLOW, self.client.tasks().create(request))
             .await?;
         drop((expected_move, creating));
-        self.faults.reach(Step::InfraCreated)?;
+        self.context.faults.reach(Step::InfraCreated)?;
         let request = api::StartRequest { container_id: id.clone(), exec_id: String::new() };
         let started = call(
             &format!("start the infra process of sandbox {id}"),
@@ -123,11 +123,11 @@ impl Inner {
             self.client.tasks().start(request),
         )
         .await?;
-        self.faults.reach(Step::InfraStarted)?;
+        self.context.faults.reach(Step::InfraStarted)?;
         if entry.record.shared_pid {
             pin_pid(started.pid, &entry.dirs).await?;
             self.assert_runs(&id, started.pid).await?;
-            self.faults.reach(Step::InfraPinned)?;
+            self.context.faults.reach(Step::InfraPinned)?;
         }
         Ok(started.pid)
     }
@@ -149,7 +149,7 @@ impl Inner {
     /// Waits for the exit of a sandbox's infra process and returns a description of it; waits for ever if the
     /// sandbox has none.
     pub(crate) async fn wait_sandbox(&self, id: SandboxId) -> Result<String> {
-        if self.sandbox(id)?.pid.is_none() {
+        if self.table.get(id)?.pid.is_none() {
             return std::future::pending().await;
         }
         let request = api::WaitRequest { container_id: id.to_string(), exec_id: String::new() };
@@ -167,12 +167,12 @@ impl Inner {
 
     /// Ends a sandbox's infra process, if there is one, and removes its cgroup. Idempotent.
     pub(super) async fn end_infra(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
-        self.end_process(&id.into()).await?;
+        self.processes.end_process(&id.into()).await?;
         if let Some(entry) = entry {
             let id = id.to_string();
-            let path = self.cgroup_of(entry, &id)?.path;
+            let path = entry.cgroup_location(&self.context, &id)?.path;
             let group = switchyard_cgroup::Group::from_cgroups_path(&path).ok();
-            self.remove_cgroup(&id, group, Some(entry)).await?;
+            self.cgroups.remove_cgroup(&id, group, entry.made_groups()).await?;
         }
         Ok(())
     }

@@ -6,8 +6,8 @@ use std::path::Path;
 use switchyard_core::Result;
 use switchyard_steps::reach;
 
-use crate::fs::io_error;
-use crate::steps::Step;
+use crate::base::fs::io_error;
+use crate::base::steps::Step;
 
 /// The statically linked program.
 const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));

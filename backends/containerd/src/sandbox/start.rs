@@ -11,40 +11,40 @@ use switchyard_core::id::SandboxId;
 use switchyard_core::spec::SandboxSpec;
 
 use super::{SandboxEntry, wanted_namespaces};
-use crate::backend::Inner;
-use crate::error::from_namespaces;
+use crate::base::error::from_namespaces;
+use crate::base::steps::Step;
 use crate::record::{HostPortsRecord, SandboxPhase};
-use crate::steps::Step;
+use crate::sandbox::Sandboxes;
 
-impl Inner {
+impl Sandboxes {
     pub(crate) async fn start_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
-        let stopped = self.sandbox(id)?;
+        let stopped = self.table.get(id)?;
         let want = wanted_namespaces(spec, &stopped.record);
         want.check().map_err(from_namespaces)?;
         if spec.users.is_some() {
-            self.check_userns(spec, self.runtime(&spec.handler)?).await?;
+            self.node.check_userns(spec, self.context.runtime(&spec.handler)?).await?;
         }
         if !stopped.released {
             // It was found stopped rather than stopped by us, or the rollback of a start failed.
             self.release_sandbox(id, Some(&stopped)).await?;
         }
         if stopped.record.infra {
-            self.wait_containerd_cleanup(&id.to_string()).await?;
+            self.shims.wait_containerd_cleanup(&id.to_string()).await?;
         }
         let mut record = stopped.record.clone();
         let dirs = stopped.dirs.clone();
-        record.boot.clone_from(&self.boot);
+        record.boot.clone_from(&self.context.boot);
         record.host_ports = Some(HostPortsRecord::from_core(&spec.host_ports));
         let mut entry = SandboxEntry { record, dirs, pid: None, released: false, removal_recorded: false };
         entry.record.groups = self.claim_groups(id, &entry)?;
         let started = async {
             self.record_sandbox(id, &entry.record, SandboxPhase::Starting).await?;
-            self.faults.reach(Step::SandboxStarting)?;
+            self.context.faults.reach(Step::SandboxStarting)?;
             self.bring_up_sandbox(id, spec, want, &mut entry).await
         };
         let started = started.await;
         let details = entry.details();
-        self.sandboxes().insert(id, Arc::new(entry));
+        self.table.lock().insert(id, Arc::new(entry));
         if let Err(error) = started {
             self.unreleased.add(id);
             if let Err(undo) = self.stop_sandbox(id).await {

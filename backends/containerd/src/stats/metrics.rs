@@ -12,8 +12,8 @@ use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::stats::{Detail, FileSystem, InterfaceStats, TaskMetrics, TaskStats, Usage};
 use switchyard_namespaces::run_in_each_netns;
 
-use crate::backend::Inner;
-use crate::fs::{blocking, io_error};
+use crate::base::fs::{blocking, io_error};
+use crate::stats::Stats;
 use crate::task::TaskEntry;
 
 /// A running task whose metrics are read.
@@ -23,18 +23,18 @@ struct MetricsTarget {
     main: u32,
 }
 
-impl Inner {
+impl Stats {
     pub(crate) async fn task_metrics(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskMetrics>> {
         let (entries, targets): (Vec<Arc<TaskEntry>>, Vec<MetricsTarget>) = {
-            let tasks = self.tasks();
+            let tasks = self.tasks.lock();
             let running = ids.iter().filter_map(|id| tasks.get(id)).filter_map(|entry| {
                 let main = entry.started().filter(|_| entry.final_exit().is_none())?.pid;
-                let group = self.cgroup_location(&entry.record())?;
+                let group = entry.record().group()?;
                 Some((Arc::clone(entry), MetricsTarget { id: entry.id, group, main }))
             });
             running.unzip()
         };
-        let cgroups = Arc::clone(&self.cgroups);
+        let cgroups = Arc::clone(&self.reader);
         let read: Vec<Option<(Usage, Detail)>> = blocking(move || {
             let mut pass = cgroups.pass();
             let both = |target: &MetricsTarget| {
@@ -94,7 +94,7 @@ impl Inner {
         ids: &[SandboxId],
     ) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
         let (ids, namespaces): (Vec<SandboxId>, Vec<PathBuf>) = {
-            let sandboxes = self.sandboxes();
+            let sandboxes = self.sandboxes.lock();
             let own =
                 |id: &SandboxId| Some((*id, sandboxes.get(id).filter(|entry| !entry.released)?.netns()?));
             ids.iter().filter_map(own).unzip()
@@ -105,7 +105,7 @@ impl Inner {
         blocking(move || {
             let path = Path::new("/proc/thread-self/net/dev");
             let read = run_in_each_netns(&namespaces, || std::fs::read_to_string(path));
-            let read = read.map_err(crate::error::from_namespaces)?;
+            let read = read.map_err(crate::base::error::from_namespaces)?;
             let mut all = BTreeMap::new();
             for (id, text) in ids.into_iter().zip(read) {
                 match text {

@@ -14,19 +14,36 @@ use nix::errno::Errno;
 use switchyard_core::id::TaskId;
 use switchyard_core::stream::{AttachSpec, Attachment, Sink, Source};
 use switchyard_core::{Error, Result};
+use switchyard_logkeeper as logkeeper;
 use switchyard_logkeeper::format::Stream;
 use switchyard_steps::{Step, reach};
 use tokio::net::unix::pipe;
+use tokio_util::task::TaskTracker;
 
 use super::TaskEntry;
-use super::start::from_logkeeper;
-use crate::backend::Inner;
-use crate::backoff::Backoff;
-use crate::client::{QUICK, call, ignore_not_found};
-use crate::fs::io_error;
-use crate::input::{StdinPipe, StdinWriter};
+use super::logs::from_logkeeper;
+use crate::base::fs::io_error;
+use crate::base::input::{StdinPipe, StdinWriter};
+use crate::client::backoff::Backoff;
+use crate::client::health::Health;
+use crate::client::{Client, QUICK, call, ignore_not_found};
+use crate::task::exit::Exits;
+use crate::task::table::TaskTable;
 
-impl Inner {
+mod unread;
+
+/// Clients that follow the streams of running tasks.
+#[derive(Debug)]
+pub(crate) struct Attachments {
+    pub(crate) client: Client,
+    pub(crate) health: Health,
+    pub(crate) logkeeper: logkeeper::Client,
+    pub(crate) table: Arc<TaskTable>,
+    pub(crate) exits: Arc<Exits>,
+    pub(crate) tracker: TaskTracker,
+}
+
+impl Attachments {
     /// Attaches to the streams of a running task.
     pub(crate) async fn attach_task(self: &Arc<Self>, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
         let entry = self.attachable(id)?;
@@ -62,7 +79,7 @@ impl Inner {
     }
 
     fn attachable(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
-        let entry = self.task(id)?;
+        let entry = self.table.get(id)?;
         if entry.started().is_none() || entry.final_exit().is_some() {
             return Err(Error::failed_precondition(format!("task {id} does not run")));
         }
@@ -73,7 +90,7 @@ impl Inner {
         if !wanted {
             return Ok(None);
         }
-        self.logkeeper_up_for(entry)?;
+        self.exits.logkeeper_up_for(entry)?;
         let output = self.logkeeper.attach(&entry.id.to_string(), stream).await.map_err(from_logkeeper)?;
         Ok(Some(Source::new(output)))
     }

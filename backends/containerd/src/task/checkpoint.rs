@@ -10,8 +10,10 @@
 //! for that. The archive has no name until it is complete, so a kill leaves no partial archive.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
 use prost_types::Any;
@@ -23,13 +25,19 @@ use switchyard_proto::containerd::runc::v1 as runc;
 use tokio::time::Instant;
 
 use super::TaskEntry;
-use super::cleanup::{TaskCleanup, TaskCleanupKind};
-use crate::backend::Inner;
-use crate::client::{call, describe_mount, writable_dir};
-use crate::config::RUNC_TYPE;
-use crate::fs::{blocking, create_private_dir, io_error, remove_tree};
+use crate::base::config::RUNC_TYPE;
+use crate::base::fs::{blocking, create_private_dir, io_error, remove_tree};
+use crate::base::mount::{describe_mount, writable_dir};
+use crate::base::steps::Step;
+use crate::cleanup::{Cleanup, CleanupQueue, upgrade};
+use crate::client::{Client, call};
+use crate::context::Context;
 use crate::record::OutputRecord;
-use crate::steps::Step;
+use crate::sandbox::Sandboxes;
+use crate::shims::Shims;
+use crate::task::cgroups::TaskCgroups;
+use crate::task::storage::Storage;
+use crate::task::table::TaskTable;
 
 mod archive;
 mod criu;
@@ -52,11 +60,26 @@ const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 /// How much of criu's log is searched for the reason of a failure.
 const LOG_LIMIT: usize = 4 << 20;
 
-impl Inner {
+/// Checkpoints running tasks.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    /// This object, for cleanups that outlive the call that queues them.
+    pub(crate) weak: Weak<Self>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: Client,
+    pub(crate) table: Arc<TaskTable>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) task_cgroups: Arc<TaskCgroups>,
+    pub(crate) shims: Arc<Shims>,
+    pub(crate) cleanup: Arc<CleanupQueue>,
+}
+
+impl Checkpoints {
     /// Makes a checkpoint. What a failed one leaves is cleaned up at once, or later by the cleanup queue or
     /// recovery.
     pub(crate) async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
-        let entry = self.task(id)?;
+        let entry = self.table.get(id)?;
         self.can_checkpoint(&entry)?;
         let deadline = Instant::now() + spec.limit.min(MAX_DURATION);
         let location = spec.location.clone();
@@ -72,7 +95,7 @@ impl Inner {
         let dumped = self.dump(&entry, deadline).await;
         let resumed = self.resume_task(&entry).await;
         let outcome = match (dumped, &resumed) {
-            (Ok(()), Ok(())) => match self.faults.reach(Step::CheckpointResumed) {
+            (Ok(()), Ok(())) => match self.context.faults.reach(Step::CheckpointResumed) {
                 Ok(()) => self.write_archive(&entry, spec, draft, deadline).await,
                 Err(error) => Err(error),
             },
@@ -85,7 +108,7 @@ impl Inner {
         };
         if let Err(error) = cleared {
             tracing::warn!(task.id = %id, error = error.report(), "cannot clean up after a checkpoint: the cleanup queue retries it");
-            self.cleanup.enqueue(TaskCleanup::new(self, entry, TaskCleanupKind::Checkpoint));
+            self.cleanup.enqueue(CheckpointCleanup::new(self, entry));
         }
         outcome.map_err(|error| error.context(format!("checkpoint of task {id}")))
     }
@@ -108,7 +131,7 @@ impl Inner {
 
     fn can_checkpoint(&self, entry: &TaskEntry) -> Result<()> {
         let handler = entry.record().handler.clone();
-        let runtime = self.runtime(&handler)?;
+        let runtime = self.context.runtime(&handler)?;
         if runtime.type_ != RUNC_TYPE {
             return Err(Error::unimplemented(format!("the shim {} makes no checkpoints", runtime.type_)));
         }
@@ -131,19 +154,20 @@ impl Inner {
         // The directory is going to contain all secrets of the task.
         builder.mode(0o700);
         builder.create(&dir).await.map_err(|fault| io_error("make directory", &dir, fault))?;
-        self.faults.reach(Step::CheckpointBegun)?;
+        self.context.faults.reach(Step::CheckpointBegun)?;
         entry.freeze(deadline).await?;
         let request = api::PauseTaskRequest { container_id: id.clone() };
-        self.call_with_shim_timeout(&id, &format!("pause task {id}"), self.client.tasks().pause(request))
+        self.shims
+            .call_with_shim_timeout(&id, &format!("pause task {id}"), self.client.tasks().pause(request))
             .await?;
-        self.faults.reach(Step::CheckpointPaused)?;
+        self.context.faults.reach(Step::CheckpointPaused)?;
         self.dump_processes(&id, &dir, deadline).await?;
-        self.faults.reach(Step::CheckpointDumped)?;
-        let upper = upper_of(&self.mounts_of(entry).await?)?;
-        let users = self.sandbox(entry.sandbox)?.users().map(|users| users.map);
+        self.context.faults.reach(Step::CheckpointDumped)?;
+        let upper = upper_of(&self.storage.mounts_of(entry).await?)?;
+        let users = self.sandboxes.table.get(entry.sandbox)?.users().map(|users| users.map);
         let until = deadline.into_std();
         bulk(move || layer::write(&upper, users.as_ref(), &dir.join(LAYER), until)).await?;
-        self.faults.reach(Step::CheckpointLayered)
+        self.context.faults.reach(Step::CheckpointLayered)
     }
 
     async fn dump_processes(&self, id: &str, dir: &Path, deadline: Instant) -> Result<()> {
@@ -181,7 +205,7 @@ impl Inner {
     ) -> Result<()> {
         let dir = entry.dirs.checkpoint();
         let log = entry.record().output.clone();
-        let stored = self.stored_spec(&entry.id.to_string()).await?;
+        let stored = self.client.stored_spec(&entry.id.to_string()).await?;
         let mut parts: Vec<CheckpointEntry> = spec
             .notes
             .iter()
@@ -198,7 +222,31 @@ impl Inner {
         parts.push(CheckpointEntry::Directory(IMAGES.to_owned(), dir.join(IMAGES)));
         let until = deadline.into_std();
         bulk(move || draft.fill(&parts, until)?.finish()).await?;
-        self.faults.reach(Step::CheckpointNamed)
+        self.context.faults.reach(Step::CheckpointNamed)
+    }
+}
+
+/// Resumes a task after an unfinished checkpoint, and removes the checkpoint.
+#[derive(Debug)]
+pub(crate) struct CheckpointCleanup {
+    checkpoints: Weak<Checkpoints>,
+    entry: Arc<TaskEntry>,
+}
+
+impl CheckpointCleanup {
+    pub(crate) fn new(checkpoints: &Checkpoints, entry: Arc<TaskEntry>) -> Self {
+        Self { checkpoints: Weak::clone(&checkpoints.weak), entry }
+    }
+}
+
+#[async_trait]
+impl Cleanup for CheckpointCleanup {
+    fn description(&self) -> String {
+        format!("checkpoint of task {}", self.entry.id)
+    }
+
+    async fn run(&self) -> Result<()> {
+        upgrade(&self.checkpoints)?.end_checkpoint(&self.entry).await
     }
 }
 

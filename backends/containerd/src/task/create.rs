@@ -11,65 +11,66 @@ use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::{SandboxId, TaskId};
-use switchyard_core::spec::{DiskPart, Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
+use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
 
 use super::TaskEntry;
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
-use super::quota::plan_disk;
-use super::stage::{self, Staging};
-use super::volumes::declared;
-use crate::backend::Inner;
+use super::storage::fill::declared;
+use super::storage::plan::StoragePlan;
+use super::storage::quota::plan_disk;
+use crate::base::config::Runtime;
+use crate::base::steps::Step;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
-use crate::config::Runtime;
-use crate::image::{ImageInfo, RunnableImage};
-use crate::quota::QuotaRecord;
+use crate::image::ImageInfo;
 use crate::record::{
-    self, ComputeRecord, LeafRecord, LeaseRecord, MetaRecord, OutputRecord, ResourcesRecord, TaskRecord,
-    ThrottleRecord, view_labels,
+    self, ComputeRecord, LeafRecord, LeaseRecord, MetaRecord, OutputRecord, QuotaRecord, ResourcesRecord,
+    TaskRecord, ThrottleRecord, view_labels,
 };
 use crate::sandbox::{SandboxEntry, infra_rootfs};
-use crate::steps::Step;
+use crate::task::Tasks;
 
 /// Everything that the creation of a task needs and that can be found out without changing anything.
-pub(super) struct TaskPlan {
-    pub(super) image: RunnableImage,
+struct TaskPlan {
+    storage: StoragePlan,
     user: ResolvedUser,
     location: CgroupLocation,
     leaf: Option<LeafRecord>,
-    pub(super) volumes: Vec<ImageVolume>,
     config: ImageConfig,
-    pub(super) staging: Staging,
-    /// The parts of its directories that have disk limits.
-    pub(super) disk: Vec<DiskPart>,
 }
 
-impl Inner {
+impl Tasks {
     pub(crate) async fn create_task(
         &self,
         id: TaskId,
         sandbox_id: SandboxId,
         spec: &TaskSpec,
     ) -> Result<TaskDetails> {
-        let sandbox = self.sandbox(sandbox_id)?;
-        let runtime = self.runtime(&sandbox.record.handler)?;
+        let sandbox = self.sandboxes.table.get(sandbox_id)?;
+        let runtime = self.context.runtime(&sandbox.record.handler)?;
         let mut plan = self.plan_task(id, &sandbox, spec).await?;
         let built = self.build_spec((id, sandbox_id), &sandbox, spec, &plan, runtime).await?;
-        self.warn_selinux_ignored(id, spec, &sandbox);
-        plan.staging.add_paths(&built.id_mapped, &plan.volumes, sandbox.record.users.is_some());
+        if spec.security.selinux.is_some() || sandbox.record.selinux.is_some() {
+            self.node.warn_selinux_ignored(id);
+        }
+        plan.storage.staging.add_paths(
+            &built.id_mapped,
+            &plan.storage.volumes,
+            sandbox.record.users.is_some(),
+        );
         for warning in &built.warnings {
             tracing::warn!(task.id = %id, warning, "a request is not fulfilled in full");
         }
-        let record = task_record(sandbox_id, &sandbox, spec, &plan, &built, &self.boot);
-        let snapshotter = self.images.snapshotters().of(&sandbox.record.handler).to_owned();
-        self.volumes.claim(id, &record.volumes);
-        let entry = TaskEntry::new(id, sandbox_id, self.layout.task(id), &snapshotter, record);
+        let record = task_record(sandbox_id, &sandbox, spec, &plan, &built, &self.context.boot);
+        let snapshotter = self.storage.images.snapshotters().of(&sandbox.record.handler).to_owned();
+        self.storage.volumes.claim(id, &record.volumes);
+        let entry = TaskEntry::new(id, sandbox_id, self.context.layout.task(id), &snapshotter, record);
         match self.make_task(&entry, runtime, spec, &plan, &built).await {
             Ok(()) => {
                 let details = entry.record().details();
-                self.tasks().insert(id, Arc::new(entry));
+                self.table.lock().insert(id, Arc::new(entry));
                 Ok(details)
             }
             Err(error) => {
@@ -82,37 +83,29 @@ impl Inner {
         }
     }
 
-    /// Warns once if SELinux options are requested on a node where SELinux is off.
-    fn warn_selinux_ignored(&self, id: TaskId, spec: &TaskSpec, sandbox: &SandboxEntry) {
-        let is_asked = spec.security.selinux.is_some() || sandbox.record.selinux.is_some();
-        if is_asked && self.host.selinux.is_none() {
-            self.selinux_warned.call_once(|| {
-                tracing::warn!(task.id = %id, "SELinux is off on this node: its options are ignored, for this task and all others");
-            });
-        }
-    }
-
     async fn plan_task(&self, id: TaskId, sandbox: &SandboxEntry, spec: &TaskSpec) -> Result<TaskPlan> {
-        let image = self.images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner).await?;
+        let image =
+            self.storage.images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner).await?;
         let mut config = image_config(&image.info);
-        let declared = declared(&image.name, &config.volumes, self.settings.images.max_volumes)?;
+        let declared = declared(&image.name, &config.volumes, self.context.settings.images.max_volumes)?;
         for volume in declared.left_out {
             let volume = volume.display().to_string();
             tracing::warn!(task.id = %id, volume, "a volume of the image is left out: its path is the root or belongs to a kernel file system");
         }
         config.volumes = declared.volumes;
-        let snapshotter = self.images.snapshotters().of(&sandbox.record.handler);
+        let snapshotter = self.storage.images.snapshotters().of(&sandbox.record.handler);
         let user = self
+            .storage
             .image_reader
             .resolve_user(snapshotter, image.top.as_deref(), &spec.user, &config.user)
             .await?;
         let placement = match &spec.cgroup {
             Some(placement) => placement.clone(),
-            None => sandbox.cgroup(&self.settings.cgroup.default_parent),
+            None => sandbox.cgroup(&self.context.settings.cgroup.default_parent),
         };
-        let location = self.cgroup_at(&placement, &id.to_string())?;
-        let leaf = self.plan_leaf(&placement, &location, &spec.resources)?;
-        let base = self.layout.task(id).volumes();
+        let location = self.context.cgroup_at(&placement, &id.to_string())?;
+        let leaf = self.task_cgroups.plan_leaf(&placement, &location, &spec.resources)?;
+        let base = self.context.layout.task(id).volumes();
         let mounted = |path: &Path| spec.mounts.iter().any(|mount| mount.destination == path);
         let volumes: Vec<_> = config
             .volumes
@@ -124,9 +117,10 @@ impl Inner {
                 source: base.join(number.to_string()),
             })
             .collect();
-        let staging = self.plan_staging(id, sandbox, spec).await?;
+        let staging = self.storage.plan_staging(id, sandbox, spec).await?;
         let disk = plan_disk(spec, &volumes, &staging)?;
-        Ok(TaskPlan { image, user, location, leaf, volumes, config, staging, disk })
+        let storage = StoragePlan { image, volumes, staging, disk };
+        Ok(TaskPlan { storage, user, location, leaf, config })
     }
 
     async fn build_spec(
@@ -143,23 +137,23 @@ impl Inner {
         };
         let mut task = spec.clone();
         let facts = sandbox.facts();
-        let mut host = self.host.clone();
+        let mut host = self.context.host.clone();
         if plan.leaf.as_ref().is_some_and(|leaf| leaf.cpuset.is_some()) {
             // The processors are set on the separate cpuset group: see `task/leaf.rs`.
             task.resources.cpuset_cpus = None;
         }
-        host.apparmor = self.profile_for(&spec.security).await?;
+        host.apparmor = self.node.profile_for(&spec.security).await?;
         let config = plan.config.clone();
         let user = plan.user.clone();
-        let volumes = self.volumes_seen(id, sandbox, plan);
+        let volumes = self.storage.volumes_seen(id, sandbox, &plan.storage);
         let path = plan.location.path.clone();
-        let recursive_readonly = self.recursive_readonly(runtime);
-        let staged = plan.staging.mount_sources.clone();
-        let cdi_dirs = self.settings.devices.cdi_spec_dirs.clone();
-        let init = self.layout.infra().join(infra_rootfs::PROGRAM);
+        let recursive_readonly = self.node.recursive_readonly(runtime);
+        let staged = plan.storage.staging.mount_sources.clone();
+        let cdi_dirs = self.context.settings.devices.cdi_spec_dirs.clone();
+        let init = self.context.layout.infra().join(infra_rootfs::PROGRAM);
         // Building the spec accesses paths and devices of the host, which can block, on a dead network file
         // system for ever.
-        let built = self.looks.run(format!("sandbox {sandbox_id}"), move || {
+        let built = self.storage.blocking_pool.run(format!("sandbox {sandbox_id}"), move || {
             let id = id.to_string();
             build(&Input {
                 id: &id,
@@ -181,27 +175,8 @@ impl Inner {
         built.await
     }
 
-    /// The source directories of image volumes as the runtime sees them: if the sandbox has a user namespace,
-    /// those in the staging directory, with their ids mapped.
-    fn volumes_seen(&self, id: TaskId, sandbox: &SandboxEntry, plan: &TaskPlan) -> Vec<ImageVolume> {
-        if sandbox.record.users.is_none() {
-            return plan.volumes.clone();
-        }
-        let stage = self.layout.task(id).stage;
-        let seen = |(number, volume): (usize, &ImageVolume)| ImageVolume {
-            destination: volume.destination.clone(),
-            source: stage.join(stage::volume_name(number)),
-        };
-        plan.volumes.iter().enumerate().map(seen).collect()
-    }
-
-    /// Whether the runtime of a handler supports recursively read-only mounts on this kernel.
-    pub(crate) fn recursive_readonly(&self, runtime: &Runtime) -> bool {
-        self.host.kernel >= (5, 12) && self.runtime_probes.features_of(&runtime.binary).recursive_readonly
-    }
-
     fn pid_namespace(&self, target: TaskId) -> Result<PathBuf> {
-        let pid = self.task(target)?.running_pid().ok_or_else(|| {
+        let pid = self.table.get(target)?.running_pid().ok_or_else(|| {
             Error::failed_precondition(format!(
                 "the process namespace of task {target} cannot be joined: the task does not run, or its process is not visible on this node"
             ))
@@ -233,16 +208,16 @@ impl Inner {
         built: &Built,
     ) -> Result<()> {
         let id = entry.id.to_string();
-        let users = self.sandbox(entry.sandbox)?.users();
+        let users = self.sandboxes.table.get(entry.sandbox)?.users();
         let mut labels = record::labels(&spec.meta, "task", self.client.instance());
-        labels.extend(view_labels(&plan.staging.records, &entry.snapshotter));
+        labels.extend(view_labels(&plan.storage.staging.records, &entry.snapshotter));
         let container = api::Container {
             id: id.clone(),
             labels,
-            image: plan.image.name.clone(),
+            image: plan.storage.image.name.clone(),
             runtime: Some(api::container::Runtime {
                 name: runtime.type_.clone(),
-                options: self.runtime_options(runtime, plan.location.systemd, users.as_ref()),
+                options: self.context.runtime_options(runtime, plan.location.systemd, users.as_ref()),
             }),
             spec: Some(json_any(SPEC_TYPE, &built.spec)),
             snapshotter: entry.snapshotter.clone(),
@@ -253,19 +228,19 @@ impl Inner {
         };
         let request = api::CreateContainerRequest { container: Some(container) };
         call(&format!("create container {id}"), QUICK, self.client.containers().create(request)).await?;
-        self.faults.reach(Step::TaskRecorded)?;
-        self.view_images(entry).await?;
-        self.fill_volumes(entry, plan).await?;
+        self.context.faults.reach(Step::TaskRecorded)?;
+        self.storage.view_images(entry).await?;
+        self.storage.fill_volumes(entry, &plan.storage).await?;
         let request = snap::PrepareSnapshotRequest {
             snapshotter: entry.snapshotter.clone(),
             key: id.clone(),
-            parent: plan.image.top.clone().unwrap_or_default(),
+            parent: plan.storage.image.top.clone().unwrap_or_default(),
             ..Default::default()
         };
         let prepared =
             call(&format!("prepare snapshot {id}"), QUICK, self.client.snapshots().prepare(request)).await?;
-        self.faults.reach(Step::TaskPrepared)?;
-        self.limit_disks(entry, plan, &prepared.mounts).await?;
+        self.context.faults.reach(Step::TaskPrepared)?;
+        self.storage.limit_disks(entry, &plan.storage, &prepared.mounts).await?;
         *entry.mounts.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepared.mounts);
         Ok(())
     }
@@ -284,8 +259,8 @@ fn task_record(
         meta: MetaRecord::from_core(&spec.meta),
         sandbox: sandbox_id.to_string(),
         handler: sandbox.record.handler.clone(),
-        image_id: plan.image.info.id.to_string(),
-        image_ref: plan.image.image_ref.clone(),
+        image_id: plan.storage.image.info.id.to_string(),
+        image_ref: plan.storage.image.image_ref.clone(),
         uid: plan.user.uid,
         gid: plan.user.gid,
         groups: plan.user.additional_gids.clone(),
@@ -315,11 +290,11 @@ fn task_record(
         throttles: Throttle::merged(&[], &spec.throttles).iter().map(ThrottleRecord::from_core).collect(),
         mount_label: built.spec["linux"]["mountLabel"].as_str().map(str::to_owned),
         made_score: None,
-        staged: plan.staging.records.clone(),
-        volumes: plan.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),
+        staged: plan.storage.staging.records.clone(),
+        volumes: plan.storage.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),
         image_volumes: plan.config.volumes.clone(),
-        volume_images: plan.staging.images.clone(),
-        quota: (!plan.disk.is_empty()).then(QuotaRecord::default),
+        volume_images: plan.storage.staging.images.clone(),
+        quota: (!plan.storage.disk.is_empty()).then(QuotaRecord::default),
         leases: spec.leases.iter().map(LeaseRecord::from_core).collect(),
         compute: ComputeRecord::from_core(spec.compute),
     }

@@ -14,14 +14,16 @@ use switchyard_core::state::Exit;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+use super::cgroups::oom::OomMonitor;
 use super::fifos::keep_open;
-use super::freeze::MAX_EXEC_PERMITS;
 use super::inputs::Inputs;
-use super::oom::OomMonitor;
 use super::process::{ProcessHandle, Sent};
-use crate::layout::TaskDirs;
+use crate::base::layout::TaskDirs;
 use crate::record::{OutputRecord, TaskRecord};
-use crate::shim::ShimAddress;
+use crate::shims::direct::ShimAddress;
+
+/// More processes than are ever started at the same time in one task.
+pub(super) const MAX_EXEC_PERMITS: u32 = 1 << 20;
 
 /// The in-memory state of one task.
 #[derive(Debug)]

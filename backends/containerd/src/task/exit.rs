@@ -5,29 +5,36 @@
 //! next daemon process finds it.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
+use async_trait::async_trait;
 use containerd_client::services::v1 as api;
-use switchyard_cgroup::Kills;
 use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::Signal;
 use switchyard_core::state::{Exit, ExitCause};
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_logkeeper as logkeeper;
+use tokio_util::task::TaskTracker;
 
 use super::TaskEntry;
-use super::cleanup::{TaskCleanup, TaskCleanupKind};
-use super::oom::oom_killed;
-use super::process::Sent;
-use super::start::from_logkeeper;
-use crate::backend::Inner;
-use crate::client::ignore_not_found;
-use crate::disks::tolerate_full_disk;
-use crate::error::from_status;
-use crate::process_state::ProcessExit;
-use crate::record::{EXIT, ExitRecord, OutputRecord};
-use crate::steps::Step;
+use super::logs::from_logkeeper;
+use crate::base::disks::tolerate_full_disk;
+use crate::base::error::from_status;
+use crate::base::fs::blocking;
+use crate::base::steps::Step;
+use crate::cleanup::{Cleanup, CleanupQueue, upgrade};
+use crate::client::health::Health;
+use crate::client::process_state::ProcessExit;
+use crate::client::{Client, ignore_not_found};
+use crate::context::Context;
+use crate::processes::Processes;
+use crate::record::{EXIT, ExitRecord, LeafRecord, OutputRecord};
+use crate::sandbox::Sandboxes;
+use crate::shims::Shims;
+use crate::task::cgroups::TaskCgroups;
+use crate::task::storage::Storage;
+use crate::task::table::TaskTable;
 
 /// How long the cleanup after an exit may delay the report of the exit; after that it continues in the
 /// background.
@@ -35,32 +42,28 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long output may still arrive after the shim was told to delete the process.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Inner {
-    /// Sends a signal to a task. A signal that a newly started task would lose is delayed until the task can
-    /// receive it, for a bounded time.
-    pub(crate) async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
-        let Ok(entry) = self.task(id) else { return Ok(()) };
-        if signal == Signal::KILL {
-            entry.killed.store(true, Ordering::Release);
-        }
-        entry.wait_signalable(signal).await;
-        // Without a process namespace of its own a task's children outlive its main process.
-        let all = signal == Signal::KILL && entry.record().shares_pid;
-        if !all && entry.signal_process(signal) == Sent::Done {
-            return Ok(());
-        }
-        let request = api::KillRequest {
-            container_id: id.to_string(),
-            exec_id: String::new(),
-            signal: u32::from(signal.number()),
-            all,
-        };
-        let what = format!("signal task {id}");
-        ignore_not_found(
-            self.call_with_shim_timeout(&id.to_string(), &what, self.client.tasks().kill(request)).await,
-        )
-    }
+/// Observes and persists the exits of tasks, ends their processes, and finishes their logs.
+#[derive(Debug)]
+pub(crate) struct Exits {
+    /// This object, for cleanups that outlive the call that queues them.
+    pub(crate) weak: Weak<Self>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: Client,
+    pub(crate) health: Health,
+    pub(crate) logkeeper: logkeeper::Client,
+    pub(crate) table: Arc<TaskTable>,
+    pub(crate) sandboxes: Arc<Sandboxes>,
+    pub(crate) storage: Arc<Storage>,
+    pub(crate) task_cgroups: Arc<TaskCgroups>,
+    pub(crate) processes: Arc<Processes>,
+    pub(crate) shims: Arc<Shims>,
+    pub(crate) cleanup: Arc<CleanupQueue>,
+    /// Deletions in containerd after a process exit. containerd cancels a call whose caller has gone, so each
+    /// deletion runs as a task of its own and not in the future of a waiting client.
+    pub(crate) reapers: TaskTracker,
+}
 
+impl Exits {
     /// Waits for the exit of a task. Any number of callers share one wait; if the caller that drives it is
     /// cancelled, the next caller continues it.
     pub(crate) async fn wait_task(self: &Arc<Self>, id: TaskId) -> Result<Exit> {
@@ -79,7 +82,7 @@ impl Inner {
     }
 
     fn started_task(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
-        let entry = self.task(id)?;
+        let entry = self.table.get(id)?;
         if entry.final_exit().is_none() && entry.started().is_none() {
             return Err(Error::failed_precondition(format!("task {id} has not been started")));
         }
@@ -148,16 +151,16 @@ impl Inner {
         let (exit, unrecorded) = self.observe_exit(entry).await?;
         if let Some(error) = unrecorded {
             tracing::warn!(task.id = %entry.id, error = error.report(), "cannot persist the exit of a task: the cleanup queue retries it and then cleans up");
-            self.cleanup.enqueue(TaskCleanup::new(self, Arc::clone(entry), TaskCleanupKind::Exit));
+            self.cleanup.enqueue(ExitCleanup::new(self, Arc::clone(entry)));
             return Ok(exit);
         }
-        self.faults.reach(Step::TaskExitRecorded)?;
+        self.context.faults.reach(Step::TaskExitRecorded)?;
         let inner = Arc::clone(self);
         let ended = Arc::clone(entry);
-        let clearing = self.exit_cleanups.spawn(async move {
+        let clearing = self.reapers.spawn(async move {
             if let Err(error) = inner.clean_up_process(&ended).await {
                 tracing::warn!(task.id = %ended.id, error = error.report(), "cannot clean up after the exit of a task: the cleanup queue retries it");
-                inner.cleanup.enqueue(TaskCleanup::new(&inner, ended, TaskCleanupKind::Exit));
+                inner.cleanup.enqueue(ExitCleanup::new(&inner, ended));
             }
         });
         match tokio::time::timeout(CLEANUP_TIMEOUT, clearing).await {
@@ -184,18 +187,18 @@ impl Inner {
         if entry.may_have_process() {
             self.end_task_process(entry, false).await?;
         }
-        self.faults.reach(Step::TaskDeleted)?;
+        self.context.faults.reach(Step::TaskDeleted)?;
         entry.release_process();
         // Staged mounts are left only if the undo of a failed start was interrupted by a kill or an outage.
-        self.unstage(entry).await?;
+        self.storage.unstage(entry).await?;
         self.finish_log(entry).await?;
-        self.faults.reach(Step::TaskLogFinished)
+        self.context.faults.reach(Step::TaskLogFinished)
     }
 
     /// Waits for the cleanups after exits that are in progress. Cancel-safe.
     pub(crate) async fn wind_up(&self) {
-        self.exit_cleanups.close();
-        self.exit_cleanups.wait().await;
+        self.reapers.close();
+        self.reapers.wait().await;
     }
 
     /// Waits without a deadline: a task may run for years. But once its main process has exited, its shim has
@@ -208,7 +211,7 @@ impl Inner {
                 () = self.exit_overdue(entry) => Box::pin(self.recover_missed_exit(entry)).await,
             };
             if let Some(exit) = known? {
-                self.unresponsive_shims.clear(&id);
+                self.shims.unresponsive.clear(&id);
                 return Ok(exit);
             }
         }
@@ -246,29 +249,9 @@ impl Inner {
     /// The exit of a task whose process ended with `end`.
     pub(crate) fn exit_from_end(&self, entry: &TaskEntry, end: ProcessExit) -> Exit {
         let finished_at = entry.not_before_start(end.at.unwrap_or_else(SystemTime::now));
-        let killed = self.was_oom_killed(entry, end.code);
+        let killed = self.task_cgroups.was_oom_killed(entry, end.code);
         let cause = if killed { ExitCause::OomKilled } else { ExitCause::Exited };
         Exit { code: end.code, finished_at, cause }
-    }
-
-    /// Whether the OOM killer has killed a process of a task that exited with `code`.
-    fn was_oom_killed(&self, entry: &TaskEntry, code: i32) -> bool {
-        let watch = entry.oom.lock().unwrap_or_else(PoisonError::into_inner);
-        let kills = match watch.as_ref() {
-            Some(watch) => watch.kills(),
-            None => match self.cgroup_location(&entry.record()) {
-                Some(group) => self
-                    .cgroups
-                    .oom_kills(&group)
-                    .map(|counted| Kills { counted: counted.unwrap_or(0), doubtful: false }),
-                None => Ok(Kills::default()),
-            },
-        };
-        let kills = kills.unwrap_or_else(|fault| {
-            tracing::warn!(task.id = %entry.id, error = %fault, "cannot read the OOM kills of a task: its exit is not reported as an OOM kill");
-            Kills::default()
-        });
-        oom_killed(kills, code, entry.killed.load(Ordering::Acquire))
     }
 
     /// Writes the exit of a task into its container object, as a label.
@@ -284,7 +267,7 @@ impl Inner {
             labels: std::iter::once((EXIT.to_owned(), label)).collect(),
             ..Default::default()
         };
-        self.update_container(container, vec![format!("labels.{EXIT}")]).await
+        self.client.update_container(container, vec![format!("labels.{EXIT}")]).await
     }
 
     /// Has the logkeeper write the rest of a task's output and close its FIFOs. Idempotent. If this fails,
@@ -311,10 +294,66 @@ impl Inner {
     }
 
     pub(crate) async fn reopen_log(&self, id: TaskId) -> Result<()> {
-        let entry = self.task(id)?;
+        let entry = self.table.get(id)?;
         if !matches!(entry.record().output, OutputRecord::Log(_)) {
             return Err(Error::failed_precondition(format!("task {id} has no log file")));
         }
         self.logkeeper.reopen(&id.to_string()).await.map_err(from_logkeeper)
+    }
+
+    /// Ends the process of a task, deletes it from containerd, and restores the cgroup if a client has made
+    /// it: a runtime removes it with the process, or when the creation of one has `failed`. Idempotent.
+    pub(crate) async fn end_task_process(&self, entry: &TaskEntry, failed: bool) -> Result<()> {
+        let _guard = self.lock_pod(entry).await;
+        let ended = self.processes.end_process(&entry.id.into()).await?;
+        let (theirs, group) = {
+            let record = entry.record();
+            (record.theirs.clone(), record.group())
+        };
+        if let Some((LeafRecord { kept, cpuset: _ }, group)) = theirs.zip(group) {
+            let cgroups = Arc::clone(&self.task_cgroups.reader);
+            blocking(move || {
+                if ended || failed {
+                    cgroups.recreate(&kept)?;
+                }
+                cgroups.keep_only(&group, &kept).map_err(Error::from)
+            })
+            .await?;
+        }
+        entry.set_cleared();
+        Ok(())
+    }
+
+    /// Opens a handle of a task's main process, so that signals reach it without running the runtime. Only
+    /// for runc-like shims: what others report as a process may not be one of this node.
+    pub(crate) fn open_main_process(&self, entry: &TaskEntry, pid: u32) {
+        let handler = entry.record().handler.clone();
+        if self.context.has_host_processes(&handler) {
+            entry.open_process(pid);
+        }
+    }
+}
+
+/// Removes the containerd task and the log after an exit, and persists the exit if it is not persisted yet.
+#[derive(Debug)]
+pub(crate) struct ExitCleanup {
+    exits: Weak<Exits>,
+    entry: Arc<TaskEntry>,
+}
+
+impl ExitCleanup {
+    pub(crate) fn new(exits: &Exits, entry: Arc<TaskEntry>) -> Self {
+        Self { exits: Weak::clone(&exits.weak), entry }
+    }
+}
+
+#[async_trait]
+impl Cleanup for ExitCleanup {
+    fn description(&self) -> String {
+        format!("process of task {}", self.entry.id)
+    }
+
+    async fn run(&self) -> Result<()> {
+        upgrade(&self.exits)?.clean_up_exit(&self.entry).await
     }
 }

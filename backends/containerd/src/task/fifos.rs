@@ -14,9 +14,10 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 use switchyard_core::{Error, Result};
 
-use crate::fs::io_error;
+use crate::base::fs::{blocking, io_error};
 
 /// The flags with which a FIFO is opened: without blocking, and without following a symbolic link.
 const NO_LINK: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOFOLLOW);
@@ -65,6 +66,19 @@ fn open(path: &Path) -> Result<Option<File>> {
 
 fn unfit(path: &Path, why: &str) -> Error {
     Error::failed_precondition(format!("the output of the task: {} {why}", path.display()))
+}
+
+/// Creates a directory, and FIFOs in it that only this daemon and the shim can open; existing ones are kept.
+pub(crate) async fn make_fifos(dir: PathBuf, fifos: Vec<PathBuf>) -> Result<()> {
+    let make = |path: &PathBuf| match nix::unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR) {
+        Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
+        Err(fault) => Err(io_error("create the FIFO", path, fault.into())),
+    };
+    blocking(move || {
+        crate::base::fs::create_private_dir_blocking(&dir)?;
+        fifos.iter().try_for_each(make)
+    })
+    .await
 }
 
 #[cfg(test)]

@@ -15,9 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::TaskEntry;
-
-/// More processes than are ever started at the same time in one task.
-pub(super) const MAX_EXEC_PERMITS: u32 = 1 << 20;
+use super::entry::MAX_EXEC_PERMITS;
 
 /// While this is held, the task is not frozen.
 #[derive(Debug)]

@@ -11,45 +11,20 @@
 //! A shim is the parent of all containers of its pod: killing it ends them. So it is never killed while the
 //! main process of one of them runs. Once none runs, it serves no container and only withholds an exit.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use switchyard_core::ErrorKind;
 use switchyard_core::state::Exit;
-use tonic::{Response, Status};
 
 use super::TaskEntry;
 use super::process::process_ended;
-use crate::backend::Inner;
-use crate::client::call;
-use crate::contact::Contact;
-use crate::process_state::{ProcessExit, ProcessState};
-use crate::shim_processes::{ShimChild, ShimProcess};
-use crate::steps::Step;
+use crate::base::steps::Step;
+use crate::client::contact::Contact;
+use crate::client::process_state::{ProcessExit, ProcessState};
+use crate::shims::processes::{ShimChild, ShimProcess};
+use crate::task::exit::Exits;
 
-impl Inner {
-    /// Calls a task's shim through containerd, with the shim timeout, and records whether it answers.
-    pub(crate) async fn call_with_shim_timeout<T>(
-        &self,
-        id: &str,
-        what: &str,
-        request: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> switchyard_core::Result<T> {
-        let answer = call(what, self.settings.containerd.shim_timeout(), request).await;
-        match &answer {
-            Ok(_) => self.unresponsive_shims.clear(id),
-            Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
-                // If containerd itself hangs, nothing is known of the shim.
-                if matches!(self.health.current(), Contact::Up { .. }) {
-                    self.unresponsive_shims.note(id);
-                }
-            }
-            Err(_) => {}
-        }
-        answer
-    }
-
+impl Exits {
     /// Returns once a task's main process has exited and its exit was not reported within the shim timeout.
     /// Never returns if the process is not visible. Cancel-safe.
     pub(super) async fn exit_overdue(&self, entry: &TaskEntry) {
@@ -60,7 +35,7 @@ impl Inner {
         if !seen {
             std::future::pending().await
         }
-        tokio::time::sleep(self.settings.containerd.shim_timeout()).await;
+        tokio::time::sleep(self.context.settings.containerd.shim_timeout()).await;
     }
 
     /// Handles a task whose exit is not reported. Returns the exit if it is known now; otherwise it may be
@@ -70,8 +45,8 @@ impl Inner {
         entry: &TaskEntry,
     ) -> switchyard_core::Result<Option<Exit>> {
         let id = entry.id.to_string();
-        let limit = self.settings.containerd.shim_timeout();
-        match tokio::time::timeout(limit, self.process_state(&id)).await {
+        let limit = self.context.settings.containerd.shim_timeout();
+        match tokio::time::timeout(limit, self.client.process_state(&id)).await {
             Ok(Ok(ProcessState::Stopped(end))) => return Ok(Some(self.exit_from_end(entry, end))),
             Ok(Ok(ProcessState::None)) => {
                 return Ok(Some(Exit::lost(entry.not_before_start(SystemTime::now()))));
@@ -88,18 +63,18 @@ impl Inner {
         }
         // A shim that has reaped its child may be slow, but does not hang: only one whose child is a zombie
         // is killed.
-        let shims = self.find_shims().await?;
+        let shims = self.shims.find_shims().await?;
         let code =
             |shim: &ShimProcess, task: &TaskEntry| shim.exit_code_of(i32::try_from(task.main_pid()?).ok()?);
         let Some(shim) =
             shims.iter().find(|shim| code(shim, entry).is_some() && !self.is_needed(shim, entry))
         else {
-            self.unresponsive_shims.note(&id);
+            self.shims.unresponsive.note(&id);
             return Ok(None);
         };
         // The exit statuses are lost with the shim, so all of them are persisted before it is killed.
         let unrecorded = |task: &Arc<TaskEntry>| task.id != entry.id && !task.is_exit_persisted();
-        let others: Vec<_> = self.tasks().values().filter(|task| unrecorded(task)).cloned().collect();
+        let others: Vec<_> = self.table.lock().values().filter(|task| unrecorded(task)).cloned().collect();
         let all = std::iter::once(entry).chain(others.iter().map(AsRef::as_ref));
         for (task, code) in all.filter_map(|task| Some((task, code(shim, task)?))) {
             self.persist_exit(task, ProcessExit { code, at: Some(SystemTime::now()) }).await?;
@@ -120,7 +95,7 @@ impl Inner {
 
     /// Whether a shim serves a running container besides a task that has exited.
     fn is_needed(&self, shim: &ShimProcess, entry: &TaskEntry) -> bool {
-        let infra = self.sandbox(entry.sandbox).ok().and_then(|sandbox| sandbox.pid);
+        let infra = self.sandboxes.table.get(entry.sandbox).ok().and_then(|sandbox| sandbox.pid);
         serves(&shim.read_children(), &entry.cgroup_mark(), infra.and_then(|pid| i32::try_from(pid).ok()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Weak;
 
-use crate::input::StdinPipe;
+use crate::base::input::StdinPipe;
 
 /// The inputs of the clients that are attached to one task.
 #[derive(Debug, Default)]

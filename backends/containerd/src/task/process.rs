@@ -1,10 +1,9 @@
 //! A handle of a container's process, mostly its main one, through which it is watched and signalled without
 //! running the runtime or calling the shim.
 
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
+use std::{fs, io};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::io::Errno;
@@ -13,7 +12,7 @@ use switchyard_core::spec::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::shim::ShimAddress;
+use crate::shims::direct::ShimAddress;
 
 /// A pidfd and what belongs to it. It refers to one process for ever: if that exits and its pid is reused,
 /// signals do not reach the new process.

@@ -13,12 +13,19 @@
 //! never do.
 
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use containerd_client::services::v1 as api;
+use switchyard_core::Result;
+use switchyard_core::id::TaskId;
 use switchyard_core::spec::Signal;
 use tokio::time::Instant;
 
 use super::TaskEntry;
+use super::process::Sent;
+use crate::client::ignore_not_found;
+use crate::task::Tasks;
 
 /// How long after its start a process may take to install its signal handlers. The start of an interpreter on
 /// a busy machine takes part of that.
@@ -28,6 +35,35 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The name of runc's init in a container, until it executes the container's program, which has a name of its
 /// own.
 const RUNC_INIT: &str = "runc:[2:INIT]";
+
+impl Tasks {
+    /// Sends a signal to a task. A signal that a newly started task would lose is delayed until the task can
+    /// receive it, for a bounded time.
+    pub(crate) async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
+        let Ok(entry) = self.table.get(id) else { return Ok(()) };
+        if signal == Signal::KILL {
+            entry.killed.store(true, Ordering::Release);
+        }
+        entry.wait_signalable(signal).await;
+        // Without a process namespace of its own a task's children outlive its main process.
+        let all = signal == Signal::KILL && entry.record().shares_pid;
+        if !all && entry.signal_process(signal) == Sent::Done {
+            return Ok(());
+        }
+        let request = api::KillRequest {
+            container_id: id.to_string(),
+            exec_id: String::new(),
+            signal: u32::from(signal.number()),
+            all,
+        };
+        let what = format!("signal task {id}");
+        ignore_not_found(
+            self.shims
+                .call_with_shim_timeout(&id.to_string(), &what, self.client.tasks().kill(request))
+                .await,
+        )
+    }
+}
 
 impl TaskEntry {
     /// Waits until the main process would receive a signal, if it was started within `STARTUP_GRACE`.

@@ -1,29 +1,29 @@
 //! The start of a task.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
-use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
-use nix::sys::stat::Mode;
 use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
 use switchyard_core::state::Exit;
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{ErrorKind, Result};
 use switchyard_logkeeper as logkeeper;
 
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
+use super::logs::{from_logkeeper, log_spec, open_output_fifos};
 use super::{TaskEntry, fifos};
-use crate::backend::Inner;
-use crate::client::{QUICK, SLOW, call};
-use crate::error::is_shim_gone;
-use crate::fs::{blocking, io_error};
+use crate::base::error::is_shim_gone;
+use crate::base::fs::{blocking, io_error};
+use crate::base::steps::Step;
+use crate::client::{SLOW, call};
 use crate::record::{ExitRecord, OutputRecord, to_ns};
-use crate::steps::Step;
+use crate::task::Tasks;
+use crate::task::fifos::make_fifos;
 
 /// How often a creation is retried because the shim of the pod exited meanwhile.
 const CREATE_RETRIES: u32 = 3;
@@ -43,9 +43,9 @@ struct Streams {
     readers: Vec<File>,
 }
 
-impl Inner {
+impl Tasks {
     pub(crate) async fn start_task(&self, id: TaskId) -> Result<Started> {
-        let entry = self.task(id)?;
+        let entry = self.table.get(id)?;
         let guard = entry.lock_process().await;
         match self.launch(&entry).await {
             Ok(started) => Ok(started),
@@ -67,17 +67,17 @@ impl Inner {
     }
 
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
-        self.logkeeper_up_for(entry)?;
+        self.exits.logkeeper_up_for(entry)?;
         self.check_target(entry)?;
         entry.set_launched();
-        let expected_move = self.expect_move();
+        let expected_move = self.cgroups.expect_move();
         let Streams { stdin, stdout, stderr, log, readers } = self.streams(entry).await?;
-        let sandbox = self.sandbox(entry.sandbox)?;
+        let sandbox = self.sandboxes.table.get(entry.sandbox)?;
         let tty = entry.record().tty;
-        let runtime = self.runtime(&sandbox.record.handler)?;
+        let runtime = self.context.runtime(&sandbox.record.handler)?;
         let systemd = entry.record().systemd_cgroup;
-        let mounts = labelled(self.mounts_of(entry).await?, entry.record().mount_label.as_deref());
-        let rootfs = self.stage(entry, mounts).await?;
+        let mounts = labelled(self.storage.mounts_of(entry).await?, entry.record().mount_label.as_deref());
+        let rootfs = self.storage.stage(entry, sandbox.users(), mounts).await?;
         let request = api::CreateTaskRequest {
             container_id: entry.id.to_string(),
             rootfs,
@@ -85,7 +85,7 @@ impl Inner {
             stdout,
             stderr,
             terminal: tty,
-            options: self.runtime_options(runtime, systemd, sandbox.users().as_ref()),
+            options: self.context.runtime_options(runtime, systemd, sandbox.users().as_ref()),
             ..Default::default()
         };
         // This daemon already holds the read ends of the FIFOs, so the process can be created while the
@@ -95,19 +95,19 @@ impl Inner {
         drop(readers);
         logged?;
         let pid = created?;
-        self.faults.reach(Step::TaskCreated)?;
+        self.context.faults.reach(Step::TaskCreated)?;
         // The process exists already: it is the init of the runtime, which waits for `Start` to execute the
         // task's program.
-        if let Err(error) = self.rescore_main(entry, pid).await {
+        if let Err(error) = self.task_cgroups.rescore_main(entry, pid).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "cannot set the OOM score of a task: it may keep that of its shim");
         }
-        self.join_cpuset(entry).await?;
+        self.task_cgroups.join_cpuset(entry).await?;
         drop(expected_move);
         // If the target still runs, it had the pid all the time, so its namespace is the one that was joined.
         self.check_target(entry)?;
-        self.unstage(entry).await?;
-        self.faults.reach(Step::TaskUnstaged)?;
-        self.watch_oom(entry);
+        self.storage.unstage(entry).await?;
+        self.context.faults.reach(Step::TaskUnstaged)?;
+        self.task_cgroups.watch_oom(entry);
         // Taken before the call, so that the exit of a task that exits at once is not earlier than its start.
         // The clock may have been set back since the task was created: no start is earlier than the creation.
         let at = SystemTime::now().max(entry.record().meta.created_at());
@@ -116,42 +116,33 @@ impl Inner {
         let what = format!("start task {id}");
         let mut tasks = self.client.tasks();
         let (answer, ()) =
-            tokio::join!(call(&what, SLOW, tasks.start(request)), self.protect_exit(&id, runtime));
+            tokio::join!(call(&what, SLOW, tasks.start(request)), self.processes.protect_exit(&id, runtime));
         let answer = answer?;
-        self.faults.reach(Step::TaskStarted)?;
+        self.context.faults.reach(Step::TaskStarted)?;
         let started = Started { pid: answer.pid, at };
         mark_started(entry, started).await?;
-        self.faults.reach(Step::TaskMarked)?;
+        self.context.faults.reach(Step::TaskMarked)?;
         entry.set_started(Some(started));
         Ok(started)
-    }
-
-    /// Opens a handle of a task's main process, so that signals reach it without running the runtime. Only
-    /// for runc-like shims: what others report as a process may not be one of this node.
-    pub(crate) fn open_main_process(&self, entry: &TaskEntry, pid: u32) {
-        let handler = entry.record().handler.clone();
-        if self.has_host_processes(&handler) {
-            entry.open_process(pid);
-        }
     }
 
     /// Has the logkeeper open a task's output, if it reads that.
     async fn open_log(&self, log: Option<&logkeeper::LogSpec>) -> Result<()> {
         let Some(spec) = log else { return Ok(()) };
-        self.logkeeper.open(spec).await.map_err(from_logkeeper)?;
-        self.faults.reach(Step::TaskLogged)
+        self.exits.logkeeper.open(spec).await.map_err(from_logkeeper)?;
+        self.context.faults.reach(Step::TaskLogged)
     }
 
     /// Has containerd create the process, while no other process of its pod is created or ended, and opens a
     /// handle of it. Returns its pid.
     async fn make_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
-        let pod_guard = self.lock_pod(entry).await;
+        let pod_guard = self.exits.lock_pod(entry).await;
         if pod_guard.is_some() {
-            self.await_last_shim(entry).await;
+            self.exits.await_last_shim(entry).await;
         }
         let pid = self.create_process(entry, request).await?;
-        self.open_main_process(entry, pid);
-        self.note_shim(entry);
+        self.exits.open_main_process(entry, pid);
+        self.exits.note_shim(entry);
         Ok(pid)
     }
 
@@ -165,7 +156,7 @@ impl Inner {
     /// the process is created in the next shim.
     async fn create_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
         let what = format!("create task {}", entry.id);
-        let _in_flight = self.creates_in_flight.begin(&request.container_id);
+        let _in_flight = self.exits.shims.creates_in_flight.begin(&request.container_id);
         let mut more = CREATE_RETRIES;
         let mut cleared = false;
         loop {
@@ -177,24 +168,13 @@ impl Inner {
                 Err(error) if !cleared && (error.kind() == ErrorKind::AlreadyExists || entry.was_ended()) => {
                     let report = error.report();
                     tracing::warn!(task.id = %entry.id, error = report, "containerd has an incomplete task of this id: deleting it");
-                    self.end_process(&entry.id.into()).await?;
-                    self.wait_containerd_cleanup(&entry.id.to_string()).await?;
+                    self.processes.end_process(&entry.id.into()).await?;
+                    self.shims.wait_containerd_cleanup(&entry.id.to_string()).await?;
                     cleared = true;
                 }
                 other => return other.map(|created| created.pid),
             }
         }
-    }
-
-    pub(super) async fn mounts_of(&self, entry: &TaskEntry) -> Result<Vec<Mount>> {
-        let known = entry.mounts.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mounts) = known {
-            return Ok(mounts);
-        }
-        let request =
-            snap::MountsRequest { snapshotter: entry.snapshotter.clone(), key: entry.id.to_string() };
-        let what = format!("look up the mounts of snapshot {}", entry.id);
-        Ok(call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts)
     }
 
     /// Creates a task's FIFOs and opens their read ends, before anything can write to them.
@@ -211,7 +191,7 @@ impl Inner {
             fifos.push(entry.dirs.stdin());
         }
         // A task without a log starts without the logkeeper too; clients cannot attach to its output then.
-        let logkeeper_down = output == OutputRecord::Live && self.health.check_logkeeper().is_err();
+        let logkeeper_down = output == OutputRecord::Live && self.exits.health.check_logkeeper().is_err();
         match if logkeeper_down { OutputRecord::Discard } else { output } {
             // The shim needs either all three streams or none, and a terminal always has an output.
             OutputRecord::Discard if stdin || tty => {
@@ -236,7 +216,7 @@ impl Inner {
         }
         make_fifos(entry.dirs.run.clone(), fifos).await?;
         if let Some(spec) = &streams.log {
-            self.faults.reach(Step::TaskFifos)?;
+            self.context.faults.reach(Step::TaskFifos)?;
             open_output_fifos(entry, spec)?;
             entry.log_finished.store(false, Ordering::Release);
         }
@@ -248,15 +228,15 @@ impl Inner {
         let _guard = entry.lock_process().await;
         // The failure is persisted first: if the undo is interrupted, recovery does not take the rest for a
         // running task.
-        self.write_exit_label(entry, exit, None).await?;
+        self.exits.write_exit_label(entry, exit, None).await?;
         switchyard_steps::reach(Step::StartRefused);
-        self.end_task_process(entry, true).await?;
-        if let Err(error) = self.finish_log(entry).await {
+        self.exits.end_task_process(entry, true).await?;
+        if let Err(error) = self.exits.finish_log(entry).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "cannot finish the log of a failed start: it is closed later");
         }
         entry.release_process();
-        self.unstage(entry).await?;
-        crate::fs::remove_tree(&entry.dirs.run).await?;
+        self.storage.unstage(entry).await?;
+        crate::base::fs::remove_tree(&entry.dirs.run).await?;
         entry.set_final_exit(exit.clone());
         Ok(())
     }
@@ -289,67 +269,4 @@ pub(crate) async fn mark_started(entry: &TaskEntry, started: Started) -> Result<
     let path = entry.dirs.started();
     let text = format!("{} {}", to_ns(started.at), started.pid);
     tokio::fs::write(&path, text).await.map_err(|fault| io_error("write", &path, fault))
-}
-
-/// What the logkeeper has to open for a task; `None` if it does not read the task's output.
-pub(crate) fn log_spec(entry: &TaskEntry) -> Option<logkeeper::LogSpec> {
-    let record = entry.record();
-    let log = match &record.output {
-        OutputRecord::Log(path) => Some(path.clone()),
-        OutputRecord::Live => None,
-        OutputRecord::Discard | OutputRecord::Fifos { .. } => return None,
-    };
-    Some(logkeeper::LogSpec {
-        id: entry.id.to_string(),
-        stdout: Some(entry.dirs.stdout()),
-        stderr: (!record.tty).then(|| entry.dirs.stderr()),
-        log,
-        tty: record.tty,
-        max_line: logkeeper::format::DEFAULT_MAX_LINE,
-    })
-}
-
-/// Holds a task's output FIFOs open, so that the kernel keeps their content while the logkeeper is down.
-pub(crate) fn open_output_fifos(entry: &TaskEntry, spec: &logkeeper::LogSpec) -> Result<()> {
-    let hold = logkeeper::FifoHold::open(spec)
-        .map_err(|fault| io_error("open the FIFOs in", &entry.dirs.run, fault))?;
-    *entry.output_fifos.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
-    Ok(())
-}
-
-/// Creates a directory, and FIFOs in it that only this daemon and the shim can open; existing ones are kept.
-pub(crate) async fn make_fifos(dir: PathBuf, fifos: Vec<PathBuf>) -> Result<()> {
-    let make = |path: &PathBuf| match nix::unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR) {
-        Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
-        Err(fault) => Err(io_error("create the FIFO", path, fault.into())),
-    };
-    blocking(move || {
-        crate::fs::create_private_dir_blocking(&dir)?;
-        fifos.iter().try_for_each(make)
-    })
-    .await
-}
-
-/// The error for the gateway that corresponds to one of the logkeeper.
-pub(crate) fn from_logkeeper(error: logkeeper::Error) -> Error {
-    let kind = match &error {
-        logkeeper::Error::Refused { fault, .. } => match fault.kind {
-            logkeeper::protocol::FaultKind::InvalidArgument => ErrorKind::InvalidArgument,
-            logkeeper::protocol::FaultKind::NotFound => ErrorKind::NotFound,
-            logkeeper::protocol::FaultKind::Busy => ErrorKind::Unavailable,
-            logkeeper::protocol::FaultKind::Conflict
-            | logkeeper::protocol::FaultKind::Io
-            | logkeeper::protocol::FaultKind::Unsupported => {
-                crate::error::disk_full_or(ErrorKind::Internal, &error)
-            }
-        },
-        logkeeper::Error::Deadline { .. } | logkeeper::Error::Unavailable { .. } => ErrorKind::Unavailable,
-        logkeeper::Error::File { .. }
-        | logkeeper::Error::StateInUse(_)
-        | logkeeper::Error::SocketInUse(_)
-        | logkeeper::Error::UnfitStateDir { .. }
-        | logkeeper::Error::Process(_)
-        | logkeeper::Error::Encoding { .. } => ErrorKind::Internal,
-    };
-    Error::new(kind, "logkeeper").with_source(error)
 }

@@ -11,15 +11,15 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::resources::{granted, linux_resources};
 
 use super::TaskEntry;
+use super::cgroups::score::Rescore;
+use super::cgroups::throttle::Throttles;
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
-use super::score::Rescore;
-use super::throttle::Throttles;
-use crate::backend::Inner;
-use crate::client::{QUICK, RESOURCES_TYPE, SPEC_TYPE, call, ignore_not_found, json_any};
-use crate::fs::io_error;
+use crate::base::fs::io_error;
+use crate::base::reserved::{is_reserved, matches_any};
+use crate::base::steps::Step;
+use crate::client::{RESOURCES_TYPE, SPEC_TYPE, ignore_not_found, json_any};
 use crate::record::{self, ComputeRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
-use crate::reserved::{is_reserved, matches_any};
-use crate::steps::Step;
+use crate::task::Tasks;
 
 /// A change of limits, reduced to what this node supports.
 struct Change {
@@ -37,12 +37,12 @@ struct Change {
     spec: Value,
 }
 
-impl Inner {
+impl Tasks {
     /// Applies the new limits first and records them then; if recording them fails, the old limits are
     /// applied again. A marker file says meanwhile that the two may differ: whoever finds it applies the
     /// limits on record.
     pub(crate) async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
-        let entry = self.task(id)?;
+        let entry = self.table.get(id)?;
         let _guard = entry.lock_limits().await;
         let change = self.plan_change(&entry, update).await?;
         if !entry.runs() {
@@ -70,7 +70,7 @@ impl Inner {
             let record = entry.record();
             (record.handler.clone(), record.resources.oom_score_adj(), !record.throttles.is_empty())
         };
-        if entry.runs() && asked.oom_score_adj != before && !self.has_host_processes(&handler) {
+        if entry.runs() && asked.oom_score_adj != before && !self.context.has_host_processes(&handler) {
             tracing::warn!(task.id = %entry.id, "the OOM score of a task is not changed: its processes are not visible on this node");
             asked.oom_score_adj = before;
         }
@@ -82,7 +82,7 @@ impl Inner {
         if let Some(throttles) = &throttles {
             throttles.apply_to(&mut limits);
         }
-        let spec = self.stored_spec(&entry.id.to_string()).await?;
+        let spec = self.client.stored_spec(&entry.id.to_string()).await?;
         let pid = entry.started().map(|started| started.pid);
         let score = Rescore::plan(&spec, pid, resources.oom_score_adj);
         let annotations = self.annotations_for(&handler, &update.annotations)?;
@@ -96,30 +96,30 @@ impl Inner {
         handler: &str,
         asked: &BTreeMap<String, String>,
     ) -> Result<BTreeMap<String, String>> {
-        let listed = &self.runtime(handler)?.update_annotations;
+        let listed = &self.context.runtime(handler)?.update_annotations;
         let given = asked.iter().filter(|(key, _)| matches_any(listed, key) && !is_reserved(key));
         Ok(given.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
     async fn change(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
-        self.faults.reach(Step::TaskLimitsMarked)?;
+        self.context.faults.reach(Step::TaskLimitsMarked)?;
         self.enforce(entry.id, &change.limits, &change.annotations).await?;
         if let Some(throttles) = &change.throttles {
-            self.throttle(entry, throttles).await?;
-            self.faults.reach(Step::TaskThrottled)?;
+            self.task_cgroups.throttle(entry, throttles).await?;
+            self.context.faults.reach(Step::TaskThrottled)?;
         }
         if let Some(score) = change.score {
-            self.rescore(entry, score).await?;
-            self.faults.reach(Step::TaskScored)?;
+            self.task_cgroups.rescore(entry, score).await?;
+            self.context.faults.reach(Step::TaskScored)?;
         }
         self.persist_change(entry, change).await
     }
 
     async fn persist_change(&self, entry: &TaskEntry, change: &Change) -> Result<()> {
-        self.faults.reach(Step::TaskLimited)?;
+        self.context.faults.reach(Step::TaskLimited)?;
         let record = self.record_change(entry, change).await?;
         *entry.record() = record;
-        self.faults.reach(Step::TaskLimitsRecorded)
+        self.context.faults.reach(Step::TaskLimitsRecorded)
     }
 
     /// Applies the limits on record if a marker says that others may be in force. Idempotent.
@@ -137,14 +137,14 @@ impl Inner {
             let (resources, limits) = self.limits_of(&on_record)?;
             ignore_not_found(self.enforce(entry.id, &limits, &BTreeMap::new()).await)?;
             let throttles = Throttles::resolve_existing(throttles).await;
-            self.throttle(entry, &throttles).await?;
+            self.task_cgroups.throttle(entry, &throttles).await?;
             let score =
                 read_limits_marker(entry).await?.map(|score| score.toward_record(on_record.oom_score_adj));
             if let Some(score) = score {
-                self.rescore(entry, score).await?;
+                self.task_cgroups.rescore(entry, score).await?;
             }
             // The new limits may have been recorded although the answer to that call was lost.
-            let spec = self.stored_spec(&entry.id.to_string()).await?;
+            let spec = self.client.stored_spec(&entry.id.to_string()).await?;
             let annotations = BTreeMap::new();
             let throttles = Some(throttles);
             let back = Change { resources, limits, annotations, throttles, score, compute: None, spec };
@@ -158,8 +158,8 @@ impl Inner {
     /// The requested limits that this node can set, in the form of the task model and in that of the runtime.
     fn limits_of(&self, asked: &Resources) -> Result<(Resources, Value)> {
         let mut warnings = Vec::new();
-        let resources = granted(asked, &self.host, &mut warnings)?;
-        let limits = linux_resources(&resources, &self.host, &mut warnings)?;
+        let resources = granted(asked, &self.context.host, &mut warnings)?;
+        let limits = linux_resources(&resources, &self.context.host, &mut warnings)?;
         for warning in warnings {
             tracing::warn!(warning, "a limit is not set in full");
         }
@@ -182,7 +182,7 @@ impl Inner {
         };
         let what = format!("update task {id}");
         let id = id.to_string();
-        self.call_with_shim_timeout(&id, &what, self.client.tasks().update(request)).await.map(drop)
+        self.shims.call_with_shim_timeout(&id, &what, self.client.tasks().update(request)).await.map(drop)
     }
 
     /// Writes the changed spec and record into the container object; returns the record.
@@ -218,29 +218,18 @@ impl Inner {
             ..Default::default()
         };
         let parts = vec!["spec".to_owned(), format!("extensions.{}", record::EXTENSION)];
-        self.update_container(container, parts).await
+        self.client.update_container(container, parts).await
     }
 
     /// The `process` part of a task's spec, from which execs are made. It never changes except for the OOM
     /// score, which a runtime takes from its own state.
     pub(crate) async fn stored_process(&self, entry: &TaskEntry) -> Result<Value> {
         let id = entry.id.to_string();
-        let read = || async { Ok::<_, Error>(self.stored_spec(&id).await?["process"].to_string().into()) };
+        let read =
+            || async { Ok::<_, Error>(self.client.stored_spec(&id).await?["process"].to_string().into()) };
         let text = entry.process_spec.get_or_try_init(read).await?;
         serde_json::from_str(text).map_err(|fault| {
             Error::internal(format!("the process in the spec of {id} cannot be read")).with_source(fault)
-        })
-    }
-
-    /// The OCI spec that containerd holds for a container.
-    pub(crate) async fn stored_spec(&self, id: &str) -> Result<Value> {
-        let request = api::GetContainerRequest { id: id.to_owned() };
-        let what = format!("look up container {id}");
-        let container =
-            call(&what, QUICK, self.client.containers().get(request)).await?.container.unwrap_or_default();
-        let spec = container.spec.unwrap_or_default();
-        serde_json::from_slice(&spec.value).map_err(|fault| {
-            Error::internal(format!("the stored spec of {id} cannot be read")).with_source(fault)
         })
     }
 }

@@ -13,7 +13,7 @@ use switchyard_core::{Error, Result};
 use tar::{Builder, EntryType, Header};
 
 use super::{check_deadline, deadline_or_io_error};
-use crate::fs::io_error;
+use crate::base::fs::io_error;
 
 /// The permissions of the archive: it contains all secrets of the task.
 const MODE: u32 = 0o600;

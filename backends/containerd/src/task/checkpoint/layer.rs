@@ -54,7 +54,7 @@ struct LayerWriter<'a, W: Write> {
 /// A file below the upper directory, held by a descriptor that refers to it even if its path is replaced
 /// meanwhile: the task is frozen, but processes that share its process namespace are not, and may reach its
 /// files.
-struct Node {
+struct OpenFile {
     file: File,
     data: Metadata,
 }
@@ -70,7 +70,7 @@ pub(super) fn write(upper: &Path, users: Option<&UserNamespace>, into: &Path, un
     let written = || {
         let builder = Builder::new(BufWriter::new(File::create_new(into)?));
         let mut layer = LayerWriter { builder, users, names: HashMap::new(), path_memory: 0, until };
-        let upper = Node::open(CWD, upper.as_os_str(), OFlags::DIRECTORY)?;
+        let upper = OpenFile::open(CWD, upper.as_os_str(), OFlags::DIRECTORY)?;
         let mut dirs = vec![PathBuf::new()];
         while let Some(dir) = dirs.pop() {
             layer.path_memory = layer.path_memory.saturating_sub(path_cost(&dir));
@@ -83,9 +83,9 @@ pub(super) fn write(upper: &Path, users: Option<&UserNamespace>, into: &Path, un
     written().map_err(|fault| deadline_or_io_error("write the changed files into", into, fault))
 }
 
-// === impl Node ===
+// === impl OpenFile ===
 
-impl Node {
+impl OpenFile {
     /// Opens a name with `O_PATH`, without following a link at its end. Such a descriptor can neither be read
     /// nor written, so the open has no effect on a device or FIFO, and does not block on a hung file.
     fn open(dir: impl AsFd, name: &OsStr, flags: OFlags) -> io::Result<Self> {
@@ -159,14 +159,14 @@ fn is_gone(fault: &io::Error) -> bool {
 
 impl<W: Write> LayerWriter<'_, W> {
     /// Writes the entries of a directory, and adds its subdirectories to `dirs`.
-    fn directory(&mut self, node: &Node, dir: &Path, dirs: &mut Vec<PathBuf>) -> io::Result<()> {
+    fn directory(&mut self, node: &OpenFile, dir: &Path, dirs: &mut Vec<PathBuf>) -> io::Result<()> {
         for name in node.names()? {
             check_deadline(self.until)?;
             if path_cost(dir) + name.len() > MAX_PATH {
                 let why = format!("a path is longer than {MAX_PATH} bytes, so it could not be unpacked");
                 return Err(io::Error::other(why));
             }
-            let below = match Node::open(&node.file, &name, OFlags::empty()) {
+            let below = match OpenFile::open(&node.file, &name, OFlags::empty()) {
                 Ok(below) => below,
                 Err(fault) if is_gone(&fault) => continue,
                 Err(fault) => return Err(fault),
@@ -187,7 +187,7 @@ impl<W: Write> LayerWriter<'_, W> {
         check_path_memory(self.path_memory)
     }
 
-    fn entry(&mut self, node: &Node, name: &Path) -> io::Result<()> {
+    fn entry(&mut self, node: &OpenFile, name: &Path) -> io::Result<()> {
         let data = &node.data;
         let kind = data.file_type();
         if kind.is_char_device() && data.rdev() == 0 {
@@ -387,9 +387,9 @@ mod tests {
         fs::write(secret.join("key"), "secret").unwrap();
         fs::write(upper.join("file"), "text").unwrap();
         fs::write(upper.join("other"), "more").unwrap();
-        let node = Node::open(CWD, upper.as_os_str(), OFlags::DIRECTORY).unwrap();
+        let node = OpenFile::open(CWD, upper.as_os_str(), OFlags::DIRECTORY).unwrap();
         let [file, other] =
-            ["file", "other"].map(|name| Node::open(&node.file, name.as_ref(), OFlags::empty()).unwrap());
+            ["file", "other"].map(|name| OpenFile::open(&node.file, name.as_ref(), OFlags::empty()).unwrap());
         for name in ["file", "other"] {
             fs::remove_file(upper.join(name)).unwrap();
         }

@@ -10,7 +10,6 @@
 //! freeze the task for ever. So would a dump that froze a process while another call was starting it, because
 //! the shim waits for that start.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
@@ -20,13 +19,13 @@ use tokio::time::timeout;
 
 use super::super::TaskEntry;
 use super::criu::end_dump;
-use crate::backend::Inner;
-use crate::fs::blocking;
+use crate::base::fs::blocking;
+use crate::task::checkpoint::Checkpoints;
 
 /// The pause between two attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-impl Inner {
+impl Checkpoints {
     /// Resumes a frozen task. Its processes run within little more than the shim timeout, even if the shim
     /// never answers. Idempotent.
     ///
@@ -39,13 +38,13 @@ impl Inner {
             let why = error.report();
             tracing::warn!(task.id = %entry.id, error = why, "the shim of a task does not resume it: killing the processes that make its checkpoint");
             outcome = self.end_dump(entry).await;
-            self.set_frozen(entry, false).await?;
+            self.task_cgroups.set_frozen(entry, false).await?;
             if outcome.is_ok() {
                 outcome = self.retry_resume(entry).await;
             }
         }
         // criu freezes the cgroup too, which the shim does not know.
-        self.set_frozen(entry, false).await?;
+        self.task_cgroups.set_frozen(entry, false).await?;
         outcome?;
         entry.thaw();
         Ok(())
@@ -60,7 +59,7 @@ impl Inner {
 
     /// Asks the shim to resume the task, repeatedly, within the shim timeout.
     async fn retry_resume(&self, entry: &TaskEntry) -> Result<()> {
-        let limit = self.settings.containerd.shim_timeout();
+        let limit = self.context.settings.containerd.shim_timeout();
         let mut last =
             Error::deadline(format!("the shim of task {} has not answered within {limit:?}", entry.id));
         let attempts = async {
@@ -92,6 +91,7 @@ impl Inner {
         let id = entry.id.to_string();
         let request = api::GetRequest { container_id: id.clone(), exec_id: String::new() };
         match self
+            .shims
             .call_with_shim_timeout(&id, &format!("look up task {id}"), self.client.tasks().get(request))
             .await
         {
@@ -106,26 +106,13 @@ impl Inner {
     /// it for paused for ever. So its cgroup is frozen once more before.
     async fn resume(&self, entry: &TaskEntry) -> Result<()> {
         let id = entry.id.to_string();
-        if self.is_frozen(entry).await? == Some(false) && self.status_by_shim(entry).await? == Status::Paused
+        if self.task_cgroups.is_frozen(entry).await? == Some(false)
+            && self.status_by_shim(entry).await? == Status::Paused
         {
-            self.set_frozen(entry, true).await?;
+            self.task_cgroups.set_frozen(entry, true).await?;
         }
         let request = api::ResumeTaskRequest { container_id: id.clone() };
         let what = format!("resume task {id}");
-        self.call_with_shim_timeout(&id, &what, self.client.tasks().resume(request)).await.map(drop)
-    }
-
-    /// Whether the cgroup of the task is frozen; `None` if it has none that can be.
-    async fn is_frozen(&self, entry: &TaskEntry) -> Result<Option<bool>> {
-        let Some(group) = self.cgroup_location(&entry.record()) else { return Ok(None) };
-        let cgroups = Arc::clone(&self.cgroups);
-        blocking(move || cgroups.is_frozen(&group).map_err(Error::from)).await
-    }
-
-    /// Freezes or thaws the cgroup of the task.
-    async fn set_frozen(&self, entry: &TaskEntry, frozen: bool) -> Result<()> {
-        let Some(group) = self.cgroup_location(&entry.record()) else { return Ok(()) };
-        let cgroups = Arc::clone(&self.cgroups);
-        blocking(move || cgroups.freeze(&group, frozen).map_err(Error::from)).await
+        self.shims.call_with_shim_timeout(&id, &what, self.client.tasks().resume(request)).await.map(drop)
     }
 }

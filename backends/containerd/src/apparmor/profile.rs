@@ -1,7 +1,0 @@
-//! The default AppArmor profile.
-
-/// The name of the default profile.
-pub(crate) const DEFAULT_PROFILE: &str = "switchyard-default";
-
-/// Its text, in the language of apparmor.d(5).
-pub(super) const TEXT: &str = include_str!("switchyard-default");

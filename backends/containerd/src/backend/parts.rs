@@ -1,0 +1,422 @@
+//! The components of the backend and how they are connected: each is given those below it.
+
+use std::sync::{Arc, Mutex, Once};
+
+use switchyard_cgroup as cgroup;
+use switchyard_cni as cni;
+use switchyard_core::blocking_pool::{self, BlockingPool};
+use switchyard_core::{Result, threads};
+use switchyard_logkeeper as logkeeper;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::setup::{check_default_runtime, cni_plugins, context, image_store, instance};
+use crate::base::config::Settings;
+use crate::base::disks::Disks;
+use crate::base::steps::Faults;
+use crate::base::trees::Trees;
+use crate::cgroups::Cgroups;
+use crate::cgroups::busy::BusyCgroups;
+use crate::cleanup::CleanupQueue;
+use crate::client::Client;
+use crate::client::features::ContainerdFeatures;
+use crate::client::health::Health;
+use crate::client::lifeline::SharedSocket;
+use crate::context::Context;
+use crate::exec::Execs;
+use crate::exec::predecessor_fifos::PredecessorFifos;
+use crate::image::ContainerdImageStore;
+use crate::image::layer_sync::LayerSync;
+use crate::image::layer_usage::LayerUsageCache;
+use crate::image::lease::Leases;
+use crate::image::reader::ImageReader;
+use crate::live::LiveContainers;
+use crate::network::Network;
+use crate::network::bridge::BridgeNetwork;
+use crate::network::ranges::Ranges;
+use crate::node::Node;
+use crate::node::runtime_probes::RuntimeProbes;
+use crate::predecessor_calls::PredecessorCalls;
+use crate::processes::Processes;
+use crate::recover::Recovery;
+use crate::sandbox::table::SandboxTable;
+use crate::sandbox::{Sandboxes, Unreleased, infra_rootfs};
+use crate::shims::Shims;
+use crate::shims::creates_in_flight::CreatesInFlight;
+use crate::shims::direct::Lifelines;
+use crate::shims::pod_shims::PodShims;
+use crate::shims::predecessor_call_ids::PredecessorCallIds;
+use crate::shims::unresponsive::UnresponsiveShims;
+use crate::stats::Stats;
+use crate::task::Tasks;
+use crate::task::attach::Attachments;
+use crate::task::cgroups::TaskCgroups;
+use crate::task::checkpoint::Checkpoints;
+use crate::task::exit::Exits;
+use crate::task::storage::Storage;
+use crate::task::storage::projects::Projects;
+use crate::task::storage::volumes::Volumes;
+use crate::task::table::{Tables, TaskTable};
+
+/// What the components at the bottom share.
+struct Ground {
+    context: Arc<Context>,
+    client: Client,
+    health: Health,
+    features: ContainerdFeatures,
+    cleanup: Arc<CleanupQueue>,
+    tracker: TaskTracker,
+    trees: Arc<Trees>,
+    tables: Arc<Tables>,
+    layer_usage: Arc<LayerUsageCache>,
+    /// Cancelled when recovery is done.
+    recovered: CancellationToken,
+}
+
+/// What stands between containerd and the sandboxes.
+struct Middle {
+    cgroups: Arc<Cgroups>,
+    shims: Arc<Shims>,
+    predecessor_calls: Arc<PredecessorCalls>,
+    processes: Arc<Processes>,
+    node: Arc<Node>,
+    network: Arc<Network>,
+    sandboxes: Arc<Sandboxes>,
+}
+
+/// The components that the backend's operations are forwarded to.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) context: Arc<Context>,
+    pub(super) client: Client,
+    pub(super) health: Health,
+    pub(super) trees: Arc<Trees>,
+    pub(super) node: Arc<Node>,
+    pub(super) network: Arc<Network>,
+    pub(super) cgroups: Arc<Cgroups>,
+    pub(super) shims: Arc<Shims>,
+    pub(super) sandboxes: Arc<Sandboxes>,
+    pub(super) storage: Arc<Storage>,
+    pub(super) exits: Arc<Exits>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) attachments: Arc<Attachments>,
+    pub(super) checkpoints: Arc<Checkpoints>,
+    pub(super) execs: Arc<Execs>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) recovery: Arc<Recovery>,
+}
+
+impl Parts {
+    /// The components with these settings. Their background tasks run until `stop` is cancelled.
+    pub(super) fn new(settings: Settings, faults: Faults, stop: &CancellationToken) -> Result<Self> {
+        check_default_runtime(&settings.containerd)?;
+        let health = Health::new(settings.containerd.answer_timeout());
+        let instance = instance(&settings.state)?;
+        let shared_socket = SharedSocket::new();
+        let client = Client::new(
+            &settings.address,
+            &settings.containerd.namespace,
+            &instance,
+            health.subscribe(),
+            shared_socket.clone(),
+        )?;
+        let context = Arc::new(context(settings, faults)?);
+        let ground = Ground {
+            trees: Arc::new(Trees::new(context.layout.state(), context.layout.run())),
+            tables: Arc::new(Tables { sandboxes: Arc::default(), tasks: Arc::default() }),
+            context,
+            client,
+            health,
+            features: ContainerdFeatures::default(),
+            cleanup: Arc::default(),
+            tracker: TaskTracker::new(),
+            layer_usage: Arc::default(),
+            recovered: CancellationToken::new(),
+        };
+        let parts = Self::on(&ground, &ground.middle()?);
+        parts.spawn_background(&ground, shared_socket, stop);
+        Ok(parts)
+    }
+
+    /// The components on top of these.
+    fn on(ground: &Ground, middle: &Middle) -> Self {
+        let storage = ground.storage();
+        let task_cgroups = Arc::new(TaskCgroups {
+            reader: Arc::clone(&middle.cgroups.reader),
+            tracker: ground.tracker.clone(),
+        });
+        let exits = ground.exits(middle, &storage, &task_cgroups);
+        let tasks = ground.tasks(middle, &exits);
+        let attachments = ground.attachments(&exits);
+        let checkpoints = ground.checkpoints(&exits);
+        let execs = ground.execs(middle, &tasks);
+        let recovery = Arc::new(Recovery {
+            context: Arc::clone(&ground.context),
+            client: ground.client.clone(),
+            health: ground.health.clone(),
+            features: ground.features.clone(),
+            logkeeper: ground.logkeeper(),
+            network: Arc::clone(&middle.network),
+            cgroups: Arc::clone(&middle.cgroups),
+            shims: Arc::clone(&middle.shims),
+            predecessor_calls: Arc::clone(&middle.predecessor_calls),
+            processes: Arc::clone(&middle.processes),
+            sandboxes: Arc::clone(&middle.sandboxes),
+            storage: Arc::clone(&storage),
+            task_cgroups,
+            exits: Arc::clone(&exits),
+            tasks: Arc::clone(&tasks),
+            attachments: Arc::clone(&attachments),
+            checkpoints: Arc::clone(&checkpoints),
+            execs: Arc::clone(&execs),
+            cleanup: Arc::clone(&ground.cleanup),
+            tracker: ground.tracker.clone(),
+            recovered: ground.recovered.clone(),
+        });
+        Self {
+            context: Arc::clone(&ground.context),
+            client: ground.client.clone(),
+            health: ground.health.clone(),
+            trees: Arc::clone(&ground.trees),
+            node: Arc::clone(&middle.node),
+            network: Arc::clone(&middle.network),
+            cgroups: Arc::clone(&middle.cgroups),
+            shims: Arc::clone(&middle.shims),
+            sandboxes: Arc::clone(&middle.sandboxes),
+            storage,
+            exits,
+            tasks,
+            attachments,
+            checkpoints,
+            execs,
+            stats: ground.stats(&middle.cgroups),
+            recovery,
+        }
+    }
+
+    /// Starts the background tasks; they end when `stop` is cancelled.
+    fn spawn_background(&self, ground: &Ground, shared_socket: SharedSocket, stop: &CancellationToken) {
+        let Ground { client, health, tracker, cleanup, .. } = ground;
+        let keeper = &self.context.settings.logkeeper;
+        tracker.spawn(health.clone().watch(client.without_health_check(), stop.clone()));
+        tracker.spawn(health.clone().watch_logkeeper(keeper.clone(), stop.clone()));
+        tracker.spawn(Arc::clone(&self.node).watch_disks(stop.clone()));
+        tracker.spawn(Arc::clone(cleanup).run(health.clone(), stop.clone()));
+        tracker.spawn(Arc::clone(&self.node).watch_runtime_features(stop.clone()));
+        tracker.spawn(Arc::clone(&self.shims).watch_orphans(stop.clone()));
+        tracker.spawn(Arc::clone(&self.attachments).watch_unread(stop.clone()));
+        tracker.spawn(shared_socket.share_with_logkeeper(keeper.clone(), stop.clone()));
+    }
+}
+
+impl Ground {
+    fn logkeeper(&self) -> logkeeper::Client {
+        logkeeper::Client::new(&self.context.settings.logkeeper)
+    }
+
+    fn live(&self) -> Arc<dyn LiveContainers> {
+        Arc::clone(&self.tables) as Arc<dyn LiveContainers>
+    }
+
+    fn sandbox_table(&self) -> Arc<SandboxTable> {
+        Arc::clone(&self.tables.sandboxes)
+    }
+
+    fn task_table(&self) -> Arc<TaskTable> {
+        Arc::clone(&self.tables.tasks)
+    }
+
+    /// The components from cgroups to sandboxes.
+    fn middle(&self) -> Result<Middle> {
+        infra_rootfs::install(&self.context.layout.infra())?;
+        let reader = Arc::new(cgroup::Reader::detect()?);
+        let cgroups = Arc::new_cyclic(|weak| Cgroups {
+            weak: weak.clone(),
+            context: Arc::clone(&self.context),
+            moves: Arc::new(cgroup::Moves::new(reader.hierarchy().clone())),
+            reader,
+            busy: BusyCgroups::default(),
+            pods: Arc::default(),
+            live: self.live(),
+            cleanup: Arc::clone(&self.cleanup),
+            tracker: self.tracker.clone(),
+        });
+        let shims = Arc::new(Shims {
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            health: self.health.clone(),
+            trees: Arc::clone(&self.trees),
+            cgroups: Arc::clone(&cgroups),
+            live: self.live(),
+            creates_in_flight: CreatesInFlight::default(),
+            predecessor_calls: PredecessorCallIds::default(),
+            unresponsive: UnresponsiveShims::default(),
+            pods: PodShims::default(),
+            recovered: self.recovered.clone(),
+        });
+        let predecessor_calls = Arc::new(PredecessorCalls {
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            shims: Arc::clone(&shims),
+        });
+        let processes = Arc::new(Processes {
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            features: self.features.clone(),
+            shims: Arc::clone(&shims),
+            predecessor_calls: Arc::clone(&predecessor_calls),
+        });
+        let node = self.node();
+        let network = self.network()?;
+        let sandboxes = Arc::new_cyclic(|weak| Sandboxes {
+            weak: weak.clone(),
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            table: self.sandbox_table(),
+            unreleased: Unreleased::default(),
+            network: Arc::clone(&network),
+            cgroups: Arc::clone(&cgroups),
+            processes: Arc::clone(&processes),
+            shims: Arc::clone(&shims),
+            node: Arc::clone(&node),
+            cleanup: Arc::clone(&self.cleanup),
+        });
+        Ok(Middle { cgroups, shims, predecessor_calls, processes, node, network, sandboxes })
+    }
+
+    fn node(&self) -> Arc<Node> {
+        Arc::new(Node {
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            health: self.health.clone(),
+            features: self.features.clone(),
+            probes: RuntimeProbes::default(),
+            disks: Disks::default(),
+            layer_usage: Arc::clone(&self.layer_usage),
+            profile_lock: Semaphore::new(1),
+            selinux_warned: Once::new(),
+        })
+    }
+
+    fn network(&self) -> Result<Arc<Network>> {
+        let settings = &self.context.settings.network;
+        Ok(Arc::new(Network {
+            context: Arc::clone(&self.context),
+            conf: cni::ConfDir::new(&settings.conf_dir),
+            plugins: cni_plugins(settings),
+            bridge: BridgeNetwork::new(&settings.bridge, &self.context.layout)?,
+            ranges: Arc::new(Ranges::load(self.context.layout.ranges())),
+            predecessor_plugins: Mutex::default(),
+        }))
+    }
+
+    fn images(&self) -> ContainerdImageStore {
+        let leases = Leases::new(self.client.clone(), self.tracker.clone(), Arc::clone(&self.cleanup));
+        let layer_sync = LayerSync::new(self.client.clone(), &self.context.boot, self.tracker.clone());
+        image_store(&self.client, &self.context.settings, self.features.clone(), leases, layer_sync)
+    }
+
+    fn storage(&self) -> Arc<Storage> {
+        let layout = &self.context.layout;
+        let max_account_file = self.context.settings.images.max_account_file_bytes;
+        Arc::new(Storage {
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            images: self.images(),
+            image_reader: ImageReader::new(self.client.clone(), layout.views(), max_account_file),
+            volumes: Arc::new(Volumes::new(layout.volumes())),
+            trees: Arc::clone(&self.trees),
+            projects: Projects::default(),
+            blocking_pool: BlockingPool::new(threads::BACKEND_POOL, blocking_pool::LIMIT),
+        })
+    }
+
+    fn exits(&self, middle: &Middle, storage: &Arc<Storage>, task_cgroups: &Arc<TaskCgroups>) -> Arc<Exits> {
+        Arc::new_cyclic(|weak| Exits {
+            weak: weak.clone(),
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            health: self.health.clone(),
+            logkeeper: self.logkeeper(),
+            table: self.task_table(),
+            sandboxes: Arc::clone(&middle.sandboxes),
+            storage: Arc::clone(storage),
+            task_cgroups: Arc::clone(task_cgroups),
+            processes: Arc::clone(&middle.processes),
+            shims: Arc::clone(&middle.shims),
+            cleanup: Arc::clone(&self.cleanup),
+            reapers: TaskTracker::new(),
+        })
+    }
+
+    fn tasks(&self, middle: &Middle, exits: &Arc<Exits>) -> Arc<Tasks> {
+        Arc::new_cyclic(|weak| Tasks {
+            weak: weak.clone(),
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            table: self.task_table(),
+            sandboxes: Arc::clone(&middle.sandboxes),
+            exits: Arc::clone(exits),
+            storage: Arc::clone(&exits.storage),
+            task_cgroups: Arc::clone(&exits.task_cgroups),
+            cgroups: Arc::clone(&middle.cgroups),
+            processes: Arc::clone(&middle.processes),
+            shims: Arc::clone(&middle.shims),
+            node: Arc::clone(&middle.node),
+            cleanup: Arc::clone(&self.cleanup),
+        })
+    }
+
+    fn attachments(&self, exits: &Arc<Exits>) -> Arc<Attachments> {
+        Arc::new(Attachments {
+            client: self.client.clone(),
+            health: self.health.clone(),
+            logkeeper: self.logkeeper(),
+            table: self.task_table(),
+            exits: Arc::clone(exits),
+            tracker: self.tracker.clone(),
+        })
+    }
+
+    fn checkpoints(&self, exits: &Arc<Exits>) -> Arc<Checkpoints> {
+        Arc::new_cyclic(|weak| Checkpoints {
+            weak: weak.clone(),
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            table: self.task_table(),
+            sandboxes: Arc::clone(&exits.sandboxes),
+            storage: Arc::clone(&exits.storage),
+            task_cgroups: Arc::clone(&exits.task_cgroups),
+            shims: Arc::clone(&exits.shims),
+            cleanup: Arc::clone(&self.cleanup),
+        })
+    }
+
+    fn execs(&self, middle: &Middle, tasks: &Arc<Tasks>) -> Arc<Execs> {
+        Arc::new(Execs {
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            health: self.health.clone(),
+            tasks: Arc::clone(tasks),
+            task_cgroups: Arc::clone(&tasks.task_cgroups),
+            cgroups: Arc::clone(&middle.cgroups),
+            shims: Arc::clone(&middle.shims),
+            lifelines: Lifelines::new(&self.context.settings.logkeeper, self.tracker.clone()),
+            predecessor_fifos: PredecessorFifos::open(&self.context.layout.all_task_run()),
+            cleanup: Arc::clone(&self.cleanup),
+            tracker: self.tracker.clone(),
+        })
+    }
+
+    fn stats(&self, cgroups: &Cgroups) -> Arc<Stats> {
+        Arc::new(Stats {
+            context: Arc::clone(&self.context),
+            client: self.client.clone(),
+            sandboxes: self.sandbox_table(),
+            tasks: self.task_table(),
+            reader: Arc::clone(&cgroups.reader),
+            layer_usage: Arc::clone(&self.layer_usage),
+        })
+    }
+}

@@ -1,0 +1,14 @@
+//! What every part stands on: configuration, paths, names, files and errors. Nothing here knows of containerd's API calls.
+
+pub mod config;
+pub(crate) mod container_id;
+pub(crate) mod disks;
+pub(crate) mod error;
+pub(crate) mod fs;
+pub(crate) mod input;
+pub(crate) mod layout;
+pub(crate) mod mount;
+pub(crate) mod random;
+pub(crate) mod reserved;
+pub mod steps;
+pub(crate) mod trees;

@@ -1,0 +1,442 @@
+//! The configuration of the backend: the sections `[containerd]`, `[network]`, `[devices]`,
+//! `[images]`, `[registry]`, `[cgroup]`, `[recovery]` and `[advisories]`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use switchyard_registry::Limits;
+
+use crate::base::reserved::is_reserved;
+
+/// The shim of runc and of runtimes with the same options. Its tasks' processes are ordinary processes of the
+/// node.
+pub(crate) const RUNC_TYPE: &str = "io.containerd.runc.v2";
+
+/// `[containerd]`: which containerd is used, and how containers are created with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContainerdConfig {
+    /// Who starts containerd.
+    pub mode: ContainerdMode,
+    /// The socket of the node's own containerd (`external`).
+    pub address: PathBuf,
+    /// The containerd program to start (`managed`); a name without a path is looked up in `PATH`.
+    pub binary: String,
+    /// The containerd namespace of all objects; cAdvisor reads `k8s.io` only.
+    pub namespace: String,
+    /// The snapshotter of handlers that name none.
+    pub snapshotter: String,
+    /// The handler that is used if a client names none.
+    pub default_runtime: String,
+    /// Which sandboxes have an infra process.
+    pub infra: InfraMode,
+    /// Whether containers get SELinux labels on a node with SELinux.
+    pub selinux: bool,
+    /// How many layers of one image are downloaded at once.
+    pub max_concurrent_downloads: usize,
+    /// How long containerd may take to answer a health check, in seconds; after that it counts as down, and
+    /// requests are refused.
+    pub answer_timeout_seconds: u64,
+    /// How long a shim may take to deliver a signal, to start an exec, to apply new limits or to report an
+    /// exit, in seconds.
+    pub shim_timeout_seconds: u64,
+    /// Runtime handlers by name.
+    pub runtimes: BTreeMap<String, Runtime>,
+}
+
+/// Which sandboxes have an infra process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InfraMode {
+    /// Those that need one: to hold a shared process namespace, or because their handler runs the sandbox as
+    /// a container.
+    Needed,
+    /// All: cAdvisor reports the traffic of a pod only if it finds a process of the sandbox.
+    Always,
+}
+
+/// Who starts containerd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ContainerdMode {
+    /// The daemon starts a private one.
+    Managed,
+    /// The node's own containerd is used.
+    External,
+}
+
+/// `[containerd.runtimes.<name>]`: a runtime handler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Runtime {
+    /// The runtime type, containerd's name of the shim.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// The OCI runtime that a runc-like shim runs; a name without a path is looked up in containerd's `PATH`.
+    pub binary: String,
+    /// The snapshotter; empty for `[containerd] snapshotter`.
+    pub snapshotter: String,
+    /// How a sandbox of this handler is made.
+    pub sandbox: SandboxKind,
+    /// Privileged tasks get only the devices that they name, not all of the host.
+    pub privileged_without_host_devices: bool,
+    /// Annotations of an update of limits that are passed to the shim: whole keys, or prefixes followed by
+    /// `*`.
+    pub update_annotations: Vec<String>,
+}
+
+/// How a sandbox of a handler is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SandboxKind {
+    /// Pinned namespaces, with an infra process only if the pod shares a process namespace.
+    Namespaces,
+    /// A container that the runtime turns into a sandbox (Kata, gVisor).
+    Container,
+}
+
+/// `[network]`: how sandboxes are connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkConfig {
+    /// The directory of CNI configurations; the first file by name is used.
+    pub conf_dir: PathBuf,
+    /// The directories of CNI plugins, in search order.
+    pub bin_dirs: Vec<PathBuf>,
+    /// How long one plugin may take, in seconds.
+    pub plugin_timeout_seconds: u64,
+    /// The gateway's own bridge network.
+    pub bridge: BridgeConfig,
+}
+
+/// `[network.bridge]`: the gateway's own network, for sandboxes that need one that does not depend on the
+/// node's CNI configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BridgeConfig {
+    /// The name of the network and of its bridge, which is created for the first sandbox that uses it.
+    pub name: String,
+    /// The ranges of its addresses: one of IPv4, one of IPv6, or both.
+    pub subnets: Vec<String>,
+    /// The MTU in bytes; 0 for the kernel's default.
+    pub mtu: u32,
+    /// The directory in which `host-local` stores which addresses are in use. Gateways that share a bridge
+    /// must share this directory.
+    pub addresses_dir: PathBuf,
+}
+
+/// `[devices]`: where the descriptions of devices are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DevicesConfig {
+    /// The directories of Container Device Interface (CDI) specs; a later one takes precedence.
+    pub cdi_spec_dirs: Vec<PathBuf>,
+}
+
+/// The configuration keys that an error names when an image exceeds a limit.
+pub const IMAGE_LIMITS: [&str; 4] = Limits::KEYS;
+
+/// `[images]`: pinned images, and the limits of images.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ImagesConfig {
+    /// References of images that must not be removed to free disk space.
+    pub pinned: Vec<String>,
+    /// The most volumes that an image may declare: each is a mount in every container of the image.
+    pub max_volumes: usize,
+    /// The most layers of an image.
+    pub max_layers: usize,
+    /// The largest image configuration, in bytes.
+    pub max_config_bytes: u64,
+    /// The largest manifest or index, in bytes.
+    pub max_manifest_bytes: u64,
+    /// The largest total size of an image's layers as they are in the registry (compressed), in bytes; 0 for
+    /// no limit.
+    pub max_image_bytes: u64,
+    /// Whether a pull or a load is refused if there is less free disk space than the size of its layers.
+    pub check_free_space: bool,
+    /// The largest `/etc/passwd` or `/etc/group` of an image that is read, in bytes.
+    pub max_account_file_bytes: u64,
+}
+
+/// `[registry]`: how registries are accessed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RegistryConfig {
+    /// Directories with a `<host>/hosts.toml` for each registry, as containerd's `certs.d`; the first that
+    /// has one for the host is used.
+    pub config_dirs: Vec<PathBuf>,
+    /// A download that receives no byte for this long is aborted and retried, in seconds.
+    pub idle_timeout_seconds: u64,
+    /// Whether a registry that is accessed with TLS may redirect downloads that are verified by digest to
+    /// plain HTTP.
+    pub allow_http_redirects: bool,
+}
+
+/// `[recovery]`: timeouts of recovery after a kill, and the interval of scans for orphans.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RecoveryConfig {
+    /// How long a request that arrives before recovery is done waits for it, in seconds.
+    pub wait_seconds: u64,
+    /// How long a predecessor call may go on in containerd before its container is ended, in seconds.
+    pub settle_seconds: u64,
+    /// How long an object must look like an orphan before it is removed, in milliseconds.
+    pub grace_milliseconds: u64,
+    /// The interval between two scans for orphans, in seconds.
+    pub look_seconds: u64,
+}
+
+/// `[cgroup]`: how cgroups are created.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CgroupConfig {
+    /// Which program creates them.
+    pub driver: CgroupDriverChoice,
+    /// The parent of cgroups if the client names none; with systemd it is a slice.
+    pub default_parent: String,
+}
+
+/// Which program creates cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CgroupDriverChoice {
+    /// systemd if it runs with cgroup v2, else cgroupfs.
+    Auto,
+    /// systemd.
+    Systemd,
+    /// The OCI runtime, by making directories.
+    Cgroupfs,
+}
+
+/// The programs with advisories.
+pub(crate) const PROGRAMS: [&str; 3] = ["containerd", "crun", "runc"];
+
+/// `[advisories]`: which program versions with known vulnerabilities are not reported.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdvisoriesConfig {
+    /// Programs and versions that are not reported, as in `runc 1.1.5+ds1`.
+    pub ignore: Vec<String>,
+}
+
+impl AdvisoriesConfig {
+    /// Checks that each entry names a program and a version.
+    ///
+    /// # Errors
+    /// A message that names the first wrong entry.
+    pub fn check(&self) -> Result<(), String> {
+        let is_wrong = |entry: &&String| {
+            !entry.split_once(' ').is_some_and(|(program, version)| {
+                PROGRAMS.contains(&program) && !version.is_empty() && !version.contains(char::is_whitespace)
+            })
+        };
+        self.ignore.iter().find(is_wrong).map_or(Ok(()), |entry| {
+            let programs = PROGRAMS.join(", ");
+            Err(format!(
+                "{entry:?} is not a program and version, as in \"runc 1.1.5+ds1\"; the programs are {programs}"
+            ))
+        })
+    }
+}
+
+/// The settings of the backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `[containerd]`.
+    pub containerd: ContainerdConfig,
+    /// `[network]`.
+    pub network: NetworkConfig,
+    /// `[devices]`.
+    pub devices: DevicesConfig,
+    /// `[images]`.
+    pub images: ImagesConfig,
+    /// `[registry]`.
+    pub registry: RegistryConfig,
+    /// `[cgroup]`.
+    pub cgroup: CgroupConfig,
+    /// `[recovery]`.
+    pub recovery: RecoveryConfig,
+    /// `[advisories]`.
+    pub advisories: AdvisoriesConfig,
+    /// The socket of containerd.
+    pub address: PathBuf,
+    /// The gateway's state directory, which outlives a reboot.
+    pub state: PathBuf,
+    /// The gateway's run directory, which does not outlive a reboot.
+    pub run: PathBuf,
+    /// The logkeeper's socket.
+    pub logkeeper: PathBuf,
+}
+
+impl ContainerdConfig {
+    /// How long containerd may take to answer a health check; at least a second.
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        Duration::from_secs(self.answer_timeout_seconds.max(1))
+    }
+
+    /// How long a shim may take to answer a call; at least a second.
+    pub(crate) fn shim_timeout(&self) -> Duration {
+        Duration::from_secs(self.shim_timeout_seconds.max(1))
+    }
+}
+
+impl Default for ContainerdConfig {
+    fn default() -> Self {
+        let runc = Runtime::default();
+        let crun = Runtime { binary: "crun".into(), ..Runtime::default() };
+        Self {
+            mode: ContainerdMode::Managed,
+            address: "/run/containerd/containerd.sock".into(),
+            binary: "containerd".into(),
+            namespace: "k8s.io".into(),
+            snapshotter: "overlayfs".into(),
+            default_runtime: "runc".into(),
+            infra: InfraMode::Needed,
+            selinux: false,
+            max_concurrent_downloads: 3,
+            answer_timeout_seconds: 5,
+            shim_timeout_seconds: 30,
+            runtimes: BTreeMap::from([("runc".into(), runc), ("crun".into(), crun)]),
+        }
+    }
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self {
+            type_: "io.containerd.runc.v2".into(),
+            binary: "runc".into(),
+            snapshotter: String::new(),
+            sandbox: SandboxKind::Namespaces,
+            privileged_without_host_devices: false,
+            update_annotations: Vec::new(),
+        }
+    }
+}
+
+impl Runtime {
+    /// Checks the values beyond their types.
+    ///
+    /// # Errors
+    /// The wrong key and the reason, for a pattern that can never match an annotation that is passed on.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let is_none = |pattern: &&String| {
+            let key = pattern.strip_suffix('*').unwrap_or(pattern);
+            pattern.is_empty() || key.contains('*') || is_reserved(key)
+        };
+        match self.update_annotations.iter().find(is_none) {
+            None => Ok(()),
+            Some(pattern) => Err((
+                "update_annotations",
+                format!(
+                    "{pattern:?} is neither a key nor a prefix of keys followed by \"*\", or it is one that containerd, shims and OCI \
+                     runtimes reserve"
+                ),
+            )),
+        }
+    }
+}
+
+impl Default for NetworkConfig {
+    fn default() -> Self {
+        Self {
+            conf_dir: "/etc/cni/net.d".into(),
+            bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+            plugin_timeout_seconds: 60,
+            bridge: BridgeConfig::default(),
+        }
+    }
+}
+
+impl Default for BridgeConfig {
+    fn default() -> Self {
+        Self {
+            name: "switchyard0".into(),
+            subnets: vec!["172.26.80.0/20".into()],
+            mtu: 0,
+            addresses_dir: "/var/lib/cni/networks".into(),
+        }
+    }
+}
+
+impl Default for DevicesConfig {
+    fn default() -> Self {
+        Self { cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()] }
+    }
+}
+
+impl Default for RegistryConfig {
+    fn default() -> Self {
+        Self {
+            config_dirs: vec!["/etc/switchyard/certs.d".into(), "/etc/containerd/certs.d".into()],
+            idle_timeout_seconds: 60,
+            allow_http_redirects: false,
+        }
+    }
+}
+
+impl Default for ImagesConfig {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            pinned: Vec::new(),
+            max_volumes: 64,
+            max_layers: limits.layers,
+            max_config_bytes: limits.config_bytes,
+            max_manifest_bytes: limits.manifest_bytes,
+            max_image_bytes: limits.image_bytes.unwrap_or(0),
+            check_free_space: true,
+            max_account_file_bytes: switchyard_runtime_spec::user::MAX_FILE_BYTES,
+        }
+    }
+}
+
+impl ImagesConfig {
+    /// The limits of images.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            manifest_bytes: self.max_manifest_bytes,
+            config_bytes: self.max_config_bytes,
+            layers: self.max_layers,
+            image_bytes: Some(self.max_image_bytes).filter(|bytes| *bytes > 0),
+        }
+    }
+}
+
+impl Default for RecoveryConfig {
+    fn default() -> Self {
+        Self { wait_seconds: 10, settle_seconds: 30, grace_milliseconds: 3000, look_seconds: 180 }
+    }
+}
+
+impl RecoveryConfig {
+    /// How long a request that arrives before recovery is done waits for it.
+    #[must_use]
+    pub const fn wait(&self) -> Duration {
+        Duration::from_secs(self.wait_seconds)
+    }
+
+    /// How long a predecessor call may go on in containerd.
+    pub(crate) const fn predecessor_call_timeout(&self) -> Duration {
+        Duration::from_secs(self.settle_seconds)
+    }
+
+    /// How long an object must look like an orphan before it is removed.
+    pub(crate) const fn grace(&self) -> Duration {
+        Duration::from_millis(self.grace_milliseconds)
+    }
+
+    /// The interval between two scans for orphans; at least a second.
+    pub(crate) fn scan_interval(&self) -> Duration {
+        Duration::from_secs(self.look_seconds.max(1))
+    }
+}
+
+impl Default for CgroupConfig {
+    fn default() -> Self {
+        Self { driver: CgroupDriverChoice::Auto, default_parent: "switchyard".into() }
+    }
+}

@@ -1,0 +1,270 @@
+//! The backend's directories and files. Those of an object are named after its id.
+//!
+//! ```text
+//! <state>/sandboxes/<id>/   hostname, hosts, resolv.conf, cni.json         outlives a reboot
+//! <state>/infra/            root file system of infra processes            written at each start
+//! <state>/tasks/<id>/       volumes/<n>/, checkpoint/                      outlives a reboot
+//! <state>/volumes/          named volumes, by owner and name               outlives a reboot
+//! <state>/set-aside/        trees that could not be removed                until an operator removes them
+//! <state>/ranges.json       address ranges of owners                       outlives a reboot
+//! <state>/network/          the gateway's own network, for inspection      written at each start
+//! <run>/sandboxes/<id>/     shm/                                           gone after a reboot
+//! <run>/ns/<id>/            user, net, ipc, uts, pid: pinned namespaces    gone after a reboot
+//! <run>/tasks/<id>/         stdout, stderr, stdin: FIFOs; started, …       gone after a reboot
+//! <run>/stage/<id>/         mounts for the runtime during a create         gone after a reboot
+//! <run>/views/<key>/        mount points of image views                    gone after a reboot
+//! <run>/groups/<id>.left    busy cgroups of removed objects                gone after a reboot
+//! <run>/set-aside/          trees that could not be removed                gone after a reboot
+//! <run>/probe.json          detected features of runtimes                  gone after a reboot
+//! ```
+//!
+//! Every user may traverse `<run>`, for the sockets in it; only root may traverse the directories named here.
+//! Pods see parts of them through mounts, which runtimes make as root.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use switchyard_core::Result;
+use switchyard_core::id::{SandboxId, TaskId};
+
+use crate::base::fs::{create_private_dir_blocking, io_error};
+
+/// The directories of one gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    state: PathBuf,
+    run: PathBuf,
+}
+
+/// The directories of one sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct SandboxDirs {
+    pub(crate) state: PathBuf,
+    pub(crate) run: PathBuf,
+    pub(crate) pins: PathBuf,
+}
+
+/// The directories of one task.
+#[derive(Debug, Clone)]
+pub(crate) struct TaskDirs {
+    pub(crate) state: PathBuf,
+    pub(crate) run: PathBuf,
+    /// The mounts that the runtime uses while it creates the container.
+    pub(crate) stage: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn new(state: &Path, run: &Path) -> Self {
+        Self { state: state.to_path_buf(), run: run.to_path_buf() }
+    }
+
+    /// Creates the directories below `<run>` with mode 0700, and sets that mode on existing ones that an
+    /// earlier version created with another. Blocks. Idempotent.
+    ///
+    /// # Errors
+    /// `Internal` or `ResourceExhausted`, naming the directory.
+    pub(crate) fn create_private_dirs(&self) -> Result<()> {
+        fs::create_dir_all(&self.run).map_err(|fault| io_error("make directory", &self.run, fault))?;
+        let all = [
+            self.all_sandbox_run(),
+            self.all_pins(),
+            self.all_task_run(),
+            self.waits(),
+            self.all_stages(),
+            self.views(),
+        ];
+        for dir in all {
+            create_private_dir_blocking(&dir)?;
+            fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))
+                .map_err(|fault| io_error("set the mode of", &dir, fault))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn all_sandbox_state(&self) -> PathBuf {
+        self.state.join("sandboxes")
+    }
+
+    pub(crate) fn all_task_state(&self) -> PathBuf {
+        self.state.join("tasks")
+    }
+
+    pub(crate) fn all_sandbox_run(&self) -> PathBuf {
+        self.run.join("sandboxes")
+    }
+
+    pub(crate) fn all_task_run(&self) -> PathBuf {
+        self.run.join("tasks")
+    }
+
+    pub(crate) fn all_pins(&self) -> PathBuf {
+        self.run.join("ns")
+    }
+
+    /// One file for each container with a predecessor call whose outcome is not known yet.
+    pub(crate) fn waits(&self) -> PathBuf {
+        self.run.join("waits")
+    }
+
+    /// One file for each cgroup that could not be removed with its object.
+    pub(crate) fn busy_cgroups(&self) -> PathBuf {
+        self.run.join("groups")
+    }
+
+    pub(crate) fn all_stages(&self) -> PathBuf {
+        self.run.join("stage")
+    }
+
+    pub(crate) fn run(&self) -> &Path {
+        &self.run
+    }
+
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+
+    pub(crate) fn views(&self) -> PathBuf {
+        self.run.join("views")
+    }
+
+    pub(crate) fn infra(&self) -> PathBuf {
+        self.state.join("infra")
+    }
+
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.state.join("volumes")
+    }
+
+    pub(crate) fn ranges(&self) -> PathBuf {
+        self.state.join("ranges.json")
+    }
+
+    /// The configuration list of the gateway's own network, written for inspection.
+    pub(crate) fn bridge(&self, name: &str) -> PathBuf {
+        self.state.join("network").join(format!("{name}.conflist"))
+    }
+
+    pub(crate) fn sandbox(&self, id: SandboxId) -> SandboxDirs {
+        let name = id.to_string();
+        SandboxDirs {
+            state: self.all_sandbox_state().join(&name),
+            run: self.all_sandbox_run().join(&name),
+            pins: self.all_pins().join(&name),
+        }
+    }
+
+    pub(crate) fn task(&self, id: TaskId) -> TaskDirs {
+        let name = id.to_string();
+        TaskDirs {
+            state: self.all_task_state().join(&name),
+            run: self.all_task_run().join(&name),
+            stage: self.all_stages().join(&name),
+        }
+    }
+}
+
+impl SandboxDirs {
+    pub(crate) fn hostname(&self) -> PathBuf {
+        self.state.join("hostname")
+    }
+
+    pub(crate) fn hosts(&self) -> PathBuf {
+        self.state.join("hosts")
+    }
+
+    pub(crate) fn resolv_conf(&self) -> PathBuf {
+        self.state.join("resolv.conf")
+    }
+
+    pub(crate) fn cni_journal(&self) -> PathBuf {
+        self.state.join("cni.json")
+    }
+
+    /// The pin of the process namespace, if the sandbox has a shared one.
+    pub(crate) fn pid_namespace(&self) -> PathBuf {
+        self.pins.join("pid")
+    }
+
+    /// The pin of the user namespace, if the sandbox has one.
+    pub(crate) fn user_namespace(&self) -> PathBuf {
+        self.pins.join(switchyard_namespaces::Ns::User.file_name())
+    }
+
+    pub(crate) fn shm(&self) -> PathBuf {
+        self.run.join("shm")
+    }
+}
+
+impl TaskDirs {
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.state.join("volumes")
+    }
+
+    /// Exists while a checkpoint is made: until it is removed the task may be frozen.
+    pub(crate) fn checkpoint(&self) -> PathBuf {
+        self.state.join("checkpoint")
+    }
+
+    pub(crate) fn stdin(&self) -> PathBuf {
+        self.run.join("stdin")
+    }
+
+    /// Written before a client gets the input of a task whose input can be attached only once.
+    pub(crate) fn input_taken(&self) -> PathBuf {
+        self.run.join("input-taken")
+    }
+
+    pub(crate) fn stdout(&self) -> PathBuf {
+        self.run.join("stdout")
+    }
+
+    pub(crate) fn stderr(&self) -> PathBuf {
+        self.run.join("stderr")
+    }
+
+    /// Written before the process of an interrupted start is ended: a process with this file is never
+    /// adopted.
+    pub(crate) fn discarded(&self) -> PathBuf {
+        self.run.join("discarded")
+    }
+
+    /// Written when a start failed and its exit could not be persisted in containerd: the exit, in the form
+    /// of the label.
+    pub(crate) fn failed(&self) -> PathBuf {
+        self.run.join("failed")
+    }
+
+    /// Exists while the limits in force may differ from the record.
+    pub(crate) fn limits_pending(&self) -> PathBuf {
+        self.run.join("limiting")
+    }
+
+    /// Written once the main process runs: its start time in ns since the epoch, and its process id.
+    pub(crate) fn started(&self) -> PathBuf {
+        self.run.join("started")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_open_is_shut_but_not_the_way_to_the_sockets() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = temp.path().join("run");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let layout = Layout::new(&temp.path().join("state"), &run);
+        fs::create_dir_all(layout.all_stages()).unwrap();
+        for (path, open) in [(run.as_path(), 0o711), (&layout.all_stages(), 0o755)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(open)).unwrap();
+        }
+        layout.create_private_dirs().unwrap();
+        layout.create_private_dirs().unwrap();
+        assert_eq!(mode(&run), 0o711);
+        for below in ["sandboxes", "ns", "tasks", "waits", "stage", "views"] {
+            assert_eq!(mode(&run.join(below)), 0o700, "{below}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Health checks of containerd and the logkeeper: background tasks that query them periodically, and readers
+//! that never wait.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use containerd_client::services::v1 as api;
+use switchyard_core::backend::Condition;
+use switchyard_core::{Error, ErrorKind, Result};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::client::contact::Contact;
+use crate::client::{Client, call};
+
+/// The interval between two checks while the service answers.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// The interval between two checks while containerd does not answer.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(50);
+/// The interval between two checks while the logkeeper does not answer.
+const LOGKEEPER_RECONNECT_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The latest results of the health checks. Clones share them.
+#[derive(Debug, Clone)]
+pub(crate) struct Health {
+    contact: watch::Sender<Contact>,
+    /// Why the logkeeper does not answer; `None` if it does, or has not been checked yet.
+    logkeeper_error: watch::Sender<Option<String>>,
+    /// How long each service may take to answer.
+    answer_timeout: Duration,
+    /// Notified to check containerd at once, when a failed call puts the latest result in doubt.
+    recheck: Arc<Notify>,
+}
+
+impl Health {
+    /// Without results yet: containerd counts as down.
+    pub(crate) fn new(answer_timeout: Duration) -> Self {
+        let reason = "containerd has not been checked yet".to_owned();
+        Self {
+            contact: watch::Sender::new(Contact::Down { reason }),
+            logkeeper_error: watch::Sender::new(None),
+            answer_timeout,
+            recheck: Arc::default(),
+        }
+    }
+
+    /// The latest result for containerd, and later ones.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Contact> {
+        self.contact.subscribe()
+    }
+
+    /// Whether the logkeeper answers, by its latest check.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason.
+    pub(crate) fn check_logkeeper(&self) -> Result<()> {
+        match &*self.logkeeper_error.borrow() {
+            None => Ok(()),
+            Some(reason) => Err(Error::unavailable(format!("logkeeper: {reason}"))),
+        }
+    }
+
+    /// Whether containerd answers, by its latest check.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason.
+    pub(crate) fn check_containerd(&self) -> Result<()> {
+        match &*self.contact.borrow() {
+            Contact::Up { .. } => Ok(()),
+            Contact::Down { reason } => Err(Error::unavailable(reason.clone())),
+        }
+    }
+
+    pub(crate) fn current(&self) -> Contact {
+        self.contact.borrow().clone()
+    }
+
+    /// The results as a condition of the backend.
+    pub(crate) fn condition(&self) -> Condition {
+        match self.current() {
+            Contact::Up { .. } => match &*self.logkeeper_error.borrow() {
+                None => Condition::True,
+                // Without the logkeeper no task with a log can be started.
+                Some(reason) => Condition::False {
+                    reason: "LogkeeperUnavailable".to_owned(),
+                    message: format!("logkeeper: {reason}"),
+                },
+            },
+            Contact::Down { reason } => {
+                Condition::False { reason: "ContainerdUnavailable".to_owned(), message: reason }
+            }
+        }
+    }
+
+    /// Waits until containerd answers, for at most `limit`.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason.
+    pub(crate) async fn wait_up(&self, limit: Duration) -> Result<()> {
+        let mut view = self.contact.subscribe();
+        let up = view.wait_for(|contact| matches!(contact, Contact::Up { .. }));
+        match tokio::time::timeout(limit, up).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(match self.current() {
+                Contact::Down { reason } => Error::unavailable(reason),
+                Contact::Up { .. } => Error::unavailable("containerd stopped answering again"),
+            }),
+        }
+    }
+
+    /// Waits until containerd answers, after a call to it failed for want of an answer. Cancel-safe.
+    pub(crate) async fn wait_regained(&self) {
+        self.recheck.notify_one();
+        // Gives the requested check time to replace an outdated result.
+        tokio::time::sleep(RECONNECT_INTERVAL).await;
+        let mut view = self.contact.subscribe();
+        // Fails only when the sender is dropped, which `self` holds.
+        let _ = view.wait_for(|contact| matches!(contact, Contact::Up { .. })).await;
+    }
+
+    /// Checks containerd now, whatever the latest result is; the result is not stored.
+    pub(crate) async fn query_now(&self, client: &Client) -> Contact {
+        query_contact(&client.without_health_check(), self.answer_timeout).await
+    }
+
+    /// Checks containerd periodically until `stop`.
+    pub(crate) async fn watch(self, client: Client, stop: CancellationToken) {
+        loop {
+            let contact = query_contact(&client, self.answer_timeout).await;
+            let up = matches!(contact, Contact::Up { .. });
+            self.contact.send_if_modified(|known| {
+                let changed = *known != contact;
+                if changed {
+                    log_contact(&contact);
+                    *known = contact;
+                }
+                changed
+            });
+            let pause = if up { CHECK_INTERVAL } else { RECONNECT_INTERVAL };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.recheck.notified() => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+impl Health {
+    /// Checks the logkeeper at this socket periodically until `stop`.
+    pub(crate) async fn watch_logkeeper(self, socket: PathBuf, stop: CancellationToken) {
+        let client = switchyard_logkeeper::Client::with_limit(socket, self.answer_timeout);
+        loop {
+            let fault = client.hello().await.err().map(|fault| report(&fault));
+            let pause = if fault.is_none() { CHECK_INTERVAL } else { LOGKEEPER_RECONNECT_INTERVAL };
+            self.logkeeper_error.send_if_modified(|known| {
+                let changed = *known != fault;
+                match (&fault, known.is_some()) {
+                    (Some(reason), false) => tracing::warn!(reason, "the logkeeper does not answer"),
+                    (None, true) => tracing::info!("the logkeeper answers again"),
+                    (Some(_), true) | (None, false) => {}
+                }
+                *known = fault;
+                changed
+            });
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+/// An error with its causes, as one line.
+fn report(fault: &switchyard_logkeeper::Error) -> String {
+    let mut text = fault.to_string();
+    let mut next = std::error::Error::source(fault);
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+fn log_contact(contact: &Contact) {
+    match contact {
+        Contact::Up { version } => tracing::info!(version, "containerd answers"),
+        Contact::Down { reason } => tracing::warn!(reason, "containerd does not answer"),
+    }
+}
+
+/// Queries containerd's version, and one record: a containerd whose database hangs counts as down.
+async fn query_contact(client: &Client, limit: Duration) -> Contact {
+    let asked = async {
+        let version = call("get its version", limit, client.version().version(())).await?.version;
+        let request = api::GetNamespaceRequest { name: client.namespace().to_owned() };
+        match call("read its database", limit, client.namespaces().get(request)).await {
+            // The namespace is created with the first object in it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => drop(other?),
+        }
+        Ok::<_, Error>(version)
+    };
+    match asked.await {
+        Ok(version) => Contact::Up { version },
+        // The text must be the same for each check that fails for the same reason: every change is logged.
+        Err(error) => Contact::Down { reason: format!("{}: {}", client.address().display(), error.report()) },
+    }
+}

@@ -1,0 +1,161 @@
+//! Reads files of an image: its account files, and the initial contents of its volumes.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use containerd_client::services::v1::snapshots as snap;
+use containerd_client::types::Mount;
+use switchyard_core::Result;
+use switchyard_core::spec::UserSpec;
+use switchyard_core::threads::bulk;
+use switchyard_runtime_spec::ResolvedUser;
+use switchyard_runtime_spec::user::{self, AccountFiles, Accounts};
+use switchyard_steps::{Step, reach};
+
+use crate::base::fs::{create_private_dir, io_error};
+use crate::base::mount::{mount_all, unmount_all};
+use crate::base::random::fill_random;
+use crate::client::{Client, QUICK, call, ignore_not_found};
+
+/// The prefix of the keys of view snapshots, by which those that a killed predecessor left are found.
+pub(crate) fn view_prefix(client: &Client) -> String {
+    format!("switchyard-view-{}-", client.instance())
+}
+
+/// Reads images through short-lived view snapshots, and caches their account files.
+#[derive(Debug)]
+pub(crate) struct ImageReader {
+    client: Client,
+    views: PathBuf,
+    /// The largest account file that is read, in bytes.
+    largest: u64,
+    accounts: Mutex<HashMap<String, Arc<Accounts>>>,
+}
+
+/// The account files of at most so many images are cached.
+const MAX_CACHED: usize = 128;
+
+/// Account files of an image that are larger in total, in bytes, are not cached but read each time.
+const MAX_CACHED_BYTES: u64 = 64 << 10;
+
+/// The result of reading the account files of an image.
+enum AccountLookup {
+    /// The files are small: their contents.
+    Cacheable(Accounts),
+    /// The files are too large to be cached: the user that was asked for.
+    Resolved(ResolvedUser),
+}
+
+impl ImageReader {
+    pub(crate) fn new(client: Client, views: PathBuf, largest: u64) -> Self {
+        Self { client, views, largest, accounts: Mutex::default() }
+    }
+
+    /// The numeric ids of the user that a task runs as. `top` is the snapshot of the image's top layer, if it
+    /// has layers.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the image has no such user or group; `FailedPrecondition` if its account files
+    /// cannot be read or are too large.
+    pub(crate) async fn resolve_user(
+        &self,
+        snapshotter: &str,
+        top: Option<&str>,
+        spec: &UserSpec,
+        image_user: &str,
+    ) -> Result<ResolvedUser> {
+        let Some(top) = top.filter(|_| user::needs_rootfs(spec, image_user)) else {
+            return user::resolve(spec, image_user, &Accounts::default());
+        };
+        let known = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(top).cloned();
+        if let Some(accounts) = known {
+            return user::resolve(spec, image_user, &accounts);
+        }
+        let asked = spec.clone();
+        let by_image = image_user.to_owned();
+        let largest = self.largest;
+        let read = move |root: &Path| {
+            let files = AccountFiles::open(root, largest)?;
+            if files.bytes() <= MAX_CACHED_BYTES {
+                return files.read().map(AccountLookup::Cacheable);
+            }
+            files.resolve(&asked, &by_image).map(AccountLookup::Resolved)
+        };
+        match self.with_view(snapshotter, top, read).await? {
+            AccountLookup::Resolved(user) => Ok(user),
+            AccountLookup::Cacheable(accounts) => {
+                let accounts = self.cache_accounts(top, accounts);
+                user::resolve(spec, image_user, &accounts)
+            }
+        }
+    }
+
+    fn cache_accounts(&self, top: &str, accounts: Accounts) -> Arc<Accounts> {
+        let accounts = Arc::new(accounts);
+        let mut cached = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.len() >= MAX_CACHED {
+            cached.clear();
+        }
+        cached.insert(top.to_owned(), Arc::clone(&accounts));
+        accounts
+    }
+
+    /// Calls `read` with the root file system of an image, which is mounted read-only during the call.
+    pub(crate) async fn with_view<T: Send + 'static>(
+        &self,
+        snapshotter: &str,
+        top: &str,
+        read: impl FnOnce(&Path) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let mut random = [0; 8];
+        fill_random(&mut random);
+        let key = format!("{}{}", view_prefix(&self.client), hex::encode(random));
+        let root = crate::image::rfc3339(SystemTime::now());
+        let request = snap::ViewSnapshotRequest {
+            snapshotter: snapshotter.to_owned(),
+            key: key.clone(),
+            parent: top.to_owned(),
+            labels: HashMap::from([("containerd.io/gc.root".to_owned(), root)]),
+        };
+        let viewed =
+            call(&format!("view snapshot {top}"), QUICK, self.client.snapshots().view(request)).await;
+        let target = self.views.join(&key);
+        let result = async {
+            let mounts = viewed?.mounts;
+            reach(Step::ViewMade);
+            create_private_dir(&target).await?;
+            let target = target.clone();
+            bulk(move || read_mounted(mounts, &target, read)).await
+        };
+        let result = result.await;
+        // Also after an error: a view whose creation timed out may exist, and as a GC root it would never be
+        // collected.
+        let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key: key.clone() };
+        let removed =
+            call(&format!("remove view {key}"), QUICK, self.client.snapshots().remove(request)).await;
+        let result = result?;
+        ignore_not_found(removed)?;
+        Ok(result)
+    }
+}
+
+fn read_mounted<T>(
+    mut mounts: Vec<Mount>,
+    target: &Path,
+    read: impl FnOnce(&Path) -> Result<T>,
+) -> Result<T> {
+    // The mount is only read: nothing in it is ever executed or opened as a device.
+    for mount in &mut mounts {
+        mount.options.extend(["nosuid", "nodev", "noexec"].map(str::to_owned));
+    }
+    let result = mount_all(&mounts, target).and_then(|()| {
+        reach(Step::ViewMounted);
+        read(target)
+    });
+    unmount_all(target)?;
+    reach(Step::ViewUnmounted);
+    std::fs::remove_dir(target).map_err(|fault| io_error("remove", target, fault))?;
+    result
+}

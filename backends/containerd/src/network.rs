@@ -1,0 +1,276 @@
+//! Attaches sandboxes to networks through CNI.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Map, Value};
+use switchyard_cni::{self as cni, Attachment, Capabilities};
+use switchyard_core::backend::Condition;
+use switchyard_core::id::SandboxId;
+use switchyard_core::spec::{
+    Bandwidth, CgroupPlacement, Dns, HOST_PORTS_MAX, HostPort, HostPorts, ID_PLACEHOLDER, Link, PodNetwork,
+    PortMapping, Protocol, SandboxSpec, Subnet,
+};
+use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_namespaces::Ns;
+use switchyard_process::ProcessId;
+
+use crate::base::error::from_cni;
+use crate::base::layout::SandboxDirs;
+use crate::context::Context;
+
+pub(crate) mod bridge;
+mod predecessor_plugins;
+pub(crate) mod ranges;
+
+use bridge::BridgeNetwork;
+use ranges::Ranges;
+
+/// The name of a sandbox's interface.
+const INTERFACE: &str = "eth0";
+/// The burst of a rate limit, in bits: the largest that the kernel takes.
+const MAX_BURST_BITS: u64 = u32::MAX as u64;
+
+/// An attachment that is saved in the sandbox's CNI journal and not made yet.
+pub(crate) struct PlannedAttachment {
+    network: cni::Network,
+    attachment: Attachment,
+}
+
+/// The networks that sandboxes are attached to.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) context: Arc<Context>,
+    /// The node's own CNI configuration.
+    pub(crate) conf: cni::ConfDir,
+    pub(crate) plugins: cni::Plugins,
+    /// The gateway's own bridge network.
+    pub(crate) bridge: BridgeNetwork,
+    pub(crate) ranges: Arc<Ranges>,
+    /// CNI plugin processes that a predecessor started, by sandbox.
+    pub(crate) predecessor_plugins: Mutex<HashMap<SandboxId, Vec<ProcessId>>>,
+}
+
+impl Network {
+    fn predecessor_plugins(&self) -> MutexGuard<'_, HashMap<SandboxId, Vec<ProcessId>>> {
+        self.predecessor_plugins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Saves in the journal how a sandbox will be attached, so that the attachment can be undone from it at
+    /// any point.
+    pub(crate) async fn plan_attachment(
+        &self,
+        id: SandboxId,
+        spec: &SandboxSpec,
+        network: &PodNetwork,
+        dirs: &SandboxDirs,
+        wanted: &[IpAddr],
+    ) -> Result<PlannedAttachment> {
+        let list = match network.link {
+            Link::Node => self.conf.load().map_err(from_cni)?.list,
+            Link::Bridge => self.bridge.ready()?,
+        };
+        let mut attachment = attachment(id, network, dirs, wanted);
+        add_capabilities(&mut attachment.capabilities, spec, &self.ranges.of(spec.meta.owner));
+        let network = cni::Network::new(list, self.plugins.clone());
+        network.save(&dirs.cni_journal(), &attachment).await.map_err(from_cni)?;
+        Ok(PlannedAttachment { network, attachment })
+    }
+
+    /// Attaches a sandbox's own network namespace as planned and returns its addresses.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the network does not give all addresses in `wanted`.
+    pub(crate) async fn attach(
+        &self,
+        id: SandboxId,
+        planned: &PlannedAttachment,
+        dirs: &SandboxDirs,
+        wanted: &[IpAddr],
+    ) -> Result<Vec<IpAddr>> {
+        let PlannedAttachment { network, attachment } = planned;
+        let result = network.add_saved(&dirs.cni_journal(), attachment).await.map_err(from_cni);
+        let result = result.map_err(|error| {
+            let refused = !wanted.is_empty() && error.kind() == ErrorKind::Internal;
+            if refused { address_unavailable(wanted).with_source(error) } else { error }
+        })?;
+        let ips = result.pod_ips(INTERFACE);
+        if ips.is_empty() {
+            let name = &network.list().name;
+            return Err(Error::internal(format!("the network {name:?} gave sandbox {id} no address")));
+        }
+        if wanted.iter().any(|ip| !ips.contains(ip)) {
+            let why = format!("the network {:?} gives {ips:?}", network.list().name);
+            return Err(address_unavailable(wanted).with_source(Error::internal(why)));
+        }
+        Ok(ips)
+    }
+
+    /// Detaches a sandbox, if its journal says that it is attached or was being attached.
+    pub(crate) async fn detach(&self, id: SandboxId, dirs: &SandboxDirs) -> Result<()> {
+        self.wait_predecessor_plugins(id).await?;
+        let netns = dirs.pins.join(Ns::Net.file_name());
+        let there = switchyard_namespaces::is_namespace_file(&netns).unwrap_or(false);
+        let netns = there.then_some(netns);
+        cni::del_saved(&dirs.cni_journal(), &self.plugins, netns.as_deref()).await.map_err(from_cni)
+    }
+
+    /// The CNI configuration of the node's network as JSON; empty if there is none.
+    pub(crate) fn network_config(&self) -> String {
+        self.conf.load().map(|loaded| loaded.list.to_document().to_string()).unwrap_or_default()
+    }
+
+    /// Whether sandboxes can be attached to the node's network.
+    pub(crate) fn network_condition(&self) -> Condition {
+        let no = |message: String| Condition::False { reason: "NetworkPluginNotReady".to_owned(), message };
+        match self.conf.load() {
+            Err(fault) => no(Error::unavailable("no network").with_source(fault).report()),
+            Ok(loaded) => {
+                match cni::Network::new(Arc::clone(&loaded.list), self.plugins.clone()).check_installed() {
+                    Ok(()) => Condition::True,
+                    Err(fault) => no(Error::unavailable("no network").with_source(fault).report()),
+                }
+            }
+        }
+    }
+}
+
+/// The error for a restarted sandbox whose previous addresses are not available.
+fn address_unavailable(ips: &[IpAddr]) -> Error {
+    let ips: Vec<_> = ips.iter().map(ToString::to_string).collect();
+    Error::failed_precondition(format!(
+        "its address {} is not available any more, for instance because another sandbox has it: make a new sandbox",
+        ips.join(" and ")
+    ))
+}
+
+/// The attachment that is requested from CNI. The first wanted address is also passed as `IP` in `CNI_ARGS`,
+/// for plugins that read it there, if `IgnoreUnknown` makes the others ignore it.
+fn attachment(id: SandboxId, network: &PodNetwork, dirs: &SandboxDirs, wanted: &[IpAddr]) -> Attachment {
+    let PodNetwork { link: _, mac, ports, bandwidth, args, capabilities } = network;
+    let lenient =
+        args.iter().any(|(key, value)| key == "IgnoreUnknown" && matches!(value.as_str(), "1" | "true"));
+    let id = id.to_string();
+    let extra = capabilities
+        .iter()
+        .map(|(name, values)| {
+            let values: Map<String, Value> =
+                values.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+            (name.clone(), Value::Object(values))
+        })
+        .collect();
+    Attachment {
+        container_id: id.clone(),
+        netns: Some(dirs.pins.join(Ns::Net.file_name())),
+        ifname: INTERFACE.to_owned(),
+        args: args
+            .iter()
+            .map(|(key, value)| (key.clone(), value.replace(ID_PLACEHOLDER, &id)))
+            .chain(wanted.first().filter(|_| lenient).map(|ip| ("IP".to_owned(), ip.to_string())))
+            .collect(),
+        capabilities: Capabilities {
+            port_mappings: ports.iter().map(port_mapping).collect(),
+            bandwidth: bandwidth.map(limits),
+            ips: wanted.iter().map(ToString::to_string).collect(),
+            mac: mac.map(|mac| mac.to_string()),
+            extra,
+            ..Capabilities::default()
+        },
+    }
+}
+
+/// Adds the values of well-known capabilities, which reach the plugins that declare them: the requested
+/// resolver configuration and cgroup parent, and the owner's address ranges, one address from each.
+fn add_capabilities(capabilities: &mut Capabilities, spec: &SandboxSpec, ranges: &[Subnet]) {
+    capabilities.dns = spec.dns.as_ref().map(|Dns { servers, searches, options, host_defaults: _ }| {
+        cni::Dns { servers: servers.clone(), searches: searches.clone(), options: options.clone() }
+    });
+    let (CgroupPlacement::Parent(group) | CgroupPlacement::Leaf { path: group, .. }) = &spec.cgroup;
+    capabilities.cgroup_path = Some(group.display().to_string()).filter(|path| !path.is_empty());
+    let pool = |range: &Subnet| vec![cni::IpRange { subnet: range.to_string(), ..cni::IpRange::default() }];
+    capabilities.ip_ranges = ranges.iter().map(pool).collect();
+}
+
+/// The host ports that a journal maps; entries that cannot be parsed are skipped. None without a journal.
+/// Blocks on the file system.
+///
+/// # Errors
+/// Those of [`cni::Saved::read`].
+pub(crate) fn ports_of_journal(path: &Path) -> Result<HostPorts> {
+    let Some(saved) = cni::Saved::read(path).map_err(from_cni)? else { return Ok(HostPorts::default()) };
+    let attachment = saved.attachment();
+    let mappings = attachment.capabilities.extra.get("portMappings").and_then(Value::as_array);
+    let port = |mapping: &Value| {
+        let port = mapping.get("hostPort")?.as_u64().and_then(|port| u16::try_from(port).ok())?;
+        let protocol = mapping.get("protocol").and_then(Value::as_str).map(str::to_ascii_lowercase);
+        let protocol = Protocol::parse(protocol.as_deref().unwrap_or("tcp"))?;
+        let ip = mapping.get("hostIP").and_then(Value::as_str).and_then(|ip| ip.parse().ok());
+        (port != 0).then_some(HostPort { protocol, port, ip })
+    };
+    let ports = mappings.into_iter().flatten().filter_map(port).take(HOST_PORTS_MAX).collect();
+    // The journal does not have the group: the ports are shared with no other sandbox.
+    Ok(HostPorts { group: String::new(), ports })
+}
+
+fn port_mapping(port: &PortMapping) -> cni::PortMapping {
+    let PortMapping { protocol, container_port, host_port, host_ip } = port;
+    cni::PortMapping {
+        host_port: *host_port,
+        container_port: *container_port,
+        protocol: match protocol {
+            Protocol::Tcp => cni::Protocol::Tcp,
+            Protocol::Udp => cni::Protocol::Udp,
+            Protocol::Sctp => cni::Protocol::Sctp,
+        },
+        host_ip: *host_ip,
+    }
+}
+
+fn limits(bandwidth: Bandwidth) -> cni::Bandwidth {
+    let Bandwidth { ingress_bits, egress_bits } = bandwidth;
+    let burst = |rate: Option<u64>| rate.map_or(0, |_| MAX_BURST_BITS);
+    cni::Bandwidth {
+        ingress_rate: ingress_bits.unwrap_or(0),
+        ingress_burst: burst(ingress_bits),
+        egress_rate: egress_bits.unwrap_or(0),
+        egress_burst: burst(egress_bits),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ports_of_an_older_record_are_those_that_its_journal_maps() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let path = dir.path().join("cni.json");
+        assert_eq!(ports_of_journal(&path).expect("there is none"), HostPorts::default());
+        let mappings = serde_json::json!([
+            { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
+            { "hostPort": 53, "containerPort": 53, "protocol": "udp", "hostIP": "127.0.0.9" },
+            { "hostPort": 70_000, "protocol": "tcp" },
+            { "hostPort": 0, "protocol": "tcp" },
+            { "hostPort": 1, "protocol": "quic" },
+            "no mapping",
+        ]);
+        let journal = serde_json::json!({
+            "version": 2,
+            "network": { "name": "net", "cniVersion": "1.0.0", "plugins": [{ "type": "bridge" }] },
+            "attachment": {
+                "containerId": "x", "netns": null, "ifname": "eth0", "args": [],
+                "capabilities": { "portMappings": mappings },
+            },
+        });
+        std::fs::write(&path, journal.to_string()).expect("it can be written");
+        let found = ports_of_journal(&path).expect("it can be read");
+        let port = |protocol, port, ip| HostPort { protocol, port, ip };
+        let expected =
+            [port(Protocol::Tcp, 8080, None), port(Protocol::Udp, 53, Some([127, 0, 0, 9].into()))];
+        assert_eq!((found.group.as_str(), found.ports.as_slice()), ("", &expected[..]));
+        std::fs::write(&path, "nonsense").expect("it can be written");
+        assert!(ports_of_journal(&path).is_err());
+    }
+}

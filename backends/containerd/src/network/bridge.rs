@@ -1,0 +1,236 @@
+//! The gateway's own network: a bridge on the node, created by CNI plugins from a configuration of the
+//! gateway, not of the node.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use switchyard_cni as cni;
+use switchyard_core::spec::Subnet;
+use switchyard_core::{Error, Result};
+use switchyard_namespaces::files::write_atomic;
+
+use crate::base::config;
+use crate::base::error::{from_cni, from_namespaces};
+use crate::base::fs::create_private_dir_blocking;
+use crate::base::layout::Layout;
+
+/// The longest interface name that Linux allows, in bytes.
+const NAME_MAX: usize = 15;
+/// The kernel's IPv4 routing table.
+const ROUTES: &str = "/proc/net/route";
+/// The kernel's directory of network interfaces.
+const INTERFACES: &str = "/sys/class/net";
+
+/// The gateway's own bridge network.
+#[derive(Debug)]
+pub(crate) struct BridgeNetwork {
+    list: Arc<cni::NetworkList>,
+    subnets: Vec<Subnet>,
+}
+
+// === impl config::BridgeConfig ===
+
+impl config::BridgeConfig {
+    /// Checks the values beyond their types.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the key.
+    pub fn check(&self) -> Result<()> {
+        self.ranges().map(drop)
+    }
+
+    fn ranges(&self) -> Result<Vec<Subnet>> {
+        let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let sound =
+            self.name.starts_with(|c: char| c.is_ascii_alphanumeric()) && self.name.chars().all(letter);
+        if !sound || self.name.len() > NAME_MAX {
+            let why = format!(
+                "{:?} is not the name of an interface, of at most {NAME_MAX} letters and digits",
+                self.name
+            );
+            return Err(Error::invalid("name", why));
+        }
+        let ranges: Vec<Subnet> = self.subnets.iter().map(|text| text.parse()).collect::<Result<_>>()?;
+        let of_six = ranges.iter().filter(|range| range.first().is_ipv6()).count();
+        if ranges.is_empty() || of_six > 1 || ranges.len() - of_six > 1 {
+            let why = format!("a range of IPv4, one of IPv6, or both, not {}", self.subnets.join(", "));
+            return Err(Error::invalid("subnets", why));
+        }
+        // The kernel's minimum is 68 for IPv4 and 1280 for IPv6.
+        if self.mtu != 0 && !(68..=65_535).contains(&self.mtu) {
+            return Err(Error::invalid("mtu", format!("{} is neither 0 nor within 68 to 65535", self.mtu)));
+        }
+        Ok(ranges)
+    }
+
+    /// The configuration list for the plugins. `hairpinMode` and `snat` let a sandbox reach ports that are
+    /// published on the node from inside; the rules of the `firewall` plugin admit forwarded packets where
+    /// the node's own policy drops them.
+    fn conflist(&self, subnets: &[Subnet]) -> Value {
+        let ranges: Vec<Value> =
+            subnets.iter().map(|subnet| json!([{ "subnet": subnet.to_string() }])).collect();
+        let all = |subnet: &Subnet| if subnet.first().is_ipv6() { "::/0" } else { "0.0.0.0/0" };
+        let routes: Vec<Value> = subnets.iter().map(|subnet| json!({ "dst": all(subnet) })).collect();
+        let mut bridge = json!({
+            "type": "bridge", "bridge": self.name, "isGateway": true, "ipMasq": true, "hairpinMode": true,
+            "capabilities": { "mac": true, "ips": true },
+            "ipam": { "type": "host-local", "dataDir": self.addresses_dir, "ranges": ranges, "routes": routes },
+        });
+        if self.mtu != 0 {
+            bridge["mtu"] = self.mtu.into();
+        }
+        json!({
+            "cniVersion": "1.0.0", "name": self.name, "plugins": [
+                bridge,
+                { "type": "firewall" },
+                { "type": "portmap", "snat": true, "capabilities": { "portMappings": true } },
+            ],
+        })
+    }
+}
+
+// === impl BridgeNetwork ===
+
+impl BridgeNetwork {
+    /// The network of this configuration. Its configuration list is also written to a file, for inspection.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an invalid configuration; `Internal` if the file cannot be written.
+    pub(crate) fn new(config: &config::BridgeConfig, layout: &Layout) -> Result<Self> {
+        let subnets = config.ranges().map_err(|error| error.context("network.bridge"))?;
+        let text = format!("{:#}\n", config.conflist(&subnets));
+        let path = layout.bridge(&config.name);
+        let list = cni::NetworkList::parse(&path, text.as_bytes()).map_err(from_cni)?;
+        if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
+            create_private_dir_blocking(path.parent().unwrap_or(Path::new("/")))?;
+            write_atomic(&path, text.as_bytes(), 0o644).map_err(from_namespaces)?;
+        }
+        Ok(Self { list: Arc::new(list), subnets })
+    }
+
+    /// The host's address on the bridge: plugins give it the first address of the first range.
+    pub(crate) fn host(&self) -> IpAddr {
+        match self.subnets.first().map(Subnet::first) {
+            Some(IpAddr::V4(first)) => Ipv4Addr::from_bits(first.to_bits().saturating_add(1)).into(),
+            Some(IpAddr::V6(first)) => Ipv6Addr::from_bits(first.to_bits().saturating_add(1)).into(),
+            None => unreachable!("a bridge has a range"),
+        }
+    }
+
+    /// Its name and ranges, for the status.
+    pub(crate) fn summary(&self) -> String {
+        let subnets: Vec<_> = self.subnets.iter().map(ToString::to_string).collect();
+        format!("{} {}", self.list.name, subnets.join(" "))
+    }
+
+    /// Its configuration list, for a sandbox that is to be connected. Reads small files of the kernel.
+    /// Missing plugins are reported when they are run.
+    ///
+    /// # Errors
+    /// `Unavailable` if the node lacks `iptables`, or already has a route to addresses of the ranges.
+    pub(crate) fn ready(&self) -> Result<Arc<cni::NetworkList>> {
+        let name = &self.list.name;
+        if !is_program("iptables") {
+            return Err(Error::unavailable(format!(
+                "network {name}: its plugins portmap and firewall need iptables, which is not in PATH: install it"
+            )));
+        }
+        // Once the bridge exists, the routes to its ranges are its own.
+        if !Path::new(INTERFACES).join(name).exists() {
+            let routes = std::fs::read_to_string(ROUTES).unwrap_or_default();
+            if let Some((interface, route)) =
+                self.subnets.iter().find_map(|subnet| conflicting_route(subnet, &routes))
+            {
+                return Err(Error::unavailable(format!(
+                    "network {name}: {} is taken: the node reaches {route} by {interface}; choose a free range as network.bridge.subnets",
+                    self.summary()
+                )));
+            }
+        }
+        Ok(Arc::clone(&self.list))
+    }
+}
+
+/// Whether a program is in `PATH`.
+fn is_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
+}
+
+/// The interface and the range of a route that overlaps `subnet`, default routes aside; `routes` is the text
+/// of `/proc/net/route`. The kernel prints an address as one hexadecimal number in the machine's byte order.
+fn conflicting_route(subnet: &Subnet, routes: &str) -> Option<(String, String)> {
+    let IpAddr::V4(first) = subnet.first() else { return None };
+    routes.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
+        let to = number(fields.get(1)?)?;
+        let mask = number(fields.get(7)?)?;
+        let own = u32::MAX.checked_shl(32 - u32::from(subnet.prefix())).unwrap_or(0);
+        let both = mask & own;
+        (mask != 0 && to & both == first.to_bits() & both)
+            .then(|| (fields[0].to_owned(), format!("{}/{}", Ipv4Addr::from(to), mask.count_ones())))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routed(line: &str, subnet: &str) -> Option<(String, String)> {
+        conflicting_route(&subnet.parse().unwrap(), &format!("Iface\tDestination\tGateway\n{line}\n"))
+    }
+
+    #[test]
+    fn a_way_to_some_of_its_addresses_takes_a_range() {
+        // 172.26.64.0/20 by eth1, as a little-endian machine prints it.
+        let [to, mask] = [[172, 26, 64, 0], [255, 255, 240, 0]].map(u32::from_ne_bytes);
+        let line = format!("eth1\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0");
+        let there = Some(("eth1".to_owned(), "172.26.64.0/20".to_owned()));
+        assert_eq!(routed(&line, "172.26.64.0/20"), there);
+        assert_eq!(routed(&line, "172.26.70.0/24"), there);
+        assert_eq!(routed(&line, "172.26.0.0/16"), there);
+        assert_eq!(routed(&line, "172.26.80.0/20"), None);
+        assert_eq!(routed(&line, "fd00::/64"), None);
+        // The default route covers all addresses.
+        let line = "eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0";
+        assert_eq!(routed(line, "172.26.80.0/20"), None);
+    }
+
+    #[test]
+    fn what_is_no_bridge_is_refused_by_its_key() {
+        let check = |change: fn(&mut config::BridgeConfig), key: &str| {
+            let mut config = config::BridgeConfig::default();
+            change(&mut config);
+            let error = config.check().unwrap_err().to_string();
+            assert!(error.starts_with(key), "{error}");
+        };
+        config::BridgeConfig::default().check().unwrap();
+        check(|config| config.name = "a name that is too long".into(), "name: ");
+        check(|config| config.name = "a/b".into(), "name: ");
+        check(|config| config.subnets.clear(), "subnets: ");
+        check(|config| config.subnets.push("10.1.0.0/16".into()), "subnets: ");
+        check(|config| config.subnets = vec!["10.1".into()], "subnet: ");
+        check(|config| config.mtu = 7, "mtu: ");
+    }
+
+    #[test]
+    fn both_families_have_a_range_and_a_route_each() {
+        let config = config::BridgeConfig {
+            subnets: vec!["10.1.2.3/16".into(), "fd00::/64".into()],
+            mtu: 1400,
+            ..config::BridgeConfig::default()
+        };
+        let list = config.conflist(&config.ranges().unwrap());
+        let plugin = &list["plugins"][0];
+        assert_eq!(plugin["mtu"], 1400);
+        assert_eq!(
+            plugin["ipam"]["ranges"],
+            json!([[{ "subnet": "10.1.0.0/16" }], [{ "subnet": "fd00::/64" }]])
+        );
+        assert_eq!(plugin["ipam"]["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
+    }
+}

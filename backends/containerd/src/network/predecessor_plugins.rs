@@ -1,0 +1,148 @@
+//! CNI plugins that a predecessor ran and that outlived it. The daemon waits until they have exited before it
+//! works on the network of their sandbox.
+//!
+//! A plugin that is killed while it removes a network leaves rules that no later run of it finds. So plugins
+//! are left to finish; only one that hangs is killed.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use switchyard_core::id::SandboxId;
+use switchyard_core::{Error, Result};
+use switchyard_process::ProcessId;
+
+use crate::base::fs::blocking;
+use crate::network::Network;
+
+/// How long killed plugins may take to exit.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two checks whether plugins have exited.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Network {
+    /// Finds the running plugins of predecessors. Has to be called before this daemon runs plugins of its
+    /// own.
+    pub(crate) async fn find_predecessor_plugins(&self) -> Result<()> {
+        let pins = self.context.layout.all_pins();
+        let found = blocking(move || Ok(find_plugin_processes(&pins))).await?;
+        let mut plugins: HashMap<SandboxId, Vec<ProcessId>> = HashMap::new();
+        for (process, id) in found {
+            plugins.entry(id).or_default().push(process);
+        }
+        *self.predecessor_plugins() = plugins;
+        Ok(())
+    }
+
+    /// Waits until the plugins that predecessors ran for this sandbox have exited, and kills those that do
+    /// not within the configured timeout of a plugin. Idempotent.
+    ///
+    /// # Errors
+    /// `Unavailable` if one does not exit even after SIGKILL.
+    pub(crate) async fn wait_predecessor_plugins(&self, id: SandboxId) -> Result<()> {
+        let Some(all) = self.predecessor_plugins().get(&id).cloned() else { return Ok(()) };
+        let limit = Duration::from_secs(self.context.settings.network.plugin_timeout_seconds.max(1));
+        if !wait_all_exited(&all, limit).await {
+            let late: Vec<_> = all.iter().filter(|process| process.is_alive()).collect();
+            let pids: Vec<_> = late.iter().map(|process| process.pid).collect();
+            tracing::warn!(sandbox.id = %id, ?pids, "killing CNI plugins of a predecessor that did not exit in time");
+            for process in late {
+                process.signal(Signal::SIGKILL).map_err(|fault| {
+                    Error::internal(format!("kill the CNI plugin {}", process.pid)).with_source(fault)
+                })?;
+            }
+            if !wait_all_exited(&all, KILL_TIMEOUT).await {
+                return Err(Error::unavailable(format!(
+                    "CNI plugins of sandbox {id} have not exited after SIGKILL"
+                )));
+            }
+        }
+        self.predecessor_plugins().remove(&id);
+        Ok(())
+    }
+}
+
+/// Whether all of these processes have exited within `limit`.
+async fn wait_all_exited(all: &[ProcessId], limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while all.iter().any(ProcessId::is_alive) {
+        if Instant::now() > deadline {
+            return false;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    true
+}
+
+/// Processes that work on a network namespace pinned below `pins`, with the id of its sandbox. A plugin gets
+/// the path of the namespace in its environment, and the programs that it runs inherit that. Only processes
+/// of the node's own root user are considered: a user's or a container's process can have any environment.
+fn find_plugin_processes<I: FromStr>(pins: &Path) -> Vec<(ProcessId, I)> {
+    let plugin = |process: ProcessId| {
+        let path = switchyard_process::is_own_root(process.pid).then(|| namespace_of(process.pid))??;
+        let id = path.strip_prefix(pins).ok()?.iter().next()?.to_str()?.parse().ok()?;
+        // Checked last: if the pid still belongs to the same process, so did the environment that was read.
+        process.is_alive().then_some((process, id))
+    };
+    switchyard_process::all().into_iter().filter_map(|stat| plugin(stat.id)).collect()
+}
+
+/// The path of the namespace that a plugin works on; `None` for any other process, and for a zombie.
+fn namespace_of(pid: i32) -> Option<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mut lines = environment.split(|byte| *byte == 0);
+    let path = lines.find_map(|line| line.strip_prefix(b"CNI_NETNS="))?;
+    Some(PathBuf::from(OsStr::from_bytes(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    /// A process of this user with the environment of a plugin.
+    fn start(uid: u32, netns: &Path) -> (Child, ProcessId) {
+        let child = Command::new("sleep").arg("1000").env("CNI_NETNS", netns).uid(uid).spawn().unwrap();
+        let process = ProcessId::of(i32::try_from(child.id()).unwrap()).unwrap();
+        // Until the child has called `execve`, its environment is that of the test process.
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        while namespace_of(process.pid).is_none_or(|path| path != netns) && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        (child, process)
+    }
+
+    #[tokio::test]
+    async fn a_plugin_is_found_by_the_namespace_it_works_on_and_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let netns = dir.path().join("abc/net");
+        let (mut plugin, process) = start(0, &netns);
+        let (mut foreign, other) = start(65_534, &netns);
+        assert_eq!(namespace_of(other.pid), Some(netns), "it has the environment of a plugin");
+        assert_eq!(find_plugin_processes::<String>(dir.path()), [(process, "abc".to_owned())]);
+        assert!(find_plugin_processes::<String>(&dir.path().join("other")).is_empty());
+        assert!(!wait_all_exited(&[process], Duration::ZERO).await);
+        plugin.kill().unwrap();
+        plugin.wait().unwrap();
+        assert!(wait_all_exited(&[process], Duration::ZERO).await);
+        foreign.kill().unwrap();
+        foreign.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_has_ended_is_not_taken_for_another_that_bears_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut other, process) = start(0, &dir.path().join("abc/net"));
+        let ended = ProcessId { started: process.started.wrapping_sub(1), ..process };
+        assert!(wait_all_exited(&[ended], Duration::ZERO).await);
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+}

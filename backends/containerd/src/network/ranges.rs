@@ -1,0 +1,135 @@
+//! The address ranges that owners set for their sandboxes, stored in one file, which outlives a reboot.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use switchyard_core::Result;
+use switchyard_core::id::Owner;
+use switchyard_core::spec::Subnet;
+use switchyard_steps::{Step, reach};
+
+use crate::base::fs::{blocking, write_durable};
+
+/// The contents of the file: a list of ranges for each owner that has set any.
+type RangesFile = BTreeMap<String, Vec<String>>;
+
+/// The ranges of all owners.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    path: PathBuf,
+    by_owner: Mutex<BTreeMap<Owner, Vec<Subnet>>>,
+    /// Serialises writers of the file; readers do not take it.
+    writing: Mutex<()>,
+}
+
+// === impl Ranges ===
+
+impl Ranges {
+    /// Loads the file. One that cannot be read or parsed is logged and counts as empty: the owners set their
+    /// ranges again.
+    pub(crate) fn load(path: PathBuf) -> Self {
+        clear_draft(&path);
+        let named = match std::fs::read(&path) {
+            Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(fault) => {
+                tracing::error!(path = %path.display(), error = %fault, "the file of address ranges cannot be read");
+                BTreeMap::new()
+            }
+            Ok(text) => parse(&text).unwrap_or_else(|| {
+                tracing::error!(path = %path.display(), "the file of address ranges cannot be parsed");
+                BTreeMap::new()
+            }),
+        };
+        Self { path, by_owner: Mutex::new(named), writing: Mutex::default() }
+    }
+
+    /// The ranges of one owner; empty if it has set none.
+    pub(crate) fn of(&self, owner: Owner) -> Vec<Subnet> {
+        self.lock().get(&owner).cloned().unwrap_or_default()
+    }
+
+    /// The ranges of all owners, for the status; `None` if there are none.
+    pub(crate) fn summary(&self) -> Option<String> {
+        let named = self.lock();
+        let lines = named.iter().map(|(owner, ranges)| format!("{owner}: {}", texts(ranges).join(", ")));
+        (!named.is_empty()).then(|| lines.collect::<Vec<_>>().join("; "))
+    }
+
+    /// Replaces the ranges of an owner, on disk before in memory. Idempotent.
+    pub(crate) async fn set(self: &Arc<Self>, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
+        if self.of(owner) == ranges {
+            return Ok(());
+        }
+        let ranges_of_all = Arc::clone(self);
+        blocking(move || ranges_of_all.set_blocking(owner, ranges)).await
+    }
+
+    fn set_blocking(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = self.lock().clone();
+        named.insert(owner, ranges);
+        let text: RangesFile =
+            named.iter().map(|(owner, ranges)| (owner.as_str().to_owned(), texts(ranges))).collect();
+        let text = serde_json::to_vec(&text).expect("words and lists of words are JSON");
+        write_durable(&self.path, &text, 0o600)?;
+        reach(Step::RangesKept);
+        *self.lock() = named;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Owner, Vec<Subnet>>> {
+        // The map is only replaced as a whole, so a poisoned one is still consistent.
+        self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes the temporary file of a predecessor that was killed while it wrote.
+fn clear_draft(path: &Path) {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".new");
+    match std::fs::remove_file(&draft) {
+        Err(fault) if fault.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(path = %draft.display(), error = %fault, "a temporary file cannot be removed: it stays until ranges are set");
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+fn texts(ranges: &[Subnet]) -> Vec<String> {
+    ranges.iter().map(ToString::to_string).collect()
+}
+
+/// Parses the file; `None` if it is malformed.
+fn parse(text: &[u8]) -> Option<BTreeMap<Owner, Vec<Subnet>>> {
+    let named: RangesFile = serde_json::from_slice(text).ok()?;
+    let ranges = |texts: Vec<String>| texts.iter().map(|text| text.parse().ok()).collect::<Option<_>>();
+    named.into_iter().map(|(owner, texts)| Some((Owner::parse(&owner)?, ranges(texts)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_an_owner_named_last_is_there_after_a_restart() {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let path = dir.path().join("ranges");
+        let subnets = |texts: &[&str]| -> Vec<Subnet> {
+            texts.iter().map(|text| text.parse().expect("it is a range")).collect()
+        };
+        let ranges = Arc::new(Ranges::load(path.clone()));
+        assert_eq!((ranges.of(Owner::Kubernetes), ranges.summary()), (Vec::new(), None));
+        for texts in [&["10.1.0.0/24"][..], &["10.2.0.0/24", "fd00::/64"]] {
+            ranges.set(Owner::Kubernetes, subnets(texts)).await.expect("the file can be written");
+        }
+        ranges.set(Owner::Nomad, subnets(&["10.3.0.0/16"])).await.expect("the file can be written");
+        let again = Ranges::load(path.clone());
+        assert_eq!(again.of(Owner::Kubernetes), subnets(&["10.2.0.0/24", "fd00::/64"]));
+        assert_eq!(again.of(Owner::Swarm), []);
+        let told = "kubernetes: 10.2.0.0/24, fd00::/64; nomad: 10.3.0.0/16";
+        assert_eq!(again.summary().as_deref(), Some(told));
+        std::fs::write(&path, "{").expect("the file can be written");
+        assert_eq!(Ranges::load(path).summary(), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! The default AppArmor profile, for tasks that name none: this daemon's own, loaded whenever the kernel does
+//! not have it.
+//!
+//! No other program loads it: containerd loads its default profile only for its own CRI. A reload of the
+//! node's profiles, or a tool that removes unknown ones, may unload it at any time, so it is looked up before
+//! each use.
+
+pub(crate) mod profile;
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use switchyard_core::spec::{AppArmorProfile, Security};
+use switchyard_core::{Error, ErrorKind, Result};
+use tokio::io::AsyncWriteExt;
+
+use self::profile::TEXT;
+use crate::node::Node;
+
+/// The profiles that the kernel has loaded, one `name (mode)` a line.
+const PROFILES_FILE: &str = "/sys/kernel/security/apparmor/profiles";
+/// The program that loads profiles; Debian has it in the package `apparmor`.
+const PARSER: &str = "apparmor_parser";
+/// How long the program may take; compiling takes some tenths of a second on a slow machine.
+const PARSER_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Node {
+    /// The default profile, for a container that names none; `None`, with a warning, if it cannot be loaded.
+    pub(crate) async fn default_profile(&self) -> Option<String> {
+        self.ensure_default_profile().await.unwrap_or_else(|error| {
+            tracing::warn!(
+                error = error.report(),
+                "containers that name no AppArmor profile run without one"
+            );
+            None
+        })
+    }
+
+    /// The name of the default profile, which is loaded on return. `None` where the kernel has no AppArmor.
+    /// Idempotent; of concurrent callers only one loads it.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if it is not loaded and cannot be.
+    async fn ensure_default_profile(&self) -> Result<Option<String>> {
+        let Some(name) = self.context.host.apparmor.clone() else { return Ok(None) };
+        if is_loaded(&name).await {
+            return Ok(Some(name));
+        }
+        // Bounded: if the caller that loads the profile hangs, the others try it themselves after the
+        // timeout.
+        let _permit = tokio::time::timeout(PARSER_TIMEOUT, self.profile_lock.acquire()).await;
+        if is_loaded(&name).await {
+            return Ok(Some(name));
+        }
+        load_profile(TEXT).await.map_err(|fault| {
+            Error::failed_precondition(format!(
+                "the default AppArmor profile {name} cannot be loaded: is the package apparmor installed?"
+            ))
+            .with_source(fault)
+        })?;
+        tracing::info!(profile = name, "the default AppArmor profile is loaded");
+        Ok(Some(name))
+    }
+
+    /// The default profile's name for a task with this security, loaded if the task uses it; also checks that
+    /// a profile of the host that the task names is loaded.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if a named profile of the host is not loaded, or the default one is requested and
+    /// cannot be loaded: a task that names a profile never runs without it.
+    pub(crate) async fn profile_for(&self, security: &Security) -> Result<Option<String>> {
+        if security.privileged || self.context.host.apparmor.is_none() {
+            return Ok(self.context.host.apparmor.clone());
+        }
+        match &security.apparmor {
+            None => Ok(self.default_profile().await),
+            Some(AppArmorProfile::RuntimeDefault) => self.ensure_default_profile().await,
+            Some(AppArmorProfile::Unconfined) => Ok(self.context.host.apparmor.clone()),
+            Some(AppArmorProfile::Localhost(name)) => match loaded_profiles().await {
+                Some(profiles) if !lists_profile(&profiles, name) => Err(Error::failed_precondition(
+                    format!("AppArmor profile {name} is not loaded on this node: load it with {PARSER}"),
+                )),
+                // If the list cannot be read, the runtime decides.
+                Some(_) | None => Ok(self.context.host.apparmor.clone()),
+            },
+        }
+    }
+}
+
+/// The kernel's list of profiles; `None` if it cannot be read.
+async fn loaded_profiles() -> Option<String> {
+    tokio::fs::read_to_string(PROFILES_FILE).await.ok()
+}
+
+/// Whether the kernel has a profile; `false` if the list cannot be read, so that the caller tries to load it.
+async fn is_loaded(name: &str) -> bool {
+    loaded_profiles().await.is_some_and(|profiles| lists_profile(&profiles, name))
+}
+
+/// Whether a profile is in the kernel's list. A name may contain blanks and parentheses.
+fn lists_profile(profiles: &str, name: &str) -> bool {
+    profiles.lines().any(|line| line.rsplit_once(" (").is_some_and(|(loaded, _)| loaded == name))
+}
+
+/// Loads a profile into the kernel, or replaces the one of the same name.
+async fn load_profile(text: &str) -> Result<()> {
+    let failed = |what: String| Error::new(ErrorKind::Unavailable, format!("{PARSER}: {what}"));
+    // No cache: the compiled profile would be cached although the profile has no file.
+    let mut command = tokio::process::Command::new(PARSER);
+    command.args(["--replace", "--skip-cache"]).kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|fault| failed("cannot be run".to_owned()).with_source(fault))?;
+    let whole = async {
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(text.as_bytes()).await?;
+        }
+        child.wait_with_output().await
+    };
+    let output = tokio::time::timeout(PARSER_TIMEOUT, whole)
+        .await
+        .map_err(|_| failed(format!("did not exit within {PARSER_TIMEOUT:?}")))?
+        .map_err(|fault| failed("writing to it or waiting for it failed".to_owned()).with_source(fault))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::profile::DEFAULT_PROFILE;
+    use super::*;
+
+    #[test]
+    fn a_profile_is_found_by_its_whole_name() {
+        let list = "switchyard-default-old (enforce)\n/usr/bin/a (b) (complain)\nmine (enforce)\n";
+        assert!(lists_profile(list, "mine") && lists_profile(list, "/usr/bin/a (b)"));
+        assert!(
+            !lists_profile(list, "switchyard-default")
+                && !lists_profile(list, "")
+                && !lists_profile("", "mine")
+        );
+    }
+
+    #[test]
+    fn the_text_is_of_the_profile_that_is_looked_for() {
+        assert!(TEXT.contains(&format!("\nprofile {DEFAULT_PROFILE} ")), "{TEXT}");
+    }
+}

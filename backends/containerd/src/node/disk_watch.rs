@@ -1,0 +1,33 @@
+//! Watches for full disks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::base::disks::shortages;
+use crate::base::fs::blocking;
+use crate::node::Node;
+
+/// The interval between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+impl Node {
+    /// Checks the disks of the state and run directories periodically until `stop`.
+    pub(crate) async fn watch_disks(self: Arc<Self>, stop: CancellationToken) {
+        let dirs = [self.context.settings.state.clone(), self.context.settings.run.clone()];
+        loop {
+            let checked = dirs.clone();
+            match blocking(move || Ok(shortages(&checked))).await {
+                Ok(full) => self.disks.update(full),
+                Err(error) => {
+                    tracing::error!(error = error.report(), "the free space of the disks cannot be checked")
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Probes the configured OCI runtimes periodically, and reports whether the node can run containers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use switchyard_core::backend::Condition;
+use tokio_util::sync::CancellationToken;
+
+use crate::base::config::RUNC_TYPE;
+use crate::client::contact::Contact;
+use crate::node::Node;
+
+impl Node {
+    /// Probes the OCI runtimes, now and each time containerd comes back: it and they may have been replaced
+    /// by an update.
+    pub(crate) async fn watch_runtime_features(self: Arc<Self>, stop: CancellationToken) {
+        let mut contact = self.health.subscribe();
+        let runtimes = self.context.settings.containerd.runtimes.values();
+        let runc_like = runtimes.filter(|runtime| runtime.type_ == RUNC_TYPE);
+        let binaries: Vec<String> = runc_like.map(|runtime| runtime.binary.clone()).collect();
+        let state = self.context.layout.state();
+        let run = self.context.layout.run();
+        let mut logged = BTreeSet::new();
+        self.probes.load_cached(&binaries, run).await;
+        self.probes.probe_all(&binaries, state, run).await;
+        self.log_advisories(&mut logged);
+        // A containerd that answered for the first time during these probes needs no further ones.
+        contact.mark_unchanged();
+        loop {
+            let returned = async {
+                while contact.changed().await.is_ok() {
+                    if matches!(*contact.borrow_and_update(), Contact::Up { .. }) {
+                        return;
+                    }
+                }
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = returned => {
+                    self.layer_usage.forget_roots();
+                    self.features.refresh(&self.client).await;
+                    self.probes.probe_all(&binaries, state, run).await;
+                    self.log_advisories(&mut logged);
+                }
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Whether pods can run. Clients read the features of handlers from the same status that says so, so it
+    /// is `False` until the runtimes have been probed.
+    pub(crate) fn runtime_condition(&self) -> Condition {
+        match self.health.condition() {
+            Condition::True if !self.probes.is_complete() => Condition::False {
+                reason: "AskingRuntimes".to_owned(),
+                message: "the features of the OCI runtimes are being probed".to_owned(),
+            },
+            condition @ (Condition::True | Condition::False { .. }) => condition,
+        }
+    }
+}

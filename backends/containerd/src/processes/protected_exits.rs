@@ -1,0 +1,102 @@
+//! Protects the exit code of a task that exits while containerd is down.
+//!
+//! containerd 1.6 reads the exit from the shim when it starts again. Later versions take a shim without a
+//! running process for a leaked one and terminate it, which loses the exit code, unless their sandbox store
+//! has a record with the same id. So where containerd has such a store, each task gets a record there while
+//! it runs. The record has no other purpose: there is no sandbox of containerd's sandbox API behind it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use containerd_client::services::v1::sandbox as api;
+use containerd_client::types;
+use switchyard_core::{Error, ErrorKind, Result};
+
+use crate::base::config::Runtime;
+use crate::base::steps::Step;
+use crate::client::{QUICK, call, ignore_not_found};
+use crate::processes::Processes;
+use crate::record::INSTANCE;
+
+impl Processes {
+    /// Creates the sandbox-store record of this task. A failure is only logged: the task runs without it, and
+    /// its exit is lost only if it exits while containerd is down.
+    pub(crate) async fn protect_exit(&self, id: &str, runtime: &Runtime) {
+        if !self.features.has_sandbox_store() {
+            return;
+        }
+        let sandbox = types::Sandbox {
+            sandbox_id: id.to_owned(),
+            runtime: Some(types::sandbox::Runtime { name: runtime.type_.clone(), options: None }),
+            labels: HashMap::from([(INSTANCE.to_owned(), self.client.instance().to_owned())]),
+            ..Default::default()
+        };
+        let request = api::StoreCreateRequest { sandbox: Some(sandbox) };
+        let kept =
+            call(&format!("protect the exit of {id}"), QUICK, self.client.sandboxes().create(request)).await;
+        match kept {
+            Ok(_) => switchyard_steps::reach(Step::ExitKept),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => self.exit_unprotected(&error),
+        }
+    }
+
+    /// Deletes the record of [`Processes::protect_exit`], after the task is deleted. Idempotent.
+    pub(crate) async fn unprotect_exit(&self, id: &str) -> Result<()> {
+        if !self.features.has_sandbox_store() {
+            return Ok(());
+        }
+        let request = api::StoreDeleteRequest { sandbox_id: id.to_owned() };
+        let what = format!("unprotect the exit of {id}");
+        match ignore_not_found(call(&what, QUICK, self.client.sandboxes().delete(request)).await) {
+            Err(error) if error.kind() == ErrorKind::Unimplemented => {
+                self.exit_unprotected(&error);
+                Ok(())
+            }
+            Ok(()) => {
+                switchyard_steps::reach(Step::ExitForgotten);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes the records of all tasks but `wanted`, and creates those that `wanted` lacks: the tasks that
+    /// may run without a persisted exit, each with its runtime handler. A predecessor may have been killed between the two, or have used another version of containerd.
+    /// For recovery, once all tasks are known and before requests are served.
+    pub(crate) async fn sync_protected_exits(&self, wanted: &BTreeMap<String, String>) -> Result<()> {
+        if !self.features.has_sandbox_store() {
+            return Ok(());
+        }
+        let request = api::StoreListRequest {
+            filters: vec![format!("labels.\"{INSTANCE}\"==\"{}\"", self.client.instance())],
+        };
+        let listed = call("list protected exits", QUICK, self.client.sandboxes().list(request)).await?.list;
+        let kept: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
+        for id in kept.iter().filter(|id| !wanted.contains_key(*id)) {
+            self.unprotect_exit(id).await?;
+        }
+        for (id, handler) in wanted.iter().filter(|(id, _)| !kept.contains(*id)) {
+            match self.context.runtime(handler) {
+                Ok(runtime) => self.protect_exit(id, runtime).await,
+                Err(error) => {
+                    tracing::warn!(
+                        task.id = id,
+                        error = error.report(),
+                        "the exit of a task is lost if it exits while containerd is down"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn exit_unprotected(&self, error: &Error) {
+        if error.kind() == ErrorKind::Unimplemented {
+            self.features.mark_no_sandbox_store();
+        }
+        tracing::warn!(
+            error = error.report(),
+            "the exit of a task is lost if it exits while containerd is down"
+        );
+    }
+}

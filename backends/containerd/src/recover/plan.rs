@@ -1,0 +1,82 @@
+//! What recovery found, and what it leaves to be done while requests are served.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use switchyard_core::backend::Recovered;
+use switchyard_core::id::SandboxId;
+use switchyard_core::table::Task;
+
+use super::Recovery;
+use super::decide::TaskFate;
+use crate::cleanup::Cleanup;
+use crate::task::checkpoint::CheckpointCleanup;
+use crate::task::exit::ExitCleanup;
+use crate::task::{TaskCleanup, TaskCleanupKind, TaskEntry};
+
+/// Whether the sandbox that a task belongs to was recovered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SandboxPresence {
+    /// Its container object exists and was read.
+    Present,
+    /// Its container object exists and cannot be read.
+    Unreadable,
+}
+
+/// What recovery found, and what remains to be done in the background while requests are served.
+#[derive(Debug, Default)]
+pub(super) struct RecoveryPlan {
+    pub(super) recovered: Recovered,
+    pub(super) sandboxes: HashMap<SandboxId, SandboxPresence>,
+    pub(super) cleanup: Vec<Box<dyn Cleanup>>,
+    pub(super) running_tasks: Vec<Arc<TaskEntry>>,
+    /// Ids of tasks that were created in earlier boots of the node. Their processes have exited, whatever
+    /// else is known of them.
+    pub(super) from_earlier_boots: HashSet<String>,
+}
+
+impl RecoveryPlan {
+    /// Puts a task into the table of tasks, unless it has to be removed, and queues the work that remains on
+    /// it.
+    pub(super) fn add_task(
+        &mut self,
+        recovery: &Recovery,
+        entry: Arc<TaskEntry>,
+        fate: &TaskFate,
+        task: Option<Task>,
+    ) {
+        if entry.record().boot != recovery.context.boot && !matches!(fate, TaskFate::Running(_)) {
+            self.from_earlier_boots.insert(entry.id.to_string());
+        }
+        let Some(task) = task else {
+            tracing::info!(task.id = %entry.id, "removing a task whose creation was cut off, or that has no sandbox");
+            self.cleanup.push(Box::new(TaskCleanup::new(&recovery.tasks, entry, TaskCleanupKind::Creation)));
+            return;
+        };
+        match fate {
+            TaskFate::Destroy | TaskFate::Created => {}
+            TaskFate::StartPending => self.recovered.pending_starts.push(entry.id),
+            TaskFate::Running(_) => {
+                if entry.dirs.limits_pending().exists() {
+                    self.cleanup.push(Box::new(TaskCleanup::new(
+                        &recovery.tasks,
+                        Arc::clone(&entry),
+                        TaskCleanupKind::Limits,
+                    )));
+                }
+                self.running_tasks.push(Arc::clone(&entry));
+            }
+            TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
+                if entry.has_unpersisted_exit() || (entry.final_exit().is_some() && entry.dirs.run.exists()) {
+                    self.cleanup.push(Box::new(ExitCleanup::new(&recovery.exits, Arc::clone(&entry))));
+                }
+            }
+        }
+        if entry.dirs.checkpoint().exists() {
+            entry.adopt_frozen();
+            self.cleanup.push(Box::new(CheckpointCleanup::new(&recovery.checkpoints, Arc::clone(&entry))));
+        }
+        recovery.tasks.table.lock().insert(entry.id, entry);
+        self.recovered.tasks.push(task);
+    }
+}

@@ -1,0 +1,90 @@
+//! What containerd keeps of a task outside of its database: a bundle, a shim, and the state directory of the
+//! runtime.
+//!
+//! containerd reports a task as deleted before it has removed all of this, and leaks some of it when its call is
+//! cancelled or it is killed in the middle. With a managed containerd, whose directories are known, nothing of a
+//! container counts as removed before its bundle is.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use switchyard_core::{Error, Result};
+use switchyard_namespaces::tasks::unmount_tree;
+
+use crate::base::config::ContainerdMode;
+use crate::base::container_id::ContainerId;
+use crate::base::error::from_namespaces;
+use crate::base::fs::remove_tree;
+use crate::shims::Shims;
+
+/// How long containerd may take to remove a bundle after it has reported the task as deleted. It gives its
+/// helper, the shim's `delete` command, five seconds.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval between two checks for the bundle.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Shims {
+    /// Where a managed containerd keeps its bundles; `None` for an external one, whose directories are not
+    /// known.
+    pub(crate) fn bundles(&self) -> Option<PathBuf> {
+        let namespace = &self.context.settings.containerd.namespace;
+        let managed = self.context.settings.containerd.mode == ContainerdMode::Managed;
+        managed.then(|| {
+            self.context.settings.run.join("containerd/state/io.containerd.runtime.v2.task").join(namespace)
+        })
+    }
+
+    /// Whether containerd has a bundle of this container; `None` with an external containerd.
+    pub(crate) fn has_bundle(&self, id: &ContainerId) -> Option<bool> {
+        self.bundles().map(|bundles| bundles.join(&**id).exists())
+    }
+
+    /// Waits until containerd has removed the bundle of a task that it reports as deleted. A bundle that is
+    /// still there after [`REMOVAL_TIMEOUT`] is removed here. Idempotent.
+    pub(crate) async fn await_bundle_removal(&self, id: &ContainerId) -> Result<()> {
+        let deadline = Instant::now() + REMOVAL_TIMEOUT;
+        while self.has_bundle(id) == Some(true) {
+            if Instant::now() > deadline {
+                tracing::warn!(%id, "containerd did not remove a bundle: removing it");
+                return self.clear_bundle(id).await;
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    /// Terminates the shim of a container that containerd does not know, and removes its bundle. Idempotent.
+    pub(crate) async fn clear_bundle(&self, id: &ContainerId) -> Result<()> {
+        let Some(bundle) = self.bundles().map(|bundles| bundles.join(&**id)) else { return Ok(()) };
+        self.end_shims_of(id).await?;
+        unmount_tree(bundle.clone()).await.map_err(from_namespaces)?;
+        self.trees.remove(&bundle).await?;
+        let namespace = &self.context.settings.containerd.namespace;
+        let work = Path::new("containerd/root/io.containerd.runtime.v2.task").join(namespace).join(&**id);
+        self.trees.remove(&self.context.settings.state.join(work)).await?;
+        remove_tree(&self.context.settings.run.join("oci").join(namespace).join(&**id)).await
+    }
+
+    /// Terminates the shim that was started for a container, unless it serves other containers of its pod.
+    async fn end_shims_of(&self, id: &ContainerId) -> Result<()> {
+        for shim in self.orphan_shims_of(id).await? {
+            self.terminate_shim(shim).await?;
+        }
+        Ok(())
+    }
+
+    /// The ids of the containers of which a managed containerd has a bundle.
+    pub(crate) fn list_bundles(&self) -> Result<Vec<ContainerId>> {
+        let Some(bundles) = self.bundles() else { return Ok(Vec::new()) };
+        let entries = match std::fs::read_dir(&bundles) {
+            Ok(entries) => entries,
+            Err(fault) if fault.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(fault) => {
+                return Err(Error::internal(format!("list {}", bundles.display())).with_source(fault));
+            }
+        };
+        // Names that are no ids are skipped: containerd renames a bundle to a hidden name before it removes
+        // it, and other entries are not ours to remove.
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    }
+}

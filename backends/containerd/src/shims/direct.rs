@@ -1,0 +1,206 @@
+//! Calls a task's shim directly, over its ttrpc socket, for execs.
+//!
+//! containerd only forwards such calls, and queries the state of the process before and after each. A shim
+//! gives the same answers to any caller, so for shims that cannot be called directly, and for calls that get
+//! no answer, containerd is asked instead (ADR 19).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use serde::Deserialize;
+use switchyard_proto::containerd::task::v2 as task;
+use tokio::net::UnixStream;
+use tonic::Status;
+
+use self::ttrpc::{Connection, Fault};
+
+mod lifelines;
+pub(crate) mod ttrpc;
+
+pub(crate) use lifelines::{Lifelines, SocketGuard};
+
+/// The socket of a task's shim, and the name of its ttrpc service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ShimAddress {
+    socket: PathBuf,
+    service: &'static str,
+}
+
+/// The `bootstrap.json` that containerd 2 writes about a shim.
+#[derive(Debug, Deserialize)]
+struct Bootstrap {
+    version: u32,
+    address: String,
+    protocol: String,
+}
+
+/// A connection to a shim; one call at a time.
+#[derive(Debug)]
+pub(crate) struct ShimClient {
+    connection: Connection,
+    service: &'static str,
+}
+
+/// An exec: a process of a task that is not its main process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExecRef<'a> {
+    pub(crate) task: &'a str,
+    pub(crate) exec: &'a str,
+}
+
+/// The result of a call to a shim.
+#[derive(Debug)]
+pub(crate) enum Answer<T> {
+    Done(T),
+    Refused(Status),
+    /// The connection broke before an answer: ask containerd. The connection must not be used again.
+    Lost,
+}
+
+// === impl ShimAddress ===
+
+impl ShimAddress {
+    /// The address of the shim that is the parent of a task's main process. The working directory of a shim
+    /// is the bundle of the container that it was started for; the bundles of all containers are siblings,
+    /// and each has a file with the shim's address. `None` if there is no usable address. Blocks briefly, to
+    /// read small files.
+    pub(crate) fn find(parent: u32, task: &str) -> Option<Self> {
+        // The link to a deleted bundle ends in " (deleted)"; taking the parent cuts that off.
+        let cwd = fs::read_link(format!("/proc/{parent}/cwd")).ok()?;
+        Self::in_bundle(&cwd.parent()?.join(task))
+    }
+
+    fn in_bundle(bundle: &Path) -> Option<Self> {
+        match fs::read(bundle.join("bootstrap.json")) {
+            Ok(text) => Self::from_bootstrap(&serde_json::from_slice(&text).ok()?),
+            Err(_) => Self::new(&fs::read_to_string(bundle.join("address")).ok()?, 2),
+        }
+    }
+
+    fn from_bootstrap(bootstrap: &Bootstrap) -> Option<Self> {
+        if bootstrap.protocol == "ttrpc" { Self::new(&bootstrap.address, bootstrap.version) } else { None }
+    }
+
+    fn new(address: &str, version: u32) -> Option<Self> {
+        let service = match version {
+            2 => "containerd.task.v2.Task",
+            3 => "containerd.task.v3.Task",
+            _ => return None,
+        };
+        let socket = PathBuf::from(address.trim_end().strip_prefix("unix://")?);
+        socket.is_absolute().then_some(Self { socket, service })
+    }
+}
+
+// === impl ShimClient ===
+
+impl ShimClient {
+    /// Connects to a shim. Cancel-safe.
+    pub(crate) async fn connect(address: &ShimAddress, namespace: &str) -> io::Result<Self> {
+        let stream = UnixStream::connect(&address.socket).await?;
+        Ok(Self { connection: Connection::new(stream, namespace), service: address.service })
+    }
+
+    /// A duplicate of its socket.
+    pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
+        self.connection.stream.as_fd().try_clone_to_owned()
+    }
+
+    /// Creates an exec without starting it. Not cancel-safe, like all calls here that do not say otherwise:
+    /// the connection must not be used again after a call was dropped.
+    pub(crate) async fn exec(&mut self, request: &task::ExecProcessRequest) -> Answer<()> {
+        self.connection.call(self.service, "Exec", request).await.into()
+    }
+
+    /// Sends the request to start the exec; [`ShimClient::recv_started`] waits for the answer. When the
+    /// caller's connection closes meanwhile, the shim kills the OCI runtime that it runs for the call.
+    pub(crate) async fn send_start(&mut self, process: ExecRef<'_>) -> Answer<()> {
+        let request = task::StartRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
+        self.connection.send_request(self.service, "Start", &request).await.into()
+    }
+
+    /// Waits for the answer to [`ShimClient::send_start`]: the process id of the exec. Cancel-safe.
+    pub(crate) async fn recv_started(&mut self) -> Answer<u32> {
+        self.connection.read_response::<task::StartResponse>().await.map(|answer| answer.pid).into()
+    }
+
+    /// Sends the request to wait for the exit of the exec; [`ShimClient::recv_exit`] waits for the answer.
+    pub(crate) async fn send_wait(&mut self, process: ExecRef<'_>) -> Answer<()> {
+        let request = task::WaitRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
+        self.connection.send_request(self.service, "Wait", &request).await.into()
+    }
+
+    /// Waits for the answer to [`ShimClient::send_wait`]: the exit code of the exec. Cancel-safe.
+    pub(crate) async fn recv_exit(&mut self) -> Answer<u32> {
+        let exit = self.connection.read_response::<task::WaitResponse>().await;
+        exit.map(|exit| exit.exit_status).into()
+    }
+
+    /// Deletes an exec that has exited.
+    pub(crate) async fn delete(&mut self, process: ExecRef<'_>) -> Answer<()> {
+        let request = task::DeleteRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
+        let deleted = self.connection.call::<task::DeleteResponse>(self.service, "Delete", &request).await;
+        deleted.map(drop).into()
+    }
+}
+
+// === impl Answer ===
+
+impl<T> From<Result<T, Fault>> for Answer<T> {
+    fn from(result: Result<T, Fault>) -> Self {
+        match result {
+            Ok(answer) => Self::Done(answer),
+            Err(Fault::Refused(status)) => Self::Refused(status),
+            Err(Fault::Lost(fault)) => {
+                tracing::debug!(error = %fault, "a shim does not answer: containerd is asked");
+                Self::Lost
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[(&str, &str)]) -> Option<(PathBuf, &'static str)> {
+        let bundle = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(bundle.path().join(name), text).unwrap();
+        }
+        ShimAddress::in_bundle(bundle.path()).map(|address| (address.socket, address.service))
+    }
+
+    #[test]
+    fn the_address_is_where_each_version_of_containerd_keeps_it() {
+        let v2 = Some((PathBuf::from("/run/s/1"), "containerd.task.v2.Task"));
+        let v3 = Some((PathBuf::from("/run/s/1"), "containerd.task.v3.Task"));
+        let json = |version: u32, protocol: &str| {
+            format!(r#"{{"version":{version},"address":"unix:///run/s/1","protocol":"{protocol}"}}"#)
+        };
+        assert_eq!(found(&[("address", "unix:///run/s/1")]), v2);
+        assert_eq!(found(&[("bootstrap.json", &json(2, "ttrpc"))]), v2);
+        assert_eq!(found(&[("bootstrap.json", &json(3, "ttrpc")), ("address", "unix:///run/s/2")]), v3);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_used() {
+        let json = |version: u32, protocol: &str, address: &str| {
+            format!(r#"{{"version":{version},"address":"{address}","protocol":"{protocol}"}}"#)
+        };
+        assert_eq!(found(&[]), None);
+        assert_eq!(found(&[("address", "vsock://3:10")]), None);
+        assert_eq!(found(&[("address", "/containerd-shim/abstract.sock")]), None);
+        assert_eq!(found(&[("bootstrap.json", &json(3, "grpc", "unix:///run/s/1"))]), None);
+        assert_eq!(found(&[("bootstrap.json", &json(4, "ttrpc", "unix:///run/s/1"))]), None);
+        assert_eq!(found(&[("bootstrap.json", &json(3, "ttrpc", "unix://s/1"))]), None);
+        assert_eq!(found(&[("bootstrap.json", "half"), ("address", "unix:///run/s/1")]), None);
+    }
+
+    #[test]
+    fn a_process_that_works_elsewhere_is_no_shim() {
+        assert_eq!(ShimAddress::find(1, &"0".repeat(64)), None);
+        assert_eq!(ShimAddress::find(u32::MAX, &"0".repeat(64)), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! Tests of which processes count as shims, which of those are orphans, and how orphans are terminated.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use switchyard_process::ProcessId;
+
+use super::*;
+use crate::shims::processes::*;
+
+const AA: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+fn stat(pid: i32, parent: i32) -> Stat {
+    Stat { id: ProcessId { pid, started: 1 }, parent, ended: false, status: None }
+}
+
+fn said(pid: i32, command: &str) -> RootProcess {
+    let command = command.split(' ').map(str::to_owned).collect();
+    RootProcess { process: stat(pid, 1).id, command, cwd_deleted: true }
+}
+
+fn shim(pid: i32, id: &str, address: &str) -> RootProcess {
+    said(pid, &format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address {address}"))
+}
+
+fn known(id: &str, parent: Option<i32>) -> KnownTask {
+    KnownTask { id: id.to_owned(), parent }
+}
+
+/// The pids of the orphans, and whether the scan is conclusive.
+fn judge(said: &[RootProcess], tasks: &[KnownTask], busy: &[&str]) -> (Vec<i32>, bool) {
+    let shims = own_shims(&[stat(10, 1), stat(11, 10)], said, Path::new("/run/c.sock"), "k8s.io");
+    let found = orphan_shims(shims, tasks, &busy.iter().map(ToString::to_string).collect());
+    (found.shims.iter().map(|orphan| orphan.process.pid).collect(), found.conclusive)
+}
+
+#[track_caller]
+fn check(said: &[RootProcess], tasks: &[KnownTask], expected: &[i32]) {
+    assert_eq!(judge(said, tasks, &[]), (expected.to_vec(), true));
+}
+
+#[test]
+fn a_shim_is_forgotten_if_neither_its_id_nor_a_child_is_a_known_task() {
+    let all = [shim(10, AA, "/run/c.sock"), said(11, "sleep 5")];
+    check(&all, &[], &[10]);
+    check(&all, &[known(AA, None)], &[]);
+    check(&all, &[known("other", Some(10))], &[]);
+    check(&all, &[known("other", Some(1))], &[10]);
+}
+
+#[test]
+fn none_is_judged_for_sure_while_it_is_not_seen_who_serves_a_task() {
+    let of_pod = [shim(10, AA, "/run/c.sock")];
+    // The task has exited, or its shim is slow: a shim that was started for another container may serve it.
+    assert_eq!(judge(&of_pod, &[known("ended", None)], &[]), (vec![10], false));
+    // The same holds for a task whose create is in progress.
+    assert_eq!(judge(&of_pod, &[], &["made"]), (vec![10], false));
+    assert_eq!(judge(&of_pod, &[known("made", Some(12))], &["made"]), (vec![10], true));
+    let both = [shim(10, AA, "/run/c.sock"), shim(12, &AA.replace('a', "b"), "/run/c.sock")];
+    let other = AA.replace('a', "b");
+    assert_eq!(judge(&both, &[known(&other, None)], &[]), (vec![10], true));
+    assert_eq!(judge(&both, &[], &[&other]), (vec![10, 12], true));
+}
+
+#[test]
+fn the_shims_of_others_and_what_is_no_shim_are_left_alone() {
+    let other = shim(10, AA, "/run/containerd/containerd.sock");
+    let word = |words: &str| format!("{words} -id {AA} -address /run/c.sock");
+    let foreign = said(12, &word("/usr/bin/containerd-shim-runc-v2 -namespace moby"));
+    let helper = said(13, &format!("{} delete", word("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")));
+    let editor = said(14, &word("vi -namespace k8s.io"));
+    check(&[other, foreign, helper, editor], &[], &[]);
+}
+
+#[test]
+fn a_shim_for_what_is_no_container_of_ours_is_none_of_ours() {
+    for id in ["/etc", "../../..", "nginx", "..", &AA[1..]] {
+        check(&[shim(10, id, "/run/c.sock")], &[], &[]);
+    }
+}
+
+/// A process that calls itself a shim. It is killed when this is dropped.
+struct Pretender(Child);
+
+impl Pretender {
+    fn start(uid: u32, dir: &Path) -> Self {
+        let mut command = Command::new("sh");
+        let words = ["-namespace", "k8s.io", "-id", AA, "-address", "/run/c.sock"];
+        command.args(["-c", "read nothing"]).args(words).arg0("containerd-shim-runc-v2");
+        Self(command.uid(uid).current_dir(dir).stdin(std::process::Stdio::piped()).spawn().unwrap())
+    }
+
+    /// The shims that the scan takes this process for.
+    fn taken_for(&self) -> Vec<ShimProcess> {
+        let process = ProcessId::of(i32::try_from(self.0.id()).unwrap()).unwrap();
+        let said: Vec<_> = read_root_process(process).into_iter().collect();
+        own_shims(&[], &said, Path::new("/run/c.sock"), "k8s.io")
+    }
+}
+
+impl Drop for Pretender {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_users_process_is_not_believed_and_a_name_makes_no_directory_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let named = dir.path().join("named (deleted)");
+    let gone = dir.path().join("gone");
+    for path in [&named, &gone] {
+        fs::create_dir(path).unwrap();
+    }
+    assert_eq!(Pretender::start(65_534, &gone).taken_for(), []);
+    let bundle_deleted = |pretender: &Pretender| match &pretender.taken_for()[..] {
+        [shim] => shim.bundle_deleted,
+        others => panic!("{others:?}"),
+    };
+    let in_named = Pretender::start(0, &named);
+    let in_gone = Pretender::start(0, &gone);
+    assert!(!bundle_deleted(&in_named) && !bundle_deleted(&in_gone));
+    fs::remove_dir(&gone).unwrap();
+    assert!(!bundle_deleted(&in_named) && bundle_deleted(&in_gone));
+}
+
+#[test]
+fn a_number_that_another_process_bears_by_now_is_not_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut stranger = Pretender::start(0, dir.path());
+    let pid = i32::try_from(stranger.0.id()).unwrap();
+    let ended = ProcessId { pid, started: ProcessId::of(pid).unwrap().started.wrapping_sub(1) };
+    let shim =
+        ShimProcess { process: ended, id: AA.parse().unwrap(), children: vec![ended], bundle_deleted: true };
+    terminate(&shim).unwrap();
+    shim.kill().unwrap();
+    assert!(stranger.0.try_wait().unwrap().is_none(), "a stranger was killed");
+}
+
+#[test]
+fn a_shim_that_has_begun_something_since_it_was_looked_at_is_left_alone() {
+    let mut parent = Command::new("sh").args(["-c", "sleep 1000; :"]).spawn().unwrap();
+    let process = ProcessId::of(i32::try_from(parent.id()).unwrap()).unwrap();
+    let child = || switchyard_process::all().into_iter().find(|stat| stat.parent == process.pid);
+    assert!((0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        child().is_some()
+    }));
+    let shim = ShimProcess { process, id: AA.parse().unwrap(), children: Vec::new(), bundle_deleted: true };
+    assert_eq!(terminate(&shim).unwrap_err().kind(), switchyard_core::ErrorKind::Unavailable);
+    assert!(process.is_alive() && child().is_some());
+    terminate(&ShimProcess { children: vec![child().unwrap().id], ..shim }).unwrap();
+    parent.wait().unwrap();
+}

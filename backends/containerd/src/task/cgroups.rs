@@ -1,0 +1,63 @@
+//! What is done to the cgroup of one task: cpusets, OOM scores, block I/O limits, freezing, watching for OOM kills.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use switchyard_cgroup as cgroup;
+use switchyard_cgroup::Kills;
+use switchyard_core::{Error, Result};
+use tokio_util::task::TaskTracker;
+
+use super::TaskEntry;
+use crate::base::fs::blocking;
+
+pub(crate) mod leaf;
+pub(crate) mod oom;
+mod oom_watch;
+pub(crate) mod score;
+pub(crate) mod throttle;
+
+use oom::oom_killed;
+
+/// The cgroups of tasks.
+#[derive(Debug)]
+pub(crate) struct TaskCgroups {
+    pub(crate) reader: Arc<cgroup::Reader>,
+    pub(crate) tracker: TaskTracker,
+}
+
+impl TaskCgroups {
+    /// Whether the OOM killer has killed a process of a task that exited with `code`.
+    pub(crate) fn was_oom_killed(&self, entry: &TaskEntry, code: i32) -> bool {
+        let watch = entry.oom.lock().unwrap_or_else(PoisonError::into_inner);
+        let kills = match watch.as_ref() {
+            Some(watch) => watch.kills(),
+            None => match entry.record().group() {
+                Some(group) => self
+                    .reader
+                    .oom_kills(&group)
+                    .map(|counted| Kills { counted: counted.unwrap_or(0), doubtful: false }),
+                None => Ok(Kills::default()),
+            },
+        };
+        let kills = kills.unwrap_or_else(|fault| {
+            tracing::warn!(task.id = %entry.id, error = %fault, "cannot read the OOM kills of a task: its exit is not reported as an OOM kill");
+            Kills::default()
+        });
+        oom_killed(kills, code, entry.killed.load(Ordering::Acquire))
+    }
+
+    /// Whether the cgroup of the task is frozen; `None` if it has none that can be.
+    pub(crate) async fn is_frozen(&self, entry: &TaskEntry) -> Result<Option<bool>> {
+        let Some(group) = entry.record().group() else { return Ok(None) };
+        let cgroups = Arc::clone(&self.reader);
+        blocking(move || cgroups.is_frozen(&group).map_err(Error::from)).await
+    }
+
+    /// Freezes or thaws the cgroup of the task.
+    pub(crate) async fn set_frozen(&self, entry: &TaskEntry, frozen: bool) -> Result<()> {
+        let Some(group) = entry.record().group() else { return Ok(()) };
+        let cgroups = Arc::clone(&self.reader);
+        blocking(move || cgroups.freeze(&group, frozen).map_err(Error::from)).await
+    }
+}

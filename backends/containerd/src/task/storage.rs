@@ -1,0 +1,56 @@
+//! What a task has on disk: its snapshot, image views, volumes, and the limits on them.
+
+use std::sync::{Arc, PoisonError};
+
+use containerd_client::services::v1::snapshots as snap;
+use containerd_client::types::Mount;
+use switchyard_core::Result;
+use switchyard_core::blocking_pool::BlockingPool;
+
+use super::TaskEntry;
+use crate::base::trees::Trees;
+use crate::client::{Client, QUICK, call};
+use crate::context::Context;
+use crate::image::ContainerdImageStore;
+use crate::image::reader::ImageReader;
+
+mod empty;
+pub(crate) mod fill;
+pub(crate) mod plan;
+pub(crate) mod projects;
+pub(crate) mod quota;
+mod removal;
+pub(crate) mod stage;
+pub(crate) mod volumes;
+
+use projects::Projects;
+use volumes::Volumes;
+
+/// The files of tasks.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    pub(crate) context: Arc<Context>,
+    pub(crate) client: Client,
+    pub(crate) images: ContainerdImageStore,
+    pub(crate) image_reader: ImageReader,
+    pub(crate) volumes: Arc<Volumes>,
+    pub(crate) trees: Arc<Trees>,
+    /// Quota projects.
+    pub(crate) projects: Projects,
+    /// For access to file systems that may hang.
+    pub(crate) blocking_pool: BlockingPool,
+}
+
+impl Storage {
+    /// The mounts of a task's root file system.
+    pub(crate) async fn mounts_of(&self, entry: &TaskEntry) -> Result<Vec<Mount>> {
+        let known = entry.mounts.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mounts) = known {
+            return Ok(mounts);
+        }
+        let request =
+            snap::MountsRequest { snapshotter: entry.snapshotter.clone(), key: entry.id.to_string() };
+        let what = format!("look up the mounts of snapshot {}", entry.id);
+        Ok(call(&what, QUICK, self.client.snapshots().mounts(request)).await?.mounts)
+    }
+}

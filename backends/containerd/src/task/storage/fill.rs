@@ -1,0 +1,253 @@
+//! Image volumes: directories of a task's own for the paths that its image declares, filled with what the
+//! image contains at these paths. New named volumes are filled in the same way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use switchyard_core::id::TaskId;
+use switchyard_core::threads::bulk;
+use switchyard_core::{Error, Result};
+use switchyard_runtime_spec::ImageVolume;
+use switchyard_steps::reach;
+use switchyard_tree::{Budget, Cancel, Error as TreeError};
+
+use crate::base::fs::{CancelOnDrop, blocking, io_error, tree_error};
+use crate::base::steps::Step;
+use crate::sandbox::SandboxEntry;
+use crate::task::TaskEntry;
+use crate::task::storage::Storage;
+use crate::task::storage::plan::StoragePlan;
+
+/// The share of the free space on its disk, in percent, that the volumes of a task may take when they are
+/// filled.
+const SHARE: u64 = 95;
+
+impl Storage {
+    /// The source directories of image volumes as the runtime sees them: if the sandbox has a user namespace,
+    /// those in the staging directory, with their ids mapped.
+    pub(crate) fn volumes_seen(
+        &self,
+        id: TaskId,
+        sandbox: &SandboxEntry,
+        plan: &StoragePlan,
+    ) -> Vec<ImageVolume> {
+        if sandbox.record.users.is_none() {
+            return plan.volumes.clone();
+        }
+        let stage = self.context.layout.task(id).stage;
+        let seen = |(number, volume): (usize, &ImageVolume)| ImageVolume {
+            destination: volume.destination.clone(),
+            source: stage.join(super::stage::volume_name(number)),
+        };
+        plan.volumes.iter().enumerate().map(seen).collect()
+    }
+
+    /// Creates and fills the directories of a task's image volumes, and of those named volumes that do not
+    /// exist yet.
+    pub(crate) async fn fill_volumes(&self, entry: &TaskEntry, plan: &StoragePlan) -> Result<()> {
+        let drafts = self.drafts(entry, plan).await?;
+        let volumes: Vec<_> =
+            plan.volumes.iter().chain(drafts.iter().map(|(draft, _)| draft)).cloned().collect();
+        if volumes.is_empty() {
+            return Ok(());
+        }
+        match &plan.image.top {
+            Some(top) => {
+                let guard = CancelOnDrop::default();
+                let state = self.context.layout.state().to_path_buf();
+                let cancel = guard.cancel();
+                let fill = move |root: &Path| {
+                    let free = switchyard_tree::open(&state).and_then(|dir| Budget::of_free(dir, SHARE));
+                    let mut budget =
+                        free.map_err(|fault| io_error("read the free disk space of", &state, fault))?;
+                    volumes.iter().try_for_each(|volume| {
+                        fill(root, &volume.destination, &volume.source, &mut budget, &cancel)
+                    })
+                };
+                self.image_reader.with_view(&entry.snapshotter, top, fill).await?;
+            }
+            None => {
+                blocking(move || volumes.iter().try_for_each(|volume| make_dir(&volume.source))).await?;
+            }
+        }
+        if !drafts.is_empty() {
+            reach(Step::VolumeDrafted);
+            let named = Arc::clone(&self.volumes);
+            let publish =
+                move || drafts.iter().try_for_each(|(draft, name)| named.publish(&draft.source, name));
+            // Publishing syncs a whole file system.
+            bulk(publish).await?;
+            reach(Step::VolumeNamed);
+        }
+        self.context.faults.reach(Step::TaskVolumes)
+    }
+
+    /// The named volumes that do not exist yet: the directory in which each is to be filled, and its path
+    /// below the directory of all volumes.
+    async fn drafts(&self, entry: &TaskEntry, plan: &StoragePlan) -> Result<Vec<(ImageVolume, String)>> {
+        if plan.staging.volumes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let all = plan.staging.volumes.clone();
+        let id = entry.id;
+        let named = Arc::clone(&self.volumes);
+        blocking(move || {
+            let numbered = all.into_iter().enumerate();
+            let fresh = numbered.filter(|(_, (_, volume))| !named.path(volume).exists());
+            let draft = |(number, (destination, volume))| {
+                (ImageVolume { destination, source: named.draft(id, number) }, volume)
+            };
+            Ok(fresh.map(draft).collect())
+        })
+        .await
+    }
+}
+
+/// The paths of the image's volumes, normalized and without duplicates, and those that are left out.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Declared {
+    pub(crate) volumes: Vec<PathBuf>,
+    /// The root, and paths at or below kernel file systems: nothing of the image can be mounted there.
+    pub(crate) left_out: Vec<PathBuf>,
+}
+
+/// The volumes that an image declares.
+///
+/// # Errors
+/// `InvalidArgument`, naming the image, for more than `most`.
+pub(crate) fn declared(image: &str, paths: &[PathBuf], most: usize) -> Result<Declared> {
+    if paths.len() > most {
+        let why = format!("{image} declares {} volumes, more than {most}: [images] max_volumes", paths.len());
+        return Err(Error::invalid("image", why));
+    }
+    let mut declared = Declared::default();
+    for path in paths {
+        // A `..` component is kept, and refused when the path is opened in the image.
+        let clean: PathBuf = path.components().collect();
+        let list = if is_the_kernels(&clean) { &mut declared.left_out } else { &mut declared.volumes };
+        if !list.contains(&clean) {
+            list.push(clean);
+        }
+    }
+    Ok(declared)
+}
+
+/// Whether a path is the root, or at or below a directory where the container has a kernel file system.
+fn is_the_kernels(path: &Path) -> bool {
+    path == Path::new("/") || ["/proc", "/sys", "/dev"].iter().any(|dir| path.starts_with(dir))
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).map_err(|fault| io_error("make directory", path, fault))
+}
+
+/// Creates the directory `to` with the attributes and content of the image's `path`.
+fn fill(root: &Path, path: &Path, to: &Path, budget: &mut Budget, cancel: &Cancel) -> Result<()> {
+    make_dir(to)?;
+    let from = switchyard_tree::open(root).and_then(|root| switchyard_tree::open_below(root, path));
+    let from = match from {
+        Ok(Some(from)) => from,
+        Ok(None) => return Ok(()),
+        Err(fault) => {
+            return Err(
+                Error::failed_precondition(format!("image volume {}", path.display())).with_source(fault)
+            );
+        }
+    };
+    let target = switchyard_tree::open(to).map_err(|fault| io_error("open", to, fault))?;
+    let copied = switchyard_tree::copy(from, target, budget, cancel).map_err(|error| {
+        let too_large = matches!(error, TreeError::TooLarge { .. });
+        let error = tree_error("fill the image volume", path, error);
+        let share = format!(
+            "the volumes of a task may take {SHARE} % of what is free on the disk of {}",
+            to.display()
+        );
+        if too_large { error.context(share) } else { error }
+    })?;
+    if copied.refused_attributes > 0 {
+        tracing::warn!(
+            volume = %path.display(),
+            attributes = copied.refused_attributes,
+            "the file system of the state directory does not support all attributes that files of the image have"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    fn fill_all(image: &Path, path: &str, to: &Path) -> Result<()> {
+        fill(image, Path::new(path), to, &mut Budget::new(1 << 30, 1 << 20), &Cancel::default())
+    }
+
+    #[test]
+    fn a_volume_begins_with_what_the_image_has_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::create_dir_all(image.join("data/sub")).unwrap();
+        fs::write(image.join("data/sub/file"), "x").unwrap();
+        fs::set_permissions(image.join("data"), fs::Permissions::from_mode(0o1770)).unwrap();
+        symlink("sub/file", image.join("data/link")).unwrap();
+        let volume = dir.path().join("v/0");
+        fill_all(&image, "/data", &volume).unwrap();
+        assert_eq!(fs::read_to_string(volume.join("link")).unwrap(), "x");
+        assert_eq!(fs::metadata(&volume).unwrap().mode() & 0o7777, 0o1770);
+    }
+
+    #[test]
+    fn a_link_in_the_image_does_not_lead_out_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::create_dir_all(&image).unwrap();
+        fs::create_dir_all(dir.path().join("secret")).unwrap();
+        fs::write(dir.path().join("secret/key"), "x").unwrap();
+        symlink("../secret", image.join("data")).unwrap();
+        let volume = dir.path().join("v");
+        fill_all(&image, "/data", &volume).unwrap();
+        assert_eq!(fs::read_dir(&volume).unwrap().count(), 0);
+        assert!(fill_all(&image, "/../secret", &volume).is_err());
+    }
+
+    #[test]
+    fn a_volume_that_takes_more_than_the_disk_has_is_refused_with_the_size_and_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::create_dir_all(image.join("data")).unwrap();
+        fs::write(image.join("data/file"), [1; 10_000]).unwrap();
+        let volume = dir.path().join("v");
+        let mut budget = Budget::new(8192, 10);
+        let refused = fill(&image, Path::new("/data"), &volume, &mut budget, &Cancel::default()).unwrap_err();
+        assert_eq!(refused.kind(), switchyard_core::ErrorKind::ResourceExhausted);
+        for part in ["/data", "8192 bytes", "95 %", volume.to_str().unwrap()] {
+            assert!(refused.report().contains(part), "{part}: {}", refused.report());
+        }
+    }
+
+    #[test]
+    fn each_volume_is_declared_once_and_what_the_kernel_shows_is_none() {
+        let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let all = [
+            "/data",
+            "/data/",
+            "//data/.",
+            "/proc",
+            "/proc/sys/",
+            "/sys/fs/cgroup",
+            "/dev",
+            "/",
+            "/processes",
+        ];
+        let found = declared("a:1", &paths(&all), 9).unwrap();
+        assert_eq!(found.volumes, paths(&["/data", "/processes"]));
+        assert_eq!(found.left_out, paths(&["/proc", "/proc/sys", "/sys/fs/cgroup", "/dev", "/"]));
+        let refused = declared("a:1", &paths(&all), 8).unwrap_err().to_string();
+        for part in ["a:1 declares 9 volumes", "more than 8", "[images] max_volumes"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
+}

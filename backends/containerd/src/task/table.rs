@@ -1,0 +1,71 @@
+//! The tasks that this daemon knows.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::{Error, Result};
+
+use super::TaskEntry;
+use crate::live::LiveContainers;
+use crate::sandbox::table::SandboxTable;
+
+/// The tasks that this daemon knows, by id.
+#[derive(Debug, Default)]
+pub(crate) struct TaskTable {
+    entries: Mutex<HashMap<TaskId, Arc<TaskEntry>>>,
+}
+
+impl TaskTable {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Arc<TaskEntry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// # Errors
+    /// `NotFound` if the table has no such task.
+    pub(crate) fn get(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
+        let found = self.lock().get(&id).cloned();
+        found.ok_or_else(|| Error::not_found(format!("task {id} does not exist")))
+    }
+
+    /// The tasks that may run and have no persisted exit: the id and the runtime handler of each.
+    pub(crate) fn unprotected(&self) -> BTreeMap<String, String> {
+        let tasks = self.lock();
+        let runs = tasks.values().filter(|task| task.may_have_process() && !task.is_exit_persisted());
+        runs.map(|task| (task.id.to_string(), task.record().handler.clone())).collect()
+    }
+
+    /// The ids of the tasks whose exits are not persisted yet, for the status; `None` if there are none.
+    pub(crate) fn unrecorded_exits(&self) -> Option<String> {
+        let tasks = self.lock();
+        let ended = tasks.values().filter(|task| task.has_unpersisted_exit());
+        let mut ids: Vec<_> = ended.map(|task| task.id.to_string()).collect();
+        ids.sort();
+        (!ids.is_empty()).then(|| ids.join(", "))
+    }
+}
+
+/// The tables of sandboxes and tasks, for the parts below them.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) sandboxes: Arc<SandboxTable>,
+    pub(crate) tasks: Arc<TaskTable>,
+}
+
+impl LiveContainers for Tables {
+    fn may_have_process(&self, id: &str) -> bool {
+        let task = id.parse::<TaskId>().ok().and_then(|id| self.tasks.get(id).ok());
+        let sandbox = id.parse::<SandboxId>().ok().and_then(|id| self.sandboxes.get(id).ok());
+        // After an interrupted removal the object remains and can be started again.
+        task.is_some_and(|entry| entry.may_have_process())
+            || sandbox.is_some_and(|entry| entry.pid.is_some() && !entry.released)
+    }
+
+    fn running_shims(&self, except: Option<&str>) -> Vec<(String, i32)> {
+        let mut ours: Vec<_> = self.tasks.lock().values().cloned().collect();
+        ours.retain(|entry| {
+            !entry.is_exit_persisted() && except.is_none_or(|except| *except != entry.id.to_string())
+        });
+        ours.iter().filter_map(|entry| Some((entry.id.to_string(), entry.shim_pid()?))).collect()
+    }
+}

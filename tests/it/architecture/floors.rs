@@ -1,0 +1,77 @@
+//! Inside `backends/containerd` imports go one way: down.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::circles::arrows;
+use super::repository;
+use super::source::sources;
+
+/// The parts of the crate, from the bottom up. A part is a file with the directory of its modules, or one
+/// module of `task`. It may import itself and what stands before it.
+const PARTS: &[&str] = &[
+    "base",
+    "client",
+    "record",
+    "cleanup",
+    "context",
+    "live",
+    "cgroups",
+    "shims",
+    "predecessor_calls",
+    "processes",
+    "image",
+    "node",
+    "network",
+    "sandbox",
+    "task/process",
+    "task/fifos",
+    "task/inputs",
+    "task/cgroups/oom",
+    "task/entry",
+    "task/logs",
+    "task/table",
+    "task/cgroups",
+    "task/storage",
+    "task/exit",
+    "task",
+    "task/attach",
+    "task/checkpoint",
+    "exec",
+    "stats",
+    "recover",
+    "backend",
+    "fuzzing",
+    "lib",
+];
+
+/// The part that a file belongs to.
+fn part_of(file: &Path) -> &'static str {
+    let dir = repository().join("backends/containerd/src");
+    let file = file.strip_prefix(&dir).expect("a file of the crate lies in its directory");
+    let names: Vec<_> = file.iter().map(|name| name.to_string_lossy().replace(".rs", "")).collect();
+    let path = names.join("/");
+    let is_in = |part: &&&str| path == **part || path.starts_with(&format!("{part}/"));
+    let longest = PARTS.iter().filter(is_in).max_by_key(|part| part.len());
+    longest.copied().unwrap_or_else(|| panic!("{path} belongs to no part: add one to PARTS"))
+}
+
+#[test]
+fn parts_of_the_containerd_backend_import_only_those_below_them() {
+    let floor = |part: &str| PARTS.iter().position(|known| *known == part);
+    let source = sources().into_iter().find(|source| source.name == "switchyard-containerd");
+    let arrows = arrows(&source.expect("the crate is a member of the workspace"));
+    let mut wrong = BTreeSet::new();
+    for (from, targets) in &arrows {
+        for to in targets {
+            let (above, below) = (part_of(from), part_of(to));
+            if floor(above) < floor(below) {
+                let name =
+                    |file: &Path| file.strip_prefix(repository()).unwrap_or(file).display().to_string();
+                wrong.insert(format!("{above} may not import {below}: {} imports {}", name(from), name(to)));
+            }
+        }
+    }
+    assert!(arrows.len() > 100, "these are too few files with imports: {}", arrows.len());
+    assert!(wrong.is_empty(), "{}", wrong.into_iter().collect::<Vec<_>>().join("\n"));
+}
