@@ -1,4 +1,5 @@
-//! What every part stands on: configuration, paths, names, files and errors. Nothing here knows of containerd's API calls.
+//! What every part stands on: configuration, paths, names, files and errors. Nothing here knows of
+//! containerd's API calls.
 
 pub mod config;
 pub(crate) mod container_id;

@@ -1,4 +1,5 @@
-//! The cgroups of sandboxes and tasks: who has claimed which, and the removal of those that are not needed any more.
+//! The cgroups of sandboxes and tasks: who has claimed which, and the removal of those that are not needed
+//! any more.
 
 use std::sync::{Arc, Weak};
 

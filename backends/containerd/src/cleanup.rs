@@ -138,8 +138,8 @@ impl CleanupQueue {
         queue.remove(at)
     }
 
-    /// Runs a cleanup in a task of `tracker`, as soon as fewer than [`CONCURRENCY`] of these run. It is queued if
-    /// it fails.
+    /// Runs a cleanup in a task of `tracker`, as soon as fewer than [`CONCURRENCY`] of these run. It is
+    /// queued if it fails.
     pub(crate) fn spawn(self: &Arc<Self>, cleanup: Box<dyn Cleanup>, tracker: &TaskTracker) {
         let queue = Arc::clone(self);
         tracker.spawn(async move {

@@ -1,4 +1,5 @@
-//! What all components know of the node and its configuration: fixed values, and what follows from them without I/O.
+//! What all components know of the node and its configuration: fixed values, and what follows from them
+//! without I/O.
 
 use containerd_client::services::v1 as api;
 use prost_types::Any;

@@ -64,8 +64,8 @@ pub(crate) struct Execs {
 }
 
 impl Execs {
-    /// Starts an exec, once the task is not frozen. Cancel-safe: an abandoned start is completed, and its process
-    /// then ended; if the start were interrupted, the shim would block on FIFOs that nobody opens.
+    /// Starts an exec, once the task is not frozen. Cancel-safe: an abandoned start is completed, and its
+    /// process then ended; if the start were interrupted, the shim would block on FIFOs that nobody opens.
     pub(crate) async fn start(self: &Arc<Self>, task: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
         let starting = Arc::clone(self);
         let spec = spec.clone();

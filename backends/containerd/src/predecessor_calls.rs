@@ -38,8 +38,8 @@ impl PredecessorCalls {
     /// Waits until the predecessor call about this container has finished. Returns at once if there is none.
     ///
     /// If the outcome has to be cleaned up, each later call of this method returns it again at once, also in
-    /// the next daemon, until [`PredecessorCalls::predecessor_call_done`] is called: a kill during the cleanup does not
-    /// start the wait anew. Cancel-safe.
+    /// the next daemon, until [`PredecessorCalls::predecessor_call_done`] is called: a kill during the
+    /// cleanup does not start the wait anew. Cancel-safe.
     pub(crate) async fn await_predecessor_call(&self, id: &ContainerId) -> Result<CallOutcome> {
         if !self.shims.predecessor_calls.contains(id) {
             return Ok(CallOutcome::NoEffect);

@@ -70,7 +70,7 @@ pub(crate) struct Recovery {
     pub(crate) client: Client,
     pub(crate) health: Health,
     pub(crate) features: ContainerdFeatures,
-    pub(crate) logkeeper: logkeeper::Client,
+    pub(crate) logkeeper: Arc<logkeeper::Client>,
     pub(crate) network: Arc<Network>,
     pub(crate) cgroups: Arc<Cgroups>,
     pub(crate) shims: Arc<Shims>,

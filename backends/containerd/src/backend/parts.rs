@@ -65,6 +65,8 @@ struct Ground {
     client: Client,
     health: Health,
     features: ContainerdFeatures,
+    /// One for all: it bounds how many calls run at once, and how long they wait for a restart together.
+    logkeeper: Arc<logkeeper::Client>,
     cleanup: Arc<CleanupQueue>,
     tracker: TaskTracker,
     trees: Arc<Trees>,
@@ -125,6 +127,7 @@ impl Parts {
         let ground = Ground {
             trees: Arc::new(Trees::new(context.layout.state(), context.layout.run())),
             tables: Arc::new(Tables { sandboxes: Arc::default(), tasks: Arc::default() }),
+            logkeeper: Arc::new(logkeeper::Client::new(&context.settings.logkeeper)),
             context,
             client,
             health,
@@ -156,7 +159,7 @@ impl Parts {
             client: ground.client.clone(),
             health: ground.health.clone(),
             features: ground.features.clone(),
-            logkeeper: ground.logkeeper(),
+            logkeeper: Arc::clone(&ground.logkeeper),
             network: Arc::clone(&middle.network),
             cgroups: Arc::clone(&middle.cgroups),
             shims: Arc::clone(&middle.shims),
@@ -211,10 +214,6 @@ impl Parts {
 }
 
 impl Ground {
-    fn logkeeper(&self) -> logkeeper::Client {
-        logkeeper::Client::new(&self.context.settings.logkeeper)
-    }
-
     fn live(&self) -> Arc<dyn LiveContainers> {
         Arc::clone(&self.tables) as Arc<dyn LiveContainers>
     }
@@ -338,7 +337,7 @@ impl Ground {
             context: Arc::clone(&self.context),
             client: self.client.clone(),
             health: self.health.clone(),
-            logkeeper: self.logkeeper(),
+            logkeeper: Arc::clone(&self.logkeeper),
             table: self.task_table(),
             sandboxes: Arc::clone(&middle.sandboxes),
             storage: Arc::clone(storage),
@@ -372,7 +371,7 @@ impl Ground {
         Arc::new(Attachments {
             client: self.client.clone(),
             health: self.health.clone(),
-            logkeeper: self.logkeeper(),
+            logkeeper: Arc::clone(&self.logkeeper),
             table: self.task_table(),
             exits: Arc::clone(exits),
             tracker: self.tracker.clone(),

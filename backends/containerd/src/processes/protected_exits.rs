@@ -61,8 +61,9 @@ impl Processes {
     }
 
     /// Deletes the records of all tasks but `wanted`, and creates those that `wanted` lacks: the tasks that
-    /// may run without a persisted exit, each with its runtime handler. A predecessor may have been killed between the two, or have used another version of containerd.
-    /// For recovery, once all tasks are known and before requests are served.
+    /// may run without a persisted exit, each with its runtime handler. A predecessor may have been killed
+    /// between the two, or have used another version of containerd. For recovery, once all tasks are known
+    /// and before requests are served.
     pub(crate) async fn sync_protected_exits(&self, wanted: &BTreeMap<String, String>) -> Result<()> {
         if !self.features.has_sandbox_store() {
             return Ok(());

@@ -124,16 +124,16 @@ impl Recovery {
         }
         for entry in running_tasks {
             self.attachments.end_taken_input(&entry);
-            let inner = Arc::clone(self);
+            let recovery = Arc::clone(self);
             let guard = entry.lock_process().await;
             self.tracker.spawn(async move {
                 let _guard = guard;
-                inner.resume_log(&entry).await;
+                recovery.resume_log(&entry).await;
             });
         }
-        let inner = Arc::clone(self);
+        let recovery = Arc::clone(self);
         self.tracker.spawn(async move {
-            inner.clear_garbage(garbage, &known).await;
+            recovery.clear_garbage(garbage, &known).await;
             reach(Step::RecoveryDebris);
         });
         self.execs.predecessor_fifos.close();

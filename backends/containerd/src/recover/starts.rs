@@ -35,10 +35,10 @@ impl Recovery {
             | CallOutcome::Incomplete
             | CallOutcome::Stuck
             | CallOutcome::Started { .. } => {
-                let inner = Arc::clone(self);
+                let recovery = Arc::clone(self);
                 let undo = self.exits.reapers.spawn(async move {
                     let _guard = guard;
-                    inner.discard_start(&entry).await
+                    recovery.discard_start(&entry).await
                 });
                 undo.await.map_err(|fault| {
                     Error::internal(format!("undoing the start of task {id} panicked or was aborted"))

@@ -1,9 +1,9 @@
 //! What containerd keeps of a task outside of its database: a bundle, a shim, and the state directory of the
 //! runtime.
 //!
-//! containerd reports a task as deleted before it has removed all of this, and leaks some of it when its call is
-//! cancelled or it is killed in the middle. With a managed containerd, whose directories are known, nothing of a
-//! container counts as removed before its bundle is.
+//! containerd reports a task as deleted before it has removed all of this, and leaks some of it when its
+//! call is cancelled or it is killed in the middle. With a managed containerd, whose directories are known,
+//! nothing of a container counts as removed before its bundle is.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The processes of shims as `/proc` shows them: which there are, whom they serve, and how they are terminated.
+//! The processes of shims as `/proc` shows them: which there are, whom they serve, and how they are
+//! terminated.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -38,8 +39,9 @@ pub(crate) struct ShimChild {
     pub(crate) cgroup_text: String,
 }
 
-/// A process of the node's own root user ([`switchyard_process::is_own_root`]), with its command line. Command
-/// lines of users' and of containers' processes are not believed: any of them can call itself a shim.
+/// A process of the node's own root user ([`switchyard_process::is_own_root`]), with its command line.
+/// Command lines of users' and of containers' processes are not believed: any of them can call itself a
+/// shim.
 #[derive(Debug, Clone)]
 pub(crate) struct RootProcess {
     pub(crate) process: ProcessId,

@@ -37,7 +37,7 @@ mod unread;
 pub(crate) struct Attachments {
     pub(crate) client: Client,
     pub(crate) health: Health,
-    pub(crate) logkeeper: logkeeper::Client,
+    pub(crate) logkeeper: Arc<logkeeper::Client>,
     pub(crate) table: Arc<TaskTable>,
     pub(crate) exits: Arc<Exits>,
     pub(crate) tracker: TaskTracker,
@@ -110,11 +110,11 @@ impl Attachments {
         inputs.open.retain(|end| end.strong_count() > 0);
         inputs.open.push(Arc::downgrade(&end));
         drop(inputs);
-        let inner = Arc::clone(self);
+        let attachments = Arc::clone(self);
         let entry = Arc::clone(entry);
         Ok(Box::new(StdinWriter::new(end, move || {
             if ends {
-                inner.end_input(&entry);
+                attachments.end_input(&entry);
             }
         })))
     }
@@ -130,7 +130,7 @@ impl Attachments {
                 end.close();
             }
         }
-        let inner = Arc::clone(self);
+        let attachments = Arc::clone(self);
         let entry = Arc::clone(entry);
         self.tracker.spawn(async move {
             let id = entry.id.to_string();
@@ -140,11 +140,13 @@ impl Attachments {
                     api::CloseIoRequest { container_id: id.clone(), exec_id: String::new(), stdin: true };
                 let what = format!("close the input of task {}", entry.id);
                 let Err(error) =
-                    ignore_not_found(call(&what, QUICK, inner.client.tasks().close_io(request)).await)
+                    ignore_not_found(call(&what, QUICK, attachments.client.tasks().close_io(request)).await)
                 else {
                     return reach(Step::InputEnded);
                 };
-                tries.log_and_wait(&inner.health, &id, "cannot close the input of a task", &error).await;
+                tries
+                    .log_and_wait(&attachments.health, &id, "cannot close the input of a task", &error)
+                    .await;
             }
         });
     }

@@ -1,4 +1,5 @@
-//! What is done to the cgroup of one task: cpusets, OOM scores, block I/O limits, freezing, watching for OOM kills.
+//! What is done to the cgroup of one task: cpusets, OOM scores, block I/O limits, freezing, watching for
+//! OOM kills.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

@@ -50,7 +50,7 @@ pub(crate) struct Exits {
     pub(crate) context: Arc<Context>,
     pub(crate) client: Client,
     pub(crate) health: Health,
-    pub(crate) logkeeper: logkeeper::Client,
+    pub(crate) logkeeper: Arc<logkeeper::Client>,
     pub(crate) table: Arc<TaskTable>,
     pub(crate) sandboxes: Arc<Sandboxes>,
     pub(crate) storage: Arc<Storage>,
@@ -155,12 +155,12 @@ impl Exits {
             return Ok(exit);
         }
         self.context.faults.reach(Step::TaskExitRecorded)?;
-        let inner = Arc::clone(self);
+        let exits = Arc::clone(self);
         let ended = Arc::clone(entry);
         let clearing = self.reapers.spawn(async move {
-            if let Err(error) = inner.clean_up_process(&ended).await {
+            if let Err(error) = exits.clean_up_process(&ended).await {
                 tracing::warn!(task.id = %ended.id, error = error.report(), "cannot clean up after the exit of a task: the cleanup queue retries it");
-                inner.cleanup.enqueue(ExitCleanup::new(&inner, ended));
+                exits.cleanup.enqueue(ExitCleanup::new(&exits, ended));
             }
         });
         match tokio::time::timeout(CLEANUP_TIMEOUT, clearing).await {

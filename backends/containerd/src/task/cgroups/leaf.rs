@@ -48,8 +48,8 @@ impl TaskCgroups {
     }
 
     /// Gives the task's own group the processors of its separate cpuset group, which may have changed since
-    /// the start of the task: so the next exec begins on the right processors. [`TaskCgroups::join_cpuset`] moves
-    /// it right after its start. Idempotent.
+    /// the start of the task: so the next exec begins on the right processors. [`TaskCgroups::join_cpuset`]
+    /// moves it right after its start. Idempotent.
     pub(crate) async fn sync_cpuset(&self, entry: &TaskEntry) -> Result<()> {
         let Some((CpusetRecord { path, cpus: _ }, group)) = self.separate_cpuset(entry) else {
             return Ok(());
