@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use switchyard_core::backend::{
-    Backend, BackendStatus, CgroupDriver, ExecProcess, Handler, Inspection, Recovered, SandboxDetails,
-    SandboxStats, Started, TaskDetails,
+    Backend, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecProcess, Handler, Inspection,
+    Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend, TaskBackend, TaskDetails,
+    VolumeBackend,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -128,10 +129,13 @@ impl Backend for Containerd {
         self.parts.exits.wind_up().await;
     }
 
-    async fn resolve_start(&self, id: TaskId) -> Result<Option<Started>> {
-        self.parts.recovery.finish_predecessor_start(id).await
+    fn images(&self) -> &dyn ImageStore {
+        &self.parts.storage.images
     }
+}
 
+#[async_trait]
+impl SandboxBackend for Containerd {
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
         self.parts.sandboxes.create_sandbox(id, spec).await
     }
@@ -164,6 +168,21 @@ impl Backend for Containerd {
         self.parts.sandboxes.amend_sandbox(id, note).await
     }
 
+    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
+        self.parts.network.ranges.set(owner, ranges).await
+    }
+
+    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
+        self.parts.sandboxes.dial(id, port).await
+    }
+}
+
+#[async_trait]
+impl TaskBackend for Containerd {
+    async fn resolve_start(&self, id: TaskId) -> Result<Option<Started>> {
+        self.parts.recovery.finish_predecessor_start(id).await
+    }
+
     async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
         self.parts.tasks.create_task(id, sandbox, spec).await
     }
@@ -192,26 +211,6 @@ impl Backend for Containerd {
         self.parts.tasks.update_task(id, update).await
     }
 
-    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
-        self.parts.network.ranges.set(owner, ranges).await
-    }
-
-    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
-        self.parts.storage.remove_volume(owner, name).await
-    }
-
-    async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
-        self.parts.checkpoints.checkpoint_task(id, spec).await
-    }
-
-    async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
-        self.parts.execs.start(id, spec).await
-    }
-
-    fn exec_blocked(&self, id: TaskId) -> Option<Error> {
-        self.parts.tasks.table.get(id).ok()?.exec_blocked()
-    }
-
     async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
         self.parts.attachments.attach_task(id, spec).await
     }
@@ -220,14 +219,31 @@ impl Backend for Containerd {
         self.parts.attachments.resize_task(id, width, height).await
     }
 
-    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
-        self.parts.sandboxes.dial(id, port).await
-    }
-
     async fn reopen_log(&self, id: TaskId) -> Result<()> {
         self.parts.exits.reopen_log(id).await
     }
+}
 
+#[async_trait]
+impl ExecBackend for Containerd {
+    async fn exec(&self, id: TaskId, spec: &ExecSpec) -> Result<ExecProcess> {
+        self.parts.execs.start(id, spec).await
+    }
+
+    fn exec_blocked(&self, id: TaskId) -> Option<Error> {
+        self.parts.tasks.table.get(id).ok()?.exec_blocked()
+    }
+}
+
+#[async_trait]
+impl CheckpointBackend for Containerd {
+    async fn checkpoint_task(&self, id: TaskId, spec: &CheckpointSpec) -> Result<()> {
+        self.parts.checkpoints.checkpoint_task(id, spec).await
+    }
+}
+
+#[async_trait]
+impl StatsBackend for Containerd {
     async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
         self.parts.stats.task_stats(ids).await
     }
@@ -251,8 +267,11 @@ impl Backend for Containerd {
     async fn inspect_sandbox(&self, id: SandboxId) -> Result<Inspection> {
         self.parts.stats.inspect_sandbox(id).await
     }
+}
 
-    fn images(&self) -> &dyn ImageStore {
-        &self.parts.storage.images
+#[async_trait]
+impl VolumeBackend for Containerd {
+    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
+        self.parts.storage.remove_volume(owner, name).await
     }
 }

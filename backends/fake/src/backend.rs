@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use switchyard_core::backend::{
-    Backend, BackendStatus, ExecProcess, Handler, Inspection, Recovered, SandboxDetails, SandboxStats,
-    Started, TaskDetails,
+    Backend, BackendStatus, CheckpointBackend, ExecBackend, ExecProcess, Handler, Inspection, Recovered,
+    SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend, TaskBackend, TaskDetails,
+    VolumeBackend,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -37,11 +38,13 @@ impl Backend for Fake {
 
     async fn drain(&self) {}
 
-    /// No call is ever interrupted half way, so that no start is ever pending.
-    async fn resolve_start(&self, _id: TaskId) -> Result<Option<Started>> {
-        Ok(None)
+    fn images(&self) -> &dyn ImageStore {
+        self
     }
+}
 
+#[async_trait]
+impl SandboxBackend for Fake {
     async fn create_sandbox(&self, id: SandboxId, spec: &SandboxSpec) -> Result<SandboxDetails> {
         let handlers: Vec<String> = self.settings().handlers.iter().map(|one| one.name.clone()).collect();
         let effect = || self.world.lock().create_sandbox(id, spec, &handlers);
@@ -87,6 +90,26 @@ impl Backend for Fake {
             Ok(())
         };
         self.session.act(Method::AmendSandbox, id, effect).await
+    }
+
+    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
+        let set = || {
+            self.world.lock().ranges.insert(owner, ranges);
+            Ok(())
+        };
+        self.session.act(Method::SetRanges, owner.as_str(), set).await
+    }
+
+    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
+        self.session.act(Method::Dial, id, || attach::dial(&self.world, id, port)).await
+    }
+}
+
+#[async_trait]
+impl TaskBackend for Fake {
+    /// No call is ever interrupted half way, so that no start is ever pending.
+    async fn resolve_start(&self, _id: TaskId) -> Result<Option<Started>> {
+        Ok(None)
     }
 
     async fn create_task(&self, id: TaskId, sandbox: SandboxId, spec: &TaskSpec) -> Result<TaskDetails> {
@@ -137,28 +160,29 @@ impl Backend for Fake {
         self.session.act(Method::UpdateTask, id, || self.world.lock().update_task(id, update)).await
     }
 
-    async fn set_ranges(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
-        let set = || {
-            self.world.lock().ranges.insert(owner, ranges);
-            Ok(())
-        };
-        self.session.act(Method::SetRanges, owner.as_str(), set).await
+    async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
+        self.session.act(Method::Attach, id, || attach::attach(&self.world, id, spec)).await
     }
 
-    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
-        self.session.act(Method::RemoveVolume, name, || self.world.lock().remove_volume(owner, name)).await
+    async fn resize_task(&self, id: TaskId, _width: u16, _height: u16) -> Result<()> {
+        let effect = || self.world.lock().tasks.get(&id).map(|_| ()).ok_or_else(|| no_task(id));
+        self.session.act(Method::ResizeTask, id, effect).await
     }
 
-    async fn checkpoint_task(&self, id: TaskId, _spec: &CheckpointSpec) -> Result<()> {
+    async fn reopen_log(&self, id: TaskId) -> Result<()> {
         let effect = || {
             let state = self.world.lock();
-            let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
-            // There are no processes that could be saved.
-            Err(Error::unimplemented(format!("task {id} is {} and has no real process", task.state.as_str())))
+            match state.tasks.get(&id).ok_or_else(|| no_task(id))?.details.log_path {
+                Some(_) => Ok(()),
+                None => Err(Error::failed_precondition(format!("task {id} has no log"))),
+            }
         };
-        self.session.act(Method::CheckpointTask, id, effect).await
+        self.session.act(Method::ReopenLog, id, effect).await
     }
+}
 
+#[async_trait]
+impl ExecBackend for Fake {
     fn exec_blocked(&self, _: TaskId) -> Option<Error> {
         None
     }
@@ -183,31 +207,23 @@ impl Backend for Fake {
         };
         self.session.act(Method::Exec, id, effect).await
     }
+}
 
-    async fn attach(&self, id: TaskId, spec: AttachSpec) -> Result<Attachment> {
-        self.session.act(Method::Attach, id, || attach::attach(&self.world, id, spec)).await
-    }
-
-    async fn resize_task(&self, id: TaskId, _width: u16, _height: u16) -> Result<()> {
-        let effect = || self.world.lock().tasks.get(&id).map(|_| ()).ok_or_else(|| no_task(id));
-        self.session.act(Method::ResizeTask, id, effect).await
-    }
-
-    async fn dial(&self, id: SandboxId, port: u16) -> Result<Dialled> {
-        self.session.act(Method::Dial, id, || attach::dial(&self.world, id, port)).await
-    }
-
-    async fn reopen_log(&self, id: TaskId) -> Result<()> {
+#[async_trait]
+impl CheckpointBackend for Fake {
+    async fn checkpoint_task(&self, id: TaskId, _spec: &CheckpointSpec) -> Result<()> {
         let effect = || {
             let state = self.world.lock();
-            match state.tasks.get(&id).ok_or_else(|| no_task(id))?.details.log_path {
-                Some(_) => Ok(()),
-                None => Err(Error::failed_precondition(format!("task {id} has no log"))),
-            }
+            let task = state.tasks.get(&id).ok_or_else(|| no_task(id))?;
+            // There are no processes that could be saved.
+            Err(Error::unimplemented(format!("task {id} is {} and has no real process", task.state.as_str())))
         };
-        self.session.act(Method::ReopenLog, id, effect).await
+        self.session.act(Method::CheckpointTask, id, effect).await
     }
+}
 
+#[async_trait]
+impl StatsBackend for Fake {
     async fn task_stats(&self, ids: &[TaskId]) -> Result<BTreeMap<TaskId, TaskStats>> {
         let effect = || {
             let mut state = self.world.lock();
@@ -295,8 +311,11 @@ impl Backend for Fake {
         };
         self.session.act(Method::InspectSandbox, id, effect).await
     }
+}
 
-    fn images(&self) -> &dyn ImageStore {
-        self
+#[async_trait]
+impl VolumeBackend for Fake {
+    async fn remove_volume(&self, owner: Owner, name: &str) -> Result<()> {
+        self.session.act(Method::RemoveVolume, name, || self.world.lock().remove_volume(owner, name)).await
     }
 }

@@ -15,59 +15,59 @@ use tokio::sync::watch;
 pub enum Method {
     /// [`Backend::recover`](switchyard_core::backend::Backend::recover).
     Recover,
-    /// [`Backend::create_sandbox`](switchyard_core::backend::Backend::create_sandbox).
+    /// [`SandboxBackend::create_sandbox`](switchyard_core::backend::SandboxBackend::create_sandbox).
     CreateSandbox,
-    /// [`Backend::wait_network_released`](switchyard_core::backend::Backend::wait_network_released).
+    /// [`SandboxBackend::wait_network_released`](switchyard_core::backend::SandboxBackend::wait_network_released).
     NetworkReleased,
-    /// [`Backend::stop_sandbox`](switchyard_core::backend::Backend::stop_sandbox).
+    /// [`SandboxBackend::stop_sandbox`](switchyard_core::backend::SandboxBackend::stop_sandbox).
     StopSandbox,
-    /// [`Backend::amend_sandbox`](switchyard_core::backend::Backend::amend_sandbox).
+    /// [`SandboxBackend::amend_sandbox`](switchyard_core::backend::SandboxBackend::amend_sandbox).
     AmendSandbox,
-    /// [`Backend::start_sandbox`](switchyard_core::backend::Backend::start_sandbox).
+    /// [`SandboxBackend::start_sandbox`](switchyard_core::backend::SandboxBackend::start_sandbox).
     StartSandbox,
-    /// [`Backend::remove_volume`](switchyard_core::backend::Backend::remove_volume).
+    /// [`VolumeBackend::remove_volume`](switchyard_core::backend::VolumeBackend::remove_volume).
     RemoveVolume,
-    /// [`Backend::set_ranges`](switchyard_core::backend::Backend::set_ranges).
+    /// [`SandboxBackend::set_ranges`](switchyard_core::backend::SandboxBackend::set_ranges).
     SetRanges,
-    /// [`Backend::begin_removal`](switchyard_core::backend::Backend::begin_removal).
+    /// [`SandboxBackend::begin_removal`](switchyard_core::backend::SandboxBackend::begin_removal).
     BeginRemoval,
-    /// [`Backend::remove_sandbox`](switchyard_core::backend::Backend::remove_sandbox).
+    /// [`SandboxBackend::remove_sandbox`](switchyard_core::backend::SandboxBackend::remove_sandbox).
     RemoveSandbox,
-    /// [`Backend::create_task`](switchyard_core::backend::Backend::create_task).
+    /// [`TaskBackend::create_task`](switchyard_core::backend::TaskBackend::create_task).
     CreateTask,
-    /// [`Backend::start_task`](switchyard_core::backend::Backend::start_task).
+    /// [`TaskBackend::start_task`](switchyard_core::backend::TaskBackend::start_task).
     StartTask,
-    /// [`Backend::signal_task`](switchyard_core::backend::Backend::signal_task).
+    /// [`TaskBackend::signal_task`](switchyard_core::backend::TaskBackend::signal_task).
     SignalTask,
-    /// [`Backend::wait_task`](switchyard_core::backend::Backend::wait_task).
+    /// [`TaskBackend::wait_task`](switchyard_core::backend::TaskBackend::wait_task).
     WaitTask,
-    /// [`Backend::remove_task`](switchyard_core::backend::Backend::remove_task).
+    /// [`TaskBackend::remove_task`](switchyard_core::backend::TaskBackend::remove_task).
     RemoveTask,
-    /// [`Backend::update_task`](switchyard_core::backend::Backend::update_task).
+    /// [`TaskBackend::update_task`](switchyard_core::backend::TaskBackend::update_task).
     UpdateTask,
-    /// [`Backend::checkpoint_task`](switchyard_core::backend::Backend::checkpoint_task).
+    /// [`CheckpointBackend::checkpoint_task`](switchyard_core::backend::CheckpointBackend::checkpoint_task).
     CheckpointTask,
-    /// [`Backend::exec`](switchyard_core::backend::Backend::exec).
+    /// [`ExecBackend::exec`](switchyard_core::backend::ExecBackend::exec).
     Exec,
-    /// [`Backend::attach`](switchyard_core::backend::Backend::attach).
+    /// [`TaskBackend::attach`](switchyard_core::backend::TaskBackend::attach).
     Attach,
-    /// [`Backend::resize_task`](switchyard_core::backend::Backend::resize_task).
+    /// [`TaskBackend::resize_task`](switchyard_core::backend::TaskBackend::resize_task).
     ResizeTask,
-    /// [`Backend::dial`](switchyard_core::backend::Backend::dial).
+    /// [`SandboxBackend::dial`](switchyard_core::backend::SandboxBackend::dial).
     Dial,
-    /// [`Backend::reopen_log`](switchyard_core::backend::Backend::reopen_log).
+    /// [`TaskBackend::reopen_log`](switchyard_core::backend::TaskBackend::reopen_log).
     ReopenLog,
-    /// [`Backend::task_stats`](switchyard_core::backend::Backend::task_stats).
+    /// [`StatsBackend::task_stats`](switchyard_core::backend::StatsBackend::task_stats).
     TaskStats,
-    /// [`Backend::task_metrics`](switchyard_core::backend::Backend::task_metrics).
+    /// [`StatsBackend::task_metrics`](switchyard_core::backend::StatsBackend::task_metrics).
     TaskMetrics,
-    /// [`Backend::sandbox_traffic`](switchyard_core::backend::Backend::sandbox_traffic).
+    /// [`StatsBackend::sandbox_traffic`](switchyard_core::backend::StatsBackend::sandbox_traffic).
     SandboxTraffic,
-    /// [`Backend::sandbox_stats`](switchyard_core::backend::Backend::sandbox_stats).
+    /// [`StatsBackend::sandbox_stats`](switchyard_core::backend::StatsBackend::sandbox_stats).
     SandboxStats,
-    /// [`Backend::inspect_task`](switchyard_core::backend::Backend::inspect_task).
+    /// [`StatsBackend::inspect_task`](switchyard_core::backend::StatsBackend::inspect_task).
     InspectTask,
-    /// [`Backend::inspect_sandbox`](switchyard_core::backend::Backend::inspect_sandbox).
+    /// [`StatsBackend::inspect_sandbox`](switchyard_core::backend::StatsBackend::inspect_sandbox).
     InspectSandbox,
     /// [`ImageStore::pull`](switchyard_core::image::ImageStore::pull); one entry per download, however many
     /// callers share it.

@@ -7,7 +7,7 @@ use std::pin::pin;
 
 use futures::poll;
 use switchyard_contract::specs;
-use switchyard_core::backend::{Backend, BackendStatus, Condition};
+use switchyard_core::backend::{Backend, BackendStatus, Condition, SandboxBackend, TaskBackend};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, ImageStore, PullRequest};
 use switchyard_core::spec::{Resources, SandboxNetwork, SandboxSpec, Signal, TaskUpdate};

@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, setns};
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
-use switchyard_core::backend::{Backend, Condition, SandboxDetails};
+use switchyard_core::backend::{Backend, Condition, SandboxBackend, SandboxDetails};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PortMapping, Protocol, Signal};
 use switchyard_tests::backend_fixture::BackendFixture;

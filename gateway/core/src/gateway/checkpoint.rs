@@ -13,7 +13,7 @@ impl Scope {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it does not run; those of
-    /// [`Backend::checkpoint_task`](crate::backend::Backend::checkpoint_task).
+    /// [`CheckpointBackend::checkpoint_task`](crate::backend::CheckpointBackend::checkpoint_task).
     pub async fn checkpoint_task(&self, id: &str, spec: CheckpointSpec) -> Result<()> {
         let id = self.running_task(id)?.id;
         let gateway = self.gateway.clone();

@@ -48,7 +48,7 @@ impl Scope {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if the task does not run; `ResourceExhausted` if too many commands
-    /// run in it; those of [`Backend::exec`](crate::backend::Backend::exec).
+    /// run in it; those of [`ExecBackend::exec`](crate::backend::ExecBackend::exec).
     pub async fn exec(&self, id: &str, spec: &ExecSpec) -> Result<ExecProcess> {
         if spec.command.is_empty() {
             return Err(Error::invalid("cmd", "a command is needed"));

@@ -8,8 +8,8 @@ use crate::ledger::LeaseState;
 /// How a resource is used. The variants are ordered by urgency for the orchestrator, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResourceUse {
-    /// A device of it is leased or was assigned to a task, and not every task with it runs: its orchestrator may be
-    /// about to start one.
+    /// A device of it is leased or was assigned to a task, and not every task with it runs: its
+    /// orchestrator may be about to start one.
     Waiting,
     /// Every task with a device of it runs.
     Running,

@@ -16,7 +16,7 @@ impl Scope {
     /// Sets the address ranges for this owner's sandboxes. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of [`Backend::set_ranges`](crate::backend::Backend::set_ranges).
+    /// Those of [`SandboxBackend::set_ranges`](crate::backend::SandboxBackend::set_ranges).
     pub async fn set_ranges(&self, ranges: Vec<Subnet>) -> Result<()> {
         self.gateway.ready()?;
         let gateway = self.gateway.clone();
@@ -32,7 +32,7 @@ impl Scope {
     /// # Errors
     /// `AlreadyExists` if the name is held by a sandbox with another configuration, or by one that is no
     /// longer ready; `FailedPrecondition` if another holder has a host port that it claims; those of
-    /// [`Backend::create_sandbox`](crate::backend::Backend::create_sandbox).
+    /// [`SandboxBackend::create_sandbox`](crate::backend::SandboxBackend::create_sandbox).
     pub async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
         let shared = self.gateway.ready()?;
         if spec.meta.owner != self.owner {
@@ -68,7 +68,8 @@ impl Scope {
     /// Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of [`Backend::stop_sandbox`](crate::backend::Backend::stop_sandbox); it can be stopped again.
+    /// Those of [`SandboxBackend::stop_sandbox`](crate::backend::SandboxBackend::stop_sandbox); it can be
+    /// stopped again.
     pub async fn stop_sandbox(&self, id: &str) -> Result<()> {
         match self.sandbox(id) {
             Ok(sandbox) => ignore_not_found(self.gateway.stop_sandbox(sandbox.id).await),
@@ -82,8 +83,8 @@ impl Scope {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it is being removed, or is stopped meanwhile; those of
-    /// [`Backend::start_sandbox`](crate::backend::Backend::start_sandbox). After an error the sandbox is
-    /// stopped.
+    /// [`SandboxBackend::start_sandbox`](crate::backend::SandboxBackend::start_sandbox). After an error the
+    /// sandbox is stopped.
     pub async fn start_sandbox(&self, id: SandboxId, spec: SandboxSpec) -> Result<()> {
         let id = self.sandbox_by_id(id)?.id;
         let gateway = self.gateway.clone();
@@ -99,7 +100,7 @@ impl Scope {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it is not ready; those of
-    /// [`Backend::amend_sandbox`](crate::backend::Backend::amend_sandbox).
+    /// [`SandboxBackend::amend_sandbox`](crate::backend::SandboxBackend::amend_sandbox).
     pub async fn amend_sandbox(&self, id: SandboxId, note: Vec<u8>) -> Result<()> {
         let id = self.sandbox_by_id(id)?.id;
         let gateway = self.gateway.clone();

@@ -33,7 +33,7 @@ impl Scope {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it does not run; those of
-    /// [`Backend::attach`](crate::backend::Backend::attach).
+    /// [`TaskBackend::attach`](crate::backend::TaskBackend::attach).
     pub async fn attach(&self, id: &str, spec: AttachSpec) -> Result<Attachment> {
         let task = self.running_task(id)?;
         self.gateway.shared.backend.attach(task.id, spec).await

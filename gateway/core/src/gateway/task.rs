@@ -19,7 +19,7 @@ impl Scope {
     /// # Errors
     /// `NotFound` if the sandbox or the image does not exist; `FailedPrecondition` if the sandbox is not
     /// ready; `AlreadyExists` if the name is held by a task with another configuration; those of
-    /// [`Backend::create_task`](crate::backend::Backend::create_task).
+    /// [`TaskBackend::create_task`](crate::backend::TaskBackend::create_task).
     pub async fn create_task(&self, sandbox: &str, spec: TaskSpec) -> Result<Arc<Task>> {
         let shared = self.gateway.ready()?;
         let sandbox = self.sandbox(sandbox)?;
@@ -72,8 +72,8 @@ impl Scope {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it is not in the state `Created`; those of
-    /// [`Backend::start_task`](crate::backend::Backend::start_task), after which the task has exited with
-    /// [`START_FAILED_CODE`](crate::state::START_FAILED_CODE).
+    /// [`TaskBackend::start_task`](crate::backend::TaskBackend::start_task), after which the task has
+    /// exited with [`START_FAILED_CODE`](crate::state::START_FAILED_CODE).
     pub async fn start_task(&self, id: &str) -> Result<()> {
         let id = self.task(id)?.id;
         let gateway = self.gateway.clone();
@@ -129,7 +129,8 @@ impl Scope {
     /// Removes a task, with SIGKILL first if it runs. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of [`Backend::remove_task`](crate::backend::Backend::remove_task); it can be removed again.
+    /// Those of [`TaskBackend::remove_task`](crate::backend::TaskBackend::remove_task); it can be removed
+    /// again.
     pub async fn remove_task(&self, id: &str) -> Result<()> {
         match self.task(id) {
             Ok(task) => self.gateway.remove_task(task.id).await,
@@ -142,8 +143,8 @@ impl Scope {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it has exited; those of
-    /// [`Backend::update_task`](crate::backend::Backend::update_task), after which the old limits are in
-    /// force.
+    /// [`TaskBackend::update_task`](crate::backend::TaskBackend::update_task), after which the old limits
+    /// are in force.
     pub async fn update_task(&self, id: &str, update: impl Into<TaskUpdate> + Send) -> Result<()> {
         let id = self.task(id)?.id;
         let gateway = self.gateway.clone();

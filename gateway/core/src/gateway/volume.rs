@@ -7,7 +7,7 @@ impl Scope {
     /// Removes a volume of this owner. Idempotent. Cancel-safe: the work continues.
     ///
     /// # Errors
-    /// Those of [`Backend::remove_volume`](crate::backend::Backend::remove_volume).
+    /// Those of [`VolumeBackend::remove_volume`](crate::backend::VolumeBackend::remove_volume).
     pub async fn remove_volume(&self, name: String) -> Result<()> {
         self.gateway.ready()?;
         let gateway = self.gateway.clone();
