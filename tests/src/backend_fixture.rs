@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use switchyard_containerd::config::{
     AdvisoriesConfig, BridgeConfig, CgroupConfig, ContainerdConfig, ContainerdMode, DevicesConfig,
     ImagesConfig, NetworkConfig, RecoveryConfig, RegistryConfig, Runtime,
@@ -212,7 +213,7 @@ impl InProcessLogkeeper {
 #[async_trait]
 impl Fixture for BackendFixture {
     fn backend(&self) -> Arc<dyn Backend> {
-        Arc::clone(&*self.backend.lock().unwrap_or_else(PoisonError::into_inner)) as Arc<dyn Backend>
+        Arc::clone(&*self.backend.lock()) as Arc<dyn Backend>
     }
 
     fn image(&self) -> String {
@@ -227,8 +228,7 @@ impl Fixture for BackendFixture {
     }
 
     async fn reopen(&self) -> Arc<dyn Backend> {
-        *self.backend.lock().unwrap_or_else(PoisonError::into_inner) =
-            Arc::new(open(&self.settings, &self.faults));
+        *self.backend.lock() = Arc::new(open(&self.settings, &self.faults));
         self.backend()
     }
 

@@ -8,11 +8,12 @@ use std::convert::Infallible;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -142,7 +143,7 @@ impl ContainerdProxy {
 }
 
 fn lock(shape: &Mutex<ProxyBehaviour>) -> MutexGuard<'_, ProxyBehaviour> {
-    shape.lock().unwrap_or_else(PoisonError::into_inner)
+    shape.lock()
 }
 
 fn channel(socket: PathBuf) -> Channel {

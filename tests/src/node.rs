@@ -2,11 +2,12 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_proto::cri::v1 as cri;
 
 use crate::cri::{Cri, image_spec, namespaces};
@@ -167,7 +168,7 @@ impl TestNode {
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<TestNode>> = Mutex::new(Weak::new());
         // A start that panicked has stored nothing.
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED.lock();
         shared.upgrade().unwrap_or_else(|| {
             let node = Arc::new(Self::start());
             *shared = Arc::downgrade(&node);
@@ -182,7 +183,7 @@ impl TestNode {
 
     /// The daemon.
     pub fn daemon(&self) -> MutexGuard<'_, Daemon> {
-        self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
+        self.daemon.lock()
     }
 
     /// A client of its socket.
@@ -283,7 +284,7 @@ impl TestNode {
 
     /// The containerd, if it is external.
     pub fn external_containerd(&self) -> Option<MutexGuard<'_, ExternalContainerd>> {
-        Some(self.external_containerd.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.external_containerd.as_ref()?.lock())
     }
 
     /// The containerd process, whether it is managed or external.

@@ -6,13 +6,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::http::head_length;
 
@@ -179,7 +180,7 @@ impl Drop for RegistryProxy {
 impl ProxyServer {
     fn lock(&self) -> MutexGuard<'_, ProxyState> {
         // The state is a log and a list, which stay consistent when a test panics while it holds the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Serves one connection. A client that disconnects is not an error.
@@ -249,9 +250,9 @@ impl ProxyServer {
 
     /// Waits until the number of releases exceeds `before`.
     fn wait_release(&self, before: u64) {
-        let state = self.lock();
+        let mut state = self.lock();
         // A timeout has the same effect as a release.
-        let _ = self.released.wait_timeout_while(state, IDLE_LIMIT, |state| state.releases == before);
+        self.released.wait_while_for(&mut state, |state| state.releases == before, IDLE_LIMIT);
     }
 
     fn token(&self, client: &mut TcpStream, head: &str, request: &str) -> io::Result<()> {

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use nix::mount::{MsFlags, mount};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use toml::{Table, Value};
 
 use crate::network::{self, TestNetwork};
@@ -71,13 +71,13 @@ impl PrivateRoot {
         fs::create_dir_all(dir).expect("the scratch directory can be written");
         mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::empty(), Some(options))
             .expect("root can mount a tmpfs");
-        self.disks.lock().unwrap_or_else(PoisonError::into_inner).push(dir.to_owned());
+        self.disks.lock().push(dir.to_owned());
     }
 
     /// The mount points of [`PrivateRoot::small_disk`].
     #[must_use]
     pub fn disks(&self) -> Vec<PathBuf> {
-        self.disks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.disks.lock().clone()
     }
 
     /// From now on gives pods IPv6 addresses beside the IPv4 ones.

@@ -4,9 +4,10 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ConfError, Error, one_line};
@@ -102,14 +103,14 @@ impl ConfDir {
         let stamps = stamps(&self.dir).map_err(|source| Error::ConfDir { dir: self.dir.clone(), source })?;
         let settled = stamps.iter().all(|stamp| stamp.age() > self.settling);
         {
-            let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            let cached = self.cached.lock();
             if let Some(cached) = cached.as_ref().filter(|cached| settled && cached.stamps == stamps) {
                 return Ok(cached.loaded.clone());
             }
         }
         // The stamps were taken before this read, so a change in between is noticed at the next call.
         let loaded = NetworkList::load(&self.dir);
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.cached.lock();
         *cached = loaded.as_ref().ok().map(|loaded| Cached { stamps, loaded: loaded.clone() });
         loaded
     }

@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::{Error, Result};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -109,7 +110,7 @@ fn retry_pause(waited: Duration) -> Duration {
 
 impl CleanupQueue {
     fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedCleanup>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Adds a cleanup, due at the next scan.

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Map, Value};
 use switchyard_cni::{self as cni, Attachment, Capabilities};
 use switchyard_core::backend::Condition;
@@ -55,7 +56,7 @@ pub(crate) struct Network {
 
 impl Network {
     fn predecessor_plugins(&self) -> MutexGuard<'_, HashMap<SandboxId, Vec<ProcessId>>> {
-        self.predecessor_plugins.lock().unwrap_or_else(PoisonError::into_inner)
+        self.predecessor_plugins.lock()
     }
 
     /// Saves in the journal how a sandbox will be attached, so that the attachment can be undone from it at

@@ -6,13 +6,14 @@ use std::future::pending;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
+use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -154,7 +155,7 @@ impl Files {
     /// Watches these directories and no others; the flag selects whether rewritten files count as well.
     /// Blocks on the file system.
     pub(crate) fn watch(&self, dirs: &BTreeSet<(PathBuf, bool)>) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = self.watched.lock();
         let mut next = BTreeMap::new();
         for (dir, rewritten) in dirs {
             let mut mask = AddWatchFlags::IN_CREATE

@@ -17,10 +17,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::backend::{Backend as _, BackendStatus, CgroupDriver, Condition, Handler};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullProgress, PullRequest};
@@ -166,7 +167,7 @@ impl Fake {
     }
 
     fn settings(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.settings.lock()
     }
 }
 
@@ -252,7 +253,7 @@ impl Fake {
     /// `recover`, and changes that were dropped before completion. Empty if there are none.
     #[must_use]
     pub fn breaches(&self) -> Vec<String> {
-        self.world.breaches.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.world.breaches.lock().clone()
     }
 
     /// All sandboxes.

@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::spec::Signal;
 use switchyard_core::{Error, Result};
 use tokio::sync::watch;
@@ -241,7 +242,7 @@ impl Session {
     }
 
     fn log(&self) -> MutexGuard<'_, CallLog> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock()
     }
 
     /// From now on no call returns or takes effect any more: the process that made the calls is dead.
@@ -269,7 +270,7 @@ impl Session {
     }
 
     pub(crate) fn breach(&self, what: String) {
-        self.breaches.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        self.breaches.lock().push(what);
     }
 
     /// Never returns if the session was killed.

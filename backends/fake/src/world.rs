@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
@@ -92,7 +93,7 @@ impl FakeSandbox {
 
 impl FakeState {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Starts a task, or records why it cannot be started.

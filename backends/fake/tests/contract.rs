@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use switchyard_contract::{Fixture, contract_tests};
 use switchyard_core::backend::Backend;
 use switchyard_fake::{BUSYBOX, Fake};
@@ -22,7 +23,7 @@ impl FakeFixture {
 #[async_trait]
 impl Fixture for FakeFixture {
     fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(self.fake.lock().unwrap().clone())
+        Arc::new(self.fake.lock().clone())
     }
 
     fn image(&self) -> String {
@@ -30,13 +31,13 @@ impl Fixture for FakeFixture {
     }
 
     async fn reopen(&self) -> Arc<dyn Backend> {
-        let mut fake = self.fake.lock().unwrap();
+        let mut fake = self.fake.lock();
         *fake = fake.reopen();
         Arc::new(fake.clone())
     }
 
     async fn remaining_objects(&self) -> Vec<String> {
-        let fake = self.fake.lock().unwrap();
+        let fake = self.fake.lock();
         let mut left = fake.remaining_objects();
         left.extend(fake.breaches());
         left

@@ -5,10 +5,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use switchyard_core::id::LeaseToken;
 use switchyard_core::ledger::{LEASE_SLOTS_MAX, LeaseStore, StoredLease};
 use switchyard_core::{Error, Result};
@@ -88,8 +89,8 @@ impl Journal {
             let ended = Arc::clone(&self.ended);
             let working = spawn_blocking(move || {
                 let _until_it_ends = turn;
-                let mut disk = disk.lock().unwrap_or_else(PoisonError::into_inner);
-                let ended = std::mem::take(&mut *ended.lock().unwrap_or_else(PoisonError::into_inner));
+                let mut disk = disk.lock();
+                let ended = std::mem::take(&mut *ended.lock());
                 disk.remove(&ended)?;
                 work(&mut disk)
             });
@@ -118,7 +119,7 @@ impl LeaseStore for Journal {
 
     /// This does not sync to disk: leases that reappear after a power failure are ended by the next recovery.
     async fn remove(&self, tokens: &[LeaseToken]) -> Result<()> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).extend(tokens);
+        self.ended.lock().extend(tokens);
         self.run(|_| Ok(())).await
     }
 }

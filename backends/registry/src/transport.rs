@@ -11,9 +11,9 @@ mod guard;
 
 use std::collections::HashMap;
 use std::error::Error as _;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION, RANGE};
 use reqwest::{Method, Response};
 use tokio::time::{Instant, timeout};
@@ -221,12 +221,12 @@ impl Transport {
     }
 
     fn is_known_plain(&self, host: &str) -> bool {
-        let plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        let plain = self.plain.lock();
         plain.get(host).is_some_and(|until| *until > Instant::now())
     }
 
     fn remember_plain(&self, host: &str, is_plain: bool) {
-        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plain = self.plain.lock();
         let now = Instant::now();
         plain.retain(|name, until| *until > now && name != host);
         if is_plain {
@@ -243,7 +243,7 @@ impl Transport {
             loopback: is_loopback(led_to.unwrap_or(&host.base)),
             guarded: led_to.is_some(),
         };
-        let known = self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let known = self.clients.lock().get(&key).cloned();
         if let Some(client) = known {
             return Ok(client);
         }
@@ -255,7 +255,7 @@ impl Transport {
             host: host.authority(),
             source: error.into(),
         })??;
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         if clients.len() >= MAX_CLIENTS {
             clients.clear();
         }

@@ -2,9 +2,10 @@
 //! and then occupies a thread that cannot be ended, so the number of these threads is bounded.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, Result};
@@ -63,7 +64,7 @@ impl BlockingPool {
         match tokio::time::timeout(self.limit, running).await {
             Ok(answer) => answer,
             Err(_) => {
-                let mut timed_out = self.timed_out.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut timed_out = self.timed_out.lock();
                 timed_out.retain(|_, returns| returns.strong_count() > 0);
                 let error = Error::unavailable(format!(
                     "the host paths of {object} could not be accessed within {:?}: does a file system hang?",
@@ -76,7 +77,7 @@ impl BlockingPool {
     }
 
     fn is_hung(&self, object: &str) -> bool {
-        let timed_out = self.timed_out.lock().unwrap_or_else(PoisonError::into_inner);
+        let timed_out = self.timed_out.lock();
         timed_out.get(object).is_some_and(|returns| returns.strong_count() > 0)
     }
 }

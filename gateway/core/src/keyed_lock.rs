@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A lock per key, granted in the order of the calls. An entry is freed soon after no caller uses its key.
@@ -29,7 +30,7 @@ impl<K: Eq + Hash> KeyedLock<K> {
     /// Waits for the lock of `key`, in the order of the calls. Cancel-safe.
     pub async fn lock(&self, key: K) -> KeyedLockGuard {
         let queue = {
-            let mut queues = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queues = self.locks.lock();
             queues.retain(|_, queue| queue.strong_count() > 0);
             let slot = queues.entry(key).or_default();
             slot.upgrade().unwrap_or_else(|| {

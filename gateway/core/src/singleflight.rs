@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt, Shared};
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, Result};
@@ -51,7 +52,7 @@ impl<K, T> Singleflight<K, T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<K, InFlight<T>>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_flight.lock()
     }
 }
 
@@ -149,7 +150,7 @@ struct InFlightGuard<K: Eq + Hash, T> {
 
 impl<K: Eq + Hash, T> Drop for InFlightGuard<K, T> {
     fn drop(&mut self) {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        self.in_flight.lock().remove(&self.key);
     }
 }
 

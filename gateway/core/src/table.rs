@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use crate::backend::{Recovered, SandboxDetails, TaskDetails};
@@ -109,7 +110,7 @@ impl Table {
 
     fn lock(&self) -> MutexGuard<'_, Objects> {
         // No code that holds the lock can panic half way through a change.
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock()
     }
 
     /// Publishes an event. The caller that changes the table holds its lock, so events are in the order of

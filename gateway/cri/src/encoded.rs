@@ -4,8 +4,9 @@
 //! means the same bytes. The cache holds the items of the last full list together with their `Arc`s, so that
 //! no address is reused meanwhile. An object that is gone is dropped from the cache by the next full list.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use prost::bytes::Bytes;
 use switchyard_core::table::{Sandbox, Task};
@@ -80,7 +81,7 @@ impl<T> Default for EncodedPageCache<T> {
 impl<T> EncodedPageCache<T> {
     fn lock(&self) -> MutexGuard<'_, Arc<Page<T>>> {
         // A panic cannot leave the page inconsistent: pages are replaced as a whole.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 
     /// The page of this list, which is sorted by `id`. Two concurrent callers may encode the same objects

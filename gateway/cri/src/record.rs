@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::table::{Sandbox, Task};
@@ -138,7 +139,7 @@ impl<I, R> Default for Cache<I, R> {
 impl<I: Eq + Hash + Copy, R: Message + Default> Cache<I, R> {
     fn lock(&self) -> MutexGuard<'_, HashMap<I, Option<Arc<R>>>> {
         // The cache is consistent after every single operation.
-        self.decoded.lock().unwrap_or_else(PoisonError::into_inner)
+        self.decoded.lock()
     }
 
     fn get(&self, id: I, bytes: &[u8]) -> Option<Arc<R>> {

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The shortest interval from which a rate is computed; shorter ones are dominated by clock granularity.
 const SHORTEST: Duration = Duration::from_millis(500);
@@ -33,7 +34,7 @@ impl<I> Default for Samples<I> {
 impl<I: Eq + Hash + Copy> Samples<I> {
     fn lock(&self) -> MutexGuard<'_, HashMap<I, Sample>> {
         // A sample is replaced as a whole.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 
     /// Stores a reading, and returns the CPU time in nanoseconds per second since the previous one; `None` if

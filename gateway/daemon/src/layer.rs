@@ -9,12 +9,13 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::RwLock;
 use tonic::Code;
 use tower::{Layer, Service};
 use tracing::{Instrument, Span};
@@ -191,11 +192,11 @@ impl Shared {
     /// The method label for a path. An unimplemented method has a label only if it had one before, so that a
     /// caller who invents names creates no series.
     fn method(&self, path: &str, code: Code) -> Arc<str> {
-        let known = self.methods.read().unwrap_or_else(PoisonError::into_inner).get(path).cloned();
+        let known = self.methods.read().get(path).cloned();
         if let Some(method) = known {
             return method;
         }
-        let mut methods = self.methods.write().unwrap_or_else(PoisonError::into_inner);
+        let mut methods = self.methods.write();
         if code == Code::Unimplemented || methods.len() >= MAX_METHODS {
             return Arc::from(OTHER);
         }

@@ -22,8 +22,7 @@
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
 //! | `process_*` | |
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -138,7 +137,7 @@ impl Metrics {
     /// A family that cannot be encoded, which is a bug in this crate.
     pub fn render(&self, counts: &NodeCounts) -> Result<Vec<u8>, prometheus::Error> {
         let families = {
-            let mut node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut node = self.node.lock();
             node.set(counts);
             self.registry.gather()
         };

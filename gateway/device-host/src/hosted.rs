@@ -1,10 +1,11 @@
 //! The state of the hosted plugins: which ones are connected, and the devices that they have listed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::device::{DeviceGroup, Health};
 use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
@@ -417,7 +418,7 @@ impl Hosted {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock()
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::io::BufReader;
 use tokio::net::UnixStream;
@@ -227,12 +227,12 @@ impl Client {
         Error::Unavailable { socket: self.socket.clone(), source }
     }
 
-    fn absent(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn absent(&self) -> parking_lot::MutexGuard<'_, Option<Instant>> {
+        self.absent.lock()
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<BufReader<UnixStream>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> parking_lot::MutexGuard<'_, Vec<BufReader<UnixStream>>> {
+        self.idle.lock()
     }
 }
 

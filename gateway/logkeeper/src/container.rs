@@ -3,13 +3,13 @@
 //! ([`crate::fs_thread`]).
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use switchyard_steps::{Step, reach};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
-
-use switchyard_steps::{Step, reach};
 
 use crate::fifo::{Fifo, PipeBudget};
 use crate::follow::Follower;
@@ -316,8 +316,8 @@ impl Container {
 }
 
 /// Locks a mutex, also after a panic: its value is consistent between any two statements.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
+    mutex.lock()
 }
 
 fn open_fifos(spec: &LogSpec) -> io::Result<[Option<Fifo>; 2]> {

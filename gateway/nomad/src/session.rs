@@ -1,8 +1,9 @@
 //! Sessions: the launchers that are connected to the daemon.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::{Error, Result};
 use switchyard_process::ProcessId;
 use tonic::metadata::MetadataMap;
@@ -91,7 +92,7 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Session>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::getpid;
+use parking_lot::Mutex;
 
 use crate::{Failure, Step};
 
@@ -22,13 +23,13 @@ pub struct Faults {
 impl Faults {
     /// Makes the sequence that reaches `step` next fail, once.
     pub fn fail(&self, step: Step) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(step);
+        self.waiting.lock().insert(step);
     }
 
     /// Whether a failure is pending: its step has not been reached.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        !self.waiting.lock().is_empty()
     }
 
     /// Reports that a step is reached.
@@ -37,7 +38,7 @@ impl Faults {
     /// If a test has requested a failure at this step.
     pub fn reach(&self, step: Step) -> Result<(), Failure> {
         reach(step);
-        let waited = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&step);
+        let waited = self.waiting.lock().remove(&step);
         if waited { Err(Failure(step)) } else { Ok(()) }
     }
 }
@@ -48,7 +49,7 @@ pub fn reach(step: Step) {
     // Serializes the count of steps, which are reached on any thread.
     static TURN: Mutex<()> = Mutex::new(());
     let Some(file) = FILE.get_or_init(|| std::env::var_os(KILL_FILE).map(PathBuf::from)) else { return };
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURN.lock();
     if is_last(file, step) {
         // Killing the own process cannot fail.
         let _ = kill(getpid(), Signal::SIGKILL);

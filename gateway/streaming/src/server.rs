@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -279,7 +280,7 @@ where
         let (response, redeemed) = answer(sessions, &request);
         if let Some(redeemed) = redeemed {
             let upgrade = hyper::upgrade::on(&mut request);
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some((redeemed, upgrade));
+            *slot.lock() = Some((redeemed, upgrade));
         }
         async move { Ok::<_, Infallible>(response) }
     });
@@ -292,7 +293,7 @@ where
         debug!(%error, "a streaming connection sent no valid request");
         return None;
     }
-    let (redeemed, upgrade) = slot.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    let (redeemed, upgrade) = slot.into_inner()?;
     let upgraded = upgrade.await.map_err(|error| debug!(%error, "no upgrade")).ok()?;
     let parts = upgraded.downcast::<TokioIo<S>>().expect("it is what was given to hyper");
     Some((redeemed, parts.io.into_inner(), BytesMut::from(&parts.read_buf[..])))

@@ -1,9 +1,10 @@
 //! The registered sessions that clients have not opened yet.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use url::Url;
 
@@ -129,7 +130,7 @@ impl Sessions {
     }
 
     pub(crate) fn tokens(&self) -> MutexGuard<'_, Tokens<Session>> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tokens.lock()
     }
 }
 

@@ -19,9 +19,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_proto::kubelet::device_plugin::v1beta1::registration_server::RegistrationServer;
 use switchyard_proto::kubelet::pod_resources::v1::pod_resources_lister_server::PodResourcesListerServer;
 use tokio::net::UnixListener;
@@ -204,7 +205,7 @@ pub fn remove_sockets(directory: &Path) {
 
 impl KubeletInner {
     fn state(&self) -> MutexGuard<'_, ManagerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Changes the state, and notifies waiters.

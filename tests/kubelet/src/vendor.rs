@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::{Stream, stream};
 use hyper_util::rt::TokioIo;
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
 use switchyard_proto::kubelet::device_plugin::v1beta1::device_plugin_server::{
     DevicePlugin, DevicePluginServer,
@@ -121,7 +122,7 @@ impl VendorPlugin {
     /// The calls that it got, with the device ids in them.
     #[must_use]
     pub fn calls(&self, method: &str) -> Vec<Vec<String>> {
-        let calls = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = self.shared.calls.lock();
         calls.iter().filter(|(name, _)| *name == method).map(|(_, ids)| ids.clone()).collect()
     }
 
@@ -185,11 +186,11 @@ pub fn device(id: &str, healthy: bool) -> v1beta1::Device {
 
 impl VendorInner {
     fn behaviour(&self) -> MutexGuard<'_, VendorBehaviour> {
-        self.behaviour.lock().unwrap_or_else(PoisonError::into_inner)
+        self.behaviour.lock()
     }
 
     fn record_call(&self, method: &'static str, ids: &[String]) {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push((method, ids.to_vec()));
+        self.calls.lock().push((method, ids.to_vec()));
     }
 }
 

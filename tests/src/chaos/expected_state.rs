@@ -2,9 +2,9 @@
 //! list.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_proto::cri::v1 as cri;
 
 /// A process that a run kills.
@@ -69,11 +69,11 @@ pub(super) struct ExpectedState {
 
 impl ExpectedState {
     fn objects(&self) -> MutexGuard<'_, BTreeMap<String, TrackedObject>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock()
     }
 
     fn killed_shims(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.killed_shims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.killed_shims.lock()
     }
 
     pub(super) fn add(&self, id: &str, pod_id: Option<&str>) {
@@ -114,7 +114,7 @@ impl ExpectedState {
 
     pub(super) fn record_kill(&self, victim: Victim) {
         let kill = KillEvent { victim, at: Instant::now() };
-        self.kills.lock().unwrap_or_else(PoisonError::into_inner).push(kill);
+        self.kills.lock().push(kill);
     }
 
     /// Whether one of these was killed at or after `since`, or so shortly before that the effects lasted
@@ -128,7 +128,7 @@ impl ExpectedState {
 
     /// Whether one of these was killed at or after `since`.
     pub(super) fn was_killed_after(&self, victims: &[Victim], since: Instant) -> bool {
-        let kills = self.kills.lock().unwrap_or_else(PoisonError::into_inner);
+        let kills = self.kills.lock();
         kills.iter().any(|kill| victims.contains(&kill.victim) && kill.at >= since)
     }
 
@@ -136,7 +136,7 @@ impl ExpectedState {
     /// output of a container may then be lost.
     pub(super) fn both_killed(&self, since: Instant) -> bool {
         const BOTH_KILLED_WINDOW: Duration = Duration::from_secs(5);
-        let kills = self.kills.lock().unwrap_or_else(PoisonError::into_inner);
+        let kills = self.kills.lock();
         let recent = |victim| {
             kills.iter().filter(move |kill| kill.victim == victim && kill.at + BOTH_KILLED_WINDOW >= since)
         };

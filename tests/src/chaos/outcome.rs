@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Settings;
 use super::expected_state::Victim;
@@ -94,7 +95,7 @@ impl RunRecorder {
     }
 
     fn history(&self) -> MutexGuard<'_, VecDeque<HistoryEntry>> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock()
     }
 
     /// Records an observation of one object, or of all.
@@ -117,7 +118,7 @@ impl RunRecorder {
     }
 
     pub(super) fn outcome(&self) -> MutexGuard<'_, Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+        self.outcome.lock()
     }
 
     /// Records a violation.
@@ -130,7 +131,7 @@ impl RunRecorder {
     }
 
     pub(super) fn finish(self) -> Outcome {
-        let mut outcome = self.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = self.outcome.into_inner();
         outcome.took = self.began.elapsed();
         outcome
     }

@@ -4,9 +4,10 @@
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use switchyard_proto::nomad::base::proto as base;
 use switchyard_proto::nomad::shared::hclspec;
@@ -95,7 +96,7 @@ impl Agent {
     #[must_use]
     pub fn crash(self) -> (AgentState, ReattachConfig) {
         let Self { exe, args, config, runtime, instance } = self;
-        let plugin = instance.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let plugin = instance.into_inner();
         (AgentState { exe, args, config, runtime }, plugin.abandon())
     }
 
@@ -106,13 +107,13 @@ impl Agent {
     #[track_caller]
     pub fn stop(self) {
         self.driver().shutdown().expect("a driver takes the news");
-        let plugin = self.instance.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let plugin = self.instance.into_inner();
         assert!(plugin.kill(), "the plugin did not end in time");
     }
 
     /// The plugin instance that the agent keeps.
     pub fn plugin(&self) -> MutexGuard<'_, PluginProcess> {
-        self.instance.lock().unwrap_or_else(PoisonError::into_inner)
+        self.instance.lock()
     }
 
     /// The calls on it.

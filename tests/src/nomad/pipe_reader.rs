@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How often a pipe is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -66,15 +67,10 @@ impl PipeReader {
 
     /// Waits until `condition` holds of what was read, or the end was seen; whether it holds.
     pub(super) fn wait(&self, limit: Duration, mut condition: impl FnMut(&str) -> bool) -> bool {
-        let read = self.state.lock();
+        let mut read = self.state.lock();
         let holds = |read: &mut PipeContent| condition(&String::from_utf8_lossy(&read.bytes));
         let mut holds = holds;
-        let waited = self
-            .state
-            .changed
-            .wait_timeout_while(read, limit, |read| !read.ended && !holds(read))
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut read = waited.0;
+        self.state.changed.wait_while_for(&mut read, |read| !read.ended && !holds(read), limit);
         holds(&mut read)
     }
 }
@@ -93,7 +89,7 @@ impl Drop for PipeReader {
 
 impl PipeState {
     fn lock(&self) -> MutexGuard<'_, PipeContent> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+        self.read.lock()
     }
 
     fn read_loop(&self, mut file: File, eof: OnEof) {

@@ -1,7 +1,8 @@
 //! The components of the backend and how they are connected: each is given those below it.
 
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Once};
 
+use parking_lot::Mutex;
 use switchyard_cgroup as cgroup;
 use switchyard_cni as cni;
 use switchyard_core::blocking_pool::{self, BlockingPool};

@@ -2,9 +2,9 @@
 //! recorded.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use nix::sys::statvfs::statvfs;
+use parking_lot::Mutex;
 use switchyard_core::backend::Condition;
 use switchyard_core::{ErrorKind, Result};
 
@@ -27,7 +27,7 @@ struct FreeSpace {
 impl Disks {
     /// The result of the latest check, as a condition of the backend.
     pub(crate) fn condition(&self) -> Condition {
-        match &*self.full.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.full.lock() {
             None => Condition::True,
             Some(message) => Condition::False { reason: "DiskFull".to_owned(), message: message.clone() },
         }
@@ -35,7 +35,7 @@ impl Disks {
 
     /// Stores the result of a check, and logs a change.
     pub(crate) fn update(&self, now: Option<String>) {
-        let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut full = self.full.lock();
         match (&*full, &now) {
             (None, Some(why)) => tracing::warn!(
                 why,

@@ -2,10 +2,11 @@
 //! end when this daemon dies; a call (`CloseIO`) tells the shim to close it.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 use tokio::time::{Sleep, sleep};
@@ -57,8 +58,7 @@ impl StdinPipe {
 
     /// Writes fail from now on.
     pub(crate) fn close(&self) {
-        let PipeState { pipe, waiting } =
-            std::mem::take(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        let PipeState { pipe, waiting } = std::mem::take(&mut *self.state.lock());
         drop(pipe);
         if let Some(waiting) = waiting {
             waiting.wake();
@@ -70,7 +70,7 @@ impl StdinPipe {
         cx: &mut Context<'_>,
         act: impl FnOnce(Pin<&mut pipe::Sender>, &mut Context<'_>) -> Poll<std::io::Result<usize>>,
     ) -> Poll<std::io::Result<usize>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let Some(pipe) = state.pipe.as_mut() else {
             return Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into()));
         };

@@ -11,8 +11,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 use switchyard_core::{Error, ErrorKind, Result};
@@ -58,7 +59,7 @@ impl Trees {
 
     /// The paths of the trees that are set aside, for the status; `None` if there are none.
     pub(crate) fn summary(&self) -> Option<String> {
-        let mut all = self.set_aside.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.set_aside.lock();
         // An operator may have removed some.
         all.retain(|path| path.symlink_metadata().is_ok());
         let paths: Vec<_> = all.iter().map(|path| path.display().to_string()).collect();
@@ -104,7 +105,7 @@ impl Trees {
             error = why.report(),
             "a tree cannot be removed and is set aside: remove it by hand"
         );
-        self.set_aside.lock().unwrap_or_else(PoisonError::into_inner).push(target);
+        self.set_aside.lock().push(target);
         Ok(())
     }
 }

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_cgroup::Group;
 use switchyard_core::Result;
 
@@ -59,7 +59,7 @@ impl BusyCgroup {
 
 impl BusyCgroups {
     pub(crate) fn by_id(&self) -> MutexGuard<'_, BTreeMap<String, BusyCgroup>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_id.lock()
     }
 
     /// Adds a cgroup; `false` if one of this id was there already.

@@ -3,8 +3,8 @@
 //! last sandbox that uses it; a cgroup that existed before is never touched.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use switchyard_cgroup::{Group, Reader};
 use switchyard_core::id::SandboxId;
 
@@ -18,7 +18,7 @@ impl PodCgroups {
     /// Claims those of `group` and its ancestors that will be created for a sandbox, or that were created for
     /// another sandbox. Returns them, the deepest first.
     pub(crate) fn claim(&self, id: SandboxId, group: Group, cgroups: &Reader) -> Vec<Group> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         let mut own = Vec::new();
         let mut next = Some(group);
         while let Some(group) = next {
@@ -38,7 +38,7 @@ impl PodCgroups {
     /// Claims the cgroups that the record of an adopted sandbox names.
     pub(crate) fn adopt(&self, id: SandboxId, groups: Vec<Group>) {
         if !groups.is_empty() {
-            self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(id, groups);
+            self.made.lock().insert(id, groups);
         }
     }
 
@@ -46,7 +46,7 @@ impl PodCgroups {
     /// are in use. Idempotent. Blocks, and holds the lock meanwhile, so that no other sandbox claims a cgroup
     /// that is being removed.
     pub(crate) fn release(&self, id: SandboxId, cgroups: &Reader) {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         let groups = made.remove(&id).unwrap_or_default();
         remove_unclaimed(&made, groups, cgroups);
     }
@@ -54,7 +54,7 @@ impl PodCgroups {
     /// Removes cgroups that were created for a sandbox, unless a sandbox claims them. Idempotent. Blocks as
     /// [`PodCgroups::release`] does.
     pub(crate) fn remove_if_unclaimed(&self, groups: Vec<Group>, cgroups: &Reader) {
-        remove_unclaimed(&self.made.lock().unwrap_or_else(PoisonError::into_inner), groups, cgroups);
+        remove_unclaimed(&self.made.lock(), groups, cgroups);
     }
 }
 

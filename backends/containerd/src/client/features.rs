@@ -2,9 +2,10 @@
 //! inferred from its version.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
+use parking_lot::Mutex;
 use switchyard_core::Result;
 
 use crate::client::{Client, QUICK, call};
@@ -31,18 +32,18 @@ const CRI_NAMESPACE: &str = "k8s.io";
 impl ContainerdFeatures {
     /// Whether this snapshotter accepts layers that were unpacked without their parents.
     pub(crate) fn supports_rebase(&self, snapshotter: &str) -> bool {
-        self.features.lock().unwrap_or_else(PoisonError::into_inner).rebase.contains(snapshotter)
+        self.features.lock().rebase.contains(snapshotter)
     }
 
     /// Whether containerd has a sandbox store in which a record protects the exit of a task that exits while
     /// containerd is down.
     pub(crate) fn has_sandbox_store(&self) -> bool {
-        self.features.lock().unwrap_or_else(PoisonError::into_inner).sandboxes
+        self.features.lock().sandboxes
     }
 
     /// Records that containerd has no sandbox store after all.
     pub(crate) fn mark_no_sandbox_store(&self) {
-        self.features.lock().unwrap_or_else(PoisonError::into_inner).sandboxes = false;
+        self.features.lock().sandboxes = false;
     }
 
     /// Queries containerd. If that fails, the known features stay.
@@ -57,7 +58,7 @@ impl ContainerdFeatures {
         let plugins = call("list its plugins", QUICK, client.introspection().plugins(request)).await?.plugins;
         let known = FeatureSet::of(&plugins, client.namespace());
         tracing::debug!(?known, "the features of containerd are known");
-        *self.features.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.features.lock() = known;
         Ok(())
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fs::{File, read_dir};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::task::keep_open;
 
@@ -29,12 +30,12 @@ impl PredecessorFifos {
 
     /// Removes the FIFOs of one exec and returns them, for the code that ends the exec.
     pub(super) fn take(&self, dir: &Path) -> Vec<File> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(dir).unwrap_or_default()
+        self.0.lock().remove(dir).unwrap_or_default()
     }
 
     /// Closes the FIFOs that were not taken: their tasks have ended.
     pub(crate) fn close(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 }
 

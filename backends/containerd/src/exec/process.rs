@@ -11,11 +11,12 @@
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use containerd_client::types::v1::Status as State;
+use parking_lot::Mutex;
 use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_proto::containerd::task::v2 as task;
@@ -443,14 +444,11 @@ impl Exec {
     }
 
     fn set_connection(&self, connection: ShimConnection) {
-        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
+        *self.connection.lock() = connection;
     }
 
     fn take_connection(&self) -> ShimConnection {
-        std::mem::replace(
-            &mut *self.connection.lock().unwrap_or_else(PoisonError::into_inner),
-            ShimConnection::None,
-        )
+        std::mem::replace(&mut *self.connection.lock(), ShimConnection::None)
     }
 }
 

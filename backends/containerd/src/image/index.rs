@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::image::{Image, ImageId};
 use switchyard_core::{Error, Result};
 use switchyard_registry::{Descriptor, Digest, ImageConfig, Manifest, Platforms, Reference, total_bytes};
@@ -99,7 +100,7 @@ impl CachedInfos {
 
 impl InfoCache {
     fn infos(&self) -> MutexGuard<'_, CachedInfos> {
-        self.infos.lock().unwrap_or_else(PoisonError::into_inner)
+        self.infos.lock()
     }
 
     pub(crate) fn get(&self, target: &Digest) -> Option<Arc<ImageInfo>> {

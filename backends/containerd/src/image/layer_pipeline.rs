@@ -14,11 +14,12 @@
 //! registry has given to that pull, and content that the content store has is available to all by its digest.
 
 use std::hash::Hash;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt, Shared, try_join};
 use futures::stream::{self, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
 use switchyard_core::{Error, Result};
 use switchyard_registry::{Descriptor, Digest, Pull};
 use tokio::sync::{Semaphore, oneshot};
@@ -166,7 +167,7 @@ impl LayerPipeline {
         // Work that another pull has joined still refers to this pipeline. The leases are then deleted when
         // the last reference is dropped.
         let Some(layers) = Arc::into_inner(self) else { return };
-        let mut leases = layers.joined_leases.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut leases = layers.joined_leases.into_inner();
         leases.push(layers.lease);
         for lease in leases {
             if let Some(lease) = Arc::into_inner(lease) {
@@ -176,8 +177,7 @@ impl LayerPipeline {
     }
 
     async fn download_all(self: &Arc<Self>, downloads: Option<&Downloads>) -> Result<()> {
-        let notifiers =
-            std::mem::take(&mut *self.download_notifiers.lock().unwrap_or_else(PoisonError::into_inner));
+        let notifiers = std::mem::take(&mut *self.download_notifiers.lock());
         let at_once = downloads.map_or(1, |downloads| downloads.at_once);
         stream::iter(notifiers.into_iter().enumerate())
             .map(Ok)
@@ -287,7 +287,7 @@ impl LayerPipeline {
             match done.result {
                 Ok(()) => {
                     if !own {
-                        self.joined_leases.lock().unwrap_or_else(PoisonError::into_inner).push(done.lease);
+                        self.joined_leases.lock().push(done.lease);
                     }
                     return Ok(own);
                 }

@@ -9,11 +9,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
+use parking_lot::Mutex;
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
 use switchyard_steps::{Step, reach};
@@ -110,7 +111,7 @@ impl UnpackedSnapshots {
 
     /// Adds a committed snapshot. `mounts`: those that it was unpacked into.
     pub(crate) fn add(&self, name: &str, mounts: &[Mount]) {
-        let mut snapshots = self.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut snapshots = self.snapshots.lock();
         snapshots.0.push(name.to_owned());
         snapshots.1 = writable_dir(mounts);
     }
@@ -118,8 +119,7 @@ impl UnpackedSnapshots {
 
 impl Drop for UnpackedSnapshots {
     fn drop(&mut self) {
-        let (names, dir) =
-            std::mem::take(&mut *self.snapshots.lock().unwrap_or_else(PoisonError::into_inner));
+        let (names, dir) = std::mem::take(&mut *self.snapshots.lock());
         self.layer_sync.spawn_sync(&self.snapshotter, names, dir);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::id::TaskId;
 use switchyard_core::stats::DiskUsage;
 
@@ -37,19 +37,19 @@ impl LayerUsageCache {
 
     /// The root directories of snapshotters by name, if they are cached.
     pub(crate) fn roots(&self) -> Option<BTreeMap<String, PathBuf>> {
-        self.roots.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.roots.lock().clone()
     }
 
     pub(crate) fn set_roots(&self, roots: BTreeMap<String, PathBuf>) {
-        *self.roots.lock().unwrap_or_else(PoisonError::into_inner) = Some(roots);
+        *self.roots.lock() = Some(roots);
     }
 
     fn measurements(&self) -> MutexGuard<'_, HashMap<TaskId, (Instant, DiskUsage)>> {
-        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+        self.measured.lock()
     }
 
     /// Invalidates the root directories of snapshotters: a containerd that was replaced may use others.
     pub(crate) fn forget_roots(&self) {
-        self.roots.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.roots.lock().take();
     }
 }

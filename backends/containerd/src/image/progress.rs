@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use parking_lot::Mutex;
 use switchyard_core::image::PullProgress;
 use switchyard_registry::{Descriptor, Digest};
 
@@ -34,7 +35,7 @@ pub(crate) struct RunningPulls {
 impl ByteCounters {
     /// The counter of a layer. It exists while somebody holds it.
     pub(crate) fn of(&self, digest: &Digest) -> Counter {
-        let mut counters = self.by_digest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counters = self.by_digest.lock();
         counters.retain(|_, counter| counter.strong_count() > 0);
         if let Some(counter) = counters.get(digest).and_then(Weak::upgrade) {
             return counter;
@@ -73,14 +74,14 @@ impl Progress {
 impl RunningPulls {
     /// Adds a pull, for as long as its `progress` exists.
     pub(crate) fn track(&self, key: [u8; 32], progress: &Arc<Progress>) {
-        let mut running = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.by_key.lock();
         running.retain(|_, progress| progress.strong_count() > 0);
         running.insert(key, Arc::downgrade(progress));
     }
 
     /// The progress of the pull with this key; `None` if there is none, or its layers are not known yet.
     pub(crate) fn read(&self, key: &[u8; 32]) -> Option<PullProgress> {
-        let running = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.by_key.lock();
         running.get(key).and_then(Weak::upgrade)?.read()
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
+use parking_lot::Mutex;
 use switchyard_core::Result;
 use switchyard_core::spec::UserSpec;
 use switchyard_core::threads::bulk;
@@ -69,7 +70,7 @@ impl ImageReader {
         let Some(top) = top.filter(|_| user::needs_rootfs(spec, image_user)) else {
             return user::resolve(spec, image_user, &Accounts::default());
         };
-        let known = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(top).cloned();
+        let known = self.accounts.lock().get(top).cloned();
         if let Some(accounts) = known {
             return user::resolve(spec, image_user, &accounts);
         }
@@ -94,7 +95,7 @@ impl ImageReader {
 
     fn cache_accounts(&self, top: &str, accounts: Accounts) -> Arc<Accounts> {
         let accounts = Arc::new(accounts);
-        let mut cached = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.accounts.lock();
         if cached.len() >= MAX_CACHED {
             cached.clear();
         }

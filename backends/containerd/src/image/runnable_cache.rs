@@ -2,9 +2,9 @@
 //! for the snapshot, tell whether an entry is still valid.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use containerd_client::services::v1 as api;
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::id::Owner;
 use switchyard_core::{ErrorKind, Result};
 use switchyard_registry::{Digest, Reference};
@@ -112,7 +112,7 @@ impl RunnableCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, RunnableCacheState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The cached image, if it is still valid: its image record exists with the same target, and so does its

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
+use parking_lot::Mutex;
 
 /// A handle to work in flight. Clones wait for the same result.
 pub(crate) type SharedWork<V> = Shared<BoxFuture<'static, V>>;
@@ -25,7 +25,7 @@ impl<K: Eq + Hash, V: Clone> Singleflight<K, V> {
     /// Joins the work in flight for this key, or starts it with `start`. Dropping the last handle drops the
     /// work.
     pub(crate) fn join(&self, key: K, start: impl FnOnce() -> BoxFuture<'static, V>) -> SharedWork<V> {
-        let mut inflight = self.inflight.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inflight = self.inflight.lock();
         inflight.retain(|_, weak| weak.upgrade().is_some_and(|work| work.peek().is_none()));
         if let Some(work) = inflight.get(&key).and_then(WeakShared::upgrade) {
             return work;

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
+use parking_lot::Mutex;
 use switchyard_core::Result;
 use switchyard_core::stats::DiskUsage;
 
@@ -24,13 +24,13 @@ pub(crate) struct UsageCache {
 impl UsageCache {
     /// Has the next [`UsageCache::read`] measure again.
     pub(crate) fn invalidate(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.last.lock() = None;
     }
 
     /// Usage of each snapshotter, the default one first, at most [`USAGE_AGE`] old. The content store counts
     /// towards the default one.
     pub(crate) async fn read(&self, client: &Client, snapshotters: &Snapshotters) -> Result<Vec<DiskUsage>> {
-        if let Some((at, usage)) = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        if let Some((at, usage)) = self.last.lock().clone()
             && at.elapsed() < USAGE_AGE
         {
             return Ok(usage);
@@ -50,7 +50,7 @@ impl UsageCache {
                 inodes_used: Some(inodes),
             });
         }
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), usage.clone()));
+        *self.last.lock() = Some((Instant::now(), usage.clone()));
         Ok(usage)
     }
 }

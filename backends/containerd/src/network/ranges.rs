@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::Result;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::Subnet;
@@ -66,7 +67,7 @@ impl Ranges {
     }
 
     fn set_blocking(&self, owner: Owner, ranges: Vec<Subnet>) -> Result<()> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.writing.lock();
         let mut named = self.lock().clone();
         named.insert(owner, ranges);
         let text: RangesFile =
@@ -80,7 +81,7 @@ impl Ranges {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Owner, Vec<Subnet>>> {
         // The map is only replaced as a whole, so a poisoned one is still consistent.
-        self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_owner.lock()
     }
 }
 

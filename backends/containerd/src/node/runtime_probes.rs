@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::mount::{MsFlags, mount};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use switchyard_core::{Error, Result};
@@ -73,18 +74,18 @@ enum Trial {
 impl RuntimeProbes {
     /// The features of the runtime with this name; none until it has been probed.
     pub(crate) fn features_of(&self, binary: &str) -> RuntimeFeatures {
-        let known = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.results.lock();
         known.runtimes.get(binary).copied().unwrap_or_default()
     }
 
     /// Why idmapped mounts do not work on this node; `None` if they do.
     pub(crate) fn idmap_unavailable(&self) -> Option<String> {
-        self.results.lock().unwrap_or_else(PoisonError::into_inner).no_mapping.clone()
+        self.results.lock().no_mapping.clone()
     }
 
     /// The names and versions that the runtimes print: for reports only, never for decisions.
     pub(crate) fn versions(&self) -> Vec<(String, String)> {
-        let known = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.results.lock();
         known.versions.values().cloned().collect()
     }
 
@@ -100,7 +101,7 @@ impl RuntimeProbes {
         // A file that a killed daemon wrote only in part is ignored.
         let Ok(cached) = serde_json::from_slice::<ProbeResults>(&text) else { return };
         if binaries.iter().all(|binary| cached.runtimes.contains_key(binary)) {
-            *self.results.lock().unwrap_or_else(PoisonError::into_inner) = cached;
+            *self.results.lock() = cached;
             self.completed.send_replace(true);
         }
     }
@@ -126,13 +127,12 @@ impl RuntimeProbes {
         if let Some(error) = &no_mapping {
             tracing::info!(reason = error.report(), "pods cannot have user namespaces on this node");
         }
-        self.results.lock().unwrap_or_else(PoisonError::into_inner).no_mapping =
-            no_mapping.map(|error| error.report());
+        self.results.lock().no_mapping = no_mapping.map(|error| error.report());
         for binary in binaries {
             let can = self.probe_runtime(binary, run).await;
             tracing::debug!(binary, ?can, "an OCI runtime is probed");
             let version = query_version(binary).await;
-            let mut known = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.results.lock();
             known.runtimes.insert(binary.clone(), can);
             match version {
                 Some(version) => known.versions.insert(binary.clone(), version),
@@ -140,7 +140,7 @@ impl RuntimeProbes {
             };
         }
         self.completed.send_replace(true);
-        let answers = self.results.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let answers = self.results.lock().clone();
         let path = run.join(CACHE_FILE);
         let text = json!(answers).to_string();
         if let Err(fault) = tokio::fs::write(&path, text).await {

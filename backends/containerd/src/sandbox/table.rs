@@ -1,8 +1,9 @@
 //! The sandboxes that this daemon knows.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::id::SandboxId;
 use switchyard_core::{Error, Result};
 
@@ -16,7 +17,7 @@ pub(crate) struct SandboxTable {
 
 impl SandboxTable {
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, Arc<SandboxEntry>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock()
     }
 
     /// # Errors

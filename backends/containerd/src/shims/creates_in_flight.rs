@@ -1,7 +1,8 @@
 //! The containers for which this daemon has a create in progress.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The containers whose tasks are being created: a shim that containerd does not know yet may belong to one
 /// of them.
@@ -19,7 +20,7 @@ pub(crate) struct CreateGuard<'m> {
 
 impl CreatesInFlight {
     fn ids(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ids.lock()
     }
 
     pub(crate) fn begin(&self, id: &str) -> CreateGuard<'_> {

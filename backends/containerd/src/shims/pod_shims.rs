@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use switchyard_core::id::SandboxId;
 use switchyard_core::keyed_lock::KeyedLock;
@@ -25,7 +25,7 @@ pub(crate) struct PodShims {
 
 impl PodShims {
     fn last(&self) -> MutexGuard<'_, HashMap<SandboxId, OwnedFd>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last.lock()
     }
 
     /// Remembers the running process that is the shim of a pod.

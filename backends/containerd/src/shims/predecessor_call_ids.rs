@@ -1,7 +1,8 @@
 //! The containers that a predecessor call may concern.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The ids of the containers for which a predecessor call may still be running.
 #[derive(Debug, Default)]
@@ -11,7 +12,7 @@ pub(crate) struct PredecessorCallIds {
 
 impl PredecessorCallIds {
     fn ids(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ids.lock()
     }
 
     pub(crate) fn insert(&self, id: String) {

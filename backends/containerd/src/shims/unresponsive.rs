@@ -1,7 +1,8 @@
 //! The tasks whose shims do not answer.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The tasks whose shims are known to be unresponsive.
 #[derive(Debug, Default)]
@@ -11,7 +12,7 @@ pub(crate) struct UnresponsiveShims {
 
 impl UnresponsiveShims {
     fn tasks(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tasks.lock()
     }
 
     /// Records that a task's shim does not answer, and logs that once.

@@ -7,7 +7,7 @@
 //! after a kill of this daemon the next one ends the input as well: the client was disconnected by the kill.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use nix::errno::Errno;
@@ -103,7 +103,7 @@ impl Attachments {
             tokio::fs::write(&path, "").await.map_err(|fault| io_error("write", &path, fault))?;
             reach(Step::InputTaken);
         }
-        let mut inputs = entry.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inputs = entry.inputs.lock();
         let pipe = if inputs.ended { None } else { open(&entry.dirs.stdin())? };
         let Some(pipe) = pipe else { return Ok(Box::new(StdinWriter::closed())) };
         let end = StdinPipe::open(pipe);
@@ -122,7 +122,7 @@ impl Attachments {
     /// Ends the input of a task for all attached clients, and for the task, in the background.
     pub(crate) fn end_input(self: &Arc<Self>, entry: &Arc<TaskEntry>) {
         {
-            let mut inputs = entry.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut inputs = entry.inputs.lock();
             if std::mem::replace(&mut inputs.ended, true) {
                 return;
             }

@@ -1,8 +1,8 @@
 //! What is done to the cgroup of one task: cpusets, OOM scores, block I/O limits, freezing, watching for
 //! OOM kills.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use switchyard_cgroup as cgroup;
 use switchyard_cgroup::Kills;
@@ -30,7 +30,7 @@ pub(crate) struct TaskCgroups {
 impl TaskCgroups {
     /// Whether the OOM killer has killed a process of a task that exited with `code`.
     pub(crate) fn was_oom_killed(&self, entry: &TaskEntry, code: i32) -> bool {
-        let watch = entry.oom.lock().unwrap_or_else(PoisonError::into_inner);
+        let watch = entry.oom.lock();
         let kills = match watch.as_ref() {
             Some(watch) => watch.kills(),
             None => match entry.record().group() {

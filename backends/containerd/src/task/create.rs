@@ -5,7 +5,7 @@
 //! task whose limits are not recorded as in force is incomplete too.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
@@ -241,7 +241,7 @@ impl Tasks {
             call(&format!("prepare snapshot {id}"), QUICK, self.client.snapshots().prepare(request)).await?;
         self.context.faults.reach(Step::TaskPrepared)?;
         self.storage.limit_disks(entry, &plan.storage, &prepared.mounts).await?;
-        *entry.mounts.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepared.mounts);
+        *entry.mounts.lock() = Some(prepared.mounts);
         Ok(())
     }
 }

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use containerd_client::types::Mount;
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::backend::Started;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::Signal;
@@ -124,11 +125,11 @@ impl TaskEntry {
     }
 
     pub(crate) fn record(&self) -> MutexGuard<'_, TaskRecord> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        self.record.lock()
     }
 
     pub(crate) fn started(&self) -> Option<Started> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner).map(|known| known.start)
+        self.started.lock().map(|known| known.start)
     }
 
     /// The exit time `end`, or the start time if that is later because the clock was set back in between: no
@@ -141,9 +142,9 @@ impl TaskEntry {
         let known = started.map(|start| KnownStart { start, since: Instant::now() });
         if known.is_some() {
             // The shim has opened these FIFOs by now.
-            self.external_fifos.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.external_fifos.lock().clear();
         }
-        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.started.lock() = known;
     }
 
     /// Locks its process. Waiters are served in the order of their calls, and dropping the permit unlocks it.
@@ -198,30 +199,29 @@ impl TaskEntry {
 
     /// Opens a handle of its main process, if `pid` is that of a process of this task.
     pub(super) fn open_process(&self, pid: u32) {
-        *self.process.lock().unwrap_or_else(PoisonError::into_inner) =
-            ProcessHandle::open(pid, &self.cgroup_mark());
+        *self.process.lock() = ProcessHandle::open(pid, &self.cgroup_mark());
     }
 
     /// A pidfd of its main process, if a handle is held: it becomes readable when the process has exited.
     pub(super) fn main_pidfd(&self) -> Option<OwnedFd> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.pidfd()
+        self.process.lock().as_ref()?.pidfd()
     }
 
     /// The pid of its main process, if a handle is held.
     pub(super) fn main_pid(&self) -> Option<u32> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(ProcessHandle::pid)
+        self.process.lock().as_ref().map(ProcessHandle::pid)
     }
 
     /// The pid of its main process, if a handle is held and the process has not exited: so the pid has not
     /// been reused.
     pub(super) fn running_pid(&self) -> Option<u32> {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = self.process.lock();
         process.as_ref().filter(|process| process.runs()).map(ProcessHandle::pid)
     }
 
     /// The pid of its shim, if a handle of its main process is held and the process has not exited.
     pub(crate) fn shim_pid(&self) -> Option<i32> {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = self.process.lock();
         let shim = i32::try_from(process.as_ref()?.parent()?).ok()?;
         // The children of a shim that has exited are reparented to pid 1.
         (shim > 1).then_some(shim)
@@ -229,13 +229,13 @@ impl TaskEntry {
 
     /// The address of its shim, if a handle of its main process is held and the address can be found.
     pub(crate) fn shim(&self) -> Option<ShimAddress> {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = self.process.lock();
         process.as_ref()?.shim(&self.id.to_string())
     }
 
     /// Sends a signal to its main process, if a handle is held.
     pub(super) fn signal_process(&self, signal: Signal) -> Sent {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = self.process.lock();
         process.as_ref().map_or(Sent::Refused, |process| process.signal(signal))
     }
 
@@ -257,14 +257,14 @@ impl TaskEntry {
             OutputRecord::Fifos { stdout, stderr } => [stdout.clone(), stderr.clone()],
             OutputRecord::Discard | OutputRecord::Live | OutputRecord::Log(_) => return,
         };
-        *self.external_fifos.lock().unwrap_or_else(PoisonError::into_inner) = keep_open(&paths);
+        *self.external_fifos.lock() = keep_open(&paths);
     }
 
     /// Drops everything that is held for a running process, which has exited.
     pub(super) fn release_process(&self) {
-        self.external_fifos.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.oom.lock().unwrap_or_else(PoisonError::into_inner).take();
-        self.process.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.external_fifos.lock().clear();
+        self.oom.lock().take();
+        self.process.lock().take();
     }
 
     /// Sets an exit that is persisted already.

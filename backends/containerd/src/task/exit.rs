@@ -5,7 +5,7 @@
 //! next daemon process finds it.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -280,7 +280,7 @@ impl Exits {
         if entry.uses_logkeeper() && !entry.log_finished.load(Ordering::Acquire) {
             self.logkeeper.finish(&entry.id.to_string(), DRAIN_TIMEOUT).await.map_err(from_logkeeper)?;
             entry.log_finished.store(true, Ordering::Release);
-            entry.output_fifos.lock().unwrap_or_else(PoisonError::into_inner).take();
+            entry.output_fifos.lock().take();
         }
         Ok(())
     }

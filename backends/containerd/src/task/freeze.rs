@@ -7,7 +7,7 @@
 //! resume the task. So a checkpoint waits until the processes that are being started exist, and later starts
 //! wait for the checkpoint, in the order of the calls.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_core::{Error, Result};
@@ -81,6 +81,6 @@ impl TaskEntry {
     }
 
     fn set_freeze_permits(&self, all: Option<OwnedSemaphorePermit>) {
-        *self.freeze_permits.lock().unwrap_or_else(PoisonError::into_inner) = all;
+        *self.freeze_permits.lock() = all;
     }
 }

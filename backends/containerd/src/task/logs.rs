@@ -1,7 +1,5 @@
 //! The log of a task, as the logkeeper is told of it.
 
-use std::sync::PoisonError;
-
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_logkeeper as logkeeper;
 
@@ -31,7 +29,7 @@ pub(crate) fn log_spec(entry: &TaskEntry) -> Option<logkeeper::LogSpec> {
 pub(crate) fn open_output_fifos(entry: &TaskEntry, spec: &logkeeper::LogSpec) -> Result<()> {
     let hold = logkeeper::FifoHold::open(spec)
         .map_err(|fault| io_error("open the FIFOs in", &entry.dirs.run, fault))?;
-    *entry.output_fifos.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
+    *entry.output_fifos.lock() = Some(hold);
     Ok(())
 }
 

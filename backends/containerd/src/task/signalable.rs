@@ -12,7 +12,6 @@
 //! while that is the case, but for a short time only: most programs install their handlers at once, and many
 //! never do.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -69,7 +68,7 @@ impl TaskEntry {
     /// Waits until the main process would receive a signal, if it was started within `STARTUP_GRACE`.
     /// Cancel-safe.
     pub(super) async fn wait_signalable(&self, signal: Signal) {
-        let Some(known) = *self.started.lock().unwrap_or_else(PoisonError::into_inner) else { return };
+        let Some(known) = *self.started.lock() else { return };
         let limit = known.since + STARTUP_GRACE;
         while Instant::now() < limit && self.would_lose(signal) {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -78,7 +77,7 @@ impl TaskEntry {
 
     /// Whether its main process, if a handle is held and it runs, would lose a signal now.
     fn would_lose(&self, signal: Signal) -> bool {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = self.process.lock();
         let Some(process) = process.as_ref() else { return false };
         // Checked last: if the process still runs, the status that was read is its own.
         process.status().is_some_and(|status| loses(&status, signal)) && process.runs()

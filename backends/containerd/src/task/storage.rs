@@ -1,6 +1,6 @@
 //! What a task has on disk: its snapshot, image views, volumes, and the limits on them.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
@@ -44,7 +44,7 @@ pub(crate) struct Storage {
 impl Storage {
     /// The mounts of a task's root file system.
     pub(crate) async fn mounts_of(&self, entry: &TaskEntry) -> Result<Vec<Mount>> {
-        let known = entry.mounts.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let known = entry.mounts.lock().take();
         if let Some(mounts) = known {
             return Ok(mounts);
         }

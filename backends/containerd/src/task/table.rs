@@ -1,8 +1,9 @@
 //! The tasks that this daemon knows.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
@@ -18,7 +19,7 @@ pub(crate) struct TaskTable {
 
 impl TaskTable {
     pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Arc<TaskEntry>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock()
     }
 
     /// # Errors

@@ -143,7 +143,7 @@ async fn full_disk_is_reported_with_path_and_nothing_is_lost() {
     journal.put(&lease(1)).await.unwrap();
     // A write to this device fails like one to a full disk.
     let full = || OpenOptions::new().append(true).open("/dev/full").unwrap();
-    let fill = || journal.disk.lock().unwrap().state.as_mut().unwrap().file = Some(full());
+    let fill = || journal.disk.lock().state.as_mut().unwrap().file = Some(full());
     fill();
     let error = journal.put(&lease(2)).await.unwrap_err();
     assert_eq!(error.kind(), Kind::ResourceExhausted);

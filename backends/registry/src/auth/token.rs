@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::StatusCode;
 use reqwest::header::HeaderValue;
 use serde::Deserialize;
@@ -197,7 +197,7 @@ impl fmt::Debug for Authorizer {
 
 /// The guarded maps are changed by single calls, so a panic elsewhere cannot have left them half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Inserts, after making room: first by removing stale entries, then, rarely, by removing all.

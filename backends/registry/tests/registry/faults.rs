@@ -219,12 +219,12 @@ async fn wrong_manifests_are_detected() {
         "{error:?}"
     );
 
-    let header = Arc::new(std::sync::Mutex::new(Digest::sha256(b"other").to_string()));
+    let header = Arc::new(parking_lot::Mutex::new(Digest::sha256(b"other").to_string()));
     let sent = Arc::clone(&header);
-    registry.rule(move |_| Some(with_header(200, "docker-content-digest", &sent.lock().unwrap())));
+    registry.rule(move |_| Some(with_header(200, "docker-content-digest", &sent.lock())));
     let tag = registry.reference("app:v1");
     assert!(matches!(resolve(&tag, Credentials::Anonymous).await, Err(Error::DigestMismatch { .. })));
-    "garbage".clone_into(&mut header.lock().unwrap());
+    "garbage".clone_into(&mut header.lock());
     assert!(matches!(resolve(&tag, Credentials::Anonymous).await, Err(Error::Protocol { .. })));
 }
 
@@ -285,10 +285,10 @@ async fn dropping_a_blob_closes_its_connection() {
             self.0.notify_one();
         }
     }
-    let held = Arc::new(std::sync::Mutex::new(Some(OnDrop(Arc::clone(&closed), Arc::clone(&guard)))));
+    let held = Arc::new(parking_lot::Mutex::new(Some(OnDrop(Arc::clone(&closed), Arc::clone(&guard)))));
     registry.rule(move |_| {
         // The server drops the body's stream when the connection is gone.
-        let held = held.lock().unwrap().take();
+        let held = held.lock().take();
         let body = futures::stream::iter([Ok::<_, std::io::Error>(bytes::Bytes::from_static(b"first"))])
             .chain(futures::stream::pending())
             .map(move |piece| {

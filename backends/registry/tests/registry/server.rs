@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::stream;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use switchyard_registry::{
     Blob, Client, Config, Credentials, Descriptor, Digest, Error, Pull, Reference, Resolved,
@@ -92,7 +93,7 @@ impl Registry {
     }
 
     pub(crate) fn put(&self, path: &str, media_type: &str, bytes: impl Into<Bytes>) {
-        self.content.lock().unwrap().documents.insert(path.to_owned(), (media_type.to_owned(), bytes.into()));
+        self.content.lock().documents.insert(path.to_owned(), (media_type.to_owned(), bytes.into()));
     }
 
     /// Stores a blob of `app` and describes it.
@@ -126,7 +127,7 @@ impl Registry {
 
     /// Adds a rule, which is tried before those that are added later.
     pub(crate) fn rule(&self, rule: impl FnMut(&Seen) -> Option<Response> + Send + 'static) {
-        self.content.lock().unwrap().rules.push(Box::new(rule));
+        self.content.lock().rules.push(Box::new(rule));
     }
 
     /// Answers the first `times` requests that `applies` selects with `answer`.
@@ -146,11 +147,11 @@ impl Registry {
     }
 
     pub(crate) fn ignore_ranges(&self) {
-        self.content.lock().unwrap().ignores_ranges = true;
+        self.content.lock().ignores_ranges = true;
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.content.lock().unwrap().seen.clone()
+        self.content.lock().seen.clone()
     }
 
     pub(crate) fn reference(&self, name: &str) -> Reference {
@@ -167,7 +168,7 @@ async fn answer(State(content): State<Arc<Mutex<Content>>>, request: Request) ->
         headers: parts.headers,
         body: String::from_utf8(body.to_vec()).unwrap(),
     };
-    let mut content = content.lock().unwrap();
+    let mut content = content.lock();
     content.seen.push(seen.clone());
     if let Some(response) = content.rules.iter_mut().find_map(|rule| rule(&seen)) {
         return response;

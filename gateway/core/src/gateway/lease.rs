@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
@@ -73,13 +74,13 @@ impl DeviceViews {
 
     /// The owners with subscribers. The views of others are dropped.
     fn owners(&self) -> Vec<Owner> {
-        let mut views = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut views = self.by_owner.lock();
         views.retain(|_, view| view.receiver_count() > 0);
         views.keys().copied().collect()
     }
 
     fn subscribe(&self, owner: Owner) -> Inventories {
-        let mut views = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut views = self.by_owner.lock();
         // A view that nobody has followed may be old: the first one that is seen is built from now on.
         views.retain(|_, view| view.receiver_count() > 0);
         let view = views.entry(owner).or_insert_with(|| watch::Sender::new(None)).subscribe();
@@ -472,7 +473,7 @@ impl Gateway {
                 let view = made.entry(owner).or_default();
                 *view = outlook.view(owner, view);
                 let now = &view.inventory;
-                let views = views.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
+                let views = views.by_owner.lock();
                 if let Some(view) = views.get(&owner) {
                     view.send_if_modified(|last| {
                         // An unchanged view is the same `Arc` as before, so comparing the addresses is

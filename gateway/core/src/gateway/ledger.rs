@@ -2,9 +2,10 @@
 //! stopped.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::FutureExt;
+use parking_lot::MutexGuard;
 
 use super::Gateway;
 use super::compute::recovered_holder;
@@ -38,8 +39,7 @@ impl Gateway {
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        // No code that holds the lock can panic half way through a change.
-        self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.ledger.lock()
     }
 
     /// Counts, logs and publishes a refusal, and returns the error for the caller.

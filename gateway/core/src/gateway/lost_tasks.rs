@@ -2,8 +2,9 @@
 //! beginning and one the end of an outage, however many tasks are affected.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Gateway;
 use crate::backend::Condition;
@@ -18,7 +19,7 @@ pub(super) struct LostTasks {
 
 impl LostTasks {
     fn tasks(&self) -> MutexGuard<'_, HashSet<TaskId>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tasks.lock()
     }
 
     /// Adds a task; returns whether it is the first.

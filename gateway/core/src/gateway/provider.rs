@@ -3,8 +3,9 @@
 //! carry it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::{Gateway, Scope};
@@ -34,7 +35,7 @@ impl CachedProvider {
         known: &BTreeSet<LeaseToken>,
         key: (LeaseToken, String),
     ) -> CachedReservation {
-        let mut answers = self.reservations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.reservations.lock();
         answers.retain(|(token, _), _| known.contains(token));
         Arc::clone(answers.entry(key).or_default())
     }

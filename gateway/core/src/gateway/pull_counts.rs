@@ -1,7 +1,8 @@
 //! How many image pulls have ended, and how.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -31,7 +32,7 @@ impl PullCounts {
     }
 
     pub(super) fn current(&self) -> PullsByResult {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 
@@ -39,7 +40,7 @@ impl PullCounts {
 
 impl Drop for PullGuard<'_> {
     fn drop(&mut self) {
-        *self.counts.0.lock().unwrap_or_else(PoisonError::into_inner).entry(self.result).or_default() += 1;
+        *self.counts.0.lock().entry(self.result).or_default() += 1;
     }
 }
 

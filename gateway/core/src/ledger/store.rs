@@ -1,9 +1,9 @@
 //! The persistent store of leases that no task uses yet: no other record contains them.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::id::{LeaseToken, Owner};
@@ -54,16 +54,16 @@ pub struct MemoryStore {
 #[async_trait]
 impl LeaseStore for MemoryStore {
     async fn load(&self) -> Result<Vec<StoredLease>> {
-        Ok(self.leases.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect())
+        Ok(self.leases.lock().values().cloned().collect())
     }
 
     async fn put(&self, lease: &StoredLease) -> Result<()> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner).insert(lease.token, lease.clone());
+        self.leases.lock().insert(lease.token, lease.clone());
         Ok(())
     }
 
     async fn remove(&self, tokens: &[LeaseToken]) -> Result<()> {
-        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leases = self.leases.lock();
         tokens.iter().for_each(|token| drop(leases.remove(token)));
         Ok(())
     }

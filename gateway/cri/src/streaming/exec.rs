@@ -1,10 +1,11 @@
 //! A command that is run for a client: it is started when the client connects, and killed when the client
 //! disconnects.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use switchyard_core::backend::{ExecControl, ExecProcess};
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::TaskId;
@@ -58,7 +59,7 @@ impl Control for RunningExec {
                 let process = Arc::clone(&self.process);
                 let drain = self.drain;
                 let cut = tokio::spawn(async move { process.cut_output(drain).await });
-                *self.cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(cut.abort_handle());
+                *self.cut.lock() = Some(cut.abort_handle());
                 Outcome::Exited(code)
             }
             Err(error) => Outcome::Failed(error.report()),
@@ -77,7 +78,7 @@ impl Control for RunningExec {
 
 impl Drop for RunningExec {
     fn drop(&mut self) {
-        if let Some(cut) = self.cut.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(cut) = self.cut.lock().take() {
             cut.abort();
         }
     }

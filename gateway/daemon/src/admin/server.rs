@@ -6,7 +6,7 @@
 //! connects again.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -176,11 +177,11 @@ impl ConnectionTable {
 
 impl ConnectionState {
     fn state(&self) -> (ConnectionPhase, Instant) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.state.lock()
     }
 
     fn set(&self, doing: ConnectionPhase) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = (doing, Instant::now());
+        *self.state.lock() = (doing, Instant::now());
         if doing == ConnectionPhase::Idle {
             self.freed.notify_one();
         }

@@ -5,8 +5,10 @@
 //! connections for the kubelet.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// The minimum time between two log lines about refused connections.
 const QUIET: Duration = Duration::from_secs(60);
@@ -81,8 +83,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-fn lock(taken: &Mutex<OpenConnections>) -> std::sync::MutexGuard<'_, OpenConnections> {
-    taken.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(taken: &Mutex<OpenConnections>) -> parking_lot::MutexGuard<'_, OpenConnections> {
+    taken.lock()
 }
 
 #[cfg(test)]

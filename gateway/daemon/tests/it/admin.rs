@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{Method, StatusCode};
+use parking_lot::Mutex;
 use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach};
 use switchyard::channel;
 use switchyard::listener::GuardedListener;
@@ -37,7 +38,7 @@ impl StatusSource for Fake {
     }
 
     fn parts(&self) -> Vec<Part> {
-        self.parts.lock().unwrap().clone()
+        self.parts.lock().clone()
     }
 
     fn advisories(&self) -> Vec<Advisory> {
@@ -148,7 +149,7 @@ impl Pages {
     }
 
     fn set(&self, parts: Vec<Part>) {
-        *self.source.parts.lock().unwrap() = parts;
+        *self.source.parts.lock() = parts;
     }
 
     async fn get(&self, path: &str) -> (StatusCode, String) {

@@ -6,11 +6,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use parking_lot::{Condvar, Mutex};
 
 /// A mounted file system. Dropping it unmounts it, and calls that wait for it fail.
 pub(crate) struct Fuse {
@@ -67,18 +68,18 @@ impl Fuse {
 
     /// Stops answering requests.
     pub(crate) fn hang(&self) {
-        *self.state.hung.lock().unwrap() = true;
+        *self.state.hung.lock() = true;
     }
 
     /// Answers the pending requests, and all later ones.
     pub(crate) fn resume(&self) {
-        *self.state.hung.lock().unwrap() = false;
+        *self.state.hung.lock() = false;
         self.state.changed.notify_all();
     }
 
     /// The content of each file, by its path below the root, read without the kernel.
     pub(crate) fn contents(&self) -> BTreeMap<String, Vec<u8>> {
-        let nodes = self.state.nodes.lock().unwrap();
+        let nodes = self.state.nodes.lock();
         let path = |node: &Inode| {
             let mut path = PathBuf::from(String::from_utf8(node.name.clone()).unwrap());
             let mut parent = node.parent;
@@ -113,8 +114,7 @@ impl State {
             let request = &buffer[..len];
             let code = number(request, 4);
             let unique = long(request, 8);
-            let hung = self.hung.lock().unwrap();
-            drop(self.changed.wait_while(hung, |hung| *hung).unwrap());
+            self.changed.wait_while(&mut self.hung.lock(), |hung| *hung);
             if [op::FORGET, op::BATCH_FORGET, op::INTERRUPT].contains(&code) {
                 continue;
             }
@@ -132,7 +132,7 @@ impl State {
     }
 
     fn answer(&self, code: u32, id: u64, body: &[u8]) -> Result<Vec<u8>, Errno> {
-        let mut nodes = self.nodes.lock().unwrap();
+        let mut nodes = self.nodes.lock();
         let at = usize::try_from(id).unwrap().wrapping_sub(2);
         match code {
             // Version 7.31, no features, writes of at most 128 KiB.

@@ -1,9 +1,9 @@
 //! Which images are released, and when.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::Result;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
@@ -31,7 +31,7 @@ impl ImageGc {
     }
 
     fn due(&self) -> MutexGuard<'_, BTreeMap<ImageId, Instant>> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+        self.due.lock()
     }
 
     /// A task is about to be created from this image: cancels its scheduled release.

@@ -3,10 +3,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use switchyard_proto::switchyard::nomad::v1 as wire;
 use switchyard_proto::switchyard::nomad::v1::sessions_client::SessionsClient;
 use tokio::net::UnixStream;
@@ -182,7 +183,7 @@ impl LinkTask {
 async fn connect(socket: &Path) -> io::Result<Channel> {
     let stream = Arc::new(Mutex::new(Some(UnixStream::connect(socket).await?)));
     let connector = tower::service_fn(move |_| {
-        let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = stream.lock().take();
         std::future::ready(stream.map(TokioIo::new).ok_or(io::Error::from(io::ErrorKind::NotConnected)))
     });
     // A placeholder that is never resolved: the connector provides the connection.

@@ -1,8 +1,9 @@
 //! The calls that a launcher answers itself: identity, schemas, capabilities, and go-plugin's own calls.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures::{StreamExt, stream};
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use switchyard_proto::go_plugin as plugin;
 use switchyard_proto::grpc::health::v1 as health;
@@ -194,7 +195,7 @@ impl LocalServices {
     }
 
     fn lock(&self) -> MutexGuard<'_, PluginConfig> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+        self.config.lock()
     }
 }
 

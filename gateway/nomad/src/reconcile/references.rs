@@ -1,9 +1,10 @@
 //! The ids that agents have named, from which dangling tasks and networks are derived.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::table::Sandbox;
 use switchyard_process::ProcessId;
 use tokio::time::Instant;
@@ -45,7 +46,7 @@ impl AgentReferences {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReferenceState> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// A session has named this task.

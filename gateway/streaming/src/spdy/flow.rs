@@ -1,9 +1,9 @@
 //! The stream table as tasks share it: senders wait for window, receivers send window updates.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -48,7 +48,7 @@ impl Flow {
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, StreamTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Waits until at most `want` bytes may be sent. Cancel-safe; but bytes that were reserved and not sent

@@ -7,9 +7,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use switchyard_logkeeper::{Error, Lifeline};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
@@ -76,7 +77,7 @@ impl Lifelines {
                 return Ok(lifeline);
             }
             // The logkeeper was restarted, so the other idle connections are broken too.
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.idle.lock().clear();
         }
         let mut lifeline = Lifeline::connect(&self.keeper).await?;
         lifeline.hold(socket.as_fd(), true).await?;
@@ -84,11 +85,11 @@ impl Lifelines {
     }
 
     fn take_idle(&self) -> Option<Lifeline> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.idle.lock().pop()
     }
 
     fn return_idle(&self, lifeline: Lifeline) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() < MAX_IDLE {
             idle.push(lifeline);
         }

@@ -1,9 +1,10 @@
 //! Watches the cgroup of a task for OOM kills.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_cgroup::{Kills, OomWatch};
 use tokio::io::Interest;
 use tokio::task::AbortHandle;
@@ -108,7 +109,7 @@ async fn read_at_exit(main: OwnedFd, watch: Arc<Mutex<OomWatch>>) {
 }
 
 fn lock(watch: &Mutex<OomWatch>) -> MutexGuard<'_, OomWatch> {
-    watch.lock().unwrap_or_else(PoisonError::into_inner)
+    watch.lock()
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Starts the OOM monitor of a task.
 
-use std::sync::PoisonError;
-
 use crate::task::TaskEntry;
 use crate::task::cgroups::TaskCgroups;
 use crate::task::cgroups::oom::OomMonitor;
@@ -15,7 +13,7 @@ impl TaskCgroups {
             Ok(watch) => {
                 let main = entry.main_pidfd();
                 let oom = watch.map(|watch| OomMonitor::new(watch, main, &self.tracker));
-                *entry.oom.lock().unwrap_or_else(PoisonError::into_inner) = oom;
+                *entry.oom.lock() = oom;
             }
             Err(fault) => {
                 tracing::warn!(task.id = %entry.id, error = %fault, "cannot watch a task for OOM kills")

@@ -4,8 +4,9 @@
 //! may share a project that was requested by number; the limit is lifted when the last of them is removed.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::ProjectId;
 use switchyard_core::{Error, Result};
@@ -35,7 +36,7 @@ impl Default for Projects {
 impl Projects {
     fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, ProjectClaims>> {
         // Each change is a single operation, so a poisoned map is still consistent.
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims.lock()
     }
 
     /// Acquires the lock under which limits are set and lifted, so that a limit is not set while it is being

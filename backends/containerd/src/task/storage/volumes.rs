@@ -12,8 +12,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::spec::is_volume_name;
 use switchyard_core::{Error, Result};
@@ -73,7 +73,7 @@ impl Volumes {
 
     fn lock(&self) -> MutexGuard<'_, VolumeClaims> {
         // Each change is a single operation, so poisoned claims are still consistent.
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims.lock()
     }
 
     /// Claims the volumes that a task uses: none of them can be removed from here on.

@@ -2,11 +2,12 @@
 //! their callers.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use crate::backend::ExecControl;
 use crate::error::{Error, ErrorKind, Result};
@@ -50,7 +51,7 @@ impl CommandCounts {
     /// # Errors
     /// `ResourceExhausted` if the limit is reached.
     pub(super) fn acquire(&self, task: TaskId, limit: usize) -> Result<CommandPermit> {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.0.lock();
         let count = running.entry(task).or_default();
         if *count >= limit {
             let text = format!(
@@ -65,7 +66,7 @@ impl CommandCounts {
 
 impl Drop for CommandPermit {
     fn drop(&mut self) {
-        let mut running = self.commands.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.commands.0.lock();
         if let Some(count) = running.get_mut(&self.task) {
             *count -= 1;
             if *count == 0 {
@@ -174,6 +175,6 @@ mod tests {
         drop(commands.acquire(other, 2).unwrap());
         drop(places);
         drop(commands.acquire(one, 2).unwrap());
-        assert!(commands.0.lock().unwrap().is_empty());
+        assert!(commands.0.lock().is_empty());
     }
 }
