@@ -27,6 +27,9 @@ use crate::registration::Resource;
 /// How long the servers of the endpoints may take to shut down.
 const CLOSE: Duration = Duration::from_secs(3);
 
+/// The label with which kubelets mark all attempts of one container of a pod.
+const CONTAINER_LABEL: &str = "io.kubernetes.container.name";
+
 /// Wraps the services of a socket in layers.
 pub type Observe = Arc<dyn Fn(Routes) -> Routes + Send + Sync>;
 
@@ -280,7 +283,7 @@ impl OfferedResources {
             // urgent.
             let urgent = move || {
                 let offered = names.borrow();
-                let mut in_use = scope.resources_in_use();
+                let mut in_use = scope.resources_in_use(CONTAINER_LABEL);
                 in_use.retain(|resource, _| offered.contains(resource));
                 in_use
             };

@@ -6,13 +6,16 @@ use std::time::Duration;
 use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
 use switchyard_core::gateway::{Limits, ResourceUse, Scope};
 use switchyard_core::id::LeaseToken;
-use switchyard_core::spec::{LeaseClaim, TaskSpec};
+use switchyard_core::spec::{HostPorts, LeaseClaim, SandboxSpec, TaskSpec};
 use switchyard_fake::Fake;
 use tokio::sync::watch;
 
 use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec};
 
 const RESOURCE: &str = "acme.com/tpu";
+
+/// The label with the name that all attempts of a container have.
+const LABEL: &str = "container";
 
 /// A node with one device, which pods can have.
 async fn node_with_a_device(limits: Limits) -> FakeNode {
@@ -46,11 +49,81 @@ async fn resource_is_waiting_while_its_container_exited_or_is_pending() {
     let init = run(scope, &sandbox, "init", leased.token).await;
     scope.stop_task(&init, Duration::ZERO).await.unwrap();
     run(scope, &sandbox, "main", leased.token).await;
-    assert_eq!(scope.resources_in_use()[RESOURCE], ResourceUse::Waiting, "a kubelet checks init containers");
+    assert_eq!(
+        scope.resources_in_use(LABEL)[RESOURCE],
+        ResourceUse::Waiting,
+        "a kubelet checks init containers"
+    );
     scope.remove_task(&init).await.unwrap();
-    assert_eq!(scope.resources_in_use()[RESOURCE], ResourceUse::Running);
+    assert_eq!(scope.resources_in_use(LABEL)[RESOURCE], ResourceUse::Running);
     scope.lease(&slot).await.unwrap();
-    assert_eq!(scope.resources_in_use()[RESOURCE], ResourceUse::Waiting, "its successor is admitted");
+    assert_eq!(scope.resources_in_use(LABEL)[RESOURCE], ResourceUse::Waiting, "its successor is admitted");
+}
+
+/// A running attempt of a container with this lease.
+async fn run_attempt(scope: &Scope, sandbox: &str, name: &str, attempt: u32, token: LeaseToken) -> String {
+    let leases = vec![LeaseClaim::new(token)];
+    let mut spec = TaskSpec { leases, ..task_spec(&format!("{name}_{attempt}_{sandbox}"), ENDLESS) };
+    spec.meta.labels.insert(LABEL.to_owned(), name.to_owned());
+    let task = scope.create_task(sandbox, spec).await.unwrap().id.to_string();
+    scope.start_task(&task).await.unwrap();
+    task
+}
+
+/// A sandbox of a pod with this uid.
+async fn sandbox_of(scope: &Scope, uid: &str, attempt: u32) -> String {
+    let host_ports = HostPorts { group: uid.to_owned(), ports: Vec::new() };
+    let spec = SandboxSpec { host_ports, ..sandbox_spec(&format!("{uid}_{attempt}")) };
+    scope.create_sandbox(spec).await.unwrap().id.to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_container_waits_only_while_its_newest_attempt_has_ended() {
+    let fake_node = node_with_a_device(Limits::default()).await;
+    let scope = &fake_node.scope;
+    let resource_use = || scope.resources_in_use(LABEL)[RESOURCE];
+    let token = scope.lease(&["acme-0".to_owned()]).await.unwrap().token;
+    let sandbox = sandbox_of(scope, "u-1", 0).await;
+    let init = run_attempt(scope, &sandbox, "init", 0, token).await;
+    scope.stop_task(&init, Duration::ZERO).await.unwrap();
+    let first = run_attempt(scope, &sandbox, "main", 0, token).await;
+    assert_eq!(resource_use(), ResourceUse::Waiting, "no attempt of the init container runs");
+    scope.remove_task(&init).await.unwrap();
+    assert_eq!(resource_use(), ResourceUse::Running);
+
+    scope.stop_task(&first, Duration::ZERO).await.unwrap();
+    assert_eq!(resource_use(), ResourceUse::Waiting);
+    let second = run_attempt(scope, &sandbox, "main", 1, token).await;
+    assert_eq!(resource_use(), ResourceUse::Ended, "it runs, and has an ended predecessor");
+    scope.stop_task(&second, Duration::ZERO).await.unwrap();
+    assert_eq!(resource_use(), ResourceUse::Waiting);
+    scope.remove_task(&first).await.unwrap();
+    run_attempt(scope, &sandbox, "main", 2, token).await;
+    scope.remove_task(&second).await.unwrap();
+    assert_eq!(resource_use(), ResourceUse::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_containers_of_a_replaced_sandbox_are_attempts_of_those_of_its_successor() {
+    let limits = Limits::default();
+    let restart_grace = limits.restart_grace;
+    let fake_node = node_with_a_device(limits).await;
+    let scope = &fake_node.scope;
+    let resource_use = || scope.resources_in_use(LABEL)[RESOURCE];
+    let token = scope.lease(&["acme-0".to_owned()]).await.unwrap().token;
+    let replaced = sandbox_of(scope, "u-1", 0).await;
+    run_attempt(scope, &replaced, "main", 0, token).await;
+    scope.stop_sandbox(&replaced).await.unwrap();
+    tokio::time::sleep(restart_grace + Duration::from_secs(2)).await;
+    assert_eq!(resource_use(), ResourceUse::Ended, "its pod is probably gone");
+
+    let other = sandbox_of(scope, "u-2", 0).await;
+    assert_eq!(resource_use(), ResourceUse::Ended, "another pod does not start its containers");
+    scope.stop_sandbox(&other).await.unwrap();
+    let successor = sandbox_of(scope, "u-1", 1).await;
+    assert_eq!(resource_use(), ResourceUse::Waiting, "its containers are to be created again");
+    run_attempt(scope, &successor, "main", 0, token).await;
+    assert_eq!(resource_use(), ResourceUse::Ended, "it runs in the successor");
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,7 +132,7 @@ async fn resource_is_in_use_from_lease_until_end_of_grace() {
     let restart_grace = limits.restart_grace;
     let fake_node = node_with_a_device(limits).await;
     let scope = &fake_node.scope;
-    let in_use = || scope.resources_in_use().into_iter().collect::<Vec<_>>();
+    let in_use = || scope.resources_in_use(LABEL).into_iter().collect::<Vec<_>>();
     let resource = RESOURCE.to_owned();
     assert_eq!(in_use(), []);
 

@@ -1,49 +1,75 @@
 //! Which resources of devices an owner uses: a kubelet that starts is registered with these first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::Scope;
+use crate::id::{LeaseToken, SandboxId};
 use crate::ledger::LeaseState;
+use crate::state::SandboxState;
+use crate::table::{Sandbox, Task};
 
 /// How a resource is used. The variants are ordered by urgency for the orchestrator, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResourceUse {
-    /// A device of it is leased or was assigned to a task, and not every task with it runs: its
-    /// orchestrator may be about to start one.
+    /// A device of it is leased, or was assigned to a task of which no attempt runs: its orchestrator may be about to
+    /// start one.
     Waiting,
-    /// Every task with a device of it runs.
+    /// A device of it was assigned to a task that has ended, but nothing indicates that it is started again: another
+    /// attempt runs, or all sandboxes of its group are stopped.
+    Ended,
+    /// Every task with a device of it runs, and none is a further attempt.
     Running,
 }
+
+/// The attempts to run one task.
+#[derive(Debug, Default)]
+struct Attempts<'a> {
+    /// One of them runs.
+    some_run: bool,
+    /// One of them does not run.
+    some_ended: bool,
+    /// The slots of all of them.
+    slots: BTreeSet<&'a str>,
+}
+
+/// The sandboxes that replace each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Group<'a> {
+    /// Those of this group.
+    Named(&'a str),
+    /// A sandbox that belongs to no group.
+    Single(SandboxId),
+}
+
+// === impl Scope ===
 
 impl Scope {
     /// The resources of which tasks of this owner may have devices, each with its use: according to the
     /// leases that still reserve slots, and to the records of its tasks, including those of stopped
     /// sandboxes.
+    ///
+    /// Tasks in the sandboxes of one group are attempts of one task if they have the same value of
+    /// `task_label`. A task without the label is the only attempt.
     #[must_use]
-    pub fn resources_in_use(&self) -> BTreeMap<String, ResourceUse> {
-        let tasks = self.gateway.shared.table.tasks(self.owner);
+    pub fn resources_in_use(&self, task_label: &str) -> BTreeMap<String, ResourceUse> {
+        let table = &self.gateway.shared.table;
+        let tasks = table.tasks(self.owner);
+        let sandboxes = table.sandboxes(self.owner);
+        let mut slots = slots_of_tasks(&tasks, &sandboxes, task_label);
+        let with_task: BTreeSet<LeaseToken> =
+            tasks.iter().flat_map(|task| &task.details.leases).map(|claim| claim.token).collect();
         let ledger = self.gateway.ledger();
-        let mut slots: BTreeMap<&str, ResourceUse> = BTreeMap::new();
-        for task in &tasks {
-            let task_use = if task.state.is_running() { ResourceUse::Running } else { ResourceUse::Waiting };
-            for slot in task.details.leases.iter().flat_map(|claim| &claim.slots) {
-                let slot_use = slots.entry(slot).or_insert(task_use);
-                *slot_use = task_use.min(*slot_use);
-            }
-        }
-        for (_, lease) in ledger.devices.leases().filter(|(_, lease)| lease.owner == self.owner) {
-            for slot in &lease.slots {
-                match lease.state {
-                    LeaseState::Unbound { .. } | LeaseState::Released { grace: true } => {
-                        slots.insert(slot, ResourceUse::Waiting);
-                    }
-                    // Without a task, one is being created.
-                    LeaseState::Bound { .. } => {
-                        slots.entry(slot).or_insert(ResourceUse::Waiting);
-                    }
-                    // The lease is over; only its token is remembered.
-                    LeaseState::Released { grace: false } => {}
-                }
+        for (token, lease) in ledger.devices.leases().filter(|(_, lease)| lease.owner == self.owner) {
+            let waits = match lease.state {
+                LeaseState::Unbound { .. } | LeaseState::Released { grace: true } => true,
+                // Without a task, one is being created.
+                LeaseState::Bound { .. } => !with_task.contains(&token),
+                // The lease is over; only its token is remembered.
+                LeaseState::Released { grace: false } => false,
+            };
+            if waits {
+                slots.extend(lease.slots.iter().map(|slot| (slot.as_str(), ResourceUse::Waiting)));
             }
         }
         let mut resources = BTreeMap::new();
@@ -54,5 +80,67 @@ impl Scope {
             }
         }
         resources
+    }
+}
+
+/// The slots that these tasks were created with, each with its most urgent use.
+fn slots_of_tasks<'a>(
+    tasks: &'a [Arc<Task>],
+    sandboxes: &'a [Arc<Sandbox>],
+    task_label: &str,
+) -> BTreeMap<&'a str, ResourceUse> {
+    let groups: BTreeMap<SandboxId, Group<'_>> =
+        sandboxes.iter().map(|sandbox| (sandbox.id, Group::of(sandbox))).collect();
+    let stopped = |sandbox: &Sandbox| matches!(sandbox.state, SandboxState::Stopped | SandboxState::Removing);
+    let live: BTreeSet<Group<'_>> =
+        sandboxes.iter().filter(|sandbox| !stopped(sandbox)).map(|sandbox| Group::of(sandbox)).collect();
+    let mut by_name: BTreeMap<(Group<'_>, &str), Attempts<'_>> = BTreeMap::new();
+    for task in tasks {
+        // The sandbox may have been removed since the tasks were listed.
+        let group = groups.get(&task.sandbox).copied().unwrap_or(Group::Single(task.sandbox));
+        let name = task.meta.labels.get(task_label).unwrap_or(&task.meta.name);
+        let attempts = by_name.entry((group, name)).or_default();
+        if task.state.is_running() {
+            attempts.some_run = true;
+        } else {
+            attempts.some_ended = true;
+        }
+        attempts.slots.extend(task.details.leases.iter().flat_map(|claim| &claim.slots).map(String::as_str));
+    }
+    let mut slots = BTreeMap::new();
+    for ((group, _), attempts) in by_name {
+        let task_use = attempts.task_use(live.contains(&group));
+        for slot in attempts.slots {
+            let slot_use = slots.entry(slot).or_insert(task_use);
+            *slot_use = task_use.min(*slot_use);
+        }
+    }
+    slots
+}
+
+// === impl Attempts ===
+
+impl Attempts<'_> {
+    /// How the task uses its slots. `live`: a sandbox of its group is not stopped.
+    ///
+    /// Times do not matter: at most one attempt runs, and it is the newest one unless the clock was set back.
+    const fn task_use(&self, live: bool) -> ResourceUse {
+        match (self.some_run, self.some_ended) {
+            (true, false) => ResourceUse::Running,
+            (false, _) if live => ResourceUse::Waiting,
+            (false, _) | (true, true) => ResourceUse::Ended,
+        }
+    }
+}
+
+// === impl Group ===
+
+impl<'a> Group<'a> {
+    /// The group under which a sandbox claims host ports, which it has even without such a port.
+    fn of(sandbox: &'a Sandbox) -> Self {
+        match sandbox.details.host_ports.group.as_str() {
+            "" => Self::Single(sandbox.id),
+            group => Self::Named(group),
+        }
     }
 }
