@@ -30,6 +30,7 @@ mod from_proto;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod listing;
+mod outage;
 mod plugin;
 mod pod_resources;
 mod preference;

@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint as Dialer};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::backoff::Backoff;
 use crate::directory::{Kubelet, Kubelets};
@@ -149,6 +149,12 @@ impl Resource {
             |why: String| Error::unavailable(format!("the kubelet does not register {}: {why}", self.name));
         match timeout(REGISTER, client.register(request)).await {
             Ok(Ok(_)) => {}
+            // The same for all resources; see `Outage`.
+            Ok(Err(status)) if status.code() == Code::Unavailable => {
+                return Err(
+                    Error::unavailable("the kubelet does not answer on its socket").with_source(status)
+                );
+            }
             Ok(Err(status)) => return Err(refused(cut(status.message())).with_source(status)),
             Err(_) => return Err(refused(format!("no answer within {REGISTER:?}"))),
         }
@@ -157,6 +163,7 @@ impl Resource {
         }
         kubelet.urgent.finish(&self.name);
         tracing::info!(resource = %self.name, socket = %endpoint.path().display(), "registered with the kubelet");
+        self.shared.outage.end();
         let _registered = self.shared.registrations.registered();
         streams.wait_ended().await;
         Ok(())
@@ -191,6 +198,7 @@ impl Resource {
         let watched = async {
             streams.wait_opened().await;
             tracing::info!(resource = %self.name, socket = %endpoint.path().display(), "found by the kubelet");
+            self.shared.outage.end();
             let _registered = self.shared.registrations.registered();
             streams.wait_ended().await;
         };
@@ -222,19 +230,29 @@ impl Resource {
         Ok((endpoint, streams))
     }
 
-    /// Logs the end of a registration. A failure with the same text as the last one is not logged again.
+    /// Logs the end of a registration. A failure with the same text as the last one is not logged again, and
+    /// what another resource has logged in this outage is logged at debug level only.
     fn log_end(&self, end: &Result<()>, last_failure: &mut String) {
         match end {
             Ok(()) => {
                 last_failure.clear();
-                tracing::info!(resource = %self.name, "the kubelet has ended its connection; the resource is registered again");
+                if self.shared.outage.is_first_end() {
+                    tracing::info!(resource = %self.name, "the kubelet has ended its connection; its resources are registered again");
+                } else {
+                    tracing::debug!(resource = %self.name, "the kubelet has ended its connection");
+                }
             }
             Err(error) => {
                 let report = error.report();
-                if *last_failure != report {
-                    tracing::warn!(resource = %self.name, error = report, "cannot offer a resource to the kubelet; retrying until it succeeds");
-                    *last_failure = report;
+                if *last_failure == report {
+                    return;
                 }
+                if self.shared.outage.is_new_failure(&report) {
+                    tracing::warn!(resource = %self.name, error = report, "cannot offer a resource to the kubelet; retrying until it succeeds");
+                } else {
+                    tracing::debug!(resource = %self.name, error = report, "cannot offer a resource to the kubelet");
+                }
+                *last_failure = report;
             }
         }
     }

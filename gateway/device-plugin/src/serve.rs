@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::directory::{self, Kubelets};
 use crate::endpoint;
 use crate::listing::{Groups, Listing, Offer, RESOURCES_MAX, resources};
+use crate::outage::Outage;
 use crate::pod_resources;
 use crate::registration::Resource;
 
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) observe: Observe,
     pub(crate) registrations: Registrations,
+    pub(crate) outage: Outage,
     /// Pause between two List calls to the kubelet's pod resources API.
     pub(crate) listing_each: Duration,
     /// The tasks that serve endpoints.
@@ -125,7 +127,14 @@ impl Frontend {
     pub async fn serve(self, stop: CancellationToken) {
         let Self { scope, config, observe, registrations, listing_each } = self;
         let tasks = TaskTracker::new();
-        let shared = Arc::new(Shared { config, observe, registrations, listing_each, tasks: tasks.clone() });
+        let shared = Arc::new(Shared {
+            config,
+            observe,
+            registrations,
+            outage: Outage::default(),
+            listing_each,
+            tasks: tasks.clone(),
+        });
         let offered = OfferedResources {
             scope,
             shared,
