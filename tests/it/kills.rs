@@ -43,7 +43,7 @@ fn every_step_has_a_kill_test() {
     // criu is part of checkpoints, and does not support the kernels of some machines; many machines have no
     // project quotas: `tests/guest/checkpoint.rs` and `tests/guest/quota.rs` run these cases, if the guest is
     // asked for them.
-    for facts in [" --only amid_a_checkpoint", " --only quota"] {
+    for facts in [" --only during_checkpoint", " --only quota"] {
         assert!(
             include_str!("../run").contains(facts),
             "tests/run has no{facts}, and plays none of these kills"
