@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{self, DEFAULT_SHM_BYTES, MountSource, Propagation};
-use switchyard_core::{Error, Result};
+use switchyard_core::{Error, Reason, Result};
 
 use crate::environment::INIT_PATH;
 use crate::input::{HostFs, HostPropagation, Input, Namespace};
@@ -68,7 +68,7 @@ const FIELD_OPTIONS: [&str; 13] = [
 ///
 /// # Errors
 /// `InvalidArgument`, naming `mounts`, for an invalid destination, source, option or propagation;
-/// `Unimplemented`, with a text that starts with `RROUnsupported`, where the runtime handler cannot mount
+/// `Unimplemented` with [`Reason::RecursiveReadonlyMount`] where the runtime handler cannot mount
 /// recursively read-only.
 pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     let mut made = Mounts::default();
@@ -329,8 +329,9 @@ fn readonly_option(
             format!("{destination} must be private to be recursively read-only"),
         )),
         (true, true) if !input.recursive_readonly => Err(Error::unimplemented(format!(
-            "RROUnsupported: the runtime handler cannot mount {destination} recursively read-only"
-        ))),
+            "the runtime handler cannot mount {destination} recursively read-only"
+        ))
+        .with_reason(Reason::RecursiveReadonlyMount)),
         (true, true) => Ok("rro"),
     }
 }

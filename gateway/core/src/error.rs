@@ -53,6 +53,23 @@ impl ErrorKind {
     }
 }
 
+/// What an error is about, where code acts on more than its class or a protocol has a word of its own for it.
+///
+/// The set is closed, so that no flow depends on the text of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The image of a volume cannot be resolved, viewed or mounted.
+    ImageVolume,
+    /// Mounts cannot be recursively read-only on this node or with this runtime.
+    RecursiveReadonlyMount,
+    /// The runtime below the backend, such as containerd, answered with this error.
+    Runtime,
+    /// Another writer holds the lock of what was to be written; a retry may succeed.
+    Locked,
+    /// The shim that was to be called has exited; nothing was done.
+    ShimExited,
+}
+
 /// The longest status text, in bytes. It is sent as a header, where one byte takes up to three, and a second
 /// time where the protocol has details. Clients treat a connection with headers above 16 KiB as broken (8 KiB
 /// by default in gRPC's C core).
@@ -67,6 +84,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
+    reason: Option<Reason>,
     message: String,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -85,7 +103,7 @@ impl Error {
     /// An error of `kind`; the message is lower case, has no full stop and names the object.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, reason: None, message: message.into(), source: None }
     }
 
     constructors! {
@@ -122,16 +140,30 @@ impl Error {
         self
     }
 
-    /// Adds what was being done when `self` happened; keeps the kind, and `self` becomes the cause.
+    /// Sets what the error is about; replaces a reason that was set before.
+    #[must_use]
+    pub const fn with_reason(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
+        self
+    }
+
+    /// Adds what was being done when `self` happened; keeps the kind and the reason, and `self` becomes the
+    /// cause.
     #[must_use]
     pub fn context(self, doing: impl Into<String>) -> Self {
-        Self { kind: self.kind, message: doing.into(), source: Some(Arc::new(self)) }
+        Self { kind: self.kind, reason: self.reason, message: doing.into(), source: Some(Arc::new(self)) }
     }
 
     /// The class of the error.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// What the error is about; `None` if nothing more than its class is known.
+    #[must_use]
+    pub const fn reason(&self) -> Option<Reason> {
+        self.reason
     }
 
     /// The message and those of all causes, joined by `: `, for a response or a log line.
@@ -184,6 +216,13 @@ impl StdError for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn context_keeps_the_reason() {
+        let error = Error::unavailable("x").with_reason(Reason::Locked).context("y");
+        assert_eq!(error.reason(), Some(Reason::Locked));
+        assert_eq!(Error::unavailable("x").reason(), None);
+    }
 
     #[test]
     fn context_keeps_the_kind_and_the_report_names_every_cause() {

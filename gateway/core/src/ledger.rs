@@ -27,7 +27,7 @@ pub use devices::{
     SlotReport, TickLimits, TickOutcome, View, ViewSnapshot,
 };
 pub use ports::{PortHolder, Ports};
-pub use refusal::{Holder, Reason, Refusal, Resource};
+pub use refusal::{Holder, Refusal, RefusalReason, Resource};
 pub use store::{LeaseStore, MemoryStore, StoredLease};
 
 /// Number of refusals, by requesting owner, kind of resource, and reason.

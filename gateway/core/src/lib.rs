@@ -37,4 +37,4 @@ pub mod sysctl;
 pub mod table;
 pub mod threads;
 
-pub use error::{Error, ErrorKind, Result, STATUS_TEXT_MAX};
+pub use error::{Error, ErrorKind, Reason, Result, STATUS_TEXT_MAX};

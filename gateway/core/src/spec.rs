@@ -103,9 +103,6 @@ pub struct SandboxSpec {
 /// it.
 pub const ID_PLACEHOLDER: &str = "{id}";
 
-/// Prefix of error texts about the image of a volume; kubelets recognise it.
-pub const IMAGE_VOLUME_FAILED: &str = "ImageVolumeMountFailed";
-
 /// The default size of `/dev/shm`: 64 MiB.
 pub const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 

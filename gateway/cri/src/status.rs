@@ -4,12 +4,26 @@
 //! Kubelets act on NotFound, DeadlineExceeded, Unimplemented and Unavailable; the other codes are for people.
 //! An internal error is `Unknown`, as Go servers answer by default.
 
-use switchyard_core::{Error, ErrorKind};
+use switchyard_core::{Error, ErrorKind, Reason};
 use tonic::{Code, Status};
 
 /// Converts an error to the status that is sent to a CRI client.
 pub(crate) fn status(error: &Error) -> Status {
-    Status::new(code(error.kind()), error.status_text())
+    let text = error.status_text();
+    let text = match error.reason().and_then(kubelet_word) {
+        Some(word) => format!("{word}: {text}"),
+        None => text,
+    };
+    Status::new(code(error.kind()), text)
+}
+
+/// The word that a status text begins with, by which kubelets recognize the reason of an error.
+const fn kubelet_word(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::ImageVolume => Some("ImageVolumeMountFailed"),
+        Reason::RecursiveReadonlyMount => Some("RROUnsupported"),
+        Reason::Runtime | Reason::Locked | Reason::ShimExited => None,
+    }
 }
 
 const fn code(kind: ErrorKind) -> Code {
@@ -36,6 +50,16 @@ mod tests {
     fn status_carries_the_whole_cause_chain() {
         let status = status(&Error::not_found("snapshot abc").context("start task 1"));
         assert_eq!((status.code(), status.message()), (Code::NotFound, "start task 1: snapshot abc"));
+    }
+
+    #[test]
+    fn kubelets_find_their_word_at_the_beginning() {
+        let error =
+            Error::not_found("no such image").with_reason(Reason::ImageVolume).context("create task 1");
+        assert_eq!(status(&error).message(), "ImageVolumeMountFailed: create task 1: no such image");
+        let error = Error::unimplemented("mounts[0]").with_reason(Reason::RecursiveReadonlyMount);
+        assert_eq!(status(&error).message(), "RROUnsupported: mounts[0]");
+        assert_eq!(status(&Error::unavailable("x").with_reason(Reason::Locked)).message(), "x");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use switchyard_cni as cni;
-use switchyard_core::{Error, ErrorKind};
+use switchyard_core::{Error, ErrorKind, Reason};
 use switchyard_namespaces as namespaces;
 use tonic::{Code, Status};
 
@@ -13,6 +13,17 @@ use tonic::{Code, Status};
 pub(crate) fn from_status(what: &str, status: Status) -> Error {
     Error::new(kind_of(&status), format!("containerd: {what}"))
         .with_source(Cause(status.message().to_owned()))
+        .with_reason(reason_of(&status))
+}
+
+fn reason_of(status: &Status) -> Reason {
+    if status.code() == Code::Unavailable && status.message().contains("locked") {
+        Reason::Locked
+    } else if is_shim_gone(status.message()) {
+        Reason::ShimExited
+    } else {
+        Reason::Runtime
+    }
 }
 
 /// The error for a call that containerd did not answer in time.
@@ -92,8 +103,7 @@ fn kind_by_text(text: &str) -> ErrorKind {
 
 /// Whether a task was not created because the shim that it was to share had exited, or exited just then.
 /// Nothing of the task exists, and containerd has cleaned up after the shim: the next try starts a new one.
-pub(crate) fn is_shim_gone(error: &Error) -> bool {
-    let text = error.report();
+fn is_shim_gone(text: &str) -> bool {
     let away = ["connect: no such file or directory", "connect: connection refused"];
     (text.contains("failed to start shim") && away.iter().any(|part| text.contains(part)))
         || text.contains("failed to create shim task: ttrpc: closed")
@@ -193,7 +203,9 @@ mod tests {
 
     #[test]
     fn a_shim_that_ended_is_told_from_one_that_cannot_start() {
-        let ended = |text: &str| is_shim_gone(&from_status("create task 1", Status::unknown(text)));
+        let ended = |text: &str| {
+            from_status("create task 1", Status::unknown(text)).reason() == Some(Reason::ShimExited)
+        };
         // The messages of containerd 1.6, and of 1.7 and later.
         assert!(ended(
             "failed to start shim: start failed: dial unix /run/containerd/s/ab: connect: no such file or directory"

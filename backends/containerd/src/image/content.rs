@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use containerd_client::services::v1 as api;
 use futures::StreamExt;
-use switchyard_core::{Error, ErrorKind, Result, threads};
+use switchyard_core::{Error, ErrorKind, Reason, Result, threads};
 use switchyard_proto::containerd::services::content::v1::{
     WriteAction, WriteContentRequest, WriteContentResponse,
 };
@@ -254,7 +254,8 @@ async fn retry_while_locked<F: Future<Output = Result<()>>>(
     let mut pause = Duration::from_millis(20);
     loop {
         let error = match attempt().await {
-            Err(error) if is_locked(&error) => error,
+            // Another writer holds the lock of the blob.
+            Err(error) if error.reason() == Some(Reason::Locked) => error,
             other => return other,
         };
         let request = api::StatusRequest { r#ref: name.to_owned() };
@@ -293,13 +294,6 @@ impl LockWait {
         }
         now + pause <= self.until
     }
-}
-
-/// Whether an error of containerd says that another writer holds the lock of the blob.
-fn is_locked(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unavailable
-        && error.to_string().starts_with("containerd:")
-        && error.report().contains("locked")
 }
 
 /// A blob that is being written.

@@ -7,7 +7,7 @@ use futures::future::FutureExt;
 use sha2::{Digest as _, Sha256};
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, ImageId, PullProgress, Right};
-use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_core::{Error, ErrorKind, Reason, Result};
 use switchyard_registry::{self as registry, Descriptor, Digest, Platforms, Reference};
 use switchyard_steps::{Step, reach};
 
@@ -118,7 +118,8 @@ impl PullJob {
                 Err(error)
                     if error.kind() == ErrorKind::NotFound
                         && attempt < ATTEMPTS
-                        && is_store_error(&error) =>
+                        // From containerd, and not from the registry.
+                        && error.reason() == Some(Reason::Runtime) =>
                 {
                     tracing::info!(image = %self.reference, error = error.report(), "something that a pull builds on was removed meanwhile: pulling again");
                     attempt += 1;
@@ -246,11 +247,6 @@ pub(super) fn check_platform(platform: &registry::Platform) -> Result<()> {
         return Ok(());
     }
     Err(Error::not_found(format!("the image is for the platform {platform}; this node runs {wanted}")))
-}
-
-/// Whether an error comes from containerd, and not from the registry.
-fn is_store_error(error: &Error) -> bool {
-    error.to_string().starts_with("containerd:")
 }
 
 fn to_registry(credentials: &Credentials) -> registry::Credentials {

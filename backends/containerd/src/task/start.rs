@@ -11,13 +11,12 @@ use containerd_client::types::Mount;
 use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
 use switchyard_core::state::Exit;
-use switchyard_core::{ErrorKind, Result};
+use switchyard_core::{ErrorKind, Reason, Result};
 use switchyard_logkeeper as logkeeper;
 
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
 use super::logs::{from_logkeeper, log_spec, open_output_fifos};
 use super::{TaskEntry, fifos};
-use crate::base::error::is_shim_gone;
 use crate::base::fs::{blocking, io_error};
 use crate::base::steps::Step;
 use crate::client::{SLOW, call};
@@ -161,7 +160,7 @@ impl Tasks {
         let mut cleared = false;
         loop {
             match call(&what, SLOW, self.client.tasks().create(request.clone())).await {
-                Err(error) if more > 0 && is_shim_gone(&error) => {
+                Err(error) if more > 0 && error.reason() == Some(Reason::ShimExited) => {
                     tracing::info!(task.id = %entry.id, error = error.report(), "the pod's shim exited during the creation of a task: retrying in the next shim");
                     more -= 1;
                 }

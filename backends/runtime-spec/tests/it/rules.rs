@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use switchyard_core::ErrorKind;
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{
     DeviceNode, IoWeight, MissingSource, Mount, MountSource, PidMode, Propagation, Rlimit, Throttle,
     Throttled,
 };
+use switchyard_core::{ErrorKind, Reason};
 use switchyard_runtime_spec::input::SelinuxDefaults;
 use switchyard_runtime_spec::{ImageVolume, Namespace};
 
@@ -170,7 +170,7 @@ fn missing_recursive_read_only_support_is_reported_first() {
     case.task.mounts = vec![Mount { readonly: true, recursive_readonly: true, ..bind("/a", "/b") }];
     let error = case.build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unimplemented);
-    assert!(error.report().starts_with("RROUnsupported"), "{error:?}");
+    assert_eq!(error.reason(), Some(Reason::RecursiveReadonlyMount), "{error:?}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{Gateway, NamedDevices, Scope};
 use crate::device::{Inventories, Inventory, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
-use crate::ledger::{DeviceNames, LeaseState, Reason, StoredLease, TickLimits, TickOutcome, View};
+use crate::ledger::{DeviceNames, LeaseState, RefusalReason, StoredLease, TickLimits, TickOutcome, View};
 use crate::spec::{LeaseClaim, TaskSpec};
 use crate::state::TaskState;
 use crate::table::Task;
@@ -298,7 +298,7 @@ impl Gateway {
             let one = self.ledger().devices.bind(spec.meta.owner, claim.token, sandbox, &name);
             match one {
                 Ok(claim) => bound.push(claim),
-                Err(refusal) if refusal.reason == Reason::Lost => lost = Some(refusal),
+                Err(refusal) if refusal.reason == RefusalReason::Lost => lost = Some(refusal),
                 Err(refusal) => {
                     self.unbind(&fresh(&bound));
                     return Err(self.record_refusal(refusal));

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::refusal::{Holder, Reason, Refusal, Resource};
+use super::refusal::{Holder, Refusal, RefusalReason, Resource};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::spec::{CpuSet, Reserved};
 
@@ -182,14 +182,15 @@ impl Compute {
     /// The refusal if a task of another owner has one of the requested cores exclusively.
     fn conflict(&self, asks: &ComputeHolder) -> Option<Refusal> {
         let (Cpus::Shared(wanted) | Cpus::Exclusive(wanted)) = &asks.cpus else { return None };
-        self.exclusive().find_map(|(_, holder, cores)| common(asks, holder, wanted, cores, Reason::Held))
+        self.exclusive()
+            .find_map(|(_, holder, cores)| common(asks, holder, wanted, cores, RefusalReason::Held))
     }
 
     /// The refusal if cores are requested exclusively and tasks of another owner run on them.
     fn overlap(&self, asks: &ComputeHolder) -> Option<Refusal> {
         let Cpus::Exclusive(wanted) = &asks.cpus else { return None };
         self.tasks.values().find_map(|holder| match &holder.cpus {
-            Cpus::Shared(cores) => common(asks, holder, wanted, cores, Reason::Shared),
+            Cpus::Shared(cores) => common(asks, holder, wanted, cores, RefusalReason::Shared),
             Cpus::Any | Cpus::Exclusive(_) => None,
         })
     }
@@ -211,7 +212,7 @@ impl Compute {
         } else {
             return None;
         };
-        let reason = Reason::Overcommitted { capacity, reserved: self.reserved.clone() };
+        let reason = RefusalReason::Overcommitted { capacity, reserved: self.reserved.clone() };
         Some(Refusal { owner: asks.owner, resource, reason, holder: None })
     }
 
@@ -230,7 +231,7 @@ fn common(
     holder: &ComputeHolder,
     wanted: &CpuSet,
     theirs: &CpuSet,
-    reason: Reason,
+    reason: RefusalReason,
 ) -> Option<Refusal> {
     let both = wanted.intersection(theirs);
     (asks.owner != holder.owner && !both.is_empty()).then(|| Refusal {

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::refusal::{Holder, Reason, Refusal, Resource};
+use super::refusal::{Holder, Refusal, RefusalReason, Resource};
 use crate::device::{Device, Inventory, Reservation};
 use crate::error::Error;
 use crate::id::{LeaseToken, Owner, SandboxId};
@@ -161,31 +161,31 @@ impl Devices {
         };
         let first = slots.first().map_or("", String::as_str);
         if slots.is_empty() || slots.len() > LEASE_SLOTS_MAX {
-            return Err(refuse(first, Reason::TooMany, None));
+            return Err(refuse(first, RefusalReason::TooMany, None));
         }
         if self.leases.len() >= LEASES_MAX {
-            return Err(refuse(first, Reason::Full, None));
+            return Err(refuse(first, RefusalReason::Full, None));
         }
         if !self.recovered || self.known.is_none() {
-            return Err(refuse(first, Reason::Recovering, None));
+            return Err(refuse(first, RefusalReason::Recovering, None));
         }
         let wanted: BTreeSet<String> = slots.iter().map(|slot| self.canonical(slot)).collect();
         for slot in &wanted {
             let Some(device) = self.device(slot) else {
-                return Err(refuse(slot, Reason::Unknown, None));
+                return Err(refuse(slot, RefusalReason::Unknown, None));
             };
             if let Some(holder) = self.foreign_holder(owner, slot) {
-                return Err(refuse(slot, Reason::Held, Some(Box::new(holder))));
+                return Err(refuse(slot, RefusalReason::Held, Some(Box::new(holder))));
             }
             if let Some(why) = device.health.fault() {
-                return Err(refuse(slot, Reason::Unhealthy(why.to_owned()), None));
+                return Err(refuse(slot, RefusalReason::Unhealthy(why.to_owned()), None));
             }
         }
         if let Some(slot) = self.beyond_quota(owner, &wanted) {
-            return Err(refuse(slot, Reason::Quota, None));
+            return Err(refuse(slot, RefusalReason::Quota, None));
         }
         let slots: Vec<String> = wanted.into_iter().collect();
-        let unwell = |error: Error| refuse(first, Reason::Unhealthy(error.report()), None);
+        let unwell = |error: Error| refuse(first, RefusalReason::Unhealthy(error.report()), None);
         let reservation = self.reserve(&slots).map_err(unwell)?;
         let awaits_release = slots
             .iter()
@@ -212,7 +212,7 @@ impl Devices {
     /// Binds a lease to the sandbox in which a task is being created, and returns the claim. Idempotent.
     ///
     /// # Errors
-    /// [`Reason::Lost`] for a token that is not known as a lease of this owner; [`Reason::Held`] if another
+    /// [`RefusalReason::Lost`] for a token that is not known as a lease of this owner; [`RefusalReason::Held`] if another
     /// holder has a slot of it, for example the sandbox whose stop it waits for. Nothing has changed then.
     pub fn bind(
         &mut self,
@@ -221,7 +221,8 @@ impl Devices {
         sandbox: SandboxId,
         name: &str,
     ) -> Result<LeaseClaim, Refusal> {
-        let lost = || Refusal { owner, resource: Resource::Lease(token), reason: Reason::Lost, holder: None };
+        let lost =
+            || Refusal { owner, resource: Resource::Lease(token), reason: RefusalReason::Lost, holder: None };
         let lease = self.leases.get(&token).filter(|lease| lease.owner == owner).ok_or_else(lost)?;
         let slots = lease.slots.clone();
         let named = lease.named;
@@ -356,7 +357,7 @@ impl Devices {
             let holder = self.foreign_holder(owner, slot).or_else(|| self.other_sandbox(slot, this))?;
             let resource = Resource::Slot(slot.clone());
             let holder = Some(Box::new(holder));
-            Some(Refusal { owner, resource, reason: Reason::Held, holder })
+            Some(Refusal { owner, resource, reason: RefusalReason::Held, holder })
         };
         slots.iter().find_map(held).map_or(Ok(()), Err)
     }

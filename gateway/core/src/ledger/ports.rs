@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::refusal::{Holder, Reason, Refusal, Resource};
+use super::refusal::{Holder, Refusal, RefusalReason, Resource};
 use crate::id::{Owner, SandboxId};
 use crate::spec::{HostPort, HostPorts, Protocol};
 
@@ -37,7 +37,7 @@ impl Ports {
                 return Err(Refusal {
                     owner: holder.owner,
                     resource: Resource::Port(*port),
-                    reason: Reason::Held,
+                    reason: RefusalReason::Held,
                     holder: Some(Box::new(other)),
                 });
             }

@@ -15,7 +15,7 @@ pub struct Refusal {
     /// The resource.
     pub resource: Resource,
     /// The reason.
-    pub reason: Reason,
+    pub reason: RefusalReason,
     /// The current holder, where there is one.
     pub holder: Option<Box<Holder>>,
 }
@@ -45,7 +45,7 @@ pub enum Resource {
 
 /// The reason of a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reason {
+pub enum RefusalReason {
     /// Another holder has it.
     Held,
     /// Another holder uses it as well.
@@ -110,24 +110,24 @@ impl fmt::Display for Refusal {
             Resource::Cpu { .. } | Resource::Memory { .. } => write!(f, "{} ", self.amount())?,
         }
         match (&self.reason, &self.holder) {
-            (Reason::Held, Some(holder)) => write!(f, "is held by {holder}: it can be had when that has ended"),
-            (Reason::Held, None) => f.write_str("is held by another holder"),
-            (Reason::Shared, Some(holder)) => write!(f, "is used by {holder} as well"),
-            (Reason::Shared, None) => f.write_str("is used by another holder as well"),
-            (Reason::Overcommitted { capacity, reserved }, _) => self.explain(f, *capacity, reserved),
-            (Reason::Unknown, _) => {
+            (RefusalReason::Held, Some(holder)) => write!(f, "is held by {holder}: it can be had when that has ended"),
+            (RefusalReason::Held, None) => f.write_str("is held by another holder"),
+            (RefusalReason::Shared, Some(holder)) => write!(f, "is used by {holder} as well"),
+            (RefusalReason::Shared, None) => f.write_str("is used by another holder as well"),
+            (RefusalReason::Overcommitted { capacity, reserved }, _) => self.explain(f, *capacity, reserved),
+            (RefusalReason::Unknown, _) => {
                 f.write_str("is not on this node, or not any more: does a group of devices.groups name it?")
             }
-            (Reason::Unhealthy(why), _) => write!(f, "cannot be given to a task: {why}"),
-            (Reason::Quota, _) => {
+            (RefusalReason::Unhealthy(why), _) => write!(f, "cannot be given to a task: {why}"),
+            (RefusalReason::Quota, _) => {
                 write!(f, "is beyond what {} may have: see quota of its group in devices.groups, or of its resource in devices.host.resources", self.owner)
             }
-            (Reason::TooMany, _) => f.write_str("cannot be asked for: a request names between 1 and 1024 slots"),
-            (Reason::Full, _) => f.write_str("cannot be leased: there are too many leases"),
-            (Reason::Lost, _) => {
+            (RefusalReason::TooMany, _) => f.write_str("cannot be asked for: a request names between 1 and 1024 slots"),
+            (RefusalReason::Full, _) => f.write_str("cannot be leased: there are too many leases"),
+            (RefusalReason::Lost, _) => {
                 f.write_str("is not known (any more): its devices may have been given to others meanwhile; ask for them anew")
             }
-            (Reason::Recovering, _) => {
+            (RefusalReason::Recovering, _) => {
                 f.write_str("cannot be given yet: the gateway is still recovering what its predecessor left")
             }
         }
@@ -191,23 +191,23 @@ impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         let text = refusal.to_string();
         match refusal.reason {
-            Reason::Unknown => Self::not_found(text),
-            Reason::TooMany => Self::invalid("device_ids", text),
-            Reason::Full => Self::exhausted(text),
-            Reason::Recovering => Self::unavailable(text),
-            Reason::Held
-            | Reason::Shared
-            | Reason::Overcommitted { .. }
-            | Reason::Unhealthy(_)
-            | Reason::Quota
-            | Reason::Lost => Self::failed_precondition(text),
+            RefusalReason::Unknown => Self::not_found(text),
+            RefusalReason::TooMany => Self::invalid("device_ids", text),
+            RefusalReason::Full => Self::exhausted(text),
+            RefusalReason::Recovering => Self::unavailable(text),
+            RefusalReason::Held
+            | RefusalReason::Shared
+            | RefusalReason::Overcommitted { .. }
+            | RefusalReason::Unhealthy(_)
+            | RefusalReason::Quota
+            | RefusalReason::Lost => Self::failed_precondition(text),
         }
     }
 }
 
-// === impl Reason ===
+// === impl RefusalReason ===
 
-impl Reason {
+impl RefusalReason {
     /// The name in metrics.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {

@@ -2,10 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use switchyard_core::spec::{
-    DeviceNode, IMAGE_VOLUME_FAILED, MissingSource, Mount, MountSource, Propagation, UserNamespace,
-};
-use switchyard_core::{Error, Result};
+use switchyard_core::spec::{DeviceNode, MissingSource, Mount, MountSource, Propagation, UserNamespace};
+use switchyard_core::{Error, Reason, Result};
 use switchyard_proto::cri::v1 as cri;
 
 use super::container::Parent;
@@ -54,9 +52,8 @@ fn mount(
     };
     let id_mapped = id_mapped(&field, uid_mappings, gid_mappings, users)?;
     let source = match image {
-        // The kubelet recognizes the error by the beginning of its text.
         Some(image) => image_volume(&field, image, &image_sub_path, &host_path, readonly)
-            .map_err(|error| error.context(IMAGE_VOLUME_FAILED))?,
+            .map_err(|error| error.with_reason(Reason::ImageVolume))?,
         None if !image_sub_path.is_empty() => {
             return Err(Error::invalid(
                 format_args!("{field}.image_sub_path"),
@@ -79,8 +76,9 @@ fn mount(
         }
         if !can_recurse {
             return Err(Error::unimplemented(format!(
-                "RROUnsupported: {at}: the handler or the kernel of this node cannot do it"
-            )));
+                "{at}: the handler or the kernel of this node cannot do it"
+            ))
+            .with_reason(Reason::RecursiveReadonlyMount));
         }
     }
     Ok(Mount {

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
 use switchyard_core::id::{Owner, TaskId};
-use switchyard_core::spec::{IMAGE_VOLUME_FAILED, MountSource, Propagation, TaskSpec};
-use switchyard_core::{Error, Result};
+use switchyard_core::spec::{MountSource, Propagation, TaskSpec};
+use switchyard_core::{Error, Reason, Result};
 use switchyard_namespaces::mounts::PathHandle;
 use switchyard_namespaces::tasks::unmount_tree;
 use switchyard_runtime_spec::{ImageVolume, SandboxUsers, user};
@@ -97,8 +97,7 @@ impl Storage {
             match &mount.source {
                 MountSource::Image { reference, sub_path } => {
                     let planned = self.plan_image(sandbox, spec.meta.owner, reference, sub_path).await;
-                    let PlannedImageVolume { image, top, inside } =
-                        planned.map_err(|error| error.context(IMAGE_VOLUME_FAILED))?;
+                    let PlannedImageVolume { image, top, inside } = planned.map_err(image_volume_failed)?;
                     let key = format!("{id}-{number}");
                     staging.images.push(image);
                     staging.records.push(StagedRecord::Image { at: number.to_string(), key, top });
@@ -183,7 +182,7 @@ impl Storage {
             };
             call(&format!("view snapshot {key}"), QUICK, self.client.snapshots().view(request))
                 .await
-                .map_err(|error| error.context(IMAGE_VOLUME_FAILED))?;
+                .map_err(image_volume_failed)?;
         }
         self.context.faults.reach(Step::TaskViewed)
     }
@@ -258,6 +257,11 @@ impl Storage {
     }
 }
 
+/// The error for an image of a volume that cannot be resolved, viewed or mounted.
+fn image_volume_failed(error: Error) -> Error {
+    error.context("the image of a volume").with_reason(Reason::ImageVolume)
+}
+
 /// Unmounts everything below a staging directory and removes the directory. Idempotent.
 pub(crate) async fn clear_stage(dir: &Path) -> Result<()> {
     if !dir.exists() {
@@ -323,9 +327,7 @@ fn mount_source(at: &str, ready: StageSource, users: Option<&SandboxUsers>, dir:
                 Some(users) => userns::idmap_mounts(mounts, users, &dir.join(format!("layers-{at}"))),
                 None => Ok(mounts),
             };
-            mounts
-                .and_then(|mounts| mount_all(&mounts, &target))
-                .map_err(|error| error.context(IMAGE_VOLUME_FAILED))
+            mounts.and_then(|mounts| mount_all(&mounts, &target)).map_err(image_volume_failed)
         }
     }
 }

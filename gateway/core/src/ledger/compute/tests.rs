@@ -69,12 +69,18 @@ fn a_pool_on_the_cores_of_another_is_told_once_for_each_set() {
     compute.claim(task(1), holder(N, own("2-3"))).unwrap();
     let warnings = compute.claim(task(2), holder(K, pool("0-2"))).unwrap();
     assert_eq!(warnings.len(), 1);
-    assert_eq!((&warnings[0].resource, &warnings[0].reason), (&Resource::Cores(set("2")), &Reason::Held));
+    assert_eq!(
+        (&warnings[0].resource, &warnings[0].reason),
+        (&Resource::Cores(set("2")), &RefusalReason::Held)
+    );
     assert!(compute.claim(task(3), holder(K, pool("0-2"))).unwrap().is_empty());
     assert_eq!(compute.change(task(3), holder(K, pool("0-3"))).unwrap().len(), 1);
     // The same in the other order.
     let warnings = compute.claim(task(4), holder(Owner::Swarm, own("1"))).unwrap();
-    assert_eq!((&warnings[0].resource, &warnings[0].reason), (&Resource::Cores(set("1")), &Reason::Shared));
+    assert_eq!(
+        (&warnings[0].resource, &warnings[0].reason),
+        (&Resource::Cores(set("1")), &RefusalReason::Shared)
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Devices, Lease, LeaseState, Reason, Refusal};
+use super::{Devices, Lease, LeaseState, Refusal, RefusalReason};
 use crate::device::{Device, DeviceGroup, Health};
 use crate::id::{LeaseToken, Owner, SandboxId};
 use crate::spec::LeaseClaim;
@@ -24,7 +24,7 @@ impl Devices {
     /// group of the node, and nodes common to several devices, are not leased.
     ///
     /// # Errors
-    /// [`Reason::Held`] for a device all of whose slots are held by others. Nothing has changed then.
+    /// [`RefusalReason::Held`] for a device all of whose slots are held by others. Nothing has changed then.
     pub fn lease_named(
         &mut self,
         owner: Owner,
@@ -59,7 +59,7 @@ impl Devices {
     /// known any more, by its slots. Idempotent.
     ///
     /// # Errors
-    /// [`Reason::Held`] if another holder has one of the slots. Nothing has changed then.
+    /// [`RefusalReason::Held`] if another holder has one of the slots. Nothing has changed then.
     pub fn reclaim(
         &mut self,
         owner: Owner,
@@ -67,7 +67,7 @@ impl Devices {
         (sandbox, name): (SandboxId, String),
     ) -> Result<(), Refusal> {
         match self.bind(owner, claim.token, sandbox, &name) {
-            Err(refusal) if refusal.reason == Reason::Lost => {}
+            Err(refusal) if refusal.reason == RefusalReason::Lost => {}
             other => return other.map(drop),
         }
         self.check_free(owner, &claim.slots, sandbox)?;

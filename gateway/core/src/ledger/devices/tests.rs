@@ -66,7 +66,7 @@ fn what_one_owner_has_is_unhealthy_for_the_others_alone() {
         assert_eq!(healthy(&devices, owner), ["b"]);
     }
     let refusal = devices.lease(N, &ids(&["b", "a"]), token(2)).unwrap_err();
-    assert_eq!((refusal.reason.clone(), refusal.holder.as_ref().unwrap().owner), (Reason::Held, K));
+    assert_eq!((refusal.reason.clone(), refusal.holder.as_ref().unwrap().owner), (RefusalReason::Held, K));
     assert_eq!(healthy(&devices, K), ["a", "b"], "nothing is leased of what was refused");
     devices.bind(K, token(1), sandbox(1), "pod").unwrap();
     let refusal = devices.lease(N, &ids(&["a"]), token(2)).unwrap_err();
@@ -76,7 +76,7 @@ fn what_one_owner_has_is_unhealthy_for_the_others_alone() {
     devices.tick(OVER);
     assert_eq!(healthy(&devices, N), ["a", "b"]);
     devices.lease(N, &ids(&["a"]), token(2)).unwrap();
-    assert_eq!(devices.bind(K, token(1), sandbox(2), "pod").unwrap_err().reason, Reason::Lost);
+    assert_eq!(devices.bind(K, token(1), sandbox(2), "pod").unwrap_err().reason, RefusalReason::Lost);
 }
 
 #[test]
@@ -90,11 +90,11 @@ fn a_lease_whose_sandbox_had_stopped_before_a_restart_holds_nothing_and_is_known
     assert_eq!(healthy(&devices, K), ["b"]);
     assert_eq!(
         devices.bind(K, token(2), sandbox(2), "pod").unwrap_err().reason,
-        Reason::Lost,
+        RefusalReason::Lost,
         "it is Nomad's"
     );
     assert_eq!(devices.bind(N, token(2), sandbox(2), "other").unwrap().slots, ["b"]);
-    assert_eq!(devices.bind(N, token(3), sandbox(3), "third").unwrap_err().reason, Reason::Held);
+    assert_eq!(devices.bind(N, token(3), sandbox(3), "third").unwrap_err().reason, RefusalReason::Held);
     assert_eq!(healthy(&devices, K), Vec::<String>::new());
 }
 
@@ -106,7 +106,7 @@ fn a_lease_whose_start_has_failed_holds_its_slots_for_its_grace_and_is_known_aft
     devices.bind(N, token(2), sandbox(1), "task").unwrap();
     assert_eq!(devices.start_failed(K, &[token(1)]), [], "it is Nomad's");
     assert_eq!(devices.start_failed(N, &[token(1), token(2), token(3)]), [token(1)], "the other is in use");
-    assert_eq!(devices.lease(K, &ids(&["a"]), token(4)).unwrap_err().reason, Reason::Held);
+    assert_eq!(devices.lease(K, &ids(&["a"]), token(4)).unwrap_err().reason, RefusalReason::Held);
     assert_eq!(devices.tick(OVER), TickOutcome { freed: true, expired: vec![token(1)] });
     assert_eq!(healthy(&devices, K), ["a"]);
     devices.bind(N, token(1), sandbox(2), "task").unwrap();
@@ -114,7 +114,7 @@ fn a_lease_whose_start_has_failed_holds_its_slots_for_its_grace_and_is_known_aft
     // An operator may end the lease of a sandbox in which nothing runs.
     devices.unbind_stopped(token(1));
     devices.lease(K, &ids(&["a"]), token(4)).unwrap();
-    assert_eq!(devices.bind(N, token(1), sandbox(3), "task").unwrap_err().reason, Reason::Lost);
+    assert_eq!(devices.bind(N, token(1), sandbox(3), "task").unwrap_err().reason, RefusalReason::Lost);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_lease_that_nothing_is_made_with_yields_in_the_end_and_only_to_who_asks() {
     devices.unbind(token(1));
     devices.tick(AGED);
     assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap().ended, [token(1)]);
-    assert_eq!(devices.bind(N, token(1), sandbox(1), "task").unwrap_err().reason, Reason::Lost);
+    assert_eq!(devices.bind(N, token(1), sandbox(1), "task").unwrap_err().reason, RefusalReason::Lost);
 }
 
 #[test]
@@ -204,10 +204,10 @@ fn an_owner_has_no_more_than_its_quota_and_sees_no_more() {
     assert_eq!(healthy(&devices, K), ["a"]);
     assert_eq!(healthy(&devices, N), ["c", "d"]);
     assert_eq!(healthy(&devices, Owner::Swarm), ["a", "b", "c", "d"]);
-    assert_eq!(devices.lease(K, &ids(&["a", "b"]), token(1)).unwrap_err().reason, Reason::Quota);
+    assert_eq!(devices.lease(K, &ids(&["a", "b"]), token(1)).unwrap_err().reason, RefusalReason::Quota);
     devices.lease(K, &ids(&["b"]), token(1)).unwrap();
     assert_eq!(healthy(&devices, K), ["b"], "its own stay healthy");
-    assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap_err().reason, Reason::Quota);
+    assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap_err().reason, RefusalReason::Quota);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn slots_of_a_shared_device_are_leased_apart() {
     let granted = devices.lease(K, &ids(&["a::0"]), token(1)).unwrap();
     assert_eq!(granted.reservation.nodes.len(), 1);
     devices.lease(N, &ids(&["a::1"]), token(2)).unwrap();
-    assert_eq!(devices.lease(N, &ids(&["a::2"]), token(3)).unwrap_err().reason, Reason::Unknown);
+    assert_eq!(devices.lease(N, &ids(&["a::2"]), token(3)).unwrap_err().reason, RefusalReason::Unknown);
 }
 
 #[test]
@@ -229,7 +229,10 @@ fn a_device_that_goes_stays_known_and_an_old_id_is_understood() {
     let view = devices.view(N).unwrap();
     let vanished = &view.groups[0].devices[1];
     assert_eq!((vanished.id.as_str(), &vanished.health), ("b", &Health::Gone));
-    assert!(matches!(devices.lease(N, &ids(&["b"]), token(2)).unwrap_err().reason, Reason::Unhealthy(_)));
+    assert!(matches!(
+        devices.lease(N, &ids(&["b"]), token(2)).unwrap_err().reason,
+        RefusalReason::Unhealthy(_)
+    ));
     devices.set_inventory(&Inventory::of([group("v2", &["a", "b"])]));
     assert_eq!(healthy(&devices, N), ["a", "b"]);
 }
@@ -240,7 +243,7 @@ fn a_lease_from_before_the_first_look_is_known_by_its_old_id() {
     devices.record(token(1), Lease::new(N, ids(&["/dev/b"])));
     devices.set_inventory(&Inventory::of([group("v2", &["a", "b"])]));
     assert_eq!(healthy(&devices, N), Vec::<String>::new(), "nothing is given out before all is known");
-    assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap_err().reason, Reason::Recovering);
+    assert_eq!(devices.lease(K, &ids(&["a"]), token(2)).unwrap_err().reason, RefusalReason::Recovering);
     devices.set_recovered();
     assert_eq!(healthy(&devices, K), ["a"]);
 }
@@ -262,10 +265,10 @@ fn two_owners_that_are_found_with_one_slot_are_both_kept_and_neither_gets_more()
 fn what_can_never_be_asked_for_is_refused_before_it_is_looked_at() {
     let mut devices = devices(vec![group("v2", &["a"])]);
     let many: Vec<String> = (0..10_000).map(|number| format!("x{number}")).collect();
-    assert_eq!(devices.lease(K, &many, token(1)).unwrap_err().reason, Reason::TooMany);
-    assert_eq!(devices.lease(K, &[], token(1)).unwrap_err().reason, Reason::TooMany);
-    assert_eq!(devices.lease(K, &ids(&["a", "../x"]), token(1)).unwrap_err().reason, Reason::Unknown);
-    assert_eq!(devices.bind(K, token(9), sandbox(1), "pod").unwrap_err().reason, Reason::Lost);
+    assert_eq!(devices.lease(K, &many, token(1)).unwrap_err().reason, RefusalReason::TooMany);
+    assert_eq!(devices.lease(K, &[], token(1)).unwrap_err().reason, RefusalReason::TooMany);
+    assert_eq!(devices.lease(K, &ids(&["a", "../x"]), token(1)).unwrap_err().reason, RefusalReason::Unknown);
+    assert_eq!(devices.bind(K, token(9), sandbox(1), "pod").unwrap_err().reason, RefusalReason::Lost);
 }
 
 #[test]
@@ -391,13 +394,13 @@ proptest! {
                                 prop_assert!(granted.lease.slots.iter().all(|slot| devices.is_held_by(owner, slot)));
                                 prop_assert_eq!(granted.reservation.nodes.is_empty(), false);
                             }
-                            Err(refusal) => prop_assert!(refusal.reason != Reason::Held || refusal.holder.is_some()),
+                            Err(refusal) => prop_assert!(refusal.reason != RefusalReason::Held || refusal.holder.is_some()),
                         }
                     }
                 }
                 Op::Bind(owner, lease, home) => match devices.bind(owner, token(lease), sandbox(home), "task") {
                     Ok(claim) => prop_assert!(claim.slots.iter().all(|slot| devices.is_held_by(owner, slot))),
-                    Err(refusal) => prop_assert!(refusal.reason == Reason::Lost || refusal.holder.is_some()),
+                    Err(refusal) => prop_assert!(refusal.reason == RefusalReason::Lost || refusal.holder.is_some()),
                 },
                 Op::Unbind(lease) => {
                     // Nothing was made with it, so it cannot have been contested meanwhile.

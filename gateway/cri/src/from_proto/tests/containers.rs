@@ -302,15 +302,9 @@ fn malformed_mount_or_device_is_rejected_by_field() {
     mount(
         |m| (m.recursive_read_only, m.readonly) = (true, true),
         Unimplemented,
-        &format!(
-            "RROUnsupported: {at}.recursive_read_only: the handler or the kernel of this node cannot do it"
-        ),
+        &format!("{at}.recursive_read_only: the handler or the kernel of this node cannot do it"),
     );
-    mount(
-        |m| m.image = Some(cri::ImageSpec::default()),
-        Invalid,
-        &format!("ImageVolumeMountFailed: {at}.image.image: it is empty"),
-    );
+    mount(|m| m.image = Some(cri::ImageSpec::default()), Invalid, &format!("{at}.image.image: it is empty"));
     mount(
         |m| m.image_sub_path = "x".into(),
         Invalid,

@@ -1,5 +1,6 @@
 //! Image volumes, user namespaces, CDI devices.
 
+use switchyard_core::Reason;
 use switchyard_core::spec::{IdMap, IdRange, SandboxNetwork, UserNamespace};
 
 use super::*;
@@ -41,8 +42,9 @@ fn image_volume_has_image_and_subpath() {
 #[test]
 fn invalid_image_volume_is_rejected_as_such() {
     let refused = |change: fn(&mut cri::Mount), message: &str| {
-        let error = container_of(volume(change)).unwrap_err().report();
-        assert_eq!(error, format!("ImageVolumeMountFailed: config.mounts[0].{message}"));
+        let error = container_of(volume(change)).unwrap_err();
+        assert_eq!(error.reason(), Some(Reason::ImageVolume));
+        assert_eq!(error.report(), format!("config.mounts[0].{message}"));
     };
     refused(|m| m.readonly = false, "readonly: it must be set: images cannot be written");
     refused(|m| m.host_path = "/x".into(), "host_path: an image volume has none");

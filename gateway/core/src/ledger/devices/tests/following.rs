@@ -82,7 +82,7 @@ fn what_a_task_was_made_with_is_taken_up_again_unless_somebody_has_it() {
     devices.tick(OVER);
     devices.lease(N, &ids(&["a"]), token(2)).unwrap();
     let refusal = devices.reclaim(K, &claim, (sandbox(1), "pod".to_owned())).unwrap_err();
-    assert_eq!((refusal.reason, refusal.holder.unwrap().owner), (Reason::Held, N));
+    assert_eq!((refusal.reason, refusal.holder.unwrap().owner), (RefusalReason::Held, N));
 }
 
 #[test]
