@@ -46,13 +46,13 @@ pub(crate) const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtim
 /// The type of OCI resources in an `Any`.
 pub(crate) const RESOURCES_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources";
 
-pub(crate) mod backoff;
 pub(crate) mod contact;
 mod containers;
 pub(crate) mod features;
 pub(crate) mod health;
 pub(crate) mod lifeline;
 pub(crate) mod process_state;
+pub(crate) mod retries;
 
 pub(crate) type Service = InterceptedService<Channel, Headers>;
 

@@ -23,8 +23,8 @@ use crate::base::random::fill_random;
 use crate::cgroups::Cgroups;
 use crate::cleanup::CleanupQueue;
 use crate::client::Client;
-use crate::client::backoff::Backoff;
 use crate::client::health::Health;
+use crate::client::retries::Retries;
 use crate::context::Context;
 use crate::exec::predecessor_fifos::PredecessorFifos;
 use crate::shims::Shims;
@@ -192,7 +192,7 @@ impl Drop for Control {
         }
         let exec = Arc::clone(&self.exec);
         self.exec.execs.tracker.spawn(async move {
-            let mut tries = Backoff::default();
+            let mut tries = Retries::default();
             while let Err(error) = exec.abandon().await {
                 if !exec.is_in_running_task() {
                     tracing::debug!(

@@ -18,6 +18,7 @@
 //! This crate contains no protocol and no runtime: it depends on neither tonic, prost, axum nor containerd.
 
 pub mod backend;
+pub mod backoff;
 pub mod blocking_pool;
 pub mod capability;
 pub mod device;

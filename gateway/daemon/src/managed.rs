@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use nix::sys::signal::Signal;
+use switchyard_core::backoff::Backoff;
 use switchyard_process::ProcessId;
 use switchyard_steps::{Step, reach};
 use tokio::process::{Child, Command};
@@ -175,18 +176,17 @@ struct Running {
 
 /// Keeps the program running until `stop`, which leaves it running.
 pub async fn supervise(program: Program, state: watch::Sender<State>, stop: CancellationToken) {
-    let mut wait = Duration::ZERO;
+    let mut backoff = Backoff::new(program.timeouts.retry_min, program.timeouts.retry_max);
     loop {
         let began = Instant::now();
         let ended = tokio::select! {
             () = stop.cancelled() => return,
             ended = run_once(&program, &state) => ended,
         };
-        wait = if began.elapsed() >= STEADY || wait.is_zero() {
-            program.timeouts.retry_min
-        } else {
-            (wait * 2).min(program.timeouts.retry_max)
-        };
+        if began.elapsed() >= STEADY {
+            backoff.reset();
+        }
+        let wait = backoff.pause();
         tracing::warn!(program = program.name, reason = %ended, again_in = ?wait, "managed process is down");
         state.send_replace(State::Down(ended));
         tokio::select! {

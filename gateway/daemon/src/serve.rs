@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::{Gateway, Limits, NamedDevices};
 use switchyard_core::ledger;
 use switchyard_logkeeper::Client;
@@ -344,7 +345,7 @@ async fn recover(
     };
     processes.await;
     let processes = begin.at.elapsed();
-    let (mut wait, longest) = RETRY;
+    let mut backoff = Backoff::new(RETRY.0, RETRY.1);
     let mut last_logged = String::new();
     while let Err(error) = gateway.recover().await {
         let report = error.report();
@@ -353,8 +354,7 @@ async fn recover(
             service_manager::status(&format!("Recovery failed: {error}"));
             last_logged = report;
         }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(longest);
+        backoff.wait().await;
     }
     let sandboxes = gateway.count_sandboxes();
     let tasks = gateway.count_tasks();

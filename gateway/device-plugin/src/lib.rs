@@ -22,7 +22,6 @@
 //! - A plugin registers again whenever its ListAndWatch ends and whenever a new kubelet.sock appears, each
 //!   time on a new socket.
 
-mod backoff;
 mod config;
 mod directory;
 mod endpoint;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use switchyard_core::backoff::Backoff;
 use switchyard_core::gateway::Scope;
 use switchyard_core::{Error, Result};
 use switchyard_proto::kubelet::device_plugin::v1beta1;
@@ -30,7 +31,6 @@ use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint as Dialer};
 use tonic::{Code, Request, Response, Status};
 
-use crate::backoff::Backoff;
 use crate::directory::{Kubelet, Kubelets};
 use crate::endpoint::Endpoint;
 use crate::listing::Listing;
@@ -53,6 +53,10 @@ const REGISTER: Duration = Duration::from_secs(15);
 /// How long a kubelet may take from the answer to Register to its ListAndWatch call.
 const LIST: Duration = Duration::from_secs(10);
 
+/// The first pause: by then, a kubelet that lost a plugin has forgotten its old connection.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause. A restarted kubelet is noticed by its new socket, whatever the pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A registration that has lasted at least this long resets the backoff.
 const LASTING: Duration = Duration::from_secs(10);
 
@@ -103,7 +107,7 @@ async fn connect(path: &Path, settled: Instant) -> io::Result<UnixStream> {
 impl Resource {
     /// Registers the resource with each kubelet, for as long as it is polled.
     pub(crate) async fn register(self, mut kubelets: Kubelets) {
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         let mut last_failure = String::new();
         loop {
             // The sender lives as long as the frontend, so waiting fails only when the frontend ends.
@@ -123,7 +127,7 @@ impl Resource {
                         backoff.reset();
                     }
                     self.log_end(&end, &mut last_failure);
-                    sleep(backoff.pause()).await;
+                    backoff.wait().await;
                 }
             };
             tokio::select! {
@@ -172,7 +176,7 @@ impl Resource {
     /// Offers the resource to the kubelet's plugin watcher in `directory`, for as long as the future is
     /// polled.
     pub(crate) async fn serve_plugin_watcher(self, directory: &Path) {
-        let mut backoff = Backoff::new();
+        let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         let mut last_failure = String::new();
         loop {
             let began = Instant::now();
@@ -181,7 +185,7 @@ impl Resource {
                 backoff.reset();
             }
             self.log_end(&end, &mut last_failure);
-            sleep(backoff.pause()).await;
+            backoff.wait().await;
         }
     }
 

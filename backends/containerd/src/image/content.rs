@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use containerd_client::services::v1 as api;
 use futures::StreamExt;
+use switchyard_core::backoff::Backoff;
 use switchyard_core::{Error, ErrorKind, Reason, Result, threads};
 use switchyard_proto::containerd::services::content::v1::{
     WriteAction, WriteContentRequest, WriteContentResponse,
@@ -251,7 +252,7 @@ async fn retry_while_locked<F: Future<Output = Result<()>>>(
     mut attempt: impl FnMut() -> F,
 ) -> Result<()> {
     let mut lock_wait = LockWait::new(Instant::now());
-    let mut pause = Duration::from_millis(20);
+    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
     loop {
         let error = match attempt().await {
             // Another writer holds the lock of the blob.
@@ -265,12 +266,12 @@ async fn retry_while_locked<F: Future<Output = Result<()>>>(
             Err(gone) if gone.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
+        let pause = backoff.pause();
         if !lock_wait.should_retry(offset, Instant::now(), pause) {
             return Err(error);
         }
         tracing::debug!(what, "another writer holds the lock of a blob: waiting");
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(2));
     }
 }
 

@@ -24,8 +24,8 @@ use super::TaskEntry;
 use super::logs::from_logkeeper;
 use crate::base::fs::io_error;
 use crate::base::input::{StdinPipe, StdinWriter};
-use crate::client::backoff::Backoff;
 use crate::client::health::Health;
+use crate::client::retries::Retries;
 use crate::client::{Client, QUICK, call, ignore_not_found};
 use crate::task::exit::Exits;
 use crate::task::table::TaskTable;
@@ -134,7 +134,7 @@ impl Attachments {
         let entry = Arc::clone(entry);
         self.tracker.spawn(async move {
             let id = entry.id.to_string();
-            let mut tries = Backoff::default();
+            let mut tries = Retries::default();
             while entry.final_exit().is_none() {
                 let request =
                     api::CloseIoRequest { container_id: id.clone(), exec_id: String::new(), stdin: true };

@@ -4,6 +4,7 @@ use std::num::NonZero;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::ledger::Overcommit;
 use crate::spec::Reserved;
 
@@ -50,6 +51,13 @@ pub enum NamedDevices {
     Refuse,
     /// It is created, and a warning is logged.
     Warn,
+}
+
+impl Limits {
+    /// The pauses between the tries of background work on the backend.
+    pub(super) const fn backoff(&self) -> Backoff {
+        Backoff::new(self.retry_min, self.retry_max)
+    }
 }
 
 impl Default for Limits {

@@ -128,7 +128,7 @@ impl Gateway {
         let gateway = self.clone();
         self.shared.operations.spawn(async move {
             let shared: &Shared = &gateway.shared;
-            let mut pause = shared.limits.retry_min;
+            let mut backoff = shared.limits.backoff();
             let mut warned = false;
             tracing::info!(sandbox.id = %id, "continuing a removal that a predecessor had begun");
             while let Err(error) = gateway.remove_sandbox(id).await {
@@ -138,11 +138,9 @@ impl Gateway {
                     tracing::warn!(sandbox.id = %id, error = error.report(), "a removal fails: it is retried until it succeeds");
                     warned = true;
                 }
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = shared.shutdown.cancelled() => return,
+                if !backoff.wait_unless(&shared.shutdown).await {
+                    return;
                 }
-                pause = (pause * 2).min(shared.limits.retry_max);
                 if shared.table.sandbox(id).is_some_and(|sandbox| sandbox.state.is_ready()) {
                     return;
                 }
@@ -169,7 +167,7 @@ impl Gateway {
         let pid = sandbox.details.pid;
         self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
-            let mut pause = shared.limits.retry_min;
+            let mut backoff = shared.limits.backoff();
             let reason = loop {
                 let waited = tokio::select! {
                     waited = shared.backend.wait_sandbox(id) => waited,
@@ -181,11 +179,9 @@ impl Gateway {
                     Err(error) => error,
                 };
                 tracing::debug!(sandbox.id = %id, error = error.report(), "waiting for a sandbox failed: retrying");
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = shared.unwatched.cancelled() => return,
+                if !backoff.wait_unless(&shared.unwatched).await {
+                    return;
                 }
-                pause = (pause * 2).min(shared.limits.retry_max);
                 if shared.table.sandbox(id).is_none_or(|sandbox| !sandbox.state.is_ready()) {
                     return;
                 }

@@ -17,8 +17,8 @@ impl Gateway {
         self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let _guard = guard;
-            let mut pause = shared.limits.retry_min;
-let mut warned = false;
+            let mut backoff = shared.limits.backoff();
+            let mut warned = false;
             let started = loop {
                 let outcome = tokio::select! {
                     outcome = shared.backend.resolve_start(id) => outcome,
@@ -36,11 +36,9 @@ let mut warned = false;
                         warned = true;
                     }
                 }
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = shared.unwatched.cancelled() => return,
+                if !backoff.wait_unless(&shared.unwatched).await {
+                    return;
                 }
-                pause = (pause * 2).min(shared.limits.retry_max);
             };
             let event = TaskEvent::Started { pid: started.pid, at: started.at };
             let applied = gateway
@@ -61,11 +59,10 @@ let mut warned = false;
         let gateway = self.clone();
         self.shared.operations.spawn(async move {
             let shared: &Shared = &gateway.shared;
-            let mut pause = shared.limits.retry_min;
+            let mut backoff = shared.limits.backoff();
             loop {
-                tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
-                    () = shared.shutdown.cancelled() => return,
+                if !backoff.wait_unless(&shared.shutdown).await {
+                    return;
                 }
                 match shared.backend.remove_task(id).await {
                     Ok(()) => return,
@@ -73,7 +70,6 @@ let mut warned = false;
                         tracing::debug!(task.id = %id, error = error.report(), "removing a task that is not in the table still fails");
                     }
                 }
-                pause = (pause * 2).min(shared.limits.retry_max);
             }
         });
     }
@@ -84,7 +80,7 @@ let mut warned = false;
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
-            let mut pause = shared.limits.retry_min;
+            let mut backoff = shared.limits.backoff();
             loop {
                 let waited = tokio::select! {
                     waited = shared.backend.wait_task(id) => waited,
@@ -95,11 +91,9 @@ let mut warned = false;
                     Err(error) if error.kind() == ErrorKind::NotFound => Exit::lost(SystemTime::now()),
                     Err(error) => {
                         gateway.report_lost(id, &error);
-                        tokio::select! {
-                            () = tokio::time::sleep(pause) => {}
-                            () = shared.unwatched.cancelled() => return,
+                        if !backoff.wait_unless(&shared.unwatched).await {
+                            return;
                         }
-                        pause = (pause * 2).min(shared.limits.retry_max);
                         if shared.table.task(id).is_none_or(|task| !task.state.may_run()) {
                             return;
                         }

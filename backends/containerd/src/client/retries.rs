@@ -1,8 +1,9 @@
-//! Exponential backoff for operations that must succeed eventually: no tries while containerd is down, and
+//! Retries of operations that must succeed eventually: no tries while containerd is down, and
 //! one warning per operation.
 
 use std::time::Duration;
 
+use switchyard_core::backoff::Backoff;
 use switchyard_core::{Error, ErrorKind};
 
 use crate::client::health::Health;
@@ -12,23 +13,23 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The backoff of one operation.
+/// The retries of one operation.
 #[derive(Debug)]
-pub(crate) struct Backoff {
-    pause: Duration,
+pub(crate) struct Retries {
+    backoff: Backoff,
 }
 
-impl Default for Backoff {
+impl Default for Retries {
     fn default() -> Self {
-        Self { pause: SHORTEST }
+        Self { backoff: Backoff::new(SHORTEST, LONGEST) }
     }
 }
 
-impl Backoff {
+impl Retries {
     /// Logs a failure, as a warning the first time and at debug level later, and waits until the next try is
     /// due. `what` says what failed, as in "an exit cannot be recorded"; "yet" is appended. Cancel-safe.
     pub(crate) async fn log_and_wait(&mut self, health: &Health, task: &str, what: &str, error: &Error) {
-        if self.pause == SHORTEST {
+        if self.backoff.is_fresh() {
             tracing::warn!(task.id = task, error = error.report(), "{what} yet: it is tried again");
         } else {
             tracing::debug!(task.id = task, error = error.report(), "{what} yet");
@@ -36,8 +37,7 @@ impl Backoff {
         if error.kind() == ErrorKind::Unavailable {
             health.wait_regained().await;
         }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST);
+        self.backoff.wait().await;
     }
 }
 
@@ -49,7 +49,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn tries_become_seldom_and_none_is_made_while_containerd_is_away() {
-        let mut tries = Backoff::default();
+        let mut tries = Retries::default();
         let health = Health::new(SHORTEST);
         let began = Instant::now();
         for _ in 0..7 {
