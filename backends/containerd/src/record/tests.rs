@@ -74,3 +74,37 @@ fn a_record_of_an_unknown_type_is_refused_by_name() {
     let error = decode::<MetaRecord>("abc", &extensions).unwrap_err();
     assert!(error.report().contains("abc") && error.report().contains("v9"), "{}", error.report());
 }
+
+/// The JSON of a record that an earlier version has written.
+fn golden(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn records_of_this_format_are_read_and_written_without_loss() {
+    let sandbox = golden(include_str!("golden/sandbox.json"));
+    let read: SandboxRecord = serde_json::from_value(sandbox.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), sandbox);
+    assert_eq!(read.meta.to_core().unwrap().owner, Owner::Kubernetes);
+    assert_eq!(read.host_ports.unwrap().to_core().ports.len(), 2);
+    assert!(read.users.unwrap().to_core().is_some());
+
+    let task = golden(include_str!("golden/task.json"));
+    let read: TaskRecord = serde_json::from_value(task.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), task);
+    assert!(read.leases.iter().all(|lease| lease.to_core().is_some()));
+    assert!(read.group().is_some());
+    assert_eq!(ResourcesRecord::from_core(&read.resources.to_core()), read.resources);
+}
+
+#[test]
+fn records_of_the_earliest_format_are_read_with_what_was_the_rule_then() {
+    let sandbox: SandboxRecord =
+        serde_json::from_value(golden(include_str!("golden/sandbox-earliest.json"))).unwrap();
+    assert!(sandbox.owns(Ns::Uts) && sandbox.owns(Ns::Net) && !sandbox.owns(Ns::Ipc));
+    assert_eq!((sandbox.users, sandbox.host_ports, sandbox.boot.as_str()), (None, None, ""));
+    let task: TaskRecord = serde_json::from_value(golden(include_str!("golden/task-earliest.json"))).unwrap();
+    assert_eq!(task.resources, ResourcesRecord::default());
+    assert!(task.leases.is_empty() && task.compute.is_nothing() && task.quota.is_none());
+    assert_eq!(task.output, OutputRecord::Log("/var/log/pods/x/0.log".into()));
+}
