@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -128,9 +129,8 @@ impl Daemon {
     /// When its binary was built without the feature `faults`.
     #[track_caller]
     pub fn kill_at(&self, kills: &[(Step, u32)]) {
-        let bytes = fs::read(binary()).expect("the binary is there");
         assert!(
-            bytes.windows(KILL_FILE.len()).any(|part| part == KILL_FILE.as_bytes()),
+            has_faults(),
             "{} was built without faults: build it with `cargo build --workspace --all-targets`",
             binary().display()
         );
@@ -313,4 +313,13 @@ pub fn binary() -> PathBuf {
         path.display()
     );
     path
+}
+
+/// Whether the binary was built with the feature `faults`. It is searched once: it has 100 MB.
+fn has_faults() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        let bytes = fs::read(binary()).expect("the binary is there");
+        bytes.windows(KILL_FILE.len()).any(|part| part == KILL_FILE.as_bytes())
+    })
 }
