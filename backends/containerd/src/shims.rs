@@ -82,7 +82,7 @@ impl Shims {
         match ShimClient::connect(address, self.client.namespace()).await {
             Ok(shim) => Some(shim),
             Err(fault) => {
-                tracing::debug!(task.id = id, error = %fault, "a shim cannot be called directly: containerd is asked");
+                tracing::debug!(task.id = %id, error = %fault, "a shim cannot be called directly: containerd is asked");
                 None
             }
         }

@@ -61,10 +61,13 @@ impl Processes {
     }
 
     /// Deletes the records of all tasks but `wanted`, and creates those that `wanted` lacks: the tasks that
-    /// may run without a persisted exit, each with its runtime handler. A predecessor may have been killed
-    /// between the two, or have used another version of containerd. For recovery, once all tasks are known
-    /// and before requests are served.
-    pub(crate) async fn sync_protected_exits(&self, wanted: &BTreeMap<String, String>) -> Result<()> {
+    /// may run without a persisted exit, each with its runtime handler, as they are once the records are
+    /// listed. A predecessor may have been killed between the two, or have used another version of
+    /// containerd. For recovery, once all tasks are known and before requests are served.
+    pub(crate) async fn sync_protected_exits(
+        &self,
+        wanted: impl FnOnce() -> BTreeMap<String, String>,
+    ) -> Result<()> {
         if !self.features.has_sandbox_store() {
             return Ok(());
         }
@@ -73,6 +76,7 @@ impl Processes {
         };
         let listed = call("list protected exits", QUICK, self.client.sandboxes().list(request)).await?.list;
         let kept: BTreeSet<String> = listed.into_iter().map(|sandbox| sandbox.sandbox_id).collect();
+        let wanted = wanted();
         for id in kept.iter().filter(|id| !wanted.contains_key(*id)) {
             self.unprotect_exit(id).await?;
         }

@@ -93,7 +93,7 @@ impl Recovery {
         let garbage = self.find_garbage(&snapshots, &all).await?;
         phases.done("debris");
         reach(Step::RecoverySandboxes);
-        self.processes.sync_protected_exits(&self.tasks.table.unprotected()).await?;
+        self.processes.sync_protected_exits(|| self.tasks.table.unprotected()).await?;
         self.predecessor_calls.remove_stale_waits().await?;
         for cleanup in self.cgroups.load_busy_cgroups().await? {
             plan.cleanup.push(Box::new(cleanup));

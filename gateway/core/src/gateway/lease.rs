@@ -81,7 +81,8 @@ impl DeviceViews {
 
     fn subscribe(&self, owner: Owner) -> Inventories {
         let mut views = self.by_owner.lock();
-        // A view that nobody has followed may be old: the first one that is seen is built from now on.
+        // A view that nobody has followed may be old, so it is built anew. If one is being published right
+        // now, the new follower may see that one first.
         views.retain(|_, view| view.receiver_count() > 0);
         let view = views.entry(owner).or_insert_with(|| watch::Sender::new(None)).subscribe();
         drop(views);
