@@ -9,10 +9,10 @@ use tonic::{Code, Status};
 
 /// Converts an error to the status that is sent to a CRI client.
 pub(crate) fn status(error: &Error) -> Status {
-    let text = error.status_text();
+    // As context, the word counts towards the longest status text.
     let text = match error.reason().and_then(kubelet_word) {
-        Some(word) => format!("{word}: {text}"),
-        None => text,
+        Some(word) => error.clone().context(word).status_text(),
+        None => error.status_text(),
     };
     Status::new(code(error.kind()), text)
 }
@@ -44,6 +44,8 @@ const fn code(kind: ErrorKind) -> Code {
 
 #[cfg(test)]
 mod tests {
+    use switchyard_core::STATUS_TEXT_MAX;
+
     use super::*;
 
     #[test]
@@ -60,6 +62,10 @@ mod tests {
         let error = Error::unimplemented("mounts[0]").with_reason(Reason::RecursiveReadonlyMount);
         assert_eq!(status(&error).message(), "RROUnsupported: mounts[0]");
         assert_eq!(status(&Error::unavailable("x").with_reason(Reason::Locked)).message(), "x");
+        let long = Error::not_found("x".repeat(2 * STATUS_TEXT_MAX)).with_reason(Reason::ImageVolume);
+        let long = status(&long);
+        assert!(long.message().starts_with("ImageVolumeMountFailed: x"));
+        assert!(long.message().len() <= STATUS_TEXT_MAX);
     }
 
     #[test]
