@@ -27,12 +27,6 @@ impl Backoff {
         pause
     }
 
-    /// Whether no pause was taken since the beginning or the last reset.
-    #[must_use]
-    pub fn is_fresh(&self) -> bool {
-        self.next == self.shortest
-    }
-
     /// Begins again with the shortest pause, after a success.
     pub const fn reset(&mut self) {
         self.next = self.shortest;
@@ -64,10 +58,8 @@ mod tests {
     #[test]
     fn pauses_double_up_to_the_longest_and_a_reset_begins_again() {
         let mut backoff = Backoff::new(SHORTEST, LONGEST);
-        assert!(backoff.is_fresh());
         let pauses: Vec<_> = (0..7).map(|_| backoff.pause().as_millis()).collect();
         assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000]);
-        assert!(!backoff.is_fresh());
         backoff.reset();
         assert_eq!(backoff.pause(), SHORTEST);
     }

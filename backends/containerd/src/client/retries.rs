@@ -1,5 +1,5 @@
-//! Retries of operations that must succeed eventually: no tries while containerd is down, and
-//! one warning per operation.
+//! Retries of operations that must succeed eventually: no tries while containerd is down, and one warning per
+//! operation.
 
 use std::time::Duration;
 
@@ -17,11 +17,13 @@ const LONGEST: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Retries {
     backoff: Backoff,
+    /// A failure was logged as a warning.
+    warned: bool,
 }
 
 impl Default for Retries {
     fn default() -> Self {
-        Self { backoff: Backoff::new(SHORTEST, LONGEST) }
+        Self { backoff: Backoff::new(SHORTEST, LONGEST), warned: false }
     }
 }
 
@@ -29,10 +31,11 @@ impl Retries {
     /// Logs a failure, as a warning the first time and at debug level later, and waits until the next try is
     /// due. `what` says what failed, as in "an exit cannot be recorded"; "yet" is appended. Cancel-safe.
     pub(crate) async fn log_and_wait(&mut self, health: &Health, task: &str, what: &str, error: &Error) {
-        if self.backoff.is_fresh() {
-            tracing::warn!(task.id = task, error = error.report(), "{what} yet: it is tried again");
-        } else {
+        if self.warned {
             tracing::debug!(task.id = task, error = error.report(), "{what} yet");
+        } else {
+            tracing::warn!(task.id = task, error = error.report(), "{what} yet: it is tried again");
+            self.warned = true;
         }
         if error.kind() == ErrorKind::Unavailable {
             health.wait_regained().await;
