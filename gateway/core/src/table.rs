@@ -109,7 +109,6 @@ impl Table {
     }
 
     fn lock(&self) -> MutexGuard<'_, Objects> {
-        // No code that holds the lock can panic half way through a change.
         self.objects.lock()
     }
 

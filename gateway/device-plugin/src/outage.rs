@@ -38,7 +38,6 @@ impl Outage {
     }
 
     fn lock(&self) -> MutexGuard<'_, Logged> {
-        // No code that holds the lock can panic.
         self.0.lock()
     }
 }

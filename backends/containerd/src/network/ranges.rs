@@ -80,7 +80,6 @@ impl Ranges {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Owner, Vec<Subnet>>> {
-        // The map is only replaced as a whole, so a poisoned one is still consistent.
         self.by_owner.lock()
     }
 }

@@ -35,7 +35,6 @@ impl Default for Projects {
 
 impl Projects {
     fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, ProjectClaims>> {
-        // Each change is a single operation, so a poisoned map is still consistent.
         self.claims.lock()
     }
 

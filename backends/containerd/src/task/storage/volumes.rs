@@ -72,7 +72,6 @@ impl Volumes {
     }
 
     fn lock(&self) -> MutexGuard<'_, VolumeClaims> {
-        // Each change is a single operation, so poisoned claims are still consistent.
         self.claims.lock()
     }
 
