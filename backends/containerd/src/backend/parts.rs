@@ -61,8 +61,8 @@ use crate::task::storage::projects::Projects;
 use crate::task::storage::volumes::Volumes;
 use crate::task::table::{Tables, TaskTable};
 
-/// What the components at the bottom share.
-struct Ground {
+/// The handles that components on every level share.
+struct Handles {
     context: Arc<Context>,
     client: Client,
     health: Health,
@@ -78,8 +78,8 @@ struct Ground {
     recovered: CancellationToken,
 }
 
-/// What stands between containerd and the sandboxes.
-struct Middle {
+/// The components from cgroups to sandboxes, on which those of tasks are built.
+struct LowerParts {
     cgroups: Arc<Cgroups>,
     shims: Arc<Shims>,
     predecessor_calls: Arc<PredecessorCalls>,
@@ -132,7 +132,7 @@ impl Parts {
             shared_socket.clone(),
         )?;
         let context = Arc::new(context(settings, faults)?);
-        let ground = Ground {
+        let handles = Handles {
             trees: Arc::new(Trees::new(context.layout.state(), context.layout.run())),
             tables: Arc::new(Tables { sandboxes: Arc::default(), tasks: Arc::default() }),
             logkeeper: Arc::new(logkeeper::Client::new(&context.settings.logkeeper)),
@@ -145,35 +145,35 @@ impl Parts {
             layer_usage: Arc::default(),
             recovered: CancellationToken::new(),
         };
-        let parts = Self::on(&ground, &ground.middle()?);
-        parts.spawn_background(&ground, shared_socket, stop);
+        let parts = Self::on(&handles, &handles.lower_parts()?);
+        parts.spawn_background(&handles, shared_socket, stop);
         Ok(parts)
     }
 
     /// The components on top of these.
-    fn on(ground: &Ground, middle: &Middle) -> Self {
-        let storage = ground.storage();
+    fn on(handles: &Handles, lower: &LowerParts) -> Self {
+        let storage = handles.storage();
         let task_cgroups = Arc::new(TaskCgroups {
-            reader: Arc::clone(&middle.cgroups.reader),
-            tracker: ground.tracker.clone(),
+            reader: Arc::clone(&lower.cgroups.reader),
+            tracker: handles.tracker.clone(),
         });
-        let exits = ground.exits(middle, &storage, &task_cgroups);
-        let tasks = ground.tasks(middle, &exits);
-        let attachments = ground.attachments(&exits);
-        let checkpoints = ground.checkpoints(&exits);
-        let execs = ground.execs(middle, &tasks);
+        let exits = handles.exits(lower, &storage, &task_cgroups);
+        let tasks = handles.tasks(lower, &exits);
+        let attachments = handles.attachments(&exits);
+        let checkpoints = handles.checkpoints(&exits);
+        let execs = handles.execs(lower, &tasks);
         let recovery = Arc::new(Recovery {
-            context: Arc::clone(&ground.context),
-            client: ground.client.clone(),
-            health: ground.health.clone(),
-            features: ground.features.clone(),
-            logkeeper: Arc::clone(&ground.logkeeper),
-            network: Arc::clone(&middle.network),
-            cgroups: Arc::clone(&middle.cgroups),
-            shims: Arc::clone(&middle.shims),
-            predecessor_calls: Arc::clone(&middle.predecessor_calls),
-            processes: Arc::clone(&middle.processes),
-            sandboxes: Arc::clone(&middle.sandboxes),
+            context: Arc::clone(&handles.context),
+            client: handles.client.clone(),
+            health: handles.health.clone(),
+            features: handles.features.clone(),
+            logkeeper: Arc::clone(&handles.logkeeper),
+            network: Arc::clone(&lower.network),
+            cgroups: Arc::clone(&lower.cgroups),
+            shims: Arc::clone(&lower.shims),
+            predecessor_calls: Arc::clone(&lower.predecessor_calls),
+            processes: Arc::clone(&lower.processes),
+            sandboxes: Arc::clone(&lower.sandboxes),
             storage: Arc::clone(&storage),
             task_cgroups,
             exits: Arc::clone(&exits),
@@ -181,34 +181,34 @@ impl Parts {
             attachments: Arc::clone(&attachments),
             checkpoints: Arc::clone(&checkpoints),
             execs: Arc::clone(&execs),
-            cleanup: Arc::clone(&ground.cleanup),
-            tracker: ground.tracker.clone(),
-            recovered: ground.recovered.clone(),
+            cleanup: Arc::clone(&handles.cleanup),
+            tracker: handles.tracker.clone(),
+            recovered: handles.recovered.clone(),
         });
         Self {
-            context: Arc::clone(&ground.context),
-            client: ground.client.clone(),
-            health: ground.health.clone(),
-            trees: Arc::clone(&ground.trees),
-            node: Arc::clone(&middle.node),
-            network: Arc::clone(&middle.network),
-            cgroups: Arc::clone(&middle.cgroups),
-            shims: Arc::clone(&middle.shims),
-            sandboxes: Arc::clone(&middle.sandboxes),
+            context: Arc::clone(&handles.context),
+            client: handles.client.clone(),
+            health: handles.health.clone(),
+            trees: Arc::clone(&handles.trees),
+            node: Arc::clone(&lower.node),
+            network: Arc::clone(&lower.network),
+            cgroups: Arc::clone(&lower.cgroups),
+            shims: Arc::clone(&lower.shims),
+            sandboxes: Arc::clone(&lower.sandboxes),
             storage,
             exits,
             tasks,
             attachments,
             checkpoints,
             execs,
-            stats: ground.stats(&middle.cgroups),
+            stats: handles.stats(&lower.cgroups),
             recovery,
         }
     }
 
     /// Starts the background tasks; they end when `stop` is cancelled.
-    fn spawn_background(&self, ground: &Ground, shared_socket: SharedSocket, stop: &CancellationToken) {
-        let Ground { client, health, tracker, cleanup, .. } = ground;
+    fn spawn_background(&self, handles: &Handles, shared_socket: SharedSocket, stop: &CancellationToken) {
+        let Handles { client, health, tracker, cleanup, .. } = handles;
         let keeper = &self.context.settings.logkeeper;
         tracker.spawn(health.clone().watch(client.without_health_check(), stop.clone()));
         tracker.spawn(health.clone().watch_logkeeper(keeper.clone(), stop.clone()));
@@ -221,7 +221,7 @@ impl Parts {
     }
 }
 
-impl Ground {
+impl Handles {
     fn live(&self) -> Arc<dyn LiveContainers> {
         Arc::clone(&self.tables) as Arc<dyn LiveContainers>
     }
@@ -235,7 +235,7 @@ impl Ground {
     }
 
     /// The components from cgroups to sandboxes.
-    fn middle(&self) -> Result<Middle> {
+    fn lower_parts(&self) -> Result<LowerParts> {
         infra_rootfs::install(&self.context.layout.infra())?;
         let reader = Arc::new(cgroup::Reader::detect()?);
         let cgroups = Arc::new_cyclic(|weak| Cgroups {
@@ -289,7 +289,7 @@ impl Ground {
             node: Arc::clone(&node),
             cleanup: Arc::clone(&self.cleanup),
         });
-        Ok(Middle { cgroups, shims, predecessor_calls, processes, node, network, sandboxes })
+        Ok(LowerParts { cgroups, shims, predecessor_calls, processes, node, network, sandboxes })
     }
 
     fn node(&self) -> Arc<Node> {
@@ -339,7 +339,12 @@ impl Ground {
         })
     }
 
-    fn exits(&self, middle: &Middle, storage: &Arc<Storage>, task_cgroups: &Arc<TaskCgroups>) -> Arc<Exits> {
+    fn exits(
+        &self,
+        lower: &LowerParts,
+        storage: &Arc<Storage>,
+        task_cgroups: &Arc<TaskCgroups>,
+    ) -> Arc<Exits> {
         Arc::new_cyclic(|weak| Exits {
             weak: weak.clone(),
             context: Arc::clone(&self.context),
@@ -347,30 +352,30 @@ impl Ground {
             health: self.health.clone(),
             logkeeper: Arc::clone(&self.logkeeper),
             table: self.task_table(),
-            sandboxes: Arc::clone(&middle.sandboxes),
+            sandboxes: Arc::clone(&lower.sandboxes),
             storage: Arc::clone(storage),
             task_cgroups: Arc::clone(task_cgroups),
-            processes: Arc::clone(&middle.processes),
-            shims: Arc::clone(&middle.shims),
+            processes: Arc::clone(&lower.processes),
+            shims: Arc::clone(&lower.shims),
             cleanup: Arc::clone(&self.cleanup),
             reapers: TaskTracker::new(),
         })
     }
 
-    fn tasks(&self, middle: &Middle, exits: &Arc<Exits>) -> Arc<Tasks> {
+    fn tasks(&self, lower: &LowerParts, exits: &Arc<Exits>) -> Arc<Tasks> {
         Arc::new_cyclic(|weak| Tasks {
             weak: weak.clone(),
             context: Arc::clone(&self.context),
             client: self.client.clone(),
             table: self.task_table(),
-            sandboxes: Arc::clone(&middle.sandboxes),
+            sandboxes: Arc::clone(&lower.sandboxes),
             exits: Arc::clone(exits),
             storage: Arc::clone(&exits.storage),
             task_cgroups: Arc::clone(&exits.task_cgroups),
-            cgroups: Arc::clone(&middle.cgroups),
-            processes: Arc::clone(&middle.processes),
-            shims: Arc::clone(&middle.shims),
-            node: Arc::clone(&middle.node),
+            cgroups: Arc::clone(&lower.cgroups),
+            processes: Arc::clone(&lower.processes),
+            shims: Arc::clone(&lower.shims),
+            node: Arc::clone(&lower.node),
             cleanup: Arc::clone(&self.cleanup),
         })
     }
@@ -400,15 +405,15 @@ impl Ground {
         })
     }
 
-    fn execs(&self, middle: &Middle, tasks: &Arc<Tasks>) -> Arc<Execs> {
+    fn execs(&self, lower: &LowerParts, tasks: &Arc<Tasks>) -> Arc<Execs> {
         Arc::new(Execs {
             context: Arc::clone(&self.context),
             client: self.client.clone(),
             health: self.health.clone(),
             tasks: Arc::clone(tasks),
             task_cgroups: Arc::clone(&tasks.task_cgroups),
-            cgroups: Arc::clone(&middle.cgroups),
-            shims: Arc::clone(&middle.shims),
+            cgroups: Arc::clone(&lower.cgroups),
+            shims: Arc::clone(&lower.shims),
             lifelines: Lifelines::new(&self.context.settings.logkeeper, self.tracker.clone()),
             predecessor_fifos: PredecessorFifos::open(&self.context.layout.all_task_run()),
             cleanup: Arc::clone(&self.cleanup),
