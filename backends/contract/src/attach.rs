@@ -9,7 +9,8 @@ use switchyard_core::stream::{AttachSpec, Attachment, Sink, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::Fixture;
-use crate::contract_test::{ContractTest, ENDLESS, MadeTask, refused};
+use crate::contract_test::{ContractTest, ENDLESS, MadeTask};
+use crate::refused;
 
 /// All streams.
 const ALL: AttachSpec = AttachSpec { stdin: true, stdout: true, stderr: true };

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use switchyard_core::Result;
 use switchyard_core::backend::{Backend, Recovered, SandboxDetails, Started, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, ImageId, PullRequest};
 use switchyard_core::spec::{SandboxSpec, Signal, TaskSpec};
 use switchyard_core::state::{Exit, TaskState};
 use switchyard_core::table::{Sandbox, Task};
-use switchyard_core::{ErrorKind, Result};
 
 use crate::Fixture;
 
@@ -119,15 +119,6 @@ impl<'a> ContractTest<'a> {
     pub(crate) async fn kill(&self, id: TaskId) -> Exit {
         self.backend.signal_task(id, Signal::KILL).await.expect("kill a task");
         self.wait(id).await
-    }
-}
-
-/// The kind of the error; panics on success.
-#[track_caller]
-pub(crate) fn refused<T>(result: Result<T>) -> ErrorKind {
-    match result {
-        Ok(_) => panic!("it should have been refused"),
-        Err(error) => error.kind(),
     }
 }
 

@@ -8,7 +8,8 @@ use switchyard_core::spec::{ExecSpec, Signal};
 use switchyard_core::stream::{Sink, Source};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::contract_test::{ContractTest, ENDLESS, MadeTask, refused};
+use crate::contract_test::{ContractTest, ENDLESS, MadeTask};
+use crate::refused;
 use crate::{Fixture, MISSING_EXECUTABLE, specs};
 
 /// A running task for execs.

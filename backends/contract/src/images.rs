@@ -5,7 +5,8 @@ use switchyard_core::id::Owner;
 use switchyard_core::image::{Credentials, Right};
 
 use crate::Fixture;
-use crate::contract_test::{ContractTest, refused};
+use crate::contract_test::ContractTest;
+use crate::refused;
 
 /// By tag, by tag again, and by digest.
 pub async fn repeated_pull_returns_the_same_id(fixture: &dyn Fixture) {

@@ -12,9 +12,9 @@ use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 
 use crate::Fixture;
 use crate::contract_test::{
-    ContractTest, ENDLESS, exit_of, refused, same_exit, same_sandbox, same_task, same_time, sandbox_in,
-    task_in,
+    ContractTest, ENDLESS, exit_of, same_exit, same_sandbox, same_task, same_time, sandbox_in, task_in,
 };
+use crate::refused;
 
 /// A new system is empty.
 pub async fn recovery_of_an_empty_backend_finds_nothing(fixture: &dyn Fixture) {

@@ -6,7 +6,8 @@ use switchyard_core::spec::{Link, PodNetwork, SandboxNetwork};
 use switchyard_core::state::SandboxState;
 
 use crate::Fixture;
-use crate::contract_test::{ContractTest, refused, sandbox_in};
+use crate::contract_test::{ContractTest, sandbox_in};
+use crate::refused;
 
 /// Stop and removal are idempotent, also after each other.
 pub async fn sandbox_stop_and_removal_are_idempotent(fixture: &dyn Fixture) {

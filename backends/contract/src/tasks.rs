@@ -9,7 +9,8 @@ use switchyard_core::state::{ExitCause, START_FAILED_CODE};
 use switchyard_core::stats::Usage;
 use switchyard_core::stream::AttachSpec;
 
-use crate::contract_test::{ContractTest, ENDLESS, exit_of, refused, same_exit, task_in};
+use crate::contract_test::{ContractTest, ENDLESS, exit_of, same_exit, task_in};
+use crate::refused;
 use crate::{Fixture, MISSING_EXECUTABLE, specs};
 
 /// A shell that exits with 7 on SIGTERM, and not before.

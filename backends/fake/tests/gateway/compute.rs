@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use switchyard_contract::refused;
 use switchyard_contract::specs;
 use switchyard_core::gateway::Limits;
 use switchyard_core::id::Owner;
@@ -12,7 +13,7 @@ use switchyard_core::table::Task;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_fake::{BUSYBOX, Method};
 
-use crate::node::{ENDLESS, FakeNode, limits, refused, until};
+use crate::node::{ENDLESS, FakeNode, limits, until};
 
 const MIB: u64 = 1 << 20;
 

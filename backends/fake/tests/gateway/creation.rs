@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use futures::poll;
 
+use switchyard_contract::refused;
 use switchyard_core::event::EventKind;
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 
-use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec, until};
+use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec, until};
 
 #[tokio::test]
 async fn sandbox_create_joins_one_in_flight_of_the_same_name() {

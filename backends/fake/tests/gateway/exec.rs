@@ -4,10 +4,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::poll;
+use switchyard_contract::refused;
 use switchyard_contract::specs;
 use switchyard_core::ErrorKind;
 
-use crate::node::{ENDLESS, FakeNode, refused, until};
+use crate::node::{ENDLESS, FakeNode, until};
 
 const CAP: usize = 16 << 20;
 

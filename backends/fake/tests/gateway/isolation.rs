@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use switchyard_contract::refused;
 use switchyard_contract::specs;
 use switchyard_core::backend::Backend;
 use switchyard_core::id::{Owner, TaskId};
@@ -12,7 +13,7 @@ use switchyard_core::spec::{Resources, Signal};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::{BUSYBOX, Fake, FakeImage, Method};
 
-use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec};
+use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec};
 
 #[tokio::test]
 async fn owners_cannot_see_or_change_each_others_objects() {

@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_contract::specs;
-use switchyard_core::ErrorKind;
-use switchyard_core::Result;
 use switchyard_core::backend::Backend;
 use switchyard_core::gateway::{Gateway, Limits, Scope};
 use switchyard_core::id::{Owner, TaskId};
@@ -147,15 +145,6 @@ pub(crate) fn sandbox_spec(name: &str) -> SandboxSpec {
 
 pub(crate) fn task_spec(name: &str, command: &[&str]) -> TaskSpec {
     specs::task(Owner::Kubernetes, name, BUSYBOX, command)
-}
-
-/// The kind of the error; panics on success.
-#[track_caller]
-pub(crate) fn refused<T>(result: Result<T>) -> ErrorKind {
-    match result {
-        Ok(_) => panic!("it should have been refused"),
-        Err(error) => error.kind(),
-    }
 }
 
 /// Lets all other tasks run until `ready`; independent of the clock.

@@ -1,6 +1,7 @@
 //! A host port is assigned to one pod at a time, from before its sandbox is created until its network is
 //! released.
 
+use switchyard_contract::refused;
 use switchyard_core::backend::Backend;
 use switchyard_core::event::EventKind;
 use switchyard_core::gateway::Scope;
@@ -10,7 +11,7 @@ use switchyard_core::state::SandboxState;
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 
-use crate::node::{FakeNode, refused, until};
+use crate::node::{FakeNode, until};
 
 fn spec(owner: Owner, name: &str, ports: &[u16]) -> SandboxSpec {
     let ports =

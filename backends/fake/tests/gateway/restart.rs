@@ -4,13 +4,14 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::poll;
+use switchyard_contract::refused;
 use switchyard_core::id::SandboxId;
 use switchyard_core::spec::Signal;
 use switchyard_core::state::{ExitCause, LOST_CODE, TaskState};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::{Fake, Method};
 
-use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec, until};
+use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec, until};
 
 const LONG: Duration = Duration::from_secs(3600);
 

@@ -4,12 +4,13 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::poll;
+use switchyard_contract::refused;
 use switchyard_core::id::Owner;
 use switchyard_core::spec::{PidMode, Resources};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 
-use crate::node::{ENDLESS, FakeNode, refused, task_spec, until};
+use crate::node::{ENDLESS, FakeNode, task_spec, until};
 const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test]

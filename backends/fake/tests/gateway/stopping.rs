@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::poll;
+use switchyard_contract::refused;
 use switchyard_core::backend::{Backend, BackendStatus, Condition};
 use switchyard_core::id::TaskId;
 use switchyard_core::spec::{Signal, TaskUpdate};
@@ -12,7 +13,7 @@ use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 use tokio::time::Instant;
 
-use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec, until};
+use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec, until};
 
 const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_secs(2);

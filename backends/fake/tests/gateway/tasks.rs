@@ -4,12 +4,13 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::poll;
+use switchyard_contract::refused;
 use switchyard_core::spec::{PidMode, Resources, Signal, TaskUpdate};
 use switchyard_core::state::{ExitCause, START_FAILED_CODE, TaskState};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 
-use crate::node::{ENDLESS, FakeNode, refused, sandbox_spec, task_spec};
+use crate::node::{ENDLESS, FakeNode, sandbox_spec, task_spec};
 
 #[tokio::test]
 async fn start_joins_one_in_flight_of_the_same_task() {
