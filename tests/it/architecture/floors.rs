@@ -1,7 +1,7 @@
 //! Inside `backends/containerd` imports go one way: down.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use super::circles::arrows;
 use super::repository;
@@ -58,20 +58,43 @@ fn part_of(file: &Path) -> &'static str {
 
 #[test]
 fn parts_of_the_containerd_backend_import_only_those_below_them() {
-    let floor = |part: &str| PARTS.iter().position(|known| *known == part);
     let source = sources().into_iter().find(|source| source.name == "switchyard-containerd");
     let arrows = arrows(&source.expect("the crate is a member of the workspace"));
+    assert!(arrows.len() > 100, "these are too few files with imports: {}", arrows.len());
+    let wrong: Vec<String> = upward(&arrows).into_iter().collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The imports of a part by one below it.
+fn upward(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> BTreeSet<String> {
+    let floor = |part: &str| PARTS.iter().position(|known| *known == part);
+    let name = |file: &Path| file.strip_prefix(repository()).unwrap_or(file).display().to_string();
     let mut wrong = BTreeSet::new();
-    for (from, targets) in &arrows {
+    for (from, targets) in arrows {
         for to in targets {
-            let (above, below) = (part_of(from), part_of(to));
-            if floor(above) < floor(below) {
-                let name =
-                    |file: &Path| file.strip_prefix(repository()).unwrap_or(file).display().to_string();
-                wrong.insert(format!("{above} may not import {below}: {} imports {}", name(from), name(to)));
+            let (importer, imported) = (part_of(from), part_of(to));
+            if floor(importer) < floor(imported) {
+                let files = format!("{} imports {}", name(from), name(to));
+                wrong.insert(format!("{importer} may not import {imported}: {files}"));
             }
         }
     }
-    assert!(arrows.len() > 100, "these are too few files with imports: {}", arrows.len());
-    assert!(wrong.is_empty(), "{}", wrong.into_iter().collect::<Vec<_>>().join("\n"));
+    wrong
+}
+
+#[test]
+fn import_of_a_part_above_is_found() {
+    let file = |name: &str| repository().join("backends/containerd/src").join(name);
+    let arrows = |from: &str, to: &str| BTreeMap::from([(file(from), BTreeSet::from([file(to)]))]);
+    for (above, below) in [
+        ("sandbox.rs", "cgroups/busy.rs"),
+        ("task/exit.rs", "task/entry.rs"),
+        ("task/entry.rs", "task/cgroups/oom.rs"),
+        ("task/attach/unread.rs", "task/start.rs"),
+        ("backend/parts.rs", "recover.rs"),
+    ] {
+        assert_eq!(upward(&arrows(above, below)), BTreeSet::new(), "{above} {below}");
+        assert_eq!(upward(&arrows(below, above)).len(), 1, "{below} {above}");
+    }
+    assert!(upward(&arrows("shims.rs", "shims/bundle.rs")).is_empty(), "files of one part");
 }
