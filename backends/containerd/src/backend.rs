@@ -231,7 +231,7 @@ impl ExecBackend for Containerd {
     }
 
     fn exec_blocked(&self, id: TaskId) -> Option<Error> {
-        self.parts.tasks.table.get(id).ok()?.exec_blocked()
+        self.parts.tasks.table.get(id).ok()?.exec_permits.blocked()
     }
 }
 

@@ -73,7 +73,8 @@ impl Execs {
             .tasks
             .table
             .get(task)?
-            .acquire_exec_permit(self.context.settings.containerd.shim_timeout())
+            .exec_permits
+            .acquire(self.context.settings.containerd.shim_timeout())
             .await?;
         let started = self.tracker.spawn(async move { starting.start_now(task, &spec, permit).await }).await;
         started.unwrap_or_else(|fault| {
@@ -89,7 +90,7 @@ impl Execs {
         permit: ExecPermit,
     ) -> Result<ExecProcess> {
         let entry = self.tasks.table.get(task)?;
-        if entry.started().is_none() || entry.final_exit().is_some() {
+        if !entry.runs() {
             return Err(Error::failed_precondition(format!("task {task} does not run")));
         }
         self.health.check_containerd()?;

@@ -43,6 +43,7 @@ mod entry;
 mod files;
 pub(crate) mod infra;
 pub(crate) mod infra_rootfs;
+mod lifecycle;
 mod pod_cgroup_claims;
 mod start;
 pub(crate) mod table;
@@ -51,6 +52,7 @@ mod unreleased;
 pub(crate) use cleanup::SandboxCleanup;
 pub(crate) use entry::SandboxEntry;
 use infra::unpin_pid;
+pub(crate) use lifecycle::{SandboxChange, SandboxLifecycle};
 use table::SandboxTable;
 pub(crate) use unreleased::Unreleased;
 
@@ -113,13 +115,7 @@ impl Sandboxes {
         if spec.users.is_some() {
             self.node.check_userns(spec, runtime).await?;
         }
-        let mut entry = SandboxEntry {
-            record,
-            dirs: self.context.layout.sandbox(id),
-            pid: None,
-            released: false,
-            removal_recorded: false,
-        };
+        let mut entry = SandboxEntry::new(record, self.context.layout.sandbox(id));
         // Refuses an invalid cgroup parent before anything is created.
         entry.cgroup_location(&self.context, &id.to_string())?;
         entry.record.groups = self.claim_groups(id, &entry)?;
@@ -226,7 +222,8 @@ impl Sandboxes {
         files::write_hosts(&dirs, spec, &entry.record, self.network.bridge.host()).await?;
         self.context.faults.reach(Step::SandboxHosts)?;
         if entry.record.infra {
-            entry.pid = Some(self.start_infra(id, spec, entry).await?);
+            let pid = self.start_infra(id, spec, entry).await?;
+            entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));
         }
         self.record_sandbox(id, &entry.record, SandboxPhase::Ready).await?;
         self.context.faults.reach(Step::SandboxMarked)
@@ -280,10 +277,9 @@ impl Sandboxes {
     pub(crate) async fn amend_sandbox(&self, id: SandboxId, note: &[u8]) -> Result<()> {
         let entry = self.table.get(id)?;
         let mut record = entry.record.clone();
-        let dirs = entry.dirs.clone();
         record.note = hex::encode(note);
         self.record_sandbox(id, &record, SandboxPhase::Ready).await?;
-        let amended = SandboxEntry { record, dirs, ..*entry };
+        let amended = SandboxEntry { record, dirs: entry.dirs.clone(), lifecycle: entry.lifecycle };
         self.table.lock().insert(id, Arc::new(amended));
         self.context.faults.reach(Step::SandboxAmended)
     }
@@ -291,7 +287,7 @@ impl Sandboxes {
     pub(crate) async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
         let Ok(entry) = self.table.get(id) else { return Ok(()) };
         self.release_sandbox(id, Some(&entry)).await?;
-        if !entry.removal_recorded {
+        if !entry.lifecycle.is_removal_recorded() {
             let marked =
                 ignore_not_found(self.record_sandbox(id, &entry.record, SandboxPhase::Stopped).await);
             if SandboxEntry::is_stop_detectable(&entry) {
@@ -301,23 +297,14 @@ impl Sandboxes {
             }
         }
         self.context.faults.reach(Step::SandboxStopped)?;
-        let record = entry.record.clone();
-        let dirs = entry.dirs.clone();
-        let stopped = SandboxEntry {
-            record,
-            dirs,
-            pid: None,
-            released: true,
-            removal_recorded: entry.removal_recorded,
-        };
-        self.table.lock().insert(id, Arc::new(stopped));
+        self.table.lock().insert(id, Arc::new(entry.changed(SandboxChange::Released)));
         Ok(())
     }
 
     /// Records that a sandbox is being removed.
     pub(crate) async fn begin_removal(&self, id: SandboxId) -> Result<()> {
         let Ok(entry) = self.table.get(id) else { return Ok(()) };
-        if entry.removal_recorded {
+        if entry.lifecycle.is_removal_recorded() {
             return Ok(());
         }
         let marked = ignore_not_found(self.record_sandbox(id, &entry.record, SandboxPhase::Removing).await);
@@ -326,11 +313,7 @@ impl Sandboxes {
             // again.
             return tolerate_full_disk(marked, "a removal begins, but the disk is too full to record that");
         }
-        let record = entry.record.clone();
-        let dirs = entry.dirs.clone();
-        self.table
-            .lock()
-            .insert(id, Arc::new(SandboxEntry { record, dirs, removal_recorded: true, ..*entry }));
+        self.table.lock().insert(id, Arc::new(entry.changed(SandboxChange::RemovalRecorded)));
         self.context.faults.reach(Step::SandboxDoomed)
     }
 
@@ -386,7 +369,7 @@ impl Sandboxes {
 
     /// The container object is deleted last, and only when everything else is removed.
     async fn destroy(&self, id: SandboxId, entry: Option<&SandboxEntry>) -> Result<()> {
-        if !entry.is_some_and(|entry| entry.released) {
+        if !entry.is_some_and(|entry| entry.lifecycle.is_released()) {
             self.release_sandbox(id, entry).await?;
         }
         let dirs = self.context.layout.sandbox(id);

@@ -48,7 +48,7 @@ impl Stats {
         let groups: Vec<(TaskId, Option<Group>)> = entries
             .iter()
             .map(|entry| {
-                let runs = entry.started().is_some() && entry.final_exit().is_none();
+                let runs = entry.runs();
                 (entry.id, if runs { entry.record().group() } else { None })
             })
             .collect();
@@ -166,7 +166,7 @@ impl Stats {
         let runtime = self.context.runtime(&handler)?;
         let systemd = entry.record().systemd_cgroup;
         Ok(Inspection {
-            pid: entry.started().filter(|_| entry.final_exit().is_none()).map(|started| started.pid),
+            pid: entry.running_start().map(|started| started.pid),
             runtime_type: runtime.type_.clone(),
             runtime_options: self.context.options_json(runtime, systemd),
             snapshotter: entry.snapshotter.clone(),
@@ -193,7 +193,7 @@ impl Stats {
         let runtime = self.context.runtime(&entry.record.handler)?;
         let systemd = self.context.host.cgroup_driver == switchyard_runtime_spec::CgroupDriver::Systemd;
         Ok(Inspection {
-            pid: entry.pid,
+            pid: entry.infra_pid(),
             runtime_type: runtime.type_.clone(),
             runtime_options: self.context.options_json(runtime, systemd),
             snapshotter: String::new(),

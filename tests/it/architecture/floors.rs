@@ -28,6 +28,8 @@ const PARTS: &[&str] = &[
     "task/fifos",
     "task/inputs",
     "task/cgroups/oom",
+    "task/freeze",
+    "task/lifecycle",
     "task/entry",
     "task/logs",
     "task/table",

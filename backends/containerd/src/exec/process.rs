@@ -392,7 +392,7 @@ impl Exec {
     /// Whether its task still runs, as far as is known: the process ends with the task.
     pub(super) fn is_in_running_task(&self) -> bool {
         let entry = self.task.parse().ok().and_then(|id| self.execs.tasks.table.get(id).ok());
-        entry.is_some_and(|entry| entry.final_exit().is_none())
+        entry.is_some_and(|entry| entry.reported_exit().is_none())
     }
 
     /// Whether its FIFOs contain output that has not been read.

@@ -20,7 +20,7 @@ use crate::record::{
     self, EXIT, ExitRecord, PHASE, SandboxPhase, SandboxRecord, TaskRecord, from_ns, view_labels,
 };
 use crate::recover::Recovery;
-use crate::sandbox::SandboxEntry;
+use crate::sandbox::{SandboxChange, SandboxEntry, SandboxLifecycle};
 
 /// A sandbox, as read from its container object.
 #[derive(Debug)]
@@ -58,8 +58,7 @@ impl Recovery {
         let record: SandboxRecord = record::decode(&container.id, &container.extensions)?;
         let outdated = OutdatedObject::find(id.into(), container, &record.meta, &HashMap::new());
         let dirs = self.context.layout.sandbox(id);
-        let removal_recorded = phase == SandboxPhase::Removing;
-        let entry = SandboxEntry { dirs, pid: None, record, released: false, removal_recorded };
+        let entry = SandboxEntry { record, dirs, lifecycle: found_lifecycle(phase) };
         Ok(FoundSandbox { phase, entry, outdated })
     }
 
@@ -120,6 +119,17 @@ impl Recovery {
             group: None,
             visible: self.context.has_host_processes(&found.record.handler),
         })
+    }
+}
+
+/// The state of a sandbox that was found in this phase. Even a stopped one may have been released only in
+/// part.
+const fn found_lifecycle(phase: SandboxPhase) -> SandboxLifecycle {
+    match phase {
+        SandboxPhase::Removing => SandboxLifecycle::NEW.after(SandboxChange::RemovalRecorded),
+        SandboxPhase::Creating | SandboxPhase::Starting | SandboxPhase::Ready | SandboxPhase::Stopped => {
+            SandboxLifecycle::NEW
+        }
     }
 }
 

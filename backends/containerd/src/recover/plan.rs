@@ -67,13 +67,13 @@ impl RecoveryPlan {
                 self.running_tasks.push(Arc::clone(&entry));
             }
             TaskFate::Reap { .. } | TaskFate::Lost(_) | TaskFate::Exited(..) => {
-                if entry.has_unpersisted_exit() || (entry.final_exit().is_some() && entry.dirs.run.exists()) {
+                if entry.unpersisted_exit().is_some() || entry.dirs.run.exists() {
                     self.cleanup.push(Box::new(ExitCleanup::new(&recovery.exits, Arc::clone(&entry))));
                 }
             }
         }
         if entry.dirs.checkpoint().exists() {
-            entry.adopt_frozen();
+            entry.exec_permits.adopt_frozen();
             self.cleanup.push(Box::new(CheckpointCleanup::new(&recovery.checkpoints, Arc::clone(&entry))));
         }
         recovery.tasks.table.lock().insert(entry.id, entry);

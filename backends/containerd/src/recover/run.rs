@@ -23,8 +23,8 @@ use super::{CONCURRENCY, Recovery, claims, garbage};
 use crate::base::error::is_unanswered;
 use crate::client::process_state::ProcessState;
 use crate::record::{SandboxPhase, owner_of};
-use crate::sandbox::{SandboxCleanup, SandboxEntry};
-use crate::task::TaskEntry;
+use crate::sandbox::{SandboxChange, SandboxCleanup, SandboxEntry};
+use crate::task::{LifecycleEvent, TaskEntry};
 
 /// The result of recovering a sandbox.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl Recovery {
         match found.and_then(|found| self.restore_sandbox(id, found, process)) {
             Ok(RestoredSandbox::Restored(sandbox)) => {
                 plan.sandboxes.insert(id, SandboxPresence::Present);
-                if self.sandboxes.table.get(id).is_ok_and(|entry| entry.removal_recorded) {
+                if self.sandboxes.table.get(id).is_ok_and(|entry| entry.lifecycle.is_removal_recorded()) {
                     plan.recovered.removals.push(id);
                 }
                 plan.recovered.sandboxes.push(*sandbox);
@@ -179,17 +179,16 @@ impl Recovery {
         process: ProcessState,
     ) -> Result<RestoredSandbox> {
         let FoundSandbox { phase, mut entry, outdated: _ } = found;
-        entry.pid = match process {
-            ProcessState::Running { pid } | ProcessState::Unanswered { pid } => Some(pid),
-            ProcessState::None | ProcessState::Created | ProcessState::Stopped(_) => None,
-        };
+        if let ProcessState::Running { pid } | ProcessState::Unanswered { pid } = process {
+            entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));
+        }
         self.sandboxes.adopt_groups(id, &entry);
         if matches!(phase, SandboxPhase::Starting | SandboxPhase::Removing) {
             // A predecessor call may still be creating or deleting its infra process.
             self.shims.predecessor_calls.insert(id.to_string());
         }
         let record = &entry.record;
-        let infra = entry.pid.is_some() || !record.infra;
+        let infra = entry.infra_pid().is_some() || !record.infra;
         let facts = SandboxFacts { phase, pinned: is_pinned(&entry), infra };
         let Some(state) = sandbox_fate(facts) else {
             return Ok(RestoredSandbox::Unfinished(Arc::new(entry)));
@@ -273,11 +272,17 @@ impl Recovery {
         };
         self.storage.volumes.claim(id, &record.volumes);
         let entry = Arc::new(TaskEntry::new(id, sandbox, dirs, &snapshotter, record));
-        // A predecessor may have launched it. Whether its process has exited is decided below.
-        entry.set_launched();
         let fate = task_fate(&facts, SystemTime::now());
-        if let (true, TaskFate::Exited(exit, started_at)) = (unrecorded, &fate) {
-            self.exits.adopt_exit(&entry, exit, *started_at).await?;
+        if fate != TaskFate::Created {
+            // A predecessor may have launched it.
+            entry.apply(LifecycleEvent::Launched);
+        }
+        if let TaskFate::Exited(exit, started_at) = &fate {
+            if unrecorded {
+                self.exits.adopt_exit(&entry, exit, *started_at).await?;
+            } else {
+                entry.apply(LifecycleEvent::ExitPersisted(exit.clone()));
+            }
         }
         let state = self.apply_fate(&entry, &fate, begun && started.is_none()).await?;
         Ok((entry, fate, state.map(|state| Task { id, sandbox, meta, details, state })))
@@ -299,10 +304,7 @@ impl Recovery {
                 }
                 return Ok(None);
             }
-            TaskFate::Created => {
-                entry.set_cleared();
-                TaskState::Created
-            }
+            TaskFate::Created => TaskState::Created,
             TaskFate::StartPending => {
                 self.shims.predecessor_calls.insert(id);
                 // The predecessor call may come to nothing, and then a client asks for the start again.
@@ -315,10 +317,10 @@ impl Recovery {
             }
             TaskFate::Reap { started_at, end } => {
                 let now = SystemTime::now();
-                entry.set_started(Some(Started { pid: 0, at: started_at.unwrap_or(now) }));
+                entry.set_started(Started { pid: 0, at: started_at.unwrap_or(now) });
                 let exit = self.exits.exit_from_end(entry, *end);
                 self.exits.adopt_exit(entry, &exit, Some(started_at.unwrap_or(now))).await?;
-                entry.set_final_exit(exit.clone());
+                entry.apply(LifecycleEvent::ExitReported);
                 let at = started_at.unwrap_or_else(|| now.min(exit.finished_at));
                 TaskState::Exited { started_at: Some(at), exit }
             }
@@ -326,11 +328,11 @@ impl Recovery {
                 let now = SystemTime::now();
                 let exit = Exit::lost(started_at.map_or(now, |at| now.max(at)));
                 self.exits.adopt_exit(entry, &exit, *started_at).await?;
-                entry.set_final_exit(exit.clone());
+                entry.apply(LifecycleEvent::ExitReported);
                 TaskState::Exited { started_at: *started_at, exit }
             }
             TaskFate::Exited(exit, started_at) => {
-                entry.set_final_exit(exit.clone());
+                entry.apply(LifecycleEvent::ExitReported);
                 TaskState::Exited { started_at: *started_at, exit: exit.clone() }
             }
         }))
@@ -338,7 +340,7 @@ impl Recovery {
 
     /// Takes over a running process from a predecessor, except for its log: see [`Recovery::resume_log`].
     pub(super) fn adopt(&self, entry: &Arc<TaskEntry>, started: Started) {
-        entry.set_started(Some(started));
+        entry.set_started(started);
         self.exits.open_main_process(entry, started.pid);
         self.exits.note_shim(entry);
         self.task_cgroups.watch_oom(entry);
@@ -353,8 +355,8 @@ impl Recovery {
 
     /// Has the logkeeper write the log of a running task again, in case the logkeeper does not know of it.
     pub(super) async fn resume_log(&self, entry: &Arc<TaskEntry>) {
-        let Some(spec) =
-            crate::task::log_spec(entry).filter(|_| entry.uses_logkeeper() && entry.final_exit().is_none())
+        let Some(spec) = crate::task::log_spec(entry)
+            .filter(|_| entry.uses_logkeeper() && entry.reported_exit().is_none())
         else {
             return;
         };

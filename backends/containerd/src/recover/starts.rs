@@ -60,7 +60,6 @@ impl Recovery {
         tokio::fs::write(&discarded, []).await.map_err(|fault| io_error("write", &discarded, fault))?;
         switchyard_steps::reach(Step::StartDiscarded);
         self.exits.end_task_process(entry, true).await?;
-        entry.set_ended();
         self.shims.wait_containerd_cleanup(&id).await?;
         // A failure is not queued for a retry: by then the task may run again, and its start has the
         // logkeeper open the same log.

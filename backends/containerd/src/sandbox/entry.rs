@@ -9,6 +9,7 @@ use switchyard_namespaces::Ns;
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
 use switchyard_runtime_spec::{Namespace, SandboxFacts, SandboxUsers};
 
+use super::lifecycle::{SandboxChange, SandboxLifecycle};
 use crate::base::layout::SandboxDirs;
 use crate::context::Context;
 use crate::record::{NetworkRecord, SandboxRecord};
@@ -18,15 +19,26 @@ use crate::record::{NetworkRecord, SandboxRecord};
 pub(crate) struct SandboxEntry {
     pub(crate) record: SandboxRecord,
     pub(crate) dirs: SandboxDirs,
-    /// The infra process, where there is one.
-    pub(crate) pid: Option<u32>,
-    /// The infra process has exited, and the network and namespaces are released: only files remain.
-    pub(crate) released: bool,
-    /// The record says that the sandbox is being removed.
-    pub(crate) removal_recorded: bool,
+    pub(crate) lifecycle: SandboxLifecycle,
 }
 
 impl SandboxEntry {
+    /// A new sandbox, or one that is started again.
+    pub(super) const fn new(record: SandboxRecord, dirs: SandboxDirs) -> Self {
+        Self { record, dirs, lifecycle: SandboxLifecycle::NEW }
+    }
+
+    /// The same sandbox after a change.
+    pub(super) fn changed(&self, change: SandboxChange) -> Self {
+        let lifecycle = self.lifecycle.after(change);
+        Self { record: self.record.clone(), dirs: self.dirs.clone(), lifecycle }
+    }
+
+    /// The pid of its infra process, if that is known to run.
+    pub(crate) const fn infra_pid(&self) -> Option<u32> {
+        self.lifecycle.infra()
+    }
+
     /// The path of the network namespace that tasks join; `None` for the host's.
     pub(crate) fn netns(&self) -> Option<PathBuf> {
         match &self.record.network {
@@ -60,7 +72,7 @@ impl SandboxEntry {
     /// What the OCI specs of the sandbox's tasks need to know of it.
     pub(crate) fn facts(&self) -> SandboxFacts {
         let record = &self.record;
-        let shared = self.pid.is_some() && record.shared_pid;
+        let shared = self.infra_pid().is_some() && record.shared_pid;
         SandboxFacts {
             network: self.netns().map_or(Namespace::Host, Namespace::Path),
             ipc: self.namespace(Ns::Ipc),
@@ -89,7 +101,7 @@ impl SandboxEntry {
     }
 
     pub(crate) fn details(&self) -> SandboxDetails {
-        self.record.details(self.netns(), self.pid)
+        self.record.details(self.netns(), self.infra_pid())
     }
 
     /// The cgroup location of the object `id`, a task or the infra process, of this sandbox.

@@ -149,7 +149,7 @@ impl Sandboxes {
     /// Waits for the exit of a sandbox's infra process and returns a description of it; waits for ever if the
     /// sandbox has none.
     pub(crate) async fn wait_sandbox(&self, id: SandboxId) -> Result<String> {
-        if self.table.get(id)?.pid.is_none() {
+        if self.table.get(id)?.infra_pid().is_none() {
             return std::future::pending().await;
         }
         let request = api::WaitRequest { container_id: id.to_string(), exec_id: String::new() };

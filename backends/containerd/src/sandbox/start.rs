@@ -24,7 +24,7 @@ impl Sandboxes {
         if spec.users.is_some() {
             self.node.check_userns(spec, self.context.runtime(&spec.handler)?).await?;
         }
-        if !stopped.released {
+        if !stopped.lifecycle.is_released() {
             // It was found stopped rather than stopped by us, or the rollback of a start failed.
             self.release_sandbox(id, Some(&stopped)).await?;
         }
@@ -35,7 +35,7 @@ impl Sandboxes {
         let dirs = stopped.dirs.clone();
         record.boot.clone_from(&self.context.boot);
         record.host_ports = Some(HostPortsRecord::from_core(&spec.host_ports));
-        let mut entry = SandboxEntry { record, dirs, pid: None, released: false, removal_recorded: false };
+        let mut entry = SandboxEntry::new(record, dirs);
         entry.record.groups = self.claim_groups(id, &entry)?;
         let started = async {
             self.record_sandbox(id, &entry.record, SandboxPhase::Starting).await?;

@@ -28,7 +28,7 @@ impl Stats {
         let (entries, targets): (Vec<Arc<TaskEntry>>, Vec<MetricsTarget>) = {
             let tasks = self.tasks.lock();
             let running = ids.iter().filter_map(|id| tasks.get(id)).filter_map(|entry| {
-                let main = entry.started().filter(|_| entry.final_exit().is_none())?.pid;
+                let main = entry.running_start()?.pid;
                 let group = entry.record().group()?;
                 Some((Arc::clone(entry), MetricsTarget { id: entry.id, group, main }))
             });
@@ -95,8 +95,9 @@ impl Stats {
     ) -> Result<BTreeMap<SandboxId, Vec<InterfaceStats>>> {
         let (ids, namespaces): (Vec<SandboxId>, Vec<PathBuf>) = {
             let sandboxes = self.sandboxes.lock();
-            let own =
-                |id: &SandboxId| Some((*id, sandboxes.get(id).filter(|entry| !entry.released)?.netns()?));
+            let own = |id: &SandboxId| {
+                Some((*id, sandboxes.get(id).filter(|entry| !entry.lifecycle.is_released())?.netns()?))
+            };
             ids.iter().filter_map(own).unzip()
         };
         if ids.is_empty() {

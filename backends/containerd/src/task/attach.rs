@@ -80,7 +80,7 @@ impl Attachments {
 
     fn attachable(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
         let entry = self.table.get(id)?;
-        if entry.started().is_none() || entry.final_exit().is_some() {
+        if !entry.runs() {
             return Err(Error::failed_precondition(format!("task {id} does not run")));
         }
         Ok(entry)
@@ -135,7 +135,7 @@ impl Attachments {
         self.tracker.spawn(async move {
             let id = entry.id.to_string();
             let mut tries = Retries::default();
-            while entry.final_exit().is_none() {
+            while entry.reported_exit().is_none() {
                 let request =
                     api::CloseIoRequest { container_id: id.clone(), exec_id: String::new(), stdin: true };
                 let what = format!("close the input of task {}", entry.id);

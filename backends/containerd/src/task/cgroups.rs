@@ -2,7 +2,6 @@
 //! OOM kills.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use switchyard_cgroup as cgroup;
 use switchyard_cgroup::Kills;
@@ -30,8 +29,7 @@ pub(crate) struct TaskCgroups {
 impl TaskCgroups {
     /// Whether the OOM killer has killed a process of a task that exited with `code`.
     pub(crate) fn was_oom_killed(&self, entry: &TaskEntry, code: i32) -> bool {
-        let watch = entry.oom.lock();
-        let kills = match watch.as_ref() {
+        let kills = match entry.oom_monitor() {
             Some(watch) => watch.kills(),
             None => match entry.record().group() {
                 Some(group) => self
@@ -45,7 +43,7 @@ impl TaskCgroups {
             tracing::warn!(task.id = %entry.id, error = %fault, "cannot read the OOM kills of a task: its exit is not reported as an OOM kill");
             Kills::default()
         });
-        oom_killed(kills, code, entry.killed.load(Ordering::Acquire))
+        oom_killed(kills, code, entry.was_killed())
     }
 
     /// Whether the cgroup of the task is frozen; `None` if it has none that can be.

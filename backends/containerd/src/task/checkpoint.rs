@@ -155,7 +155,7 @@ impl Checkpoints {
         builder.mode(0o700);
         builder.create(&dir).await.map_err(|fault| io_error("make directory", &dir, fault))?;
         self.context.faults.reach(Step::CheckpointBegun)?;
-        entry.freeze(deadline).await?;
+        entry.exec_permits.freeze(deadline).await?;
         let request = api::PauseTaskRequest { container_id: id.clone() };
         self.shims
             .call_with_shim_timeout(&id, &format!("pause task {id}"), self.client.tasks().pause(request))

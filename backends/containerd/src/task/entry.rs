@@ -1,9 +1,7 @@
 //! The in-memory state of a task.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use containerd_client::types::Mount;
@@ -17,14 +15,13 @@ use tokio::time::Instant;
 
 use super::cgroups::oom::OomMonitor;
 use super::fifos::keep_open;
+use super::freeze::ExecPermits;
 use super::inputs::Inputs;
+use super::lifecycle::{KnownStart, LifecycleEvent, TaskLifecycle};
 use super::process::{ProcessHandle, Sent};
 use crate::base::layout::TaskDirs;
 use crate::record::{OutputRecord, TaskRecord};
 use crate::shims::direct::ShimAddress;
-
-/// More processes than are ever started at the same time in one task.
-pub(super) const MAX_EXEC_PERMITS: u32 = 1 << 20;
 
 /// The in-memory state of one task.
 #[derive(Debug)]
@@ -33,58 +30,45 @@ pub(crate) struct TaskEntry {
     pub(crate) sandbox: SandboxId,
     pub(crate) dirs: TaskDirs,
     pub(crate) snapshotter: String,
-    pub(crate) leaf: bool,
-    pub(super) record: Mutex<TaskRecord>,
+    record: Mutex<TaskRecord>,
+    lifecycle: Mutex<TaskLifecycle>,
+    pub(super) exit_calls: ExitCalls,
     /// The mounts of its snapshot as `Prepare` returned them, until they are first used. `None` after that
     /// and after a restart: containerd is then asked for them.
     pub(super) mounts: Mutex<Option<Vec<Mount>>>,
-    pub(super) started: Mutex<Option<KnownStart>>,
-    /// Keeps the output FIFOs open: the kernel discards the content of a FIFO when its last reader closes it,
-    /// and the logkeeper may be down at that moment.
-    pub(super) output_fifos: Mutex<Option<switchyard_logkeeper::FifoHold>>,
-    /// Both ends of the FIFOs that a client made for the output. Held from the recovery of an interrupted
-    /// start until the next start has succeeded or failed.
-    pub(super) external_fifos: Mutex<Vec<File>>,
+    output: Mutex<OutputState>,
     /// The clients that are attached to its standard input.
     pub(super) inputs: Mutex<Inputs>,
-    pub(super) oom: Mutex<Option<OomMonitor>>,
-    /// A handle of its main process, from its creation on; `None` where the main process is not one of this
-    /// node.
-    pub(super) process: Mutex<Option<ProcessHandle>>,
-    /// Whether this daemon sent it SIGKILL.
-    pub(super) killed: AtomicBool,
-    /// Whether the logkeeper has written the rest of its output and closed its FIFOs.
-    pub(super) log_finished: AtomicBool,
-    /// Starting a process in the task takes one permit; freezing the task for a checkpoint takes all of them.
-    pub(super) exec_permits: Arc<Semaphore>,
-    /// All permits of `exec_permits`, while the task is frozen for a checkpoint.
-    pub(super) freeze_permits: Mutex<Option<OwnedSemaphorePermit>>,
+    pub(crate) exec_permits: ExecPermits,
     /// Serializes what starts, cleans up, removes or checkpoints its process, or completes a predecessor's
     /// start of it.
-    pub(super) process_lock: Arc<Semaphore>,
+    process_lock: Arc<Semaphore>,
     /// Serializes changes of its limits.
-    pub(super) limits_lock: Arc<Semaphore>,
+    limits_lock: Arc<Semaphore>,
     /// The `process` part of its OCI spec, as JSON, from which execs are made; read when it is first needed.
     pub(super) process_spec: OnceCell<Box<str>>,
-    /// Whether a start was attempted since the last cleanup, so that containerd may have a process of it.
-    pub(super) launched: AtomicBool,
-    /// Whether an earlier process of it has been ended.
-    pub(super) ended: AtomicBool,
-    /// The exit as it was first observed. The persisted exit takes precedence: it can differ if another
-    /// observer persisted its own first.
-    pub(super) observed_exit: OnceCell<Exit>,
-    /// The exit that is persisted in the container object; the cleanup may still be outstanding.
-    pub(super) persisted_exit: OnceCell<Exit>,
-    /// The exit that callers get: set once the cleanup is complete, or left to the background.
-    pub(super) final_exit: OnceCell<Exit>,
 }
 
-/// A start, and the monotonic time at which this daemon learned of it: the wall clock from which `start.at`
-/// was taken may have been set since.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct KnownStart {
-    pub(super) start: Started,
-    pub(super) since: Instant,
+/// Locks under which the calls that share one wait follow each other: the first call does the work, and the
+/// later ones find the result in the lifecycle. If a call is cancelled, the next one does the work.
+#[derive(Debug, Default)]
+pub(super) struct ExitCalls {
+    /// Waits for the exit.
+    pub(super) observe: tokio::sync::Mutex<()>,
+    /// Persists the exit.
+    pub(super) persist: tokio::sync::Mutex<()>,
+    /// Observes and persists the exit, and cleans up.
+    pub(super) report: tokio::sync::Mutex<()>,
+}
+
+/// What the logkeeper still has to write of a task's output.
+#[derive(Debug)]
+enum OutputState {
+    /// It may have to write more. The output FIFOs are held open: the kernel discards the content of a FIFO
+    /// when its last reader closes it, and the logkeeper may be down at that moment.
+    Open { _hold: Option<switchyard_logkeeper::FifoHold> },
+    /// It has written all of it and closed the FIFOs.
+    Finished,
 }
 
 impl TaskEntry {
@@ -100,27 +84,16 @@ impl TaskEntry {
             sandbox,
             dirs,
             snapshotter: snapshotter.to_owned(),
-            leaf: record.leaf,
             record: Mutex::new(record),
+            lifecycle: Mutex::default(),
+            exit_calls: ExitCalls::default(),
             mounts: Mutex::default(),
-            started: Mutex::default(),
-            output_fifos: Mutex::default(),
-            external_fifos: Mutex::default(),
+            output: Mutex::new(OutputState::Open { _hold: None }),
             inputs: Mutex::default(),
-            oom: Mutex::default(),
-            process: Mutex::default(),
-            killed: AtomicBool::new(false),
-            log_finished: AtomicBool::new(false),
-            exec_permits: Arc::new(Semaphore::new(MAX_EXEC_PERMITS as usize)),
-            freeze_permits: Mutex::default(),
+            exec_permits: ExecPermits::new(id),
             process_lock: Arc::new(Semaphore::new(1)),
             limits_lock: Arc::new(Semaphore::new(1)),
             process_spec: OnceCell::new(),
-            launched: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
-            observed_exit: OnceCell::new(),
-            persisted_exit: OnceCell::new(),
-            final_exit: OnceCell::new(),
         }
     }
 
@@ -128,8 +101,23 @@ impl TaskEntry {
         self.record.lock()
     }
 
+    /// Changes its lifecycle by an event.
+    pub(crate) fn apply(&self, event: LifecycleEvent) {
+        let mut lifecycle = self.lifecycle.lock();
+        *lifecycle = std::mem::take(&mut *lifecycle).after(event);
+    }
+
+    /// Its program was started.
+    pub(crate) fn set_started(&self, started: Started) {
+        self.apply(LifecycleEvent::Started(started, Instant::now()));
+    }
+
     pub(crate) fn started(&self) -> Option<Started> {
-        self.started.lock().map(|known| known.start)
+        self.known_start().map(|known| known.start)
+    }
+
+    pub(super) fn known_start(&self) -> Option<KnownStart> {
+        self.lifecycle.lock().start()
     }
 
     /// The exit time `end`, or the start time if that is later because the clock was set back in between: no
@@ -138,13 +126,56 @@ impl TaskEntry {
         self.started().map_or(end, |started| end.max(started.at))
     }
 
-    pub(crate) fn set_started(&self, started: Option<Started>) {
-        let known = started.map(|start| KnownStart { start, since: Instant::now() });
-        if known.is_some() {
-            // The shim has opened these FIFOs by now.
-            self.external_fifos.lock().clear();
-        }
-        *self.started.lock() = known;
+    /// Whether its process runs, as far as clients know: it was started, and its exit is not reported yet.
+    pub(crate) fn runs(&self) -> bool {
+        self.lifecycle.lock().runs()
+    }
+
+    /// Its start, while it runs in the sense of [`TaskEntry::runs`].
+    pub(crate) fn running_start(&self) -> Option<Started> {
+        let lifecycle = self.lifecycle.lock();
+        lifecycle.start().filter(|_| lifecycle.runs()).map(|known| known.start)
+    }
+
+    /// Whether containerd may have a process of this task: one was launched and has not been cleaned up,
+    /// though it may have exited.
+    pub(crate) fn may_have_process(&self) -> bool {
+        self.lifecycle.lock().may_have_process()
+    }
+
+    /// Whether an earlier process of this task, which is not started, has been ended.
+    pub(super) fn process_ended_before(&self) -> bool {
+        self.lifecycle.lock().process_ended_before()
+    }
+
+    /// Its exit: as it is persisted, or else as it was observed.
+    pub(super) fn exit(&self) -> Option<Exit> {
+        self.lifecycle.lock().exit().cloned()
+    }
+
+    /// Its exit, if that is persisted, even if the cleanup is outstanding.
+    pub(super) fn persisted_exit(&self) -> Option<Exit> {
+        self.lifecycle.lock().persisted_exit().cloned()
+    }
+
+    /// Its exit, if that was observed and is not persisted.
+    pub(crate) fn unpersisted_exit(&self) -> Option<Exit> {
+        self.lifecycle.lock().unpersisted_exit().cloned()
+    }
+
+    /// The exit that callers get: known once the cleanup is complete, or left to the background.
+    pub(crate) fn reported_exit(&self) -> Option<Exit> {
+        self.lifecycle.lock().reported_exit().cloned()
+    }
+
+    /// The OOM monitor of its process, until an exit is known.
+    pub(super) fn oom_monitor(&self) -> Option<Arc<OomMonitor>> {
+        self.lifecycle.lock().oom()
+    }
+
+    /// Whether this daemon sent SIGKILL to its process, of which no exit is known.
+    pub(super) fn was_killed(&self) -> bool {
+        self.lifecycle.lock().was_killed()
     }
 
     /// Locks its process. Waiters are served in the order of their calls, and dropping the permit unlocks it.
@@ -160,83 +191,54 @@ impl TaskEntry {
         Arc::clone(&self.limits_lock).acquire_owned().await.ok()
     }
 
-    /// Whether its process runs, as far as this daemon knows.
-    pub(super) fn runs(&self) -> bool {
-        self.started().is_some() && self.final_exit().is_none()
-    }
-
-    /// Records that containerd may have a process of this task from now on.
-    pub(crate) fn set_launched(&self) {
-        self.launched.store(true, Ordering::Release);
-    }
-
-    /// Records that containerd has no process of this task any more.
-    pub(crate) fn set_cleared(&self) {
-        self.launched.store(false, Ordering::Release);
-    }
-
-    /// Records that an earlier process of this task has been ended, after which containerd may not have
-    /// cleaned up yet.
-    pub(crate) fn set_ended(&self) {
-        self.ended.store(true, Ordering::Release);
-    }
-
-    /// Whether an earlier process of this task has been ended.
-    pub(super) fn was_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    /// Whether containerd may have a process of this task: one was launched and has not been cleaned up,
-    /// though it may have exited.
-    pub(crate) fn may_have_process(&self) -> bool {
-        self.launched.load(Ordering::Acquire)
-    }
-
     /// The text that the cgroup path of each of its processes contains.
     pub(crate) fn cgroup_mark(&self) -> String {
         self.record().cgroup_marker(&self.id.to_string())
     }
 
-    /// Opens a handle of its main process, if `pid` is that of a process of this task.
+    /// Records that containerd has created its main process, and opens a handle of it if `pid` is that of a
+    /// process of this task.
     pub(super) fn open_process(&self, pid: u32) {
-        *self.process.lock() = ProcessHandle::open(pid, &self.cgroup_mark());
+        self.apply(LifecycleEvent::ProcessCreated(ProcessHandle::open(pid, &self.cgroup_mark())));
+    }
+
+    /// The handle of its main process, if one is held. Nothing is read from the kernel under the lock of the
+    /// lifecycle.
+    pub(super) fn process(&self) -> Option<Arc<ProcessHandle>> {
+        self.lifecycle.lock().process()
     }
 
     /// A pidfd of its main process, if a handle is held: it becomes readable when the process has exited.
     pub(super) fn main_pidfd(&self) -> Option<OwnedFd> {
-        self.process.lock().as_ref()?.pidfd()
+        self.process()?.pidfd()
     }
 
     /// The pid of its main process, if a handle is held.
     pub(super) fn main_pid(&self) -> Option<u32> {
-        self.process.lock().as_ref().map(ProcessHandle::pid)
+        Some(self.process()?.pid())
     }
 
     /// The pid of its main process, if a handle is held and the process has not exited: so the pid has not
     /// been reused.
     pub(super) fn running_pid(&self) -> Option<u32> {
-        let process = self.process.lock();
-        process.as_ref().filter(|process| process.runs()).map(ProcessHandle::pid)
+        self.process().filter(|process| process.runs()).map(|process| process.pid())
     }
 
     /// The pid of its shim, if a handle of its main process is held and the process has not exited.
     pub(crate) fn shim_pid(&self) -> Option<i32> {
-        let process = self.process.lock();
-        let shim = i32::try_from(process.as_ref()?.parent()?).ok()?;
+        let shim = i32::try_from(self.process()?.parent()?).ok()?;
         // The children of a shim that has exited are reparented to pid 1.
         (shim > 1).then_some(shim)
     }
 
     /// The address of its shim, if a handle of its main process is held and the address can be found.
     pub(crate) fn shim(&self) -> Option<ShimAddress> {
-        let process = self.process.lock();
-        process.as_ref()?.shim(&self.id.to_string())
+        self.process()?.shim(&self.id.to_string())
     }
 
     /// Sends a signal to its main process, if a handle is held.
     pub(super) fn signal_process(&self, signal: Signal) -> Sent {
-        let process = self.process.lock();
-        process.as_ref().map_or(Sent::Refused, |process| process.signal(signal))
+        self.process().map_or(Sent::Refused, |process| process.signal(signal))
     }
 
     /// Whether its output goes through the logkeeper. A task without a log is started without it, and without
@@ -257,34 +259,21 @@ impl TaskEntry {
             OutputRecord::Fifos { stdout, stderr } => [stdout.clone(), stderr.clone()],
             OutputRecord::Discard | OutputRecord::Live | OutputRecord::Log(_) => return,
         };
-        *self.external_fifos.lock() = keep_open(&paths);
+        self.apply(LifecycleEvent::FifosHeld(keep_open(&paths)));
     }
 
-    /// Drops everything that is held for a running process, which has exited.
-    pub(super) fn release_process(&self) {
-        self.external_fifos.lock().clear();
-        self.oom.lock().take();
-        self.process.lock().take();
+    /// Holds its output FIFOs open: the logkeeper may have to write output of it from now on.
+    pub(super) fn hold_output(&self, hold: switchyard_logkeeper::FifoHold) {
+        *self.output.lock() = OutputState::Open { _hold: Some(hold) };
     }
 
-    /// Sets an exit that is persisted already.
-    pub(crate) fn set_final_exit(&self, exit: Exit) {
-        // Not set before: this is called by recovery, on a new entry, and after a failed start.
-        let _ = self.final_exit.set(exit);
+    /// Records that the logkeeper has written the rest of its output, and lets go of the FIFOs.
+    pub(super) fn set_output_finished(&self) {
+        *self.output.lock() = OutputState::Finished;
     }
 
-    pub(crate) fn final_exit(&self) -> Option<Exit> {
-        self.final_exit.get().cloned()
-    }
-
-    /// Whether its exit is persisted, even if the cleanup is outstanding.
-    pub(crate) fn is_exit_persisted(&self) -> bool {
-        self.persisted_exit.initialized()
-            || (self.final_exit.initialized() && !self.observed_exit.initialized())
-    }
-
-    /// Whether its exit was observed and is not persisted.
-    pub(crate) fn has_unpersisted_exit(&self) -> bool {
-        self.observed_exit.initialized() && !self.persisted_exit.initialized()
+    /// Whether the logkeeper has written the rest of its output and closed its FIFOs.
+    pub(super) fn is_output_finished(&self) -> bool {
+        matches!(*self.output.lock(), OutputState::Finished)
     }
 }

@@ -4,7 +4,6 @@
 //! persisted, containerd keeps the process, and with it the exit status that it got from the shim, where the
 //! next daemon process finds it.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -17,8 +16,8 @@ use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_logkeeper as logkeeper;
 use tokio_util::task::TaskTracker;
 
-use super::TaskEntry;
 use super::logs::from_logkeeper;
+use super::{LifecycleEvent, TaskEntry};
 use crate::base::disks::tolerate_full_disk;
 use crate::base::error::from_status;
 use crate::base::fs::blocking;
@@ -68,13 +67,19 @@ impl Exits {
     /// cancelled, the next caller continues it.
     pub(crate) async fn wait_task(self: &Arc<Self>, id: TaskId) -> Result<Exit> {
         let entry = self.started_task(id)?;
-        entry.final_exit.get_or_try_init(|| self.reap(&entry)).await.cloned()
+        let _turn = entry.exit_calls.report.lock().await;
+        if let Some(exit) = entry.reported_exit() {
+            return Ok(exit);
+        }
+        let exit = self.reap(&entry).await?;
+        entry.apply(LifecycleEvent::ExitReported);
+        Ok(exit)
     }
 
     /// The same, but does not wait for the cleanup.
     pub(crate) async fn wait_end(&self, id: TaskId) -> Result<()> {
         let entry = self.started_task(id)?;
-        if entry.final_exit().is_none() {
+        if entry.reported_exit().is_none() {
             // If the exit cannot be persisted, the caller of `wait_task` has that retried.
             self.observe_exit(&entry).await?;
         }
@@ -83,7 +88,7 @@ impl Exits {
 
     fn started_task(&self, id: TaskId) -> Result<Arc<TaskEntry>> {
         let entry = self.table.get(id)?;
-        if entry.final_exit().is_none() && entry.started().is_none() {
+        if entry.reported_exit().is_none() && entry.started().is_none() {
             return Err(Error::failed_precondition(format!("task {id} has not been started")));
         }
         Ok(entry)
@@ -91,13 +96,24 @@ impl Exits {
 
     /// The exit of a task, and the error if it could not be persisted.
     async fn observe_exit(&self, entry: &TaskEntry) -> Result<(Exit, Option<Error>)> {
-        let observed = entry.observed_exit.get_or_try_init(|| self.await_exit(entry)).await?;
+        let observed = self.observed_exit(entry).await?;
         // Boxed, like everything that follows an exit: the future that waits for the exit exists for each
         // task, perhaps for years, and has to be small.
         match Box::pin(self.persist_exit_once(entry, || observed.clone())).await {
             Ok(recorded) => Ok((recorded, None)),
-            Err(error) => Ok((observed.clone(), Some(error))),
+            Err(error) => Ok((observed, Some(error))),
         }
+    }
+
+    /// The exit of a task, once it is known: persisted or not.
+    async fn observed_exit(&self, entry: &TaskEntry) -> Result<Exit> {
+        let _turn = entry.exit_calls.observe.lock().await;
+        if let Some(exit) = entry.exit() {
+            return Ok(exit);
+        }
+        let exit = self.await_exit(entry).await?;
+        entry.apply(LifecycleEvent::ExitObserved(exit.clone()));
+        Ok(exit)
     }
 
     /// Adopts an exit that recovery has found, and persists it: now, or later if the disk is full.
@@ -107,11 +123,12 @@ impl Exits {
         exit: &Exit,
         started: Option<SystemTime>,
     ) -> Result<()> {
-        if entry.started().is_none() {
-            entry.set_started(started.map(|at| Started { pid: 0, at }));
+        if let Some(at) = started
+            && entry.started().is_none()
+        {
+            entry.set_started(Started { pid: 0, at });
         }
-        // Not set before: only recovery calls this, on a new entry.
-        let _ = entry.observed_exit.set(exit.clone());
+        entry.apply(LifecycleEvent::ExitObserved(exit.clone()));
         tolerate_full_disk(
             self.persist_observed_exit(entry).await,
             "the disk is full: an exit found by recovery is persisted later",
@@ -121,28 +138,28 @@ impl Exits {
     /// Persists the exit of a process, unless one is persisted already; returns the persisted one. An exit
     /// that was observed before takes precedence over `end`.
     pub(crate) async fn persist_exit(&self, entry: &TaskEntry, end: ProcessExit) -> Result<Exit> {
-        self.persist_exit_once(entry, || {
-            entry.observed_exit.get().cloned().unwrap_or_else(|| self.exit_from_end(entry, end))
-        })
-        .await
+        let exit = || entry.unpersisted_exit().unwrap_or_else(|| self.exit_from_end(entry, end));
+        self.persist_exit_once(entry, exit).await
     }
 
     /// Persists the observed exit of a task, if there is one and none is persisted. Idempotent.
     pub(crate) async fn persist_observed_exit(&self, entry: &TaskEntry) -> Result<()> {
-        let Some(observed) = entry.observed_exit.get() else { return Ok(()) };
-        self.persist_exit_once(entry, || observed.clone()).await.map(drop)
+        let Some(observed) = entry.unpersisted_exit() else { return Ok(()) };
+        self.persist_exit_once(entry, || observed).await.map(drop)
     }
 
     /// Persists an exit unless one is persisted: the first caller wins. If the container object is gone,
     /// nothing has to be persisted.
     async fn persist_exit_once(&self, entry: &TaskEntry, exit: impl FnOnce() -> Exit) -> Result<Exit> {
-        let recorded = entry.persisted_exit.get_or_try_init(|| async {
-            let exit = exit();
-            let started = entry.started().map(|started| started.at);
-            ignore_not_found(self.write_exit_label(entry, &exit, started).await)?;
-            Ok::<_, Error>(exit)
-        });
-        recorded.await.cloned()
+        let _turn = entry.exit_calls.persist.lock().await;
+        if let Some(exit) = entry.persisted_exit() {
+            return Ok(exit);
+        }
+        let exit = exit();
+        let started = entry.started().map(|started| started.at);
+        ignore_not_found(self.write_exit_label(entry, &exit, started).await)?;
+        entry.apply(LifecycleEvent::ExitPersisted(exit.clone()));
+        Ok(exit)
     }
 
     /// Returns an observed exit even if persisting it fails, or if the cleanup takes longer than allowed:
@@ -188,7 +205,6 @@ impl Exits {
             self.end_task_process(entry, false).await?;
         }
         self.context.faults.reach(Step::TaskDeleted)?;
-        entry.release_process();
         // Staged mounts are left only if the undo of a failed start was interrupted by a kill or an outage.
         self.storage.unstage(entry).await?;
         self.finish_log(entry).await?;
@@ -277,10 +293,9 @@ impl Exits {
     /// The logkeeper cannot be reached, or fails.
     pub(crate) async fn finish_log(&self, entry: &TaskEntry) -> Result<()> {
         self.logkeeper_up_for(entry)?;
-        if entry.uses_logkeeper() && !entry.log_finished.load(Ordering::Acquire) {
+        if entry.uses_logkeeper() && !entry.is_output_finished() {
             self.logkeeper.finish(&entry.id.to_string(), DRAIN_TIMEOUT).await.map_err(from_logkeeper)?;
-            entry.log_finished.store(true, Ordering::Release);
-            entry.output_fifos.lock().take();
+            entry.set_output_finished();
         }
         Ok(())
     }
@@ -320,7 +335,7 @@ impl Exits {
             })
             .await?;
         }
-        entry.set_cleared();
+        entry.apply(LifecycleEvent::ProcessDeleted);
         Ok(())
     }
 

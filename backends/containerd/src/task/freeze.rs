@@ -10,12 +10,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use switchyard_core::id::TaskId;
 use switchyard_core::{Error, Result};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::TaskEntry;
-use super::entry::MAX_EXEC_PERMITS;
+/// More processes than are ever started at the same time in one task.
+const MAX_EXEC_PERMITS: u32 = 1 << 20;
+
+/// The permits of one task: starting a process in it takes one, and freezing it takes all of them.
+#[derive(Debug)]
+pub(crate) struct ExecPermits {
+    task: TaskId,
+    free: Arc<Semaphore>,
+    /// All permits, while the task is frozen for a checkpoint.
+    frozen: Mutex<Option<OwnedSemaphorePermit>>,
+}
 
 /// While this is held, the task is not frozen.
 #[derive(Debug)]
@@ -23,14 +34,21 @@ pub(crate) struct ExecPermit {
     _permit: OwnedSemaphorePermit,
 }
 
-impl TaskEntry {
+// === impl ExecPermits ===
+
+impl ExecPermits {
+    pub(super) fn new(task: TaskId) -> Self {
+        let free = Arc::new(Semaphore::new(MAX_EXEC_PERMITS as usize));
+        Self { task, free, frozen: Mutex::default() }
+    }
+
     /// Waits until the task is not frozen for a checkpoint; it is not frozen while the permit is held.
     /// Cancel-safe.
     ///
     /// # Errors
     /// `Unavailable` if the task is still frozen after `limit`.
-    pub(crate) async fn acquire_exec_permit(&self, limit: Duration) -> Result<ExecPermit> {
-        match timeout(limit, Arc::clone(&self.exec_permits).acquire_owned()).await {
+    pub(crate) async fn acquire(&self, limit: Duration) -> Result<ExecPermit> {
+        match timeout(limit, Arc::clone(&self.free).acquire_owned()).await {
             Ok(Ok(permit)) => Ok(ExecPermit { _permit: permit }),
             // The semaphore is never closed.
             Ok(Err(_)) | Err(_) => Err(self.frozen_error()),
@@ -38,14 +56,14 @@ impl TaskEntry {
     }
 
     /// Why no process can be started in the task now; `None` if one can.
-    pub(crate) fn exec_blocked(&self) -> Option<Error> {
-        (self.exec_permits.available_permits() == 0).then(|| self.frozen_error())
+    pub(crate) fn blocked(&self) -> Option<Error> {
+        (self.free.available_permits() == 0).then(|| self.frozen_error())
     }
 
     fn frozen_error(&self) -> Error {
         Error::unavailable(format!(
             "task {} is frozen, or is about to be, for a checkpoint: try again when that is finished",
-            self.id
+            self.task
         ))
     }
 
@@ -55,15 +73,14 @@ impl TaskEntry {
     /// # Errors
     /// `DeadlineExceeded` if a process is still being started at `deadline`.
     pub(super) async fn freeze(&self, deadline: Instant) -> Result<()> {
-        match timeout_at(deadline, Arc::clone(&self.exec_permits).acquire_many_owned(MAX_EXEC_PERMITS)).await
-        {
+        match timeout_at(deadline, Arc::clone(&self.free).acquire_many_owned(MAX_EXEC_PERMITS)).await {
             Ok(Ok(all)) => {
-                self.set_freeze_permits(Some(all));
+                *self.frozen.lock() = Some(all);
                 Ok(())
             }
             // The semaphore is never closed.
             Ok(Err(_)) | Err(_) => {
-                Err(Error::deadline(format!("a process was still being started in task {}", self.id)))
+                Err(Error::deadline(format!("a process was still being started in task {}", self.task)))
             }
         }
     }
@@ -71,16 +88,12 @@ impl TaskEntry {
     /// Blocks starts in a task that a predecessor has left frozen. For a new entry, where no process is being
     /// started.
     pub(crate) fn adopt_frozen(&self) {
-        let all = Arc::clone(&self.exec_permits).try_acquire_many_owned(MAX_EXEC_PERMITS);
-        self.set_freeze_permits(all.ok());
+        let all = Arc::clone(&self.free).try_acquire_many_owned(MAX_EXEC_PERMITS);
+        *self.frozen.lock() = all.ok();
     }
 
     /// Allows processes to be started again. Idempotent.
     pub(super) fn thaw(&self) {
-        self.set_freeze_permits(None);
-    }
-
-    fn set_freeze_permits(&self, all: Option<OwnedSemaphorePermit>) {
-        *self.freeze_permits.lock() = all;
+        *self.frozen.lock() = None;
     }
 }

@@ -73,7 +73,7 @@ impl Exits {
             return Ok(None);
         };
         // The exit statuses are lost with the shim, so all of them are persisted before it is killed.
-        let unrecorded = |task: &Arc<TaskEntry>| task.id != entry.id && !task.is_exit_persisted();
+        let unrecorded = |task: &Arc<TaskEntry>| task.id != entry.id && task.persisted_exit().is_none();
         let others: Vec<_> = self.table.lock().values().filter(|task| unrecorded(task)).cloned().collect();
         let all = std::iter::once(entry).chain(others.iter().map(AsRef::as_ref));
         for (task, code) in all.filter_map(|task| Some((task, code(shim, task)?))) {
@@ -81,7 +81,7 @@ impl Exits {
         }
         if self.is_needed(shim, entry) {
             // The shim works again: it serves a new container.
-            return Ok(entry.persisted_exit.get().cloned());
+            return Ok(entry.persisted_exit());
         }
         tracing::warn!(
             task.id = id,
@@ -90,12 +90,12 @@ impl Exits {
         );
         shim.kill()?;
         switchyard_steps::reach(Step::HungShimKilled);
-        Ok(entry.persisted_exit.get().cloned())
+        Ok(entry.persisted_exit())
     }
 
     /// Whether a shim serves a running container besides a task that has exited.
     fn is_needed(&self, shim: &ShimProcess, entry: &TaskEntry) -> bool {
-        let infra = self.sandboxes.table.get(entry.sandbox).ok().and_then(|sandbox| sandbox.pid);
+        let infra = self.sandboxes.table.get(entry.sandbox).ok().and_then(|sandbox| sandbox.infra_pid());
         serves(&shim.read_children(), &entry.cgroup_mark(), infra.and_then(|pid| i32::try_from(pid).ok()))
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn log_spec(entry: &TaskEntry) -> Option<logkeeper::LogSpec> {
 pub(crate) fn open_output_fifos(entry: &TaskEntry, spec: &logkeeper::LogSpec) -> Result<()> {
     let hold = logkeeper::FifoHold::open(spec)
         .map_err(|fault| io_error("open the FIFOs in", &entry.dirs.run, fault))?;
-    *entry.output_fifos.lock() = Some(hold);
+    entry.hold_output(hold);
     Ok(())
 }
 

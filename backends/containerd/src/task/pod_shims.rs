@@ -20,7 +20,7 @@ impl Exits {
 
     /// Whether an infra process keeps the shim of a task's pod alive.
     fn has_infra(&self, entry: &TaskEntry) -> bool {
-        self.sandboxes.table.get(entry.sandbox).is_ok_and(|sandbox| sandbox.pid.is_some())
+        self.sandboxes.table.get(entry.sandbox).is_ok_and(|sandbox| sandbox.infra_pid().is_some())
     }
 
     /// Waits, for a bounded time, until a pod's shim that serves no container any more has exited. The caller

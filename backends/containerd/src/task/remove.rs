@@ -1,7 +1,5 @@
 //! Removal of a task: of everything that carries its id, the container object last.
 
-use std::sync::atomic::Ordering;
-
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::Result;
@@ -38,10 +36,10 @@ impl Tasks {
         }
         let uses_logkeeper = entry.uses_logkeeper();
         let location = entry.record().group();
-        if uses_logkeeper && !entry.log_finished.load(Ordering::Acquire) && entry.dirs.run.exists() {
+        if uses_logkeeper && !entry.is_output_finished() && entry.dirs.run.exists() {
             self.exits.logkeeper.finish(&id, std::time::Duration::ZERO).await.map_err(from_logkeeper)?;
         }
-        if !entry.leaf {
+        if !entry.record().leaf {
             let sandbox = self.sandboxes.table.get(entry.sandbox).ok();
             let above = sandbox.map(|sandbox| sandbox.made_groups()).unwrap_or_default();
             self.cgroups.remove_cgroup(&id, location, above).await?;

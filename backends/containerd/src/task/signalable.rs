@@ -12,7 +12,6 @@
 //! while that is the case, but for a short time only: most programs install their handlers at once, and many
 //! never do.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use containerd_client::services::v1 as api;
@@ -21,8 +20,8 @@ use switchyard_core::id::TaskId;
 use switchyard_core::spec::Signal;
 use tokio::time::Instant;
 
-use super::TaskEntry;
 use super::process::Sent;
+use super::{LifecycleEvent, TaskEntry};
 use crate::client::ignore_not_found;
 use crate::task::Tasks;
 
@@ -41,7 +40,7 @@ impl Tasks {
     pub(crate) async fn signal_task(&self, id: TaskId, signal: Signal) -> Result<()> {
         let Ok(entry) = self.table.get(id) else { return Ok(()) };
         if signal == Signal::KILL {
-            entry.killed.store(true, Ordering::Release);
+            entry.apply(LifecycleEvent::Killed);
         }
         entry.wait_signalable(signal).await;
         // Without a process namespace of its own a task's children outlive its main process.
@@ -68,7 +67,7 @@ impl TaskEntry {
     /// Waits until the main process would receive a signal, if it was started within `STARTUP_GRACE`.
     /// Cancel-safe.
     pub(super) async fn wait_signalable(&self, signal: Signal) {
-        let Some(known) = *self.started.lock() else { return };
+        let Some(known) = self.known_start() else { return };
         let limit = known.since + STARTUP_GRACE;
         while Instant::now() < limit && self.would_lose(signal) {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -77,8 +76,7 @@ impl TaskEntry {
 
     /// Whether its main process, if a handle is held and it runs, would lose a signal now.
     fn would_lose(&self, signal: Signal) -> bool {
-        let process = self.process.lock();
-        let Some(process) = process.as_ref() else { return false };
+        let Some(process) = self.process() else { return false };
         // Checked last: if the process still runs, the status that was read is its own.
         process.status().is_some_and(|status| loses(&status, signal)) && process.runs()
     }

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use containerd_client::services::v1 as api;
@@ -16,7 +15,7 @@ use switchyard_logkeeper as logkeeper;
 
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
 use super::logs::{from_logkeeper, log_spec, open_output_fifos};
-use super::{TaskEntry, fifos};
+use super::{LifecycleEvent, TaskEntry, fifos};
 use crate::base::fs::{blocking, io_error};
 use crate::base::steps::Step;
 use crate::client::{SLOW, call};
@@ -68,7 +67,7 @@ impl Tasks {
     async fn launch(&self, entry: &TaskEntry) -> Result<Started> {
         self.exits.logkeeper_up_for(entry)?;
         self.check_target(entry)?;
-        entry.set_launched();
+        entry.apply(LifecycleEvent::Launched);
         let expected_move = self.cgroups.expect_move();
         let Streams { stdin, stdout, stderr, log, readers } = self.streams(entry).await?;
         let sandbox = self.sandboxes.table.get(entry.sandbox)?;
@@ -121,7 +120,7 @@ impl Tasks {
         let started = Started { pid: answer.pid, at };
         mark_started(entry, started).await?;
         self.context.faults.reach(Step::TaskMarked)?;
-        entry.set_started(Some(started));
+        entry.set_started(started);
         Ok(started)
     }
 
@@ -164,7 +163,10 @@ impl Tasks {
                     tracing::info!(task.id = %entry.id, error = error.report(), "the pod's shim exited during the creation of a task: retrying in the next shim");
                     more -= 1;
                 }
-                Err(error) if !cleared && (error.kind() == ErrorKind::AlreadyExists || entry.was_ended()) => {
+                Err(error)
+                    if !cleared
+                        && (error.kind() == ErrorKind::AlreadyExists || entry.process_ended_before()) =>
+                {
                     let report = error.report();
                     tracing::warn!(task.id = %entry.id, error = report, "containerd has an incomplete task of this id: deleting it");
                     self.processes.end_process(&entry.id.into()).await?;
@@ -217,7 +219,6 @@ impl Tasks {
         if let Some(spec) = &streams.log {
             self.context.faults.reach(Step::TaskFifos)?;
             open_output_fifos(entry, spec)?;
-            entry.log_finished.store(false, Ordering::Release);
         }
         Ok(streams)
     }
@@ -233,10 +234,9 @@ impl Tasks {
         if let Err(error) = self.exits.finish_log(entry).await {
             tracing::warn!(task.id = %entry.id, error = error.report(), "cannot finish the log of a failed start: it is closed later");
         }
-        entry.release_process();
         self.storage.unstage(entry).await?;
         crate::base::fs::remove_tree(&entry.dirs.run).await?;
-        entry.set_final_exit(exit.clone());
+        entry.apply(LifecycleEvent::StartFailed(exit.clone()));
         Ok(())
     }
 }

@@ -40,14 +40,14 @@ impl TaskTable {
     /// The tasks that may run and have no persisted exit: the id and the runtime handler of each.
     pub(crate) fn unprotected(&self) -> BTreeMap<String, String> {
         let tasks = self.lock();
-        let runs = tasks.values().filter(|task| task.may_have_process() && !task.is_exit_persisted());
+        let runs = tasks.values().filter(|task| task.may_have_process() && task.persisted_exit().is_none());
         runs.map(|task| (task.id.to_string(), task.record().handler.clone())).collect()
     }
 
     /// The ids of the tasks whose exits are not persisted yet, for the status; `None` if there are none.
     pub(crate) fn unrecorded_exits(&self) -> Option<String> {
         let tasks = self.lock();
-        let ended = tasks.values().filter(|task| task.has_unpersisted_exit());
+        let ended = tasks.values().filter(|task| task.unpersisted_exit().is_some());
         let mut ids: Vec<_> = ended.map(|task| task.id.to_string()).collect();
         ids.sort();
         (!ids.is_empty()).then(|| ids.join(", "))
@@ -67,13 +67,13 @@ impl LiveContainers for Tables {
         let sandbox = id.parse::<SandboxId>().ok().and_then(|id| self.sandboxes.get(id).ok());
         // After an interrupted removal the object remains and can be started again.
         task.is_some_and(|entry| entry.may_have_process())
-            || sandbox.is_some_and(|entry| entry.pid.is_some() && !entry.released)
+            || sandbox.is_some_and(|entry| entry.infra_pid().is_some())
     }
 
     fn running_shims(&self, except: Option<&str>) -> Vec<(String, i32)> {
         let mut ours: Vec<_> = self.tasks.lock().values().cloned().collect();
         ours.retain(|entry| {
-            !entry.is_exit_persisted() && except.is_none_or(|except| *except != entry.id.to_string())
+            entry.persisted_exit().is_none() && except.is_none_or(|except| *except != entry.id.to_string())
         });
         ours.iter().filter_map(|entry| Some((entry.id.to_string(), entry.shim_pid()?))).collect()
     }

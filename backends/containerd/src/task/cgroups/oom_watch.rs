@@ -1,8 +1,8 @@
 //! Starts the OOM monitor of a task.
 
-use crate::task::TaskEntry;
 use crate::task::cgroups::TaskCgroups;
 use crate::task::cgroups::oom::OomMonitor;
+use crate::task::{LifecycleEvent, TaskEntry};
 
 impl TaskCgroups {
     /// Starts to watch the counter of OOM kills before the process runs, because the cgroup may be removed
@@ -10,11 +10,11 @@ impl TaskCgroups {
     pub(crate) fn watch_oom(&self, entry: &TaskEntry) {
         let Some(group) = entry.record().group() else { return };
         match self.reader.watch_oom(&group) {
-            Ok(watch) => {
-                let main = entry.main_pidfd();
-                let oom = watch.map(|watch| OomMonitor::new(watch, main, &self.tracker));
-                *entry.oom.lock() = oom;
+            Ok(Some(watch)) => {
+                let monitor = OomMonitor::new(watch, entry.main_pidfd(), &self.tracker);
+                entry.apply(LifecycleEvent::OomWatched(monitor));
             }
+            Ok(None) => {}
             Err(fault) => {
                 tracing::warn!(task.id = %entry.id, error = %fault, "cannot watch a task for OOM kills")
             }

@@ -46,7 +46,7 @@ impl Checkpoints {
         // criu freezes the cgroup too, which the shim does not know.
         self.task_cgroups.set_frozen(entry, false).await?;
         outcome?;
-        entry.thaw();
+        entry.exec_permits.thaw();
         Ok(())
     }
 
