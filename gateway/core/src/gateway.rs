@@ -28,6 +28,7 @@ use crate::table::{Counts, Sandbox, Table, Task};
 
 mod checkpoint;
 mod compute;
+mod device_views;
 mod exec;
 mod image;
 mod lease;
@@ -66,7 +67,7 @@ struct Shared {
     ledger: Mutex<Ledger>,
     /// Persistent store of the leases that no sandbox uses yet.
     leases: Arc<dyn LeaseStore>,
-    views: lease::DeviceViews,
+    views: device_views::DeviceViews,
     provider: provider::CachedProvider,
     pull_counts: pull_counts::PullCounts,
     /// Serialises the lease requests of one owner: a repeated request is answered only after the first lease
@@ -171,7 +172,7 @@ impl Gateway {
             ledger: Mutex::new(Ledger::new(Compute::new(limits.capacity, limits.overcommit))),
             start_limiter: start_limiter::StartLimiter::new(limits.starts_per_owner),
             leases,
-            views: lease::DeviceViews::default(),
+            views: device_views::DeviceViews::default(),
             provider: provider::CachedProvider::default(),
             pull_counts: pull_counts::PullCounts::default(),
             lease_locks: KeyedLock::default(),
