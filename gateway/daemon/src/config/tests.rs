@@ -356,6 +356,32 @@ fn device_configuration_parses_as_documented_and_round_trips() {
 }
 
 #[test]
+fn groups_that_kubelets_and_nomad_compete_for_are_named_in_one_warning() {
+    let group = |number: usize, quota: &str| {
+        format!(
+            "[[devices.groups]]\nvendor = \"acme.com\"\ntype = \"t{number}\"\npaths = [\"/dev/t{number}\"]\n\
+             resource = \"acme.com/t{number}\"\n{quota}"
+        )
+    };
+    let warnings = |groups: &str| {
+        let etc = Etc::new(&format!(
+            "version = 1\n[nomad]\nenabled = true\n[devices.kubelet]\nenabled = true\n{groups}"
+        ));
+        load(&etc.sources()).unwrap().warnings()
+    };
+    let quota = "quota = { kubernetes = 1, nomad = 1 }\n";
+    assert_eq!(warnings(&group(0, quota)), Vec::<String>::new());
+    let [two] = &*warnings(&[group(0, ""), group(1, quota), group(2, "")].concat()) else {
+        panic!("there is one warning")
+    };
+    assert!(two.contains("(as acme.com/t0), ") && two.contains("(as acme.com/t2): offered"), "{two}");
+    assert!(!two.contains("t1") && !two.contains("more"), "{two}");
+    let many: Vec<_> = (0..60).map(|number| group(number, "")).collect();
+    let [many] = &*warnings(&many.concat()) else { panic!("there is one warning") };
+    assert!(many.contains("(as acme.com/t4) and 55 more: offered"), "{many}");
+}
+
+#[test]
 fn invalid_bridge_or_device_is_rejected_with_its_line() {
     let error = message("version = 1\n[network.bridge]\nsubnets = []\n");
     assert!(error.starts_with("config.toml:2: network.bridge: subnets: "), "{error}");

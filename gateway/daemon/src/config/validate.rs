@@ -129,23 +129,35 @@ fn check_devices(devices: &DevicesConfig) -> Result<(), Fault> {
     Ok(())
 }
 
+/// How many groups a warning names.
+const NAMED_GROUPS: usize = 5;
+
 /// Warnings about values that are valid but probably not intended.
 pub(super) fn warnings(config: &Config) -> Vec<Fault> {
     if !config.nomad.enabled || !config.devices.kubelet.enabled {
         return Vec::new();
     }
-    let shared =
-        config.devices.groups.iter().filter(|group| !group.resource.is_empty() && group.quota.is_empty());
-    let warning = |group: &Group| {
-        let why = format!(
-            "{} is offered to kubelets, as {}, and to Nomad, and each device goes to the first that requests it: set a quota for each, such as \
-             quota = {{ kubernetes = 1, nomad = 1 }}",
-            group.full_name(),
-            group.resource
-        );
-        ("devices.groups".to_owned(), why)
+    shared_without_quota(&config.devices.groups).into_iter().collect()
+}
+
+/// The warning about groups that kubelets and Nomad compete for; one for all of them, since a node can have
+/// dozens.
+fn shared_without_quota(groups: &[Group]) -> Option<Fault> {
+    let shared: Vec<String> = groups
+        .iter()
+        .filter(|group| !group.resource.is_empty() && group.quota.is_empty())
+        .map(|group| format!("{} (as {})", group.full_name(), group.resource))
+        .collect();
+    let more = match shared.len().saturating_sub(NAMED_GROUPS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
     };
-    shared.map(warning).collect()
+    let named = shared.get(..NAMED_GROUPS).unwrap_or(&shared).join(", ");
+    let why = format!(
+        "{named}{more}: offered to kubelets and to Nomad, and each device goes to the first that requests it: set \
+         a quota for each group, such as quota = {{ kubernetes = 1, nomad = 1 }}"
+    );
+    (!shared.is_empty()).then(|| ("devices.groups".to_owned(), why))
 }
 
 /// Checks values that must not be 0.
