@@ -39,7 +39,7 @@ pub(crate) use devices::leases;
 use field::absolute;
 use request::TaskRequest;
 
-/// The plan of a task in a session. The caller adds the time and the record.
+/// The plan of a task in a session. The caller adds the time and the record. Pure.
 ///
 /// # Errors
 /// `InvalidArgument` and `Unimplemented`, naming the key or field.

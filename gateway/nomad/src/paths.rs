@@ -1,9 +1,9 @@
 //! Where paths in a plan really lead: a task can put links into its directories, and no link may lead a mount
 //! out of them.
 //!
-//! The only part of planning that accesses files. The kernel confines the look-up (`openat2` with
-//! `RESOLVE_BENEATH`): a link that leads out, including any absolute link, is an error. The resolved path is
-//! what is mounted: a link created afterwards is not followed ([`MountSource::Beneath`]).
+//! The only part of the preparation of a task that accesses files. The kernel confines the look-up (`openat2`
+//! with `RESOLVE_BENEATH`): a link that leads out, including any absolute link, is an error. The resolved path
+//! is what is mounted: a link created afterwards is not followed ([`MountSource::Beneath`]).
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The plan of a Nomad task: its image, sandbox and task in the gateway's types, made without side effects.
+//! The plan of a Nomad task: its image, sandbox and task in the gateway's types.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -15,7 +15,7 @@ use crate::identity::{self, Record, task_key};
 use crate::plan::Plan;
 use crate::session::Session;
 use crate::to_proto;
-use crate::{from_proto, planning};
+use crate::{from_proto, preparation};
 
 /// What exists under the id of a start.
 #[derive(Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Driver {
         request: &nomad::TaskConfig,
         record: Record,
     ) -> Result<Arc<Task>> {
-        let plan = self.plan_on_pool(session, request).await?;
+        let plan = self.prepare_on_pool(session, request).await?;
         let events = self.shared.events.sender_for(&session.id, request);
         for warning in &plan.warnings {
             events.send(warning, &[]);
@@ -122,12 +122,12 @@ impl Driver {
         }
     }
 
-    /// Plans on the pool for host paths: planning accesses paths whose file system may hang.
-    async fn plan_on_pool(&self, session: &Arc<Session>, request: &nomad::TaskConfig) -> Result<Plan> {
+    /// Prepares on the pool for host paths: the paths that are accessed may be on a file system that hangs.
+    async fn prepare_on_pool(&self, session: &Arc<Session>, request: &nomad::TaskConfig) -> Result<Plan> {
         let session = Arc::clone(session);
         let request = request.clone();
         let object = allocation(&request.alloc_id);
-        self.shared.pool.run(object, move || planning::plan(&request, &session)).await
+        self.shared.pool.run(object, move || preparation::prepare(&request, &session)).await
     }
 
     /// Creates and starts the planned task; continues if the caller goes away.

@@ -8,8 +8,8 @@ use switchyard_core::spec::CgroupPlacement;
 
 use super::*;
 use crate::configs::{session, task, texts};
-use crate::planning;
 use crate::plugin_config::{PluginConfig, VolumesConfig};
+use crate::preparation;
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 /// An allocation directory with a task, as an agent creates it, and a directory beside it that must not be
@@ -43,7 +43,7 @@ impl Alloc {
 
     /// The resolved volumes of a task.
     fn settled(&self, volumes: &[&str]) -> Result<Vec<PathBuf>> {
-        let plan = planning::plan(&self.task(volumes), &session(PluginConfig::default()))?;
+        let plan = preparation::prepare(&self.task(volumes), &session(PluginConfig::default()))?;
         let own = ["/alloc", "/local", "/secrets"].map(PathBuf::from);
         let more = plan
             .task
@@ -103,11 +103,11 @@ fn links_are_checked_even_with_host_volumes_allowed() {
     symlink(alloc.outside(), alloc.path("web/local/planted")).unwrap();
     let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
     let session = session(PluginConfig { volumes, ..PluginConfig::default() });
-    let error = planning::plan(&alloc.task(&["local/planted:/x"]), &session).unwrap_err();
+    let error = preparation::prepare(&alloc.task(&["local/planted:/x"]), &session).unwrap_err();
     assert!(error.to_string().ends_with("a link in it leads out of the allocation's directory"), "{error}");
     // Paths that the job itself names may be outside.
     let outside = format!("{}:/x", alloc.outside().display());
-    let plan = planning::plan(&alloc.task(&[&outside]), &session).unwrap();
+    let plan = preparation::prepare(&alloc.task(&[&outside]), &session).unwrap();
     let mut sources = plan.task.mounts.iter().map(|mount| &mount.source);
     assert!(
         sources.any(|source| matches!(source, MountSource::Host { path, .. } if *path == alloc.outside()))
@@ -122,7 +122,7 @@ fn log_directory_is_read_only_in_every_mount() {
     let volumes = VolumesConfig { enabled: true, ..VolumesConfig::default() };
     let session = session(PluginConfig { volumes, ..PluginConfig::default() });
     let asked = ["../alloc:/shared", "local/logs:/l", "../alloc/logs/old:/o", "..:/all", "local:/mine"];
-    let plan = planning::plan(&alloc.task(&asked), &session).unwrap();
+    let plan = preparation::prepare(&alloc.task(&asked), &session).unwrap();
     let of_alloc =
         plan.task.mounts.iter().filter(|mount| matches!(mount.source, MountSource::Beneath { .. }));
     let (readonly, writable): (Vec<&Mount>, Vec<_>) = of_alloc.partition(|mount| mount.readonly);

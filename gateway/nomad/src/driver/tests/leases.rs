@@ -14,7 +14,7 @@ use super::*;
 use crate::configs::devices;
 use crate::device::DeviceService;
 use crate::plan::Plan;
-use crate::planning;
+use crate::preparation;
 
 /// Longer than the grace period in which a device is kept for a restart.
 const GRACE_OVER: Duration = Duration::from_secs(25);
@@ -104,7 +104,7 @@ async fn leased_devices_are_injected_although_the_agent_omits_them() {
     let equip = |request: &nomad::TaskConfig| {
         fixture
             .driver
-            .with_lease_devices(planning::plan(request, &session).expect("it is well formed"))
+            .with_lease_devices(preparation::prepare(request, &session).expect("it is well formed"))
             .expect("it is leased")
     };
     let plan = equip(&request);
