@@ -57,8 +57,9 @@ fn shared_device_group_without_quota_is_a_warning() {
     let group = "version = 1\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n";
     let shared = format!("{group}resource = \"acme.com/tpu\"\n");
     fs::write(&file, &shared).unwrap();
-    let warning =
-        format!("switchyard: warning: {name}:2: devices.groups: acme/tpu/default is offered to kubelets");
+    let warning = format!(
+        "switchyard: warning: {name}:2: devices.groups: acme/tpu/default (as acme.com/tpu): offered to kubelets"
+    );
     check(&["config", "check", name], 0, ": ok\n", &warning);
     let quota = format!("{shared}quota = {{ nomad = 1 }}\n");
     let kubelets_alone = format!("{shared}[nomad]\nenabled = false\n");
