@@ -16,3 +16,4 @@ mod nomad;
 mod support_works;
 mod two_gateways;
 mod undo;
+mod upgrades;

@@ -1,5 +1,6 @@
 //! A whole node for tests: private root, registry, daemon and client, and pods that are removed when dropped.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -108,12 +109,22 @@ impl TestNode {
     #[track_caller]
     #[must_use]
     pub fn start_with_copied_binary() -> Self {
+        Self::start_with_copy_of(&crate::daemon::binary())
+    }
+
+    /// The same with another binary, for example of another version.
+    ///
+    /// # Panics
+    /// As [`TestNode::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_with_copy_of(binary: &Path) -> Self {
         let root = PrivateRoot::new();
         let copy = root.path().join("switchyard");
         // Copied by another process: if this one had the file open for writing, a child that another test
         // forks meanwhile would inherit the descriptor, and executing the file would fail with ETXTBSY.
         let cp = crate::prereq::require("cp", "coreutils");
-        let copied = Command::new(cp).arg(crate::daemon::binary()).arg(&copy).status();
+        let copied = Command::new(cp).arg(binary).arg(&copy).status();
         assert!(copied.is_ok_and(|status| status.success()), "the binary cannot be copied");
         let daemon = Daemon::start(&root, "");
         Self::with_daemon(root, daemon, None)
