@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use switchyard_proto::cri::v1 as cri;
-use switchyard_steps::{Area, Step};
+use switchyard_steps::{Operation, Step};
 use switchyard_tests::host::eventually;
 use tonic::{Code, Status};
 
@@ -169,7 +169,7 @@ fn kill_during_checkpoint(node: &GuestNode) {
     let pod = node.pod("checkpoint-killed");
     let id = pod.start_shell("main", SCRIPT);
     let archive = archive_path("killed");
-    for step in Step::ALL.iter().copied().filter(|step| step.area() == Area::Checkpoint) {
+    for &step in Operation::CheckpointTask.steps() {
         assert_counts_on(&pod, "main");
         killable.killed_during(step, || checkpoint(node, &id, &archive, 0));
         assert_counts_on(&pod, "main");

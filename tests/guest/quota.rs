@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
 use switchyard_proto::cri::v1alpha2::runtime_service_client::RuntimeServiceClient;
-use switchyard_steps::{Area, Step};
+use switchyard_steps::{Operation, Step};
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::busybox;
@@ -253,7 +253,7 @@ fn a_given_project(node: &GuestNode) {
 fn kill_during_disk_quota(node: &GuestNode) {
     pull(node);
     let killable = node.killable();
-    for step in Step::ALL.iter().copied().filter(|step| step.area() == Area::Quota) {
+    for &step in Operation::LimitDisk.steps() {
         let pod = node.pod("quota-killed");
         let make = || create(node, &pod, "main", &[("/&/vol", "4m"), ("/data", "2m")], "");
         let count = || node.cri.containers().expect("they can be listed").len();

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use switchyard_steps::{Area, Step};
+use switchyard_steps::{Operation, Step};
 
 use cases::{KillCase, all_variants, run_cases, run_cases_on, run_every_nth};
 use fixture::KillFixture;
@@ -39,20 +39,18 @@ const ALL: [&[KillCase]; 10] = [
 
 #[test]
 fn every_step_has_a_kill_test() {
-    let played = ALL.into_iter().flatten().flat_map(|amid| amid.points).map(|(step, _)| *step);
+    let played = ALL.into_iter().flatten().flat_map(KillCase::points).map(|(step, _)| step);
     // criu is part of checkpoints, and does not support the kernels of some machines; many machines have no
     // project quotas: `tests/guest/checkpoint.rs` and `tests/guest/quota.rs` run these cases, if the guest is
     // asked for them.
-    for facts in [" --only during_checkpoint", " --only quota"] {
-        assert!(
-            include_str!("../run").contains(facts),
-            "tests/run has no{facts}, and plays none of these kills"
-        );
-    }
     let in_the_guest =
-        Step::ALL.iter().copied().filter(|step| matches!(step.area(), Area::Checkpoint | Area::Quota));
-    let played: BTreeSet<Step> =
-        played.chain(daemon_starts::FRESH.iter().copied()).chain(in_the_guest).collect();
+        [(Operation::CheckpointTask, " --only during_checkpoint"), (Operation::LimitDisk, " --only quota")];
+    for (operation, facts) in in_the_guest {
+        assert!(include_str!("../run").contains(facts), "tests/run has no{facts}: no kill at {operation:?}");
+    }
+    let elsewhere = in_the_guest.map(|(operation, _)| operation);
+    let elsewhere = elsewhere.into_iter().chain([Operation::FirstStart]).flat_map(Operation::steps);
+    let played: BTreeSet<Step> = played.chain(elsewhere.copied()).collect();
     let missing: Vec<_> = Step::ALL.iter().filter(|step| !played.contains(step)).collect();
     assert!(missing.is_empty(), "no kill is played at {missing:?}");
 }
@@ -133,7 +131,7 @@ fn kill_during_daemon_start_loses_nothing() {
 
 #[test]
 fn kill_during_first_daemon_start_is_recovered() {
-    for step in daemon_starts::FRESH {
+    for step in Operation::FirstStart.steps() {
         daemon_starts::first_start(*step);
     }
 }

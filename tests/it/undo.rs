@@ -1,7 +1,7 @@
 //! Every step of every sequence fails once, on a real containerd: what was done is undone, and the failed
 //! operation can be repeated.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -18,75 +18,11 @@ use switchyard_core::spec::{
     SandboxSpec, Signal, TaskSpec, TaskUpdate, Throttle, Throttled,
 };
 use switchyard_core::state::{ExitCause, TaskState};
-use switchyard_steps::{Area, Step};
+use switchyard_steps::{Operation, Step};
 use switchyard_tests::backend_fixture::BackendFixture;
 use switchyard_tests::host::{block_device, cgroups, eventually};
 use switchyard_tests::image::busybox;
 use switchyard_tests::prereq;
-
-/// The steps of creating a sandbox that uses every feature.
-const SANDBOX_MADE: [Step; 10] = [
-    Step::SandboxRecorded,
-    Step::SandboxFiles,
-    Step::SandboxPinned,
-    Step::SandboxShm,
-    Step::SandboxAttached,
-    Step::SandboxHosts,
-    Step::InfraCreated,
-    Step::InfraStarted,
-    Step::InfraPinned,
-    Step::SandboxMarked,
-];
-/// The steps of starting a stopped sandbox that its creation does not have.
-const SANDBOX_STARTED: [Step; 1] = [Step::SandboxStarting];
-/// The steps of stopping and removing a sandbox.
-const SANDBOX_ENDED: [Step; 9] = [
-    Step::SandboxDoomed,
-    Step::SandboxInfraEnded,
-    Step::SandboxDetached,
-    Step::SandboxUnpinned,
-    Step::SandboxUnmounted,
-    Step::SandboxStopped,
-    Step::SandboxFilesGone,
-    Step::SandboxGroupsGone,
-    Step::SandboxForgotten,
-];
-/// The steps of storing a frontend's record of it.
-const SANDBOX_UPDATED: [Step; 1] = [Step::SandboxAmended];
-/// The steps of creating a task.
-const TASK_MADE: [Step; 4] = [Step::TaskRecorded, Step::TaskViewed, Step::TaskVolumes, Step::TaskPrepared];
-/// The steps of starting a task.
-const TASK_STARTED: [Step; 7] = [
-    Step::TaskFifos,
-    Step::TaskStaged,
-    Step::TaskLogged,
-    Step::TaskCreated,
-    Step::TaskUnstaged,
-    Step::TaskStarted,
-    Step::TaskMarked,
-];
-/// The steps of changing its limits.
-const TASK_LIMITED: [Step; 5] = [
-    Step::TaskLimitsMarked,
-    Step::TaskThrottled,
-    Step::TaskScored,
-    Step::TaskLimited,
-    Step::TaskLimitsRecorded,
-];
-/// The steps of its exit.
-const TASK_REAPED: [Step; 3] = [Step::TaskExitRecorded, Step::TaskDeleted, Step::TaskLogFinished];
-/// The steps of a checkpoint into an archive.
-const CHECKPOINT_MADE: [Step; 6] = [
-    Step::CheckpointBegun,
-    Step::CheckpointPaused,
-    Step::CheckpointDumped,
-    Step::CheckpointLayered,
-    Step::CheckpointResumed,
-    Step::CheckpointNamed,
-];
-/// The steps of removing a task.
-const TASK_REMOVED: [Step; 4] =
-    [Step::TaskEmptied, Step::TaskSnapshotGone, Step::TaskFilesGone, Step::TaskForgotten];
 
 /// How long a task may take to resume.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -178,31 +114,26 @@ impl UndoFixture {
     }
 }
 
+/// The steps at which a test below makes the operation fail.
+fn failures(operation: Operation) -> impl Iterator<Item = Step> {
+    operation.steps().iter().copied().filter(|step| step.can_fail())
+}
+
 #[test]
-fn every_step_has_an_undo_test() {
-    let tested: BTreeSet<Step> = [
-        &SANDBOX_MADE[..],
-        &SANDBOX_STARTED[..],
-        &SANDBOX_ENDED[..],
-        &SANDBOX_UPDATED[..],
-        &TASK_MADE[..],
-        &TASK_STARTED[..],
-        &TASK_LIMITED[..],
-        &TASK_REAPED[..],
-        &CHECKPOINT_MADE[..],
-        &TASK_REMOVED[..],
-    ]
-    .concat()
-    .into_iter()
-    .collect();
-    let can_fail = |step: &&Step| matches!(step.area(), Area::Sandbox | Area::Task | Area::Checkpoint);
-    assert_eq!(tested, Step::ALL.iter().filter(can_fail).copied().collect());
+fn every_operation_that_can_fail_has_an_undo_test() {
+    let tests = include_str!("undo.rs");
+    let tested = |operation: Operation| tests.contains(&format!("failures(Operation::{operation:?})"));
+    let untested: Vec<_> = Operation::ALL
+        .iter()
+        .filter(|operation| failures(**operation).next().is_some() && !tested(**operation))
+        .collect();
+    assert!(untested.is_empty(), "no test makes {untested:?} fail at each of its steps");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_sandbox_creation_leaves_nothing_behind() {
     let undo = UndoFixture::new().await;
-    for step in SANDBOX_MADE {
+    for step in failures(Operation::CreateSandbox) {
         undo.fail(step);
         let made = undo.backend.create_sandbox(SandboxId::random(), &undo.sandbox_spec()).await;
         assert!(made.is_err(), "{step:?}");
@@ -218,7 +149,8 @@ async fn failed_sandbox_start_is_stopped_and_can_be_retried() {
     undo.backend.stop_sandbox(id).await.expect("it can be stopped");
     let stopped = undo.node.remaining_objects().await;
     // The first step of its creation writes its record, which exists already.
-    for step in [&SANDBOX_STARTED[..], &SANDBOX_MADE[1..]].concat() {
+    let created = failures(Operation::CreateSandbox).filter(|step| *step != Step::SandboxRecorded);
+    for step in failures(Operation::StartSandbox).chain(created) {
         undo.fail(step);
         assert!(undo.backend.start_sandbox(id, &undo.sandbox_spec()).await.is_err(), "{step:?}");
         undo.assert_reached(step);
@@ -262,7 +194,7 @@ async fn failed_rollback_keeps_its_network_until_cleaned_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_sandbox_stop_and_removal_can_be_retried() {
     let undo = UndoFixture::new().await;
-    for step in SANDBOX_ENDED {
+    for step in failures(Operation::StopSandbox).chain(failures(Operation::RemoveSandbox)) {
         let id = undo.sandbox().await;
         undo.fail(step);
         let begun = undo.backend.begin_removal(id).await;
@@ -281,7 +213,7 @@ async fn failed_task_creation_leaves_only_its_sandbox() {
     let undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
     let before = undo.node.remaining_objects().await;
-    for step in TASK_MADE {
+    for step in failures(Operation::CreateTask) {
         undo.fail(step);
         let made = undo.backend.create_task(TaskId::random(), sandbox, &undo.task_spec(&["true"])).await;
         assert!(made.is_err(), "{step:?}");
@@ -294,7 +226,7 @@ async fn failed_task_creation_leaves_only_its_sandbox() {
 async fn failed_task_start_is_recorded_and_leaves_no_process() {
     let undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
-    for step in TASK_STARTED {
+    for step in failures(Operation::StartTask) {
         let id = undo.task(sandbox, &["sleep", "1000"]).await;
         let before = undo.node.remaining_objects().await;
         undo.fail(step);
@@ -314,7 +246,7 @@ async fn failed_task_start_is_recorded_and_leaves_no_process() {
 async fn failed_sandbox_annotation_can_be_retried() {
     let mut undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
-    for step in SANDBOX_UPDATED {
+    for step in failures(Operation::AmendSandbox) {
         undo.fail(step);
         assert!(undo.backend.amend_sandbox(sandbox, b"first").await.is_err(), "{step:?}");
         undo.assert_reached(step);
@@ -338,7 +270,7 @@ async fn failed_limits_update_can_be_retried() {
         let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
         text.trim().parse::<i32>().expect("it is a number")
     };
-    for (step, megabytes) in TASK_LIMITED.into_iter().zip([64_i64, 80, 96, 112, 128]) {
+    for (step, megabytes) in failures(Operation::UpdateTask).zip((64_i64..).step_by(16)) {
         let limits = Resources {
             memory_limit_bytes: Some(megabytes << 20),
             oom_score_adj: Some(400 + i32::try_from(megabytes).expect("it is small")),
@@ -374,7 +306,7 @@ async fn failed_limits_update_can_be_retried() {
 async fn exit_that_cannot_be_persisted_is_not_lost() {
     let undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
-    for step in TASK_REAPED {
+    for step in failures(Operation::EndTask) {
         let id = undo.task(sandbox, &["sh", "-c", "echo last words; exit 7"]).await;
         undo.backend.start_task(id).await.expect("a task can be started");
         undo.fail(step);
@@ -387,7 +319,7 @@ async fn exit_that_cannot_be_persisted_is_not_lost() {
         undo.backend.remove_task(id).await.expect("a task that has ended can be removed");
     }
     let log = fs::read_to_string(undo.node.root().log_dir().join("task/0.log")).expect("there is a log");
-    assert_eq!(log.matches("last words").count(), TASK_REAPED.len(), "{log}");
+    assert_eq!(log.matches("last words").count(), failures(Operation::EndTask).count(), "{log}");
 }
 
 /// Not every kernel supports Debian's criu: this fake writes one word. See `tests/guest/checkpoint.rs`.
@@ -427,7 +359,7 @@ async fn failed_checkpoint_keeps_the_task_running_and_can_be_retried() {
         limit: Duration::from_secs(60),
         notes: BTreeMap::new(),
     };
-    for step in CHECKPOINT_MADE {
+    for step in failures(Operation::CheckpointTask) {
         undo.fail(step);
         undo.backend.checkpoint_task(id, &spec).await.expect_err("it is to fail");
         undo.assert_reached(step);
@@ -452,7 +384,7 @@ async fn failed_task_removal_can_be_retried() {
     let undo = UndoFixture::new().await;
     let sandbox = undo.sandbox().await;
     let before = undo.node.remaining_objects().await;
-    for step in TASK_REMOVED {
+    for step in failures(Operation::RemoveTask) {
         let id = undo.task(sandbox, &["sleep", "1000"]).await;
         undo.backend.start_task(id).await.expect("a task can be started");
         undo.backend.signal_task(id, Signal::KILL).await.expect("a task can be killed");
@@ -471,7 +403,7 @@ async fn new_backend_recovers_after_failure_at_any_step() {
     let sandbox = undo.sandbox().await;
     let running = undo.task(sandbox, &["sleep", "1000"]).await;
     undo.backend.start_task(running).await.expect("a task can be started");
-    for step in SANDBOX_ENDED {
+    for step in failures(Operation::StopSandbox).chain(failures(Operation::RemoveSandbox)) {
         let doomed = undo.sandbox().await;
         undo.fail(step);
         let _ = undo.backend.begin_removal(doomed).await;

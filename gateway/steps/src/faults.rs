@@ -22,7 +22,11 @@ pub struct Faults {
 
 impl Faults {
     /// Makes the sequence that reaches `step` next fail, once.
+    ///
+    /// # Panics
+    /// If no sequence can fail there.
     pub fn fail(&self, step: Step) {
+        assert!(step.can_fail(), "no sequence can fail at {step:?}");
         self.waiting.lock().insert(step);
     }
 
@@ -36,7 +40,11 @@ impl Faults {
     ///
     /// # Errors
     /// If a test has requested a failure at this step.
+    ///
+    /// # Panics
+    /// If the list of steps has it as one at which no sequence can fail, so that no test would try it.
     pub fn reach(&self, step: Step) -> Result<(), Failure> {
+        assert!(step.can_fail(), "{step:?} is to be listed as a step at which its sequence can fail");
         reach(step);
         let waited = self.waiting.lock().remove(&step);
         if waited { Err(Failure(step)) } else { Ok(()) }

@@ -9,9 +9,11 @@
 //! The file is read again at each step, so that a test can change it while the process runs. Its first line
 //! is removed just before the kill, so that the next process lives, or dies where the next line says.
 
+#[macro_use]
+mod define;
 mod step;
 
-pub use step::{Area, Step};
+pub use step::{Operation, Step};
 
 #[cfg(feature = "faults")]
 mod faults;

@@ -1,385 +1,452 @@
 //! The list of all steps.
 
-/// Generates the enums from a list of areas and their steps.
-macro_rules! steps {
-    ($($(#[$about:meta])* $area:ident { $($(#[$doc:meta])* $step:ident,)+ })+) => {
-        /// The area of a step.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Area {
-            $($(#[$about])* $area,)+
-        }
-
-        /// A point in a sequence, named after the effect just before it.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Step {
-            $($($(#[$doc])* $step,)+)+
-        }
-
-        impl Step {
-            /// All steps.
-            pub const ALL: &[Self] = &[$($(Self::$step,)+)+];
-
-            /// The area of the step.
-            #[must_use]
-            pub const fn area(self) -> Area {
-                match self {
-                    $($(Self::$step)|+ => Area::$area,)+
-                }
-            }
-        }
-    };
+/// What a test can do at a step.
+enum Fault {
+    /// Kill the process.
+    Kill,
+    /// Kill the process, or make the sequence fail.
+    Fail,
 }
 
 steps! {
-    /// Creating, stopping and removing a sandbox. A sequence can be made to fail at each of these.
-    Sandbox {
+    /// Creating a sandbox; but for its first step, also starting one that was stopped.
+    CreateSandbox {
         /// The container object of a sandbox is written.
-        SandboxRecorded,
+        SandboxRecorded: Fail,
         /// Its directories and files are created.
-        SandboxFiles,
-        /// Its namespaces are pinned.
-        SandboxPinned,
-        /// Its `/dev/shm` is mounted.
-        SandboxShm,
-        /// Its network is attached.
-        SandboxAttached,
-        /// Its hosts file is written.
-        SandboxHosts,
-        /// Its infra process is created.
-        InfraCreated,
-        /// Its infra process runs.
-        InfraStarted,
-        /// The pid namespace of its infra process is pinned.
-        InfraPinned,
-        /// It is marked ready.
-        SandboxMarked,
-        /// It was stopped, and is marked as being started again.
-        SandboxStarting,
-        /// A stop has killed its infra process.
-        SandboxInfraEnded,
-        /// A stop has detached its network.
-        SandboxDetached,
-        /// A stop has released its namespaces.
-        SandboxUnpinned,
-        /// A stop has unmounted its `/dev/shm`.
-        SandboxUnmounted,
-        /// It is marked stopped.
-        SandboxStopped,
-        /// The frontend's note is in its record.
-        SandboxAmended,
-        /// Its record marks it for removal.
-        SandboxDoomed,
-        /// A removal has deleted its files.
-        SandboxFilesGone,
-        /// A removal has deleted the cgroups that were created for it.
-        SandboxGroupsGone,
-        /// A removal has deleted its container object.
-        SandboxForgotten,
-    }
-    /// Creating, starting, updating, stopping and removing a task. A sequence can be made to fail at each of
-    /// these.
-    Task {
-        /// The container object of a task is written.
-        TaskRecorded,
-        /// The views of its image volumes are created.
-        TaskViewed,
-        /// The directories of its image volumes are created.
-        TaskVolumes,
-        /// Its snapshot is prepared.
-        TaskPrepared,
-        /// Its FIFOs are created.
-        TaskFifos,
-        /// The logkeeper has opened its FIFOs.
-        TaskLogged,
-        /// The mounts that the runtime needs are mounted.
-        TaskStaged,
-        /// containerd has created its process.
-        TaskCreated,
-        /// The mounts that the runtime needed are unmounted.
-        TaskUnstaged,
-        /// Its process runs.
-        TaskStarted,
-        /// Its start time is written.
-        TaskMarked,
-        /// It is marked that the effective limits may differ from the recorded ones.
-        TaskLimitsMarked,
-        /// Its new block device limits are in effect.
-        TaskThrottled,
-        /// Its processes have their new OOM score adjustment.
-        TaskScored,
-        /// Its new limits are in effect, and not recorded.
-        TaskLimited,
-        /// Its new limits are recorded.
-        TaskLimitsRecorded,
-        /// Its exit is persisted.
-        TaskExitRecorded,
-        /// containerd has deleted its process.
-        TaskDeleted,
-        /// The logkeeper has finished its log.
-        TaskLogFinished,
-        /// A removal has deleted the content of its writable layer.
-        TaskEmptied,
-        /// A removal has deleted its snapshot.
-        TaskSnapshotGone,
-        /// A removal has deleted its files.
-        TaskFilesGone,
-        /// A removal has deleted its container object.
-        TaskForgotten,
-    }
-    /// Parts of the sequences of sandboxes and tasks.
-    Part {
+        SandboxFiles: Fail,
         /// The files that namespaces are pinned to are created.
-        PinsPlaced,
+        PinsPlaced: Kill,
         /// One namespace is pinned.
-        PinMounted,
-        /// The file that the infra process's pid namespace is pinned to is created.
-        InfraPinPlaced,
-        /// One namespace pin is released.
-        PinReleased,
+        PinMounted: Kill,
+        /// Its namespaces are pinned.
+        SandboxPinned: Fail,
         /// The directory of a `/dev/shm` is created.
-        ShmPlaced,
+        ShmPlaced: Kill,
+        /// Its `/dev/shm` is mounted.
+        SandboxShm: Fail,
+        /// The file of a journal is created, and is empty.
+        JournalDrafted: Kill,
+        /// The journal records that an attachment begins.
+        JournalWritten: Kill,
+        /// A plugin's ADD has completed.
+        PluginAdded: Kill,
+        /// The journal has the result of a plugin.
+        ResultSaved: Kill,
+        /// Its network is attached.
+        SandboxAttached: Fail,
+        /// Its hosts file is written.
+        SandboxHosts: Fail,
+        /// Its infra process is created.
+        InfraCreated: Fail,
+        /// Its infra process runs.
+        InfraStarted: Fail,
+        /// The file that the infra process's pid namespace is pinned to is created.
+        InfraPinPlaced: Kill,
+        /// The pid namespace of its infra process is pinned.
+        InfraPinned: Fail,
+        /// It is marked ready.
+        SandboxMarked: Fail,
+    }
+    /// Starting a sandbox that was stopped, before the steps that it shares with creating one.
+    StartSandbox {
+        /// It was stopped, and is marked as being started again.
+        SandboxStarting: Fail,
+    }
+    /// Stopping a sandbox.
+    StopSandbox {
         /// A process was killed and has exited, and containerd still has it.
-        ProcessKilled,
-        /// An unresponsive shim is killed, after the exits of all its processes were persisted.
-        HungShimKilled,
-        /// It is recorded that a cgroup could not be removed because it is busy.
-        GroupNoted,
-        /// Such a cgroup is removed, and still recorded.
-        GroupGone,
-        /// It is no longer recorded.
-        GroupForgotten,
+        ProcessKilled: Kill,
+        /// A stop has killed its infra process.
+        SandboxInfraEnded: Fail,
+        /// A plugin's DEL has completed.
+        PluginDeleted: Kill,
+        /// The journal is removed.
+        JournalRemoved: Kill,
+        /// A stop has detached its network.
+        SandboxDetached: Fail,
+        /// One namespace pin is released.
+        PinReleased: Kill,
+        /// A stop has released its namespaces.
+        SandboxUnpinned: Fail,
+        /// A stop has unmounted its `/dev/shm`.
+        SandboxUnmounted: Fail,
+        /// It is marked stopped.
+        SandboxStopped: Fail,
+    }
+    /// Removing a sandbox.
+    RemoveSandbox {
+        /// Its record marks it for removal.
+        SandboxDoomed: Fail,
+        /// A removal has deleted its files.
+        SandboxFilesGone: Fail,
+        /// A removal has deleted the cgroups that were created for it.
+        SandboxGroupsGone: Fail,
+        /// A removal has deleted its container object.
+        SandboxForgotten: Fail,
+    }
+    /// Storing a frontend's note about a sandbox.
+    AmendSandbox {
+        /// The frontend's note is in its record.
+        SandboxAmended: Fail,
+    }
+    /// Creating a task.
+    CreateTask {
+        /// The container object of a task is written.
+        TaskRecorded: Fail,
+        /// The views of its image volumes are created.
+        TaskViewed: Fail,
+        /// A view of an image is created.
+        ViewMade: Kill,
+        /// A view of an image is mounted.
+        ViewMounted: Kill,
+        /// A view of an image is unmounted.
+        ViewUnmounted: Kill,
+        /// The directories of its image volumes are created.
+        TaskVolumes: Fail,
+        /// Its snapshot is prepared.
+        TaskPrepared: Fail,
+    }
+    /// Starting a task.
+    StartTask {
+        /// Its FIFOs are created.
+        TaskFifos: Fail,
+        /// The logkeeper has opened its FIFOs.
+        TaskLogged: Fail,
+        /// The mounts that the runtime needs are mounted.
+        TaskStaged: Fail,
+        /// containerd has created its process.
+        TaskCreated: Fail,
+        /// The mounts that the runtime needed are unmounted.
+        TaskUnstaged: Fail,
+        /// Its process runs.
+        TaskStarted: Fail,
+        /// Its start time is written.
+        TaskMarked: Fail,
+    }
+    /// A start of a task that fails.
+    FailStart {
         /// The failure of a start is recorded, and what the start created still exists.
-        StartRefused,
+        StartRefused: Kill,
         /// The failure of a start is stored in a file, because containerd cannot be called.
-        FailureNoted,
+        FailureNoted: Kill,
+    }
+    /// Waiting for the outcome of a start that a killed predecessor had requested.
+    AwaitStart {
+        /// The begin of the wait for a killed daemon's call is recorded.
+        WaitNoted: Kill,
         /// A predecessor's interrupted start is marked as to be cleaned up.
-        StartDiscarded,
+        StartDiscarded: Kill,
+        /// The outcome of the call is known, and the record of the wait is removed.
+        WaitOver: Kill,
+    }
+    /// Changing the limits of a task.
+    UpdateTask {
+        /// It is marked that the effective limits may differ from the recorded ones.
+        TaskLimitsMarked: Fail,
+        /// Its new block device limits are in effect.
+        TaskThrottled: Fail,
+        /// Its processes have their new OOM score adjustment.
+        TaskScored: Fail,
+        /// Its new limits are in effect, and not recorded.
+        TaskLimited: Fail,
+        /// Its new limits are recorded.
+        TaskLimitsRecorded: Fail,
+        /// The effective limits are the recorded ones, and the mark is removed.
+        LimitsUnmarked: Kill,
+    }
+    /// Rolling back a failed change of limits.
+    RollBackUpdate {
         /// A failed update is rolled back: the old limits are in effect and recorded again, also if the new
         /// ones had been recorded although that call failed.
-        LimitsPutBack,
-        /// The effective limits are the recorded ones, and the mark is removed.
-        LimitsUnmarked,
-        /// The exit of a task is protected from garbage collection in containerd.
-        ExitKept,
-        /// It is no longer protected.
-        ExitForgotten,
-        /// A view of an image is created.
-        ViewMade,
-        /// A view of an image is mounted.
-        ViewMounted,
-        /// A view of an image is unmounted.
-        ViewUnmounted,
-        /// A named volume is filled, and does not have its name yet.
-        VolumeDrafted,
-        /// A named volume has its name.
-        VolumeNamed,
-        /// A removal has renamed a volume away from its name.
-        VolumeUnnamed,
+        LimitsPutBack: Kill,
     }
-    /// Disk limits of a task's directories.
-    Quota {
-        /// The projects of a task are recorded, and no directory is in them.
-        QuotaRecorded,
-        /// Its directories are in its projects.
-        QuotaJoined,
-        /// Its limits are set.
-        QuotaLimited,
-        /// It is recorded that they are set, which completes the task's creation.
-        QuotaMarked,
-        /// A removal has lifted its limits.
-        QuotaLifted,
+    /// The exit of a task.
+    EndTask {
+        /// Its exit is persisted.
+        TaskExitRecorded: Fail,
+        /// containerd has deleted its process.
+        TaskDeleted: Fail,
+        /// The logkeeper has finished its log.
+        TaskLogFinished: Fail,
     }
-    /// Clients that are attached to a task.
-    Attach {
-        /// It is recorded that a client has taken the input of a task with `stdin_once`.
-        InputTaken,
-        /// The input has ended with that client.
-        InputEnded,
+    /// Removing a task.
+    RemoveTask {
+        /// A removal has deleted the content of its writable layer.
+        TaskEmptied: Fail,
+        /// A removal has deleted its snapshot.
+        TaskSnapshotGone: Fail,
+        /// A removal has deleted its files.
+        TaskFilesGone: Fail,
+        /// A removal has deleted its container object.
+        TaskForgotten: Fail,
     }
-    /// Checkpoints of a task.
-    Checkpoint {
+    /// Writing a checkpoint of a task into an archive.
+    CheckpointTask {
         /// The directory of a checkpoint is created, and marks that the checkpoint is in progress.
-        CheckpointBegun,
+        CheckpointBegun: Fail,
         /// The processes of the task are frozen.
-        CheckpointPaused,
+        CheckpointPaused: Fail,
         /// Their images are written.
-        CheckpointDumped,
+        CheckpointDumped: Fail,
         /// The changes in the task's writable layer are written.
-        CheckpointLayered,
+        CheckpointLayered: Fail,
         /// The processes are thawed.
-        CheckpointResumed,
+        CheckpointResumed: Fail,
         /// The archive is written, and has its final name.
-        CheckpointNamed,
+        CheckpointNamed: Fail,
     }
-    /// Further processes in a task.
-    Exec {
+    /// Killing a shim that does not answer.
+    KillHungShim {
+        /// An unresponsive shim is killed, after the exits of all its processes were persisted.
+        HungShimKilled: Kill,
+    }
+    /// Protecting the exit of a task from garbage collection in containerd.
+    ProtectExit {
+        /// The exit of a task is protected from garbage collection in containerd.
+        ExitKept: Kill,
+        /// It is no longer protected.
+        ExitForgotten: Kill,
+    }
+    /// Removing a cgroup that is busy.
+    RemoveBusyGroup {
+        /// It is recorded that a cgroup could not be removed because it is busy.
+        GroupNoted: Kill,
+        /// Such a cgroup is removed, and still recorded.
+        GroupGone: Kill,
+        /// It is no longer recorded.
+        GroupForgotten: Kill,
+    }
+    /// Creating a named volume.
+    FillVolume {
+        /// A named volume is filled, and does not have its name yet.
+        VolumeDrafted: Kill,
+        /// A named volume has its name.
+        VolumeNamed: Kill,
+    }
+    /// Removing a named volume.
+    RemoveVolume {
+        /// A removal has renamed a volume away from its name.
+        VolumeUnnamed: Kill,
+    }
+    /// Setting and lifting the disk limits of a task's directories.
+    LimitDisk {
+        /// The projects of a task are recorded, and no directory is in them.
+        QuotaRecorded: Kill,
+        /// Its directories are in its projects.
+        QuotaJoined: Kill,
+        /// Its limits are set.
+        QuotaLimited: Kill,
+        /// It is recorded that they are set, which completes the task's creation.
+        QuotaMarked: Kill,
+        /// A removal has lifted its limits.
+        QuotaLifted: Kill,
+    }
+    /// Attaching a client to the input of a task with `stdin_once`.
+    AttachOnce {
+        /// It is recorded that a client has taken the input of a task with `stdin_once`.
+        InputTaken: Kill,
+        /// The input has ended with that client.
+        InputEnded: Kill,
+    }
+    /// Starting a further process in a task.
+    StartExec {
         /// The FIFOs of an exec are created.
-        ExecFifos,
+        ExecFifos: Kill,
         /// Its shim has created it.
-        ExecCreated,
+        ExecCreated: Kill,
         /// Its shim was called to start it, and has not answered.
-        ExecAsked,
+        ExecAsked: Kill,
         /// Its process runs.
-        ExecStarted,
+        ExecStarted: Kill,
+    }
+    /// The exit of such a process.
+    EndExec {
         /// Its shim has deleted it.
-        ExecDeleted,
+        ExecDeleted: Kill,
         /// Its directory is gone.
-        ExecGone,
+        ExecGone: Kill,
     }
-    /// Pulling, unpacking and removing an image.
-    Image {
+    /// Pulling an image.
+    PullImage {
         /// A pull has its lease.
-        PullLeased,
+        PullLeased: Kill,
         /// The configuration is written.
-        ConfigWritten,
+        ConfigWritten: Kill,
         /// The manifest is written.
-        ManifestWritten,
+        ManifestWritten: Kill,
         /// An index is written.
-        IndexWritten,
+        IndexWritten: Kill,
         /// A part of a layer is written.
-        LayerBegun,
+        LayerBegun: Kill,
         /// A layer is committed to the content store.
-        LayerCommitted,
+        LayerCommitted: Kill,
         /// The snapshot to unpack a layer into is prepared.
-        LayerPrepared,
+        LayerPrepared: Kill,
         /// The layer is unpacked into it.
-        LayerApplied,
+        LayerApplied: Kill,
         /// The snapshot is committed.
-        LayerUnpacked,
-        /// The layers of an image are synced to disk, and not recorded as synced.
-        LayersSynced,
-        /// An image that exists already has a lease to be unpacked under.
-        UnpackLeased,
+        LayerUnpacked: Kill,
         /// One name of an image is written.
-        ImageNamed,
+        ImageNamed: Kill,
         /// The lease is deleted.
-        PullReleased,
+        PullReleased: Kill,
+    }
+    /// Unpacking an image that is stored already, before the steps that it shares with pulling one.
+    UnpackImage {
+        /// An image that exists already has a lease to be unpacked under.
+        UnpackLeased: Kill,
+    }
+    /// Syncing the layers of an image to disk.
+    SyncLayers {
+        /// The layers of an image are synced to disk, and not recorded as synced.
+        LayersSynced: Kill,
+    }
+    /// Removing one of several owners of an image.
+    ReleaseImage {
         /// An owner is no longer a holder of one name of an image.
-        ImageLetGo,
+        ImageLetGo: Kill,
+    }
+    /// Removing an image.
+    RemoveImage {
         /// One name of an image is removed.
-        ImageUnnamed,
+        ImageUnnamed: Kill,
     }
-    /// Attaching and detaching networks.
-    Network {
-        /// The file of a journal is created, and is empty.
-        JournalDrafted,
-        /// The journal records that an attachment begins.
-        JournalWritten,
-        /// A plugin's ADD has completed.
-        PluginAdded,
-        /// The journal has the result of a plugin.
-        ResultSaved,
-        /// A plugin's DEL has completed.
-        PluginDeleted,
-        /// The journal is removed.
-        JournalRemoved,
+    /// Storing the address ranges that an owner has set.
+    SetRanges {
         /// The address ranges that an owner has set are on disk.
-        RangesKept,
+        RangesKept: Kill,
     }
-    /// Device leases without a container.
-    Lease {
+    /// Leasing a device without a container.
+    ReserveDevice {
         /// A lease is recorded.
-        LeaseStored,
-        /// It is recorded that leases have ended, or that tasks have them.
-        LeaseEnded,
-        /// The temporary file of the rewritten lease journal is written.
-        LeasesDrafted,
-        /// It is renamed to its path, without the ended leases.
-        LeasesRewritten,
+        LeaseStored: Kill,
     }
-    /// Recovery of the state that a predecessor left.
-    Recovery {
+    /// Ending such a lease, or handing it to a task.
+    ReleaseDevice {
+        /// It is recorded that leases have ended, or that tasks have them.
+        LeaseEnded: Kill,
+    }
+    /// Recovering the state that a predecessor left.
+    Recover {
         /// The inventory is read.
-        RecoveryLooked,
-        /// The begin of the wait for a killed daemon's call is recorded.
-        WaitNoted,
-        /// The outcome of the call is known, and the record of the wait is removed.
-        WaitOver,
-        /// A snapshot is removed whose files a power failure may have lost.
-        RecoveryLayerGone,
+        RecoveryLooked: Kill,
         /// Tasks are recovered.
-        RecoveryTasks,
+        RecoveryTasks: Kill,
         /// The garbage is found, and requests are about to be served.
-        RecoverySandboxes,
+        RecoverySandboxes: Kill,
         /// Objects without an owner are removed.
-        RecoveryDebris,
+        RecoveryDebris: Kill,
+    }
+    /// Recovering from a power failure: removing layers whose files it may have lost.
+    RecoverLayers {
+        /// A snapshot is removed whose files a power failure may have lost.
+        RecoveryLayerGone: Kill,
+    }
+    /// Updating a container object that an earlier version has written.
+    RenewObject {
         /// A container object is updated from an earlier version: reserved labels of its client, or a spec
         /// without a process, are removed.
-        ObjectRenewed,
+        ObjectRenewed: Kill,
     }
-    /// Files and processes of the daemon.
-    Daemon {
+    /// The first start of the daemon in a directory. Later operations take some of these steps too.
+    FirstStart {
         /// The temporary file of a small file is written.
-        FileDrafted,
+        FileDrafted: Kill,
         /// It is renamed to its path.
-        FileNamed,
+        FileNamed: Kill,
         /// The temporary file of the infra program is written.
-        InfraDrafted,
+        InfraDrafted: Kill,
         /// The infra program is in its place.
-        InfraInstalled,
-        /// The temporary file of managed containerd's configuration is written.
-        ContainerdDrafted,
-        /// The configuration of managed containerd is in its place.
-        ContainerdConfigured,
-        /// The log of a managed process is rotated.
-        LogPutAside,
-        /// A managed process is started, and may not have executed its program yet.
-        ProcessSpawned,
-        /// The lock of a directory is held, and contains the holder's process id.
-        DirLocked,
-        /// A socket is bound, and does not have its owner and mode yet.
-        SocketBound,
-        /// The temporary file of the admin address is written.
-        AddressDrafted,
-        /// The admin address is in its place.
-        AddressWritten,
+        InfraInstalled: Kill,
+        /// The temporary file of the rewritten lease journal is written.
+        LeasesDrafted: Kill,
+        /// It is renamed to its path, without the ended leases.
+        LeasesRewritten: Kill,
     }
-    /// The process that becomes a managed process.
+    /// Any start of the daemon.
+    StartDaemon {
+        /// The lock of a directory is held, and contains the holder's process id.
+        DirLocked: Kill,
+        /// A socket is bound, and does not have its owner and mode yet.
+        SocketBound: Kill,
+        /// The temporary file of the admin address is written.
+        AddressDrafted: Kill,
+        /// The admin address is in its place.
+        AddressWritten: Kill,
+    }
+    /// Starting containerd and the logkeeper.
+    StartManaged {
+        /// The log of a managed process is rotated.
+        LogPutAside: Kill,
+        /// The temporary file of managed containerd's configuration is written.
+        ContainerdDrafted: Kill,
+        /// The configuration of managed containerd is in its place.
+        ContainerdConfigured: Kill,
+        /// A managed process is started, and may not have executed its program yet.
+        ProcessSpawned: Kill,
+    }
+    /// Becoming a managed process.
     Detach {
         /// The temporary pid file is written.
-        PidDrafted,
+        PidDrafted: Kill,
         /// The pid file is in its place.
-        PidWritten,
+        PidWritten: Kill,
     }
-    /// The logkeeper.
-    Log {
+    /// The start of the logkeeper.
+    StartLogkeeper {
         /// The socket of the logkeeper has its temporary name.
-        KeeperBound,
+        KeeperBound: Kill,
+    }
+    /// Opening the log of a container.
+    OpenLog {
         /// The FIFOs of a container are open.
-        FifosOpened,
+        FifosOpened: Kill,
         /// The log file of a container is created.
-        LogMade,
+        LogMade: Kill,
         /// Its position record is created.
-        PositionMade,
+        PositionMade: Kill,
         /// One of its spools is created.
-        SpoolMade,
+        SpoolMade: Kill,
         /// The temporary file of its entry is written.
-        EntryDrafted,
+        EntryDrafted: Kill,
         /// Its entry is stored.
-        EntryStored,
+        EntryStored: Kill,
+    }
+    /// Writing output into the log.
+    WriteLog {
         /// Output is in the spool.
-        OutputSpooled,
+        OutputSpooled: Kill,
         /// Lines are in the log.
-        LinesWritten,
+        LinesWritten: Kill,
         /// The position is stored.
-        PositionStored,
+        PositionStored: Kill,
         /// Space of the spool is released.
-        SpoolReleased,
+        SpoolReleased: Kill,
+    }
+    /// Reopening the log after a rotation.
+    ReopenLog {
         /// A reopen was requested, and has not begun.
-        ReopenAsked,
+        ReopenAsked: Kill,
         /// The log is created again, and the position record still refers to the old one.
-        LogReopened,
+        LogReopened: Kill,
+    }
+    /// Finishing the log of a container that has exited.
+    FinishLog {
         /// A finish waits for the end of a FIFO.
-        EndAwaited,
+        EndAwaited: Kill,
         /// All output is in the log.
-        LogFinished,
+        LogFinished: Kill,
         /// The entry is removed, and other files of the container are not.
-        EntryForgotten,
+        EntryForgotten: Kill,
         /// All files of the container are removed.
-        EntryGone,
+        EntryGone: Kill,
+    }
+    /// Recovering the logs of a killed logkeeper.
+    RecoverLog {
         /// A partially written batch is truncated from the log.
-        LogCutBack,
+        LogCutBack: Kill,
         /// A container is recovered.
-        LogTakenUp,
+        LogTakenUp: Kill,
     }
 }

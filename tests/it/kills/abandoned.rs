@@ -2,6 +2,7 @@
 //! listed and can be removed; otherwise nothing of it stays.
 
 use switchyard_proto::cri::v1::ContainerState;
+use switchyard_steps::Operation;
 use switchyard_steps::Step::*;
 
 use super::cases::KillCase;
@@ -9,12 +10,12 @@ use super::fixture::{KillFixture, KillPoint};
 use super::{pods, tasks};
 
 pub(super) const ABANDONED: &[KillCase] = &[
-    KillCase { run: run_pod, points: pods::RUN },
-    KillCase { run: recover, points: pods::RECOVERED },
-    KillCase { run: create, points: tasks::CREATED },
-    KillCase { run: fill, points: tasks::FILLED },
-    KillCase { run: start, points: tasks::STARTED },
-    KillCase { run: await_start_outcome, points: tasks::START_OUTCOME },
+    KillCase::of(run_pod, Operation::CreateSandbox).and(pods::RUN_FURTHER),
+    KillCase::of(recover, Operation::Recover),
+    KillCase::of(create, Operation::CreateTask),
+    KillCase::of(fill, Operation::FillVolume),
+    KillCase::of(start, Operation::StartTask),
+    KillCase::of(await_start_outcome, Operation::AwaitStart),
 ];
 
 fn run_pod(fixture: &KillFixture, kill: KillPoint) {

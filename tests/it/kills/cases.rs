@@ -1,13 +1,39 @@
 //! Kills during requests of one kind, and how they are run.
 
-use switchyard_steps::Step;
+use switchyard_steps::{Operation, Step};
 
 use super::fixture::{KillFixture, KillPoint};
 
-/// Kills during one kind of request.
+/// Kills during one kind of request, one after the other.
 pub(super) struct KillCase {
-    pub(super) run: fn(&KillFixture, KillPoint),
-    pub(super) points: &'static [(Step, u32)],
+    run: fn(&KillFixture, KillPoint),
+    /// One kill at each of its steps, when that is reached first.
+    operation: Option<Operation>,
+    /// More kills: at which step, and when it is reached for which time.
+    further: &'static [(Step, u32)],
+}
+
+impl KillCase {
+    /// One kill at each step of an operation.
+    pub(super) const fn of(run: fn(&KillFixture, KillPoint), operation: Operation) -> Self {
+        Self { run, operation: Some(operation), further: &[] }
+    }
+
+    /// The same, and more kills during the same request.
+    pub(super) const fn and(self, further: &'static [(Step, u32)]) -> Self {
+        Self { further, ..self }
+    }
+
+    /// Kills at these steps alone.
+    pub(super) const fn at(run: fn(&KillFixture, KillPoint), points: &'static [(Step, u32)]) -> Self {
+        Self { run, operation: None, further: points }
+    }
+
+    /// Where the kills are.
+    pub(super) fn points(&self) -> impl Iterator<Item = (Step, u32)> {
+        let steps = self.operation.into_iter().flat_map(Operation::steps);
+        steps.map(|step| (*step, 1)).chain(self.further.iter().copied())
+    }
 }
 
 /// Runs kills on one node, one after the other.
@@ -22,7 +48,7 @@ pub(super) fn run_cases_on(fixture: KillFixture, amids: &[KillCase]) {
 /// Runs each n-th kill during the same request.
 pub(super) fn run_every_nth(fixture: KillFixture, amids: &[KillCase], nth: usize) {
     for amid in amids {
-        for &(step, time) in amid.points.iter().step_by(nth) {
+        for (step, time) in amid.points().step_by(nth) {
             (amid.run)(&fixture, KillPoint { step, nth: time });
         }
     }

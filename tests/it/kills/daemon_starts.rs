@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use switchyard_steps::Operation;
 use switchyard_steps::Step::{self, *};
 use switchyard_tests::daemon::Daemon;
 use switchyard_tests::root::PrivateRoot;
@@ -13,34 +14,10 @@ use super::fixture::{KillFixture, KillPoint};
 const LONG: u64 = 17 << 20;
 
 pub(super) const KILLS: &[KillCase] = &[
-    KillCase {
-        run: start,
-        points: &[
-            (DirLocked, 1),
-            (DirLocked, 2),
-            (SocketBound, 1),
-            (SocketBound, 2),
-            (SocketBound, 3),
-            (AddressDrafted, 1),
-            (AddressWritten, 1),
-        ],
-    },
-    KillCase {
-        run: start_alone,
-        points: &[
-            (LogPutAside, 1),
-            (ContainerdDrafted, 1),
-            (ContainerdConfigured, 1),
-            (ProcessSpawned, 1),
-            (ProcessSpawned, 2),
-        ],
-    },
-    KillCase { run: detach, points: &[(PidDrafted, 1), (PidWritten, 1)] },
+    KillCase::of(start, Operation::StartDaemon).and(&[(DirLocked, 2), (SocketBound, 2), (SocketBound, 3)]),
+    KillCase::of(start_alone, Operation::StartManaged).and(&[(ProcessSpawned, 2)]),
+    KillCase::of(detach, Operation::Detach),
 ];
-
-/// Steps that only the first start in a directory takes.
-pub(super) const FRESH: &[Step] =
-    &[FileDrafted, FileNamed, InfraDrafted, InfraInstalled, LeasesDrafted, LeasesRewritten];
 
 fn start(fixture: &KillFixture, kill: KillPoint) {
     fixture.node.daemon().kill9();

@@ -2,7 +2,7 @@
 //! request, and a lease that was ended stays ended.
 
 use serde_json::Value;
-use switchyard_steps::Step::*;
+use switchyard_steps::Operation;
 use switchyard_tests::host::eventually;
 use switchyard_tests::http;
 
@@ -10,10 +10,8 @@ use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
 use crate::nomad::devices::LaunchedDevicePlugin;
 
-pub(super) const KILLS: &[KillCase] = &[
-    KillCase { run: lease, points: &[(LeaseStored, 1)] },
-    KillCase { run: release, points: &[(LeaseEnded, 1)] },
-];
+pub(super) const KILLS: &[KillCase] =
+    &[KillCase::of(lease, Operation::ReserveDevice), KillCase::of(release, Operation::ReleaseDevice)];
 
 fn report(fixture: &KillFixture) -> Value {
     let (_, body) = fixture.node.daemon().get("/v1/devices");

@@ -20,18 +20,18 @@ const DAEMON_COUNT: usize = 25;
 /// Steps whose recovery is different with an external containerd.
 pub(super) const EXTERNAL_ONLY_CASES: &[KillCase] = &[
     // No bundle shows whether containerd is still creating or deleting an infra process.
-    KillCase { run: pods::run_pod, points: &[(InfraCreated, 1)] },
-    KillCase { run: pods::stop_pod, points: &[(ProcessKilled, 1)] },
+    KillCase::at(pods::run_pod, &[(InfraCreated, 1)]),
+    KillCase::at(pods::stop_pod, &[(ProcessKilled, 1)]),
     // A start that containerd does not know, a process that nobody starts, and one that is being killed: the
     // decision depends on the activity that is seen, and on how long none is seen.
-    KillCase { run: tasks::start, points: &[(TaskLogged, 1), (TaskCreated, 1)] },
-    KillCase { run: tasks::await_start_outcome, points: &[(StartDiscarded, 1)] },
+    KillCase::at(tasks::start, &[(TaskLogged, 1), (TaskCreated, 1)]),
+    KillCase::at(tasks::await_start_outcome, &[(StartDiscarded, 1)]),
     // containerd itself has to find what its crash left behind.
-    KillCase { run: tasks::start_without_containerd, points: &[(FailureNoted, 1)] },
+    KillCase::at(tasks::start_without_containerd, &[(FailureNoted, 1)]),
     // The next task with this name may find remains of it.
-    KillCase { run: tasks::stop, points: &[(TaskDeleted, 1)] },
+    KillCase::at(tasks::stop, &[(TaskDeleted, 1)]),
     // A download is removed with its lease, not by the daemon.
-    KillCase { run: images::pull, points: &[(LayerBegun, 1)] },
+    KillCase::at(images::pull, &[(LayerBegun, 1)]),
 ];
 
 /// All cases that do not need a managed containerd.

@@ -1,5 +1,6 @@
 //! Kills during PullImage, RemoveImage, and the unpacking of an image that was stored already.
 
+use switchyard_steps::Operation;
 use switchyard_steps::Step::*;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
@@ -13,33 +14,16 @@ use super::fixture::{KillFixture, KillPoint, LIMIT};
 const UNSYNCED: &str = "switchyard.io/unsynced";
 
 pub(super) const KILLS: &[KillCase] = &[
-    KillCase {
-        run: pull,
-        points: &[
-            (PullLeased, 1),
-            (ConfigWritten, 1),
-            (ManifestWritten, 1),
-            (IndexWritten, 1),
-            (LayerBegun, 1),
-            (LayerCommitted, 1),
-            (LayerCommitted, 2),
-            (LayerPrepared, 1),
-            (LayerApplied, 1),
-            (LayerUnpacked, 1),
-            (LayerUnpacked, 2),
-            (ImageNamed, 1),
-            (ImageNamed, 2),
-            (PullReleased, 1),
-        ],
-    },
-    KillCase {
-        run: unpack,
-        points: &[(UnpackLeased, 1), (LayerPrepared, 1), (LayerApplied, 1), (LayerUnpacked, 1)],
-    },
-    KillCase { run: flush, points: &[(LayersSynced, 1)] },
-    KillCase { run: unpack_anew, points: &[(RecoveryLayerGone, 1), (RecoveryLayerGone, 2)] },
-    KillCase { run: remove, points: &[(ImageUnnamed, 1), (ImageUnnamed, 2)] },
-    KillCase { run: remove_shared, points: &[(ImageLetGo, 1), (ImageLetGo, 2)] },
+    KillCase::of(pull, Operation::PullImage).and(&[(LayerCommitted, 2), (LayerUnpacked, 2), (ImageNamed, 2)]),
+    KillCase::of(unpack, Operation::UnpackImage).and(&[
+        (LayerPrepared, 1),
+        (LayerApplied, 1),
+        (LayerUnpacked, 1),
+    ]),
+    KillCase::of(flush, Operation::SyncLayers),
+    KillCase::of(unpack_anew, Operation::RecoverLayers).and(&[(RecoveryLayerGone, 2)]),
+    KillCase::of(remove, Operation::RemoveImage).and(&[(ImageUnnamed, 2)]),
+    KillCase::of(remove_shared, Operation::ReleaseImage).and(&[(ImageLetGo, 2)]),
 ];
 
 /// Pushes an image with two layers that no other image has; its reference.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use switchyard_proto::cri::v1::Mount;
+use switchyard_steps::Operation;
 use switchyard_steps::Step::*;
 use switchyard_tests::host::random_name;
 use switchyard_tests::node::TestPod;
@@ -14,37 +15,16 @@ use super::fixture::{KillFixture, KillPoint, assert_counted, assert_counts_on};
 const COUNT: &str = "n=0; while :; do n=$((n+1)); printf '%d %0400d\\n' $n 0; sleep 0.01; done";
 
 pub(super) const KILLS: &[KillCase] = &[
-    KillCase {
-        run: open,
-        points: &[
-            (FifosOpened, 1),
-            (LogMade, 1),
-            (PositionMade, 1),
-            (SpoolMade, 1),
-            (SpoolMade, 2),
-            (EntryDrafted, 1),
-            (EntryStored, 1),
-        ],
-    },
-    KillCase {
-        run: write,
-        points: &[
-            (OutputSpooled, 1),
-            (OutputSpooled, 20),
-            (LinesWritten, 1),
-            (LinesWritten, 20),
-            (PositionStored, 1),
-            (PositionStored, 20),
-            (SpoolReleased, 1),
-        ],
-    },
-    KillCase { run: reopen, points: &[(ReopenAsked, 1), (LogReopened, 1)] },
-    KillCase {
-        run: finish,
-        points: &[(EndAwaited, 1), (LogFinished, 1), (EntryForgotten, 1), (EntryGone, 1)],
-    },
-    KillCase { run: recover, points: &[(LogCutBack, 1), (LogTakenUp, 1), (LogTakenUp, 2)] },
-    KillCase { run: begin, points: &[(KeeperBound, 1)] },
+    KillCase::of(open, Operation::OpenLog).and(&[(SpoolMade, 2)]),
+    KillCase::of(write, Operation::WriteLog).and(&[
+        (OutputSpooled, 20),
+        (LinesWritten, 20),
+        (PositionStored, 20),
+    ]),
+    KillCase::of(reopen, Operation::ReopenLog),
+    KillCase::of(finish, Operation::FinishLog),
+    KillCase::of(recover, Operation::RecoverLog).and(&[(LogTakenUp, 2)]),
+    KillCase::of(begin, Operation::StartLogkeeper),
 ];
 
 fn log(pod: &TestPod<'_>, name: &str) -> String {

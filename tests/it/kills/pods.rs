@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 
 use switchyard_proto::cri::v1 as cri;
+use switchyard_steps::Operation;
 use switchyard_steps::Step::{self, *};
 use switchyard_tests::cri::namespaces;
 use switchyard_tests::leak_scan::{NAMESPACE, ctr};
@@ -11,71 +12,36 @@ use switchyard_tests::node::TestPod;
 use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint};
 
-/// The steps of RunPodSandbox.
-pub(super) const RUN: &[(Step, u32)] = &[
-    (SandboxRecorded, 1),
-    (SandboxFiles, 1),
+/// Steps that RunPodSandbox takes several times, and of operations that it includes.
+pub(super) const RUN_FURTHER: &[(Step, u32)] = &[
     (FileDrafted, 1),
     (FileNamed, 2),
-    (PinsPlaced, 1),
-    (PinMounted, 1),
     (PinMounted, 2),
-    (SandboxPinned, 1),
-    (ShmPlaced, 1),
-    (SandboxShm, 1),
-    (JournalDrafted, 1),
-    (JournalWritten, 1),
-    (PluginAdded, 1),
     (PluginAdded, 2),
     (PluginAdded, 3),
-    (ResultSaved, 1),
     (ResultSaved, 3),
-    (SandboxAttached, 1),
-    (SandboxHosts, 1),
-    (InfraCreated, 1),
-    (InfraStarted, 1),
-    (InfraPinPlaced, 1),
-    (InfraPinned, 1),
-    (SandboxMarked, 1),
 ];
-/// The steps of a daemon that removes what a killed predecessor has created.
-pub(super) const RECOVERED: &[(Step, u32)] =
-    &[(RecoveryLooked, 1), (RecoveryTasks, 1), (RecoverySandboxes, 1), (RecoveryDebris, 1)];
 
 pub(super) const POD_START_CASES: &[KillCase] = &[
-    KillCase { run: run_pod, points: RUN },
-    KillCase { run: recover, points: RECOVERED },
-    KillCase { run: migrate_labels, points: &[(ObjectRenewed, 1)] },
-    KillCase { run: set_pod_cidr, points: &[(FileDrafted, 1), (FileNamed, 1), (RangesKept, 1)] },
+    KillCase::of(run_pod, Operation::CreateSandbox).and(RUN_FURTHER),
+    KillCase::of(recover, Operation::Recover),
+    KillCase::of(migrate_labels, Operation::RenewObject),
+    KillCase::of(set_pod_cidr, Operation::SetRanges).and(&[(FileDrafted, 1), (FileNamed, 1)]),
 ];
 
 pub(super) const POD_END_CASES: &[KillCase] = &[
-    KillCase {
-        run: stop_pod,
-        points: &[
-            (ProcessKilled, 1),
-            (SandboxInfraEnded, 1),
-            (PluginDeleted, 1),
-            (PluginDeleted, 2),
-            (PluginDeleted, 3),
-            (JournalRemoved, 1),
-            (SandboxDetached, 1),
-            (PinReleased, 1),
-            (PinReleased, 2),
-            (SandboxUnpinned, 1),
-            (SandboxUnmounted, 1),
-            (SandboxStopped, 1),
-        ],
-    },
-    KillCase {
-        run: remove_pod,
-        points: &[(SandboxDoomed, 1), (SandboxFilesGone, 1), (SandboxGroupsGone, 1), (SandboxForgotten, 1)],
-    },
-    KillCase {
-        run: start_pod,
-        points: &[(SandboxStarting, 1), (PluginAdded, 2), (InfraCreated, 1), (SandboxMarked, 1)],
-    },
-    KillCase { run: update_pod, points: &[(SandboxAmended, 1)] },
+    KillCase::of(stop_pod, Operation::StopSandbox).and(&[
+        (PluginDeleted, 2),
+        (PluginDeleted, 3),
+        (PinReleased, 2),
+    ]),
+    KillCase::of(remove_pod, Operation::RemoveSandbox),
+    KillCase::of(start_pod, Operation::StartSandbox).and(&[
+        (PluginAdded, 2),
+        (InfraCreated, 1),
+        (SandboxMarked, 1),
+    ]),
+    KillCase::of(update_pod, Operation::AmendSandbox),
 ];
 
 /// A pod whose creation takes every step: with a host port and an infra process.

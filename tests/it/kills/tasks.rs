@@ -7,7 +7,8 @@ use nix::sys::signal::{Signal, kill as signal};
 use nix::unistd::Pid;
 use switchyard_proto::cri::v1::{ContainerConfig, ContainerMetadata, ContainerState, Mount, StatusRequest};
 use switchyard_proto::cri::v1alpha2 as old;
-use switchyard_steps::Step::{self, *};
+use switchyard_steps::Operation;
+use switchyard_steps::Step::*;
 use switchyard_tests::cri::{image_spec, limits};
 use switchyard_tests::host::cgroups::{self, ForeignProcess};
 use switchyard_tests::host::{block_device, eventually, processes, random_name};
@@ -17,78 +18,35 @@ use switchyard_tests::streams::{PIPES, StreamSession};
 use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
 
-/// The steps of CreateContainer.
-pub(super) const CREATED: &[(Step, u32)] = &[
-    (TaskRecorded, 1),
-    (TaskViewed, 1),
-    (ViewMade, 1),
-    (ViewMounted, 1),
-    (ViewUnmounted, 1),
-    (TaskVolumes, 1),
-    (TaskPrepared, 1),
-];
-/// The steps of creating a container with a named volume.
-pub(super) const FILLED: &[(Step, u32)] = &[(VolumeDrafted, 1), (VolumeNamed, 1)];
-/// The steps of StartContainer.
-pub(super) const STARTED: &[(Step, u32)] = &[
-    (TaskFifos, 1),
-    (TaskStaged, 1),
-    (TaskLogged, 1),
-    (TaskCreated, 1),
-    (TaskUnstaged, 1),
-    (TaskStarted, 1),
-    (TaskMarked, 1),
-];
-/// The steps of a daemon that waits for the outcome of a predecessor's start.
-pub(super) const START_OUTCOME: &[(Step, u32)] = &[(WaitNoted, 1), (StartDiscarded, 1), (WaitOver, 1)];
-
 pub(super) const TASK_START_CASES: &[KillCase] = &[
-    KillCase { run: create, points: CREATED },
-    KillCase { run: create_with_volume, points: FILLED },
-    KillCase { run: remove_volume, points: &[(VolumeUnnamed, 1)] },
-    KillCase { run: start, points: STARTED },
-    KillCase { run: await_start_outcome, points: START_OUTCOME },
-    KillCase { run: start_that_fails, points: &[(StartRefused, 1)] },
-    KillCase { run: start_without_containerd, points: &[(FailureNoted, 1)] },
-    KillCase {
-        run: update,
-        points: &[
-            (TaskLimitsMarked, 1),
-            (TaskThrottled, 1),
-            (TaskScored, 1),
-            (TaskLimited, 1),
-            (TaskLimitsRecorded, 1),
-            (LimitsUnmarked, 1),
-        ],
-    },
-    KillCase { run: update_twice, points: &[(LimitsPutBack, 1)] },
+    KillCase::of(create, Operation::CreateTask),
+    KillCase::of(create_with_volume, Operation::FillVolume),
+    KillCase::of(remove_volume, Operation::RemoveVolume),
+    KillCase::of(start, Operation::StartTask),
+    KillCase::of(await_start_outcome, Operation::AwaitStart),
+    KillCase::at(start_that_fails, &[(StartRefused, 1)]),
+    KillCase::at(start_without_containerd, &[(FailureNoted, 1)]),
+    KillCase::of(update, Operation::UpdateTask),
+    KillCase::of(update_twice, Operation::RollBackUpdate),
 ];
 
 pub(super) const TASK_END_CASES: &[KillCase] = &[
-    KillCase { run: end, points: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
-    KillCase { run: stop, points: &[(TaskExitRecorded, 1), (TaskDeleted, 1), (TaskLogFinished, 1)] },
-    KillCase {
-        run: remove,
-        points: &[(TaskEmptied, 1), (TaskSnapshotGone, 1), (TaskFilesGone, 1), (TaskForgotten, 1)],
-    },
-    KillCase { run: remove_busy, points: &[(GroupNoted, 1)] },
-    KillCase { run: remove_busy_after_restart, points: &[(GroupGone, 1), (GroupForgotten, 1)] },
-    KillCase { run: attach_once, points: &[(InputTaken, 1), (InputEnded, 1)] },
-    KillCase {
-        run: exec_endless,
-        points: &[(ExecFifos, 1), (ExecCreated, 1), (ExecAsked, 1), (ExecStarted, 1)],
-    },
-    KillCase { run: exec, points: &[(ExecDeleted, 1), (ExecGone, 1)] },
+    KillCase::of(end, Operation::EndTask),
+    KillCase::of(stop, Operation::EndTask),
+    KillCase::of(remove, Operation::RemoveTask),
+    KillCase::at(remove_busy, &[(GroupNoted, 1)]),
+    KillCase::at(remove_busy_after_restart, &[(GroupGone, 1), (GroupForgotten, 1)]),
+    KillCase::of(attach_once, Operation::AttachOnce),
+    KillCase::of(exec_endless, Operation::StartExec),
+    KillCase::of(exec, Operation::EndExec),
 ];
 
 /// With a short shim timeout.
-pub(super) const HUNG: &[KillCase] = &[KillCase { run: hang, points: &[(HungShimKilled, 1)] }];
+pub(super) const HUNG: &[KillCase] = &[KillCase::of(hang, Operation::KillHungShim)];
 
 /// With a containerd that retains exits.
-pub(super) const KEPT_EXITS: &[KillCase] = &[
-    KillCase { run: start, points: &[(ExitKept, 1)] },
-    KillCase { run: stop, points: &[(ExitForgotten, 1)] },
-];
+pub(super) const KEPT_EXITS: &[KillCase] =
+    &[KillCase::at(start, &[(ExitKept, 1)]), KillCase::at(stop, &[(ExitForgotten, 1)])];
 
 /// An image as a volume, so that creation and start take every step.
 fn image_volume(fixture: &KillFixture) -> Mount {
