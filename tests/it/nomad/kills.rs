@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use switchyard_steps::Operation;
 use switchyard_steps::Step::{self, *};
 use switchyard_tests::host::eventually;
 use switchyard_tests::leak_scan::{NAMESPACE, stored};
@@ -22,45 +23,44 @@ const RUN: Duration = Duration::from_secs(60);
 /// Prints once that it has begun, and exits with 5 when it is stopped.
 const ONCE: &str = "echo begun; while [ ! -e /local/end ]; do sleep 0.02; done; exit 5";
 
-/// Where a start may be cut off, in the order in which they are reached.
-const STARTS: [Step; 13] = [
-    SandboxRecorded,
-    SandboxFiles,
-    SandboxPinned,
-    SandboxShm,
-    SandboxHosts,
-    SandboxMarked,
-    TaskRecorded,
-    TaskPrepared,
-    TaskStaged,
-    TaskCreated,
-    TaskUnstaged,
-    TaskStarted,
-    TaskMarked,
-];
-
 /// Where the making of its network may be cut off: by the plugin that is run then.
 const NETWORKS: [(Step, u32); 5] =
     [(PluginAdded, 1), (ResultSaved, 1), (PluginAdded, 2), (PluginAdded, 3), (ResultSaved, 3)];
 
-/// Where the loading of its image may be cut off.
-const LOADS: [(Step, u32); 10] = [
-    (PullLeased, 1),
-    (LayerBegun, 1),
-    (LayerCommitted, 1),
-    (ConfigWritten, 1),
-    (ManifestWritten, 1),
-    (LayerPrepared, 1),
-    (LayerApplied, 1),
-    (LayerUnpacked, 1),
-    (ImageNamed, 1),
-    (PullReleased, 1),
-];
+/// Where a start may be cut off: the task of [`shell`] has neither a network nor an infra process nor a volume
+/// of its image, and its agent makes and reads its FIFOs.
+fn start_steps() -> impl Iterator<Item = Step> {
+    let operations = [Operation::CreateSandbox, Operation::CreateTask, Operation::StartTask];
+    operations.into_iter().flat_map(Operation::steps).copied().filter(|step| {
+        let taken = !matches!(
+            step,
+            SandboxAttached
+                | InfraCreated
+                | InfraStarted
+                | InfraPinned
+                | TaskViewed
+                | TaskVolumes
+                | TaskFifos
+                | TaskLogged
+        );
+        taken && step.can_fail()
+    })
+}
 
-/// Where the end of a task may be cut off, and its removal.
-const ENDS: [Step; 2] = [TaskExitRecorded, TaskDeleted];
-const REMOVALS: [Step; 6] =
-    [SandboxDoomed, TaskSnapshotGone, TaskFilesGone, TaskForgotten, SandboxFilesGone, SandboxForgotten];
+/// Where the loading of its image may be cut off: an archive of one image has no index.
+fn load_steps() -> impl Iterator<Item = Step> {
+    Operation::PullImage.steps().iter().copied().filter(|step| *step != IndexWritten)
+}
+
+/// Where the end of a task may be cut off: the logkeeper does not read its output.
+fn end_steps() -> impl Iterator<Item = Step> {
+    Operation::EndTask.steps().iter().copied().filter(|step| *step != TaskLogFinished)
+}
+
+/// Where the removal of a task may be cut off.
+fn removal_steps() -> impl Iterator<Item = Step> {
+    [Operation::RemoveTask, Operation::RemoveSandbox].into_iter().flat_map(Operation::steps).copied()
+}
 
 /// Makes a call as an agent does: when the plugin ends over it, once more on a new one.
 fn as_agent<T>(agent: &Agent, call: impl Fn(&BlockingDriver) -> Result<T, Status>) -> T {
@@ -102,7 +102,7 @@ fn finish(agent: &Agent, mut task: TaskSetup) {
 fn task_start_interrupted_by_kill_is_completed_by_retry_once() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for step in STARTS {
+    for step in start_steps() {
         let task = shell(&node, &agent, ONCE);
         let started = amid(&node, step, || as_agent(&agent, |driver| driver.start(&task.config)));
         let handle = started.handle.expect("it has a handle");
@@ -139,15 +139,15 @@ fn image_load_interrupted_by_kill_is_completed_by_retry_once() {
     let agent = Arc::new(Agent::start(node.root(), &json!({ "gc": { "image_delay": "1s" } })));
     let socket = node.root().containerd_socket().expect("containerd has been started");
     let before = stored(&socket, NAMESPACE);
-    for at in LOADS {
-        let which = format!("{at:?}");
+    for step in load_steps() {
+        let which = format!("{step:?}");
         let config = json!({
             "image": "brought:1", "load": "image.tar", "command": "cat", "args": ["/which"], "network_mode": "host"
         });
         let task = TaskSetup::new(node.root(), &agent, "task", &config);
         save(&with_file(&which).build(), "brought:1", &task.task_dir().join("local/image.tar"));
-        amid_nth(&node, at, || as_agent(&agent, |driver| driver.start(&task.config)));
-        assert_eq!(agent.driver().wait(task.id(), RUN).expect("it ends").exit_code, 0, "{at:?}");
+        amid(&node, step, || as_agent(&agent, |driver| driver.start(&task.config)));
+        assert_eq!(agent.driver().wait(task.id(), RUN).expect("it ends").exit_code, 0, "{step:?}");
         assert_eq!(task.wait_stdout(|text| text.ends_with('\n')), format!("{which}\n"));
         finish(&agent, task);
         node.assert_clean();
@@ -158,7 +158,7 @@ fn image_load_interrupted_by_kill_is_completed_by_retry_once() {
             new.retain(|item| !before.contains(item));
             new.is_empty()
         });
-        assert!(gone, "{at:?}: {new:#?}");
+        assert!(gone, "{step:?}: {new:#?}");
     }
 }
 
@@ -166,7 +166,7 @@ fn image_load_interrupted_by_kill_is_completed_by_retry_once() {
 fn task_exit_interrupted_by_kill_is_reported_with_its_code() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for step in ENDS {
+    for step in end_steps() {
         let task = shell(&node, &agent, ONCE);
         let handle = agent.driver().start(&task.config).expect("it starts").handle.expect("it has a handle");
         task.wait_stdout(|text| text.contains("begun"));
@@ -188,7 +188,7 @@ fn task_exit_interrupted_by_kill_is_reported_with_its_code() {
 fn task_removal_interrupted_by_kill_is_completed_by_retry() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for step in REMOVALS {
+    for step in removal_steps() {
         let mut task = shell(&node, &agent, "echo begun; exec sleep 1000");
         agent.driver().start(&task.config).expect("it starts");
         task.wait_stdout(|text| text.contains("begun"));
@@ -204,7 +204,7 @@ fn task_removal_interrupted_by_kill_is_completed_by_retry() {
 fn task_removal_interrupted_by_kill_is_completed_without_retry() {
     let node = TestNode::start();
     let agent = Arc::new(Agent::start(node.root(), &json!({})));
-    for step in REMOVALS {
+    for step in removal_steps() {
         // One task that still runs, and one that has exited.
         for script in ["echo begun; exec sleep 1000", "echo begun"] {
             let mut task = shell(&node, &agent, script);
