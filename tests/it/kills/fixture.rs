@@ -266,21 +266,27 @@ fn stored(node: &TestNode) -> Vec<String> {
 
 /// The result of a scan once two scans agree: containerd collects garbage asynchronously.
 fn stable_leak_scan(node: &TestNode) -> LeakScan {
-    let mut last = node.leak_scan();
-    eventually(LIMIT, || {
-        let now = node.leak_scan();
+    let mut last = scan_without_processes(node);
+    let stable = eventually(LIMIT, || {
+        let now = scan_without_processes(node);
         let same = now == last;
         last = now;
         same
     });
+    assert!(stable, "what is there of the bystander goes on changing: {last:#?}");
     last
 }
 
-/// All findings except those of the bystander, whose processes change.
+/// A scan without the processes: those of the bystander change all the time.
+fn scan_without_processes(node: &TestNode) -> LeakScan {
+    let mut scan = node.leak_scan();
+    scan.findings.retain(|finding| !finding.starts_with("process "));
+    scan
+}
+
+/// All findings except those of the bystander.
 fn beside_bystander(node: &TestNode, rest: &LeakScan) -> Vec<String> {
-    let mut found = node.leak_scan().new_since(rest);
-    found.retain(|finding| !finding.starts_with("process "));
-    found
+    scan_without_processes(node).new_since(rest)
 }
 
 /// The first words of a log's complete lines.
