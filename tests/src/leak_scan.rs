@@ -4,11 +4,17 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::OnceLock;
 
-use crate::host::{cgroups, mounts, processes, runtimes};
-use crate::prereq;
+use containerd_client::services::v1::snapshots::Kind;
+use tonic::Status;
+
+use crate::host::processes::{self, Process};
+use crate::host::{cgroups, mounts, runtimes};
 use crate::root::PrivateRoot;
+use crate::{network, prereq};
+use store::Store;
+
+mod store;
 
 /// The namespace that every frontend works in, unless a test configures another.
 pub const NAMESPACE: &str = "k8s.io";
@@ -26,9 +32,6 @@ pub struct LeakScan {
 
 impl LeakScan {
     /// Scans the node. Cgroups are found by the name that [`PrivateRoot::cgroup_name`] gives.
-    ///
-    /// # Panics
-    /// When `ctr` is not installed.
     #[must_use]
     pub fn of(root: &PrivateRoot) -> Self {
         Self::of_with_ids(root, &[])
@@ -36,9 +39,6 @@ impl LeakScan {
 
     /// As [`LeakScan::of`], and also finds cgroups named after these ids wherever they are: for pods that
     /// were given no cgroup parent below the root's.
-    ///
-    /// # Panics
-    /// When `ctr` is not installed.
     #[must_use]
     pub fn of_with_ids(root: &PrivateRoot, ids: &[&str]) -> Self {
         let mut findings = Vec::new();
@@ -50,19 +50,16 @@ impl LeakScan {
             let what = if mount.kind == "nsfs" { "pinned namespace" } else { "mount" };
             findings.push(format!("{what} {} ({})", mount.point.display(), mount.kind));
         }
-        findings.extend(root.network().in_use());
-        findings.extend(root.bridge().in_use());
-        for process in processes::belonging_to(root.path()) {
-            let name = process.command.split(' ').next().unwrap_or_default();
-            if name.contains("containerd-shim") {
-                findings.push(format!("shim {}: {}", process.pid, process.command));
-            }
-        }
-        for pid in cgroups::members(&root.cgroup_name()) {
-            findings.push(format!("process {pid} in a control group of the root"));
+        findings.extend(network::in_use(&[root.network(), root.bridge()]));
+        for shim in processes::belonging_to_if(root.path(), is_shim) {
+            findings.push(format!("shim {}: {}", shim.pid, shim.command));
         }
         let own = root.cgroup_name();
-        for group in cgroups::trees_named(&own) {
+        let groups = cgroups::trees_named(&own);
+        for pid in cgroups::members_of(&groups) {
+            findings.push(format!("process {pid} in a control group of the root"));
+        }
+        for group in groups {
             // The parent itself belongs to no pod: a kubelet creates and keeps it. A Nomad agent keeps it
             // too, and below it the cgroup `share` of the tasks that share their processors.
             let name = group.file_name().unwrap_or_default().to_string_lossy();
@@ -109,44 +106,38 @@ impl LeakScan {
     }
 }
 
-/// What containerd stores for pods and for operations in progress, as `ctr` lists it.
-///
-/// # Panics
-/// When `ctr` is not installed.
-#[must_use]
-pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
-    let mut findings = Vec::new();
-    for (what, words) in [
-        ("container", &["containers", "ls", "-q"][..]),
-        ("task", &["tasks", "ls", "-q"]),
-        ("lease", &["leases", "ls", "-q"]),
-    ] {
-        findings.extend(ctr(socket, namespace, words).into_iter().map(|line| format!("{what} {line}")));
-    }
-    if knows_sandboxes() {
-        let lines = ctr(socket, namespace, &["sandboxes", "ls"]);
-        findings.extend(lines.into_iter().skip(1).map(|line| format!("sandbox record {line}")));
-    }
-    for line in ctr(socket, namespace, &["snapshots", "ls"]).iter().skip(1) {
-        // KEY PARENT KIND, where the parent may be empty. Committed snapshots belong to images.
-        if !line.trim_end().ends_with("Committed") {
-            findings.push(format!("snapshot {}", line.split_whitespace().collect::<Vec<_>>().join(" ")));
-        }
-    }
-    for line in ctr(socket, namespace, &["content", "active"]).iter().skip(1) {
-        findings.push(format!("ingest {}", line.split_whitespace().next().unwrap_or_default()));
-    }
-    findings
+fn is_shim(process: &Process) -> bool {
+    process.command.split(' ').next().is_some_and(|name| name.contains("containerd-shim"))
 }
 
-/// Whether this `ctr` can list the sandbox store, which came with containerd 1.7.
-fn knows_sandboxes() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        let help = Command::new(prereq::require("ctr", "containerd")).arg("--help").output();
-        let help = help.expect("ctr was found, so it starts");
-        String::from_utf8_lossy(&help.stdout).contains("sandboxes")
-    })
+/// What containerd holds for pods and for operations in progress; a line with the error if it cannot be asked.
+#[must_use]
+pub fn in_containerd(socket: &Path, namespace: &str) -> Vec<String> {
+    findings_or_error(store::ask(socket, namespace, async |store: Store| {
+        let mut findings = Vec::new();
+        for (what, names) in [
+            ("container", store.containers().await?),
+            ("task", store.tasks().await?),
+            ("lease", store.leases().await?),
+            ("sandbox record", store.sandboxes().await?),
+            ("ingest", store.ingests().await?),
+        ] {
+            findings.extend(names.into_iter().map(|name| format!("{what} {name}")));
+        }
+        for snapshot in store.snapshots().await? {
+            // Committed snapshots belong to images.
+            if snapshot.kind() != Kind::Committed {
+                let words = [snapshot.name.as_str(), &snapshot.parent, &format!("{:?}", snapshot.kind())];
+                let words = words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
+                findings.push(format!("snapshot {}", words.join(" ")));
+            }
+        }
+        Ok(findings)
+    }))
+}
+
+fn findings_or_error(answer: Result<Vec<String>, Status>) -> Vec<String> {
+    answer.unwrap_or_else(|status| vec![format!("unknown: containerd cannot be asked: {status}")])
 }
 
 /// The lines that `ctr` prints; if it fails, a line with the error, which callers report as a finding.
@@ -179,42 +170,47 @@ pub fn ctr(socket: &Path, namespace: &str, words: &[&str]) -> Vec<String> {
 }
 
 /// The images, blobs and committed snapshots of a containerd: what stays when nothing runs, and must not
-/// grow.
-///
-/// # Panics
-/// When `ctr` is not installed.
+/// grow. A line with the error if it cannot be asked.
 #[must_use]
 pub fn stored(socket: &Path, namespace: &str) -> Vec<String> {
+    findings_or_error(store::ask(socket, namespace, all_stored))
+}
+
+async fn all_stored(store: Store) -> Result<Vec<String>, Status> {
+    let snapshots = store.snapshots().await?.into_iter();
+    let committed = snapshots.filter(|snapshot| snapshot.kind() == Kind::Committed);
     let mut found = Vec::new();
-    for (what, words) in [("image", &["images", "ls", "-q"]), ("blob", &["content", "ls", "-q"])] {
-        found.extend(ctr(socket, namespace, words).into_iter().map(|line| format!("{what} {line}")));
+    for (what, names) in [
+        ("image", store.images().await?),
+        ("blob", store.blobs().await?),
+        ("snapshot", committed.map(|snapshot| snapshot.name).collect()),
+    ] {
+        found.extend(names.into_iter().map(|name| format!("{what} {name}")));
     }
-    let snapshots = ctr(socket, namespace, &["snapshots", "ls"]);
-    let committed = snapshots.iter().filter(|line| line.trim_end().ends_with("Committed"));
-    found.extend(
-        committed.map(|line| format!("snapshot {}", line.split_whitespace().next().unwrap_or_default())),
-    );
     found.sort();
-    found
+    Ok(found)
+}
+
+/// The names of the snapshots that have this label.
+///
+/// # Panics
+/// When containerd cannot be asked.
+#[must_use]
+pub fn labelled_snapshots(socket: &Path, namespace: &str, label: &str) -> Vec<String> {
+    let snapshots = store::ask(socket, namespace, async |store: Store| store.snapshots().await);
+    let mut snapshots = snapshots.expect("containerd can be asked");
+    snapshots.retain(|snapshot| snapshot.labels.contains_key(label));
+    snapshots.into_iter().map(|snapshot| snapshot.name).collect()
 }
 
 /// Removes every image, lets containerd collect its garbage, and returns what is still stored: content and
 /// snapshots that belong to no image. Only containerd is asked, not the daemon.
-///
-/// # Panics
-/// When `ctr` is not installed.
 #[must_use]
 pub fn orphaned_content(socket: &Path, namespace: &str) -> Vec<String> {
-    let images = ctr(socket, namespace, &["images", "ls", "-q"]);
-    if !images.is_empty() {
-        let words: Vec<_> =
-            ["images", "rm", "--sync"].into_iter().chain(images.iter().map(String::as_str)).collect();
-        let removed = ctr(socket, namespace, &words);
-        if let Some(failed) = removed.iter().find(|line| line.starts_with("unknown: ")) {
-            return vec![failed.clone()];
-        }
-    }
-    stored(socket, namespace)
+    findings_or_error(store::ask(socket, namespace, async |store: Store| {
+        store.remove_images().await?;
+        all_stored(store).await
+    }))
 }
 
 /// The files of objects and of operations in progress in the directories of a daemon: mounts, files named

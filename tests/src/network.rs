@@ -139,7 +139,10 @@ impl TestNetwork {
     /// rules.
     #[must_use]
     pub fn in_use(&self) -> Vec<String> {
-        let mut found = Vec::new();
+        in_use(&[self])
+    }
+
+    fn collect_in_use(&self, v4: &PacketRules, v6: &PacketRules, found: &mut Vec<String>) {
         for entry in fs::read_dir(self.data_dir.join(self.name())).into_iter().flatten().flatten() {
             let file = entry.file_name().to_string_lossy().into_owned();
             if file != "lock" && !file.starts_with("last_reserved_ip") {
@@ -151,13 +154,10 @@ impl TestNetwork {
         for entry in fs::read_dir(ports).into_iter().flatten().flatten() {
             found.push(format!("interface {} at {}", entry.file_name().to_string_lossy(), self.bridge()));
         }
-        for program in ["iptables", "ip6tables"] {
-            found
-                .extend(rules(program, self.name()).into_iter().map(|rule| format!("{program} rule {rule}")));
-        }
-        let passes = forward_rules(&self.address_prefix());
-        found.extend(passes.into_iter().map(|rule| format!("iptables rule {rule}")));
-        found
+        let prefix = self.address_prefix();
+        let passes = v4.accepting(&prefix);
+        found.extend(v4.marked(self.name()).chain(passes).map(|rule| format!("iptables rule {rule}")));
+        found.extend(v6.marked(self.name()).map(|rule| format!("ip6tables rule {rule}")));
     }
 
     /// The common prefix of all its addresses.
@@ -215,15 +215,52 @@ fn gateway_bridge(digits: &str) -> String {
     format!("swtb{digits}")
 }
 
-/// The rules by which the CNI firewall plugin accepts packets of addresses with this prefix.
+/// What is still in use of these networks, as [`TestNetwork::in_use`] tells.
+#[must_use]
+pub fn in_use(networks: &[&TestNetwork]) -> Vec<String> {
+    let v4 = PacketRules::read("iptables");
+    let v6 = PacketRules::read("ip6tables");
+    let mut found = Vec::new();
+    for network in networks {
+        network.collect_in_use(&v4, &v6, &mut found);
+    }
+    found
+}
+
+/// The packet rules of this machine, in `iptables-save` form.
+struct PacketRules {
+    nat: Vec<String>,
+    filter: Vec<String>,
+}
+
+impl PacketRules {
+    /// Reads those that `iptables` or `ip6tables` has made.
+    fn read(program: &str) -> Self {
+        let save = prereq::require(&format!("{program}-save"), "iptables");
+        let output = Command::new(save).stderr(Stdio::null()).output();
+        let text =
+            output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let table = |name: &str| {
+            let lines = text.lines().skip_while(|line| *line != name).take_while(|line| *line != "COMMIT");
+            lines.filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()
+        };
+        Self { nat: table("*nat"), filter: table("*filter") }
+    }
+
+    /// The rules of the nat table that the plugins marked with the network's name.
+    fn marked(&self, network: &str) -> impl Iterator<Item = &String> {
+        self.nat.iter().filter(move |rule| rule.contains(network))
+    }
+
+    /// The rules by which the CNI firewall plugin accepts packets of addresses with this prefix.
+    fn accepting(&self, beginning: &str) -> impl Iterator<Item = &String> {
+        let address = format!(" {beginning}");
+        self.filter.iter().filter(move |rule| rule.starts_with("-A CNI-") && rule.contains(&address))
+    }
+}
+
 fn forward_rules(beginning: &str) -> Vec<String> {
-    let save = prereq::require("iptables-save", "iptables");
-    let output = Command::new(save).args(["-t", "filter"]).stderr(Stdio::null()).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines()
-        .filter(|line| line.starts_with("-A CNI-") && line.contains(&format!(" {beginning}")))
-        .map(str::to_owned)
-        .collect()
+    PacketRules::read("iptables").accepting(beginning).cloned().collect()
 }
 
 fn clear_forward_rules(beginning: &str) {
@@ -240,12 +277,8 @@ fn delete_link(link: &str) {
     let _ = Command::new(ip).args(["link", "delete", link]).stderr(Stdio::null()).status();
 }
 
-/// The rules of the nat table that the plugins marked with the network's name, in `iptables-save` form.
 fn rules(program: &str, network: &str) -> Vec<String> {
-    let save = prereq::require(&format!("{program}-save"), "iptables");
-    let output = Command::new(save).args(["-t", "nat"]).stderr(Stdio::null()).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().filter(|line| line.starts_with("-A ") && line.contains(network)).map(str::to_owned).collect()
+    PacketRules::read(program).marked(network).cloned().collect()
 }
 
 /// The rules of the nat table by which packets to this port of the host go elsewhere, of all networks.
@@ -255,19 +288,14 @@ fn rules(program: &str, network: &str) -> Vec<String> {
 #[track_caller]
 #[must_use]
 pub fn port_rules(port: u16) -> Vec<String> {
-    let save = prereq::require("iptables-save", "iptables");
-    let output = Command::new(save).args(["-t", "nat"]).stderr(Stdio::null()).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let port = port.to_string();
-    text.lines()
-        .filter(|line| {
-            let listed =
-                line.split_once("--dports ").map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
-            line.starts_with("-A CNI-HOSTPORT-DNAT ")
-                && listed.is_some_and(|ports| ports.split(',').any(|one| one == port))
-        })
-        .map(str::to_owned)
-        .collect()
+    let mut rules = PacketRules::read("iptables").nat;
+    rules.retain(|rule| {
+        let listed = rule.split_once("--dports ").map(|(_, rest)| rest.split(' ').next().unwrap_or_default());
+        rule.starts_with("-A CNI-HOSTPORT-DNAT ")
+            && listed.is_some_and(|ports| ports.split(',').any(|one| one == port))
+    });
+    rules
 }
 
 /// Removes the rules that carry the network's name, and the chains of single containers that they led to. The

@@ -5,7 +5,7 @@ use switchyard_steps::Step::*;
 use switchyard_tests::cri::image_spec;
 use switchyard_tests::host::eventually;
 use switchyard_tests::image::{Family, Image, Index, busybox, random_layer};
-use switchyard_tests::leak_scan::{NAMESPACE, ctr, stored};
+use switchyard_tests::leak_scan::{NAMESPACE, ctr, labelled_snapshots, stored};
 
 use super::cases::KillCase;
 use super::fixture::{KillFixture, KillPoint, LIMIT};
@@ -62,11 +62,7 @@ pub(super) fn pull(fixture: &KillFixture, kill: KillPoint) {
 /// The snapshots that are marked as not synced.
 fn unsynced(fixture: &KillFixture) -> Vec<String> {
     let socket = fixture.node.root().containerd_socket().expect("containerd has been started");
-    let info = |name: &str| ctr(&socket, NAMESPACE, &["snapshots", "info", name]);
-    snapshots(fixture)
-        .into_iter()
-        .filter(|name| info(name).iter().any(|line| line.contains(UNSYNCED)))
-        .collect()
+    labelled_snapshots(&socket, NAMESPACE, UNSYNCED)
 }
 
 fn snapshots(fixture: &KillFixture) -> Vec<String> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use switchyard_tests::host::{self, cgroups, eventually, processes, runtimes};
 use switchyard_tests::image;
-use switchyard_tests::leak_scan::LeakScan;
+use switchyard_tests::leak_scan::{LeakScan, NAMESPACE, in_containerd, orphaned_content, stored};
 use switchyard_tests::prereq;
 use switchyard_tests::registry::Registry;
 use switchyard_tests::root::PrivateRoot;
@@ -48,6 +48,46 @@ fn leaked_container_is_found_and_removed() {
     assert!(!processes::all().iter().any(|process| !process.zombie && process.command.contains(&shim)));
 }
 
+#[test]
+fn leases_ingests_images_and_content_are_found() {
+    let root = PrivateRoot::new();
+    start_containerd(&root);
+    let socket = root.containerd_socket().expect("containerd made its socket");
+    let registry = Registry::start();
+    let image = image::busybox().build();
+    registry.push("busybox:1", &image);
+    let reference = registry.reference("busybox:1");
+    ctr(&root, &["images", "pull", "--plain-http", &reference]);
+    ctr(&root, &["leases", "create", "--id", "leaked", "x=y"]);
+    // The content differs from what it is to be, and the ingest stays.
+    let file = root.path().join("content");
+    fs::write(&file, "content").expect("the root can be written");
+    let ingest = |words: &[&str]| {
+        let mut command = ctr_command(&root, words);
+        command.stdin(fs::File::open(&file).expect("it was just written"));
+        command.output().expect("ctr was found, so it starts").status.success()
+    };
+    let wrong = format!("sha256:{}", "ab".repeat(32));
+    assert!(!ingest(&["content", "ingest", "--expected-digest", &wrong, "unfinished"]));
+
+    let found = in_containerd(&socket, NAMESPACE);
+    for finding in ["lease leaked", "ingest unfinished"] {
+        assert!(found.iter().any(|other| other == finding), "{finding:?} is not in {found:#?}");
+    }
+    let found = stored(&socket, NAMESPACE);
+    let layer = format!("snapshot {}", image::busybox_layer().diff_id);
+    let blobs = [&image.manifest.digest, &image.config.digest].map(|digest| format!("blob {digest}"));
+    for finding in [format!("image {reference}"), layer].iter().chain(&blobs) {
+        assert!(found.contains(finding), "{finding:?} is not in {found:#?}");
+    }
+
+    // Content that belongs to no image, and that containerd does not collect.
+    assert!(ingest(&["content", "ingest", "whole"]));
+    let kept = image::digest(b"content");
+    ctr(&root, &["content", "label", &kept, "containerd.io/gc.root=x"]);
+    assert_eq!(orphaned_content(&socket, NAMESPACE), [format!("blob {kept}")]);
+}
+
 /// Starts containerd as the daemon does: with all its directories in the root, detached from the test.
 fn start_containerd(root: &PrivateRoot) {
     let run = root.run().join("containerd");
@@ -83,10 +123,14 @@ fn ctr(root: &PrivateRoot, words: &[&str]) {
 }
 
 fn try_ctr(root: &PrivateRoot, words: &[&str]) -> Output {
+    ctr_command(root, words).output().expect("ctr was found, so it starts")
+}
+
+fn ctr_command(root: &PrivateRoot, words: &[&str]) -> Command {
     let socket = root.containerd_socket().expect("containerd made its socket");
     let mut command = Command::new(prereq::require("ctr", "containerd"));
-    command.arg("-a").arg(socket).args(["-n", "k8s.io"]).args(words).stdin(Stdio::null());
-    command.output().expect("ctr was found, so it starts")
+    command.arg("-a").arg(socket).args(["-n", NAMESPACE]).args(words).stdin(Stdio::null());
+    command
 }
 
 /// The socket of the container's shim, which lies outside of all directories that containerd can be given.

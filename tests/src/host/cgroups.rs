@@ -71,7 +71,13 @@ pub fn trees_named(fragment: &str) -> Vec<PathBuf> {
 /// The ids of the processes in the groups at and below those whose name contains `fragment`.
 #[must_use]
 pub fn members(fragment: &str) -> Vec<i32> {
-    let mut pids: Vec<i32> = trees_named(fragment)
+    members_of(&trees_named(fragment))
+}
+
+/// The ids of the processes in these groups.
+#[must_use]
+pub fn members_of(groups: &[PathBuf]) -> Vec<i32> {
+    let mut pids: Vec<i32> = groups
         .iter()
         .filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok())
         .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
@@ -91,7 +97,7 @@ pub fn clear(fragment: &str) -> Vec<PathBuf> {
             let _ = fs::write(dir.join("freezer.state"), "THAWED");
             let _ = fs::write(dir.join("cgroup.freeze"), "0");
         }
-        for pid in members(fragment) {
+        for pid in members_of(&groups) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         for dir in &groups {

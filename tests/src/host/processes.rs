@@ -59,33 +59,42 @@ pub fn find(pid: i32) -> Option<Process> {
 /// among them.
 #[must_use]
 pub fn belonging_to(root: &Path) -> Vec<Process> {
-    let all: Vec<_> = all().into_iter().filter(|process| !process.zombie).collect();
-    let parents: HashMap<i32, i32> = all.iter().map(|process| (process.pid, process.parent)).collect();
-    let mut ours = HashSet::new();
-    let mut ancestor = Pid::this().as_raw();
-    while ancestor > 0 && ours.insert(ancestor) {
-        ancestor = parents.get(&ancestor).copied().unwrap_or(0);
-    }
+    belonging_to_if(root, |_| true)
+}
 
+/// The same, but only those that `wanted` accepts: of the others, only ancestors of these are looked at.
+#[must_use]
+pub fn belonging_to_if(root: &Path, wanted: impl Fn(&Process) -> bool) -> Vec<Process> {
+    let all = all().into_iter().filter(|process| !process.zombie);
+    let all: HashMap<i32, Process> = all.map(|process| (process.pid, process)).collect();
     let namespace = fs::read_link("/proc/self/ns/mnt").ok();
-    let mut belong: HashSet<i32> = all
-        .iter()
-        .filter(|process| !ours.contains(&process.pid) && refers(process, root, namespace.as_deref()))
-        .map(|process| process.pid)
-        .collect();
-    loop {
-        let children: Vec<_> = all
-            .iter()
-            .filter(|process| belong.contains(&process.parent) && !belong.contains(&process.pid))
-            .filter(|process| !ours.contains(&process.pid))
-            .map(|process| process.pid)
-            .collect();
-        if children.is_empty() {
-            break;
-        }
-        belong.extend(children);
+    let mut known: HashMap<i32, bool> = HashMap::new();
+    let mut ancestor = Pid::this().as_raw();
+    while ancestor > 0 && known.insert(ancestor, false).is_none() {
+        ancestor = all.get(&ancestor).map_or(0, |process| process.parent);
     }
-    all.into_iter().filter(|process| belong.contains(&process.pid)).collect()
+    let mut found = Vec::new();
+    for process in all.values().filter(|process| wanted(process)) {
+        let mut lineage = Vec::new();
+        let mut next = Some(process);
+        let belongs = loop {
+            let Some(process) = next else { break false };
+            if let Some(belongs) = known.get(&process.pid) {
+                break *belongs;
+            }
+            lineage.push(process.pid);
+            if refers(process, root, namespace.as_deref()) {
+                break true;
+            }
+            next = all.get(&process.parent);
+        };
+        known.extend(lineage.into_iter().map(|pid| (pid, belongs)));
+        if belongs {
+            found.push(process.clone());
+        }
+    }
+    found.sort_by_key(|process| process.pid);
+    found
 }
 
 /// The process of `root` that runs this command, if one does: tests of other roots may run the same at the
