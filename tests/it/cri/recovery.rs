@@ -151,7 +151,7 @@ fn no_line_is_lost_when_the_logkeeper_is_killed() {
 
 #[test]
 fn a_second_daemon_on_the_same_directories_is_refused() {
-    let node = TestNode::start();
+    let node = TestNode::shared();
     let second = Command::new(binary()).arg("serve").arg("--config").arg(node.root().config()).output();
     let second = second.expect("the daemon can be started");
     let text =

@@ -228,7 +228,7 @@ fn arbitrary_pod_names_are_used_or_rejected_by_field() {
 
 #[test]
 fn arbitrary_container_names_are_used_or_rejected_by_field() {
-    let node = TestNode::start();
+    let node = TestNode::shared();
     let pod = node.pod_with("hostile", |config| namespaces(config).network = 2);
     let alive = NodeServerPids::now(&node);
     let mut faults = Vec::new();
@@ -317,7 +317,7 @@ fn arbitrary_ids_are_not_found_with_short_errors() {
 
 #[test]
 fn arbitrary_volume_names_stay_in_the_volume_directory() {
-    let node = TestNode::start();
+    let node = TestNode::shared();
     let pod = node.pod_with("volumes", |config| namespaces(config).network = 2);
     let mut faults = Vec::new();
     for text in texts().iter().filter(|text| !text.is_empty()) {
@@ -391,7 +391,7 @@ fn arbitrary_task_names_are_used_or_rejected_by_field() {
 
 #[test]
 fn out_of_range_numbers_are_rejected_or_ignored() {
-    let node = TestNode::start();
+    let node = TestNode::shared();
     let pod = node.pod_with("numbers", |config| namespaces(config).network = 2);
     let alive = NodeServerPids::now(&node);
     let id = pod.start_shell("main", "trap 'exit 0' TERM; while :; do sleep 0.1; done");

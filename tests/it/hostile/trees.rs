@@ -166,7 +166,7 @@ fn deep_image() -> ImageBuilder {
 
 #[test]
 fn deep_image_volume_is_copied_completely() {
-    let node = TestNode::start();
+    let node = TestNode::shared();
     let image = push(&node, "deep", &deep_image());
     let alive = ServerPids::now(&node);
     let pod = node.pod("copied");

@@ -39,7 +39,7 @@ fn credentials_come_from_task_or_agent_file_and_grant_no_foreign_images() {
     let registry = Registry::start_behind_proxy(access);
     registry.push("private/which:1", &with_file("private").build());
     let image = registry.reference("private/which:1");
-    let node = TestNode::start();
+    let node = TestNode::shared();
     let bare = Agent::start(node.root(), &json!({}));
     let auth = json!({ "auth": { "username": "user", "password": "secret" } });
 

@@ -118,7 +118,7 @@ fn many_waiters_get_the_exit_and_block_no_other_call() {
 
 #[test]
 fn fifty_tasks_start_concurrently() {
-    let node = TestNode::start();
+    let node = TestNode::shared();
     let agent = Agent::start(node.root(), &json!({}));
     std::thread::scope(|scope| {
         let tasks: Vec<_> = (0..50)
