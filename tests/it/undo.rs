@@ -14,8 +14,8 @@ use switchyard_core::backend::Backend;
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::spec::{
-    CheckpointSpec, Mount, MountSource, Output, Propagation, Resources, SandboxNetwork, SandboxPid,
-    SandboxSpec, Signal, TaskSpec, TaskUpdate, Throttle, Throttled,
+    CheckpointSpec, MemoryLimit, Mount, MountSource, OomScoreAdj, Output, Propagation, Resources,
+    SandboxNetwork, SandboxPid, SandboxSpec, Signal, TaskSpec, TaskUpdate, Throttle, Throttled,
 };
 use switchyard_core::state::{ExitCause, TaskState};
 use switchyard_steps::{Operation, Step};
@@ -268,12 +268,12 @@ async fn failed_limits_update_can_be_retried() {
     let pid = undo.backend.start_task(id).await.expect("a task can be started").pid;
     let score = || {
         let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("it runs");
-        text.trim().parse::<i32>().expect("it is a number")
+        OomScoreAdj::new(text.trim().parse::<i32>().expect("it is a number")).expect("the kernel has it")
     };
     for (step, megabytes) in failures(Operation::UpdateTask).zip((64_i64..).step_by(16)) {
         let limits = Resources {
-            memory_limit_bytes: Some(megabytes << 20),
-            oom_score_adj: Some(400 + i32::try_from(megabytes).expect("it is small")),
+            memory_limit_bytes: MemoryLimit::new(megabytes << 20).ok(),
+            oom_score_adj: OomScoreAdj::new(400 + megabytes).ok(),
             ..Resources::default()
         };
         let throttle = Throttle {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::{LeaseToken, SandboxId};
 use switchyard_core::spec::{
-    ComputeClaim, HostPort, HostPorts, LeaseClaim, Protocol, Reserved, Resources, SandboxSpec, Signal,
-    TaskSpec, TaskUpdate,
+    ComputeClaim, CpuShares, HostPort, HostPorts, LeaseClaim, MemoryLimit, Protocol, Reserved, Resources,
+    SandboxSpec, Signal, TaskSpec, TaskUpdate,
 };
 use switchyard_core::state::{ExitCause, SandboxState, TaskState};
 
@@ -82,11 +82,15 @@ pub async fn created_task_is_recovered_and_can_be_started(fixture: &dyn Fixture)
     let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let mut spec = fixture.task_spec("task", &["sh", "-c", "exit 5"]);
     spec.stop_signal = Signal::parse("SIGUSR1");
-    spec.resources =
-        Resources { memory_limit_bytes: Some(64 << 20), cpu_shares: Some(512), ..Resources::default() };
+    let limits = Resources {
+        memory_limit_bytes: MemoryLimit::new(64 << 20).ok(),
+        cpu_shares: Some(CpuShares::clamped(512)),
+        ..Resources::default()
+    };
+    spec.resources = limits.clone();
     let made = test.task_of(sandbox.id, spec).await;
     assert_eq!(Some(made.details.stop_signal), made.spec.stop_signal);
-    assert_eq!(made.details.resources.memory_limit_bytes, Some(64 << 20));
+    assert_eq!(made.details.resources.memory_limit_bytes, limits.memory_limit_bytes);
     let found = test.reopen().await;
     let task = task_in(&found, made.id);
     same_task(task, &made);
@@ -174,16 +178,19 @@ pub async fn updated_limits_are_recovered(fixture: &dyn Fixture) {
     let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let created = test.task(sandbox.id, "created", ENDLESS).await;
     let (running, _) = test.running(sandbox.id, "running", ENDLESS).await;
-    let limits =
-        Resources { memory_limit_bytes: Some(128 << 20), cpu_shares: Some(256), ..Resources::default() };
+    let limits = Resources {
+        memory_limit_bytes: MemoryLimit::new(128 << 20).ok(),
+        cpu_shares: Some(CpuShares::clamped(256)),
+        ..Resources::default()
+    };
     for id in [created.id, running.id] {
         test.backend.update_task(id, &(&limits).into()).await.expect("update");
     }
     let found = test.reopen().await;
     for id in [created.id, running.id] {
         let details = &task_in(&found, id).details;
-        assert_eq!(details.resources.memory_limit_bytes, Some(128 << 20));
-        assert_eq!(details.resources.cpu_shares, Some(256));
+        assert_eq!(details.resources.memory_limit_bytes, limits.memory_limit_bytes);
+        assert_eq!(details.resources.cpu_shares, limits.cpu_shares);
     }
     assert_eq!(task_in(&found, created.id).state, TaskState::Created);
 }
@@ -234,17 +241,16 @@ pub async fn claims_of_sandboxes_and_tasks_are_recovered(fixture: &dyn Fixture) 
     test.backend.wait_network_released(id).await;
 }
 
-/// No kernel accepts a quota of 1 µs.
+/// A reservation above the limit is refused.
 pub async fn failed_limits_update_keeps_the_old_limits(fixture: &dyn Fixture) {
     let (mut test, sandbox) = ContractTest::with_sandbox(fixture).await;
     let (task, _) = test.running(sandbox.id, "task", ENDLESS).await;
-    let old = Resources { memory_limit_bytes: Some(128 << 20), ..Resources::default() };
+    let old = Resources { memory_limit_bytes: MemoryLimit::new(128 << 20).ok(), ..Resources::default() };
     test.backend.update_task(task.id, &(&old).into()).await.expect("update");
     let before = task_in(&test.reopen().await, task.id).details.clone();
     let wrong = Resources {
-        memory_limit_bytes: Some(256 << 20),
-        cpu_period_us: Some(100_000),
-        cpu_quota_us: Some(1),
+        memory_limit_bytes: MemoryLimit::new(256 << 20).ok(),
+        memory_reservation_bytes: MemoryLimit::new(512 << 20).ok(),
         ..Resources::default()
     };
     refused(test.backend.update_task(task.id, &(&wrong).into()).await);

@@ -12,9 +12,8 @@ use switchyard_core::backend::{Recovered, ResolvedUser, SandboxDetails, Started,
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
-    Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, Resources, SandboxNetwork, SandboxPid,
-    SandboxSpec, Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, disk_parts,
-    is_volume_name,
+    Meta, Mount, MountSource, Output, PidMode, Project, ProjectId, SandboxNetwork, SandboxPid, SandboxSpec,
+    Signal, Stdin, Subnet, TaskSpec, TaskUpdate, Throttle, UserRef, UserSpec, disk_parts, is_volume_name,
 };
 use switchyard_core::state::{Exit, ExitCause, SandboxState, TaskState};
 use switchyard_core::table::{Sandbox, Task, no_sandbox, no_task};
@@ -25,9 +24,6 @@ use tokio::task::AbortHandle;
 use crate::attach::TaskStreams;
 use crate::image::Images;
 use crate::program::{Command, Program, Run};
-
-/// The kernel refuses a lower quota.
-const MIN_QUOTA_US: i64 = 1000;
 
 #[derive(Default)]
 pub(crate) struct FakeState {
@@ -277,7 +273,7 @@ impl State {
             .ok_or_else(|| {
                 Error::not_found(format!("image {:?} is not on this node: pull it first", spec.image))
             })?;
-        check_limits(&spec.resources)?;
+        spec.resources.check_memory()?;
         if spec.init && spec.pid != PidMode::Private {
             return Err(Error::invalid("init", "it needs a process namespace of the task's own"));
         }
@@ -402,7 +398,7 @@ impl State {
     pub(crate) fn update_task(&mut self, id: TaskId, update: &TaskUpdate) -> Result<TaskDetails> {
         let TaskUpdate { resources, annotations, throttles, compute } = update;
         let task = self.tasks.get_mut(&id).ok_or_else(|| no_task(id))?;
-        check_limits(resources)?;
+        resources.check_memory()?;
         task.details.resources = resources.clone();
         task.details.throttles.clone_from(throttles);
         task.details.compute = compute.unwrap_or(task.details.compute);
@@ -448,16 +444,6 @@ fn volume(mount: &Mount) -> Option<String> {
         | MountSource::Beneath { .. }
         | MountSource::Image { .. }
         | MountSource::Tmpfs { .. } => None,
-    }
-}
-
-fn check_limits(resources: &Resources) -> Result<()> {
-    match resources.cpu_quota_us {
-        Some(quota) if (1..MIN_QUOTA_US).contains(&quota) => Err(Error::invalid(
-            "cpu quota",
-            format!("{quota} µs is less than the {MIN_QUOTA_US} µs that the kernel wants"),
-        )),
-        Some(_) | None => Ok(()),
     }
 }
 

@@ -10,7 +10,7 @@ use switchyard_contract::specs;
 use switchyard_core::backend::{Backend, BackendStatus, Condition, SandboxBackend, TaskBackend};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, ImageStore, PullRequest};
-use switchyard_core::spec::{Resources, SandboxNetwork, SandboxSpec, Signal, TaskUpdate};
+use switchyard_core::spec::{CpuShares, Resources, SandboxNetwork, SandboxSpec, Signal, TaskUpdate};
 use switchyard_core::state::TaskState;
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::{BUSYBOX, Fake, FakeImage, Method};
@@ -153,7 +153,8 @@ async fn calls_of_a_killed_daemon_neither_return_nor_take_effect() {
     let (fake, _, task) = with_task(&["serve"]).await;
     fake.start_task(task).await.unwrap();
     let hold = fake.hold(Method::UpdateTask);
-    let limits = TaskUpdate::from(&Resources { cpu_shares: Some(9), ..Resources::default() });
+    let limits =
+        TaskUpdate::from(&Resources { cpu_shares: Some(CpuShares::clamped(9)), ..Resources::default() });
     let mut update = pin!(fake.update_task(task, &limits));
     let mut wait = pin!(fake.wait_task(task));
     assert!(poll!(&mut update).is_pending() && poll!(&mut wait).is_pending());

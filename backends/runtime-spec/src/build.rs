@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use switchyard_core::spec::Resources;
+use switchyard_core::spec::{OomScoreAdj, Resources};
 use switchyard_core::{Error, Result};
 
 use crate::input::Input;
@@ -138,7 +138,7 @@ pub(crate) fn to_value(part: &impl serde::Serialize) -> Result<Value> {
 
 fn process(
     input: &Input<'_>,
-    oom_score_adj: Option<i32>,
+    oom_score_adj: Option<OomScoreAdj>,
     selinux_label: Option<String>,
     warnings: &mut Vec<String>,
 ) -> Result<oci::Process> {
@@ -160,7 +160,7 @@ fn process(
         rlimits: limits::rlimits(&task.rlimits, input.host, warnings)?,
         no_new_privileges: security.no_new_privileges,
         apparmor_profile: labels::apparmor(security, input.host)?,
-        oom_score_adj,
+        oom_score_adj: oom_score_adj.map(OomScoreAdj::get),
         selinux_label,
     })
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt}
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
-use switchyard_core::spec::MissingSource;
+use switchyard_core::spec::{MissingSource, OomScoreAdj};
 
 use crate::input::{
     Arch, CgroupDriver, CgroupVersion, DeviceInfo, Host, HostFs, HostNode, HostPropagation, SelinuxDefaults,
@@ -187,9 +187,11 @@ fn bounding_set(status: &str) -> io::Result<Vec<String>> {
     Ok(capabilities::from_mask(mask))
 }
 
-fn own_oom_score_adj() -> io::Result<i32> {
+fn own_oom_score_adj() -> io::Result<OomScoreAdj> {
     let text = fs::read_to_string("/proc/self/oom_score_adj")?;
-    text.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    let score: i32 =
+        text.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    OomScoreAdj::new(score).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Whether the kernel supports I/O weights. The root group has no weight file itself, but other files that
@@ -275,7 +277,7 @@ pub(crate) fn bare_host() -> Host {
         cgroup: CgroupVersion::V2,
         cgroup_driver: CgroupDriver::Fs,
         capabilities: capabilities::from_mask((1 << 41) - 1),
-        oom_score_adj: 0,
+        oom_score_adj: OomScoreAdj::default(),
         hard_rlimits: std::collections::BTreeMap::new(),
         apparmor: None,
         selinux: None,

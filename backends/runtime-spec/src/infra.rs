@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use switchyard_core::Result;
-use switchyard_core::spec::Security;
+use switchyard_core::spec::{CpuShares, OomScoreAdj, Security};
 
 use crate::build::{Built, to_value};
 use crate::environment::{DEFAULT_PATH, checked_command};
@@ -16,9 +16,6 @@ use crate::{devices, labels, limits, mounts, namespaces, oci, seccomp};
 /// The OOM score adjustment: the kernel should kill this process of a pod last, since tasks would lose their
 /// namespace with it.
 const OOM_SCORE_ADJ: i32 = -998;
-
-/// The lowest CPU weight.
-const CPU_SHARES: u64 = 2;
 
 /// The inputs of the spec of an infra process.
 #[derive(Debug, Clone)]
@@ -45,7 +42,8 @@ pub struct InfraInput<'a> {
 pub fn build(input: &InfraInput<'_>) -> Result<Built> {
     let mut warnings = Vec::new();
     let InfraInput { command, user, sandbox, host, cgroups_path, annotations } = input;
-    let oom_score_adj = limits::oom_score_adj(OOM_SCORE_ADJ, host, &mut warnings)?;
+    let score = OomScoreAdj::new(OOM_SCORE_ADJ).expect("every kernel accepts it");
+    let oom_score_adj = limits::oom_score_adj(score, host, &mut warnings);
     let confined = Security { readonly_rootfs: true, no_new_privileges: true, ..Security::default() };
     let labels = labels::selinux(&confined, sandbox.selinux.as_ref(), host)?;
     let (selinux_label, mount_label) = labels.map(|labels| (labels.process, labels.mount)).unzip();
@@ -72,7 +70,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
             rlimits: Vec::new(),
             no_new_privileges: true,
             apparmor_profile: labels::apparmor(&confined, host)?,
-            oom_score_adj: Some(oom_score_adj),
+            oom_score_adj: Some(oom_score_adj.get()),
             selinux_label,
             capabilities: capabilities.clone(),
         },
@@ -82,7 +80,7 @@ pub fn build(input: &InfraInput<'_>) -> Result<Built> {
         linux: oci::Linux {
             resources: oci::LinuxResources {
                 devices: devices::default_rules(),
-                cpu: Some(oci::LinuxCpu { shares: Some(CPU_SHARES), ..Default::default() }),
+                cpu: Some(oci::LinuxCpu { shares: Some(CpuShares::LEAST.get()), ..Default::default() }),
                 ..Default::default()
             },
             cgroups_path: (*cgroups_path).to_owned(),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use switchyard_core::spec::{MissingSource, SelinuxLabel, Signal, TaskSpec, UserNamespace};
+use switchyard_core::spec::{MissingSource, OomScoreAdj, SelinuxLabel, Signal, TaskSpec, UserNamespace};
 
 use crate::user::ResolvedUser;
 
@@ -206,7 +206,7 @@ pub struct Host {
     /// Bounding set of this process, by name with `CAP_`.
     pub capabilities: Vec<String>,
     /// The OOM score adjustment of this process; without `CAP_SYS_RESOURCE` tasks cannot have a lower one.
-    pub oom_score_adj: i32,
+    pub oom_score_adj: OomScoreAdj,
     /// Hard limits of this process by name (`RLIMIT_NOFILE`); without `CAP_SYS_RESOURCE` tasks cannot have
     /// higher ones. A missing name has no limit.
     pub hard_rlimits: BTreeMap<String, u64>,

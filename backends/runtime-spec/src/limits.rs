@@ -1,6 +1,6 @@
 //! Limits of the process itself: rlimits and the OOM score adjustment, reduced to what the node can give.
 
-use switchyard_core::spec::Rlimit;
+use switchyard_core::spec::{OomScoreAdj, Rlimit};
 use switchyard_core::{Error, Result};
 
 use crate::input::Host;
@@ -66,21 +66,15 @@ pub fn rlimits(asked: &[Rlimit], host: &Host, warnings: &mut Vec<String>) -> Res
 
 /// The OOM score adjustment that can be set: without `CAP_SYS_RESOURCE` none below this process's own, with a
 /// warning.
-///
-/// # Errors
-/// `InvalidArgument`, naming `resources.oom_score_adj`, outside -1000 to 1000.
-pub fn oom_score_adj(asked: i32, host: &Host, warnings: &mut Vec<String>) -> Result<i32> {
-    if !(-1000..=1000).contains(&asked) {
-        return Err(Error::invalid("resources.oom_score_adj", format!("{asked} is not in -1000..=1000")));
-    }
+pub fn oom_score_adj(asked: OomScoreAdj, host: &Host, warnings: &mut Vec<String>) -> OomScoreAdj {
     if asked < host.oom_score_adj && !host.has_sys_resource() {
         warnings.push(format!(
             "oom_score_adj is {} instead of {asked}: this node may not go below without CAP_SYS_RESOURCE",
             host.oom_score_adj
         ));
-        return Ok(host.oom_score_adj);
+        return host.oom_score_adj;
     }
-    Ok(asked)
+    asked
 }
 
 /// The hard limits in the text of `/proc/<pid>/limits`; unlimited ones are left out.

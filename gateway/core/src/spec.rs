@@ -13,6 +13,7 @@ mod checkpoint;
 mod claims;
 mod cpus;
 mod disk;
+mod limits;
 mod mount;
 mod network;
 mod resources;
@@ -27,12 +28,15 @@ pub use checkpoint::CheckpointSpec;
 pub use claims::{ComputeClaim, HOST_PORTS_MAX, HostPort, HostPorts, LeaseClaim, Reserved};
 pub use cpus::CpuSet;
 pub use disk::{DiskLimit, DiskPart, LimitedPlaces, Project, ProjectId, disk_parts};
+pub use limits::{
+    CpuList, CpuPeriod, CpuQuota, CpuShares, InvalidLimit, MemoryLimit, OomScoreAdj, PidsLimit, Swappiness,
+};
 pub use mount::{DeviceNode, MissingSource, Mount, MountSource, Propagation, is_volume_name};
 pub use network::{
     Bandwidth, Dns, HostAddress, HostEntry, Link, MacAddress, PodNetwork, PortMapping, Protocol,
     SandboxNetwork, UtsMode,
 };
-pub use resources::{CgroupPlacement, HugepageLimit, Resources, is_number_list};
+pub use resources::{CgroupPlacement, HugepageLimit, Resources};
 pub use selinux::{SelinuxLabel, SelinuxPart};
 pub use signal::Signal;
 pub use subnet::Subnet;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use switchyard_core::Result;
-use switchyard_core::spec::CpuSet;
+use switchyard_core::spec::{CpuList, CpuSet};
 
 /// Reports the CPUs that the kubelet has assigned exclusively to containers.
 #[tonic::async_trait]
@@ -36,15 +36,12 @@ impl CpuOwnership {
 
     /// Whether these CPUs are exclusive to one container; `None` if they cannot be read from the kubelet. A
     /// shared pool contains CPUs that are exclusive to no container, so comparing the list is enough.
-    pub(crate) async fn are_exclusive(&self, list: Option<&str>) -> Option<bool> {
-        let list: CpuSet = list.unwrap_or_default().parse().ok()?;
-        if list.is_empty() {
-            return Some(false);
-        }
+    pub(crate) async fn are_exclusive(&self, list: Option<&CpuList>) -> Option<bool> {
+        let Some(list) = list else { return Some(false) };
         match self.source.as_ref()?.exclusive().await {
             Ok(exclusive) => {
                 self.warned.store(false, Ordering::Relaxed);
-                Some(list.is_subset(&exclusive))
+                Some(list.set().is_subset(&exclusive))
             }
             Err(error) => {
                 if !self.warned.swap(true, Ordering::Relaxed) {
@@ -79,13 +76,15 @@ mod tests {
     async fn cpuset_is_exclusive_if_the_kubelet_assigned_all_of_it_to_single_containers() {
         let check = async |kubelet: Option<&'static str>, list: Option<&str>, expected: Option<bool>| {
             let ownership = CpuOwnership::new(Some(Arc::new(Kubelet(kubelet))));
-            assert_eq!(ownership.are_exclusive(list).await, expected, "{kubelet:?} {list:?}");
+            let list = list.map(|list| CpuList::new(list).unwrap());
+            assert_eq!(ownership.are_exclusive(list.as_ref()).await, expected, "{kubelet:?} {list:?}");
         };
         check(Some("2-3,6"), Some("3"), Some(true)).await;
         check(Some("2-3,6"), Some("0-1,4-5"), Some(false)).await;
         check(Some("2-3"), Some("3-4"), Some(false)).await;
         check(None, Some("3"), None).await;
         check(None, None, Some(false)).await;
-        assert_eq!(CpuOwnership::default().are_exclusive(Some("3")).await, None);
+        let list = CpuList::new("3").unwrap();
+        assert_eq!(CpuOwnership::default().are_exclusive(Some(&list)).await, None);
     }
 }

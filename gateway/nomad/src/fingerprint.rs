@@ -112,7 +112,7 @@ fn attributes(
         facts.push(("bridge_ip", text(&address.to_string())));
     }
     if let Some(limit) = config.pids_limit {
-        facts.push(("pids.limit", Value::IntVal(limit)));
+        facts.push(("pids.limit", Value::IntVal(limit.signed())));
     }
     facts
         .into_iter()

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use switchyard_core::spec::{OomScoreAdj, PidsLimit};
+
 mod decode;
 
 pub(crate) use decode::{LABEL_NAMES, matches};
@@ -42,9 +44,9 @@ pub struct PluginConfig {
     /// Which Nomad facts become labels: globs over `job_name`, `task_name` and so on.
     pub extra_labels: Vec<String>,
     /// The maximum number of processes of a task; `None` for no limit.
-    pub pids_limit: Option<i64>,
+    pub pids_limit: Option<PidsLimit>,
     /// OOM score adjustment of tasks that set none.
-    pub oom_score_adj: i32,
+    pub oom_score_adj: OomScoreAdj,
     /// Whether the driver creates the networks of groups, instead of the agent. (Docker's default: true.)
     pub must_create_network: bool,
 }
@@ -149,7 +151,7 @@ impl Default for PluginConfig {
             pull_activity_timeout: Duration::from_secs(2 * 60),
             extra_labels: Vec::new(),
             pids_limit: None,
-            oom_score_adj: 0,
+            oom_score_adj: OomScoreAdj::default(),
             must_create_network: false,
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use switchyard_core::image::Credentials;
+use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit};
 
 mod decode;
 mod volume;
@@ -66,10 +67,10 @@ pub(crate) struct TaskOptions {
     pub(crate) devices: Vec<DeviceOptions>,
     // Resources.
     pub(crate) cpu_hard_limit: bool,
-    pub(crate) cpu_cfs_period_us: Option<u64>,
+    pub(crate) cpu_cfs_period: Option<CpuPeriod>,
     pub(crate) memory_hard_limit_mb: u64,
-    pub(crate) pids_limit: Option<i64>,
-    pub(crate) oom_score_adj: Option<i32>,
+    pub(crate) pids_limit: Option<PidsLimit>,
+    pub(crate) oom_score_adj: Option<OomScoreAdj>,
     pub(crate) ulimit: BTreeMap<String, String>,
     pub(crate) sysctl: BTreeMap<String, String>,
     /// Output is discarded: the logging driver `none`.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use switchyard_core::ErrorKind;
-use switchyard_core::spec::{CgroupPlacement, PidMode, Resources, TaskSpec};
+use switchyard_core::spec::{CgroupPlacement, CpuList, CpuShares, MemoryLimit, PidMode, Resources, TaskSpec};
 use switchyard_core::state::ExitCause;
 
 use super::CallerFixture;
@@ -96,9 +96,9 @@ async fn task_runs_in_its_leaf_cgroup_and_leaves_it_unchanged() {
     let path = leaf.path.display().to_string();
     let cpuset = leaf.cpuset.as_ref().map_or(path.clone(), |cpuset| cpuset.display().to_string());
     let limits = Resources {
-        cpu_shares: Some(512),
-        memory_limit_bytes: Some(64 * MIB),
-        memory_reservation_bytes: Some(32 * MIB),
+        cpu_shares: Some(CpuShares::clamped(512)),
+        memory_limit_bytes: MemoryLimit::new(64 * MIB).ok(),
+        memory_reservation_bytes: MemoryLimit::new(32 * MIB).ok(),
         ..Resources::default()
     };
     let placed = leaf.applied();
@@ -151,7 +151,7 @@ async fn cpu_limits_are_set_on_the_leaf_cgroup() {
     let task = caller
         .task(sandbox, "exec sleep 1000", |spec| {
             placed(spec);
-            spec.resources.cpuset_cpus = Some("0".to_owned());
+            spec.resources.cpuset_cpus = CpuList::new("0").ok();
         })
         .await;
     assert_eq!(
@@ -180,7 +180,7 @@ async fn oom_kill_in_leaf_cgroup_is_reported() {
     let task = caller
         .task(sandbox, "exec dd if=/dev/zero of=/dev/null bs=200M count=10", |spec| {
             placed(spec);
-            spec.resources.memory_limit_bytes = Some(20 * MIB);
+            spec.resources.memory_limit_bytes = MemoryLimit::new(20 * MIB).ok();
         })
         .await;
     let exit = caller.end(task).await;

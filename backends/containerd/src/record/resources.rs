@@ -4,9 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use switchyard_core::spec::{HugepageLimit, Resources, Throttle, Throttled};
+use switchyard_core::spec::{
+    CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageLimit, InvalidLimit, MemoryLimit, OomScoreAdj,
+    PidsLimit, Resources, Swappiness, Throttle, Throttled,
+};
 
 /// The limits of a task's cgroup, and its OOM score adjustment.
+///
+/// A value that no kernel accepts was never in force. It is read as not requested, so that a record of an
+/// earlier version with such a value keeps its task usable; shares are read as the kernel would adjust them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ResourcesRecord {
@@ -65,26 +71,27 @@ impl ResourcesRecord {
             .into_iter()
             .map(|HugepageLimit { page_size, limit_bytes }| (page_size, limit_bytes))
             .collect();
+        let text = |list: CpuList| list.as_str().to_owned();
         Self {
-            cpu_shares,
-            cpu_quota_us,
-            cpu_period_us,
-            cpuset_cpus,
-            cpuset_mems,
-            memory_limit_bytes,
-            memory_swap_limit_bytes,
-            memory_reservation_bytes,
-            memory_swappiness,
-            pids_limit,
+            cpu_shares: cpu_shares.map(CpuShares::get),
+            cpu_quota_us: cpu_quota_us.map(CpuQuota::signed),
+            cpu_period_us: cpu_period_us.map(CpuPeriod::get),
+            cpuset_cpus: cpuset_cpus.map(text),
+            cpuset_mems: cpuset_mems.map(text),
+            memory_limit_bytes: memory_limit_bytes.map(MemoryLimit::signed),
+            memory_swap_limit_bytes: memory_swap_limit_bytes.map(MemoryLimit::signed),
+            memory_reservation_bytes: memory_reservation_bytes.map(MemoryLimit::signed),
+            memory_swappiness: memory_swappiness.map(Swappiness::get),
+            pids_limit: pids_limit.map(PidsLimit::signed),
             hugepages,
-            oom_score_adj,
+            oom_score_adj: oom_score_adj.map(OomScoreAdj::get),
             unified,
         }
     }
 
     /// The adjustment of the out-of-memory killer's score.
-    pub(crate) const fn oom_score_adj(&self) -> Option<i32> {
-        self.oom_score_adj
+    pub(crate) fn oom_score_adj(&self) -> Option<OomScoreAdj> {
+        usable(self.oom_score_adj, OomScoreAdj::new)
     }
 
     pub(crate) fn to_core(&self) -> Resources {
@@ -108,21 +115,26 @@ impl ResourcesRecord {
             .map(|(page_size, limit_bytes)| HugepageLimit { page_size, limit_bytes })
             .collect();
         Resources {
-            cpu_shares,
-            cpu_quota_us,
-            cpu_period_us,
-            cpuset_cpus,
-            cpuset_mems,
-            memory_limit_bytes,
-            memory_swap_limit_bytes,
-            memory_reservation_bytes,
-            memory_swappiness,
-            pids_limit,
+            cpu_shares: cpu_shares.map(CpuShares::clamped),
+            cpu_quota_us: usable(cpu_quota_us, CpuQuota::new),
+            cpu_period_us: usable(cpu_period_us, CpuPeriod::new),
+            cpuset_cpus: usable(cpuset_cpus, CpuList::new),
+            cpuset_mems: usable(cpuset_mems, CpuList::new),
+            memory_limit_bytes: usable(memory_limit_bytes, MemoryLimit::new),
+            memory_swap_limit_bytes: usable(memory_swap_limit_bytes, MemoryLimit::new),
+            memory_reservation_bytes: usable(memory_reservation_bytes, MemoryLimit::new),
+            memory_swappiness: usable(memory_swappiness, Swappiness::new),
+            pids_limit: usable(pids_limit, PidsLimit::new),
             hugepages,
-            oom_score_adj,
+            oom_score_adj: usable(oom_score_adj, OomScoreAdj::new),
             unified,
         }
     }
+}
+
+/// A recorded value; `None` if no kernel accepts it.
+fn usable<V, L>(recorded: Option<V>, check: impl FnOnce(V) -> Result<L, InvalidLimit>) -> Option<L> {
+    check(recorded?).ok()
 }
 
 // === impl ThrottleRecord ===

@@ -1,7 +1,9 @@
 //! Tests that records are decoded to what was encoded.
 
 use proptest::prelude::*;
-use switchyard_core::spec::{HugepageLimit, Resources, Throttle, Throttled};
+use switchyard_core::spec::{
+    CpuQuota, CpuShares, HugepageLimit, MemoryLimit, OomScoreAdj, Resources, Swappiness, Throttle, Throttled,
+};
 
 use super::*;
 
@@ -46,16 +48,32 @@ proptest! {
 #[test]
 fn resources_survive() {
     let resources = Resources {
-        cpu_shares: Some(2),
-        cpu_quota_us: Some(-1),
-        memory_limit_bytes: Some(1 << 40),
+        cpu_shares: Some(CpuShares::LEAST),
+        cpu_quota_us: Some(CpuQuota::UNLIMITED),
+        memory_limit_bytes: MemoryLimit::new(1 << 40).ok(),
         hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 7 }],
         unified: BTreeMap::from([("memory.high".into(), "max".into())]),
-        oom_score_adj: Some(-998),
-        memory_swappiness: Some(0),
+        oom_score_adj: OomScoreAdj::new(-998).ok(),
+        memory_swappiness: Swappiness::new(0).ok(),
         ..Resources::default()
     };
     assert_eq!(ResourcesRecord::from_core(&resources).to_core(), resources);
+}
+
+#[test]
+fn recorded_value_that_no_kernel_accepts_is_read_as_not_requested() {
+    let text = r#"{
+        "cpu_shares": 1, "cpu_quota_us": 999, "cpu_period_us": 999, "cpuset_cpus": "2-1", "cpuset_mems": "",
+        "memory_limit_bytes": 0, "memory_swap_limit_bytes": -2, "memory_reservation_bytes": 0,
+        "memory_swappiness": 101, "pids_limit": 0, "oom_score_adj": 1001, "unified": {"memory.high": "1"}
+    }"#;
+    let record: ResourcesRecord = serde_json::from_str(text).unwrap();
+    let expected = Resources {
+        cpu_shares: Some(CpuShares::LEAST),
+        unified: BTreeMap::from([("memory.high".into(), "1".into())]),
+        ..Resources::default()
+    };
+    assert_eq!((record.to_core(), record.oom_score_adj()), (expected, None));
 }
 
 #[test]

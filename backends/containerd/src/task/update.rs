@@ -6,7 +6,7 @@ use containerd_client::services::v1 as api;
 use serde_json::{Map, Value};
 use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::TaskId;
-use switchyard_core::spec::{ComputeClaim, Resources, TaskUpdate};
+use switchyard_core::spec::{ComputeClaim, OomScoreAdj, Resources, TaskUpdate};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_runtime_spec::resources::{granted, linux_resources};
 
@@ -84,7 +84,7 @@ impl Tasks {
         }
         let spec = self.client.stored_spec(&entry.id.to_string()).await?;
         let pid = entry.started().map(|started| started.pid);
-        let score = Rescore::plan(&spec, pid, resources.oom_score_adj);
+        let score = Rescore::plan(&spec, pid, resources.oom_score_adj.map(OomScoreAdj::get));
         let annotations = self.annotations_for(&handler, &update.annotations)?;
         Ok(Change { resources, limits, annotations, throttles, score, compute: update.compute, spec })
     }
@@ -138,8 +138,8 @@ impl Tasks {
             ignore_not_found(self.enforce(entry.id, &limits, &BTreeMap::new()).await)?;
             let throttles = Throttles::resolve_existing(throttles).await;
             self.task_cgroups.throttle(entry, &throttles).await?;
-            let score =
-                read_limits_marker(entry).await?.map(|score| score.toward_record(on_record.oom_score_adj));
+            let recorded = on_record.oom_score_adj.map(OomScoreAdj::get);
+            let score = read_limits_marker(entry).await?.map(|score| score.toward_record(recorded));
             if let Some(score) = score {
                 self.task_cgroups.rescore(entry, score).await?;
             }

@@ -8,7 +8,7 @@ use switchyard_contract::specs;
 use switchyard_core::gateway::Limits;
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::Overcommit;
-use switchyard_core::spec::{ComputeClaim, Reserved, Resources, TaskSpec, TaskUpdate};
+use switchyard_core::spec::{ComputeClaim, CpuList, Reserved, Resources, TaskSpec, TaskUpdate};
 use switchyard_core::table::Task;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_fake::{BUSYBOX, Method};
@@ -33,7 +33,10 @@ fn enforced() -> Limits {
 fn spec(owner: Owner, cores: Option<&str>, mebibytes: u64) -> TaskSpec {
     let reserved = Reserved { cpu_milli: 500, memory_bytes: mebibytes * MIB };
     TaskSpec {
-        resources: Resources { cpuset_cpus: cores.map(str::to_owned), ..Resources::default() },
+        resources: Resources {
+            cpuset_cpus: cores.map(|list| CpuList::new(list).unwrap()),
+            ..Resources::default()
+        },
         compute: ComputeClaim { reserved, exclusive_cpus: cores.is_some() },
         ..specs::task(owner, &format!("task of {owner}"), BUSYBOX, ENDLESS)
     }

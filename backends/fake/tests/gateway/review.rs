@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::poll;
 use switchyard_contract::refused;
 use switchyard_core::id::Owner;
-use switchyard_core::spec::{PidMode, Resources};
+use switchyard_core::spec::{CpuShares, MemoryLimit, PidMode, Resources};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
 
@@ -29,7 +29,7 @@ async fn update_continues_when_its_caller_is_dropped() {
     let node = FakeNode::new().await;
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
-    let limits = Resources { cpu_shares: Some(100), ..Resources::default() };
+    let limits = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..Resources::default() };
     let hold = node.fake.hold_answer(Method::UpdateTask);
     {
         let mut gone = pin!(node.scope.update_task(&id, &limits));
@@ -45,8 +45,8 @@ async fn update_continues_when_its_caller_is_dropped() {
 async fn concurrent_updates_both_take_effect() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
-    let memory = Resources { memory_limit_bytes: Some(1 << 20), ..Resources::default() };
-    let shares = Resources { cpu_shares: Some(100), ..Resources::default() };
+    let memory = Resources { memory_limit_bytes: MemoryLimit::new(1 << 20).ok(), ..Resources::default() };
+    let shares = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..Resources::default() };
     let hold = node.fake.hold(Method::UpdateTask);
     let mut both = pin!(async {
         tokio::join!(node.scope.update_task(&id, &memory), node.scope.update_task(&id, &shares))
@@ -55,7 +55,7 @@ async fn concurrent_updates_both_take_effect() {
     hold.arrived(1).await;
     hold.release();
     both.await.0.unwrap();
-    let expected = Resources { cpu_shares: Some(100), ..memory.clone() };
+    let expected = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..memory.clone() };
     assert_eq!(node.scope.task(&id).unwrap().details.resources, expected);
     node.agrees().await;
 }
@@ -64,7 +64,7 @@ async fn concurrent_updates_both_take_effect() {
 async fn update_and_removal_are_serialised() {
     let node = FakeNode::new().await;
     let id = node.running(ENDLESS).await.id.to_string();
-    let limits = Resources { cpu_shares: Some(100), ..Resources::default() };
+    let limits = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..Resources::default() };
     let hold = node.fake.hold(Method::UpdateTask);
     let mut update = pin!(node.scope.update_task(&id, &limits));
     assert!(poll!(&mut update).is_pending());

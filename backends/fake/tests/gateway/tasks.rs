@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::poll;
 use switchyard_contract::refused;
-use switchyard_core::spec::{PidMode, Resources, Signal, TaskUpdate};
+use switchyard_core::spec::{CpuShares, MemoryLimit, PidMode, Resources, Signal, TaskUpdate};
 use switchyard_core::state::{ExitCause, START_FAILED_CODE, TaskState};
 use switchyard_core::{Error, ErrorKind};
 use switchyard_fake::Method;
@@ -95,18 +95,18 @@ async fn update_changes_all_named_limits_or_none() {
     let task = node.running(ENDLESS).await;
     let id = task.id.to_string();
     let limits = |task: &str| node.scope.task(task).unwrap().details.resources.clone();
-    let memory = Resources { memory_limit_bytes: Some(1 << 20), ..Resources::default() };
+    let memory = Resources { memory_limit_bytes: MemoryLimit::new(1 << 20).ok(), ..Resources::default() };
     node.scope.update_task(&id, &memory).await.unwrap();
-    let shares = Resources { cpu_shares: Some(100), ..Resources::default() };
+    let shares = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..Resources::default() };
     node.scope.update_task(&id, &shares).await.unwrap();
-    let both = Resources { cpu_shares: Some(100), ..memory.clone() };
+    let both = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..memory.clone() };
     assert_eq!(limits(&id), both);
     let annotated =
         TaskUpdate { annotations: [("hint".into(), "warm".into())].into(), ..TaskUpdate::default() };
     node.scope.update_task(&id, annotated).await.unwrap();
     assert_eq!((limits(&id), node.fake.annotations(task.id)["hint"].as_str()), (both.clone(), "warm"));
     node.fake.fail_next(Method::UpdateTask, Error::unavailable("containerd is away"));
-    let more = Resources { memory_limit_bytes: Some(2 << 20), ..Resources::default() };
+    let more = Resources { memory_limit_bytes: MemoryLimit::new(2 << 20).ok(), ..Resources::default() };
     assert_eq!(refused(node.scope.update_task(&id, &more).await), ErrorKind::Unavailable);
     assert_eq!(limits(&id), both);
     node.agrees().await;

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use switchyard_core::spec::{
-    CgroupPlacement, DeviceNode, EnvVar, HugepageLimit, MissingSource, Mount, MountSource, PidMode,
-    Propagation, Rlimit, SeccompProfile, SelinuxLabel,
+    CgroupPlacement, CpuList, CpuPeriod, CpuQuota, CpuShares, DeviceNode, EnvVar, HugepageLimit, MemoryLimit,
+    MissingSource, Mount, MountSource, OomScoreAdj, PidMode, PidsLimit, Propagation, Rlimit, SeccompProfile,
+    SelinuxLabel,
 };
 use switchyard_runtime_spec::cgroups_path::cgroups_path;
 use switchyard_runtime_spec::infra::{self, InfraInput};
@@ -111,14 +112,14 @@ fn cgroup_v2_with_systemd() {
     assert!(place.systemd);
     case.cgroups_path = place.path;
     let resources = &mut case.task.resources;
-    resources.cpu_shares = Some(512);
-    resources.cpu_quota_us = Some(50_000);
-    resources.cpu_period_us = Some(100_000);
-    resources.cpuset_cpus = Some("0-1".to_owned());
-    resources.memory_limit_bytes = Some(64 << 20);
-    resources.memory_reservation_bytes = Some(32 << 20);
-    resources.pids_limit = Some(100);
-    resources.oom_score_adj = Some(-997);
+    resources.cpu_shares = Some(CpuShares::clamped(512));
+    resources.cpu_quota_us = CpuQuota::new(50_000).ok();
+    resources.cpu_period_us = CpuPeriod::new(100_000).ok();
+    resources.cpuset_cpus = CpuList::new("0-1").ok();
+    resources.memory_limit_bytes = MemoryLimit::new(64 << 20).ok();
+    resources.memory_reservation_bytes = MemoryLimit::new(32 << 20).ok();
+    resources.pids_limit = PidsLimit::new(100).ok();
+    resources.oom_score_adj = OomScoreAdj::new(-997).ok();
     resources.unified.insert("memory.high".to_owned(), "60000000".to_owned());
     check("cgroup-v2-systemd", case.build().unwrap());
 }
@@ -130,7 +131,7 @@ fn tty_as_root_of_a_node_without_sys_resource() {
         cgroup: CgroupVersion::V1,
         swap_accounting: false,
         seccomp: false,
-        oom_score_adj: 0,
+        oom_score_adj: OomScoreAdj::default(),
         capabilities: bare_host()
             .capabilities
             .into_iter()
@@ -147,8 +148,8 @@ fn tty_as_root_of_a_node_without_sys_resource() {
     case.task.security.capabilities.add = words(&["SYS_RESOURCE", "NET_ADMIN"]);
     case.task.security.seccomp = SeccompProfile::RuntimeDefault;
     case.task.rlimits = vec![Rlimit { name: "nofile".to_owned(), soft: 1024, hard: 65_536 }];
-    case.task.resources.memory_limit_bytes = Some(64 << 20);
-    case.task.resources.oom_score_adj = Some(-500);
+    case.task.resources.memory_limit_bytes = MemoryLimit::new(64 << 20).ok();
+    case.task.resources.oom_score_adj = OomScoreAdj::new(-500).ok();
     check("tty", case.build().unwrap());
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use switchyard_core::spec::{
-    ExecSpec, GroupPolicy, MissingSource, Mount, MountSource, Propagation, Rlimit, SeccompProfile, UserRef,
-    UserSpec,
+    CpuPeriod, CpuQuota, CpuShares, ExecSpec, GroupPolicy, MemoryLimit, MissingSource, Mount, MountSource,
+    OomScoreAdj, PidsLimit, Propagation, Rlimit, SeccompProfile, UserRef, UserSpec,
 };
 use switchyard_runtime_spec::infra::{self, InfraInput};
 use switchyard_runtime_spec::process::exec_process;
@@ -168,8 +168,8 @@ const CRUN: &str = "mountpoint -q /sys/fs/cgroup/unified && umount /sys/fs/cgrou
 fn crun_accepts_the_same_spec() {
     let bundle = Bundle::new();
     let mut case = bundle.case("cat /proc/self/status");
-    case.task.resources.memory_limit_bytes = Some(64 << 20);
-    case.task.resources.cpu_shares = Some(100);
+    case.task.resources.memory_limit_bytes = MemoryLimit::new(64 << 20).ok();
+    case.task.resources.cpu_shares = Some(CpuShares::clamped(100));
     bundle.write(&case.build_with(&RealHost).unwrap().spec);
     let mut command = Command::new("/usr/bin/unshare");
     command.args(["--mount", "/bin/sh", "-c", CRUN, "crun", "--root"]).arg(bundle.path("state"));
@@ -277,17 +277,18 @@ fn limits_reach_the_kernel_and_unsupported_ones_are_omitted() {
          cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null; cat /proc/self/oom_score_adj; ulimit -n; true",
     );
     let resources = &mut case.task.resources;
-    resources.memory_limit_bytes = Some(64 << 20);
-    resources.pids_limit = Some(77);
-    resources.cpu_shares = Some(100);
-    resources.cpu_quota_us = Some(50_000);
-    resources.cpu_period_us = Some(100_000);
-    resources.oom_score_adj = Some(-900);
+    resources.memory_limit_bytes = MemoryLimit::new(64 << 20).ok();
+    resources.pids_limit = PidsLimit::new(77).ok();
+    resources.cpu_shares = Some(CpuShares::clamped(100));
+    resources.cpu_quota_us = CpuQuota::new(50_000).ok();
+    resources.cpu_period_us = CpuPeriod::new(100_000).ok();
+    resources.oom_score_adj = OomScoreAdj::new(-900).ok();
     resources.hugepages =
         vec![switchyard_core::spec::HugepageLimit { page_size: "2MB".to_owned(), limit_bytes: 2 << 20 }];
     case.task.rlimits = vec![Rlimit { name: "RLIMIT_NOFILE".to_owned(), soft: 100, hard: u64::MAX }];
     let text = bundle.run(&case);
-    let lowest = if bundle.host.has_sys_resource() { -900 } else { bundle.host.oom_score_adj.max(-900) };
+    let lowest =
+        if bundle.host.has_sys_resource() { -900 } else { bundle.host.oom_score_adj.get().max(-900) };
     let expected = ["67108864".to_owned(), "77".to_owned(), lowest.to_string(), "100".to_owned()];
     assert_eq!(text.lines().collect::<Vec<_>>(), expected);
 }

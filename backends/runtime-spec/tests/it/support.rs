@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use switchyard_core::spec::{
-    ComputeClaim, Meta, MissingSource, PidMode, Resources, Security, Stdio, TaskSpec, UserSpec,
+    ComputeClaim, Meta, MissingSource, OomScoreAdj, PidMode, Resources, Security, Stdio, TaskSpec, UserSpec,
 };
 use switchyard_core::{Result, id::Owner};
 use switchyard_runtime_spec::capabilities;
@@ -173,7 +173,7 @@ pub(crate) fn bare_host() -> Host {
         cgroup: CgroupVersion::V2,
         cgroup_driver: CgroupDriver::Fs,
         capabilities: capabilities::from_mask((1 << 41) - 1),
-        oom_score_adj: 0,
+        oom_score_adj: OomScoreAdj::default(),
         hard_rlimits: BTreeMap::new(),
         apparmor: None,
         selinux: None,

@@ -6,7 +6,7 @@ use super::Gateway;
 use crate::error::Result;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::ledger::{ComputeHolder, Cpus, Refusal};
-use crate::spec::{ComputeClaim, CpuSet, LeaseClaim, Reserved, Resources};
+use crate::spec::{ComputeClaim, LeaseClaim, Reserved, Resources};
 use crate::state::{TaskEvent, TaskState};
 use crate::table::{Sandbox, Task};
 
@@ -128,14 +128,11 @@ const fn holds_compute(state: &TaskState) -> bool {
     }
 }
 
-/// The processors that a task is bound to. A list that cannot be parsed counts as unbound; task creation
-/// refuses it.
+/// The processors that a task is bound to.
 fn cpus(resources: &Resources, claim: ComputeClaim) -> Cpus {
-    let list = resources.cpuset_cpus.as_deref().unwrap_or_default();
-    match list.parse::<CpuSet>() {
-        Ok(list) if list.is_empty() => Cpus::Any,
-        Ok(list) if claim.exclusive_cpus => Cpus::Exclusive(list),
-        Ok(list) => Cpus::Shared(list),
-        Err(_) => Cpus::Any,
+    match &resources.cpuset_cpus {
+        None => Cpus::Any,
+        Some(list) if claim.exclusive_cpus => Cpus::Exclusive(list.set().clone()),
+        Some(list) => Cpus::Shared(list.set().clone()),
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::CpuSet;
+use super::{CpuList, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, OomScoreAdj, PidsLimit, Swappiness};
+use crate::error::{Error, Result};
 
 /// Where the cgroup of an object is placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,30 +30,30 @@ impl Default for CgroupPlacement {
 /// Cgroup limits. `None`: not requested.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resources {
-    /// Relative weight, 2 to 262144.
-    pub cpu_shares: Option<u64>,
-    /// CPU time per period in µs; negative for no limit.
-    pub cpu_quota_us: Option<i64>,
-    /// Length of the period in µs.
-    pub cpu_period_us: Option<u64>,
-    /// Processors, for example `0-2,7`.
-    pub cpuset_cpus: Option<String>,
-    /// NUMA nodes, for example `0`.
-    pub cpuset_mems: Option<String>,
-    /// Hard limit in bytes; -1 for none.
-    pub memory_limit_bytes: Option<i64>,
-    /// Memory plus swap in bytes; -1 for none. `None` with a memory limit means no swap.
-    pub memory_swap_limit_bytes: Option<i64>,
-    /// Soft memory limit in bytes.
-    pub memory_reservation_bytes: Option<i64>,
-    /// Swappiness, 0 to 100. Cgroup v1 only.
-    pub memory_swappiness: Option<u64>,
-    /// Maximum number of processes and threads; -1 for no limit.
-    pub pids_limit: Option<i64>,
+    /// Relative weight.
+    pub cpu_shares: Option<CpuShares>,
+    /// CPU time per period.
+    pub cpu_quota_us: Option<CpuQuota>,
+    /// Length of the period.
+    pub cpu_period_us: Option<CpuPeriod>,
+    /// Processors.
+    pub cpuset_cpus: Option<CpuList>,
+    /// NUMA nodes.
+    pub cpuset_mems: Option<CpuList>,
+    /// Hard limit.
+    pub memory_limit_bytes: Option<MemoryLimit>,
+    /// Memory plus swap. `None` with a memory limit means no swap.
+    pub memory_swap_limit_bytes: Option<MemoryLimit>,
+    /// Soft memory limit.
+    pub memory_reservation_bytes: Option<MemoryLimit>,
+    /// Swappiness. Cgroup v1 only.
+    pub memory_swappiness: Option<Swappiness>,
+    /// Maximum number of processes and threads.
+    pub pids_limit: Option<PidsLimit>,
     /// Huge page limits.
     pub hugepages: Vec<HugepageLimit>,
-    /// OOM score adjustment of the main process, -1000 to 1000.
-    pub oom_score_adj: Option<i32>,
+    /// OOM score adjustment of the main process.
+    pub oom_score_adj: Option<OomScoreAdj>,
     /// Cgroup v2 files and their content, verbatim.
     pub unified: BTreeMap<String, String>,
 }
@@ -64,12 +65,6 @@ pub struct HugepageLimit {
     pub page_size: String,
     /// Limit in bytes.
     pub limit_bytes: u64,
-}
-
-/// Whether a text is a list of processors or NUMA nodes as the kernel accepts it: `0-2,7`.
-#[must_use]
-pub fn is_number_list(text: &str) -> bool {
-    text.parse::<CpuSet>().is_ok_and(|set| !set.is_empty())
 }
 
 impl Resources {
@@ -117,12 +112,33 @@ impl Resources {
         }
     }
     /// The memory-plus-swap limit for a new memory limit.
-    fn swap_beside(&self, memory: Option<i64>) -> Option<i64> {
+    fn swap_beside(&self, memory: Option<MemoryLimit>) -> Option<MemoryLimit> {
         let (sum, Some(memory)) = (self.memory_swap_limit_bytes?, memory) else {
             return self.memory_swap_limit_bytes;
         };
-        let fits = sum == -1 || (memory != -1 && sum >= memory);
-        Some(if Some(sum) == self.memory_limit_bytes || !fits { memory } else { sum })
+        Some(if Some(sum) == self.memory_limit_bytes || sum < memory { memory } else { sum })
+    }
+
+    /// Refuses limits of memory that contradict each other: a reservation above the limit, and a limit of
+    /// memory plus swap that is below the limit of memory or has none beside it.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the field below `resources`.
+    pub fn check_memory(&self) -> Result<()> {
+        let limit = self.memory_limit_bytes;
+        if let (Some(limit), Some(reservation)) = (limit, self.memory_reservation_bytes)
+            && reservation > limit
+        {
+            let why = format!("{reservation} is over the limit of {limit}");
+            return Err(Error::invalid("resources.memory_reservation_bytes", why));
+        }
+        let Some(swap) = self.memory_swap_limit_bytes else { return Ok(()) };
+        let field = "resources.memory_swap_limit_bytes";
+        match limit {
+            Some(limit) => swap.check_includes(limit).map_err(|error| error.in_field(field)),
+            None if swap == MemoryLimit::UNLIMITED => Ok(()),
+            None => Err(Error::invalid(field, format!("{swap} needs memory_limit_bytes beside it"))),
+        }
     }
 }
 
@@ -130,26 +146,20 @@ impl Resources {
 mod tests {
     use super::*;
 
-    /// The memory-plus-swap limit after an update of the memory limit alone.
-    #[track_caller]
-    fn check(memory: i64, sum: Option<i64>, update: i64, expected: Option<i64>) {
-        let with = |memory, sum| Resources {
-            memory_limit_bytes: memory,
-            memory_swap_limit_bytes: sum,
+    fn memory(limit: Option<i64>, sum: Option<i64>) -> Resources {
+        let limit_of = |bytes: i64| MemoryLimit::new(bytes).unwrap();
+        Resources {
+            memory_limit_bytes: limit.map(limit_of),
+            memory_swap_limit_bytes: sum.map(limit_of),
             ..Resources::default()
-        };
-        let merged = with(Some(memory), sum).merged(&with(Some(update), None));
-        assert_eq!(merged, with(Some(update), expected));
+        }
     }
 
-    #[test]
-    fn cpu_list_has_numbers_and_ranges() {
-        for list in ["0", "0-2,7", "3 , 5-5"] {
-            assert!(is_number_list(list), "{list}");
-        }
-        for other in ["", ",", "one", "2-1", "-1", "+1", "0-", "0-1-2", "4294967296", "0\0", "0\n1"] {
-            assert!(!is_number_list(other), "{other:?}");
-        }
+    /// The memory-plus-swap limit after an update of the memory limit alone.
+    #[track_caller]
+    fn check(limit: i64, sum: Option<i64>, update: i64, expected: Option<i64>) {
+        let merged = memory(Some(limit), sum).merged(&memory(Some(update), None));
+        assert_eq!(merged, memory(Some(update), expected));
     }
 
     #[test]
@@ -172,14 +182,41 @@ mod tests {
 
     #[test]
     fn unrelated_update_keeps_the_memory_swap_sum() {
-        let before = Resources {
-            memory_limit_bytes: Some(64),
-            memory_swap_limit_bytes: Some(128),
-            ..Resources::default()
+        let before = memory(Some(64), Some(128));
+        let shares = Resources { cpu_shares: Some(CpuShares::clamped(100)), ..Resources::default() };
+        assert_eq!(before.merged(&shares), Resources { cpu_shares: shares.cpu_shares, ..before.clone() });
+        assert_eq!(before.merged(&memory(None, Some(96))), memory(Some(64), Some(96)));
+    }
+
+    #[test]
+    fn memory_plus_swap_needs_a_memory_limit_and_includes_it() {
+        for (limit, sum) in [(Some(100), 100), (Some(100), 200), (Some(100), -1), (Some(-1), -1), (None, -1)]
+        {
+            memory(limit, Some(sum)).check_memory().unwrap();
+        }
+        for (limit, sum, why) in [
+            (Some(200), 100, "100 is less than the memory limit of 200: it is the sum of memory and swap"),
+            (Some(-1), 100, "100 is less than the memory limit of -1: it is the sum of memory and swap"),
+            (None, 100, "100 needs memory_limit_bytes beside it"),
+        ] {
+            let error = memory(limit, Some(sum)).check_memory().unwrap_err();
+            assert_eq!(error.to_string(), format!("resources.memory_swap_limit_bytes: {why}"));
+        }
+    }
+
+    #[test]
+    fn reservation_is_at_most_the_memory_limit() {
+        let reserved = |limit, reservation| Resources {
+            memory_reservation_bytes: Some(MemoryLimit::new(reservation).unwrap()),
+            ..memory(limit, None)
         };
-        let shares = Resources { cpu_shares: Some(100), ..Resources::default() };
-        assert_eq!(before.merged(&shares).memory_swap_limit_bytes, Some(128));
-        let swap = Resources { memory_swap_limit_bytes: Some(96), ..Resources::default() };
-        assert_eq!(before.merged(&swap).memory_swap_limit_bytes, Some(96));
+        for (limit, reservation) in [(Some(10), 10), (Some(-1), 11), (Some(-1), -1), (None, 11), (None, -1)] {
+            reserved(limit, reservation).check_memory().unwrap();
+        }
+        for reservation in [11, -1] {
+            let error = reserved(Some(10), reservation).check_memory().unwrap_err().to_string();
+            let why = format!("{reservation} is over the limit of 10");
+            assert_eq!(error, format!("resources.memory_reservation_bytes: {why}"));
+        }
     }
 }

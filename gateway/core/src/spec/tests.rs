@@ -27,21 +27,21 @@ fn signals_parse_by_name_number_and_real_time_offset() {
 #[test]
 fn an_update_changes_only_what_it_names() {
     let before = Resources {
-        cpu_shares: Some(100),
-        memory_limit_bytes: Some(1 << 20),
+        cpu_shares: Some(CpuShares::clamped(100)),
+        memory_limit_bytes: MemoryLimit::new(1 << 20).ok(),
         hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 1 }],
         unified: BTreeMap::from([("memory.high".into(), "1".into())]),
         ..Resources::default()
     };
     let update = Resources {
-        memory_limit_bytes: Some(2 << 20),
+        memory_limit_bytes: MemoryLimit::new(2 << 20).ok(),
         hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 4 }],
         unified: BTreeMap::from([("memory.low".into(), "2".into())]),
         ..Resources::default()
     };
     let after = before.merged(&update);
-    assert_eq!(after.cpu_shares, Some(100));
-    assert_eq!(after.memory_limit_bytes, Some(2 << 20));
+    assert_eq!(after.cpu_shares, before.cpu_shares);
+    assert_eq!(after.memory_limit_bytes, update.memory_limit_bytes);
     assert_eq!(after.hugepages, update.hugepages);
     assert_eq!(after.unified.len(), 2);
 }

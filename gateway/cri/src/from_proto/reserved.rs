@@ -3,7 +3,7 @@
 //! CRI has no field for requests. A kubelet encodes them in other fields: the CPU shares, and the OOM score
 //! adjustment.
 
-use switchyard_core::spec::{Reserved, Resources};
+use switchyard_core::spec::{CpuShares, MemoryLimit, OomScoreAdj, Reserved, Resources};
 
 /// The cgroup v2 file to which a kubelet with memory QoS writes the memory request.
 const MEMORY_MIN: &str = "memory.min";
@@ -24,8 +24,8 @@ pub(crate) fn reserved(limits: &Resources, node_memory: u64) -> Reserved {
 /// The shares are 1024 for each CPU, rounded down, and at least 2.
 fn cpu_milli(limits: &Resources) -> u64 {
     match limits.cpu_shares {
-        None | Some(0..=2) => 0,
-        Some(shares) => shares.saturating_mul(1000).div_ceil(1024),
+        None | Some(CpuShares::LEAST) => 0,
+        Some(shares) => shares.get().saturating_mul(1000).div_ceil(1024),
     }
 }
 
@@ -33,8 +33,8 @@ fn memory_bytes(limits: &Resources, node_memory: u64) -> u64 {
     if let Some(bytes) = limits.unified.get(MEMORY_MIN).and_then(|text| text.trim().parse().ok()) {
         return bytes;
     }
-    let limit = limits.memory_limit_bytes.and_then(|bytes| u64::try_from(bytes).ok());
-    match limits.oom_score_adj {
+    let limit = limits.memory_limit_bytes.and_then(MemoryLimit::get);
+    match limits.oom_score_adj.map(OomScoreAdj::get) {
         Some(score) if SCORES.contains(&score) => {
             let thousandths = u64::from(1000_u32.saturating_sub_signed(score));
             (node_memory / 1000).saturating_mul(thousandths).min(limit.unwrap_or(u64::MAX))
@@ -52,19 +52,24 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn limits(score: Option<i32>, limit: Option<i64>) -> Resources {
-        Resources { oom_score_adj: score, memory_limit_bytes: limit, ..Resources::default() }
+        Resources {
+            oom_score_adj: score.map(|score| OomScoreAdj::new(score).unwrap()),
+            memory_limit_bytes: limit.map(|bytes| MemoryLimit::new(bytes).unwrap()),
+            ..Resources::default()
+        }
     }
 
     #[test]
     fn cpu_request_is_derived_from_shares() {
         // As kubelets compute it: milli * 1024 / 1000, rounded down.
         for milli in [0_u64, 1, 2] {
-            let shares = Some((milli * 1024 / 1000).max(2));
-            let limits = Resources { cpu_shares: shares, ..Resources::default() };
+            let shares = CpuShares::clamped(milli * 1024 / 1000);
+            let limits = Resources { cpu_shares: Some(shares), ..Resources::default() };
             assert_eq!(reserved(&limits, 0).cpu_milli, 0, "{milli}");
         }
         for milli in [3_u64, 10, 100, 250, 999, 1000, 1001, 64_000] {
-            let limits = Resources { cpu_shares: Some(milli * 1024 / 1000), ..Resources::default() };
+            let shares = CpuShares::clamped(milli * 1024 / 1000);
+            let limits = Resources { cpu_shares: Some(shares), ..Resources::default() };
             assert_eq!(reserved(&limits, 0).cpu_milli, milli);
         }
         assert_eq!(reserved(&Resources::default(), 0).cpu_milli, 0);

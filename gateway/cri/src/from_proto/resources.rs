@@ -1,19 +1,13 @@
 //! Converts the limits of a container.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use switchyard_core::spec::{HugepageLimit, Resources, is_number_list};
+use switchyard_core::spec::{
+    CpuList, CpuPeriod, CpuQuota, CpuShares, HugepageLimit, MemoryLimit, OomScoreAdj, Resources,
+};
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
-
-/// The CPU periods that the kernel accepts, in µs.
-const PERIODS_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
-
-/// The shortest CPU quota that the kernel accepts, in µs.
-const SHORTEST_QUOTA_US: i64 = 1_000;
-
-/// The CPU shares that cgroups accept; others are clamped, as by the kernel.
-const SHARES: (u64, u64) = (2, 262_144);
 
 /// The limits of a new container. Zero means not set, except for the OOM score adjustment, which a container
 /// always has.
@@ -48,15 +42,15 @@ fn convert(limits: cri::LinuxContainerResources, field: &str) -> Result<Resource
         unified,
         memory_swap_limit_in_bytes,
     } = limits;
-    let memory = bytes_or_unlimited(memory_limit_in_bytes, format_args!("{field}.memory_limit_in_bytes"))?;
-    let swap = swap(memory_swap_limit_in_bytes, memory, field)?;
+    let limit = memory(memory_limit_in_bytes, format_args!("{field}.memory_limit_in_bytes"))?;
+    let swap = swap(memory_swap_limit_in_bytes, limit, field)?;
     Ok(Resources {
         cpu_shares: shares(cpu_shares, field)?,
         cpu_quota_us: quota(cpu_quota, field)?,
         cpu_period_us: period(cpu_period, field)?,
         cpuset_cpus: list(cpuset_cpus, format_args!("{field}.cpuset_cpus"))?,
         cpuset_mems: list(cpuset_mems, format_args!("{field}.cpuset_mems"))?,
-        memory_limit_bytes: memory,
+        memory_limit_bytes: limit,
         memory_swap_limit_bytes: swap,
         memory_reservation_bytes: None,
         memory_swappiness: None,
@@ -70,76 +64,55 @@ fn convert(limits: cri::LinuxContainerResources, field: &str) -> Result<Resource
     })
 }
 
-fn oom_score(score: i64, field: &str) -> Result<i32> {
-    i32::try_from(score).ok().filter(|score| (-1000..=1000).contains(score)).ok_or_else(|| {
-        Error::invalid(
-            format_args!("{field}.oom_score_adj"),
-            format!("{score} is not between -1000 and 1000"),
-        )
-    })
+fn oom_score(score: i64, field: &str) -> Result<OomScoreAdj> {
+    OomScoreAdj::new(score).map_err(|error| error.in_field(format_args!("{field}.oom_score_adj")))
 }
 
-fn shares(shares: i64, field: &str) -> Result<Option<u64>> {
+/// Shares that cgroups do not accept are clamped, as by the kernel.
+fn shares(shares: i64, field: &str) -> Result<Option<CpuShares>> {
     match u64::try_from(shares) {
         Ok(0) => Ok(None),
-        Ok(shares) => Ok(Some(shares.clamp(SHARES.0, SHARES.1))),
+        Ok(shares) => Ok(Some(CpuShares::clamped(shares))),
         Err(_) => Err(Error::invalid(format_args!("{field}.cpu_shares"), format!("{shares} is negative"))),
     }
 }
 
-fn period(period: i64, field: &str) -> Result<Option<u64>> {
-    match u64::try_from(period) {
-        Ok(0) => Ok(None),
-        Ok(period) if PERIODS_US.contains(&period) => Ok(Some(period)),
-        Ok(_) | Err(_) => Err(Error::invalid(
-            format_args!("{field}.cpu_period"),
-            format!("{period} µs is not between {} and {}", PERIODS_US.start(), PERIODS_US.end()),
-        )),
+fn period(period: i64, field: &str) -> Result<Option<CpuPeriod>> {
+    if period == 0 {
+        return Ok(None);
     }
+    CpuPeriod::new(period).map(Some).map_err(|error| error.in_field(format_args!("{field}.cpu_period")))
 }
 
-fn quota(quota: i64, field: &str) -> Result<Option<i64>> {
-    match quota {
-        0 => Ok(None),
-        quota if quota < 0 => Ok(Some(-1)),
-        quota if quota >= SHORTEST_QUOTA_US => Ok(Some(quota)),
-        quota => Err(Error::invalid(
-            format_args!("{field}.cpu_quota"),
-            format!("{quota} µs is below {SHORTEST_QUOTA_US}, the least the kernel takes"),
-        )),
+fn quota(quota: i64, field: &str) -> Result<Option<CpuQuota>> {
+    if quota == 0 {
+        return Ok(None);
     }
+    CpuQuota::new(quota).map(Some).map_err(|error| error.in_field(format_args!("{field}.cpu_quota")))
 }
 
-fn bytes_or_unlimited(bytes: i64, field: impl std::fmt::Display) -> Result<Option<i64>> {
-    match bytes {
-        0 => Ok(None),
-        bytes if bytes >= -1 => Ok(Some(bytes)),
-        bytes => Err(Error::invalid(field, format!("{bytes} is negative; -1 is for no limit"))),
+fn memory(bytes: i64, field: impl Display) -> Result<Option<MemoryLimit>> {
+    if bytes == 0 {
+        return Ok(None);
     }
+    MemoryLimit::new(bytes).map(Some).map_err(|error| error.in_field(field))
 }
 
-fn swap(bytes: i64, memory: Option<i64>, field: &str) -> Result<Option<i64>> {
+fn swap(bytes: i64, limit: Option<MemoryLimit>, field: &str) -> Result<Option<MemoryLimit>> {
     let field = format!("{field}.memory_swap_limit_in_bytes");
-    let swap = bytes_or_unlimited(bytes, &field)?;
-    match (swap, memory) {
-        (Some(swap), Some(memory)) if swap > 0 && memory > 0 && swap < memory => Err(Error::invalid(
-            field,
-            format!("{swap} is less than the memory limit of {memory}: it is the sum of memory and swap"),
-        )),
-        (swap, _) => Ok(swap),
+    let swap = memory(bytes, &field)?;
+    if let (Some(swap), Some(limit)) = (swap, limit) {
+        swap.check_includes(limit).map_err(|error| error.in_field(field))?;
     }
+    Ok(swap)
 }
 
 /// A list of numbers and ranges, such as `0-3,8`; `None` if it is empty.
-fn list(text: String, field: impl std::fmt::Display) -> Result<Option<String>> {
+fn list(text: String, field: impl Display) -> Result<Option<CpuList>> {
     if text.is_empty() {
         return Ok(None);
     }
-    if is_number_list(&text) {
-        Ok(Some(text))
-    } else {
-        Err(Error::invalid(field, format!("{text:?} is not a list such as \"0-3,8\"")))
-    }
+    CpuList::new(text).map(Some).map_err(|error| error.in_field(field))
 }
 
 fn hugepages(limits: Vec<cri::HugepageLimit>, field: &str) -> Result<Vec<HugepageLimit>> {

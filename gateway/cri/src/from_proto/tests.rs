@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn any_limits_are_rejected_or_in_range(
+    fn any_limits_are_rejected_or_as_requested(
         cpu_period: i64, cpu_quota: i64, cpu_shares: i64, memory: i64, swap: i64, oom_score_adj: i64,
         cpuset_cpus in "[0-9,-]{0,8}",
     ) {
@@ -213,10 +213,12 @@ proptest! {
             ..Default::default()
         };
         if let Ok(limits) = update(limits) {
-            prop_assert!(limits.cpu_period_us.is_none_or(|us| (1_000..=1_000_000).contains(&us)));
-            prop_assert!(limits.cpu_shares.is_none_or(|shares| (2..=262_144).contains(&shares)));
-            prop_assert!(limits.memory_limit_bytes.is_none_or(|bytes| bytes >= -1 && bytes != 0));
-            prop_assert!(limits.oom_score_adj.is_none_or(|score| (-1000..=1000).contains(&score)));
+            prop_assert_eq!(limits.cpu_period_us.map_or(0, CpuPeriod::get), cpu_period.unsigned_abs());
+            prop_assert_eq!(limits.cpu_quota_us.map_or(0, CpuQuota::signed), cpu_quota.max(-1));
+            prop_assert_eq!(limits.cpu_shares.is_some(), cpu_shares > 0);
+            prop_assert_eq!(limits.memory_limit_bytes.map_or(0, MemoryLimit::signed), memory);
+            prop_assert_eq!(limits.memory_swap_limit_bytes.map_or(0, MemoryLimit::signed), swap);
+            prop_assert_eq!(i64::from(limits.oom_score_adj.map_or(0, OomScoreAdj::get)), oom_score_adj);
         }
     }
 

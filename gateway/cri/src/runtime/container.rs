@@ -49,7 +49,7 @@ impl Runtime {
         let target = |id: &str| self.target(&sandbox, id);
         let mut spec = from_proto::container(config, &parent, &self.config, &target, SystemTime::now())?;
         add(&mut spec);
-        let own = self.cpus.are_exclusive(spec.resources.cpuset_cpus.as_deref()).await;
+        let own = self.cpus.are_exclusive(spec.resources.cpuset_cpus.as_ref()).await;
         spec.compute = self.compute(&spec.resources, own.unwrap_or_default());
         let task = self.scope.create_task(&sandbox.id.to_string(), spec).await?;
         Ok(cri::CreateContainerResponse { container_id: task.id.to_string() })

@@ -5,7 +5,7 @@
 
 use std::time::SystemTime;
 
-use switchyard_core::spec::Resources;
+use switchyard_core::spec::{CpuPeriod, CpuQuota, CpuShares, MemoryLimit, Resources};
 use switchyard_core::stats::{Detail, FileSystem, InterfaceStats, TaskMetrics, Usage};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
@@ -227,17 +227,16 @@ impl MetricsBuilder {
 
     /// The requested limits; unlimited resources have no value.
     fn limits(&mut self, resources: &Resources) {
-        let limit = |bytes: Option<i64>| bytes.and_then(|bytes| u64::try_from(bytes).ok());
-        let memory = limit(resources.memory_limit_bytes);
+        let memory = resources.memory_limit_bytes.and_then(MemoryLimit::get);
         // With a memory limit and no limit on the sum of memory and swap, there is no swap.
         let sum = resources.memory_swap_limit_bytes.or(resources.memory_limit_bytes);
         let file = |name: &str| resources.unified.get(name).and_then(|text| text.trim().parse().ok());
-        let reserved = limit(resources.memory_reservation_bytes);
-        self.push(&names::SPEC_CPU_PERIOD, &[], resources.cpu_period_us);
-        self.push(&names::SPEC_CPU_QUOTA, &[], limit(resources.cpu_quota_us));
-        self.push(&names::SPEC_CPU_SHARES, &[], resources.cpu_shares);
+        let reserved = resources.memory_reservation_bytes.and_then(MemoryLimit::get);
+        self.push(&names::SPEC_CPU_PERIOD, &[], resources.cpu_period_us.map(CpuPeriod::get));
+        self.push(&names::SPEC_CPU_QUOTA, &[], resources.cpu_quota_us.and_then(CpuQuota::get));
+        self.push(&names::SPEC_CPU_SHARES, &[], resources.cpu_shares.map(CpuShares::get));
         self.push(&names::SPEC_MEMORY_LIMIT, &[], memory);
-        self.push(&names::SPEC_MEMORY_SWAP_LIMIT, &[], limit(sum));
+        self.push(&names::SPEC_MEMORY_SWAP_LIMIT, &[], sum.and_then(MemoryLimit::get));
         let reserved = reserved.or_else(|| file("memory.low")).or_else(|| file("memory.min"));
         self.push(&names::SPEC_MEMORY_RESERVATION, &[], reserved);
     }

@@ -1,6 +1,6 @@
 //! Converts the effective limits of a container.
 
-use switchyard_core::spec::Resources;
+use switchyard_core::spec::{CpuList, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, OomScoreAdj, Resources};
 use switchyard_proto::cri::v1 as cri;
 
 /// Limits; zero means unlimited.
@@ -21,20 +21,21 @@ pub(super) fn limits(resources: &Resources) -> cri::LinuxContainerResources {
         oom_score_adj,
         unified,
     } = resources;
-    let signed = |number: Option<u64>| number.map_or(0, |n| i64::try_from(n).unwrap_or(i64::MAX));
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let text = |list: &Option<CpuList>| list.as_ref().map(CpuList::to_string).unwrap_or_default();
     cri::LinuxContainerResources {
-        cpu_period: signed(*cpu_period_us),
-        cpu_quota: cpu_quota_us.unwrap_or(0),
-        cpu_shares: signed(*cpu_shares),
-        memory_limit_in_bytes: memory_limit_bytes.unwrap_or(0),
-        oom_score_adj: i64::from(oom_score_adj.unwrap_or(0)),
-        cpuset_cpus: cpuset_cpus.clone().unwrap_or_default(),
-        cpuset_mems: cpuset_mems.clone().unwrap_or_default(),
+        cpu_period: cpu_period_us.map(CpuPeriod::get).map_or(0, signed),
+        cpu_quota: cpu_quota_us.map_or(0, CpuQuota::signed),
+        cpu_shares: cpu_shares.map(CpuShares::get).map_or(0, signed),
+        memory_limit_in_bytes: memory_limit_bytes.map_or(0, MemoryLimit::signed),
+        oom_score_adj: oom_score_adj.map_or(0, OomScoreAdj::get).into(),
+        cpuset_cpus: text(cpuset_cpus),
+        cpuset_mems: text(cpuset_mems),
         hugepage_limits: hugepages
             .iter()
             .map(|limit| cri::HugepageLimit { page_size: limit.page_size.clone(), limit: limit.limit_bytes })
             .collect(),
         unified: unified.clone(),
-        memory_swap_limit_in_bytes: memory_swap_limit_bytes.unwrap_or(0),
+        memory_swap_limit_in_bytes: memory_swap_limit_bytes.map_or(0, MemoryLimit::signed),
     }
 }

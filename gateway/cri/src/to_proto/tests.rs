@@ -11,7 +11,9 @@ use switchyard_core::backend::{
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
-use switchyard_core::spec::{ComputeClaim, HostPorts, HugepageLimit, Meta, Resources, Signal};
+use switchyard_core::spec::{
+    ComputeClaim, CpuShares, HostPorts, HugepageLimit, MemoryLimit, Meta, Resources, Signal,
+};
 use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_core::stats::{CpuUsage, InterfaceStats, IoUsage, Pressure, PressureLine, TaskStats, Usage};
 use switchyard_core::table::{Sandbox, Task};
@@ -60,8 +62,8 @@ pub(super) fn task() -> Task {
             user: ResolvedUser { uid: 1, gid: 2, groups: Vec::new() },
             stop_signal: Signal::TERM,
             resources: Resources {
-                cpu_shares: Some(512),
-                memory_limit_bytes: Some(1 << 20),
+                cpu_shares: Some(CpuShares::clamped(512)),
+                memory_limit_bytes: MemoryLimit::new(1 << 20).ok(),
                 hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 4 }],
                 ..Resources::default()
             },

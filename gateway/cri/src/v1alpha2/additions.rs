@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use switchyard_core::spec::{
-    DiskLimit, IoWeight, MissingSource, MountSource, Resources, Rlimit, TaskSpec, TaskUpdate, Throttle,
-    Throttled, is_volume_name,
+    DiskLimit, IoWeight, MemoryLimit, MissingSource, MountSource, Resources, Rlimit, Swappiness, TaskSpec,
+    TaskUpdate, Throttle, Throttled, is_volume_name,
 };
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
@@ -24,8 +24,8 @@ pub(super) struct Additions {
     rlimits: Vec<Rlimit>,
     throttles: Vec<Throttle>,
     io_weights: Vec<IoWeight>,
-    memory_reservation: Option<i64>,
-    memory_swappiness: Option<u64>,
+    memory_reservation: Option<MemoryLimit>,
+    memory_swappiness: Option<Swappiness>,
     net_priority: Option<u32>,
     /// Names of volumes, by the index of their mount.
     volumes: BTreeMap<u32, String>,
@@ -245,22 +245,19 @@ fn kernel_memory(bytes: i64, field: &str) -> Result<()> {
 }
 
 /// The swappiness; the backend refuses it on nodes with only cgroup v2.
-fn memory_swappiness(percent: Option<cri::Int64Value>, field: &str) -> Result<Option<u64>> {
+fn memory_swappiness(percent: Option<cri::Int64Value>, field: &str) -> Result<Option<Swappiness>> {
     let Some(cri::Int64Value { value }) = percent else { return Ok(None) };
-    let percent = u64::try_from(value).ok().filter(|percent| *percent <= 100);
-    percent.map(Some).ok_or_else(|| {
-        Error::invalid(format_args!("{field}.memory_swappiness"), format!("{value} is not between 0 and 100"))
-    })
+    let field = format_args!("{field}.memory_swappiness");
+    Swappiness::new(value).map(Some).map_err(|error| error.in_field(field))
 }
 
-/// A soft memory limit in bytes; zero is not set.
-fn memory_reservation(bytes: i64, field: &str) -> Result<Option<i64>> {
+/// A soft memory limit in bytes; zero is not set, and there is no number for no limit.
+fn memory_reservation(bytes: i64, field: &str) -> Result<Option<MemoryLimit>> {
+    let field = format_args!("{field}.memory_reservation");
     match bytes {
         0 => Ok(None),
-        bytes if bytes > 0 => Ok(Some(bytes)),
-        bytes => {
-            Err(Error::invalid(format_args!("{field}.memory_reservation"), format!("{bytes} is negative")))
-        }
+        ..0 => Err(Error::invalid(field, format!("{bytes} is negative"))),
+        1.. => MemoryLimit::new(bytes).map(Some).map_err(|error| error.in_field(field)),
     }
 }
 

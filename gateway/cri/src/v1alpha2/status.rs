@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use switchyard_core::Result;
 use switchyard_core::backend::Inspection;
 use switchyard_core::image::Image;
-use switchyard_core::spec::{Throttle, Throttled};
+use switchyard_core::spec::{MemoryLimit, Throttle, Throttled};
 use switchyard_core::table::Task;
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
@@ -37,7 +37,8 @@ pub(super) fn complete(
         limits.blkio_device_write_bps = throttles(Throttled::WriteBytes);
         limits.blkio_device_read_i_ops = throttles(Throttled::Reads);
         limits.blkio_device_write_i_ops = throttles(Throttled::Writes);
-        limits.memory_reservation = task.details.resources.memory_reservation_bytes.unwrap_or(0);
+        limits.memory_reservation =
+            task.details.resources.memory_reservation_bytes.map_or(0, MemoryLimit::signed);
         status.pouch_resources = Some(limits.clone());
     }
     for (index, mount) in (0..).zip(&mut status.mounts) {

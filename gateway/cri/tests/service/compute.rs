@@ -2,7 +2,7 @@
 
 use switchyard_contract::specs;
 use switchyard_core::id::Owner;
-use switchyard_core::spec::{ComputeClaim, Resources, TaskSpec};
+use switchyard_core::spec::{ComputeClaim, CpuList, Resources, TaskSpec};
 use switchyard_core::{ErrorKind, Result};
 use switchyard_fake::BUSYBOX;
 use switchyard_proto::cri::v1 as cri;
@@ -27,7 +27,7 @@ async fn nomad_takes(node: &ServiceFixture, cpu: &str) -> Result<()> {
     let name = format!("nomad-{cpu}");
     let sandbox = scope.create_sandbox(specs::sandbox(Owner::Nomad, &name)).await?;
     let task = TaskSpec {
-        resources: Resources { cpuset_cpus: Some(cpu.to_owned()), ..Resources::default() },
+        resources: Resources { cpuset_cpus: CpuList::new(cpu).ok(), ..Resources::default() },
         compute: ComputeClaim { exclusive_cpus: true, ..ComputeClaim::default() },
         ..specs::task(Owner::Nomad, &name, BUSYBOX, &["serve"])
     };

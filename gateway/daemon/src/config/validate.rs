@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use switchyard_core::spec::OomScoreAdj;
 use switchyard_devices::Group;
 use switchyard_nomad::HEALTHY_SLOTS;
 use tracing_subscriber::EnvFilter;
@@ -84,11 +85,8 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if let Err(why) = config.advisories.check() {
         return fault("advisories.ignore", why);
     }
-    if !(-1000..=1000).contains(&config.managed.oom_score) {
-        return fault(
-            "managed.oom_score",
-            format!("{} is not within -1000 to 1000", config.managed.oom_score),
-        );
+    if let Err(error) = OomScoreAdj::new(config.managed.oom_score) {
+        return fault("managed.oom_score", error.to_string());
     }
     check_at_least_one(config)?;
     check_images(&config.images)?;

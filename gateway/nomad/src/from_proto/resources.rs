@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-use switchyard_core::spec::{CgroupPlacement, ComputeClaim, Reserved, Resources, Rlimit, is_number_list};
+use switchyard_core::spec::{
+    CgroupPlacement, ComputeClaim, CpuList, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, OomScoreAdj,
+    PidsLimit, Reserved, Resources, Rlimit,
+};
 use switchyard_core::{Error, Result};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
@@ -11,17 +14,6 @@ use super::field::absolute;
 use super::request::TaskRequest;
 use crate::paths::named_group;
 use crate::session::Processors;
-
-/// The kernel's maximum and minimum of shares. Nomad counts shares in MHz.
-const MOST_SHARES: u64 = 262_144;
-const LEAST_SHARES: u64 = 2;
-
-/// Docker's period, and the kernel's bounds of a period, in µs.
-const PERIOD_US: u64 = 100_000;
-const PERIODS_US: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
-
-/// The kernel's minimum quota, in µs.
-const LEAST_QUOTA_US: i64 = 1_000;
 
 const MIB: i64 = 1 << 20;
 
@@ -60,7 +52,7 @@ pub(super) fn limits(asked: &TaskRequest<'_>) -> Result<Resources> {
     let allocated = wire.allocated_resources.unwrap_or_default();
     let mhz = mhz(allocated.cpu, &linux);
     let (limit, reservation) = memory(asked, allocated.memory, linux.memory_limit_bytes);
-    let (quota, period) = quota(asked, mhz, linux.percent_ticks)?;
+    let (quota, period) = quota(asked, mhz, linux.percent_ticks)?.unzip();
     Ok(Resources {
         cpu_shares: shares(mhz, asked.session.processors.total_mhz),
         cpu_quota_us: quota,
@@ -84,7 +76,7 @@ pub(super) fn compute(asked: &TaskRequest<'_>) -> ComputeClaim {
     let memory = memory_reservation(allocated.memory.unwrap_or_default(), linux.memory_limit_bytes);
     let reserved = Reserved {
         cpu_milli: cpu_milli(mhz, asked.session.processors),
-        memory_bytes: memory.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default(),
+        memory_bytes: memory.and_then(MemoryLimit::get).unwrap_or_default(),
     };
     ComputeClaim { reserved, exclusive_cpus: !linux.cpuset_cpus.is_empty() }
 }
@@ -104,14 +96,12 @@ fn cpu_milli(mhz: i64, node: Processors) -> u64 {
 }
 
 /// The exclusive processors of a task; `None` if it has none.
-fn processors(list: String, group: &str) -> Result<Option<String>> {
+fn processors(list: String, group: &str) -> Result<Option<CpuList>> {
     let field = "task.resources.linux_resources.cpuset_cpus";
     if list.is_empty() {
         return Ok(None);
     }
-    if !is_number_list(&list) {
-        return Err(Error::invalid(field, format!("{list:?} is not a list such as \"0-3,8\"")));
-    }
+    let list = CpuList::new(list).map_err(|error| error.in_field(field))?;
     // With cgroup v1 the list would be set on the shared cgroup itself: one task would restrict all others in
     // it.
     if Path::new(group).file_name().is_some_and(|name| name == SHARE) {
@@ -120,61 +110,61 @@ fn processors(list: String, group: &str) -> Result<Option<String>> {
     Ok(Some(list))
 }
 
-/// MHz as kernel shares. Scaled down on a node with more MHz than the kernel has shares.
-fn shares(mhz: i64, total_mhz: u64) -> Option<u64> {
+/// MHz as kernel shares: Nomad counts shares in MHz. Scaled down on a node with more MHz than the kernel has
+/// shares.
+fn shares(mhz: i64, total_mhz: u64) -> Option<CpuShares> {
     let mhz = u64::try_from(mhz).ok().filter(|mhz| *mhz > 0)?;
-    let scaled = if total_mhz > MOST_SHARES {
-        u64::try_from(u128::from(mhz) * u128::from(MOST_SHARES) / u128::from(total_mhz))
-            .unwrap_or(MOST_SHARES)
+    let most = CpuShares::MOST.get();
+    let scaled = if total_mhz > most {
+        u64::try_from(u128::from(mhz) * u128::from(most) / u128::from(total_mhz)).unwrap_or(most)
     } else {
         mhz
     };
-    Some(scaled.clamp(LEAST_SHARES, MOST_SHARES))
+    Some(CpuShares::clamped(scaled))
 }
 
 /// Quota and period of a task with a hard limit: its part of the node's compute, over all cores.
-fn quota(asked: &TaskRequest<'_>, mhz: i64, percent_ticks: f64) -> Result<(Option<i64>, Option<u64>)> {
-    let period = asked.options.cpu_cfs_period_us.unwrap_or(PERIOD_US);
-    if !PERIODS_US.contains(&period) {
-        return Err(Error::invalid("cpu_cfs_period", format!("{period} is not between 1000 and 1000000")));
-    }
+fn quota(asked: &TaskRequest<'_>, mhz: i64, percent_ticks: f64) -> Result<Option<(CpuQuota, CpuPeriod)>> {
     if !asked.options.cpu_hard_limit {
-        return Ok((None, None));
+        return Ok(None);
     }
     let Processors { cores, total_mhz } = asked.session.processors;
     if cores == 0 || total_mhz == 0 {
         let why = "the agent has not said how many processors the node has";
         return Err(Error::invalid("cpu_hard_limit", why));
     }
+    let period = asked.options.cpu_cfs_period.unwrap_or(CpuPeriod::DEFAULT);
     // The agent's own figure excludes what it reserves for the system.
     let quota = if percent_ticks.is_finite() && percent_ticks > 0.0 {
-        let quota = percent_ticks * f64::from(u32::try_from(period).unwrap_or(u32::MAX)) * f64::from(cores);
+        let period_us = f64::from(u32::try_from(period.get()).unwrap_or(u32::MAX));
+        let quota = percent_ticks * period_us * f64::from(cores);
         format!("{:.0}", quota.floor()).parse::<i64>().ok()
     } else {
         let mhz = u128::try_from(mhz).unwrap_or_default();
-        i64::try_from(mhz * u128::from(period) * u128::from(cores) / u128::from(total_mhz)).ok()
+        i64::try_from(mhz * u128::from(period.get()) * u128::from(cores) / u128::from(total_mhz)).ok()
     };
     let Some(quota) = quota else {
         return Err(Error::invalid("cpu_hard_limit", "the task has more than the node's compute"));
     };
-    Ok((Some(quota.max(LEAST_QUOTA_US)), Some(period)))
+    Ok(Some((CpuQuota::at_least(quota), period)))
 }
 
-/// The memory reservation of a task, in bytes; `None` if it has none.
-fn memory_reservation(memory: nomad::AllocatedMemoryResources, limit_bytes: i64) -> Option<i64> {
-    bytes(memory.memory_mb).or(Some(limit_bytes).filter(|bytes| *bytes > 0))
+/// The memory reservation of a task; `None` if it has none.
+fn memory_reservation(memory: nomad::AllocatedMemoryResources, limit_bytes: i64) -> Option<MemoryLimit> {
+    memory_limit(memory.memory_mb.saturating_mul(MIB)).or_else(|| memory_limit(limit_bytes))
 }
 
-fn bytes(mb: i64) -> Option<i64> {
-    Some(mb.saturating_mul(MIB)).filter(|bytes| *bytes > 0)
+/// A number of bytes; agents write 0 or less for none.
+fn memory_limit(bytes: i64) -> Option<MemoryLimit> {
+    MemoryLimit::new(bytes).ok().filter(|limit| *limit != MemoryLimit::UNLIMITED)
 }
 
-/// Memory limit and reservation, in bytes.
+/// Memory limit and reservation.
 fn memory(
     asked: &TaskRequest<'_>,
     memory: Option<nomad::AllocatedMemoryResources>,
     limit_bytes: i64,
-) -> (Option<i64>, Option<i64>) {
+) -> (Option<MemoryLimit>, Option<MemoryLimit>) {
     let memory = memory.unwrap_or_default();
     let soft = memory_reservation(memory, limit_bytes);
     let nomad::AllocatedMemoryResources { memory_mb: _, memory_max_mb } = memory;
@@ -182,31 +172,29 @@ fn memory(
         return (None, soft);
     }
     let wanted = i64::try_from(asked.options.memory_hard_limit_mb).unwrap_or(i64::MAX);
-    match bytes(wanted.max(memory_max_mb)) {
+    match memory_limit(wanted.max(memory_max_mb).saturating_mul(MIB)) {
         None => (soft, None),
         // The reservation is capped at the limit.
         Some(hard) => (Some(hard), soft.map(|soft| soft.min(hard))),
     }
 }
 
-fn pids(asked: &TaskRequest<'_>) -> Result<Option<i64>> {
-    let own = asked.options.pids_limit;
-    let most = asked.session.config.pids_limit;
-    match (own.filter(|own| *own > 0), most) {
+/// As with Docker, a negative value means no limit of the task's own, and the plugin's applies.
+fn pids(asked: &TaskRequest<'_>) -> Result<Option<PidsLimit>> {
+    match (asked.options.pids_limit, asked.session.config.pids_limit) {
+        (Some(PidsLimit::UNLIMITED) | None, Some(most)) => Ok(Some(most)),
         (Some(own), Some(most)) if own > most => {
             let why = format!("pids_limit cannot be greater than nomad plugin config pids_limit: {most}");
             Err(Error::invalid("pids_limit", why))
         }
-        (Some(own), _) => Ok(Some(own)),
-        // As with Docker, a negative value means no limit of the task's own, and the plugin's applies.
-        (None, most) => Ok(most.or(own.map(|_| -1))),
+        (own, _) => Ok(own),
     }
 }
 
-fn oom_score(asked: &TaskRequest<'_>) -> Result<Option<i32>> {
+fn oom_score(asked: &TaskRequest<'_>) -> Result<Option<OomScoreAdj>> {
     let config = &asked.session.config;
     match asked.options.oom_score_adj {
-        Some(score) if score < 0 && !config.allow_privileged => Err(Error::invalid(
+        Some(score) if score < OomScoreAdj::default() && !config.allow_privileged => Err(Error::invalid(
             "oom_score_adj",
             "a negative one needs allow_privileged in the plugin's configuration",
         )),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use switchyard_core::spec::{OomScoreAdj, PidsLimit};
 use switchyard_core::{Error, Result};
 
 use super::{AllowedModes, AuthConfig, DEFAULT_CAPS, DanglingConfig, GcConfig, PluginConfig, VolumesConfig};
@@ -64,7 +65,7 @@ impl PluginConfig {
                 defaults.pull_activity_timeout,
             )?,
             extra_labels: extra_labels(&mut block)?,
-            pids_limit: block.number("pids_limit")?.filter(|limit| *limit > 0),
+            pids_limit: pids_limit(&mut block)?,
             oom_score_adj: oom_score(&mut block)?,
             must_create_network: block.flag("must_create_network")?.unwrap_or(defaults.must_create_network),
         };
@@ -155,10 +156,17 @@ fn extra_labels(block: &mut Block) -> Result<Vec<String>> {
     Ok(labels)
 }
 
-fn oom_score(block: &mut Block) -> Result<i32> {
+/// As with Docker, 0 or less means no limit.
+fn pids_limit(block: &mut Block) -> Result<Option<PidsLimit>> {
+    match block.number("pids_limit")? {
+        None | Some(..=0) => Ok(None),
+        Some(most) => PidsLimit::new(most).map(Some).map_err(|error| error.in_field("pids_limit")),
+    }
+}
+
+fn oom_score(block: &mut Block) -> Result<OomScoreAdj> {
     let score = block.number("oom_score_adj")?.unwrap_or_default();
-    let known = i32::try_from(score).ok().filter(|score| (-1000..=1000).contains(score));
-    known.ok_or_else(|| Error::invalid("oom_score_adj", format!("{score} is not between -1000 and 1000")))
+    OomScoreAdj::new(score).map_err(|error| error.in_field("oom_score_adj"))
 }
 
 /// A duration that is not 0.

@@ -104,8 +104,8 @@ fn every_plugin_key_is_decoded() {
         image_pull_timeout: minutes(10),
         pull_activity_timeout: minutes(1),
         extra_labels: vec!["job_*".to_owned(), "node_id".to_owned()],
-        pids_limit: Some(100),
-        oom_score_adj: 7,
+        pids_limit: PidsLimit::new(100).ok(),
+        oom_score_adj: OomScoreAdj::new(7).unwrap(),
         must_create_network: true,
     };
     assert_eq!((config, warnings), (expected, Vec::new()));

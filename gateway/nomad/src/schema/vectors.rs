@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use switchyard_core::image::Credentials;
-use switchyard_core::spec::Propagation;
+use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit, Propagation};
 
 use crate::from_proto::any_bytes;
 use crate::plugin_config::PluginConfig;
@@ -103,10 +103,10 @@ fn full_task_vector_decodes_to_job_options() {
         storage_bytes: Some(10 << 30),
         devices: vec![device(0, "/dev/fuse", "", ""), device(1, "/dev/null", "/dev/x", "r")],
         cpu_hard_limit: true,
-        cpu_cfs_period_us: Some(50_000),
+        cpu_cfs_period: CpuPeriod::new(50_000).ok(),
         memory_hard_limit_mb: 512,
-        pids_limit: Some(5_000_000_000),
-        oom_score_adj: Some(100),
+        pids_limit: PidsLimit::new(5_000_000_000).ok(),
+        oom_score_adj: OomScoreAdj::new(100).ok(),
         ulimit: map(&[("nofile", "1024:2048"), ("nproc", "5")]),
         sysctl: map(&[("net.core.somaxconn", "1024")]),
         warnings: strings(&["logging \"journald\" has no effect: output goes to the agent's log files"]),
@@ -132,7 +132,7 @@ fn full_plugin_vector_decodes_to_agent_configuration() {
         (dangling.enabled, dangling.creation_grace.as_secs(), dangling.period.as_secs()),
         (false, 120, 300)
     );
-    assert_eq!((config.pids_limit, config.image_pull_timeout.as_secs()), (Some(100), 600));
+    assert_eq!((config.pids_limit, config.image_pull_timeout.as_secs()), (PidsLimit::new(100).ok(), 600));
     let keys: Vec<_> = warnings.iter().filter_map(|warning| warning.split(' ').next()).collect();
     assert_eq!(keys, ["endpoint", "infra_image"]);
 }

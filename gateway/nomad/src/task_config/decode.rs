@@ -2,6 +2,7 @@
 //! missed.
 
 use switchyard_core::image::Credentials;
+use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit};
 use switchyard_core::{Error, Result};
 
 use super::{DeviceOptions, MountKind, MountOptions, TaskOptions, Tmpfs, Volume};
@@ -124,17 +125,19 @@ impl TaskOptions {
 
     fn read_resources(&mut self, block: &mut Block) -> Result<()> {
         self.cpu_hard_limit = yes(block, "cpu_hard_limit")?;
-        self.cpu_cfs_period_us = block.count("cpu_cfs_period")?.filter(|period| *period != 0);
+        self.cpu_cfs_period = match block.count("cpu_cfs_period")? {
+            None | Some(0) => None,
+            Some(us) => Some(CpuPeriod::new(us).map_err(|error| error.in_field("cpu_cfs_period"))?),
+        };
         self.memory_hard_limit_mb = block.count("memory_hard_limit")?.unwrap_or_default();
-        self.pids_limit = block.number("pids_limit")?.filter(|limit| *limit != 0);
+        self.pids_limit = match block.number("pids_limit")? {
+            None | Some(0) => None,
+            Some(..0) => Some(PidsLimit::UNLIMITED),
+            Some(most) => Some(PidsLimit::new(most).map_err(|error| error.in_field("pids_limit"))?),
+        };
         self.oom_score_adj = match block.number("oom_score_adj")? {
             None | Some(0) => None,
-            Some(score) => {
-                let known = i32::try_from(score).ok().filter(|score| (-1000..=1000).contains(score));
-                let wrong =
-                    || Error::invalid("oom_score_adj", format!("{score} is not between -1000 and 1000"));
-                Some(known.ok_or_else(wrong)?)
-            }
+            Some(score) => Some(OomScoreAdj::new(score).map_err(|error| error.in_field("oom_score_adj"))?),
         };
         self.ulimit = block.pairs("ulimit")?;
         self.sysctl = block.pairs("sysctl")?;

@@ -42,7 +42,7 @@ impl TaskCgroups {
                 "cgroup {other} of the controller cpuset does not exist: the client that names it has to create it first"
             )));
         }
-        let cpus = limits.cpuset_cpus.clone().filter(|cpus| !cpus.is_empty());
+        let cpus = limits.cpuset_cpus.as_ref().map(|cpus| cpus.as_str().to_owned());
         let cpuset = separate.map(|other| CpusetRecord { path: other.relative().to_owned(), cpus });
         Ok(Some(LeafRecord { kept: self.reader.existing_dirs(&group), cpuset }))
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use switchyard_core::Result;
+use switchyard_core::spec::OomScoreAdj;
 
 use crate::base::fs::blocking;
 use crate::task::TaskEntry;
@@ -66,7 +67,7 @@ impl TaskCgroups {
     pub(crate) async fn rescore_new_processes(&self, entry: &TaskEntry) -> Result<()> {
         let (made, wanted) = {
             let record = entry.record();
-            (record.made_score, record.resources.oom_score_adj())
+            (record.made_score, record.resources.oom_score_adj().map(OomScoreAdj::get))
         };
         let Some(to) = wanted else { return Ok(()) };
         if let Some(from) = made {
@@ -79,7 +80,7 @@ impl TaskCgroups {
     /// negative score, that of a shim which the OOM killer is to spare.
     pub(crate) async fn rescore_main(&self, entry: &TaskEntry, pid: u32) -> Result<()> {
         let wanted = entry.record().resources.oom_score_adj();
-        match score_of(pid).filter(|_| wanted == Some(0)) {
+        match score_of(pid).filter(|_| wanted == Some(OomScoreAdj::default())) {
             Some(from) if from < 0 => self.rescore(entry, Rescore { from, to: 0 }).await,
             Some(_) | None => Ok(()),
         }

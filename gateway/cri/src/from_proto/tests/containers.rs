@@ -149,18 +149,18 @@ fn rich_task(config: &cri::ContainerConfig) -> TaskSpec {
 /// The expected limits.
 fn rich_limits() -> Resources {
     Resources {
-        cpu_shares: Some(512),
-        cpu_quota_us: Some(50_000),
-        cpu_period_us: Some(100_000),
-        cpuset_cpus: Some("0-1,3".into()),
+        cpu_shares: Some(CpuShares::clamped(512)),
+        cpu_quota_us: CpuQuota::new(50_000).ok(),
+        cpu_period_us: CpuPeriod::new(100_000).ok(),
+        cpuset_cpus: CpuList::new("0-1,3").ok(),
         cpuset_mems: None,
-        memory_limit_bytes: Some(1 << 20),
-        memory_swap_limit_bytes: Some(1 << 20),
+        memory_limit_bytes: MemoryLimit::new(1 << 20).ok(),
+        memory_swap_limit_bytes: MemoryLimit::new(1 << 20).ok(),
         memory_reservation_bytes: None,
         memory_swappiness: None,
         pids_limit: None,
         hugepages: vec![HugepageLimit { page_size: "2MB".into(), limit_bytes: 0 }],
-        oom_score_adj: Some(985),
+        oom_score_adj: OomScoreAdj::new(985).ok(),
         unified: map(&[("memory.high", "100")]),
     }
 }
@@ -176,7 +176,10 @@ fn container_with_only_an_image_gets_the_defaults() {
     let mut config = app();
     config.linux = None;
     let spec = container_of(config).expect("it is well formed");
-    assert_eq!(spec.resources, Resources { oom_score_adj: Some(0), ..Resources::default() });
+    assert_eq!(
+        spec.resources,
+        Resources { oom_score_adj: Some(OomScoreAdj::default()), ..Resources::default() }
+    );
     assert_eq!(spec.security, Security::default());
     assert_eq!(spec.user, UserSpec::default());
     assert_eq!(spec.stdio, Stdio { output: Output::Live, ..Stdio::default() });

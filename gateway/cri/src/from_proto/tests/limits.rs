@@ -37,7 +37,7 @@ fn malformed_limits_are_rejected_by_field() {
 fn weights_are_clamped_to_the_cgroup_range() {
     let shares = |cpu_shares| {
         let limits = cri::LinuxContainerResources { cpu_shares, ..Default::default() };
-        update(limits).expect("it is well formed").cpu_shares
+        update(limits).expect("it is well formed").cpu_shares.map(CpuShares::get)
     };
     assert_eq!((shares(0), shares(1), shares(2), shares(1 << 40)), (None, Some(2), Some(2), Some(262_144)));
 }
@@ -48,7 +48,11 @@ fn update_contains_only_changed_limits() {
     assert_eq!(nothing, Resources::default());
     let limits =
         cri::LinuxContainerResources { cpu_quota: -5, memory_limit_in_bytes: -1, ..Default::default() };
-    let expected = Resources { cpu_quota_us: Some(-1), memory_limit_bytes: Some(-1), ..Resources::default() };
+    let expected = Resources {
+        cpu_quota_us: Some(CpuQuota::UNLIMITED),
+        memory_limit_bytes: Some(MemoryLimit::UNLIMITED),
+        ..Resources::default()
+    };
     assert_eq!(update(limits).expect("it is well formed"), expected);
     let error = update(cri::LinuxContainerResources { cpu_period: 1, ..Default::default() });
     assert!(error.expect_err("it is too short").report().starts_with("linux.cpu_period: "));

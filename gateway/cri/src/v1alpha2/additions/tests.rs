@@ -106,7 +106,7 @@ fn v1_fields_are_not_additions() {
     assert_eq!(additions.asked, Some(asked));
     let mut resources = Resources::default();
     additions.limit(&mut resources);
-    assert_eq!(resources.memory_reservation_bytes, Some(4096));
+    assert_eq!(resources.memory_reservation_bytes, MemoryLimit::new(4096).ok());
 }
 
 fn limit(name: &str, hard: i64, soft: i64) -> old::Ulimit {

@@ -25,7 +25,7 @@ fn limited(task: &nomad::TaskConfig, session: &Session) -> Resources {
 
 #[test]
 fn memory_is_a_limit_or_a_reservation_with_memory_max() {
-    let mib = |mb: i64| Some(mb << 20);
+    let mib = |mb: i64| MemoryLimit::new(mb << 20).ok();
     let of = |mb, max, hard: i64| {
         let mut task = request(mb, max, 0);
         task.msgpack_driver_config = config([("memory_hard_limit", hard.into())]);
@@ -52,7 +52,10 @@ fn memory_defaults_to_the_linux_resources() {
     let resources = nomad::Resources { linux_resources: Some(linux), ..nomad::Resources::default() };
     let task = nomad::TaskConfig { resources: Some(resources), ..task([]) };
     let limits = limited(&task, &session(PluginConfig::default()));
-    assert_eq!((limits.memory_limit_bytes, limits.cpu_shares), (Some(5 << 20), Some(200)));
+    assert_eq!(
+        (limits.memory_limit_bytes, limits.cpu_shares),
+        (MemoryLimit::new(5 << 20).ok(), Some(CpuShares::clamped(200)))
+    );
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn cpu_shares_are_mhz_clamped_to_the_kernel_range() {
     let of = |mhz, total_mhz| {
         let session =
             Session { processors: Processors { cores: 4, total_mhz }, ..session(PluginConfig::default()) };
-        limited(&request(1, 0, mhz), &session).cpu_shares
+        limited(&request(1, 0, mhz), &session).cpu_shares.map(CpuShares::get)
     };
     assert_eq!(of(0, 8000), None);
     assert_eq!(of(1, 8000), Some(2));
@@ -102,7 +105,7 @@ fn cpu_hard_limit_is_the_tasks_share_of_all_cores() {
         task.msgpack_driver_config =
             config([("cpu_hard_limit", true.into()), ("cpu_cfs_period", period.into())]);
         let limits = limited(&task, &session(PluginConfig::default()));
-        (limits.cpu_quota_us, limits.cpu_period_us)
+        (limits.cpu_quota_us.and_then(CpuQuota::get), limits.cpu_period_us.map(CpuPeriod::get))
     };
     // A quarter of four cores is one core.
     assert_eq!(of(0.25, 0, 0), (Some(100_000), Some(100_000)));
@@ -132,7 +135,7 @@ fn invalid_limits_are_rejected_by_name() {
         "cpu_hard_limit: the agent has not said how many processors the node has",
     );
     for period in [999, 1_000_001] {
-        let text = format!("cpu_cfs_period: {period} is not between 1000 and 1000000");
+        let text = format!("cpu_cfs_period: {period} µs is not between 1000 and 1000000");
         refused(&task([("cpu_cfs_period", period.into())]), &plain, &text);
     }
     refused(
@@ -140,33 +143,37 @@ fn invalid_limits_are_rejected_by_name() {
         &plain,
         "oom_score_adj: a negative one needs allow_privileged in the plugin's configuration",
     );
-    let limited = session(PluginConfig { pids_limit: Some(100), ..PluginConfig::default() });
+    let limited = session(PluginConfig { pids_limit: PidsLimit::new(100).ok(), ..PluginConfig::default() });
     let text = "pids_limit: pids_limit cannot be greater than nomad plugin config pids_limit: 100";
     refused(&task([("pids_limit", 101.into())]), &limited, text);
 }
 
 #[test]
 fn operator_limits_apply_without_task_limits() {
-    let config = PluginConfig { pids_limit: Some(100), oom_score_adj: 7, ..PluginConfig::default() };
+    let score = |score: i32| OomScoreAdj::new(score).unwrap();
+    let most = |processes| PidsLimit::new(processes).ok();
+    let config = PluginConfig { pids_limit: most(100), oom_score_adj: score(7), ..PluginConfig::default() };
     let limits = limited(&task([]), &session(config.clone()));
-    assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(100), Some(7)));
+    assert_eq!((limits.pids_limit, limits.oom_score_adj), (most(100), Some(score(7))));
     let limits = limited(&task([("pids_limit", 50.into()), ("oom_score_adj", 9.into())]), &session(config));
-    assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(50), Some(9)));
+    assert_eq!((limits.pids_limit, limits.oom_score_adj), (most(50), Some(score(9))));
     let limits = limited(&task([]), &session(PluginConfig::default()));
-    assert_eq!(limits.oom_score_adj, Some(0), "else it would have that of its shim");
+    assert_eq!(limits.oom_score_adj, Some(score(0)), "else it would have that of its shim");
     let privileged = PluginConfig { allow_privileged: true, ..PluginConfig::default() };
     let limits =
         limited(&task([("oom_score_adj", (-9).into()), ("pids_limit", (-1).into())]), &session(privileged));
-    assert_eq!((limits.pids_limit, limits.oom_score_adj), (Some(-1), Some(-9)));
+    assert_eq!((limits.pids_limit, limits.oom_score_adj), (most(-1), Some(score(-9))));
 }
 
 #[test]
 fn negative_pids_limit_keeps_the_operators() {
-    let config = PluginConfig { pids_limit: Some(100), ..PluginConfig::default() };
+    let config = PluginConfig { pids_limit: PidsLimit::new(100).ok(), ..PluginConfig::default() };
     for own in [-1, -2, i64::MIN] {
         let asked = || task([("pids_limit", own.into())]);
-        assert_eq!(limited(&asked(), &session(PluginConfig::default())).pids_limit, Some(-1), "{own}");
-        assert_eq!(limited(&asked(), &session(config.clone())).pids_limit, Some(100), "{own}");
+        let alone = limited(&asked(), &session(PluginConfig::default()));
+        assert_eq!(alone.pids_limit, Some(PidsLimit::UNLIMITED), "{own}");
+        let below_the_plugin = limited(&asked(), &session(config.clone()));
+        assert_eq!(below_the_plugin.pids_limit, config.pids_limit, "{own}");
     }
 }
 
@@ -197,7 +204,7 @@ fn exclusive_cores_need_an_unshared_cgroup() {
     let share = "/sys/fs/cgroup/cpuset/nomad/share";
     assert_eq!(of("", share), Ok(None));
     for group in [own, "/sys/fs/cgroup/nomad.slice/share.slice/a1.web.scope", ""] {
-        assert_eq!(of("0-1,3", group), Ok(Some("0-1,3".to_owned())));
+        assert_eq!(of("0-1,3", group), CpuList::new("0-1,3").map(Some).map_err(|error| error.to_string()));
     }
     let field = "task.resources.linux_resources.cpuset_cpus";
     assert_eq!(of("0", share), Err(format!("{field}: {share:?} is the group of tasks that share theirs")));
