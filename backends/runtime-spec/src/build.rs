@@ -42,15 +42,11 @@ pub struct Built {
     pub limits: Resources,
     /// What was left out or changed because this node does not support it; for the log and the task's events.
     pub warnings: Vec<String>,
-    /// The task's mounts that are id-mapped paths of the host: the number of each, and the path with symlinks
-    /// resolved.
-    pub id_mapped: Vec<(usize, PathBuf)>,
 }
 
 /// The spec of a task.
 ///
-/// Pure except for calls of [`crate::HostFs`], which may block on the file system and creates missing sources
-/// of bind mounts if the request says so.
+/// Pure except for calls of [`crate::HostFs`], which may block on the file system.
 ///
 /// # Errors
 /// `InvalidArgument` with the name of the field; `FailedPrecondition` and `Unimplemented` for what this node
@@ -107,7 +103,7 @@ pub fn build(input: &Input<'_>) -> Result<Built> {
         let oci::Spec { process, mounts, linux, hooks, .. } = &mut spec;
         cdi::apply(&edits, cdi::Target { process, mounts, linux, hooks }, input.fs)?;
     }
-    Ok(Built { spec: to_value(&spec)?, limits, warnings, id_mapped: made.id_mapped })
+    Ok(Built { spec: to_value(&spec)?, limits, warnings })
 }
 
 /// Refuses ids that the sandbox's user namespace does not have: the runtime's own error for that is hard to

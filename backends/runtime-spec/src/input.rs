@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{MissingSource, OomScoreAdj, SelinuxLabel, Signal, TaskSpec, UserNamespace};
 
+use crate::resolved::{ImageVolume, ResolvedMount};
 use crate::user::ResolvedUser;
 
 /// All that the spec of a task depends on.
@@ -15,8 +16,10 @@ use crate::user::ResolvedUser;
 pub struct Input<'a> {
     /// Id of the task.
     pub id: &'a str,
-    /// The requested task.
+    /// The requested task. Its mounts are in `mounts`, with their sources.
     pub task: &'a TaskSpec,
+    /// The mounts that the task requests.
+    pub mounts: &'a [ResolvedMount],
     /// The image's configuration.
     pub image: &'a ImageConfig,
     /// What the sandbox provides.
@@ -36,9 +39,6 @@ pub struct Input<'a> {
     pub target_pid: Option<&'a Path>,
     /// Whether the runtime handler knows the mount option `rro`.
     pub recursive_readonly: bool,
-    /// The staged sources of the task's mounts of images and of id-mapped mounts, by the number of the mount:
-    /// no path of the host has their files as the task is to see them.
-    pub staged: &'a BTreeMap<usize, PathBuf>,
     /// The statically linked program on the host that runs before the command of a task that requests an init
     /// process.
     pub init: &'a Path,
@@ -72,15 +72,6 @@ pub struct ImageConfig {
     pub volumes: Vec<PathBuf>,
     /// The signal that is sent first to stop a task.
     pub stop_signal: Option<Signal>,
-}
-
-/// A directory that was created for a volume of the image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImageVolume {
-    /// Absolute path inside.
-    pub destination: PathBuf,
-    /// The directory on the host.
-    pub source: PathBuf,
 }
 
 /// A namespace of the sandbox.

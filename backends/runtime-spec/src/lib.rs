@@ -2,11 +2,13 @@
 //! it.
 //!
 //! ```text
-//! TaskSpec + ImageConfig + SandboxFacts + Host + ResolvedUser ──► build ──► Built { spec, limits, warnings }
-//!                                                  │
-//!                                               HostFs: the only way to the file system of the host
+//! TaskSpec, ResolvedMounts, ImageConfig ─┐
+//! SandboxFacts, Host, ResolvedUser ──────┴► build ──► Built { spec, limits, warnings }
+//!                                             │
+//!                                          HostFs: the only way to the file system of the host
 //! ```
 //!
+//! - [`resolved::ResolvedMount`] is a mount of a task whose source the backend has found and may stage.
 //! - [`build::build`] makes the spec of a task, [`infra::build`] that of a sandbox's own process.
 //! - [`process::exec_process`] makes a further process from the stored spec of a task.
 //! - [`resources::linux_resources`] makes the limits; an update of a running task uses it too.
@@ -37,6 +39,7 @@ pub mod namespaces;
 pub mod network;
 pub mod oci;
 pub mod process;
+pub mod resolved;
 pub mod resources;
 pub mod seccomp;
 pub mod text;
@@ -46,7 +49,8 @@ pub mod user;
 pub use build::{Built, DEFAULT_MASKED_PATHS, DEFAULT_READONLY_PATHS, build};
 pub use host::RealHost;
 pub use input::{
-    Arch, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, ImageVolume, Input, Namespace,
-    SandboxFacts, SandboxUsers,
+    Arch, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, Input, Namespace, SandboxFacts,
+    SandboxUsers,
 };
+pub use resolved::{ImageVolume, ResolvedMount, ResolvedSource, Staging};
 pub use user::ResolvedUser;

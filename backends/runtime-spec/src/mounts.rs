@@ -3,12 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use switchyard_core::spec::{self, DEFAULT_SHM_BYTES, MountSource, Propagation};
+use switchyard_core::spec::{self, DEFAULT_SHM_BYTES, MissingSource, MountSource, Propagation};
 use switchyard_core::{Error, Reason, Result};
 
 use crate::environment::INIT_PATH;
 use crate::input::{HostFs, HostPropagation, Input, Namespace};
 use crate::oci::Mount;
+use crate::resolved::ResolvedMount;
 use crate::text;
 
 /// Mounts of a task, and what goes with them.
@@ -20,8 +21,6 @@ pub struct Mounts {
     pub rootfs_propagation: Option<&'static str>,
     /// Sources on the host that must be given the task's mount label.
     pub relabel: Vec<PathBuf>,
-    /// The numbers and sources of the id-mapped mounts.
-    pub id_mapped: Vec<(usize, PathBuf)>,
 }
 
 /// Options that a bind mount may have besides those that other fields express.
@@ -72,9 +71,9 @@ const FIELD_OPTIONS: [&str; 13] = [
 /// recursively read-only.
 pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
     let mut made = Mounts::default();
-    let mut asked: Vec<Mount> = Vec::with_capacity(input.task.mounts.len());
-    for (number, mount) in input.task.mounts.iter().enumerate() {
-        let mount = of_request(number, mount, input, &mut made)?;
+    let mut asked: Vec<Mount> = Vec::with_capacity(input.mounts.len());
+    for mount in input.mounts {
+        let mount = of_request(mount, input, &mut made)?;
         if asked.iter().any(|other| other.destination == mount.destination) {
             return Err(Error::invalid("mounts", format!("two of them are at {}", mount.destination)));
         }
@@ -94,7 +93,7 @@ pub fn of_task(input: &Input<'_>) -> Result<Mounts> {
         defaults.push(bind(INIT_PATH.to_owned(), source, options(&["bind", "rprivate", "ro"])));
     }
     for volume in input.volumes {
-        let source = text::utf8("image volumes", &volume.source)?.to_owned();
+        let source = text::utf8("image volumes", &volume.source.path)?.to_owned();
         let destination = text::absolute("image volumes", &volume.destination)?;
         defaults.push(bind(destination, source, options(&["rbind", "rprivate", "rw"])));
     }
@@ -191,15 +190,34 @@ fn options(list: &[&str]) -> Vec<String> {
     list.iter().map(|option| (*option).to_owned()).collect()
 }
 
-/// The staged source of a mount that is not a path of the host.
-fn staged<'i>(number: usize, destination: &str, input: &Input<'i>) -> Result<&'i PathBuf> {
-    input
-        .staged
-        .get(&number)
-        .ok_or_else(|| Error::internal(format!("the mount at {destination} is not staged")))
+/// The source of a mount of a host path, with symlinks resolved; created first if it is missing and `missing`
+/// requests that. May block on the file system.
+///
+/// # Errors
+/// `InvalidArgument`, naming `mounts`, for an invalid destination or source.
+pub fn host_source(
+    destination: &Path,
+    path: &Path,
+    missing: MissingSource,
+    fs: &dyn HostFs,
+) -> Result<PathBuf> {
+    let destination = clean_destination(destination)?;
+    let asked = text::absolute("mounts", path)?;
+    fs.source(Path::new(&asked), missing).map_err(|error| {
+        Error::invalid("mounts", format!("source {asked} of {destination} cannot be used")).with_source(error)
+    })
 }
 
-fn of_request(number: usize, mount: &spec::Mount, input: &Input<'_>, made: &mut Mounts) -> Result<Mount> {
+fn clean_destination(path: &Path) -> Result<String> {
+    let destination = text::absolute("mounts", path)?;
+    if destination == "/" {
+        return Err(Error::invalid("mounts", "the root itself cannot be a destination"));
+    }
+    Ok(destination)
+}
+
+fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Result<Mount> {
+    let ResolvedMount { requested, source: found, volume: _ } = mount;
     let spec::Mount {
         destination,
         source,
@@ -209,58 +227,27 @@ fn of_request(number: usize, mount: &spec::Mount, input: &Input<'_>, made: &mut 
         id_mapped,
         selinux_relabel,
         options: extra,
-    } = mount;
-    let destination = text::absolute("mounts", destination)?;
-    if destination == "/" {
-        return Err(Error::invalid("mounts", "the root itself cannot be a destination"));
-    }
-    check_propagation(mount, &destination)?;
+    } = requested;
+    let destination = clean_destination(destination)?;
+    check_propagation(requested, &destination)?;
     let readonly_option = readonly_option(&destination, *readonly, *recursive_readonly, *propagation, input)?;
     match source {
-        MountSource::Host { path, missing } => {
-            let asked = text::absolute("mounts", path)?;
-            let source = input.fs.source(Path::new(&asked), *missing).map_err(|error| {
-                Error::invalid("mounts", format!("source {asked} of {destination} cannot be used"))
-                    .with_source(error)
-            })?;
-            let flag = propagated(&destination, &source, *propagation, input.fs, made)?;
-            let list = bind_options(&destination, flag, readonly_option, extra)?;
-            let shown = if *id_mapped { staged(number, &destination, input)? } else { &source };
-            let text = text::utf8("mounts", shown)?.to_owned();
-            if *selinux_relabel {
-                made.relabel.push(source.clone());
-            }
-            if *id_mapped {
-                made.id_mapped.push((number, source));
-            }
-            Ok(bind(destination, text, list))
-        }
         MountSource::Beneath { .. } if *id_mapped => Err(Error::unimplemented(format!(
             "mounts: ids cannot be mapped at {destination}, where tasks can change what is there"
         ))),
-        MountSource::Beneath { root, path } => {
-            let place = root.join(path);
-            let flag = propagated(&destination, &place, *propagation, input.fs, made)?;
-            if *selinux_relabel {
-                made.relabel.push(place);
-            }
+        MountSource::Host { .. } | MountSource::Beneath { .. } | MountSource::Volume { .. } => {
+            let host_path = found.host_path();
+            let flag = propagated(&destination, &host_path, *propagation, input.fs, made)?;
             let list = bind_options(&destination, flag, readonly_option, extra)?;
-            let source = text::utf8("mounts", staged(number, &destination, input)?)?.to_owned();
-            Ok(bind(destination, source, list))
+            if *selinux_relabel {
+                made.relabel.push(host_path);
+            }
+            Ok(bind(destination, text::utf8("mounts", &found.path)?.to_owned(), list))
         }
         MountSource::Image { .. } => {
             let access = if *readonly { readonly_option } else { "ro" };
             let list = bind_options(&destination, "rprivate", access, extra)?;
-            let source = text::utf8("mounts", staged(number, &destination, input)?)?.to_owned();
-            Ok(bind(destination, source, list))
-        }
-        MountSource::Volume { .. } => {
-            let list = bind_options(&destination, "rprivate", readonly_option, extra)?;
-            let source = staged(number, &destination, input)?;
-            if *selinux_relabel {
-                made.relabel.push(source.clone());
-            }
-            Ok(bind(destination, text::utf8("mounts", source)?.to_owned(), list))
+            Ok(bind(destination, text::utf8("mounts", &found.path)?.to_owned(), list))
         }
         MountSource::Tmpfs { size_bytes, mode } => {
             tmpfs(destination, *size_bytes, *mode, readonly_option, extra)

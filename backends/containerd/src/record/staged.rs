@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use switchyard_core::id::TaskId;
+use switchyard_runtime_spec::{ResolvedSource, Staging};
 
 /// Something that is mounted below a task's staging directory for the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +41,20 @@ pub(crate) enum StagedRecord {
 }
 
 impl StagedRecord {
+    /// The record of the source of a mount of `task`; `None` if nothing is staged for it.
+    pub(crate) fn of(source: &ResolvedSource, task: TaskId) -> Option<Self> {
+        match source.staging.clone() {
+            Staging::Nothing => None,
+            Staging::IdMapped { name, path } => Some(Self::Path { at: name, source: path }),
+            Staging::Beneath { name, root, path, shared } => {
+                Some(Self::Beneath { at: name, root, path, shared })
+            }
+            Staging::Image { name, id: _, top } => {
+                Some(Self::Image { key: format!("{task}-{name}"), at: name, top })
+            }
+        }
+    }
+
     /// The view snapshot, if this is an image with layers: its name in the staging directory, its key, and
     /// the snapshot of which it is a view.
     pub(crate) fn view(&self) -> Option<(&str, &str, &str)> {

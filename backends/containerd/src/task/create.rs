@@ -4,7 +4,7 @@
 //! last the snapshot. So a task whose snapshot is missing is incomplete. If its directories are limited, a
 //! task whose limits are not recorded as in force is incomplete too.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
@@ -14,13 +14,13 @@ use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
-use switchyard_runtime_spec::{Built, ImageConfig, ImageVolume, Input, RealHost, ResolvedUser, build};
+use switchyard_runtime_spec::{Built, ImageConfig, Input, RealHost, ResolvedUser, build};
 
 use super::TaskEntry;
 use super::cleanup::{TaskCleanup, TaskCleanupKind};
 use super::storage::fill::declared;
+use super::storage::mounts::image_volumes;
 use super::storage::plan::StoragePlan;
-use super::storage::quota::plan_disk;
 use crate::base::config::Runtime;
 use crate::base::steps::Step;
 use crate::client::{QUICK, SPEC_TYPE, call, json_any};
@@ -50,20 +50,15 @@ impl Tasks {
     ) -> Result<TaskDetails> {
         let sandbox = self.sandboxes.table.get(sandbox_id)?;
         let runtime = self.context.runtime(&sandbox.record.handler)?;
-        let mut plan = self.plan_task(id, &sandbox, spec).await?;
+        let plan = self.plan_task((id, sandbox_id), &sandbox, spec).await?;
         let built = self.build_spec((id, sandbox_id), &sandbox, spec, &plan, runtime).await?;
         if spec.security.selinux.is_some() || sandbox.record.selinux.is_some() {
             self.node.warn_selinux_ignored(id);
         }
-        plan.storage.staging.add_paths(
-            &built.id_mapped,
-            &plan.storage.volumes,
-            sandbox.record.users.is_some(),
-        );
         for warning in &built.warnings {
             tracing::warn!(task.id = %id, warning, "a request is not fulfilled in full");
         }
-        let record = task_record(sandbox_id, &sandbox, spec, &plan, &built, &self.context.boot);
+        let record = task_record((id, sandbox_id), &sandbox, spec, &plan, &built, &self.context.boot);
         let snapshotter = self.storage.images.snapshotters().of(&sandbox.record.handler).to_owned();
         self.storage.volumes.claim(id, &record.volumes);
         let entry = TaskEntry::new(id, sandbox_id, self.context.layout.task(id), &snapshotter, record);
@@ -83,7 +78,12 @@ impl Tasks {
         }
     }
 
-    async fn plan_task(&self, id: TaskId, sandbox: &SandboxEntry, spec: &TaskSpec) -> Result<TaskPlan> {
+    async fn plan_task(
+        &self,
+        (id, sandbox_id): (TaskId, SandboxId),
+        sandbox: &SandboxEntry,
+        spec: &TaskSpec,
+    ) -> Result<TaskPlan> {
         let image =
             self.storage.images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner).await?;
         let mut config = image_config(&image.info);
@@ -105,21 +105,10 @@ impl Tasks {
         };
         let location = self.context.cgroup_at(&placement, &id.to_string())?;
         let leaf = self.task_cgroups.plan_leaf(&placement, &location, &spec.resources)?;
-        let base = self.context.layout.task(id).volumes();
-        let mounted = |path: &Path| spec.mounts.iter().any(|mount| mount.destination == path);
-        let volumes: Vec<_> = config
-            .volumes
-            .iter()
-            .filter(|path| !mounted(path))
-            .enumerate()
-            .map(|(number, path)| ImageVolume {
-                destination: path.clone(),
-                source: base.join(number.to_string()),
-            })
-            .collect();
-        let staging = self.storage.plan_staging(id, sandbox, spec).await?;
-        let disk = plan_disk(spec, &volumes, &staging)?;
-        let storage = StoragePlan { image, volumes, staging, disk };
+        let mounts = self.storage.resolve_mounts(id, (sandbox_id, sandbox), spec).await?;
+        let dirs = self.context.layout.task(id);
+        let volumes = image_volumes(&config.volumes, &mounts, &dirs, sandbox.record.users.is_some());
+        let storage = StoragePlan::new(image, mounts, volumes, &spec.disk_limits)?;
         Ok(TaskPlan { storage, user, location, leaf, config })
     }
 
@@ -145,10 +134,10 @@ impl Tasks {
         host.apparmor = self.node.profile_for(&spec.security).await?;
         let config = plan.config.clone();
         let user = plan.user.clone();
-        let volumes = self.storage.volumes_seen(id, sandbox, &plan.storage);
+        let mounts = plan.storage.mounts.clone();
+        let volumes = plan.storage.volumes.clone();
         let path = plan.location.path.clone();
         let recursive_readonly = self.node.recursive_readonly(runtime);
-        let staged = plan.storage.staging.mount_sources.clone();
         let cdi_dirs = self.context.settings.devices.cdi_spec_dirs.clone();
         let init = self.context.layout.infra().join(infra_rootfs::PROGRAM);
         // Building the spec accesses paths and devices of the host, which can block, on a dead network file
@@ -158,6 +147,7 @@ impl Tasks {
             build(&Input {
                 id: &id,
                 task: &task,
+                mounts: &mounts,
                 image: &config,
                 sandbox: &facts,
                 host: &host,
@@ -167,7 +157,6 @@ impl Tasks {
                 cgroups_path: &path,
                 target_pid: target_pid.as_deref(),
                 recursive_readonly,
-                staged: &staged,
                 init: &init,
                 cdi_dirs: &cdi_dirs,
             })
@@ -210,7 +199,7 @@ impl Tasks {
         let id = entry.id.to_string();
         let users = self.sandboxes.table.get(entry.sandbox)?.users();
         let mut labels = record::labels(&spec.meta, "task", self.client.instance());
-        labels.extend(view_labels(&plan.storage.staging.records, &entry.snapshotter));
+        labels.extend(view_labels(&entry.record().staged, &entry.snapshotter));
         let container = api::Container {
             id: id.clone(),
             labels,
@@ -248,7 +237,7 @@ impl Tasks {
 
 /// The record of a new task.
 fn task_record(
-    sandbox_id: SandboxId,
+    (id, sandbox_id): (TaskId, SandboxId),
     sandbox: &SandboxEntry,
     spec: &TaskSpec,
     plan: &TaskPlan,
@@ -290,10 +279,10 @@ fn task_record(
         throttles: Throttle::merged(&[], &spec.throttles).iter().map(ThrottleRecord::from_core).collect(),
         mount_label: built.spec["linux"]["mountLabel"].as_str().map(str::to_owned),
         made_score: None,
-        staged: plan.storage.staging.records.clone(),
-        volumes: plan.storage.staging.volumes.iter().map(|(_, volume)| volume.clone()).collect(),
+        staged: plan.storage.staged(id),
+        volumes: plan.storage.named_volumes().map(|named| named.volume.to_owned()).collect(),
         image_volumes: plan.config.volumes.clone(),
-        volume_images: plan.storage.staging.images.clone(),
+        volume_images: plan.storage.mounted_images(),
         quota: (!plan.storage.disk.is_empty()).then(QuotaRecord::default),
         leases: spec.leases.iter().map(LeaseRecord::from_core).collect(),
         compute: ComputeRecord::from_core(spec.compute),

@@ -16,6 +16,7 @@ use crate::image::reader::ImageReader;
 
 mod empty;
 pub(crate) mod fill;
+pub(crate) mod mounts;
 pub(crate) mod plan;
 pub(crate) mod projects;
 pub(crate) mod quota;

@@ -10,7 +10,7 @@ use switchyard_core::spec::{
 };
 use switchyard_core::{ErrorKind, Reason};
 use switchyard_runtime_spec::input::SelinuxDefaults;
-use switchyard_runtime_spec::{ImageVolume, Namespace};
+use switchyard_runtime_spec::{ImageVolume, Namespace, ResolvedMount, ResolvedSource, Staging};
 
 use crate::support::{Case, words};
 
@@ -120,8 +120,10 @@ fn shm_follows_the_ipc_namespace() {
 #[test]
 fn mount_overrides_an_image_volume() {
     let mut case = Case::plain();
-    let volume =
-        |path: &str| ImageVolume { destination: PathBuf::from(path), source: PathBuf::from("/volumes/1") };
+    let volume = |path: &str| ImageVolume {
+        destination: PathBuf::from(path),
+        source: ResolvedSource::unstaged(PathBuf::from("/volumes/1")),
+    };
     case.volumes = vec![volume("/data"), volume("/cache")];
     case.task.mounts = vec![bind("/data", "/mine")];
     let spec = case.build().unwrap().spec;
@@ -199,6 +201,45 @@ fn relabel_is_rejected_only_with_selinux() {
     assert!(refused.starts_with("mounts.selinux_relabel: is not supported: /srv/target"), "{refused}");
     case.task.mounts[0].selinux_relabel = false;
     case.build().unwrap();
+}
+
+/// The OCI mount of a mount at `/x` that is staged at `/stage/0`.
+fn staged(requested: Mount, staging: Staging) -> switchyard_core::Result<Value> {
+    let mut case = Case::plain();
+    let source = ResolvedSource { path: PathBuf::from("/stage/0"), staging };
+    case.staged = vec![ResolvedMount { requested, source, volume: None }];
+    let spec = case.build()?.spec;
+    let place = destinations(&spec).iter().position(|other| *other == "/x").unwrap();
+    Ok(spec["mounts"][place].clone())
+}
+
+#[test]
+fn staged_source_is_what_the_runtime_mounts() {
+    let name = || "0".to_owned();
+    let source = |source| Mount { source, ..bind("/x", "/unused") };
+    let image = source(MountSource::Image { reference: "i".to_owned(), sub_path: PathBuf::new() });
+    let below = source(MountSource::Beneath { root: "/shared".into(), path: "a".into() });
+    let of_image = Staging::Image { name: name(), id: "sha256:1".to_owned(), top: None };
+    let mapped = |path: &str| Staging::IdMapped { name: name(), path: path.into() };
+    let beneath =
+        |root: &str| Staging::Beneath { name: name(), root: root.into(), path: "a".into(), shared: false };
+    let both_ways = |mount: &Mount| Mount { propagation: Propagation::Bidirectional, ..mount.clone() };
+    for (mount, staging, options) in [
+        (image, of_image, ["rbind", "rprivate", "ro"]),
+        (source(MountSource::Volume { name: "v".to_owned() }), mapped("/v"), ["rbind", "rprivate", "rw"]),
+        (both_ways(&bind("/x", "/link")), mapped("/shared/a"), ["rbind", "rshared", "rw"]),
+        (both_ways(&below), beneath("/shared"), ["rbind", "rshared", "rw"]),
+    ] {
+        let expected = serde_json::json!({
+            "destination": "/x", "type": "bind", "source": "/stage/0", "options": options,
+        });
+        assert_eq!(staged(mount.clone(), staging).unwrap(), expected, "{mount:?}");
+    }
+    // The propagation of the host's own path counts, not that of the staging directory.
+    let refused = staged(both_ways(&below), beneath("/private")).unwrap_err();
+    assert!(refused.report().contains("/private/a is not on a shared mount"), "{}", refused.report());
+    let refused = staged(Mount { id_mapped: true, ..below }, beneath("/shared")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unimplemented);
 }
 
 #[test]

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use switchyard_core::spec::{
-    ComputeClaim, Meta, MissingSource, OomScoreAdj, PidMode, Resources, Security, Stdio, TaskSpec, UserSpec,
+    ComputeClaim, Meta, MissingSource, Mount, MountSource, OomScoreAdj, PidMode, Resources, Security, Stdio,
+    TaskSpec, UserSpec,
 };
 use switchyard_core::{Result, id::Owner};
 use switchyard_runtime_spec::capabilities;
 use switchyard_runtime_spec::input::{DeviceInfo, HostNode, HostPropagation};
+use switchyard_runtime_spec::mounts::host_source;
 use switchyard_runtime_spec::{
     Arch, Built, CgroupDriver, CgroupVersion, Host, HostFs, ImageConfig, ImageVolume, Input, Namespace,
-    ResolvedUser, SandboxFacts, build,
+    ResolvedMount, ResolvedSource, ResolvedUser, SandboxFacts, build,
 };
 
 /// A node with a few paths, of which those below `/shared` and `/slave` are on such mounts.
@@ -86,7 +88,8 @@ pub(crate) struct Case {
     pub(crate) cgroups_path: String,
     pub(crate) target_pid: Option<PathBuf>,
     pub(crate) recursive_readonly: bool,
-    pub(crate) staged: BTreeMap<usize, PathBuf>,
+    /// Mounts whose sources are not found by [`FakeFs`].
+    pub(crate) staged: Vec<ResolvedMount>,
 }
 
 impl Case {
@@ -123,7 +126,7 @@ impl Case {
             cgroups_path: "/kubepods/pod1/abc".to_owned(),
             target_pid: None,
             recursive_readonly: true,
-            staged: BTreeMap::new(),
+            staged: Vec::new(),
         }
     }
 
@@ -136,9 +139,12 @@ impl Case {
     }
 
     pub(crate) fn build_with(&self, fs: &dyn HostFs) -> Result<Built> {
+        let found = self.task.mounts.iter().map(|mount| resolved(mount, fs));
+        let found = found.chain(self.staged.iter().cloned().map(Ok));
         build(&Input {
             id: "abc",
             task: &self.task,
+            mounts: &found.collect::<Result<Vec<_>>>()?,
             image: &self.image,
             sandbox: &self.sandbox,
             host: &self.host,
@@ -148,7 +154,6 @@ impl Case {
             cgroups_path: &self.cgroups_path,
             target_pid: self.target_pid.as_deref(),
             recursive_readonly: self.recursive_readonly,
-            staged: &self.staged,
             init: Path::new("/host/init"),
             cdi_dirs: &[],
         })
@@ -163,6 +168,18 @@ impl Case {
     pub(crate) fn refused(&self) -> String {
         self.build().expect_err("this must be refused").report()
     }
+}
+
+/// A mount of a host path or a tmpfs, with its source found.
+fn resolved(mount: &Mount, fs: &dyn HostFs) -> Result<ResolvedMount> {
+    let path = match &mount.source {
+        MountSource::Host { path, missing } => host_source(&mount.destination, path, *missing, fs)?,
+        MountSource::Tmpfs { .. } => PathBuf::new(),
+        MountSource::Beneath { .. } | MountSource::Image { .. } | MountSource::Volume { .. } => {
+            panic!("{mount:?} belongs to the staged mounts of the case")
+        }
+    };
+    Ok(ResolvedMount { requested: mount.clone(), source: ResolvedSource::unstaged(path), volume: None })
 }
 
 /// A v2 node with all features except for huge pages and SELinux labels.

@@ -5,16 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use switchyard_core::id::TaskId;
 use switchyard_core::threads::bulk;
 use switchyard_core::{Error, Result};
-use switchyard_runtime_spec::ImageVolume;
 use switchyard_steps::reach;
 use switchyard_tree::{Budget, Cancel, Error as TreeError};
 
 use crate::base::fs::{CancelOnDrop, blocking, io_error, tree_error};
 use crate::base::steps::Step;
-use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
 use crate::task::storage::Storage;
 use crate::task::storage::plan::StoragePlan;
@@ -23,32 +20,25 @@ use crate::task::storage::plan::StoragePlan;
 /// filled.
 const SHARE: u64 = 95;
 
-impl Storage {
-    /// The source directories of image volumes as the runtime sees them: if the sandbox has a user namespace,
-    /// those in the staging directory, with their ids mapped.
-    pub(crate) fn volumes_seen(
-        &self,
-        id: TaskId,
-        sandbox: &SandboxEntry,
-        plan: &StoragePlan,
-    ) -> Vec<ImageVolume> {
-        if sandbox.record.users.is_none() {
-            return plan.volumes.clone();
-        }
-        let stage = self.context.layout.task(id).stage;
-        let seen = |(number, volume): (usize, &ImageVolume)| ImageVolume {
-            destination: volume.destination.clone(),
-            source: stage.join(super::stage::volume_name(number)),
-        };
-        plan.volumes.iter().enumerate().map(seen).collect()
-    }
+/// A volume that is to be filled.
+#[derive(Debug, Clone)]
+struct EmptyVolume {
+    /// The path in the image of what it is filled with.
+    path: PathBuf,
+    /// The directory that is filled. It need not exist yet.
+    dir: PathBuf,
+}
 
+impl Storage {
     /// Creates and fills the directories of a task's image volumes, and of those named volumes that do not
     /// exist yet.
     pub(crate) async fn fill_volumes(&self, entry: &TaskEntry, plan: &StoragePlan) -> Result<()> {
         let drafts = self.drafts(entry, plan).await?;
-        let volumes: Vec<_> =
-            plan.volumes.iter().chain(drafts.iter().map(|(draft, _)| draft)).cloned().collect();
+        let of_image = plan
+            .volumes
+            .iter()
+            .map(|volume| EmptyVolume { path: volume.destination.clone(), dir: volume.source.host_path() });
+        let volumes: Vec<_> = of_image.chain(drafts.iter().map(|(draft, _)| draft.clone())).collect();
         if volumes.is_empty() {
             return Ok(());
         }
@@ -61,21 +51,20 @@ impl Storage {
                     let free = switchyard_tree::open(&state).and_then(|dir| Budget::of_free(dir, SHARE));
                     let mut budget =
                         free.map_err(|fault| io_error("read the free disk space of", &state, fault))?;
-                    volumes.iter().try_for_each(|volume| {
-                        fill(root, &volume.destination, &volume.source, &mut budget, &cancel)
-                    })
+                    volumes
+                        .iter()
+                        .try_for_each(|volume| fill(root, &volume.path, &volume.dir, &mut budget, &cancel))
                 };
                 self.image_reader.with_view(&entry.snapshotter, top, fill).await?;
             }
             None => {
-                blocking(move || volumes.iter().try_for_each(|volume| make_dir(&volume.source))).await?;
+                blocking(move || volumes.iter().try_for_each(|volume| make_dir(&volume.dir))).await?;
             }
         }
         if !drafts.is_empty() {
             reach(Step::VolumeDrafted);
             let named = Arc::clone(&self.volumes);
-            let publish =
-                move || drafts.iter().try_for_each(|(draft, name)| named.publish(&draft.source, name));
+            let publish = move || drafts.iter().try_for_each(|(draft, name)| named.publish(&draft.dir, name));
             // Publishing syncs a whole file system.
             bulk(publish).await?;
             reach(Step::VolumeNamed);
@@ -85,20 +74,19 @@ impl Storage {
 
     /// The named volumes that do not exist yet: the directory in which each is to be filled, and its path
     /// below the directory of all volumes.
-    async fn drafts(&self, entry: &TaskEntry, plan: &StoragePlan) -> Result<Vec<(ImageVolume, String)>> {
-        if plan.staging.volumes.is_empty() {
+    async fn drafts(&self, entry: &TaskEntry, plan: &StoragePlan) -> Result<Vec<(EmptyVolume, String)>> {
+        let wanted = plan.named_volumes().enumerate().map(|(number, named)| {
+            let draft = self.volumes.draft(entry.id, number);
+            let empty = EmptyVolume { path: named.destination.to_path_buf(), dir: draft };
+            (empty, named.volume.to_owned(), named.dir)
+        });
+        let wanted: Vec<_> = wanted.collect();
+        if wanted.is_empty() {
             return Ok(Vec::new());
         }
-        let all = plan.staging.volumes.clone();
-        let id = entry.id;
-        let named = Arc::clone(&self.volumes);
         blocking(move || {
-            let numbered = all.into_iter().enumerate();
-            let fresh = numbered.filter(|(_, (_, volume))| !named.path(volume).exists());
-            let draft = |(number, (destination, volume))| {
-                (ImageVolume { destination, source: named.draft(id, number) }, volume)
-            };
-            Ok(fresh.map(draft).collect())
+            let absent = wanted.into_iter().filter(|(_, _, dir)| !dir.exists());
+            Ok(absent.map(|(empty, volume, _)| (empty, volume)).collect())
         })
         .await
     }

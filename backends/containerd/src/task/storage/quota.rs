@@ -17,10 +17,9 @@ use std::time::Duration;
 use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
 use switchyard_core::id::Owner;
-use switchyard_core::spec::{DiskPart, Project, ProjectId, TaskSpec, disk_parts};
+use switchyard_core::spec::{DiskPart, Project, ProjectId};
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_namespaces::{self as namespaces, projects};
-use switchyard_runtime_spec::ImageVolume;
 use switchyard_steps::{Step, reach};
 
 use crate::base::error::disk_full_or;
@@ -31,22 +30,10 @@ use crate::record::{LimitRecord, QuotaRecord};
 use crate::task::TaskEntry;
 use crate::task::storage::Storage;
 use crate::task::storage::plan::StoragePlan;
-use crate::task::storage::stage::Staging;
 
 /// How long a file system may take for a quota call; one that joins a volume with files to a project walks
 /// the whole volume.
 const FS_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// The parts of a new task's directories that have disk limits.
-pub(crate) fn plan_disk(
-    spec: &TaskSpec,
-    volumes: &[ImageVolume],
-    staging: &Staging,
-) -> Result<Vec<DiskPart>> {
-    let of_image = volumes.iter().map(|volume| volume.destination.clone());
-    let named = staging.volumes.iter().map(|(destination, _)| destination.clone());
-    disk_parts(&spec.disk_limits, &of_image.chain(named).collect::<Vec<_>>())
-}
 
 impl Storage {
     /// Puts a new task's directories into projects, and limits these. Its snapshot has been prepared, and
@@ -69,7 +56,7 @@ impl Storage {
 
     async fn set_limits(&self, entry: &TaskEntry, plan: &StoragePlan, mounts: &[Mount]) -> Result<()> {
         let owner = entry.record().meta.to_core()?.owner;
-        let host_dirs = self.host_dirs(entry, plan, mounts)?;
+        let host_dirs = host_dirs(entry, plan, mounts)?;
         let mut limits = Vec::with_capacity(plan.disk.len());
         let mut joining = Vec::new();
         for part in &plan.disk {
@@ -123,31 +110,6 @@ impl Storage {
         Ok(())
     }
 
-    /// By path in the container: the directories on the host that hold what is written there.
-    fn host_dirs(
-        &self,
-        entry: &TaskEntry,
-        plan: &StoragePlan,
-        mounts: &[Mount],
-    ) -> Result<BTreeMap<PathBuf, Vec<PathBuf>>> {
-        let of_image =
-            plan.volumes.iter().map(|volume| (volume.destination.clone(), vec![volume.source.clone()]));
-        let named = plan.staging.volumes.iter();
-        let named = named.map(|(destination, volume)| (destination.clone(), vec![self.volumes.path(volume)]));
-        let mut places: BTreeMap<_, _> = of_image.chain(named).collect();
-        let root = PathBuf::from("/");
-        if plan.disk.iter().any(|part| part.places.contains(&root)) {
-            let dirs = root_dirs(mounts).ok_or_else(|| {
-                Error::unimplemented(format!(
-                    "the snapshotter {} keeps the writes of a container in no directory of their own, so they cannot be limited",
-                    entry.snapshotter
-                ))
-            })?;
-            places.insert(root, dirs);
-        }
-        Ok(places)
-    }
-
     /// The project for a part of a task's directories, on a file system that must enforce project quotas.
     async fn project_of(
         &self,
@@ -194,6 +156,27 @@ impl Storage {
         };
         self.client.update_container(container, vec![format!("extensions.{}", record::EXTENSION)]).await
     }
+}
+
+/// By path in the container: the directories on the host that hold what is written there.
+fn host_dirs(
+    entry: &TaskEntry,
+    plan: &StoragePlan,
+    mounts: &[Mount],
+) -> Result<BTreeMap<PathBuf, Vec<PathBuf>>> {
+    let mut places: BTreeMap<_, _> =
+        plan.volume_dirs().map(|(destination, dir)| (destination, vec![dir])).collect();
+    let root = PathBuf::from("/");
+    if plan.disk.iter().any(|part| part.places.contains(&root)) {
+        let dirs = root_dirs(mounts).ok_or_else(|| {
+            Error::unimplemented(format!(
+                "the snapshotter {} keeps the writes of a container in no directory of their own, so they cannot be limited",
+                entry.snapshotter
+            ))
+        })?;
+        places.insert(root, dirs);
+    }
+    Ok(places)
 }
 
 /// The mount point of the file system that all of `dirs` are on.

@@ -6,17 +6,15 @@
 //! right after: by then the container has its own copies of the mounts. The view snapshot of each image stays
 //! as long as the task, so that its files do.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use containerd_client::services::v1::snapshots as snap;
 use containerd_client::types::Mount;
-use switchyard_core::id::{Owner, TaskId};
-use switchyard_core::spec::{MountSource, Propagation, TaskSpec};
 use switchyard_core::{Error, Reason, Result};
 use switchyard_namespaces::mounts::PathHandle;
 use switchyard_namespaces::tasks::unmount_tree;
-use switchyard_runtime_spec::{ImageVolume, SandboxUsers, user};
+use switchyard_runtime_spec::SandboxUsers;
 
 use crate::base::error::from_namespaces;
 use crate::base::fs::{blocking, create_private_dir_blocking, io_error, remove_tree};
@@ -25,19 +23,8 @@ use crate::base::steps::Step;
 use crate::client::{QUICK, call, ignore_not_found};
 use crate::node::userns;
 use crate::record::StagedRecord;
-use crate::sandbox::SandboxEntry;
 use crate::task::TaskEntry;
-use crate::task::storage::{Storage, volumes};
-
-/// An image that becomes a volume.
-struct PlannedImageVolume {
-    /// Its id.
-    image: String,
-    /// Its top layer; none if it has no layers.
-    top: Option<String>,
-    /// The directory in it that the container sees.
-    inside: PathBuf,
-}
+use crate::task::storage::Storage;
 
 /// The source of a staged mount.
 enum StageSource {
@@ -49,124 +36,7 @@ enum StageSource {
     Mounts(Vec<Mount>),
 }
 
-/// Everything that is to be staged for a task.
-#[derive(Debug, Default)]
-pub(crate) struct Staging {
-    /// In the order in which they are mounted.
-    pub(crate) records: Vec<StagedRecord>,
-    /// By the index of a mount in the request: the path at which its source will be.
-    pub(crate) mount_sources: BTreeMap<usize, PathBuf>,
-    /// The named volumes: the mount point of each in the container, and its path below the directory of all
-    /// volumes.
-    pub(crate) volumes: Vec<(PathBuf, String)>,
-    /// The ids of the images that are volumes.
-    pub(crate) images: Vec<String>,
-}
-
-impl Staging {
-    /// Adds the paths whose ids are to be mapped, which are known once the spec is built, and, if there is a
-    /// user namespace, the directories of image volumes.
-    pub(crate) fn add_paths(&mut self, mounts: &[(usize, PathBuf)], volumes: &[ImageVolume], users: bool) {
-        for (number, source) in mounts {
-            self.records.push(StagedRecord::Path { at: number.to_string(), source: source.clone() });
-        }
-        for (number, volume) in volumes.iter().enumerate().filter(|_| users) {
-            self.records.push(StagedRecord::Path { at: volume_name(number), source: volume.source.clone() });
-        }
-    }
-}
-
-/// The name of an image volume's directory in the staging directory.
-pub(crate) fn volume_name(number: usize) -> String {
-    format!("volume-{number}")
-}
-
 impl Storage {
-    /// Plans what is staged for a task, without mounting anything. Images must be on the node; sub paths are
-    /// resolved in them.
-    pub(crate) async fn plan_staging(
-        &self,
-        id: TaskId,
-        sandbox: &SandboxEntry,
-        spec: &TaskSpec,
-    ) -> Result<Staging> {
-        let dir = self.context.layout.task(id).stage;
-        let mut staging = Staging::default();
-        for (number, mount) in spec.mounts.iter().enumerate() {
-            let at = dir.join(number.to_string());
-            match &mount.source {
-                MountSource::Image { reference, sub_path } => {
-                    let planned = self.plan_image(sandbox, spec.meta.owner, reference, sub_path).await;
-                    let PlannedImageVolume { image, top, inside } = planned.map_err(image_volume_failed)?;
-                    let key = format!("{id}-{number}");
-                    staging.images.push(image);
-                    staging.records.push(StagedRecord::Image { at: number.to_string(), key, top });
-                    staging.mount_sources.insert(number, at.join(inside));
-                }
-                MountSource::Host { .. } if mount.id_mapped => {
-                    if sandbox.record.users.is_none() {
-                        return Err(Error::invalid(
-                            "mounts",
-                            "one of them is id-mapped, and the sandbox has no user namespace",
-                        ));
-                    }
-                    staging.mount_sources.insert(number, at);
-                }
-                MountSource::Volume { name } => {
-                    let volume = volumes::relative(spec.meta.owner, name)?;
-                    let source = self.volumes.path(&volume);
-                    if sandbox.record.users.is_some() {
-                        staging.records.push(StagedRecord::Path { at: number.to_string(), source });
-                        staging.mount_sources.insert(number, at);
-                    } else {
-                        staging.mount_sources.insert(number, source);
-                    }
-                    staging.volumes.push((mount.destination.clone(), volume));
-                }
-                MountSource::Beneath { root, path } => {
-                    staging.records.push(StagedRecord::Beneath {
-                        at: number.to_string(),
-                        root: root.clone(),
-                        path: path.clone(),
-                        shared: mount.propagation == Propagation::Bidirectional,
-                    });
-                    staging.mount_sources.insert(number, at);
-                }
-                MountSource::Host { .. } | MountSource::Tmpfs { .. } => {}
-            }
-        }
-        Ok(staging)
-    }
-
-    /// Finds an image that becomes a volume, and the directory in it that a sub path leads to.
-    async fn plan_image(
-        &self,
-        sandbox: &SandboxEntry,
-        owner: Owner,
-        reference: &str,
-        sub_path: &Path,
-    ) -> Result<PlannedImageVolume> {
-        let handler = &sandbox.record.handler;
-        let image = self.images.runnable(reference, handler, owner).await?;
-        let planned = |top, inside| PlannedImageVolume { image: image.info.id.to_string(), top, inside };
-        if sub_path.as_os_str().is_empty() {
-            return Ok(planned(image.top, PathBuf::new()));
-        }
-        let absent = |path: &Path| {
-            Error::invalid("image_sub_path", format!("{} is no directory of the image", path.display()))
-        };
-        let Some(top) = image.top else { return Err(absent(sub_path)) };
-        let wanted = sub_path.to_path_buf();
-        let find_dir = move |root: &Path| {
-            let found =
-                user::directory_in_root(root, &wanted).map_err(|fault| absent(&wanted).with_source(fault))?;
-            found.ok_or_else(|| absent(&wanted))
-        };
-        let found =
-            self.image_reader.with_view(self.images.snapshotters().of(handler), &top, find_dir).await?;
-        Ok(planned(Some(top), found))
-    }
-
     /// Prepares the view snapshots of a task's images. Labels of its container object keep them.
     pub(crate) async fn view_images(&self, entry: &TaskEntry) -> Result<()> {
         let images = entry.record().image_views();
@@ -258,7 +128,7 @@ impl Storage {
 }
 
 /// The error for an image of a volume that cannot be resolved, viewed or mounted.
-fn image_volume_failed(error: Error) -> Error {
+pub(super) fn image_volume_failed(error: Error) -> Error {
     error.context("the image of a volume").with_reason(Reason::ImageVolume)
 }
 
