@@ -10,7 +10,6 @@
 use std::time::Duration;
 
 use switchyard_core::spec::Signal;
-use switchyard_core::{ErrorKind, Result};
 
 pub mod attach;
 mod contract_test;
@@ -18,23 +17,13 @@ pub mod exec;
 mod fixture;
 pub mod images;
 pub mod recovery;
+mod refusal;
 pub mod sandboxes;
 pub mod specs;
 pub mod tasks;
 
 pub use fixture::{Fixture, MISSING_EXECUTABLE};
-
-/// The kind of the error of an operation that must be refused.
-///
-/// # Panics
-/// If it succeeded.
-#[track_caller]
-pub fn refused<T>(result: Result<T>) -> ErrorKind {
-    match result {
-        Ok(_) => panic!("it should have been refused"),
-        Err(error) => error.kind(),
-    }
-}
+pub use refusal::refused;
 
 /// Timeout of one fact: long enough for a busy machine, short enough to name a fact that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);

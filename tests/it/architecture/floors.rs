@@ -74,7 +74,8 @@ fn upward(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> BTreeSet<String> {
     let mut wrong = BTreeSet::new();
     for (from, targets) in arrows {
         for to in targets {
-            let (importer, imported) = (part_of(from), part_of(to));
+            let importer = part_of(from);
+            let imported = part_of(to);
             if floor(importer) < floor(imported) {
                 let files = format!("{} imports {}", name(from), name(to));
                 wrong.insert(format!("{importer} may not import {imported}: {files}"));

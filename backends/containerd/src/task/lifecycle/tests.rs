@@ -1,3 +1,5 @@
+//! Tests that compare the lifecycle with a model, and what it holds at each state.
+
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
