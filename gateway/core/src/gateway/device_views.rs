@@ -9,10 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{Gateway, Scope};
 use crate::device::{Inventories, Inventory};
 use crate::id::Owner;
-use crate::ledger::View;
 
 /// How long the views of other owners wait for a new lease to be on disk.
 const VIEWS_WAIT: Duration = Duration::from_millis(5);
@@ -23,7 +21,7 @@ const VIEWS_WAIT: Duration = Duration::from_millis(5);
 pub(super) struct DeviceViews {
     /// The number of changes; subscribers wait on it.
     pub(super) changes: watch::Sender<u64>,
-    by_owner: Mutex<BTreeMap<Owner, watch::Sender<Option<Arc<Inventory>>>>>,
+    pub(super) by_owner: Mutex<BTreeMap<Owner, watch::Sender<Option<Arc<Inventory>>>>>,
 }
 
 // === impl DeviceViews ===
@@ -47,13 +45,13 @@ impl DeviceViews {
     }
 
     /// The owners with subscribers. The views of others are dropped.
-    fn owners(&self) -> Vec<Owner> {
+    pub(super) fn owners(&self) -> Vec<Owner> {
         let mut views = self.by_owner.lock();
         views.retain(|_, view| view.receiver_count() > 0);
         views.keys().copied().collect()
     }
 
-    fn subscribe(&self, owner: Owner) -> Inventories {
+    pub(super) fn subscribe(&self, owner: Owner) -> Inventories {
         let mut views = self.by_owner.lock();
         // A view that nobody has followed may be old, so it is built anew. If one is being published right
         // now, the new follower may see that one first.
@@ -62,81 +60,5 @@ impl DeviceViews {
         drop(views);
         self.mark_changed();
         view
-    }
-}
-
-// === impl Scope ===
-
-impl Scope {
-    /// This owner's view of the devices, kept up to date: each slot as a device of its own, unhealthy while
-    /// another owner holds it. `None` until the hardware was scanned.
-    pub fn devices(&self) -> Inventories {
-        self.gateway.shared.views.subscribe(self.owner)
-    }
-
-    /// Returns once the hardware was scanned. Cancel-safe.
-    pub async fn devices_scanned(&self) {
-        let mut changes = self.gateway.shared.views.changes.subscribe();
-        while !self.gateway.ledger().devices.is_scanned() {
-            // The sender lives as long as the gateway.
-            let _ = changes.changed().await;
-        }
-    }
-}
-
-// === impl Gateway ===
-
-impl Gateway {
-    /// Follows the inventory `hardware` and updates each owner's view, until the gateway shuts down. Call it
-    /// once. No view has a healthy device before recovery.
-    pub fn watch_devices(&self, mut hardware: Inventories) {
-        let gateway = self.clone();
-        self.shared.watchers.spawn(async move {
-            gateway.shared.unwatched.run_until_cancelled(gateway.publish_views()).await;
-        });
-        let gateway = self.clone();
-        self.shared.watchers.spawn(async move {
-            let shared = &gateway.shared;
-            loop {
-                let seen = hardware.borrow_and_update().clone();
-                if let Some(seen) = seen {
-                    gateway.ledger().devices.set_inventory(&seen);
-                    shared.views.mark_changed();
-                }
-                tokio::select! {
-                    changed = hardware.changed() => if changed.is_err() { return },
-                    () = shared.unwatched.cancelled() => return,
-                }
-            }
-        });
-    }
-
-    async fn publish_views(&self) {
-        let views = &self.shared.views;
-        let mut changes = views.changes.subscribe();
-        changes.mark_changed();
-        let mut made: BTreeMap<Owner, View> = BTreeMap::new();
-        // The sender lives as long as the gateway.
-        while changes.changed().await.is_ok() {
-            // Views are built from a copy, so that lease requests do not wait for them.
-            let outlook = Arc::new(self.ledger().devices.snapshot());
-            let owners = views.owners();
-            made.retain(|owner, _| owners.contains(owner));
-            for owner in owners {
-                let view = made.entry(owner).or_default();
-                *view = outlook.view(owner, view);
-                let now = &view.inventory;
-                let views = views.by_owner.lock();
-                if let Some(view) = views.get(&owner) {
-                    view.send_if_modified(|last| {
-                        // An unchanged view is the same `Arc` as before, so comparing the addresses is
-                        // enough.
-                        let is_new = last.as_ref().map(Arc::as_ptr) != now.as_ref().map(Arc::as_ptr);
-                        last.clone_from(now);
-                        is_new
-                    });
-                }
-            }
-        }
     }
 }

@@ -1,16 +1,17 @@
-//! Device leases.
+//! Device leases, and the task that keeps each owner's view of the devices up to date.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::{Gateway, NamedDevices, Scope};
-use crate::device::Reservation;
+use crate::device::{Inventories, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
-use crate::ledger::{DeviceNames, LeaseState, RefusalReason, StoredLease, TickLimits, TickOutcome};
+use crate::ledger::{DeviceNames, LeaseState, RefusalReason, StoredLease, TickLimits, TickOutcome, View};
 use crate::spec::{LeaseClaim, TaskSpec};
 use crate::state::TaskState;
 use crate::table::Task;
@@ -39,6 +40,21 @@ pub(super) struct BoundClaims {
 // === impl Scope ===
 
 impl Scope {
+    /// This owner's view of the devices, kept up to date: each slot as a device of its own, unhealthy while
+    /// another owner holds it. `None` until the hardware was scanned.
+    pub fn devices(&self) -> Inventories {
+        self.gateway.shared.views.subscribe(self.owner)
+    }
+
+    /// Returns once the hardware was scanned. Cancel-safe.
+    pub async fn devices_scanned(&self) {
+        let mut changes = self.gateway.shared.views.changes.subscribe();
+        while !self.gateway.ledger().devices.is_scanned() {
+            // The sender lives as long as the gateway.
+            let _ = changes.changed().await;
+        }
+    }
+
     /// Leases slots of devices to this owner; the lease is on disk when this returns. A request for the same
     /// slots as an unused lease returns that lease. Cancel-safe: the work continues, and a repeated request
     /// returns the same lease.
@@ -125,6 +141,30 @@ impl Scope {
 // === impl Gateway ===
 
 impl Gateway {
+    /// Follows the inventory `hardware` and updates each owner's view, until the gateway shuts down. Call it
+    /// once. No view has a healthy device before recovery.
+    pub fn watch_devices(&self, mut hardware: Inventories) {
+        let gateway = self.clone();
+        self.shared.watchers.spawn(async move {
+            gateway.shared.unwatched.run_until_cancelled(gateway.publish_views()).await;
+        });
+        let gateway = self.clone();
+        self.shared.watchers.spawn(async move {
+            let shared = &gateway.shared;
+            loop {
+                let seen = hardware.borrow_and_update().clone();
+                if let Some(seen) = seen {
+                    gateway.ledger().devices.set_inventory(&seen);
+                    shared.views.mark_changed();
+                }
+                tokio::select! {
+                    changed = hardware.changed() => if changed.is_err() { return },
+                    () = shared.unwatched.cancelled() => return,
+                }
+            }
+        });
+    }
+
     /// Ends a lease at an operator's request. Possible if no sandbox has the lease, or if all tasks of the
     /// sandbox that has it have exited.
     ///
@@ -362,6 +402,35 @@ impl Gateway {
             }
             // Leases whose start has failed are still in the store.
             self.remove_stored(&expired).await;
+        }
+    }
+
+    async fn publish_views(&self) {
+        let views = &self.shared.views;
+        let mut changes = views.changes.subscribe();
+        changes.mark_changed();
+        let mut made: BTreeMap<Owner, View> = BTreeMap::new();
+        // The sender lives as long as the gateway.
+        while changes.changed().await.is_ok() {
+            // Views are built from a copy, so that lease requests do not wait for them.
+            let outlook = Arc::new(self.ledger().devices.snapshot());
+            let owners = views.owners();
+            made.retain(|owner, _| owners.contains(owner));
+            for owner in owners {
+                let view = made.entry(owner).or_default();
+                *view = outlook.view(owner, view);
+                let now = &view.inventory;
+                let views = views.by_owner.lock();
+                if let Some(view) = views.get(&owner) {
+                    view.send_if_modified(|last| {
+                        // An unchanged view is the same `Arc` as before, so comparing the addresses is
+                        // enough.
+                        let is_new = last.as_ref().map(Arc::as_ptr) != now.as_ref().map(Arc::as_ptr);
+                        last.clone_from(now);
+                        is_new
+                    });
+                }
+            }
         }
     }
 }
