@@ -21,6 +21,9 @@ use crate::client::{RESOURCES_TYPE, SPEC_TYPE, ignore_not_found, json_any};
 use crate::record::{self, ComputeRecord, ResourcesRecord, TaskRecord, ThrottleRecord};
 use crate::task::Tasks;
 
+/// The keys of the resources in an OCI spec that an update replaces.
+const LIMITS: [&str; 5] = ["memory", "cpu", "pids", "hugepageLimits", "unified"];
+
 /// A change of limits, reduced to what this node supports.
 struct Change {
     /// The limits that are in force afterwards, in the form of the task model and in that of the runtime.
@@ -240,12 +243,7 @@ fn changed_spec(entry: &TaskEntry, change: &Change) -> Result<Value> {
     let stored = spec
         .pointer_mut("/linux/resources")
         .ok_or_else(|| Error::internal(format!("the stored spec of task {} has no limits", entry.id)))?;
-    // Device rules are no limits, and block I/O weights never change: both are kept.
-    let kept = ["devices", "blockIO"].map(|key| (key, stored.get(key).cloned()));
-    *stored = change.limits.clone();
-    if let Some(stored) = stored.as_object_mut() {
-        stored.extend(kept.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
-    }
+    replace_limits(stored, &change.limits);
     if let Some(throttles) = &change.throttles {
         throttles.apply_to(stored);
     }
@@ -265,6 +263,18 @@ fn changed_spec(entry: &TaskEntry, change: &Change) -> Result<Value> {
         }
     }
     Ok(spec)
+}
+
+/// Replaces the limits in the resources of a stored spec by `limits`. All else stays: device rules, weights of
+/// block devices, network priorities, and what this version does not know. Pure.
+fn replace_limits(stored: &mut Value, limits: &Value) {
+    let Some(stored) = stored.as_object_mut() else { return };
+    for key in LIMITS {
+        match limits.get(key) {
+            Some(limit) => drop(stored.insert(key.to_owned(), limit.clone())),
+            None => drop(stored.remove(key)),
+        }
+    }
 }
 
 /// Writes the marker which says that the limits and scores in force may differ from those on record.
@@ -293,5 +303,30 @@ async fn remove_limits_marker(entry: &TaskEntry) -> Result<()> {
             switchyard_steps::reach(Step::LimitsUnmarked);
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_update_replaces_limits_and_keeps_all_else() {
+        let mut stored = json!({
+            "devices": [{"allow": false}],
+            "blockIO": {"weight": 500},
+            "network": {"priorities": [{"name": "eth0", "priority": 7}]},
+            "newer": true,
+            "memory": {"limit": 1},
+            "pids": {"limit": 9},
+        });
+        let mut expected = stored.clone();
+        replace_limits(&mut stored, &json!({"memory": {"limit": 2}, "cpu": {"shares": 3}, "blockIO": {}}));
+        expected["memory"]["limit"] = 2.into();
+        expected["cpu"] = json!({"shares": 3});
+        expected.as_object_mut().unwrap().remove("pids");
+        assert_eq!(stored, expected);
     }
 }
