@@ -9,6 +9,7 @@ mod images;
 mod kills;
 mod launchers;
 mod networks;
+mod options;
 mod repeated_starts;
 mod resources;
 mod stats_and_events;

@@ -1,4 +1,7 @@
-//! Creation of a task: first a plan, which changes nothing, then the objects in containerd and on disk.
+//! Creation of a task: first what it needs is found out, then the objects in containerd and on disk are made.
+//!
+//! Finding it out makes nothing of the task. It may unpack an image for the snapshotter of the runtime, and it
+//! creates missing directories of the host where a mount requests that.
 //!
 //! Order of creation: the container object (the intent; its snapshot may not exist yet), image volumes, and
 //! last the snapshot. So a task whose snapshot is missing is incomplete. If its directories are limited, a
@@ -32,7 +35,7 @@ use crate::record::{
 use crate::sandbox::{SandboxEntry, infra_rootfs};
 use crate::task::Tasks;
 
-/// Everything that the creation of a task needs and that can be found out without changing anything.
+/// What the creation of a task needs to know.
 struct TaskPlan {
     storage: StoragePlan,
     user: ResolvedUser,
@@ -50,7 +53,7 @@ impl Tasks {
     ) -> Result<TaskDetails> {
         let sandbox = self.sandboxes.table.get(sandbox_id)?;
         let runtime = self.context.runtime(&sandbox.record.handler)?;
-        let plan = self.plan_task((id, sandbox_id), &sandbox, spec).await?;
+        let plan = self.prepare_task((id, sandbox_id), &sandbox, spec).await?;
         let built = self.build_spec((id, sandbox_id), &sandbox, spec, &plan, runtime).await?;
         if spec.security.selinux.is_some() || sandbox.record.selinux.is_some() {
             self.node.warn_selinux_ignored(id);
@@ -78,7 +81,8 @@ impl Tasks {
         }
     }
 
-    async fn plan_task(
+    /// Finds out what the creation of a task needs to know: see the module.
+    async fn prepare_task(
         &self,
         (id, sandbox_id): (TaskId, SandboxId),
         sandbox: &SandboxEntry,
