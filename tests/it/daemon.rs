@@ -52,6 +52,28 @@ fn advisories(node: &TestNode) -> Vec<String> {
 }
 
 #[test]
+fn hangup_ends_neither_the_daemon_nor_the_logkeeper() {
+    let node = TestNode::start();
+    let daemon = node.daemon().pid();
+    let logkeeper = node.root().managed("logkeeper").expect("the daemon writes down whom it started");
+    let pod = node.pod("logs-on");
+    let id = pod.start_shell("counting", "n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done");
+    for pid in [Pid::from_raw(daemon), logkeeper] {
+        kill(pid, Signal::SIGHUP).expect("it runs");
+    }
+    assert!(
+        eventually(LIMIT, || node.daemon().tail().contains("received SIGHUP")),
+        "{}",
+        node.daemon().tail()
+    );
+    let so_far = pod.log("counting").len();
+    pod.wait_log("counting", |lines| lines.len() > so_far + 5);
+    assert_eq!((readiness(&node), node.daemon().pid()), (200, daemon));
+    assert_eq!(node.root().managed("logkeeper"), Some(logkeeper));
+    node.cri().stop(&id, 0).expect("it can be stopped");
+}
+
+#[test]
 fn advisories_are_reported_unless_ignored_and_keep_readiness() {
     let node = TestNode::start();
     // Debian 12 does not change these version numbers when it backports fixes.

@@ -39,19 +39,24 @@ impl Shutdown {
     }
 
     /// Ends the daemon at the first SIGTERM or SIGINT from now on. A second signal while it drains ends the
-    /// process at once.
+    /// process at once. SIGHUP is logged and has no effect: the configuration is read at the start alone.
     ///
     /// # Errors
     /// The process cannot receive signals.
     pub fn on_signals(&self) -> io::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         let token = self.token.clone();
         tokio::spawn(async move {
             loop {
                 let name = tokio::select! {
                     _ = terminate.recv() => "SIGTERM",
                     _ = interrupt.recv() => "SIGINT",
+                    _ = hangup.recv() => {
+                        tracing::warn!("received SIGHUP: changes of the configuration take effect after a restart");
+                        continue;
+                    }
                 };
                 if token.is_cancelled() {
                     tracing::warn!(signal = name, "second signal while shutting down: exiting at once");

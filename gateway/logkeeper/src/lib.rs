@@ -84,6 +84,9 @@ pub use crate::server::{Config, Server};
 pub async fn serve(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Process)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Process)?;
+    // SIGHUP conventionally asks for the configuration to be read again. There is nothing to read here, and its
+    // default action would end the process while containers write to it.
+    let _ignored = signal(SignalKind::hangup()).map_err(Error::Process)?;
     let asked = async {
         tokio::select! {
             _ = terminate.recv() => {}
