@@ -63,6 +63,16 @@ impl Containerd {
         Self::build(settings, faults)
     }
 
+    /// Replaces the settings, for operations from now on: runtimes, images, registries, directories of CDI
+    /// files, advisories that are not reported, and times. Operations in flight may end by the former ones.
+    /// Addresses, directories, the network and the cgroup driver stay as they were at [`Containerd::connect`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a default runtime that is not configured; nothing has changed then.
+    pub fn reconfigure(&self, settings: Settings) -> Result<()> {
+        self.parts.reconfigure(settings)
+    }
+
     fn build(settings: Settings, faults: Faults) -> Result<Self> {
         let stop = CancellationToken::new();
         let parts = Parts::new(settings, faults, &stop)?;
@@ -80,8 +90,8 @@ impl Backend for Containerd {
         };
         let mut facts = BTreeMap::from([
             ("containerd.address".to_owned(), parts.client.address().display().to_string()),
-            ("containerd.namespace".to_owned(), parts.context.settings.containerd.namespace.clone()),
-            ("stateDir".to_owned(), parts.context.settings.state.display().to_string()),
+            ("containerd.namespace".to_owned(), parts.context.settings().containerd.namespace.clone()),
+            ("stateDir".to_owned(), parts.context.settings().state.display().to_string()),
             ("network.confDir".to_owned(), parts.network.conf.dir().display().to_string()),
             ("network.bridge".to_owned(), parts.network.bridge.summary()),
         ]);
@@ -108,7 +118,8 @@ impl Backend for Containerd {
     }
 
     fn handlers(&self) -> Vec<Handler> {
-        let config = &self.parts.context.settings.containerd;
+        let settings = self.parts.context.settings();
+        let config = &settings.containerd;
         let handler = |(name, runtime): (&String, &Runtime)| Handler {
             name: name.clone(),
             recursive_readonly_mounts: self.parts.node.recursive_readonly(runtime),

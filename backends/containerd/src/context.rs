@@ -1,8 +1,10 @@
-//! What all components know of the node and its configuration: fixed values, and what follows from them
-//! without I/O.
+//! What all components know of the node and its configuration, and what follows from that without I/O.
+
+use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use prost_types::Any;
+use switchyard_core::reload::Reloadable;
 use switchyard_core::spec::CgroupPlacement;
 use switchyard_core::{Error, Result};
 use switchyard_proto::containerd::runc::v1 as runc;
@@ -16,10 +18,11 @@ use crate::base::steps::Faults;
 /// The name prefix of the systemd scopes and default slices that this backend asks for.
 const CGROUP_PREFIX: &str = "switchyard";
 
-/// The fixed values that all components share. Set up once, before anything else.
+/// The values that all components share. Set up once, before anything else; a reload of the configuration
+/// replaces the settings.
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(crate) settings: Settings,
+    pub(crate) settings: Reloadable<Settings>,
     pub(crate) layout: Layout,
     /// The features of this node.
     pub(crate) host: Host,
@@ -31,11 +34,17 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// The settings in force.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.get()
+    }
+
     /// The configured runtime of this handler name; an empty name means the default.
-    pub(crate) fn runtime(&self, handler: &str) -> Result<&Runtime> {
-        let config = &self.settings.containerd;
+    pub(crate) fn runtime(&self, handler: &str) -> Result<Runtime> {
+        let settings = self.settings();
+        let config = &settings.containerd;
         let name = if handler.is_empty() { &config.default_runtime } else { handler };
-        config.runtimes.get(name).ok_or_else(|| {
+        config.runtimes.get(name).cloned().ok_or_else(|| {
             let known: Vec<&str> = config.runtimes.keys().map(String::as_str).collect();
             Error::invalid(
                 "runtime_handler",
@@ -54,7 +63,7 @@ impl Context {
         let placement = match (placement, self.host.cgroup_driver) {
             // The default parent is a name; with systemd it is a slice.
             (CgroupPlacement::Parent(parent), runtime_spec::CgroupDriver::Systemd)
-                if *parent == std::path::Path::new(&self.settings.cgroup.default_parent)
+                if *parent == std::path::Path::new(&self.settings().cgroup.default_parent)
                     && parent.extension().is_none() =>
             {
                 CgroupPlacement::Parent(parent.with_extension("slice"))
@@ -118,9 +127,10 @@ impl Context {
 
     /// The directory in which a runtime keeps its state; empty for the runtime's default.
     fn runtime_root(&self) -> String {
-        match self.settings.containerd.mode {
+        let settings = self.settings();
+        match settings.containerd.mode {
             // The default directory would be shared with the node's own containerd, if it has one.
-            ContainerdMode::Managed => self.settings.run.join("oci").display().to_string(),
+            ContainerdMode::Managed => settings.run.join("oci").display().to_string(),
             ContainerdMode::External => String::new(),
         }
     }

@@ -74,7 +74,7 @@ impl Execs {
             .table
             .get(task)?
             .exec_permits
-            .acquire(self.context.settings.containerd.shim_timeout())
+            .acquire(self.context.settings().containerd.shim_timeout())
             .await?;
         let started = self.tracker.spawn(async move { starting.start_now(task, &spec, permit).await }).await;
         started.unwrap_or_else(|fault| {

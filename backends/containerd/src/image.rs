@@ -10,6 +10,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::types;
 use switchyard_core::id::Owner;
 use switchyard_core::image::{Image, ImageId, ImageStore, LoadRequest, PullProgress, PullRequest};
+use switchyard_core::reload::Reloadable;
 use switchyard_core::stats::DiskUsage;
 use switchyard_core::{Error, ErrorKind, Result};
 use switchyard_registry::{self as registry, Digest, Reference};
@@ -53,15 +54,9 @@ const PINNED: (&str, &str) = ("io.cri-containerd.pinned", "pinned");
 /// The images of one containerd namespace.
 pub(crate) struct ContainerdImageStore {
     client: Client,
-    registry: registry::Client,
-    snapshotters: Snapshotters,
+    policy: Reloadable<ImagePolicy>,
     containerd_features: ContainerdFeatures,
-    downloads: usize,
-    /// References of pinned images, which must not be removed.
-    pins: Vec<String>,
-    limits: registry::Limits,
-    /// Its free space is checked before each pull and load; `None` if the check is switched off.
-    content_disk: Option<Arc<content_disk::ContentDisk>>,
+    content_disk: Arc<content_disk::ContentDisk>,
     infos: Arc<InfoCache>,
     runnable_cache: runnable_cache::RunnableCache,
     pulls: Pulls,
@@ -81,8 +76,6 @@ impl std::fmt::Debug for ContainerdImageStore {
 impl ContainerdImageStore {
     pub(crate) fn new(
         client: Client,
-        registry: registry::Client,
-        snapshotters: Snapshotters,
         containerd_features: ContainerdFeatures,
         policy: ImagePolicy,
         leases: lease::Leases,
@@ -91,13 +84,9 @@ impl ContainerdImageStore {
         Self {
             layer_sync,
             client,
-            registry,
-            snapshotters,
+            policy: policy.into(),
             containerd_features,
-            downloads: policy.downloads.max(1),
-            pins: policy.pins,
-            limits: policy.limits,
-            content_disk: policy.check_free_space.then(Arc::default),
+            content_disk: Arc::default(),
             infos: Arc::default(),
             runnable_cache: runnable_cache::RunnableCache::default(),
             pulls: Pulls::default(),
@@ -105,6 +94,17 @@ impl ContainerdImageStore {
             usage: usage::UsageCache::default(),
             load_permits: Arc::new(Semaphore::new(load::MAX_CONCURRENT_LOADS)),
         }
+    }
+
+    /// Replaces the configuration of images, for pulls, loads and tasks from now on.
+    pub(crate) fn reconfigure(&self, policy: ImagePolicy) {
+        self.policy.set(policy);
+        self.runnable_cache.invalidate();
+    }
+
+    /// The configuration of images that is in force.
+    pub(crate) fn policy(&self) -> Arc<ImagePolicy> {
+        self.policy.get()
     }
 
     /// All image records whose content is an image for this machine's platform.
@@ -154,7 +154,8 @@ impl ContainerdImageStore {
         handler: &str,
         owner: Owner,
     ) -> Result<RunnableImage> {
-        let snapshotter = self.snapshotters.of(handler);
+        let policy = self.policy.get();
+        let snapshotter = policy.snapshotters.of(handler);
         let key = runnable_cache::RunnableKey::new(reference, snapshotter, owner);
         let generation = self.runnable_cache.generation();
         if let Some(known) = self.runnable_cache.get_if_valid(&self.client, &key).await? {
@@ -173,7 +174,7 @@ impl ContainerdImageStore {
         let info = Arc::clone(&record.info);
         // The limit on an image's size is not checked here: using the image takes no more space than it has
         // already.
-        let limits = registry::Limits { image_bytes: None, ..self.limits };
+        let limits = registry::Limits { image_bytes: None, ..policy.limits };
         let within = limits.check_layers(&record.name, &info.layers);
         within
             .and_then(|()| limits.check_config(&format!("config of {}", record.name), info.config_bytes))
@@ -246,7 +247,7 @@ impl ContainerdImageStore {
             // An ambiguous beginning of an id pins no image.
             Err(_) => None,
         };
-        self.pins.iter().filter_map(named).collect()
+        self.policy.get().pins.iter().filter_map(named).collect()
     }
 
     /// Removes the label of a holder from an image record and keeps the record. A single update, so that a
@@ -275,10 +276,6 @@ impl ContainerdImageStore {
     pub(crate) fn sync_unsynced(&self, snapshotter: &str, names: Vec<String>) {
         self.layer_sync.spawn_sync(snapshotter, names, None);
     }
-
-    pub(crate) fn snapshotters(&self) -> &Snapshotters {
-        &self.snapshotters
-    }
 }
 
 #[async_trait]
@@ -288,15 +285,16 @@ impl ImageStore for ContainerdImageStore {
             .reference
             .parse::<Reference>()
             .map_err(|fault| Error::invalid("image", "is not an image reference").with_source(fault))?;
-        let snapshotter = self.snapshotters.of(&request.handler).to_owned();
+        let policy = self.policy.get();
+        let snapshotter = policy.snapshotters.of(&request.handler).to_owned();
         let rebase = self.containerd_features.supports_rebase(&snapshotter);
         let job = pull::PullJob {
             client: self.client.clone(),
-            registry: self.registry.clone(),
+            registry: policy.registry.clone(),
             infos: Arc::clone(&self.infos),
             leases: self.leases.clone(),
-            downloads: self.downloads,
-            content_disk: self.content_disk.clone(),
+            downloads: policy.downloads,
+            content_disk: policy.check_free_space.then(|| Arc::clone(&self.content_disk)),
             reference,
             credentials: request.credentials.clone(),
             snapshotter,
@@ -316,7 +314,8 @@ impl ImageStore for ContainerdImageStore {
 
     fn progress(&self, request: &PullRequest) -> Option<PullProgress> {
         let reference = request.reference.parse::<Reference>().ok()?;
-        let snapshotter = self.snapshotters.of(&request.handler);
+        let policy = self.policy.get();
+        let snapshotter = policy.snapshotters.of(&request.handler);
         self.pulls.progress(&pull::key(&reference, snapshotter, request.owner, &request.credentials))
     }
 
@@ -385,6 +384,6 @@ impl ImageStore for ContainerdImageStore {
     }
 
     async fn usage(&self) -> Result<Vec<DiskUsage>> {
-        self.usage.read(&self.client, &self.snapshotters).await
+        self.usage.read(&self.client, &self.policy.get().snapshotters).await
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Once};
 
 use switchyard_core::id::TaskId;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::base::config::Runtime;
 use crate::base::disks::Disks;
@@ -32,6 +32,8 @@ pub(crate) struct Node {
     pub(crate) health: Health,
     pub(crate) features: ContainerdFeatures,
     pub(crate) probes: RuntimeProbes,
+    /// Notified when the configured runtimes have changed.
+    pub(crate) runtimes_changed: Notify,
     pub(crate) disks: Disks,
     pub(crate) layer_usage: Arc<LayerUsageCache>,
     /// Serialises loading of the default AppArmor profile: the callers after the first find it loaded.

@@ -45,8 +45,8 @@ impl PredecessorCalls {
             return Ok(CallOutcome::NoEffect);
         }
         let timeouts = CallTimeouts {
-            grace: self.context.settings.recovery.grace(),
-            limit: self.context.settings.recovery.predecessor_call_timeout(),
+            grace: self.context.settings().recovery.grace(),
+            limit: self.context.settings().recovery.predecessor_call_timeout(),
         };
         let mut wait = self.load_or_begin_wait(id).await?;
         let mut last = None;

@@ -79,7 +79,7 @@ impl Sandboxes {
         let runtime = self.context.runtime(&spec.handler)?;
         let infra = spec.pid == SandboxPid::Shared
             || runtime.sandbox == SandboxKind::Container
-            || self.context.settings.containerd.infra == InfraMode::Always;
+            || self.context.settings().containerd.infra == InfraMode::Always;
         let record = SandboxRecord {
             meta: MetaRecord::from_core(&spec.meta),
             handler: spec.handler.clone(),
@@ -113,7 +113,7 @@ impl Sandboxes {
         let want = wanted_namespaces(spec, &record);
         want.check().map_err(from_namespaces)?;
         if spec.users.is_some() {
-            self.node.check_userns(spec, runtime).await?;
+            self.node.check_userns(spec, &runtime).await?;
         }
         let mut entry = SandboxEntry::new(record, self.context.layout.sandbox(id));
         // Refuses an invalid cgroup parent before anything is created.
@@ -244,7 +244,7 @@ impl Sandboxes {
         let container = api::Container {
             id: id.to_string(),
             labels,
-            runtime: Some(self.context.runtime_of(runtime, entry.users().as_ref())),
+            runtime: Some(self.context.runtime_of(&runtime, entry.users().as_ref())),
             spec: Some(json_any(SPEC_TYPE, &runtime_spec)),
             extensions: std::iter::once((record::EXTENSION.to_owned(), record::encode(&entry.record)))
                 .collect(),

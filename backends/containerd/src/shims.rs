@@ -61,7 +61,7 @@ impl Shims {
         what: &str,
         request: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T> {
-        let answer = call(what, self.context.settings.containerd.shim_timeout(), request).await;
+        let answer = call(what, self.context.settings().containerd.shim_timeout(), request).await;
         match &answer {
             Ok(_) => self.unresponsive.clear(id),
             Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
@@ -91,7 +91,7 @@ impl Shims {
     /// The shims that serve our containerd and namespace.
     pub(crate) async fn find_shims(&self) -> Result<Vec<ShimProcess>> {
         let address = self.client.address().to_path_buf();
-        let namespace = self.context.settings.containerd.namespace.clone();
+        let namespace = self.context.settings().containerd.namespace.clone();
         blocking(move || {
             let (all, root_processes) = scan_processes();
             Ok(own_shims(&all, &root_processes, &address, &namespace))

@@ -168,7 +168,7 @@ impl Stats {
         Ok(Inspection {
             pid: entry.running_start().map(|started| started.pid),
             runtime_type: runtime.type_.clone(),
-            runtime_options: self.context.options_json(runtime, systemd),
+            runtime_options: self.context.options_json(&runtime, systemd),
             snapshotter: entry.snapshotter.clone(),
             snapshot_key: id.to_string(),
             runtime_spec: spec.to_string(),
@@ -195,7 +195,7 @@ impl Stats {
         Ok(Inspection {
             pid: entry.infra_pid(),
             runtime_type: runtime.type_.clone(),
-            runtime_options: self.context.options_json(runtime, systemd),
+            runtime_options: self.context.options_json(&runtime, systemd),
             snapshotter: String::new(),
             snapshot_key: String::new(),
             runtime_spec: spec,

@@ -31,7 +31,7 @@ const DEVICES_MAX: usize = 4096;
 const SLOTS_MAX: usize = 32_768;
 
 /// What to scan for, and where.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Search {
     /// The groups, which were [checked](Group::check).
     pub groups: Vec<Group>,

@@ -23,18 +23,47 @@ const SCAN_SHARE: u32 = 4;
 const MOST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Scans for the devices of these groups until `stop`, on events and every two seconds, and publishes the
-/// inventory when it has changed. Without groups nothing is scanned. Must be called within a tokio runtime.
+/// inventory when it has changed. A new search takes effect at once. Without groups nothing is scanned. Must
+/// be called within a tokio runtime.
 #[must_use]
-pub fn watch(search: Search, stop: CancellationToken) -> Inventories {
-    let none = search.groups.is_empty().then(Arc::<Inventory>::default);
+pub fn watch(search: watch::Receiver<Search>, stop: CancellationToken) -> Inventories {
+    let none = search.borrow().groups.is_empty().then(Arc::<Inventory>::default);
     let (told, inventories) = watch::channel(none);
-    if !search.groups.is_empty() {
-        tokio::spawn(async move { stop.run_until_cancelled(follow(search, told, PAUSE)).await });
-    }
+    tokio::spawn(async move { stop.run_until_cancelled(follow_searches(search, told, PAUSE)).await });
     inventories
 }
 
-async fn follow(search: Search, inventories: watch::Sender<Option<Arc<Inventory>>>, pause: Duration) {
+/// Follows the newest search.
+async fn follow_searches(
+    mut searches: watch::Receiver<Search>,
+    inventories: watch::Sender<Option<Arc<Inventory>>>,
+    pause: Duration,
+) {
+    loop {
+        let search = searches.borrow_and_update().clone();
+        if search.groups.is_empty() {
+            publish(Found::default(), &inventories, &mut BTreeSet::new());
+            next_search(&mut searches).await;
+        } else {
+            follow(&search, &mut searches, &inventories, pause).await;
+        }
+    }
+}
+
+/// Waits for the next search; for ever if there will be none.
+async fn next_search(searches: &mut watch::Receiver<Search>) {
+    if searches.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Scans until there is a new search. A scan that has begun is waited for.
+async fn follow(
+    search: &Search,
+    searches: &mut watch::Receiver<Search>,
+    inventories: &watch::Sender<Option<Arc<Inventory>>>,
+    pause: Duration,
+) {
     let events = Events::open();
     let mut looker = Some(Scanner::new(search.clone()));
     let mut notes = BTreeSet::new();
@@ -54,7 +83,7 @@ async fn follow(search: Search, inventories: watch::Sender<Option<Arc<Inventory>
         match look.await {
             Ok((found, own)) => {
                 looker = Some(own);
-                publish(found, &inventories, &mut notes);
+                publish(found, inventories, &mut notes);
             }
             Err(fault) => {
                 tracing::error!(error = %fault, "a scan of the node's devices panicked or was aborted")
@@ -62,7 +91,10 @@ async fn follow(search: Search, inventories: watch::Sender<Option<Arc<Inventory>
         }
         let rest = begun.elapsed().saturating_mul(SCAN_SHARE).clamp(LEAST_PAUSE, MOST_PAUSE);
         let ended = Instant::now();
-        let _ = tokio::time::timeout(pause.max(rest), events.changed()).await;
+        tokio::select! {
+            _ = tokio::time::timeout(pause.max(rest), events.changed()) => {}
+            () = next_search(searches) => return,
+        }
         // The first event after a quiet period triggers a scan at once; further events are batched.
         tokio::time::sleep_until(ended + rest).await;
     }
@@ -112,7 +144,8 @@ mod tests {
     /// The number of devices in the next published inventory.
     async fn next(seen: &mut Inventories) -> usize {
         seen.changed().await.unwrap();
-        seen.borrow_and_update().as_ref().map_or(0, |inventory| inventory.groups[0].devices.len())
+        let inventory = seen.borrow_and_update().clone();
+        inventory.map_or(0, |inventory| inventory.groups.iter().map(|group| group.devices.len()).sum())
     }
 
     #[tokio::test]
@@ -121,7 +154,8 @@ mod tests {
         let (tell, mut seen) = watch::channel(None);
         let pattern = dir.path().join("acme*");
         let stop = CancellationToken::new();
-        let following = follow(search(&pattern), tell, NEVER);
+        let (_searches, search) = watch::channel(search(&pattern));
+        let following = follow_searches(search, tell, NEVER);
         let ended = stop.clone();
         let task = tokio::spawn(async move { ended.run_until_cancelled(following).await });
         assert_eq!(next(&mut seen).await, 0);
@@ -139,7 +173,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("serial");
         let (tell, mut seen) = watch::channel(None);
-        let following = tokio::spawn(follow(search(&below.join("by-id/acme*")), tell, NEVER));
+        let (_searches, search) = watch::channel(search(&below.join("by-id/acme*")));
+        let following = tokio::spawn(follow_searches(search, tell, NEVER));
         assert_eq!(next(&mut seen).await, 0);
         std::fs::create_dir_all(below.join("by-id")).unwrap();
         make(&below.join("by-id/acme0"), 3);
@@ -151,7 +186,8 @@ mod tests {
     async fn what_does_not_change_is_not_told() {
         let dir = tempfile::tempdir().unwrap();
         let (tell, mut seen) = watch::channel(None);
-        let following = tokio::spawn(follow(search(&dir.path().join("acme*")), tell, NEVER));
+        let (_searches, search) = watch::channel(search(&dir.path().join("acme*")));
+        let following = tokio::spawn(follow_searches(search, tell, NEVER));
         assert_eq!(next(&mut seen).await, 0);
         // Many irrelevant changes, and then a relevant one: the next published inventory has it.
         for number in 0..200 {
@@ -164,7 +200,26 @@ mod tests {
 
     #[tokio::test]
     async fn without_groups_there_is_nothing_at_once() {
-        let seen = watch(Search::default(), CancellationToken::new());
+        let (_searches, search) = watch::channel(Search::default());
+        let seen = watch(search, CancellationToken::new());
         assert_eq!(seen.borrow().as_deref(), Some(&Inventory::default()));
+    }
+
+    #[tokio::test]
+    async fn a_new_search_replaces_the_former_one_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        make(&dir.path().join("acme0"), 3);
+        let (searches, search_of_none) = watch::channel(Search::default());
+        let (tell, mut seen) = watch::channel(None);
+        let following = tokio::spawn(follow_searches(search_of_none, tell, NEVER));
+        assert_eq!(next(&mut seen).await, 0);
+        searches.send_replace(search(&dir.path().join("acme*")));
+        assert_eq!(next(&mut seen).await, 1);
+        searches.send_replace(search(&dir.path().join("other*")));
+        assert_eq!(next(&mut seen).await, 0);
+        searches.send_replace(Search::default());
+        seen.changed().await.unwrap();
+        assert_eq!(seen.borrow().as_deref(), Some(&Inventory::default()));
+        following.abort();
     }
 }

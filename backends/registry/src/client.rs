@@ -103,6 +103,12 @@ impl Client {
         Self { shared: Arc::new(Shared { config, transport, authorizer: Authorizer::default() }) }
     }
 
+    /// The configuration that the client was made with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
     /// Opens a pull: reads the configuration of the hosts that may serve `reference`. Nothing is connected
     /// yet.
     ///

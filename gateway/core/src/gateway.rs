@@ -21,6 +21,7 @@ use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
 use crate::keyed_lock::KeyedLock;
 use crate::ledger::{Compute, LeaseStore, Ledger, MemoryStore};
+use crate::reload::Reloadable;
 use crate::singleflight::Singleflight;
 use crate::spec::Reserved;
 use crate::state::TaskState;
@@ -73,7 +74,7 @@ struct Shared {
     /// Serialises the lease requests of one owner: a repeated request is answered only after the first lease
     /// is on disk.
     lease_locks: KeyedLock<Owner>,
-    limits: Limits,
+    limits: Reloadable<Limits>,
     recovered: watch::Sender<bool>,
     /// Operations in flight.
     operations: TaskTracker,
@@ -176,7 +177,7 @@ impl Gateway {
             provider: provider::CachedProvider::default(),
             pull_counts: pull_counts::PullCounts::default(),
             lease_locks: KeyedLock::default(),
-            limits,
+            limits: limits.into(),
             recovered: watch::Sender::new(false),
             new_sandboxes: Singleflight::new(operations.clone()),
             new_tasks: Singleflight::new(operations.clone()),
@@ -193,6 +194,15 @@ impl Gateway {
             unwatched: CancellationToken::new(),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Replaces the limits from now on, as a reload of the configuration does. Operations in flight may end
+    /// by the former ones; leases of devices are measured by the new ones from the next tick on. The capacity
+    /// of the node and the starts at a time stay those that the gateway was created with.
+    pub fn set_limits(&self, limits: Limits) {
+        self.ledger().compute.set_policy(limits.overcommit);
+        let capacity = self.shared.limits.get().capacity;
+        self.shared.limits.set(Limits { capacity, ..limits });
     }
 
     /// Runs the backend's recovery, fills the table and watches every task that runs. Call it once, before
@@ -341,7 +351,7 @@ impl Scope {
     /// All processors and memory of the node; `None` if not known.
     #[must_use]
     pub fn capacity(&self) -> Option<Reserved> {
-        self.gateway.shared.limits.capacity
+        self.gateway.shared.limits.get().capacity
     }
 
     /// This owner's events from now on.

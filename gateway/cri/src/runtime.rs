@@ -8,6 +8,7 @@ use std::sync::Arc;
 use switchyard_core::backend::Handler;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::reload::Reloadable;
 use switchyard_core::{Error, Result};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_streaming::Sessions;
@@ -34,7 +35,7 @@ mod stats;
 #[derive(Debug)]
 pub struct Runtime {
     pub(crate) scope: Scope,
-    pub(crate) config: Config,
+    pub(crate) config: Reloadable<Config>,
     pub(crate) records: Arc<Records>,
     /// The streaming sessions that wait for their clients.
     pub(crate) sessions: Option<Sessions>,
@@ -47,7 +48,7 @@ pub struct Runtime {
 impl Runtime {
     pub(crate) fn new(
         scope: Scope,
-        config: Config,
+        config: Reloadable<Config>,
         sessions: Option<Sessions>,
         cpus: Option<Arc<dyn ExclusiveCpus>>,
     ) -> Self {

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use switchyard_core::Error;
 use switchyard_core::gateway::Scope;
+use switchyard_core::reload::Reloadable;
 use switchyard_proto::cri::v1::image_service_server::ImageServiceServer;
 use switchyard_proto::cri::v1::runtime_service_server::RuntimeServiceServer;
 use switchyard_streaming::Sessions;
@@ -49,15 +50,16 @@ pub struct RuntimeService {
 
 /// The CRI services over `scope`, which ought to be that of
 /// [`Owner::Kubernetes`](switchyard_core::id::Owner::Kubernetes). Without `sessions`, Exec, Attach and
-/// PortForward are refused; without `cpus`, no CPUs count as exclusive to a container.
+/// PortForward are refused; without `cpus`, no CPUs count as exclusive to a container. A new `config` applies to
+/// calls that begin after it was set; `max_message_bytes` is read once.
 #[must_use]
 pub fn services(
     scope: Scope,
-    config: Config,
+    config: Reloadable<Config>,
     sessions: Option<Sessions>,
     cpus: Option<Arc<dyn ExclusiveCpus>>,
 ) -> Services {
-    let limit = config.max_message_bytes;
+    let limit = config.get().max_message_bytes;
     let images = Images::new(scope.clone());
     let runtime = Arc::new(Runtime::new(scope, config, sessions, cpus));
     let generated = RuntimeServiceServer::from_arc(Arc::clone(&runtime)).max_decoding_message_size(limit);

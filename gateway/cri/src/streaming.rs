@@ -29,7 +29,7 @@ impl Runtime {
             return Err(Error::invalid("cmd", "a command is needed"));
         }
         let task = self.scope.require_running_task(&container_id)?;
-        let drain = self.config.exec_drain();
+        let drain = self.config.get().exec_drain();
         let spec = ExecSpec { command: cmd, tty, size: None, stdin, env: Vec::new(), cwd: None, drain };
         let start = exec::PendingExec { scope: self.scope.clone(), task: task.id, spec };
         let url = self.sessions()?.exec(streams, Box::new(start)).map_err(too_many)?;

@@ -11,6 +11,11 @@
 //! | `/v1/objects` | [`Objects`](crate::status::Objects) as JSON; on the unix socket only |
 //! | `/v1/devices` | [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
 //! | `DELETE /v1/devices/leases/{token}` | ends a lease that no sandbox uses, 204; on the unix socket only |
+//! | `/v1/config` | the configuration in force as TOML, with `?origin` the source of each value; on the unix socket only |
+//! | `POST /v1/config/reload` | reloads the configuration: a [`ReloadReport`](crate::reload::ReloadReport) as JSON, or 422 with what is wrong; on the unix socket only |
+//! | `/v1/log/level` | [`LevelView`](crate::telemetry::LevelView) as JSON; on the unix socket only |
+//! | `PUT /v1/log/level?level=…&for=…` | sets a level for so many seconds; on the unix socket only |
+//! | `DELETE /v1/log/level` | puts the configured level in force; on the unix socket only |
 //!
 //! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`. The reason why a part
 //! fails, and process ids, are shown on the unix socket only, because reasons contain lines of logs, paths
@@ -23,6 +28,7 @@ use std::time::{Duration, SystemTime};
 
 mod host;
 mod server;
+mod settings;
 
 use axum::Router;
 use axum::body::Body;
@@ -36,7 +42,9 @@ use switchyard_core::ErrorKind;
 use switchyard_core::id::LeaseToken;
 
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
+use crate::reload::Reloader;
 use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc3339};
+use crate::telemetry::LogLevel;
 
 pub use host::Hosts;
 pub use server::{Limits, serve};
@@ -67,6 +75,8 @@ pub enum Reach {
 pub struct AdminPages {
     source: Arc<dyn StatusSource>,
     metrics: Arc<Metrics>,
+    reloader: Reloader,
+    log_level: LogLevel,
     started: SystemTime,
 }
 
@@ -84,10 +94,16 @@ impl std::fmt::Debug for AdminPages {
 }
 
 impl AdminPages {
-    /// Pages about this source; the start time of the daemon is now.
+    /// Pages about this source, and about the daemon's configuration and log; the start time of the daemon is
+    /// now.
     #[must_use]
-    pub fn new(source: Arc<dyn StatusSource>, metrics: Arc<Metrics>) -> Self {
-        Self { source, metrics, started: SystemTime::now() }
+    pub fn new(
+        source: Arc<dyn StatusSource>,
+        metrics: Arc<Metrics>,
+        reloader: Reloader,
+        log_level: LogLevel,
+    ) -> Self {
+        Self { source, metrics, reloader, log_level, started: SystemTime::now() }
     }
 
     /// The pages for a listener.
@@ -105,7 +121,8 @@ impl AdminPages {
             Reach::Local => router
                 .route("/v1/objects", get(objects))
                 .route("/v1/devices", get(devices))
-                .route("/v1/devices/leases/{token}", delete(release_lease)),
+                .route("/v1/devices/leases/{token}", delete(release_lease))
+                .merge(settings::routes()),
         };
         router.with_state(ListenerPages { admin: self.clone(), reach })
     }
@@ -127,6 +144,11 @@ impl AdminPages {
             tasks: count_views(&self.source.count_tasks()),
             images: self.images().await,
             advisories: self.source.advisories().into_iter().map(Into::into).collect(),
+            config: match reach {
+                // Files may be named, and values shown.
+                Reach::Network => None,
+                Reach::Local => Some(self.reloader.view()),
+            },
         }
     }
 
@@ -194,6 +216,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         devices: admin.source.devices(),
         parts: admin.source.parts(),
         logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
+        reloads: Some(admin.reloader.counts()),
     };
     match admin.metrics.render(&counts) {
         Ok(body) => respond(StatusCode::OK, METRICS_TYPE, body),
@@ -247,7 +270,7 @@ const fn status_of(kind: ErrorKind) -> StatusCode {
 fn index(reach: Reach) -> String {
     let local = match reach {
         Reach::Network => "",
-        Reach::Local => "/v1/objects\n/v1/devices\n",
+        Reach::Local => "/v1/objects\n/v1/devices\n/v1/config?origin\n/v1/log/level\n",
     };
     format!("Switchyard {VERSION}\n/livez\n/readyz?verbose\n/metrics\n/statusz\n{local}")
 }

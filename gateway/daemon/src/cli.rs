@@ -20,6 +20,7 @@ mod cri;
 mod daemon;
 mod devices;
 mod nomad;
+mod settings;
 
 /// The exit status for wrong usage.
 const USAGE: u8 = 2;
@@ -54,9 +55,12 @@ enum CliCommand {
         #[arg(long)]
         no_sandbox: bool,
     },
-    /// Show or check the configuration.
+    /// Show, check or reload the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Show or change the daemon's log.
+    #[command(subcommand)]
+    Log(settings::LogCommand),
     /// Show the health of the daemon, part by part, and how many objects it has.
     Status(daemon::Target),
     /// List sandboxes and tasks of all owners.
@@ -119,7 +123,15 @@ enum ConfigCommand {
         /// Print the source of each value.
         #[arg(long)]
         origin: bool,
+        /// Print what is in force in the running daemon, instead of what the sources hold now.
+        #[arg(long, conflicts_with_all = ["config", "set"])]
+        running: bool,
+        #[command(flatten)]
+        socket: daemon::Socket,
     },
+    /// Make the daemon read its configuration again. Exit status 1, and nothing changes, if the files are
+    /// wrong.
+    Reload(daemon::Target),
     /// Check a configuration file and its drop-ins: exit status 0 if they are valid, even with warnings, 1 if
     /// not.
     Check {
@@ -190,6 +202,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
             logkeeper(&sources, socket.zip(state_dir), no_sandbox)?;
         }
         CliCommand::Config(command) => config_command(command)?,
+        CliCommand::Log(command) => block_on(settings::log(&command))??,
         CliCommand::Status(target) => return Ok(block_on(daemon::status(&target))??),
         CliCommand::Ps(target) => block_on(daemon::ps(&target))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
@@ -219,8 +232,8 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
         });
     }
     let loaded = config::load(&sources)?;
-    telemetry::init(&loaded.config.log)?;
-    for warning in loaded.warnings() {
+    let log_level = telemetry::init(&loaded.effective.config.log)?;
+    for warning in &loaded.warnings {
         tracing::warn!("configuration: {warning}");
     }
     hide_memory();
@@ -231,7 +244,7 @@ fn serve_command(args: &ServeArgs) -> Result<(), CliError> {
         .enable_all()
         .build()
         .map_err(CliError::Runtime)?;
-    let daemon = serve::run(loaded, crate::wiring::Wiring::real(), &exe, Shutdown::default());
+    let daemon = serve::run(loaded, crate::wiring::Wiring::real(), &exe, log_level, Shutdown::default());
     let ended = runtime.block_on(Box::pin(daemon));
     // A blocking call that does not return must not delay the end of the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
@@ -257,12 +270,13 @@ fn logkeeper(
     let (log, (socket, state_dir), sandbox) = match places {
         Some(places) => (config::LogConfig::default(), places, true),
         None => {
-            let config = config::load(&sources(args)?)?.config;
+            let config = config::load(&sources(args)?)?.effective.config;
             let places = (config.logkeeper_socket(), config.logkeeper_state());
             (config.log, places, config.logkeeper.sandbox)
         }
     };
-    telemetry::init(&log)?;
+    // Its level stays: it has no configuration to reload.
+    let _ = telemetry::init(&log)?;
     hide_memory();
     let mut config = switchyard_logkeeper::Config::new(socket, state_dir);
     config.sandbox = sandbox && !no_sandbox;
@@ -272,12 +286,18 @@ fn logkeeper(
 fn config_command(command: ConfigCommand) -> Result<(), CliError> {
     match command {
         ConfigCommand::Default => print(DOCUMENTED)?,
-        ConfigCommand::Dump { sources: args, origin } => print(config::load(&sources(&args)?)?.dump(origin))?,
+        ConfigCommand::Dump { sources: _, origin, running: true, socket } => {
+            block_on(settings::running(&socket, origin))??;
+        }
+        ConfigCommand::Dump { sources: args, origin, running: false, socket: _ } => {
+            print(config::load(&sources(&args)?)?.effective.dump(origin))?;
+        }
+        ConfigCommand::Reload(target) => block_on(settings::reload(&target))??,
         ConfigCommand::Check { file, config } => {
             let sources = Sources { file: file.or(config), ..Sources::default() };
             let loaded = config::load(&sources)?;
             let read: Vec<_> = loaded.files.iter().map(|file| file.display().to_string()).collect();
-            for warning in loaded.warnings() {
+            for warning in &loaded.warnings {
                 print_error(format!("switchyard: warning: {warning}\n"))?;
             }
             match read.as_slice() {

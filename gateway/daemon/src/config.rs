@@ -9,11 +9,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use switchyard_streaming::TlsConfig;
 
+mod change;
 mod devices;
 mod document;
 mod dump;
+mod effect;
 mod error;
+mod limits;
 mod load;
 mod nearest;
 pub(crate) mod validate;
@@ -21,10 +25,12 @@ pub(crate) mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use change::{Change, Effective, Reload};
 pub use devices::{DevicesConfig, LedgerConfig, NamedDevicePolicy, Overcommit};
 pub use document::Location;
+pub use effect::Effect;
 pub use error::ConfigError;
-pub use load::{DEFAULT_FILE, Flag, Loaded, Sources, load};
+pub use load::{DEFAULT_FILE, Flag, Loaded, Overridden, Sources, load};
 pub use switchyard_containerd::config::{
     AdvisoriesConfig, CgroupConfig, ContainerdConfig as Containerd, ContainerdMode,
     DevicesConfig as DescribedDevices, ImagesConfig, NetworkConfig, RecoveryConfig, RegistryConfig,
@@ -375,6 +381,15 @@ impl Config {
     #[must_use]
     pub fn logkeeper_state(&self) -> PathBuf {
         self.logkeeper.state_dir.clone().unwrap_or_else(|| self.paths.run.join("logkeeper/state"))
+    }
+}
+
+impl StreamingConfig {
+    /// The files of the certificate; `None` for plain HTTP.
+    #[must_use]
+    pub fn tls(&self) -> Option<TlsConfig> {
+        let files = self.tls_certificate.clone().zip(self.tls_key.clone());
+        files.map(|(certificates, key)| TlsConfig { certificates, key })
     }
 }
 

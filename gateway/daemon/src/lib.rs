@@ -4,6 +4,8 @@
 //! main ──► cli ──► serve ──► wiring: backend, frontends
 //!                    │
 //!                    ├── config        defaults < file < drop-ins < environment < flags
+//!                    ├── reload        the same again at SIGHUP, as a whole or not at all
+//!                    ├── device_parts  devices, vendors' plugins, a kubelet's device plugins
 //!                    ├── managed       containerd and logkeeper: started, adopted, restarted, left running
 //!                    ├── node, admin   /metrics, /readyz, /statusz and pages for the command line
 //!                    └── layer         one tower layer: spans and metrics of every RPC
@@ -23,6 +25,7 @@ pub mod channel;
 pub mod cli;
 pub mod config;
 pub mod detach;
+mod device_parts;
 pub mod gate;
 pub mod hclog;
 pub mod layer;
@@ -32,6 +35,7 @@ pub mod managed;
 pub mod metrics;
 pub mod node;
 pub mod output;
+pub mod reload;
 pub mod serve;
 pub mod service_manager;
 pub mod shutdown;

@@ -20,6 +20,8 @@
 //! | `switchyard_device_host_state_since_timestamp_seconds` | `resource`, `state` |
 //! | `switchyard_device_host_failures_total` | `reason` |
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
+//! | `switchyard_config_reloads_total` | `result`: applied or refused |
+//! | `switchyard_config_{last_reload_successful,last_load_success_timestamp_seconds,pending_changes}` | |
 //! | `process_*` | |
 
 use parking_lot::Mutex;
@@ -30,17 +32,20 @@ use switchyard_core::gateway::PullsByResult;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
 
+use crate::reload::ReloadCounts;
 use crate::status::{DevicesView, Part};
 
 mod ledger;
 mod logs;
 mod plugins;
 mod process;
+mod reload;
 
 use ledger::LedgerMetrics;
 use logs::LogMetrics;
 use plugins::PluginMetrics;
 use process::ProcessMetrics;
+use reload::ReloadMetrics;
 
 /// The version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -83,6 +88,7 @@ struct NodeMetrics {
     ledger: LedgerMetrics,
     plugins: PluginMetrics,
     logs: LogMetrics,
+    reloads: ReloadMetrics,
     process: ProcessMetrics,
 }
 
@@ -109,6 +115,8 @@ pub struct NodeCounts {
     pub parts: Vec<Part>,
     /// The logkeeper's counters; `None` if it does not answer now.
     pub logs: Option<Stats>,
+    /// Reloads of the configuration; `None` outside a daemon.
+    pub reloads: Option<ReloadCounts>,
 }
 
 // === impl Metrics ===
@@ -206,6 +214,7 @@ impl NodeMetrics {
             ledger: LedgerMetrics::register(registry)?,
             plugins: PluginMetrics::register(registry)?,
             logs: LogMetrics::register(registry)?,
+            reloads: ReloadMetrics::register(registry)?,
             process: ProcessMetrics::register(registry)?,
         })
     }
@@ -235,6 +244,9 @@ impl NodeMetrics {
         }
         if let Some(logs) = &counts.logs {
             self.logs.set(logs);
+        }
+        if let Some(reloads) = &counts.reloads {
+            self.reloads.set(reloads);
         }
         self.process.refresh();
     }

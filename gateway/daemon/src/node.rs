@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
+use parking_lot::RwLock;
 use switchyard_core::backend::{Advisory, Condition as BackendCondition};
 use switchyard_core::gateway::{Gateway, PullsByResult};
 use switchyard_core::id::{LeaseToken, Owner};
@@ -30,8 +31,8 @@ pub struct Node {
     frontends: Vec<(&'static str, AtomicBool)>,
     streaming: OnceLock<StreamingEndpoint>,
     launchers: OnceLock<Launchers>,
-    kubelet_devices: OnceLock<Registrations>,
-    hosted: OnceLock<Hosted>,
+    kubelet_devices: RwLock<Option<Registrations>>,
+    hosted: RwLock<Option<Hosted>>,
 }
 
 /// The streaming server: its address and its sessions.
@@ -59,8 +60,8 @@ impl Node {
             frontends: frontends.iter().map(|name| (*name, AtomicBool::default())).collect(),
             streaming: OnceLock::new(),
             launchers: OnceLock::new(),
-            kubelet_devices: OnceLock::new(),
-            hosted: OnceLock::new(),
+            kubelet_devices: RwLock::default(),
+            hosted: RwLock::default(),
         }
     }
 
@@ -82,16 +83,14 @@ impl Node {
         let _ = self.launchers.set(launchers);
     }
 
-    /// Sets the counter of resources that are offered to a kubelet, once.
-    pub fn set_kubelet_devices(&self, registrations: Registrations) {
-        // A daemon has one such frontend.
-        let _ = self.kubelet_devices.set(registrations);
+    /// Sets the counter of resources that are offered to a kubelet; `None` while none is.
+    pub fn set_kubelet_devices(&self, registrations: Option<Registrations>) {
+        *self.kubelet_devices.write() = registrations;
     }
 
-    /// Sets the registration host of vendors' device plugins, once.
-    pub fn set_hosted(&self, hosted: Hosted) {
-        // A daemon has one registration host.
-        let _ = self.hosted.set(hosted);
+    /// Sets the registration host of vendors' device plugins; `None` while they cannot register.
+    pub fn set_hosted(&self, hosted: Option<Hosted>) {
+        *self.hosted.write() = hosted;
     }
 
     /// Sets whether a frontend is served.
@@ -152,7 +151,7 @@ impl StatusSource for Node {
         }
         parts.push(needed("logkeeper", self.logkeeper.borrow().condition()));
         parts.extend(self.backend_parts());
-        parts.extend(self.kubelet_devices.get().and_then(kubelet_devices));
+        parts.extend(self.kubelet_devices.read().as_ref().and_then(kubelet_devices));
         parts.extend(self.plugins().map(|report| device_plugins(&report)));
         for (name, served) in &self.frontends {
             parts.push(self.frontend(name, served));
@@ -205,7 +204,7 @@ impl StatusSource for Node {
     }
 
     fn plugins(&self) -> Option<Report> {
-        self.hosted.get().map(Hosted::report)
+        self.hosted.read().as_ref().map(Hosted::report)
     }
 
     fn logs(&self) -> BoxFuture<'_, Option<Stats>> {

@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use switchyard_core::backoff::Backoff;
-use switchyard_core::gateway::{Gateway, Limits, NamedDevices};
-use switchyard_core::ledger;
+use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_logkeeper::Client;
 use switchyard_steps::{Step, reach};
 use switchyard_streaming::{BindError, Sessions};
@@ -27,16 +26,19 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
-use crate::config::{Config, ContainerdMode, Loaded, NamedDevicePolicy, Overcommit};
+use crate::config::{Config, ContainerdMode, Loaded};
+use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::lock::{DirLock, LockError};
 use crate::managed::{self, Program, State, make_dir};
 use crate::metrics::{Metrics, VERSION};
 use crate::node::Node;
+use crate::reload::{ReloadedParts, Reloader};
 use crate::service_manager;
 use crate::shutdown::Shutdown;
 use crate::streaming;
-use crate::wiring::{self, Wiring};
+use crate::telemetry::LogLevel;
+use crate::wiring::{self, ConnectedBackend, LiveSettings, Wiring};
 
 mod frontends;
 
@@ -130,19 +132,28 @@ fn raise_file_limit() {
     }
 }
 
-/// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `exe` is our own binary.
+/// Runs the daemon until `shutdown`, which also ends it at SIGTERM and SIGINT. `exe` is our own binary, and
+/// `log_level` the level of its log.
 ///
 /// # Errors
 /// [`ServeError`]; processes that it started keep running.
-pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown) -> Result<(), ServeError> {
+pub async fn run(
+    loaded: Loaded,
+    wiring: Wiring,
+    exe: &Path,
+    log_level: LogLevel,
+    shutdown: Shutdown,
+) -> Result<(), ServeError> {
     let begin = Instant::now();
-    let files = loaded.files;
-    let config = Arc::new(loaded.config);
+    let Loaded { sources, effective, files, .. } = loaded;
+    let config = Arc::new(effective.config.clone());
+    let (reloader, reloads) = Reloader::new(sources, effective);
     tracing::info!(version = VERSION, pid = std::process::id(), ?files, "switchyard starts");
     raise_file_limit();
     let _locks = lock_directories(&config)?;
     let begin = StartTimes { at: begin, locked: begin.elapsed() };
-    shutdown.on_signals().map_err(ServeError::Signals)?;
+    let hangup = reloader.clone();
+    shutdown.on_signals(move || hangup.request()).map_err(ServeError::Signals)?;
 
     let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
     let (containerd, containerd_state) = watch::channel(State::Starting);
@@ -165,11 +176,12 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
     // The sockets come first, so that no client is refused while the daemon starts.
     let frontend_sockets = FrontendSockets::bind(&config)?;
     let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
-    let (address_file, admin_socket) = daemon.serve_admin().await?;
+    let certificate = streaming.as_ref().and_then(switchyard_streaming::Server::certificate);
+    let (address_file, admin_socket) = daemon.serve_admin(reloader, log_level.clone()).await?;
     let sockets = frontend_sockets.files().chain([admin_socket]).collect::<Vec<_>>();
     // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
     // FIFOs that the backend opens.
-    let backend = (wiring.backend)(&config).map_err(ServeError::Backend)?;
+    let ConnectedBackend { backend, reconfigure } = (wiring.backend)(&config).map_err(ServeError::Backend)?;
     if managed {
         daemon.supervise(managed::containerd::program(&config, exe), containerd);
     }
@@ -179,12 +191,24 @@ pub async fn run(loaded: Loaded, wiring: Wiring, exe: &Path, shutdown: Shutdown)
             daemon.spawn("logkeeper watch", watch_logkeeper(Arc::clone(&config), logkeeper))
         }
     }
-    let gateway = Gateway::with_leases(backend, limits(&config), wiring::leases(&config));
-    daemon.watch_devices(&gateway);
+    let limits = Limits { capacity: capacity::of_node(), ..config.gateway_limits() };
+    let gateway = Gateway::with_leases(backend, limits, wiring::leases(&config));
+    let devices = daemon.start_devices(&gateway);
+    let settings = LiveSettings::of(&config);
     daemon.node.set_gateway(gateway.clone());
     let sessions = streaming.map(|streaming| daemon.serve_streaming(streaming));
-    daemon.serve_frontends(frontend_sockets, &wiring, &gateway, sessions);
+    daemon.serve_frontends(frontend_sockets, &wiring, &settings, &gateway, sessions);
     service_manager::ready("Recovering");
+    daemon.spawn("temporary log level", log_level.clone().follow());
+    let parts = ReloadedParts {
+        gateway: gateway.clone(),
+        backend: reconfigure,
+        settings,
+        devices,
+        certificate,
+        log_level,
+    };
+    daemon.spawn("reload", reloads.run(parts));
     daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
     let processes = (managed.then_some(containerd_state), logkeeper_state);
     daemon.spawn("recovery", recover(gateway.clone(), processes, begin));
@@ -231,8 +255,13 @@ impl Daemon {
     }
 
     /// Serves the admin pages; returns the paths of the file with the address and of the socket.
-    async fn serve_admin(&self) -> Result<(PathBuf, Arc<SocketFile>), ServeError> {
-        let pages = AdminPages::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics));
+    async fn serve_admin(
+        &self,
+        reloader: Reloader,
+        log_level: LogLevel,
+    ) -> Result<(PathBuf, Arc<SocketFile>), ServeError> {
+        let pages =
+            AdminPages::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics), reloader, log_level);
         let address = self.config.admin.listen;
         let fail = |source| ServeError::Admin { address, source };
         let tcp = listen(address).map_err(fail)?;
@@ -256,6 +285,18 @@ impl Daemon {
         }
         tracing::info!(%bound, "admin pages are served");
         Ok((file, socket))
+    }
+
+    /// Starts the parts that find and offer devices.
+    fn start_devices(&self, gateway: &Gateway) -> DeviceParts {
+        let context = DeviceContext {
+            gateway,
+            metrics: &self.metrics,
+            node: &self.node,
+            shutdown: &self.shutdown,
+            tasks: &self.tasks,
+        };
+        DeviceParts::start(&self.config.devices, &context)
     }
 
     /// Serves streaming sessions; when the daemon ends, they get a short time to end.
@@ -299,27 +340,6 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
-}
-
-fn limits(config: &Config) -> Limits {
-    Limits {
-        kill: Duration::from_secs(config.containerd.shim_timeout_seconds),
-        exec_output_bytes: config.exec.max_output_bytes,
-        exec_per_task: config.exec.max_per_container,
-        lease: config.devices.lease(),
-        restart_grace: config.devices.restart_grace(),
-        named_devices: match config.devices.named {
-            NamedDevicePolicy::Refuse => NamedDevices::Refuse,
-            NamedDevicePolicy::Warn => NamedDevices::Warn,
-        },
-        capacity: capacity::of_node(),
-        overcommit: match config.ledger.overcommit {
-            Overcommit::Off => ledger::Overcommit::Off,
-            Overcommit::Warn => ledger::Overcommit::Warn,
-            Overcommit::Enforce => ledger::Overcommit::Enforce,
-        },
-        ..Limits::default()
-    }
 }
 
 const fn is_up(state: &State) -> bool {

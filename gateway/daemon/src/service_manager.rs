@@ -11,6 +11,26 @@ pub fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// Notifies that the daemon reloads its configuration, until the answer is dropped.
+pub fn reloading() -> Reloading {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!(%error, "cannot read the monotonic clock for the service manager"),
+    }
+    Reloading(())
+}
+
+/// A reload in progress, for the service manager. However it ends, the daemon is ready afterwards.
+#[derive(Debug)]
+#[must_use]
+pub struct Reloading(());
+
+impl Drop for Reloading {
+    fn drop(&mut self) {
+        notify(&[NotifyState::Ready]);
+    }
+}
+
 /// Sets the status text, one line.
 pub fn status(status: &str) {
     notify(&[NotifyState::Status(status)]);

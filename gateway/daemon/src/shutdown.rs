@@ -39,22 +39,22 @@ impl Shutdown {
     }
 
     /// Ends the daemon at the first SIGTERM or SIGINT from now on. A second signal while it drains ends the
-    /// process at once. SIGHUP is logged and has no effect: the configuration is read at the start alone.
+    /// process at once. Each SIGHUP calls `hangup`, which must not block.
     ///
     /// # Errors
     /// The process cannot receive signals.
-    pub fn on_signals(&self) -> io::Result<()> {
+    pub fn on_signals(&self, hangup: impl Fn() + Send + 'static) -> io::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
+        let mut hangups = signal(SignalKind::hangup())?;
         let token = self.token.clone();
         tokio::spawn(async move {
             loop {
                 let name = tokio::select! {
                     _ = terminate.recv() => "SIGTERM",
                     _ = interrupt.recv() => "SIGINT",
-                    _ = hangup.recv() => {
-                        tracing::warn!("received SIGHUP: changes of the configuration take effect after a restart");
+                    _ = hangups.recv() => {
+                        hangup();
                         continue;
                     }
                 };

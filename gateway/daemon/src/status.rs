@@ -14,6 +14,8 @@ use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
 use switchyard_logkeeper::protocol::Stats;
 
+use crate::reload::ConfigView;
+
 mod devices;
 mod plugins;
 
@@ -185,6 +187,9 @@ pub struct StatusReport {
     /// compared.
     #[serde(default)]
     pub advisories: Vec<AdvisoryView>,
+    /// The state of the configuration; on the unix socket only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigView>,
 }
 
 /// Known vulnerabilities of a program, for display.

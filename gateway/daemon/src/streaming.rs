@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use switchyard_streaming::{Config as Settings, Server, TlsConfig};
+use switchyard_streaming::{Config as Settings, Server};
 
 use crate::config::validate::streaming_url;
 use crate::config::{Config, StreamingConfig};
@@ -14,12 +14,11 @@ pub(crate) async fn bind(config: &Config) -> Result<Server, ServeError> {
 }
 
 fn settings(config: &StreamingConfig) -> Settings {
-    let StreamingConfig { listen, url, tls_certificate, tls_key, idle_timeout_seconds } = config;
-    let tls = tls_certificate.clone().zip(tls_key.clone());
+    let StreamingConfig { listen, url, tls_certificate: _, tls_key: _, idle_timeout_seconds } = config;
     Settings {
         address: *listen,
         base_url: url.as_deref().and_then(streaming_url),
-        tls: tls.map(|(certificates, key)| TlsConfig { certificates, key }),
+        tls: config.tls(),
         idle_timeout: Duration::from_secs(*idle_timeout_seconds),
         ..Settings::default()
     }

@@ -7,9 +7,13 @@ use std::panic::PanicHookInfo;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
 use crate::config::{LogConfig, LogFormat};
+
+mod level;
+
+pub use level::{LevelView, LogLevel};
 
 /// Why logs cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -22,12 +26,14 @@ pub enum TelemetryError {
     Twice(#[source] TryInitError),
 }
 
-/// Sends logs to standard error as configured, and panics to the log.
+/// Sends logs to standard error as configured, and panics to the log. Returns the handle with which the level
+/// is changed.
 ///
 /// # Errors
 /// [`TelemetryError`]; nothing is changed then.
-pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
+pub fn init(config: &LogConfig) -> Result<LogLevel, TelemetryError> {
     let filter = EnvFilter::try_new(&config.level).map_err(TelemetryError::Level)?;
+    let (filter, handle) = reload::Layer::new(filter);
     let output: Box<dyn Layer<Registry> + Send + Sync> = match form(config.format, io::stderr().is_terminal())
     {
         Form::Text { colour } => Box::new(fmt::layer().with_writer(io::stderr).with_ansi(colour)),
@@ -41,7 +47,10 @@ pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
         .try_init()
         .map_err(TelemetryError::Twice)?;
     std::panic::set_hook(Box::new(log_panic));
-    Ok(())
+    Ok(LogLevel::new(&config.level, move |filter| {
+        // The subscriber lives as long as the process.
+        let _ = handle.reload(filter);
+    }))
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use switchyard_core::backend::Backend;
 use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_core::ledger::LeaseStore;
+use switchyard_core::reload::Reloadable;
 use switchyard_core::spec::CpuSet;
 use switchyard_cri::ExclusiveCpus;
 use switchyard_device_host::{Host, Hosted};
@@ -16,21 +17,41 @@ use switchyard_device_plugin::Observe;
 use switchyard_devices::{Roots, Search};
 use switchyard_ledger::Journal;
 use switchyard_streaming::Sessions;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use crate::config::{Config, CriConfig};
+use crate::config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
 
 /// Creates the backend. It returns at once: if containerd does not answer, [`Backend::status`] says so.
-pub type ConnectBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<Arc<dyn Backend>> + Send + Sync>;
+pub type ConnectBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<ConnectedBackend> + Send + Sync>;
 
-/// Creates the services of a frontend over its scope. Streams that its clients request are registered in the
-/// sessions.
-pub type Frontend = Box<dyn Fn(Scope, &Config, Sessions) -> Routes + Send + Sync>;
+/// Puts another configuration of the backend in force, or refuses it as a whole.
+pub type ReconfigureBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<()> + Send + Sync>;
+
+/// Creates the services of a frontend over its scope, with its settings. Streams that its clients request are
+/// registered in the sessions.
+pub type Frontend = Box<dyn Fn(Scope, &LiveSettings, Sessions) -> Routes + Send + Sync>;
 
 /// Creates the services that launchers of Nomad agents call, over a scope. They close their open streams when
 /// the token is cancelled.
 pub type NomadFrontend = Box<dyn Fn(Scope, CancellationToken) -> switchyard_nomad::Services + Send + Sync>;
+
+/// A backend, and the function that reconfigures it.
+pub struct ConnectedBackend {
+    /// The backend.
+    pub backend: Arc<dyn Backend>,
+    /// Its function for reloads.
+    pub reconfigure: ReconfigureBackend,
+}
+
+/// The settings of frontends that a reload replaces. Clones share them.
+#[derive(Debug, Clone)]
+pub struct LiveSettings {
+    cri: Reloadable<switchyard_cri::Config>,
+    /// The kubelet's PodResources socket.
+    pod_resources: Reloadable<PathBuf>,
+}
 
 /// The exchangeable parts.
 pub struct Wiring {
@@ -40,6 +61,12 @@ pub struct Wiring {
     pub cri: Frontend,
     /// Nomad.
     pub nomad: NomadFrontend,
+}
+
+impl fmt::Debug for ConnectedBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectedBackend").finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Wiring {
@@ -56,8 +83,32 @@ impl Wiring {
     }
 }
 
-fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
-    let settings = Settings {
+impl LiveSettings {
+    /// The settings that a configuration describes.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        Self {
+            cri: cri_settings(&config.cri).into(),
+            pod_resources: config.devices.kubelet.pod_resources_socket.clone().into(),
+        }
+    }
+
+    /// Puts another configuration in force, for calls from now on.
+    pub fn reconfigure(&self, config: &Config) {
+        self.cri.set(cri_settings(&config.cri));
+        self.pod_resources.set(config.devices.kubelet.pod_resources_socket.clone());
+    }
+}
+
+fn containerd(config: &Config) -> switchyard_core::Result<ConnectedBackend> {
+    let backend = Arc::new(Containerd::connect(containerd_settings(config))?);
+    let reconfigured = Arc::clone(&backend);
+    let reconfigure = move |config: &Config| reconfigured.reconfigure(containerd_settings(config));
+    Ok(ConnectedBackend { backend, reconfigure: Box::new(reconfigure) })
+}
+
+fn containerd_settings(config: &Config) -> Settings {
+    Settings {
         containerd: config.containerd.clone(),
         network: config.network.clone(),
         devices: config.devices.described(),
@@ -70,8 +121,7 @@ fn containerd(config: &Config) -> switchyard_core::Result<Arc<dyn Backend>> {
         state: config.paths.state.clone(),
         run: config.paths.run.clone(),
         logkeeper: config.logkeeper_socket(),
-    };
-    Ok(Arc::new(Containerd::connect(settings)?))
+    }
 }
 
 /// The store of leases that are in no container's record yet.
@@ -80,27 +130,38 @@ pub fn leases(config: &Config) -> Arc<dyn LeaseStore> {
     Arc::new(Journal::new(&config.paths.state))
 }
 
-/// The devices of the node, kept up to date until `stop` is cancelled.
+/// The search for the devices of the node.
 #[must_use]
-pub fn hardware(config: &Config, stop: CancellationToken) -> Inventories {
-    let search = Search {
-        groups: config.devices.groups.clone(),
-        cdi_spec_dirs: config.devices.cdi_spec_dirs.clone(),
+pub fn search(config: &DevicesConfig) -> Search {
+    Search {
+        groups: config.groups.clone(),
+        cdi_spec_dirs: config.cdi_spec_dirs.clone(),
         roots: Roots::default(),
-    };
-    switchyard_devices::watch(search, stop)
+    }
+}
+
+/// The devices of the node, those that are searched for and those of vendors' plugins, kept up to date until
+/// `stop`.
+#[must_use]
+pub fn inventories(
+    searches: watch::Receiver<Search>,
+    hosted: &Hosted,
+    stop: &CancellationToken,
+) -> Inventories {
+    let hardware = switchyard_devices::watch(searches, stop.clone());
+    switchyard_device_host::inventory::merged(hardware, hosted.groups(), stop.clone())
 }
 
 /// The devices of vendors' device plugins, once plugins have registered.
 #[must_use]
-pub fn hosted(config: &Config) -> Hosted {
-    Hosted::new(config.devices.reserved_names(), &config.devices.host)
+pub fn hosted(config: &DevicesConfig) -> Hosted {
+    Hosted::new(config.reserved_names(), &config.host)
 }
 
 /// The registration host for vendors' device plugins, with these layers around its service.
 #[must_use]
-pub fn device_host(hosted: Hosted, config: &Config, observe: Observe) -> Host {
-    Host::new(hosted, config.devices.host.clone()).observed(observe)
+pub fn device_host(hosted: Hosted, config: DeviceHost, observe: Observe) -> Host {
+    Host::new(hosted, config).observed(observe)
 }
 
 /// The services for launchers of Nomad agents over this scope.
@@ -113,26 +174,25 @@ pub fn nomad(scope: Scope, stop: CancellationToken) -> switchyard_nomad::Service
 #[must_use]
 pub fn kubelet_devices(
     scope: Scope,
-    config: &Config,
+    config: KubeletDevices,
     observe: Observe,
 ) -> switchyard_device_plugin::Frontend {
-    switchyard_device_plugin::Frontend::new(scope, config.devices.kubelet.clone()).observed(observe)
+    switchyard_device_plugin::Frontend::new(scope, config).observed(observe)
 }
 
 /// The kubelet's PodResources socket.
 #[derive(Debug)]
-struct PodResources(PathBuf);
+struct PodResources(Reloadable<PathBuf>);
 
 #[tonic::async_trait]
 impl ExclusiveCpus for PodResources {
     async fn exclusive(&self) -> switchyard_core::Result<CpuSet> {
-        switchyard_device_plugin::exclusive_cpus(&self.0).await
+        switchyard_device_plugin::exclusive_cpus(&self.0.get()).await
     }
 }
 
-/// The CRI services over this scope.
-pub fn cri(scope: Scope, config: &Config, sessions: Sessions) -> Routes {
-    // The keys of the socket itself are used by the daemon, not by the frontend.
+/// The settings of CRI; the keys of its sockets are used by the daemon, not by the frontend.
+fn cri_settings(config: &CriConfig) -> switchyard_cri::Config {
     let CriConfig {
         enabled: _,
         socket: _,
@@ -145,17 +205,21 @@ pub fn cri(scope: Scope, config: &Config, sessions: Sessions) -> Routes {
         max_connections: _,
         max_streams: _,
         streaming: _,
-    } = config.cri;
-    let settings = switchyard_cri::Config {
+    } = *config;
+    switchyard_cri::Config {
         unprivileged_ports,
         unprivileged_icmp,
         unset_seccomp,
         exec_drain_seconds,
         max_message_bytes,
-    };
-    let kubelet = PodResources(config.devices.kubelet.pod_resources_socket.clone());
+    }
+}
+
+/// The CRI services over this scope.
+pub fn cri(scope: Scope, settings: &LiveSettings, sessions: Sessions) -> Routes {
+    let kubelet = PodResources(settings.pod_resources.clone());
     let switchyard_cri::Services { runtime, image, runtime_v1alpha2, image_v1alpha2, volume_v1alpha2 } =
-        switchyard_cri::services(scope, settings, Some(sessions), Some(Arc::new(kubelet)));
+        switchyard_cri::services(scope, settings.cri.clone(), Some(sessions), Some(Arc::new(kubelet)));
     Routes::new(runtime)
         .add_service(image)
         .add_service(runtime_v1alpha2)

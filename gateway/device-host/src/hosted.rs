@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::device::{DeviceGroup, Health};
 use switchyard_core::id::Owner;
+use switchyard_core::reload::Reloadable;
 use switchyard_core::{Error, Result};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -33,12 +34,20 @@ pub struct Hosted {
 
 #[derive(Debug)]
 struct Shared {
-    reserved: ReservedNames,
-    /// How many devices of a resource each owner may hold at most.
-    quotas: BTreeMap<String, BTreeMap<Owner, usize>>,
+    rules: Reloadable<Rules>,
     state: Mutex<State>,
     groups: watch::Sender<Arc<Vec<DeviceGroup>>>,
     failures: [AtomicU64; Failure::ALL.len()],
+}
+
+/// What the configuration says of the plugins.
+#[derive(Debug)]
+struct Rules {
+    /// Whether plugins may register; if not, no device of theirs is offered.
+    enabled: bool,
+    reserved: ReservedNames,
+    /// How many devices of a resource each owner may hold at most.
+    quotas: BTreeMap<String, BTreeMap<Owner, usize>>,
 }
 
 /// The names of the groups in the configuration; a plugin cannot have them.
@@ -191,8 +200,7 @@ impl Hosted {
     #[must_use]
     pub fn new(reserved: ReservedNames, config: &Config) -> Self {
         let shared = Shared {
-            reserved,
-            quotas: config.quotas(),
+            rules: Rules::new(reserved, config).into(),
             state: Mutex::new(State {
                 resources: Vec::new(),
                 fault: Some("the directory is not there yet".to_owned()),
@@ -209,6 +217,15 @@ impl Hosted {
     #[must_use]
     pub fn groups(&self) -> Groups {
         self.shared.groups.subscribe()
+    }
+
+    /// Replaces the names that plugins cannot have, and the quotas, as a reload of the configuration does. The
+    /// devices of a plugin that has registered under such a name are left out from now on, and those of all
+    /// plugins if these may not register any more; an owner that holds more devices than its new quota keeps
+    /// them.
+    pub fn reconfigure(&self, reserved: ReservedNames, config: &Config) {
+        self.shared.rules.set(Rules::new(reserved, config));
+        self.publish(&self.state());
     }
 
     /// Sets why no plugin can register at present; `None` if they can.
@@ -245,7 +262,7 @@ impl Hosted {
     /// `AlreadyExists` if the configuration has it; `ResourceExhausted` if too many resources were
     /// registered.
     pub(crate) fn check(&self, resource: &str) -> Result<()> {
-        if self.shared.reserved.has(resource) {
+        if self.shared.rules.get().reserved.has(resource) {
             return Err(Error::already_exists(format!(
                 "a group of devices.groups in the gateway's configuration has the resource {resource} already: change its resource, or remove it"
             )));
@@ -395,8 +412,19 @@ impl Hosted {
         };
         let Some(resource) = state.resources.iter_mut().find(newest) else { return false };
         change(resource);
-        let groups: Vec<DeviceGroup> =
-            state.resources.iter().filter_map(|resource| self.group(resource)).collect();
+        self.publish(&state);
+        true
+    }
+
+    /// Publishes the groups if they have changed.
+    fn publish(&self, state: &State) {
+        let rules = self.shared.rules.get();
+        let groups: Vec<DeviceGroup> = state
+            .resources
+            .iter()
+            .filter(|resource| rules.enabled && !rules.reserved.has(&resource.name))
+            .filter_map(|resource| resource.group(&rules))
+            .collect();
         self.shared.groups.send_if_modified(|current| {
             let is_new = **current != groups;
             if is_new {
@@ -404,21 +432,32 @@ impl Hosted {
             }
             is_new
         });
-        true
-    }
-
-    /// The group of a resource's devices; `None` if they were never listed.
-    fn group(&self, resource: &RegisteredResource) -> Option<DeviceGroup> {
-        let mut devices = resource.listed.as_ref()?.devices.clone();
-        if let Some(fault) = resource.fault {
-            devices.iter_mut().for_each(|device| device.health = Health::Unhealthy(fault.text().to_owned()));
-        }
-        let quota = self.shared.quotas.get(&resource.name).cloned().unwrap_or_default();
-        Some(DeviceGroup { devices, quota, ..group(&resource.name) })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock()
+    }
+}
+
+// === impl Rules ===
+
+impl Rules {
+    fn new(reserved: ReservedNames, config: &Config) -> Self {
+        Self { enabled: config.enabled, reserved, quotas: config.quotas() }
+    }
+}
+
+// === impl RegisteredResource ===
+
+impl RegisteredResource {
+    /// The group of its devices; `None` if they were never listed.
+    fn group(&self, rules: &Rules) -> Option<DeviceGroup> {
+        let mut devices = self.listed.as_ref()?.devices.clone();
+        if let Some(fault) = self.fault {
+            devices.iter_mut().for_each(|device| device.health = Health::Unhealthy(fault.text().to_owned()));
+        }
+        let quota = rules.quotas.get(&self.name).cloned().unwrap_or_default();
+        Some(DeviceGroup { devices, quota, ..group(&self.name) })
     }
 }
 

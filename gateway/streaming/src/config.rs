@@ -37,8 +37,8 @@ pub struct Config {
     pub drain_timeout: Duration,
 }
 
-/// Files of a certificate chain and its private key, both PEM. They are read once, by
-/// [`crate::Server::bind`].
+/// Files of a certificate chain and its private key, both PEM. They are read by [`crate::Server::bind`], and
+/// again by [`TlsConfig::read`].
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
     /// The certificate chain, the server's own first.

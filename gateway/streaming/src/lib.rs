@@ -46,3 +46,4 @@ pub use ends::{Connection, Input, Output};
 pub use server::{BindError, Server};
 pub use session::{Command, Control, Dial, Outcome, Process, Refusal, Size, Streams, TooMany};
 pub use sessions::Sessions;
+pub use tls::{Certificate, NewCertificate};

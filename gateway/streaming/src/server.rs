@@ -24,12 +24,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use url::Url;
 
-use crate::config::Config;
+use crate::carry;
+use crate::config::{Config, TlsConfig};
 use crate::io::{Activity, Io, Probe};
 use crate::request::{Redeemed, answer};
 use crate::sessions::Sessions;
+use crate::tls::Certificate;
 use crate::token::Tokens;
-use crate::{carry, tls};
 
 /// How often expired tokens are dropped: their sessions may hold resources.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -49,13 +50,10 @@ const MAX_REQUEST: usize = 16 * 1024;
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    tls: Option<Tls>,
+    tls: Option<Certificate>,
     config: Config,
     sessions: Sessions,
 }
-
-/// The certificate that the server presents.
-struct Tls(TlsAcceptor);
 
 /// Why a server could not be bound.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +89,7 @@ impl Server {
     ///
     /// See [`BindError`].
     pub async fn bind(config: Config) -> Result<Self, BindError> {
-        let tls = config.tls.as_ref().map(tls::acceptor).transpose()?.map(Tls);
+        let tls = config.tls.as_ref().map(TlsConfig::read).transpose()?.map(Certificate::new);
         let listen = |source| BindError::Listen { address: config.address, source };
         let listener = TcpListener::bind(config.address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
@@ -111,6 +109,12 @@ impl Server {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The handle with which the certificate is replaced; `None` if the server speaks plain HTTP.
+    #[must_use]
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.tls.clone()
     }
 
     /// The handle with which frontends register sessions.
@@ -139,7 +143,7 @@ impl Server {
                 accepted = listener.accept(), if waiting.make_room(connections.len(), &config) => match accepted {
                     Ok((socket, _)) => {
                         failure_logged = false;
-                        let tls = tls.as_ref().map(|tls| tls.0.clone());
+                        let tls = tls.as_ref().map(Certificate::acceptor);
                         let config = Arc::clone(&config);
                         let sessions = sessions.clone();
                         let end = end.child_token();
@@ -200,12 +204,6 @@ impl PendingConnections {
         let place = Arc::new(EvictionToken::new());
         self.0.push_back(Arc::downgrade(&place));
         place
-    }
-}
-
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tls")
     }
 }
 

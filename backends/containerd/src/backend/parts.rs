@@ -9,11 +9,13 @@ use switchyard_cni as cni;
 use switchyard_core::blocking_pool::{self, BlockingPool};
 use switchyard_core::{Result, threads};
 use switchyard_logkeeper as logkeeper;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::setup::{check_default_runtime, cni_plugins, context, image_store, instance};
+use super::setup::{
+    check_default_runtime, cni_plugins, context, image_policy, image_store, instance, registry_client,
+};
 use crate::base::config::Settings;
 use crate::base::disks::Disks;
 use crate::base::steps::Faults;
@@ -135,7 +137,7 @@ impl Parts {
         let handles = Handles {
             trees: Arc::new(Trees::new(context.layout.state(), context.layout.run())),
             tables: Arc::new(Tables { sandboxes: Arc::default(), tasks: Arc::default() }),
-            logkeeper: Arc::new(logkeeper::Client::new(&context.settings.logkeeper)),
+            logkeeper: Arc::new(logkeeper::Client::new(&context.settings().logkeeper)),
             context,
             client,
             health,
@@ -209,7 +211,8 @@ impl Parts {
     /// Starts the background tasks; they end when `stop` is cancelled.
     fn spawn_background(&self, handles: &Handles, shared_socket: SharedSocket, stop: &CancellationToken) {
         let Handles { client, health, tracker, cleanup, .. } = handles;
-        let keeper = &self.context.settings.logkeeper;
+        let settings = self.context.settings();
+        let keeper = &settings.logkeeper;
         tracker.spawn(health.clone().watch(client.without_health_check(), stop.clone()));
         tracker.spawn(health.clone().watch_logkeeper(keeper.clone(), stop.clone()));
         tracker.spawn(Arc::clone(&self.node).watch_disks(stop.clone()));
@@ -218,6 +221,20 @@ impl Parts {
         tracker.spawn(Arc::clone(&self.shims).watch_orphans(stop.clone()));
         tracker.spawn(Arc::clone(&self.attachments).watch_unread(stop.clone()));
         tracker.spawn(shared_socket.share_with_logkeeper(keeper.clone(), stop.clone()));
+    }
+}
+
+impl Parts {
+    /// Replaces the settings, for operations from now on. What the components were set up with and keep, such
+    /// as addresses, directories and the network, stays as it was.
+    pub(super) fn reconfigure(&self, settings: Settings) -> Result<()> {
+        check_default_runtime(&settings.containerd)?;
+        let images = &self.storage.images;
+        let registry = registry_client(&settings, &images.policy().registry);
+        images.reconfigure(image_policy(&settings, registry));
+        self.context.settings.set(settings);
+        self.node.runtimes_changed.notify_one();
+        Ok(())
     }
 }
 
@@ -299,6 +316,7 @@ impl Handles {
             health: self.health.clone(),
             features: self.features.clone(),
             probes: RuntimeProbes::default(),
+            runtimes_changed: Notify::new(),
             disks: Disks::default(),
             layer_usage: Arc::clone(&self.layer_usage),
             profile_lock: Semaphore::new(1),
@@ -307,7 +325,8 @@ impl Handles {
     }
 
     fn network(&self) -> Result<Arc<Network>> {
-        let settings = &self.context.settings.network;
+        let all_settings = self.context.settings();
+        let settings = &all_settings.network;
         Ok(Arc::new(Network {
             context: Arc::clone(&self.context),
             conf: cni::ConfDir::new(&settings.conf_dir),
@@ -321,12 +340,12 @@ impl Handles {
     fn images(&self) -> ContainerdImageStore {
         let leases = Leases::new(self.client.clone(), self.tracker.clone(), Arc::clone(&self.cleanup));
         let layer_sync = LayerSync::new(self.client.clone(), &self.context.boot, self.tracker.clone());
-        image_store(&self.client, &self.context.settings, self.features.clone(), leases, layer_sync)
+        image_store(&self.client, &self.context.settings(), self.features.clone(), leases, layer_sync)
     }
 
     fn storage(&self) -> Arc<Storage> {
         let layout = &self.context.layout;
-        let max_account_file = self.context.settings.images.max_account_file_bytes;
+        let max_account_file = self.context.settings().images.max_account_file_bytes;
         Arc::new(Storage {
             context: Arc::clone(&self.context),
             client: self.client.clone(),
@@ -414,7 +433,7 @@ impl Handles {
             task_cgroups: Arc::clone(&tasks.task_cgroups),
             cgroups: Arc::clone(&lower.cgroups),
             shims: Arc::clone(&lower.shims),
-            lifelines: Lifelines::new(&self.context.settings.logkeeper, self.tracker.clone()),
+            lifelines: Lifelines::new(&self.context.settings().logkeeper, self.tracker.clone()),
             predecessor_fifos: PredecessorFifos::open(&self.context.layout.all_task_run()),
             cleanup: Arc::clone(&self.cleanup),
             tracker: self.tracker.clone(),

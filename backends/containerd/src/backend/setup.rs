@@ -49,7 +49,7 @@ pub(super) fn context(settings: Settings, faults: Faults) -> Result<Context> {
         host_name: read_kernel_sysctl("hostname")?,
         boot: read_kernel_sysctl("random/boot_id")?,
         faults,
-        settings,
+        settings: settings.into(),
     })
 }
 
@@ -97,27 +97,35 @@ pub(super) fn image_store(
     leases: Leases,
     layer_sync: LayerSync,
 ) -> ContainerdImageStore {
-    let registry = registry_of(settings);
-    let snapshotters = snapshotters(&settings.containerd);
-    let policy = policy_of(settings);
-    ContainerdImageStore::new(client.clone(), registry, snapshotters, features, policy, leases, layer_sync)
+    let registry = registry::Client::new(registry_config(settings));
+    let policy = image_policy(settings, registry);
+    ContainerdImageStore::new(client.clone(), features, policy, leases, layer_sync)
 }
 
-/// The registry client that the settings describe.
-fn registry_of(settings: &Settings) -> registry::Client {
-    registry::Client::new(registry::Config {
+/// The configuration of the registry client that the settings describe.
+fn registry_config(settings: &Settings) -> registry::Config {
+    registry::Config {
         hosts_dirs: settings.registry.config_dirs.clone(),
         idle_timeout: Duration::from_secs(settings.registry.idle_timeout_seconds.max(1)),
         http_redirects: settings.registry.allow_http_redirects,
         limits: settings.images.limits(),
         ..registry::Config::default()
-    })
+    }
+}
+
+/// The registry client of these settings: the present one, with its connections and tokens, unless its
+/// configuration differs.
+pub(super) fn registry_client(settings: &Settings, present: &registry::Client) -> registry::Client {
+    let config = registry_config(settings);
+    if *present.config() == config { present.clone() } else { registry::Client::new(config) }
 }
 
 /// The image policy that the settings describe.
-fn policy_of(settings: &Settings) -> ImagePolicy {
+pub(super) fn image_policy(settings: &Settings, registry: registry::Client) -> ImagePolicy {
     ImagePolicy {
-        downloads: settings.containerd.max_concurrent_downloads,
+        registry,
+        snapshotters: snapshotters(&settings.containerd),
+        downloads: settings.containerd.max_concurrent_downloads.max(1),
         pins: settings.images.pinned.clone(),
         limits: settings.images.limits(),
         check_free_space: settings.images.check_free_space,

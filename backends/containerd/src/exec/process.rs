@@ -285,7 +285,7 @@ impl Exec {
         if !seen {
             return std::future::pending().await;
         }
-        let limit = self.execs.context.settings.containerd.shim_timeout();
+        let limit = self.execs.context.settings().containerd.shim_timeout();
         tokio::time::sleep(limit).await;
         self.execs.shims.unresponsive.note(&self.task);
         Error::deadline(format!(
@@ -378,7 +378,7 @@ impl Exec {
         if let ShimConnection::Idle(mut shim) = self.take_connection() {
             let asked = shim.delete(ExecRef { task: &self.task, exec: &self.id });
             // A shim that takes longer may still answer containerd.
-            let limit = self.execs.context.settings.containerd.shim_timeout();
+            let limit = self.execs.context.settings().containerd.shim_timeout();
             match timeout(limit, asked).await.unwrap_or(Answer::Lost) {
                 Answer::Done(()) => return Ok(Response::new(())),
                 Answer::Refused(status) => return Err(status),

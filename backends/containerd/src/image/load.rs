@@ -45,7 +45,8 @@ impl ContainerdImageStore {
         // The thread reads and hashes the whole image, so it holds the permit too: another load starts only
         // after the thread has ended, even if this future is dropped before.
         let thread_permit = Arc::clone(&permit);
-        let limits = self.limits;
+        let policy = self.policy();
+        let limits = policy.limits;
         let image = threads::bulk(move || {
             let _permit = thread_permit;
             Archive::open(archive, stop)?.image(&reference, &limits)
@@ -55,16 +56,16 @@ impl ContainerdImageStore {
             ImageConfig::parse("config", &image.config).map_err(super::shared_types::from_registry)?;
         super::pull::check_platform(&config.platform)?;
         let plan = UnpackPlan {
-            snapshotter: self.snapshotters.of(&handler).to_owned(),
+            snapshotter: policy.snapshotters.of(&handler).to_owned(),
             layers: image.layers.iter().map(|layer| layer.descriptor.clone()).collect(),
             diff_ids: config.rootfs.diff_ids,
-            rebase: self.containerd_features.supports_rebase(self.snapshotters.of(&handler)),
+            rebase: self.containerd_features.supports_rebase(policy.snapshotters.of(&handler)),
             source: [0; 32],
             layer_sync: self.layer_sync.clone(),
         };
-        self.limits.check_layers("the image", &plan.layers).map_err(super::shared_types::from_registry)?;
-        if let Some(disk) = &self.content_disk {
-            disk.check(&self.client, &plan.layers).await?;
+        limits.check_layers("the image", &plan.layers).map_err(super::shared_types::from_registry)?;
+        if policy.check_free_space {
+            self.content_disk.check(&self.client, &plan.layers).await?;
         }
         let lease = self.leases.create("load").await?;
         reach(Step::PullLeased);

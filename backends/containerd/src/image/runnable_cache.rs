@@ -105,7 +105,7 @@ impl RunnableCache {
         InvalidationGuard(self)
     }
 
-    fn invalidate(&self) {
+    pub(super) fn invalidate(&self) {
         let mut state = self.lock();
         state.by_key.clear();
         state.generation += 1;

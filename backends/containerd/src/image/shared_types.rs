@@ -29,6 +29,10 @@ impl Snapshotters {
 /// The configuration of images.
 #[derive(Debug)]
 pub(crate) struct ImagePolicy {
+    /// The client of the registries.
+    pub(crate) registry: registry::Client,
+    /// The snapshotters that image layers are unpacked into.
+    pub(crate) snapshotters: Snapshotters,
     /// How many layers of one pull are downloaded at the same time.
     pub(crate) downloads: usize,
     /// References of pinned images, which must not be removed.

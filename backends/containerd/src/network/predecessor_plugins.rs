@@ -46,7 +46,7 @@ impl Network {
     /// `Unavailable` if one does not exit even after SIGKILL.
     pub(crate) async fn wait_predecessor_plugins(&self, id: SandboxId) -> Result<()> {
         let Some(all) = self.predecessor_plugins().get(&id).cloned() else { return Ok(()) };
-        let limit = Duration::from_secs(self.context.settings.network.plugin_timeout_seconds.max(1));
+        let limit = Duration::from_secs(self.context.settings().network.plugin_timeout_seconds.max(1));
         if !wait_all_exited(&all, limit).await {
             let late: Vec<_> = all.iter().filter(|process| process.is_alive()).collect();
             let pids: Vec<_> = late.iter().map(|process| process.pid).collect();

@@ -17,7 +17,7 @@ impl Node {
         };
         advisories(
             self.probes.versions().into_iter().chain(containerd),
-            &self.context.settings.advisories.ignore,
+            &self.context.settings().advisories.ignore,
         )
     }
 

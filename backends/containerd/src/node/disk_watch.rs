@@ -15,7 +15,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 impl Node {
     /// Checks the disks of the state and run directories periodically until `stop`.
     pub(crate) async fn watch_disks(self: Arc<Self>, stop: CancellationToken) {
-        let dirs = [self.context.settings.state.clone(), self.context.settings.run.clone()];
+        let dirs = [self.context.settings().state.clone(), self.context.settings().run.clone()];
         loop {
             let checked = dirs.clone();
             match blocking(move || Ok(shortages(&checked))).await {

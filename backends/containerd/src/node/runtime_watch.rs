@@ -11,13 +11,11 @@ use crate::client::contact::Contact;
 use crate::node::Node;
 
 impl Node {
-    /// Probes the OCI runtimes, now and each time containerd comes back: it and they may have been replaced
-    /// by an update.
+    /// Probes the OCI runtimes, now, each time containerd comes back, since it and they may have been replaced
+    /// by an update, and when others are configured.
     pub(crate) async fn watch_runtime_features(self: Arc<Self>, stop: CancellationToken) {
         let mut contact = self.health.subscribe();
-        let runtimes = self.context.settings.containerd.runtimes.values();
-        let runc_like = runtimes.filter(|runtime| runtime.type_ == RUNC_TYPE);
-        let binaries: Vec<String> = runc_like.map(|runtime| runtime.binary.clone()).collect();
+        let mut binaries = self.runtime_binaries();
         let state = self.context.layout.state();
         let run = self.context.layout.run();
         let mut logged = BTreeSet::new();
@@ -42,9 +40,24 @@ impl Node {
                     self.probes.probe_all(&binaries, state, run).await;
                     self.log_advisories(&mut logged);
                 }
+                () = self.runtimes_changed.notified() => {
+                    let before = std::mem::replace(&mut binaries, self.runtime_binaries());
+                    if before != binaries {
+                        self.probes.probe_all(&binaries, state, run).await;
+                        self.log_advisories(&mut logged);
+                    }
+                }
                 () = stop.cancelled() => return,
             }
         }
+    }
+
+    /// The programs of the configured runtimes that are called as runc is.
+    fn runtime_binaries(&self) -> Vec<String> {
+        let settings = self.context.settings();
+        let runtimes = settings.containerd.runtimes.values();
+        let runc_like = runtimes.filter(|runtime| runtime.type_ == RUNC_TYPE);
+        runc_like.map(|runtime| runtime.binary.clone()).collect()
     }
 
     /// Whether pods can run. Clients read the features of handlers from the same status that says so, so it

@@ -18,8 +18,9 @@ impl Node {
         if !self.probes.features_of(&runtime.binary).users {
             return Some(format!("{} cannot create them, or could not be queried", runtime.binary));
         }
+        let settings = self.context.settings();
         let snapshotter = match runtime.snapshotter.as_str() {
-            "" => self.context.settings.containerd.snapshotter.as_str(),
+            "" => settings.containerd.snapshotter.as_str(),
             own => own,
         };
         if snapshotter != IDMAP_SNAPSHOTTER {

@@ -82,7 +82,7 @@ impl Processes {
         }
         for (id, handler) in wanted.iter().filter(|(id, _)| !kept.contains(*id)) {
             match self.context.runtime(handler) {
-                Ok(runtime) => self.protect_exit(id, runtime).await,
+                Ok(runtime) => self.protect_exit(id, &runtime).await,
                 Err(error) => {
                     tracing::warn!(
                         task.id = id,

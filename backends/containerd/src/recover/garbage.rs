@@ -116,7 +116,7 @@ impl Recovery {
     /// as well, they are left to containerd's garbage collection, which removes them once their leases are
     /// gone.
     async fn abort_downloads(&self) -> Result<()> {
-        if self.context.settings.containerd.mode != ContainerdMode::Managed {
+        if self.context.settings().containerd.mode != ContainerdMode::Managed {
             return Ok(());
         }
         let request = api::ListStatusesRequest { filters: Vec::new() };

@@ -73,7 +73,7 @@ impl Recovery {
             );
         }
         let mut snapshotters: BTreeSet<String> =
-            self.storage.images.snapshotters().all().into_iter().map(str::to_owned).collect();
+            self.storage.images.policy().snapshotters.all().into_iter().map(str::to_owned).collect();
         snapshotters.extend(
             ours.iter().map(|container| container.snapshotter.clone()).filter(|name| !name.is_empty()),
         );

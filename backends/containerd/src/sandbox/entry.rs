@@ -109,7 +109,7 @@ impl SandboxEntry {
     /// # Errors
     /// `InvalidArgument` for a parent that the cgroup driver cannot have.
     pub(crate) fn cgroup_location(&self, context: &Context, id: &str) -> Result<CgroupLocation> {
-        context.cgroup_at(&self.cgroup(&context.settings.cgroup.default_parent), id)
+        context.cgroup_at(&self.cgroup(&context.settings().cgroup.default_parent), id)
     }
 
     pub(crate) fn cgroup(&self, default_parent: &str) -> CgroupPlacement {

@@ -107,7 +107,7 @@ impl Sandboxes {
         let request = api::CreateTaskRequest {
             container_id: id.clone(),
             rootfs: vec![rootfs],
-            options: self.context.runtime_options(runtime, location.systemd, entry.users().as_ref()),
+            options: self.context.runtime_options(&runtime, location.systemd, entry.users().as_ref()),
             ..Default::default()
         };
         let expected_move = self.cgroups.expect_move();

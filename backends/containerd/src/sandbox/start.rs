@@ -22,7 +22,7 @@ impl Sandboxes {
         let want = wanted_namespaces(spec, &stopped.record);
         want.check().map_err(from_namespaces)?;
         if spec.users.is_some() {
-            self.node.check_userns(spec, self.context.runtime(&spec.handler)?).await?;
+            self.node.check_userns(spec, &self.context.runtime(&spec.handler)?).await?;
         }
         if !stopped.lifecycle.is_released() {
             // It was found stopped rather than stopped by us, or the rollback of a start failed.

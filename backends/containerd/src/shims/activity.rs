@@ -69,7 +69,7 @@ impl Shims {
 
     async fn activity_on(&self, id: &str) -> Result<Activity> {
         let address = self.client.address().to_path_buf();
-        let namespace = self.context.settings.containerd.namespace.clone();
+        let namespace = self.context.settings().containerd.namespace.clone();
         let id = id.to_owned();
         blocking(move || {
             let (all, root_processes) = scan_processes();

@@ -27,10 +27,10 @@ impl Shims {
     /// Where a managed containerd keeps its bundles; `None` for an external one, whose directories are not
     /// known.
     pub(crate) fn bundles(&self) -> Option<PathBuf> {
-        let namespace = &self.context.settings.containerd.namespace;
-        let managed = self.context.settings.containerd.mode == ContainerdMode::Managed;
+        let namespace = &self.context.settings().containerd.namespace;
+        let managed = self.context.settings().containerd.mode == ContainerdMode::Managed;
         managed.then(|| {
-            self.context.settings.run.join("containerd/state/io.containerd.runtime.v2.task").join(namespace)
+            self.context.settings().run.join("containerd/state/io.containerd.runtime.v2.task").join(namespace)
         })
     }
 
@@ -59,10 +59,10 @@ impl Shims {
         self.end_shims_of(id).await?;
         unmount_tree(bundle.clone()).await.map_err(from_namespaces)?;
         self.trees.remove(&bundle).await?;
-        let namespace = &self.context.settings.containerd.namespace;
+        let namespace = &self.context.settings().containerd.namespace;
         let work = Path::new("containerd/root/io.containerd.runtime.v2.task").join(namespace).join(&**id);
-        self.trees.remove(&self.context.settings.state.join(work)).await?;
-        remove_tree(&self.context.settings.run.join("oci").join(namespace).join(&**id)).await
+        self.trees.remove(&self.context.settings().state.join(work)).await?;
+        remove_tree(&self.context.settings().run.join("oci").join(namespace).join(&**id)).await
     }
 
     /// Terminates the shim that was started for a container, unless it serves other containers of its pod.

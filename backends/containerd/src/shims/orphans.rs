@@ -89,7 +89,7 @@ impl Shims {
             () = self.recovered.cancelled() => {}
             () = stop.cancelled() => return,
         }
-        let mut schedule = ScanSchedule::new(&self.context.settings.recovery);
+        let mut schedule = ScanSchedule::new(&self.context.settings().recovery);
         let mut contact = self.health.subscribe();
         let mut previous = OrphanScan::default();
         let mut warned = false;
@@ -127,7 +127,7 @@ impl Shims {
         let bundles = self.list_bundles()?;
         let busy = self.ids_in_progress();
         let tasks = self.known_tasks(None).await?;
-        let managed = self.context.settings.containerd.mode == ContainerdMode::Managed;
+        let managed = self.context.settings().containerd.mode == ContainerdMode::Managed;
         let mut suspect = OrphanScan::default();
         let OrphanShims { shims, conclusive } = orphan_shims(shims, &tasks, &busy);
         for shim in shims {

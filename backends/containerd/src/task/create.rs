@@ -54,7 +54,7 @@ impl Tasks {
         let sandbox = self.sandboxes.table.get(sandbox_id)?;
         let runtime = self.context.runtime(&sandbox.record.handler)?;
         let plan = self.prepare_task((id, sandbox_id), &sandbox, spec).await?;
-        let built = self.build_spec((id, sandbox_id), &sandbox, spec, &plan, runtime).await?;
+        let built = self.build_spec((id, sandbox_id), &sandbox, spec, &plan, &runtime).await?;
         if spec.security.selinux.is_some() || sandbox.record.selinux.is_some() {
             self.node.warn_selinux_ignored(id);
         }
@@ -62,10 +62,10 @@ impl Tasks {
             tracing::warn!(task.id = %id, warning, "a request is not fulfilled in full");
         }
         let record = task_record((id, sandbox_id), &sandbox, spec, &plan, &built, &self.context.boot);
-        let snapshotter = self.storage.images.snapshotters().of(&sandbox.record.handler).to_owned();
+        let snapshotter = self.storage.images.policy().snapshotters.of(&sandbox.record.handler).to_owned();
         self.storage.volumes.claim(id, &record.volumes);
         let entry = TaskEntry::new(id, sandbox_id, self.context.layout.task(id), &snapshotter, record);
-        match self.make_task(&entry, runtime, spec, &plan, &built).await {
+        match self.make_task(&entry, &runtime, spec, &plan, &built).await {
             Ok(()) => {
                 let details = entry.record().details();
                 self.table.lock().insert(id, Arc::new(entry));
@@ -91,13 +91,14 @@ impl Tasks {
         let image =
             self.storage.images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner).await?;
         let mut config = image_config(&image.info);
-        let declared = declared(&image.name, &config.volumes, self.context.settings.images.max_volumes)?;
+        let declared = declared(&image.name, &config.volumes, self.context.settings().images.max_volumes)?;
         for volume in declared.left_out {
             let volume = volume.display().to_string();
             tracing::warn!(task.id = %id, volume, "a volume of the image is left out: its path is the root or belongs to a kernel file system");
         }
         config.volumes = declared.volumes;
-        let snapshotter = self.storage.images.snapshotters().of(&sandbox.record.handler);
+        let policy = self.storage.images.policy();
+        let snapshotter = policy.snapshotters.of(&sandbox.record.handler);
         let user = self
             .storage
             .image_reader
@@ -105,7 +106,7 @@ impl Tasks {
             .await?;
         let placement = match &spec.cgroup {
             Some(placement) => placement.clone(),
-            None => sandbox.cgroup(&self.context.settings.cgroup.default_parent),
+            None => sandbox.cgroup(&self.context.settings().cgroup.default_parent),
         };
         let location = self.context.cgroup_at(&placement, &id.to_string())?;
         let leaf = self.task_cgroups.plan_leaf(&placement, &location, &spec.resources)?;
@@ -142,7 +143,7 @@ impl Tasks {
         let volumes = plan.storage.volumes.clone();
         let path = plan.location.path.clone();
         let recursive_readonly = self.node.recursive_readonly(runtime);
-        let cdi_dirs = self.context.settings.devices.cdi_spec_dirs.clone();
+        let cdi_dirs = self.context.settings().devices.cdi_spec_dirs.clone();
         let init = self.context.layout.infra().join(infra_rootfs::PROGRAM);
         // Building the spec accesses paths and devices of the host, which can block, on a dead network file
         // system for ever.

@@ -35,7 +35,7 @@ impl Exits {
         if !seen {
             std::future::pending().await
         }
-        tokio::time::sleep(self.context.settings.containerd.shim_timeout()).await;
+        tokio::time::sleep(self.context.settings().containerd.shim_timeout()).await;
     }
 
     /// Handles a task whose exit is not reported. Returns the exit if it is known now; otherwise it may be
@@ -45,7 +45,7 @@ impl Exits {
         entry: &TaskEntry,
     ) -> switchyard_core::Result<Option<Exit>> {
         let id = entry.id.to_string();
-        let limit = self.context.settings.containerd.shim_timeout();
+        let limit = self.context.settings().containerd.shim_timeout();
         match tokio::time::timeout(limit, self.client.process_state(&id)).await {
             Ok(Ok(ProcessState::Stopped(end))) => return Ok(Some(self.exit_from_end(entry, end))),
             Ok(Ok(ProcessState::None)) => {

@@ -83,7 +83,7 @@ impl Tasks {
             stdout,
             stderr,
             terminal: tty,
-            options: self.context.runtime_options(runtime, systemd, sandbox.users().as_ref()),
+            options: self.context.runtime_options(&runtime, systemd, sandbox.users().as_ref()),
             ..Default::default()
         };
         // This daemon already holds the read ends of the FIFOs, so the process can be created while the
@@ -114,7 +114,7 @@ impl Tasks {
         let what = format!("start task {id}");
         let mut tasks = self.client.tasks();
         let (answer, ()) =
-            tokio::join!(call(&what, SLOW, tasks.start(request)), self.processes.protect_exit(&id, runtime));
+            tokio::join!(call(&what, SLOW, tasks.start(request)), self.processes.protect_exit(&id, &runtime));
         let answer = answer?;
         self.context.faults.reach(Step::TaskStarted)?;
         let started = Started { pid: answer.pid, at };

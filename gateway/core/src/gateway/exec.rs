@@ -55,7 +55,7 @@ impl Scope {
         }
         let task = self.running_task(id)?;
         let shared = &self.gateway.shared;
-        let place = shared.exec_counts.acquire(task.id, shared.limits.exec_per_task)?;
+        let place = shared.exec_counts.acquire(task.id, shared.limits.get().exec_per_task)?;
         let process = shared.backend.exec(task.id, spec).await?;
         let ExecProcess { stdin, stdout, stderr, control } = process;
         Ok(ExecProcess { stdin, stdout, stderr, control: Box::new(CountedControl::new(control, place)) })
@@ -193,7 +193,7 @@ fn finish(code: i32, (stdout, stderr): (Collected<'_>, Collected<'_>)) -> ExecOu
 impl Scope {
     async fn collect(&self, stream: Option<Source>, keep: Retain) -> Result<Collected<'_>> {
         let shared = &self.gateway.shared;
-        let mut taken = shared.exec_output.charge(shared.limits.exec_output_bytes);
+        let mut taken = shared.exec_output.charge(shared.limits.get().exec_output_bytes);
         let mut kept = BytesMut::new();
         let Some(mut stream) = stream else { return Ok(Collected { bytes: kept, _charge: taken }) };
         let mut chunk = BytesMut::with_capacity(64 << 10);

@@ -297,7 +297,7 @@ impl Gateway {
         }
         let named = DeviceNames { nodes: &nodes, cdi: &spec.cdi_devices };
         let leased = self.ledger().devices.lease_named(spec.meta.owner, named, (sandbox, name));
-        match (leased, self.shared.limits.named_devices) {
+        match (leased, self.shared.limits.get().named_devices) {
             (Ok(claims), _) => Ok(claims),
             (Err(refusal), NamedDevices::Refuse) => Err(self.record_refusal(refusal)),
             (Err(refusal), NamedDevices::Warn) => {
@@ -387,12 +387,12 @@ impl Gateway {
     }
 
     async fn tick_leases(&self) {
-        let limits = &self.shared.limits;
-        let ticks = TickLimits { unbound: ticks(limits.lease), grace: ticks(limits.restart_grace) };
         let mut rounds = interval_at(Instant::now() + TICK, TICK);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             rounds.tick().await;
+            let limits = self.shared.limits.get();
+            let ticks = TickLimits { unbound: ticks(limits.lease), grace: ticks(limits.restart_grace) };
             let TickOutcome { freed, expired } = {
                 let mut ledger = self.ledger();
                 if ledger.devices.has_timers() { ledger.devices.tick(ticks) } else { TickOutcome::default() }

@@ -49,7 +49,7 @@ impl Gateway {
         self.shared.watchers.spawn(async move {
             let shared = &gateway.shared;
             tokio::select! {
-                () = gateway.wait_backend_healthy(shared.limits.retry_max) => {}
+                () = gateway.wait_backend_healthy(shared.limits.get().retry_max) => {}
                 () = shared.unwatched.cancelled() => return,
             }
             tracing::info!(

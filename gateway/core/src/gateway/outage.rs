@@ -40,7 +40,7 @@ impl Gateway {
     /// cannot report the exit then.
     pub(super) async fn within_kill_limit(&self, id: TaskId, ended: impl Future<Output = ()>) -> Result<()> {
         tokio::select! {
-            ended = tokio::time::timeout(self.shared.limits.kill, ended) => ended.map_err(|_| self.kill_timeout_error(id)),
+            ended = tokio::time::timeout(self.shared.limits.get().kill, ended) => ended.map_err(|_| self.kill_timeout_error(id)),
             reason = self.backend_outage() => Err(Error::unavailable(format!(
                 "task {id} was sent SIGKILL, but its exit cannot be observed: {reason}"
             ))),
@@ -49,7 +49,7 @@ impl Gateway {
 
     /// Returns the reason once the backend has been unavailable without interruption for the outage limit.
     async fn backend_outage(&self) -> String {
-        let limits = &self.shared.limits;
+        let limits = self.shared.limits.get();
         let mut since = None;
         loop {
             // Most tasks have exited before the first check.
@@ -67,7 +67,7 @@ impl Gateway {
     }
 
     fn kill_timeout_error(&self, id: TaskId) -> Error {
-        let limit = self.shared.limits.kill;
+        let limit = self.shared.limits.get().kill;
         Error::deadline(format!("task {id} was sent SIGKILL, but no exit was reported within {limit:?}"))
     }
 }

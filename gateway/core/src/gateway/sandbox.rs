@@ -128,7 +128,7 @@ impl Gateway {
         let gateway = self.clone();
         self.shared.operations.spawn(async move {
             let shared: &Shared = &gateway.shared;
-            let mut backoff = shared.limits.backoff();
+            let mut backoff = shared.limits.get().backoff();
             let mut warned = false;
             tracing::info!(sandbox.id = %id, "continuing a removal that a predecessor had begun");
             while let Err(error) = gateway.remove_sandbox(id).await {
@@ -167,7 +167,7 @@ impl Gateway {
         let pid = sandbox.details.pid;
         self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
-            let mut backoff = shared.limits.backoff();
+            let mut backoff = shared.limits.get().backoff();
             let reason = loop {
                 let waited = tokio::select! {
                     waited = shared.backend.wait_sandbox(id) => waited,
@@ -246,7 +246,7 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     let _guard = shared.sandbox_locks.lock(id).await;
     // From here on no task can be added; creations in flight finish and undo themselves.
     let creations = shared.new_tasks.wait_matching(|key| key.sandbox == id);
-    if tokio::time::timeout(shared.limits.kill, creations).await.is_err() {
+    if tokio::time::timeout(shared.limits.get().kill, creations).await.is_err() {
         tracing::warn!(sandbox.id = %id, "a task is still being created in a sandbox that is being stopped: the task will be removed");
     }
     let tasks = shared.table.tasks_of(id);

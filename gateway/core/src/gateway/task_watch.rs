@@ -17,7 +17,7 @@ impl Gateway {
         self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
             let _guard = guard;
-            let mut backoff = shared.limits.backoff();
+            let mut backoff = shared.limits.get().backoff();
             let mut warned = false;
             let started = loop {
                 let outcome = tokio::select! {
@@ -59,7 +59,7 @@ impl Gateway {
         let gateway = self.clone();
         self.shared.operations.spawn(async move {
             let shared: &Shared = &gateway.shared;
-            let mut backoff = shared.limits.backoff();
+            let mut backoff = shared.limits.get().backoff();
             loop {
                 if !backoff.wait_unless(&shared.shutdown).await {
                     return;
@@ -80,7 +80,7 @@ impl Gateway {
         let gateway = self.clone();
         self.shared.watchers.spawn(async move {
             let shared: &Shared = &gateway.shared;
-            let mut backoff = shared.limits.backoff();
+            let mut backoff = shared.limits.get().backoff();
             loop {
                 let waited = tokio::select! {
                     waited = shared.backend.wait_task(id) => waited,

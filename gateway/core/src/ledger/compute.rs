@@ -71,6 +71,11 @@ impl Compute {
         Self { capacity, policy, ..Self::default() }
     }
 
+    /// Sets what happens to tasks from now on that reserve more than is left. What is reserved already stays.
+    pub fn set_policy(&mut self, policy: Overcommit) {
+        self.policy = policy;
+    }
+
     /// Records the claim of a task; it replaces an earlier claim of the same task. Returns warnings about
     /// claims that are granted although they conflict.
     ///

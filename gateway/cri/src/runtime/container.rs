@@ -47,7 +47,8 @@ impl Runtime {
         let recursive_readonly = self.recursive_readonly(&sandbox);
         let parent = Parent { id: sandbox.id, config: sandbox_config, recursive_readonly, volumes };
         let target = |id: &str| self.target(&sandbox, id);
-        let mut spec = from_proto::container(config, &parent, &self.config, &target, SystemTime::now())?;
+        let mut spec =
+            from_proto::container(config, &parent, &self.config.get(), &target, SystemTime::now())?;
         add(&mut spec);
         let own = self.cpus.are_exclusive(spec.resources.cpuset_cpus.as_ref()).await;
         spec.compute = self.compute(&spec.resources, own.unwrap_or_default());
@@ -232,7 +233,7 @@ impl Runtime {
             stdin: false,
             env: Vec::new(),
             cwd: None,
-            drain: self.config.exec_drain(),
+            drain: self.config.get().exec_drain(),
         };
         let output = self.scope.exec_sync(&container_id, &spec, limit).await?;
         Ok(cri::ExecSyncResponse {

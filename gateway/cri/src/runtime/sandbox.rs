@@ -21,7 +21,7 @@ impl Runtime {
     ) -> Result<cri::RunPodSandboxResponse> {
         let cri::RunPodSandboxRequest { config, runtime_handler } = request;
         let request = SandboxRecord { config, runtime_handler };
-        let spec = from_proto::sandbox(request, &self.config, SystemTime::now())?;
+        let spec = from_proto::sandbox(request, &self.config.get(), SystemTime::now())?;
         let handlers = self.scope.handlers();
         if !spec.handler.is_empty() && !handlers.iter().any(|handler| handler.name == spec.handler) {
             return Err(unknown_handler("runtime_handler", &spec.handler, &handlers));
@@ -35,7 +35,7 @@ impl Runtime {
     pub(crate) async fn start_sandbox(&self, id: &str) -> Result<()> {
         let sandbox = self.scope.sandbox(id)?;
         let record = self.records.sandbox(&sandbox).ok_or_else(|| unreadable(&sandbox))?;
-        let spec = from_proto::sandbox((*record).clone(), &self.config, sandbox.meta.created_at)?;
+        let spec = from_proto::sandbox((*record).clone(), &self.config.get(), sandbox.meta.created_at)?;
         self.scope.start_sandbox(sandbox.id, spec).await
     }
 

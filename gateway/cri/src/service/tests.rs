@@ -26,7 +26,7 @@ impl ServerFixture {
     fn new() -> Self {
         let gateway = Gateway::new(Arc::new(Fake::with_busybox()), Limits::default());
         let scope = gateway.scope(Owner::Kubernetes);
-        let service = services(scope.clone(), Config::default(), None, None).runtime.0;
+        let service = services(scope.clone(), Config::default().into(), None, None).runtime.0;
         Self { gateway, service, images: Images::new(scope) }
     }
 

@@ -80,8 +80,12 @@ impl ServiceFixture {
         let path = dir.path().join("cri.sock");
         let listener = UnixListener::bind(&path).expect("the path is free");
         let gateway = Gateway::with_leases(Arc::new(fake.clone()), Limits::default(), leases.clone());
-        let served =
-            services(gateway.scope(Owner::Kubernetes), Config::default(), None, Some(Arc::new(PodResources)));
+        let served = services(
+            gateway.scope(Owner::Kubernetes),
+            Config::default().into(),
+            None,
+            Some(Arc::new(PodResources)),
+        );
         let server = tokio::spawn(async move {
             Server::builder()
                 .add_service(served.runtime)

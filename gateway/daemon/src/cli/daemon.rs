@@ -12,14 +12,15 @@ use serde::de::DeserializeOwned;
 
 use crate::channel::{self, RequestError};
 use crate::output::{Format, print, print_json, short, table};
+use crate::reload::{ConfigView, RefusalView};
 use crate::status::{Objects, StatusReport};
 
-/// How long the daemon may take to answer.
-const LIMIT: Duration = Duration::from_secs(20);
+/// How long the daemon may take to answer: longer than any request may take there.
+const LIMIT: Duration = Duration::from_secs(30);
 
-/// The daemon, and the output format.
+/// The daemon.
 #[derive(Debug, Args)]
-pub(super) struct Target {
+pub(super) struct Socket {
     /// The daemon's admin socket.
     #[arg(
         long,
@@ -29,6 +30,13 @@ pub(super) struct Target {
         default_value = "/run/switchyard/admin.sock"
     )]
     socket: PathBuf,
+}
+
+/// The daemon, and the output format.
+#[derive(Debug, Args)]
+pub(super) struct Target {
+    #[command(flatten)]
+    pub(super) socket: Socket,
     /// Text or JSON.
     #[arg(long, short, global = true, value_enum, default_value_t)]
     pub(super) output: Format,
@@ -41,6 +49,8 @@ pub(super) enum DaemonError {
     Request(#[from] RequestError),
     #[error("the daemon did not answer {0} within {LIMIT:?}")]
     Deadline(String),
+    #[error("{0}")]
+    Reload(String),
     #[error("the daemon answered {path} with {status}: {text}")]
     Refused { path: String, status: StatusCode, text: String },
     #[error("cannot parse the daemon's answer to {path}: is the daemon of the same version?")]
@@ -92,6 +102,7 @@ pub(super) async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
             }
             text.push_str(&format!("images: {images}\n"));
             text.push_str(&advisories(&report));
+            text.push_str(&configuration(&report));
             print(text)?;
         }
     }
@@ -112,6 +123,22 @@ fn advisories(report: &StatusReport) -> String {
     format!(
         "\n{table}If your distribution has fixed a version without changing its number, list it in advisories.ignore.\n"
     )
+}
+
+/// What of the configuration files is not in force; empty if they are wholly.
+fn configuration(report: &StatusReport) -> String {
+    let Some(ConfigView { pending, refused, loaded_at }) = &report.config else { return String::new() };
+    let mut text = String::new();
+    if let Some(RefusalView { at, why }) = refused {
+        text.push_str(&format!(
+            "\nThe configuration of {loaded_at} is in force. A reload was refused at {at}: {why}\n"
+        ));
+    }
+    if !pending.is_empty() {
+        text.push_str("\nChanges of the configuration that are not in force yet:\n");
+        text.push_str(&super::settings::changes(pending, true));
+    }
+    text
 }
 
 /// Lists sandboxes and tasks of all owners.
@@ -165,13 +192,18 @@ pub(super) async fn ps(target: &Target) -> Result<(), DaemonError> {
 
 /// The content of a page of the daemon.
 pub(super) async fn ask<T: DeserializeOwned>(target: &Target, path: &str) -> Result<T, DaemonError> {
-    let body = send(target, Method::GET, path).await?;
-    serde_json::from_slice(&body).map_err(|source| DaemonError::Answer { path: path.to_owned(), source })
+    let body = send(&target.socket, Method::GET, path).await?;
+    parse(path, &body)
+}
+
+/// Parses the content of a page.
+pub(super) fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, DaemonError> {
+    serde_json::from_slice(body).map_err(|source| DaemonError::Answer { path: path.to_owned(), source })
 }
 
 /// Sends a request to the daemon and returns the body; any status but success is an error.
-pub(super) async fn send(target: &Target, method: Method, path: &str) -> Result<Bytes, DaemonError> {
-    let answer = tokio::time::timeout(LIMIT, channel::request(&target.socket, method, path)).await;
+pub(super) async fn send(socket: &Socket, method: Method, path: &str) -> Result<Bytes, DaemonError> {
+    let answer = tokio::time::timeout(LIMIT, channel::request(&socket.socket, method, path)).await;
     let (status, body) = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))??;
     if !status.is_success() {
         let text = String::from_utf8_lossy(&body).trim().to_owned();

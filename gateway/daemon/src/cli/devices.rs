@@ -45,7 +45,7 @@ pub(super) async fn run(args: &DevicesArgs) -> Result<(), DaemonError> {
             }
         }
         Some(DevicesCommand::Release { token }) => {
-            send(target, Method::DELETE, &format!("/v1/devices/leases/{token}")).await?;
+            send(&target.socket, Method::DELETE, &format!("/v1/devices/leases/{token}")).await?;
             match target.output {
                 Format::Json => print_json(&serde_json::json!({ "released": token.to_string() }))?,
                 Format::Text => print(format!("released {token}\n"))?,

@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 
 use toml::{Table, Value};
 
-use super::load::Loaded;
+use super::change::Effective;
 
-impl Loaded {
-    /// The effective configuration as TOML; with `origin`, each line has a comment with the source of its
+impl Effective {
+    /// The configuration as TOML; with `origin`, each line has a comment with the source of its
     /// value.
     #[must_use]
     pub fn dump(&self, origin: bool) -> String {
         let mut out = String::new();
-        self.table(&mut out, &mut Vec::new(), &self.merged, origin);
+        self.table(&mut out, &mut Vec::new(), &self.values, origin);
         out
     }
 
@@ -26,7 +26,7 @@ impl Loaded {
             path.push(name.clone());
             append(out, format_args!("{} = {value}", key(name)));
             if origin {
-                append(out, format_args!("  # {}", self.layers.origin_of(path)));
+                append(out, format_args!("  # {}", self.origin_of(path)));
             }
             out.push('\n');
             path.pop();

@@ -1,12 +1,15 @@
 //! Reads the layers of the configuration, merges them and reports errors in them.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use figment::error::{Actual, Kind};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
+use serde::{Deserialize, Serialize};
 
+use super::change::{Effective, leaves};
 use super::document::{Document, Location};
 use super::error::ConfigError;
 use super::nearest::nearest;
@@ -40,20 +43,35 @@ pub struct Flag {
     pub value: String,
 }
 
-/// A configuration, and the source of each value.
+/// A configuration as the sources hold it.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The configuration.
-    pub config: Config,
+    /// What was read; of the environment only the variables that set keys.
+    pub sources: Sources,
+    /// The configuration, and the source of each value.
+    pub effective: Effective,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
-    pub(super) layers: Layers,
-    pub(super) merged: toml::Table,
+    /// The values of files that have no effect.
+    pub overridden: Vec<Overridden>,
+    /// Values that are valid but probably not intended, each with its position.
+    pub warnings: Vec<String>,
+}
+
+/// A value of a file that has no effect, because an environment variable or a flag sets the key too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overridden {
+    /// The key, dotted.
+    pub key: String,
+    /// The file and its line.
+    pub location: String,
+    /// The variable or the flag.
+    pub by: String,
 }
 
 /// The layers, the lowest first.
 #[derive(Debug)]
-pub(super) struct Layers(Vec<Layer>);
+struct Layers(Vec<Layer>);
 
 #[derive(Debug)]
 struct Layer {
@@ -91,26 +109,32 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
 
     let figment = layers.0.iter().fold(Figment::new(), |figment, layer| figment.merge(layer));
     let config: Config = figment.extract().map_err(|error| layers.explain(error))?;
-    let merged = figment.extract().map_err(|error| layers.explain(error))?;
-    validate::check(&config).map_err(|(key, why)| {
-        let path: Vec<String> = key.split('.').map(str::to_owned).collect();
-        ConfigError::Invalid { location: layers.origin_of(&path), key, why }
+    let values: toml::Table = figment.extract().map_err(|error| layers.explain(error))?;
+    validate::check(&config).map_err(|(key, why)| ConfigError::Invalid {
+        location: layers.origin_of(&path_of(&key)),
+        key,
+        why,
     })?;
-    Ok(Loaded { config, files, layers, merged })
+    let warnings = validate::warnings(&config)
+        .into_iter()
+        .map(|(key, why)| format!("{}: {key}: {why}", layers.origin_of(&path_of(&key))))
+        .collect();
+    let origins = leaves(&values, |_| false)
+        .into_keys()
+        .map(|path| {
+            let origin = layers.origin_of(&path);
+            (path, origin)
+        })
+        .collect();
+    let overridden = layers.overridden();
+    let env = sources.env.iter().filter(|(name, _)| env_key(name).is_some()).cloned().collect();
+    let sources = Sources { env, ..sources.clone() };
+    Ok(Loaded { sources, effective: Effective { config, values, origins }, files, overridden, warnings })
 }
 
-impl Loaded {
-    /// Warnings about values that are valid but probably not intended, each with its position.
-    #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
-        let warnings = validate::warnings(&self.config).into_iter();
-        warnings
-            .map(|(key, why)| {
-                let path: Vec<String> = key.split('.').map(str::to_owned).collect();
-                format!("{}: {key}: {why}", self.layers.origin_of(&path))
-            })
-            .collect()
-    }
+/// The steps of a dotted key.
+pub(super) fn path_of(key: &str) -> Vec<String> {
+    key.split('.').map(str::to_owned).collect()
 }
 
 /// The file and its drop-ins, in the order in which they are read.
@@ -161,8 +185,13 @@ fn parse_values(text: &str) -> Dict {
     toml::from_str(text).expect("the text has been parsed as TOML before")
 }
 
+/// The key that an environment variable sets, in its spelling.
+fn env_key(name: &str) -> Option<&str> {
+    name.strip_prefix(ENV_PREFIX).filter(|key| key.contains("__"))
+}
+
 fn env_layer(name: &str, value: &str) -> Option<(String, Layer)> {
-    let key = name.strip_prefix(ENV_PREFIX).filter(|key| key.contains("__"))?;
+    let key = env_key(name)?;
     let path: Vec<String> = key.split("__").map(str::to_lowercase).collect();
     let layer = Layer {
         values: nest(&path, value),
@@ -172,7 +201,7 @@ fn env_layer(name: &str, value: &str) -> Option<(String, Layer)> {
 }
 
 fn flag_layer(flag: &Flag) -> Layer {
-    let path: Vec<String> = flag.key.split('.').map(str::to_owned).collect();
+    let path = path_of(&flag.key);
     Layer { values: nest(&path, &flag.value), source: LayerSource::Flag { flag: flag.flag.clone(), path } }
 }
 
@@ -203,8 +232,38 @@ impl Provider for &Layer {
 
 impl Layers {
     /// The source of the value at this path: the highest layer that sets it.
-    pub(super) fn origin_of(&self, path: &[String]) -> Location {
+    fn origin_of(&self, path: &[String]) -> Location {
         self.0.iter().rev().find_map(|layer| layer.locate(path)).unwrap_or(Location::Default)
+    }
+
+    /// The values of files that a variable or a flag overrides with another value, in the order of their keys.
+    fn overridden(&self) -> Vec<Overridden> {
+        let mut found = BTreeMap::new();
+        for layer in &self.0 {
+            let (LayerSource::Env { path, .. } | LayerSource::Flag { path, .. }) = &layer.source else {
+                continue;
+            };
+            let Some((location, value)) = self.in_files(path) else { continue };
+            if layer.value(path) == Some(value) {
+                found.remove(path);
+            } else {
+                found.insert(path, (location, layer.locate(path).unwrap_or(Location::Default)));
+            }
+        }
+        found
+            .into_iter()
+            .map(|(path, (location, by))| Overridden {
+                key: path.join("."),
+                location: location.to_string(),
+                by: by.to_string(),
+            })
+            .collect()
+    }
+
+    /// The value that the files alone give a key, and where they set it.
+    fn in_files(&self, path: &[String]) -> Option<(Location, &Value)> {
+        let files = self.0.iter().rev().filter(|layer| matches!(layer.source, LayerSource::File { .. }));
+        files.filter_map(|layer| Some((layer.locate(path)?, layer.value(path)?))).next()
     }
 
     fn explain(&self, error: figment::Error) -> ConfigError {
@@ -254,6 +313,11 @@ impl Layers {
 }
 
 impl Layer {
+    fn value(&self, path: &[String]) -> Option<&Value> {
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.values.get(first)?, |value, step| value.as_dict()?.get(step))
+    }
+
     fn locate(&self, path: &[String]) -> Option<Location> {
         match &self.source {
             LayerSource::Defaults => None,

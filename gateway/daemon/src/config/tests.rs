@@ -7,12 +7,12 @@ use tempfile::TempDir;
 
 use super::*;
 
-struct Etc {
+pub(super) struct Etc {
     dir: TempDir,
 }
 
 impl Etc {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("config.d")).unwrap();
         fs::write(dir.path().join("config.toml"), text).unwrap();
@@ -29,16 +29,20 @@ impl Etc {
         path
     }
 
-    fn sources(&self) -> Sources {
+    pub(super) fn write(&self, text: &str) {
+        fs::write(self.file(), text).unwrap();
+    }
+
+    pub(super) fn sources(&self) -> Sources {
         Sources { file: Some(self.file()), ..Sources::default() }
     }
 }
 
-fn env(name: &str, value: &str) -> (String, String) {
+pub(super) fn env(name: &str, value: &str) -> (String, String) {
     (name.into(), value.into())
 }
 
-fn flag(key: &str, value: &str) -> Flag {
+pub(super) fn flag(key: &str, value: &str) -> Flag {
     Flag { flag: format!("--set {key}"), key: key.into(), value: value.into() }
 }
 
@@ -89,7 +93,7 @@ fn keys_in_image_limit_errors_are_documented() {
 fn advisories_are_ignored_by_program_and_version() {
     let etc =
         Etc::new("version = 1\n[advisories]\nignore = [\"runc 1.1.5+ds1\", \"containerd 1.6.20~ds1\"]\n");
-    assert_eq!(load(&etc.sources()).unwrap().config.advisories.ignore.len(), 2);
+    assert_eq!(load(&etc.sources()).unwrap().effective.config.advisories.ignore.len(), 2);
     for wrong in ["runc", "runc ", "CVE-2024-21626", "runk 1.0", "runc 1.1 5"] {
         let error = message(&format!("version = 1\n[advisories]\nignore = [{wrong:?}]\n"));
         assert!(
@@ -115,7 +119,7 @@ fn later_configuration_layers_override() {
         env("HOME", "/root"),
     ];
     sources.flags = vec![flag("log.level", "trace")];
-    let config = load(&sources).unwrap().config;
+    let config = load(&sources).unwrap().effective.config;
     assert_eq!(config.paths, PathsConfig { state: "/var/d".into(), run: "/run/c".into() });
     assert_eq!(config.log, LogConfig { level: "trace".into(), format: LogFormat::Json });
     assert_eq!(config.containerd.runtimes["runc"].binary, "/x/runc");
@@ -128,7 +132,7 @@ fn named_file_must_exist_and_default_one_may_be_missing() {
     let sources = Sources { file: Some("/nowhere/at/all.toml".into()), ..Sources::default() };
     assert_eq!(load(&sources).unwrap_err().to_string(), "cannot read configuration /nowhere/at/all.toml");
     if !Path::new(DEFAULT_FILE).exists() {
-        assert_eq!(load(&Sources::default()).unwrap().config, Config::default());
+        assert_eq!(load(&Sources::default()).unwrap().effective.config, Config::default());
     }
 }
 
@@ -302,7 +306,7 @@ fn environment_values_are_toml_or_bare_words() {
         ],
         flags: Vec::new(),
     };
-    let config = load(&sources).unwrap().config;
+    let config = load(&sources).unwrap().effective.config;
     assert_eq!(config.network.bin_dirs, [PathBuf::from("/a"), PathBuf::from("/b")]);
     assert!(!config.cri.enabled);
     assert_eq!(config.admin.listen.port(), 0);
@@ -316,9 +320,9 @@ fn dump_round_trips_and_names_origins() {
     let mut sources = etc.sources();
     sources.env = vec![env("SWITCHYARD_LOG__LEVEL", "debug")];
     let loaded = load(&sources).unwrap();
-    let back: Config = toml::from_str(&loaded.dump(true)).unwrap();
-    assert_eq!(back, loaded.config);
-    let dump = loaded.dump(true);
+    let back: Config = toml::from_str(&loaded.effective.dump(true)).unwrap();
+    assert_eq!(back, loaded.effective.config);
+    let dump = loaded.effective.dump(true);
     let line = |start: &str| dump.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
     assert_eq!(line("level"), "level = \"debug\"  # environment variable SWITCHYARD_LOG__LEVEL");
     assert_eq!(line("state"), "state = \"/var/lib/switchyard\"  # default");
@@ -334,22 +338,32 @@ fn device_configuration_parses_as_documented_and_round_trips() {
     let etc = Etc::new(&format!("version = 1\n[devices]\ngroups = {documented}\n"));
     etc.drop_in("10.toml", "version = 1\n[network.bridge]\nname = \"br7\"\n");
     let loaded = load(&etc.sources()).unwrap();
-    let [group] = &loaded.config.devices.groups[..] else { panic!("{:?}", loaded.config.devices) };
+    let [group] = &loaded.effective.config.devices.groups[..] else {
+        panic!("{:?}", loaded.effective.config.devices)
+    };
     assert_eq!((&*group.vendor, &*group.kind, &*group.env), ("acme", "tpu", "ACME_DEVICES"));
-    assert_eq!((&*loaded.config.network.bridge.name, loaded.config.network.bridge.mtu), ("br7", 0));
-    let back: Config = toml::from_str(&loaded.dump(true)).unwrap();
-    assert_eq!(back, loaded.config);
+    assert_eq!(
+        (&*loaded.effective.config.network.bridge.name, loaded.effective.config.network.bridge.mtu),
+        ("br7", 0)
+    );
+    let back: Config = toml::from_str(&loaded.effective.dump(true)).unwrap();
+    assert_eq!(back, loaded.effective.config);
     let documented = DOCUMENTED.lines().find_map(|line| line.strip_prefix("# resources = ")).unwrap();
     let etc = Etc::new(&format!("version = 1\n[devices.host]\nresources = {documented}\n"));
     let loaded = load(&etc.sources()).unwrap();
-    let [gpu] = &loaded.config.devices.host.resources[..] else { panic!("{:?}", loaded.config.devices) };
+    let [gpu] = &loaded.effective.config.devices.host.resources[..] else {
+        panic!("{:?}", loaded.effective.config.devices)
+    };
     assert_eq!((&*gpu.name, gpu.quota["kubernetes"], gpu.quota["nomad"]), ("nvidia.com/gpu", 2, 1));
-    let back: Config = toml::from_str(&loaded.dump(true)).unwrap();
-    assert_eq!(back, loaded.config);
+    let back: Config = toml::from_str(&loaded.effective.dump(true)).unwrap();
+    assert_eq!(back, loaded.effective.config);
     let table = "version = 1\n[[devices.groups]]\nvendor = \"acme\"\ntype = \"tpu\"\npaths = [\"/dev/a*\"]\n";
     let loaded = load(&Etc::new(table).sources()).unwrap();
     assert_eq!(
-        (&*loaded.config.devices.groups[0].name, &*loaded.config.devices.groups[0].permissions),
+        (
+            &*loaded.effective.config.devices.groups[0].name,
+            &*loaded.effective.config.devices.groups[0].permissions
+        ),
         ("default", "rw")
     );
     assert!(message(&format!("{table}path = 1\n")).contains("did you mean \"paths\"?"));
@@ -367,7 +381,7 @@ fn groups_that_kubelets_and_nomad_compete_for_are_named_in_one_warning() {
         let etc = Etc::new(&format!(
             "version = 1\n[nomad]\nenabled = true\n[devices.kubelet]\nenabled = true\n{groups}"
         ));
-        load(&etc.sources()).unwrap().warnings()
+        load(&etc.sources()).unwrap().warnings
     };
     let quota = "quota = { kubernetes = 1, nomad = 1 }\n";
     assert_eq!(warnings(&group(0, quota)), Vec::<String>::new());

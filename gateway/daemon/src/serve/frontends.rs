@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
 use crate::listener::{GuardedListener, ListenError, SocketFile};
-use crate::wiring::{self, Wiring};
+use crate::wiring::{LiveSettings, Wiring};
 
 /// The CRI methods that query the status of the daemon.
 const CRI_AT_ONCE: &[&str] = &["Version", "Status"];
@@ -69,17 +69,15 @@ impl Daemon {
         &self,
         sockets: FrontendSockets,
         wiring: &Wiring,
+        settings: &LiveSettings,
         gateway: &Gateway,
         sessions: Option<Sessions>,
     ) {
         if let Some((listener, sessions)) = sockets.cri.zip(sessions) {
-            let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), &self.config, sessions);
+            let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), settings, sessions);
             let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait(), CRI_AT_ONCE);
             let server = Server::builder().max_concurrent_streams(self.config.cri.max_streams);
             self.serve_grpc("cri", listener, self.server("cri", gate, server, routes));
-        }
-        if self.config.devices.kubelet.enabled {
-            self.offer_devices(gateway);
         }
         if let Some(listener) = sockets.nomad {
             let stop = self.shutdown.token().clone();
@@ -92,58 +90,6 @@ impl Daemon {
             let server = switchyard_nomad::tune(Server::builder(), self.config.nomad.max_streams);
             self.serve_grpc("nomad", listener, self.server("nomad", gate, server, services.routes));
         }
-    }
-
-    /// Gives the gateway the devices of the node: those of the configuration, and those of vendors' plugins
-    /// if these may register.
-    pub(super) fn watch_devices(&self, gateway: &Gateway) {
-        let stop = self.shutdown.token().clone();
-        let hardware = wiring::hardware(&self.config, stop.clone());
-        if !self.config.devices.host.enabled {
-            gateway.watch_devices(hardware);
-            return;
-        }
-        let hosted = wiring::hosted(&self.config);
-        gateway.set_device_provider(Arc::new(hosted.clone()));
-        gateway.watch_devices(switchyard_device_host::inventory::merged(
-            hardware,
-            hosted.groups(),
-            stop.clone(),
-        ));
-        self.node.set_hosted(hosted.clone());
-        let layer = RpcLayer::new("device_host", &self.metrics);
-        let host = wiring::device_host(
-            hosted,
-            &self.config,
-            Arc::new(move |routes| Routes::from(routes.into_axum_router().layer(layer.clone()))),
-        );
-        let shutdown = self.shutdown.clone();
-        // Like other servers it runs for a short time after the daemon was asked to end.
-        self.tasks.spawn(async move {
-            if AssertUnwindSafe(host.serve(stop)).catch_unwind().await.is_err() {
-                shutdown.fail("the host of vendors' device plugins panicked; the log says where");
-            }
-        });
-    }
-
-    /// Offers devices to a kubelet, on sockets in the kubelet's directory, once recovery is done.
-    fn offer_devices(&self, gateway: &Gateway) {
-        let layer = RpcLayer::new("device_plugin", &self.metrics);
-        let scope = gateway.scope(Owner::Kubernetes);
-        let frontend = wiring::kubelet_devices(
-            scope,
-            &self.config,
-            Arc::new(move |routes| Routes::from(routes.into_axum_router().layer(layer.clone()))),
-        );
-        self.node.set_kubelet_devices(frontend.registrations());
-        let stop = self.shutdown.token().clone();
-        let shutdown = self.shutdown.clone();
-        // Unlike other parts it continues after the daemon was asked to end, so that its sockets are removed.
-        self.tasks.spawn(async move {
-            if AssertUnwindSafe(frontend.serve(stop)).catch_unwind().await.is_err() {
-                shutdown.fail("the device plugin for kubelets panicked; the log says where");
-            }
-        });
     }
 
     fn server(&self, name: &'static str, gate: GateLayer, server: Server, routes: Routes) -> LayeredRouter {

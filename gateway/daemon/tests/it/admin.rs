@@ -10,9 +10,12 @@ use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach};
 use switchyard::channel;
+use switchyard::config::{Sources, load};
 use switchyard::listener::GuardedListener;
 use switchyard::metrics::Metrics;
+use switchyard::reload::Reloader;
 use switchyard::status::{Condition, DevicesView, Objects, Part, SandboxView, StatusReport, StatusSource};
+use switchyard::telemetry::LogLevel;
 use switchyard_core::Error;
 use switchyard_core::backend::Advisory;
 use switchyard_core::gateway::PullsByResult;
@@ -136,8 +139,14 @@ impl Pages {
 
     async fn with(limits: Limits) -> Self {
         let source = Arc::new(Fake::default());
-        let admin = AdminPages::new(Arc::clone(&source) as _, Arc::new(Metrics::new().unwrap()));
         let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        std::fs::write(&file, "version = 1\n").unwrap();
+        let loaded = load(&Sources { file: Some(file), ..Sources::default() });
+        let (reloader, _) = Reloader::new(Sources::default(), loaded.unwrap().effective);
+        let level = LogLevel::new("info", |_| {});
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let admin = AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level);
         let unix = GuardedListener::bind(&dir.path().join("admin.sock"), None).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = listener.local_addr().unwrap();

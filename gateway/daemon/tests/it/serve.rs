@@ -10,7 +10,8 @@ use switchyard::detach::read_pid_file;
 use switchyard::serve::{self, ServeError};
 use switchyard::shutdown::Shutdown;
 use switchyard::status::{DevicesView, Objects, StatusReport};
-use switchyard::wiring::{self, Wiring};
+use switchyard::telemetry::LogLevel;
+use switchyard::wiring::{self, ConnectedBackend, Wiring};
 use switchyard_core::Error;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::ledger::{LeaseStore, StoredLease};
@@ -67,7 +68,10 @@ impl ServedDaemon {
         let loaded = self.load();
         let wiring = over(fake);
         let ended = shutdown.clone();
-        let task = tokio::spawn(async move { Box::pin(serve::run(loaded, wiring, &exe(), ended)).await });
+        let task =
+            tokio::spawn(
+                async move { Box::pin(serve::run(loaded, wiring, &exe(), log_level(), ended)).await },
+            );
         Daemon { shutdown, task }
     }
 
@@ -110,10 +114,17 @@ impl Daemon {
     }
 }
 
+/// The level of a log that the test does not look at.
+fn log_level() -> LogLevel {
+    LogLevel::new("info", |_| {})
+}
+
 fn over(fake: &Fake) -> Wiring {
     let fake = fake.clone();
     Wiring {
-        backend: Box::new(move |_| Ok(Arc::new(fake.clone()))),
+        backend: Box::new(move |_| {
+            Ok(ConnectedBackend { backend: Arc::new(fake.clone()), reconfigure: Box::new(|_| Ok(())) })
+        }),
         cri: Box::new(wiring::cri),
         nomad: Box::new(wiring::nomad),
     }

@@ -59,7 +59,7 @@ impl Checkpoints {
 
     /// Asks the shim to resume the task, repeatedly, within the shim timeout.
     async fn retry_resume(&self, entry: &TaskEntry) -> Result<()> {
-        let limit = self.context.settings.containerd.shim_timeout();
+        let limit = self.context.settings().containerd.shim_timeout();
         let mut last =
             Error::deadline(format!("the shim of task {} has not answered within {limit:?}", entry.id));
         let attempts = async {

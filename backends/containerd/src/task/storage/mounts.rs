@@ -105,8 +105,10 @@ impl Storage {
                 .map_err(|fault| absent(&sub_path).with_source(fault))?;
             found.ok_or_else(|| absent(&sub_path))
         };
-        let inside =
-            self.image_reader.with_view(self.images.snapshotters().of(handler), &top, find_dir).await?;
+        let inside = self
+            .image_reader
+            .with_view(self.images.policy().snapshotters.of(handler), &top, find_dir)
+            .await?;
         Ok(FoundImage { id, top: Some(top), inside })
     }
 }

@@ -30,7 +30,7 @@ impl EventsFixture {
         let fake = Fake::with_busybox();
         let gateway = Gateway::new(Arc::new(fake.clone()), Limits::default());
         gateway.recover().await.expect("the fake recovers");
-        let runtime = Runtime::new(gateway.scope(Owner::Kubernetes), Config::default(), None, None);
+        let runtime = Runtime::new(gateway.scope(Owner::Kubernetes), Config::default().into(), None, None);
         Self { fake, gateway, runtime }
     }
 

@@ -57,7 +57,7 @@ impl DriverFixture {
 
     fn kubelet(&self) -> Kubelet {
         let scope = self.gateway.scope(Owner::Kubernetes);
-        let services = switchyard_cri::services(scope, switchyard_cri::Config::default(), None, None);
+        let services = switchyard_cri::services(scope, switchyard_cri::Config::default().into(), None, None);
         RuntimeServiceClient::new(Routes::new(services.runtime))
     }
 }

@@ -1,0 +1,183 @@
+//! When a change of a key takes effect: the one list, which `config.toml` repeats behind each key.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// When a change of a key in the files takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// With a reload of the configuration.
+    Reload,
+    /// With a restart of the daemon. Containers keep running.
+    Restart,
+    /// With a restart of the managed containerd. Containers keep running.
+    RestartContainerd,
+    /// With a restart of the logkeeper. Containers keep running.
+    RestartLogkeeper,
+    /// With a restart of the daemon on a node without containers: the daemon would not find or could not run
+    /// those that were created before.
+    EmptyNode,
+}
+
+use Effect::{EmptyNode, Reload, Restart, RestartContainerd, RestartLogkeeper};
+
+/// Keys and sections with their effects; a longer path takes precedence over a section that it is in.
+const EFFECTS: &[(&str, Effect)] = &[
+    ("version", Restart),
+    ("paths", EmptyNode),
+    ("log", Restart),
+    ("log.level", Reload),
+    ("admin", Restart),
+    ("cri", Restart),
+    ("cri.unprivileged_ports", Reload),
+    ("cri.unprivileged_icmp", Reload),
+    ("cri.unset_seccomp", Reload),
+    ("cri.exec_drain_seconds", Reload),
+    ("cri.streaming.tls_certificate", Reload),
+    ("cri.streaming.tls_key", Reload),
+    ("nomad", Restart),
+    ("containerd", Restart),
+    ("containerd.mode", EmptyNode),
+    ("containerd.address", EmptyNode),
+    ("containerd.binary", RestartContainerd),
+    ("containerd.namespace", EmptyNode),
+    ("containerd.max_concurrent_downloads", Reload),
+    ("containerd.shim_timeout_seconds", Reload),
+    ("network", Restart),
+    ("network.bridge", EmptyNode),
+    ("devices", Reload),
+    ("ledger", Reload),
+    ("images", Reload),
+    ("images.max_account_file_bytes", Restart),
+    ("exec", Reload),
+    ("registry", Reload),
+    ("cgroup", Restart),
+    ("cgroup.driver", EmptyNode),
+    ("recovery", Restart),
+    ("logkeeper", EmptyNode),
+    ("logkeeper.sandbox", RestartLogkeeper),
+    ("managed", Restart),
+    ("managed.oom_score", RestartContainerd),
+    ("advisories", Reload),
+];
+
+impl Effect {
+    /// The effect of a change of the key at this path, which may be a whole runtime. `is_added` and
+    /// `is_removed` tell that only one of both configurations sets it.
+    #[must_use]
+    pub fn of(path: &[String], is_added: bool, is_removed: bool) -> Self {
+        // A new runtime affects nothing that exists; another one may have containers.
+        if is_runtime(path) && is_added {
+            return Reload;
+        }
+        match path.join(".").as_str() {
+            // The listener changes from HTTP to HTTPS, or back, only with its URLs.
+            "cri.streaming.tls_certificate" | "cri.streaming.tls_key" if is_added || is_removed => Restart,
+            name => by_section(name),
+        }
+    }
+
+    /// The words that mark a key in `config.toml`.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Reload => "reload",
+            Restart => "restart",
+            RestartContainerd => "restart containerd",
+            RestartLogkeeper => "restart logkeeper",
+            EmptyNode => "empty node",
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reload => "takes effect with a reload",
+            Restart => "takes effect with a restart of the daemon",
+            RestartContainerd => "takes effect with a restart of the daemon, and then of its containerd",
+            RestartLogkeeper => "takes effect with a restart of the logkeeper",
+            EmptyNode => "takes effect with a restart of the daemon, on a node without containers",
+        })
+    }
+}
+
+/// Whether a path is that of a whole runtime.
+pub(super) fn is_runtime(path: &[String]) -> bool {
+    matches!(path, [section, runtimes, _] if section == "containerd" && runtimes == "runtimes")
+}
+
+fn by_section(dotted: &str) -> Effect {
+    let within = |section: &str| {
+        dotted.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    EFFECTS
+        .iter()
+        .filter(|(section, _)| within(section))
+        .max_by_key(|(section, _)| section.len())
+        // A key that is not listed: the safest that always works.
+        .map_or(Restart, |(_, effect)| *effect)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DOCUMENTED;
+
+    fn path(dotted: &str) -> Vec<String> {
+        dotted.split('.').map(str::to_owned).collect()
+    }
+
+    /// The keys of the documented configuration, those that are commented out too, each with the words behind
+    /// it.
+    fn documented() -> Vec<(String, String)> {
+        let mut section = String::new();
+        let mut keys = Vec::new();
+        for line in DOCUMENTED.lines() {
+            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                section = format!("{name}.");
+                continue;
+            }
+            let line = line.strip_prefix("# ").unwrap_or(line);
+            let Some((key, value)) = line.split_once(" = ") else { continue };
+            if key.chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+                let words = value.rsplit_once("  # ").map_or("", |(_, words)| words);
+                keys.push((format!("{section}{key}"), words.to_owned()));
+            }
+        }
+        keys
+    }
+
+    #[test]
+    fn every_documented_key_names_its_effect() {
+        let keys = documented();
+        assert!(keys.len() >= 100, "{} keys were found", keys.len());
+        for (key, words) in keys.iter().filter(|(key, _)| key != "version") {
+            assert_eq!(words, Effect::of(&path(key), false, false).words(), "{key}");
+        }
+    }
+
+    #[test]
+    fn every_section_of_the_list_is_documented() {
+        let keys = documented();
+        for (section, _) in EFFECTS {
+            let within = |key: &str| key == *section || key.starts_with(&format!("{section}."));
+            assert!(keys.iter().any(|(key, _)| within(key)), "{section} is in no key");
+        }
+    }
+
+    #[test]
+    fn only_an_added_runtime_is_reloaded_and_https_is_not_switched() {
+        let runtime = path("containerd.runtimes.kata");
+        assert_eq!(Effect::of(&runtime, true, false), Reload);
+        assert_eq!(Effect::of(&runtime, false, true), Restart);
+        assert_eq!(Effect::of(&runtime, false, false), Restart);
+        let certificate = path("cri.streaming.tls_certificate");
+        assert_eq!(Effect::of(&certificate, false, false), Reload);
+        assert_eq!(Effect::of(&certificate, true, false), Restart);
+        assert_eq!(Effect::of(&path("images"), false, false), Reload);
+        assert_eq!(Effect::of(&path("imagesque"), false, false), Restart);
+    }
+}

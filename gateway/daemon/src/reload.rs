@@ -1,0 +1,352 @@
+//! Reloads the configuration while the daemon runs: after SIGHUP, and for `switchyard config reload`.
+//!
+//! A reload takes effect as a whole or not at all: whatever can fail (reading and checking the files, reading
+//! the certificate, the backend's own checks) comes before the first change. Requests that arrive while a
+//! reload runs are all answered by the one that follows it, so that a client always learns of files that are
+//! at least as new as its request.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use switchyard_core::blocking_pool::BlockingPool;
+use switchyard_core::gateway::Gateway;
+use switchyard_streaming::{BindError, Certificate, NewCertificate};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::channel::report;
+use crate::config::{self, Change, Config, ConfigError, Effect, Effective, Loaded, Overridden, Sources};
+use crate::device_parts::DeviceParts;
+use crate::service_manager;
+use crate::status::rfc3339;
+use crate::telemetry::LogLevel;
+use crate::wiring::{LiveSettings, ReconfigureBackend};
+
+/// How many requests may wait for a reload.
+const WAITING_MAX: usize = 16;
+
+/// How long the files may take to be read.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why the configuration was not reloaded.
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration was not reloaded and stays as it was")]
+pub struct ReloadError {
+    /// The reason.
+    #[source]
+    pub reason: RefusalReason,
+}
+
+/// Why a reload was refused. Each has a text of its own, with the position in the files if they are wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum RefusalReason {
+    /// The files are invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The certificate of the streaming server is invalid.
+    #[error(transparent)]
+    Certificate(#[from] BindError),
+    /// The backend does not accept the settings.
+    #[error(transparent)]
+    Backend(switchyard_core::Error),
+    /// The files could not be read in time, or a former attempt still hangs.
+    #[error(transparent)]
+    Hung(switchyard_core::Error),
+    /// The daemon stops.
+    #[error("the daemon is stopping")]
+    Stopping,
+}
+
+/// What a reload did, the answer to `POST /v1/config/reload`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadReport {
+    /// The files that were read, in order.
+    pub files: Vec<String>,
+    /// The changes that are in force now.
+    pub applied: Vec<Change>,
+    /// The changes that wait for something else, such as a restart of the daemon.
+    pub pending: Vec<Change>,
+    /// Values of files that have no effect, because a variable or a flag of the daemon sets them.
+    pub overridden: Vec<Overridden>,
+    /// Values that are valid but probably not intended.
+    pub warnings: Vec<String>,
+}
+
+/// The state of the configuration, in `/statusz`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigView {
+    /// When the files were last read and accepted, as RFC 3339.
+    pub loaded_at: String,
+    /// The changes in the files that wait for something else than a reload.
+    pub pending: Vec<Change>,
+    /// The last reload, if it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusalView>,
+}
+
+/// A refused reload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalView {
+    /// When, as RFC 3339.
+    pub at: String,
+    /// Why.
+    pub why: String,
+}
+
+/// The numbers of reloads, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReloadCounts {
+    /// How many took effect.
+    pub applied: u64,
+    /// How many were refused.
+    pub refused: u64,
+    /// Whether the last one took effect, or there was none.
+    pub is_last_applied: bool,
+    /// When the files were last read and accepted.
+    pub loaded_at: SystemTime,
+    /// How many changes wait for something else than a reload.
+    pub pending: usize,
+}
+
+/// The handle with which a reload is requested. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Reloader {
+    requests: mpsc::Sender<Request>,
+    state: Arc<RwLock<State>>,
+}
+
+/// The requests, for the task that reloads.
+#[derive(Debug)]
+pub struct ReloadQueue {
+    requests: mpsc::Receiver<Request>,
+    state: Arc<RwLock<State>>,
+    sources: Sources,
+}
+
+/// The parts whose settings a reload replaces.
+pub(crate) struct ReloadedParts {
+    pub(crate) gateway: Gateway,
+    pub(crate) backend: ReconfigureBackend,
+    pub(crate) settings: LiveSettings,
+    pub(crate) devices: DeviceParts,
+    pub(crate) certificate: Option<Certificate>,
+    pub(crate) log_level: LogLevel,
+}
+
+type Verdict = Result<Arc<ReloadReport>, Arc<ReloadError>>;
+
+/// A request for a reload, with the receiver of the verdict; a signal has none.
+type Request = Option<oneshot::Sender<Verdict>>;
+
+#[derive(Debug)]
+struct State {
+    effective: Arc<Effective>,
+    loaded_at: SystemTime,
+    pending: Vec<Change>,
+    refused: Option<RefusalView>,
+    counts: [u64; 2],
+}
+
+/// What the files say, read and checked.
+struct Prepared {
+    loaded: Loaded,
+    effective: Effective,
+    changes: Vec<Change>,
+    certificate: Option<NewCertificate>,
+}
+
+// === impl ReloadError ===
+
+impl<T: Into<RefusalReason>> From<T> for ReloadError {
+    fn from(reason: T) -> Self {
+        Self { reason: reason.into() }
+    }
+}
+
+impl ReloadError {
+    /// Whether the files have to be changed before the next attempt.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        match self.reason {
+            RefusalReason::Config(_) | RefusalReason::Certificate(_) | RefusalReason::Backend(_) => true,
+            RefusalReason::Hung(_) | RefusalReason::Stopping => false,
+        }
+    }
+}
+
+// === impl Reloader ===
+
+impl Reloader {
+    /// The handle to reloads of this configuration, which is in force, and the requests for the task that
+    /// reloads it.
+    #[must_use]
+    pub fn new(sources: Sources, effective: Effective) -> (Self, ReloadQueue) {
+        let (sender, requests) = mpsc::channel(WAITING_MAX);
+        let state = Arc::new(RwLock::new(State {
+            effective: Arc::new(effective),
+            loaded_at: SystemTime::now(),
+            pending: Vec::new(),
+            refused: None,
+            counts: [0; 2],
+        }));
+        let handle = Self { requests: sender, state: Arc::clone(&state) };
+        (handle, ReloadQueue { requests, state, sources })
+    }
+
+    /// Reloads the configuration and returns the verdict. If the caller is dropped, the reload goes on.
+    ///
+    /// # Errors
+    /// [`ReloadError`]; the former configuration is in force then.
+    pub async fn reload(&self) -> Verdict {
+        let stopping = || Arc::new(ReloadError { reason: RefusalReason::Stopping });
+        let (answer, verdict) = oneshot::channel();
+        self.requests.send(Some(answer)).await.map_err(|_| stopping())?;
+        verdict.await.map_err(|_| stopping())?
+    }
+
+    /// Requests a reload whose verdict is only logged. Does not block.
+    pub fn request(&self) {
+        // A full queue has requests that are not served yet: they read the same files.
+        let _ = self.requests.try_send(None);
+    }
+
+    /// The configuration in force, with the source of each value.
+    #[must_use]
+    pub fn effective(&self) -> Arc<Effective> {
+        Arc::clone(&self.state.read().effective)
+    }
+
+    /// The state of the configuration.
+    #[must_use]
+    pub fn view(&self) -> ConfigView {
+        let state = self.state.read();
+        ConfigView {
+            loaded_at: rfc3339(state.loaded_at),
+            pending: state.pending.clone(),
+            refused: state.refused.clone(),
+        }
+    }
+
+    /// The numbers of reloads.
+    #[must_use]
+    pub fn counts(&self) -> ReloadCounts {
+        let state = self.state.read();
+        let [applied, refused] = state.counts;
+        ReloadCounts {
+            applied,
+            refused,
+            is_last_applied: state.refused.is_none(),
+            loaded_at: state.loaded_at,
+            pending: state.pending.len(),
+        }
+    }
+}
+
+// === impl ReloadQueue ===
+
+impl ReloadQueue {
+    /// Reloads the configuration of these parts on each request, for ever.
+    pub(crate) async fn run(mut self, parts: ReloadedParts) {
+        let files = BlockingPool::new(1, READ_LIMIT);
+        while let Some(first) = self.requests.recv().await {
+            let mut answers = vec![first];
+            while let Ok(next) = self.requests.try_recv() {
+                answers.push(next);
+            }
+            let reloading = service_manager::reloading();
+            let verdict = self.reload(&files, &parts).await;
+            self.record(&verdict);
+            drop(reloading);
+            for answer in answers.into_iter().flatten() {
+                // The client may be gone.
+                let _ = answer.send(verdict.clone());
+            }
+        }
+    }
+
+    async fn reload(&self, files: &BlockingPool, parts: &ReloadedParts) -> Verdict {
+        let present = Arc::clone(&self.state.read().effective);
+        let sources = self.sources.clone();
+        let read = files
+            .run("the configuration".to_owned(), move || Ok(prepare(&sources, &present)))
+            .await
+            .map_err(RefusalReason::Hung);
+        let Prepared { loaded, effective, changes, certificate } =
+            read.and_then(|prepared| prepared).map_err(|reason| Arc::new(ReloadError { reason }))?;
+        parts.apply(&effective.config, certificate).map_err(|reason| Arc::new(ReloadError { reason }))?;
+        let (applied, pending): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|change| change.effect == Effect::Reload);
+        let mut state = self.state.write();
+        state.effective = Arc::new(effective);
+        state.loaded_at = SystemTime::now();
+        state.pending.clone_from(&pending);
+        drop(state);
+        Ok(Arc::new(ReloadReport {
+            files: loaded.files.iter().map(|file| file.display().to_string()).collect(),
+            applied,
+            pending,
+            overridden: loaded.overridden,
+            warnings: loaded.warnings,
+        }))
+    }
+
+    /// Counts and logs a verdict.
+    fn record(&self, verdict: &Verdict) {
+        let refused = verdict.as_ref().err().map(|error| report(error));
+        match (verdict, &refused) {
+            (Ok(done), _) => log(done),
+            (Err(_), why) => tracing::error!(error = why, "the configuration was not reloaded"),
+        }
+        let mut state = self.state.write();
+        state.counts[usize::from(refused.is_some())] += 1;
+        state.refused = refused.map(|why| RefusalView { at: rfc3339(SystemTime::now()), why });
+    }
+}
+
+fn log(done: &ReloadReport) {
+    let keys =
+        |changes: &[Change]| changes.iter().map(|change| change.key.as_str()).collect::<Vec<_>>().join(", ");
+    tracing::info!(applied = keys(&done.applied), "the configuration was reloaded");
+    if !done.pending.is_empty() {
+        tracing::warn!(
+            keys = keys(&done.pending),
+            "changes of the configuration take effect later: `switchyard status` says when"
+        );
+    }
+    for Overridden { key, location, by } in &done.overridden {
+        tracing::warn!(key, location, by, "a value of the configuration is overridden and has no effect");
+    }
+    for warning in &done.warnings {
+        tracing::warn!("configuration: {warning}");
+    }
+}
+
+/// Reads and checks whatever may be wrong. Blocks on the file system.
+fn prepare(sources: &Sources, present: &Effective) -> Result<Prepared, RefusalReason> {
+    let loaded = config::load(sources)?;
+    let config::Reload { effective, changes } = present.reload(&loaded.effective)?;
+    // The files may have new content under their old names.
+    let certificate = effective.config.cri.streaming.tls().map(|tls| tls.read()).transpose()?;
+    Ok(Prepared { loaded, effective, changes, certificate })
+}
+
+// === impl ReloadedParts ===
+
+impl ReloadedParts {
+    /// Puts a configuration in force. Only the first step can fail.
+    fn apply(&self, config: &Config, new: Option<NewCertificate>) -> Result<(), RefusalReason> {
+        (self.backend)(config).map_err(RefusalReason::Backend)?;
+        if let Err(error) = self.log_level.configure(&config.log.level) {
+            // The level was checked with the configuration.
+            tracing::error!(%error, "the log level cannot be changed");
+        }
+        self.gateway.set_limits(config.gateway_limits());
+        self.settings.reconfigure(config);
+        self.devices.reconfigure(&config.devices);
+        if let Some((certificate, new)) = self.certificate.as_ref().zip(new) {
+            certificate.replace(new);
+        }
+        Ok(())
+    }
+}
