@@ -62,7 +62,7 @@ fn hangup_ends_neither_the_daemon_nor_the_logkeeper() {
         kill(pid, Signal::SIGHUP).expect("it runs");
     }
     assert!(
-        eventually(LIMIT, || node.daemon().tail().contains("received SIGHUP")),
+        eventually(LIMIT, || node.daemon().tail().contains("the configuration was reloaded")),
         "{}",
         node.daemon().tail()
     );

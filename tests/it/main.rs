@@ -13,6 +13,7 @@ mod images;
 mod kills;
 mod ledger;
 mod nomad;
+mod reload;
 mod support_works;
 mod two_gateways;
 mod undo;

@@ -130,6 +130,18 @@ impl TestNode {
         Self::with_daemon(root, daemon, None)
     }
 
+    /// Starts a node whose daemon has these variables in its environment.
+    ///
+    /// # Panics
+    /// As [`TestNode::start`].
+    #[track_caller]
+    #[must_use]
+    pub fn start_with_variables(variables: &[(&str, &str)]) -> Self {
+        let root = PrivateRoot::new();
+        let daemon = Daemon::start_with(&root, "", variables);
+        Self::with_daemon(root, daemon, None)
+    }
+
     /// Starts a node whose daemon is started by a script, which gets the daemon's arguments; `$DAEMON` in it
     /// is the binary.
     ///

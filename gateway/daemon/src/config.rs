@@ -39,8 +39,6 @@ pub use switchyard_cri::UnsetSeccomp;
 pub use switchyard_device_host::Config as DeviceHost;
 pub use switchyard_device_plugin::Config as KubeletDevices;
 
-use crate::admin::Limits;
-
 /// The documented defaults, as `switchyard config default` prints them.
 pub const DOCUMENTED: &str = include_str!("../../../config.toml");
 
@@ -398,19 +396,6 @@ impl PathsConfig {
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
         admin_socket(&self.run)
-    }
-}
-
-impl AdminConfig {
-    /// The limits for the clients of an admin listener.
-    #[must_use]
-    pub const fn limits(&self) -> Limits {
-        Limits {
-            max_connections: self.max_connections,
-            header_timeout: Duration::from_secs(self.header_timeout_seconds),
-            idle_timeout: Duration::from_secs(self.idle_timeout_seconds),
-            max_header_bytes: self.max_header_bytes,
-        }
     }
 }
 

@@ -32,8 +32,7 @@ use switchyard_core::gateway::PullsByResult;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
 
-use crate::reload::ReloadCounts;
-use crate::status::{DevicesView, Part};
+use crate::status::{DevicesView, Part, ReloadCounts};
 
 mod ledger;
 mod logs;

@@ -19,7 +19,7 @@ use crate::channel::report;
 use crate::config::{self, Change, Config, ConfigError, Effect, Effective, Loaded, Overridden, Sources};
 use crate::device_parts::DeviceParts;
 use crate::service_manager;
-use crate::status::rfc3339;
+use crate::status::{ConfigView, RefusedReloadView, ReloadCounts, rfc3339};
 use crate::telemetry::LogLevel;
 use crate::wiring::{LiveSettings, ReconfigureBackend};
 
@@ -73,54 +73,18 @@ pub struct ReloadReport {
     pub warnings: Vec<String>,
 }
 
-/// The state of the configuration, in `/statusz`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConfigView {
-    /// When the files were last read and accepted, as RFC 3339.
-    pub loaded_at: String,
-    /// The changes in the files that wait for something else than a reload.
-    pub pending: Vec<Change>,
-    /// The last reload, if it was refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refused: Option<RefusalView>,
-}
-
-/// A refused reload.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusalView {
-    /// When, as RFC 3339.
-    pub at: String,
-    /// Why.
-    pub why: String,
-}
-
-/// The numbers of reloads, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReloadCounts {
-    /// How many took effect.
-    pub applied: u64,
-    /// How many were refused.
-    pub refused: u64,
-    /// Whether the last one took effect, or there was none.
-    pub is_last_applied: bool,
-    /// When the files were last read and accepted.
-    pub loaded_at: SystemTime,
-    /// How many changes wait for something else than a reload.
-    pub pending: usize,
-}
-
 /// The handle with which a reload is requested. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Reloader {
     requests: mpsc::Sender<Request>,
-    state: Arc<RwLock<State>>,
+    state: Arc<RwLock<ConfigState>>,
 }
 
 /// The requests, for the task that reloads.
 #[derive(Debug)]
 pub struct ReloadQueue {
     requests: mpsc::Receiver<Request>,
-    state: Arc<RwLock<State>>,
+    state: Arc<RwLock<ConfigState>>,
     sources: Sources,
 }
 
@@ -140,11 +104,11 @@ type Verdict = Result<Arc<ReloadReport>, Arc<ReloadError>>;
 type Request = Option<oneshot::Sender<Verdict>>;
 
 #[derive(Debug)]
-struct State {
+struct ConfigState {
     effective: Arc<Effective>,
     loaded_at: SystemTime,
     pending: Vec<Change>,
-    refused: Option<RefusalView>,
+    refused: Option<RefusedReloadView>,
     counts: [u64; 2],
 }
 
@@ -183,7 +147,7 @@ impl Reloader {
     #[must_use]
     pub fn new(sources: Sources, effective: Effective) -> (Self, ReloadQueue) {
         let (sender, requests) = mpsc::channel(WAITING_MAX);
-        let state = Arc::new(RwLock::new(State {
+        let state = Arc::new(RwLock::new(ConfigState {
             effective: Arc::new(effective),
             loaded_at: SystemTime::now(),
             pending: Vec::new(),
@@ -300,7 +264,7 @@ impl ReloadQueue {
         }
         let mut state = self.state.write();
         state.counts[usize::from(refused.is_some())] += 1;
-        state.refused = refused.map(|why| RefusalView { at: rfc3339(SystemTime::now()), why });
+        state.refused = refused.map(|why| RefusedReloadView { at: rfc3339(SystemTime::now()), why });
     }
 }
 

@@ -271,7 +271,7 @@ impl Daemon {
         }
         let unix = GuardedListener::bind(&self.config.paths.admin_socket(), None)?;
         let socket = unix.file();
-        let limits = self.config.admin.limits();
+        let limits = admin::Limits::from(&self.config.admin);
         // Pages are short: open requests are aborted at the end, so that probes notice it at once.
         let network = admin::serve(tcp, pages.router(Reach::Network), Hosts::of(bound), limits);
         let local = admin::serve(unix, pages.router(Reach::Local), Hosts::Any, limits);

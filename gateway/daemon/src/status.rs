@@ -14,11 +14,11 @@ use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
 use switchyard_logkeeper::protocol::Stats;
 
-use crate::reload::ConfigView;
-
+mod config;
 mod devices;
 mod plugins;
 
+pub use config::{ConfigView, RefusedReloadView, ReloadCounts};
 pub use devices::{
     AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
     RefusalView, ReservedView, SlotView,

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::host::{self, Hosts};
+use crate::config::AdminConfig;
 
 /// The timeout for one page; every page has shorter timeouts itself.
 const PAGE_LIMIT: Duration = Duration::from_secs(30);
@@ -40,6 +41,17 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// The maximum size of a request's head in bytes; at least 8192.
     pub max_header_bytes: usize,
+}
+
+impl From<&AdminConfig> for Limits {
+    fn from(config: &AdminConfig) -> Self {
+        Self {
+            max_connections: config.max_connections,
+            header_timeout: Duration::from_secs(config.header_timeout_seconds),
+            idle_timeout: Duration::from_secs(config.idle_timeout_seconds),
+            max_header_bytes: config.max_header_bytes,
+        }
+    }
 }
 
 /// Serves a router on a listener until it is dropped, which closes all connections.

@@ -12,11 +12,10 @@ use serde::de::DeserializeOwned;
 
 use crate::channel::{self, RequestError};
 use crate::output::{Format, print, print_json, short, table};
-use crate::reload::{ConfigView, RefusalView};
-use crate::status::{Objects, StatusReport};
+use crate::status::{ConfigView, Objects, RefusedReloadView, StatusReport};
 
 /// How long the daemon may take to answer: longer than any request may take there.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(35);
 
 /// The daemon.
 #[derive(Debug, Args)]
@@ -129,7 +128,7 @@ fn advisories(report: &StatusReport) -> String {
 fn configuration(report: &StatusReport) -> String {
     let Some(ConfigView { pending, refused, loaded_at }) = &report.config else { return String::new() };
     let mut text = String::new();
-    if let Some(RefusalView { at, why }) = refused {
+    if let Some(RefusedReloadView { at, why }) = refused {
         text.push_str(&format!(
             "\nThe configuration of {loaded_at} is in force. A reload was refused at {at}: {why}\n"
         ));

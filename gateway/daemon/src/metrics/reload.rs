@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 use prometheus::{IntCounterVec, IntGauge, Registry};
 
 use super::{counters, signed};
-use crate::reload::ReloadCounts;
+use crate::status::ReloadCounts;
 
 #[derive(Debug)]
 pub(super) struct ReloadMetrics {

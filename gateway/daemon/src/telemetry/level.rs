@@ -16,10 +16,10 @@ use crate::status::rfc3339;
 /// The handle to the level of this process's log. Clones share it.
 #[derive(Clone)]
 pub struct LogLevel {
-    shared: Arc<Shared>,
+    shared: Arc<LevelState>,
 }
 
-struct Shared {
+struct LevelState {
     apply: Box<dyn Fn(EnvFilter) + Send + Sync>,
     levels: Mutex<Levels>,
     /// Notified when the temporary level has changed.
@@ -61,7 +61,8 @@ impl LogLevel {
     #[must_use]
     pub fn new(level: &str, apply: impl Fn(EnvFilter) + Send + Sync + 'static) -> Self {
         let levels = Levels { configured: level.to_owned(), temporary: None };
-        let shared = Shared { apply: Box::new(apply), levels: Mutex::new(levels), changed: Notify::new() };
+        let shared =
+            LevelState { apply: Box::new(apply), levels: Mutex::new(levels), changed: Notify::new() };
         Self { shared: Arc::new(shared) }
     }
 
