@@ -13,6 +13,7 @@ use crate::node::{GuestFact, GuestNode, LIMIT, SOCKET, cgroup_file, property, ru
 
 pub(crate) const FACTS: &[GuestFact] = &[
     ("units_start_and_notify_readiness", units_start_and_notify_readiness),
+    ("reload_waits_for_the_verdict", reload_waits_for_the_verdict),
     ("socket_is_accessible_to_root_only", socket_is_accessible_to_root_only),
     ("systemd_cgroup_driver_is_selected", systemd_cgroup_driver_is_selected),
     ("pod_lifecycle_completes", pod_lifecycle_completes),
@@ -33,6 +34,34 @@ fn units_start_and_notify_readiness(_: &GuestNode) {
     let warnings =
         run(&["systemd-analyze", "verify", "--man=no", "switchyard.service", "switchyard-logkeeper.service"]);
     assert_eq!(warnings, "");
+}
+
+fn reload_waits_for_the_verdict(_: &GuestNode) {
+    let drop_in = Path::new("/etc/switchyard/config.d/90-reload.toml");
+    let reload = |text: &str| {
+        fs::write(drop_in, text).expect("root may");
+        Command::new("systemctl").args(["reload", "switchyard"]).output().expect("it can be run")
+    };
+    fs::create_dir_all(drop_in.parent().expect("it has one")).expect("root may");
+    let daemon = property("switchyard", "MainPID");
+    let in_force = || run(&["switchyard", "config", "dump", "--running"]);
+    assert!(reload("version = 1\n[exec]\nmax_per_container = 77\n").status.success());
+    assert!(in_force().contains("max_per_container = 77\n"));
+    assert!(!reload("version = 1\n[exec]\nmax_per_container = 0\n").status.success(), "it is refused");
+    assert!(in_force().contains("max_per_container = 77\n"), "the former stays");
+    assert_eq!(property("switchyard", "ActiveState"), "active");
+    let log = run(&["journalctl", "--boot", "--output", "cat", "--unit", "switchyard"]);
+    assert!(log.contains("90-reload.toml:3: exec.max_per_container"), "{log}");
+    fs::remove_file(drop_in).expect("root may");
+    run(&["systemctl", "reload", "switchyard"]);
+    assert!(!in_force().contains("max_per_container = 77\n"));
+    // SIGHUP does the same without a verdict; the logkeeper ignores it.
+    run(&["systemctl", "kill", "--signal=HUP", "--kill-whom=main", "switchyard", "switchyard-logkeeper"]);
+    for unit in ["switchyard", "switchyard-logkeeper"] {
+        assert_eq!(property(unit, "ActiveState"), "active", "{unit}");
+        assert_eq!(property(unit, "NRestarts"), "0", "{unit}");
+    }
+    assert_eq!(property("switchyard", "MainPID"), daemon);
 }
 
 fn socket_is_accessible_to_root_only(node: &GuestNode) {
