@@ -58,7 +58,11 @@ fn reload_waits_for_the_verdict(_: &GuestNode) {
     // SIGHUP does the same without a verdict; the logkeeper ignores it.
     run(&["systemctl", "kill", "--signal=HUP", "--kill-whom=main", "switchyard", "switchyard-logkeeper"]);
     for unit in ["switchyard", "switchyard-logkeeper"] {
-        assert_eq!(property(unit, "ActiveState"), "active", "{unit}");
+        // It is reloading for a moment.
+        assert!(
+            switchyard_tests::host::eventually(LIMIT, || property(unit, "ActiveState") == "active"),
+            "{unit}"
+        );
         assert_eq!(property(unit, "NRestarts"), "0", "{unit}");
     }
     assert_eq!(property("switchyard", "MainPID"), daemon);

@@ -215,7 +215,9 @@ impl ReloadQueue {
         let files = BlockingPool::new(1, READ_LIMIT);
         while let Some(first) = self.requests.recv().await {
             let mut answers = vec![first];
-            while let Ok(next) = self.requests.try_recv() {
+            while answers.len() < WAITING_MAX
+                && let Ok(next) = self.requests.try_recv()
+            {
                 answers.push(next);
             }
             let reloading = service_manager::reloading();
@@ -258,9 +260,14 @@ impl ReloadQueue {
     /// Counts and logs a verdict.
     fn record(&self, verdict: &Verdict) {
         let refused = verdict.as_ref().err().map(|error| report(error));
-        match (verdict, &refused) {
-            (Ok(done), _) => log(done),
-            (Err(_), why) => tracing::error!(error = why, "the configuration was not reloaded"),
+        match verdict {
+            Ok(done) => log(done),
+            Err(error) => {
+                tracing::error!(
+                    error = report(&error.reason),
+                    "the configuration was not reloaded and stays as it was"
+                );
+            }
         }
         let mut state = self.state.write();
         state.counts[usize::from(refused.is_some())] += 1;
