@@ -29,6 +29,7 @@ pub mod id;
 pub mod image;
 pub mod keyed_lock;
 pub mod ledger;
+pub mod names;
 pub mod reload;
 pub mod singleflight;
 pub mod spec;

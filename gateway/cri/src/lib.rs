@@ -32,6 +32,7 @@ mod from_proto;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod image;
+mod names;
 mod record;
 mod runtime;
 mod samples;
@@ -44,5 +45,6 @@ pub mod v1alpha2;
 pub use config::{Config, UnsetSeccomp};
 pub use cpus::ExclusiveCpus;
 pub use image::Images;
+pub use names::names;
 pub use runtime::Runtime;
 pub use service::{MethodRouter, RoutedService, Services, services};

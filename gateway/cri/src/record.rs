@@ -63,6 +63,37 @@ pub(crate) struct ContainerRecord {
     pub(crate) quota_id: String,
 }
 
+/// The part of a [`SandboxRecord`] that has the pod's names. The rest is skipped, so that the names of a thousand
+/// objects cost little.
+#[derive(Clone, PartialEq, Message)]
+struct PodNames {
+    #[prost(message, optional, tag = "1")]
+    config: Option<PodNamesConfig>,
+}
+
+/// The part of `cri::PodSandboxConfig` that has the pod's names.
+#[derive(Clone, PartialEq, Message)]
+struct PodNamesConfig {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<cri::PodSandboxMetadata>,
+}
+
+/// The part of a [`ContainerRecord`] that has the container's names.
+#[derive(Clone, PartialEq, Message)]
+struct ContainerNames {
+    #[prost(message, optional, tag = "1")]
+    config: Option<ContainerNamesConfig>,
+}
+
+/// The part of `cri::ContainerConfig` that has the container's names.
+#[derive(Clone, PartialEq, Message)]
+struct ContainerNamesConfig {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<cri::ContainerMetadata>,
+    #[prost(message, optional, tag = "2")]
+    image: Option<cri::ImageSpec>,
+}
+
 /// Decoded records by id. Ids are never reused and records never change, so an entry never becomes stale.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
@@ -93,6 +124,19 @@ pub(crate) fn append(record: &mut Vec<u8>, more: &impl Message) {
 /// The updates of a sandbox after its creation; empty if they cannot be decoded.
 pub(crate) fn note(sandbox: &Sandbox) -> SandboxNote {
     decode(&sandbox.details.note).unwrap_or_default()
+}
+
+/// The names of the pod, if its record can be decoded.
+pub(crate) fn pod_metadata(sandbox: &Sandbox) -> Option<cri::PodSandboxMetadata> {
+    decode::<PodNames>(&sandbox.meta.record)?.config?.metadata
+}
+
+/// The names of the container and of its image as requested, as far as its record has them.
+pub(crate) fn container_names(task: &Task) -> (Option<cri::ContainerMetadata>, Option<cri::ImageSpec>) {
+    let record = decode::<ContainerNames>(&task.meta.record);
+    let ContainerNamesConfig { metadata, image } =
+        record.and_then(|record| record.config).unwrap_or_default();
+    (metadata, image)
 }
 
 /// Decodes a record; `None` if it has another version.

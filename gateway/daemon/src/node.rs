@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::managed::State;
 use crate::status::{Condition, DevicesView, Objects, Part, StatusSource};
+use crate::wiring;
 
 /// The parts of a running daemon. It exists before the parts, which are set as they come up.
 #[derive(Debug)]
@@ -224,11 +225,12 @@ impl StatusSource for Node {
         let mut sandboxes = Vec::new();
         let mut tasks = Vec::new();
         for scope in Owner::ALL.map(|owner| gateway.scope(owner)) {
-            // Before recovery nothing is known, so nothing is shown.
-            sandboxes.extend(scope.sandboxes().unwrap_or_default());
+            // Before recovery nothing is known, so nothing is shown. The tasks come first: then the sandboxes
+            // of new ones are in the list.
             tasks.extend(scope.tasks().unwrap_or_default());
+            sandboxes.extend(scope.sandboxes().unwrap_or_default());
         }
-        Objects::of(&sandboxes, &tasks)
+        Objects::of(&sandboxes, &tasks, wiring::names)
     }
 
     fn devices(&self) -> DevicesView {

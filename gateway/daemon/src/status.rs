@@ -1,5 +1,6 @@
 //! The status of the daemon: its parts, and all objects of the node.
 
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -9,7 +10,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use switchyard_core::backend::Advisory;
 use switchyard_core::gateway::PullsByResult;
-use switchyard_core::id::LeaseToken;
+use switchyard_core::id::{LeaseToken, SandboxId};
+use switchyard_core::names::Names;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
 use switchyard_logkeeper::protocol::Stats;
@@ -126,8 +128,14 @@ pub struct SandboxView {
     pub id: String,
     /// Who made it.
     pub owner: String,
-    /// Under which name.
+    /// Under which name, as its owner requested it.
     pub name: String,
+    /// What its owner's users call it, on one line.
+    #[serde(default)]
+    pub display_name: String,
+    /// Its names, by label: its pod, job or the like.
+    #[serde(default)]
+    pub names: BTreeMap<String, String>,
     /// Its state, in one word.
     pub state: String,
     /// Its runtime handler; empty for the default.
@@ -147,8 +155,14 @@ pub struct TaskView {
     pub sandbox: String,
     /// Who made it.
     pub owner: String,
-    /// Under which name.
+    /// Under which name, as its owner requested it.
     pub name: String,
+    /// What its owner's users call it, on one line.
+    #[serde(default)]
+    pub display_name: String,
+    /// Its names, by label: its container, task or the like.
+    #[serde(default)]
+    pub names: BTreeMap<String, String>,
     /// Its state, in one word.
     pub state: String,
     /// Its image.
@@ -234,22 +248,37 @@ pub struct CountView {
 }
 
 impl Objects {
-    /// The view of these objects, in the order of their names.
+    /// The view of these objects, in the order in which people look for them. `names` gives the names of a
+    /// sandbox, or of a task in it.
     #[must_use]
-    pub fn of(sandboxes: &[Arc<Sandbox>], tasks: &[Arc<Task>]) -> Self {
-        let mut sandboxes: Vec<_> = sandboxes.iter().map(|sandbox| sandbox_view(sandbox)).collect();
-        let mut tasks: Vec<_> = tasks.iter().map(|task| task_view(task)).collect();
-        sandboxes.sort_by(|a, b| (&a.owner, &a.name, &a.id).cmp(&(&b.owner, &b.name, &b.id)));
-        tasks.sort_by(|a, b| (&a.owner, &a.name, &a.id).cmp(&(&b.owner, &b.name, &b.id)));
+    pub fn of(
+        sandboxes: &[Arc<Sandbox>],
+        tasks: &[Arc<Task>],
+        names: impl Fn(&Sandbox, Option<&Task>) -> Names,
+    ) -> Self {
+        let by_id: HashMap<SandboxId, &Arc<Sandbox>> =
+            sandboxes.iter().map(|sandbox| (sandbox.id, sandbox)).collect();
+        let names_of_task = |task: &Task| match by_id.get(&task.sandbox) {
+            Some(sandbox) => names(sandbox, Some(task)),
+            // The sandbox was removed while the lists were made.
+            None => Names::new(&task.meta.name),
+        };
+        let mut sandboxes: Vec<_> =
+            sandboxes.iter().map(|sandbox| sandbox_view(sandbox, &names(sandbox, None))).collect();
+        let mut tasks: Vec<_> = tasks.iter().map(|task| task_view(task, &names_of_task(task))).collect();
+        sandboxes.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
+        tasks.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
         Self { sandboxes, tasks }
     }
 }
 
-fn sandbox_view(sandbox: &Sandbox) -> SandboxView {
+fn sandbox_view(sandbox: &Sandbox, names: &Names) -> SandboxView {
     SandboxView {
         id: sandbox.id.to_string(),
         owner: sandbox.meta.owner.to_string(),
         name: sandbox.meta.name.clone(),
+        display_name: names.to_string(),
+        names: names_view(names),
         state: sandbox.state.as_str().into(),
         handler: sandbox.handler.clone(),
         ips: sandbox.details.ips.clone(),
@@ -257,7 +286,11 @@ fn sandbox_view(sandbox: &Sandbox) -> SandboxView {
     }
 }
 
-fn task_view(task: &Task) -> TaskView {
+fn names_view(names: &Names) -> BTreeMap<String, String> {
+    names.iter().map(|(label, value)| (label.to_owned(), value.to_owned())).collect()
+}
+
+fn task_view(task: &Task, names: &Names) -> TaskView {
     let (pid, exit_code) = match &task.state {
         TaskState::Running { pid, .. } | TaskState::Stopping { pid, .. } => (Some(*pid), None),
         TaskState::Exited { exit, .. } | TaskState::Removing { exit: Some(exit), .. } => {
@@ -270,6 +303,8 @@ fn task_view(task: &Task) -> TaskView {
         sandbox: task.sandbox.to_string(),
         owner: task.meta.owner.to_string(),
         name: task.meta.name.clone(),
+        display_name: names.to_string(),
+        names: names_view(names),
         state: task.state.as_str().into(),
         image: task.details.image_ref.clone(),
         pid,

@@ -8,9 +8,12 @@ use switchyard_containerd::{Containerd, Settings};
 use switchyard_core::backend::Backend;
 use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
+use switchyard_core::id::Owner;
 use switchyard_core::ledger::LeaseStore;
+use switchyard_core::names::Names;
 use switchyard_core::reload::Reloadable;
 use switchyard_core::spec::CpuSet;
+use switchyard_core::table::{Sandbox, Task};
 use switchyard_cri::ExclusiveCpus;
 use switchyard_device_host::{Host, Hosted};
 use switchyard_device_plugin::Observe;
@@ -178,6 +181,16 @@ pub fn kubelet_devices(
     observe: Observe,
 ) -> switchyard_device_plugin::Frontend {
     switchyard_device_plugin::Frontend::new(scope, config).observed(observe)
+}
+
+/// The names of a sandbox, or of a task in it, by the frontend of its owner.
+#[must_use]
+pub fn names(sandbox: &Sandbox, task: Option<&Task>) -> Names {
+    match sandbox.meta.owner {
+        Owner::Kubernetes => switchyard_cri::names(sandbox, task),
+        Owner::Nomad => switchyard_nomad::names(sandbox, task),
+        Owner::Swarm | Owner::Host => Names::new(task.map_or(&sandbox.meta.name, |task| &task.meta.name)),
+    }
 }
 
 /// The kubelet's PodResources socket.

@@ -63,6 +63,18 @@ pub(crate) struct Record {
     /// Whether the task has a network of its own, created by the gateway.
     #[prost(bool, tag = "9")]
     pub(crate) own_network: bool,
+    /// The namespace of the job; empty before Nomad 1.2, as in records of earlier versions.
+    #[prost(string, tag = "10")]
+    pub(crate) namespace: String,
+    /// Job id, which is its name before Nomad 1.2; empty in records of earlier versions.
+    #[prost(string, tag = "11")]
+    pub(crate) job: String,
+    /// Task group in the job; empty in records of earlier versions.
+    #[prost(string, tag = "12")]
+    pub(crate) group: String,
+    /// The image as the job names it; empty in records of earlier versions.
+    #[prost(string, tag = "13")]
+    pub(crate) image: String,
 }
 
 /// Identifies an agent by the directory of its allocations. Not by the name of its node: an agent that has
@@ -84,16 +96,19 @@ impl Record {
             alloc_dir: request.alloc_dir.clone(),
             node_id: request.node_id.clone(),
             digest: Sha256::digest(request.encode_to_vec()).to_vec(),
+            namespace: cut(&request.namespace),
+            job: cut(if request.job_id.is_empty() { &request.job_name } else { &request.job_id }),
+            group: cut(&request.task_group_name),
             ..Self::default()
         }
     }
 
-    /// Adds what the plan tells the agent about the network.
+    /// Adds the image, and what the plan tells the agent about the network.
     pub(crate) fn with_plan(self, plan: &Plan) -> Self {
         let own_network = matches!(plan.sandbox.network, SandboxNetwork::Pod(_));
         let ports =
             plan.ports.iter().map(|port| (port.label.clone(), i32::from(port.container_port))).collect();
-        Self { ports, own_network, ..self }
+        Self { ports, own_network, image: plan.image.reference.clone(), ..self }
     }
 
     /// The record of the network of an allocation, with the agent that it belongs to if that is known.
@@ -198,6 +213,11 @@ pub(crate) fn check_part(field: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// At most [`NAME_MAX`] bytes of a name that is only shown.
+fn cut(name: &str) -> String {
+    name[..name.floor_char_boundary(NAME_MAX)].to_owned()
+}
+
 /// The key of a task: its allocation and name, common to all its starts.
 pub(crate) fn task_key(id: &str) -> &str {
     match id.rsplit_once('/') {
@@ -274,6 +294,21 @@ mod tests {
         let meta = meta(&record, &network_meta("3a7c", "", None, now), now);
         assert_eq!((Record::of(&meta), meta.name.as_str()), (record, "3a7c/web/0123abcd"));
         assert!(!meta.record.windows(7).any(|part| part == b"hunter2"));
+    }
+
+    #[test]
+    fn stored_names_are_bounded_and_cut_between_characters() {
+        let long = format!("a{}", "é".repeat(NAME_MAX));
+        let record = Record::new(&nomad::TaskConfig {
+            job_id: long.clone(),
+            namespace: long.clone(),
+            task_group_name: long.clone(),
+            ..request()
+        });
+        for stored in [&record.job, &record.namespace, &record.group] {
+            assert_eq!(stored.len(), NAME_MAX - 1);
+            assert!(long.starts_with(stored.as_str()));
+        }
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod fuzzing;
 mod identity;
 mod images;
 pub mod launcher;
+mod names;
 mod paths;
 mod plan;
 mod plugin_config;
@@ -54,6 +55,7 @@ mod transport;
 mod value;
 
 pub use device::HEALTHY_SLOTS;
+pub use names::names;
 pub use plugin_config::PluginConfig;
 pub use services::{AT_ONCE, Launchers, Services, services};
 pub use transport::tune;

@@ -131,9 +131,11 @@ fn config(record: Option<&ContainerRecord>) -> Option<&cri::ContainerConfig> {
 
 /// The container's name and attempt; without a record, from the labels that kubelets set.
 pub(super) fn metadata(task: &Task, record: Option<&ContainerRecord>) -> cri::ContainerMetadata {
-    if let Some(metadata) = config(record).and_then(|config| config.metadata.clone()) {
-        return metadata;
-    }
+    config(record).and_then(|config| config.metadata.clone()).unwrap_or_else(|| labelled_container(task))
+}
+
+/// The container's name from the label that kubelets set; never empty.
+pub(crate) fn labelled_container(task: &Task) -> cri::ContainerMetadata {
     let name = task.meta.labels.get("io.kubernetes.container.name").unwrap_or(&task.meta.name);
     cri::ContainerMetadata { name: name.clone(), attempt: 0 }
 }
@@ -145,12 +147,17 @@ pub(super) fn annotations(record: Option<&ContainerRecord>) -> BTreeMap<String, 
 
 /// The image as the user wrote it; never empty.
 pub(super) fn image(task: &Task, record: Option<&ContainerRecord>) -> cri::ImageSpec {
-    let mut spec = config(record).and_then(|config| config.image.clone()).unwrap_or_default();
+    written_image(config(record).and_then(|config| config.image.clone()), &task.details.image_ref)
+}
+
+/// The image of a request as the user wrote it, or else `image_ref`.
+pub(crate) fn written_image(requested: Option<cri::ImageSpec>, image_ref: &str) -> cri::ImageSpec {
+    let mut spec = requested.unwrap_or_default();
     if !spec.user_specified_image.is_empty() {
         spec.image.clone_from(&spec.user_specified_image);
     }
     if spec.image.is_empty() {
-        spec.image.clone_from(&task.details.image_ref);
+        image_ref.clone_into(&mut spec.image);
     }
     spec
 }

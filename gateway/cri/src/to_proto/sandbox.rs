@@ -54,11 +54,14 @@ pub(crate) fn sandbox_status(sandbox: &Sandbox, record: Option<&SandboxRecord>) 
 
 /// The pod's name, namespace, uid and attempt; without a record, from the labels that kubelets set.
 pub(super) fn metadata(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri::PodSandboxMetadata {
-    if let Some(metadata) =
-        record.and_then(|record| record.config.as_ref()).and_then(|config| config.metadata.clone())
-    {
-        return metadata;
-    }
+    record
+        .and_then(|record| record.config.as_ref())
+        .and_then(|config| config.metadata.clone())
+        .unwrap_or_else(|| labelled_pod(sandbox))
+}
+
+/// The pod's name, namespace and uid from the labels that kubelets set; its name is never empty.
+pub(crate) fn labelled_pod(sandbox: &Sandbox) -> cri::PodSandboxMetadata {
     let label = |name: &str| sandbox.meta.labels.get(&format!("io.kubernetes.pod.{name}")).cloned();
     cri::PodSandboxMetadata {
         name: label("name").unwrap_or_else(|| sandbox.meta.name.clone()),

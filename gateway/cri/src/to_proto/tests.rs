@@ -32,7 +32,7 @@ fn meta(labels: &[(&str, &str)]) -> Arc<Meta> {
     })
 }
 
-pub(super) fn sandbox(state: SandboxState) -> Sandbox {
+pub(crate) fn sandbox(state: SandboxState) -> Sandbox {
     Sandbox {
         id: SandboxId::from_bytes([1; 32]),
         meta: meta(&[("io.kubernetes.pod.name", "pod"), ("io.kubernetes.pod.namespace", "ns")]),
@@ -48,7 +48,7 @@ pub(super) fn sandbox(state: SandboxState) -> Sandbox {
     }
 }
 
-pub(super) fn task() -> Task {
+pub(crate) fn task() -> Task {
     Task {
         id: TaskId::from_bytes([2; 32]),
         sandbox: SandboxId::from_bytes([1; 32]),

@@ -154,7 +154,7 @@ pub(super) async fn ps(target: &Target) -> Result<(), DaemonError> {
                     [
                         short(&sandbox.id),
                         sandbox.owner.clone(),
-                        sandbox.name.clone(),
+                        sandbox.display_name.clone(),
                         sandbox.state.clone(),
                         ips.join(","),
                         sandbox.created_at.clone(),
@@ -174,7 +174,7 @@ pub(super) async fn ps(target: &Target) -> Result<(), DaemonError> {
                         short(&task.id),
                         short(&task.sandbox),
                         task.owner.clone(),
-                        task.name.clone(),
+                        task.display_name.clone(),
                         state,
                         task.image.clone(),
                     ]

@@ -81,7 +81,9 @@ impl StatusSource for Fake {
             sandboxes: vec![SandboxView {
                 id: "ab".repeat(32),
                 owner: "kubernetes".into(),
-                name: "web".into(),
+                name: "web_shop_u1_0".into(),
+                display_name: "shop/web".into(),
+                names: BTreeMap::from([("pod".to_owned(), "web".to_owned())]),
                 state: "ready".into(),
                 handler: String::new(),
                 ips: vec!["10.0.0.2".parse().unwrap()],
@@ -302,7 +304,10 @@ async fn object_names_are_served_on_the_unix_socket_only() {
     let (status, body) = pages.get("/v1/objects").await;
     assert_eq!(status, StatusCode::OK);
     let objects: Objects = serde_json::from_str(&body).unwrap();
-    assert_eq!(objects.sandboxes[0].name, "web");
+    assert_eq!(
+        (objects.sandboxes[0].name.as_str(), &*objects.sandboxes[0].names["pod"]),
+        ("web_shop_u1_0", "web")
+    );
     assert!(pages.get_tcp("/v1/objects").await.starts_with("HTTP/1.1 404"));
 }
 
@@ -331,7 +336,7 @@ async fn the_command_line_shows_status_and_objects() {
     assert!(text.contains("runc     1.1.0    CVE-2024-21626\n"), "{text}");
     let output = run(&["ps", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("ababababababa  kubernetes  web   ready  10.0.0.2"), "{text}");
+    assert!(text.contains("ababababababa  kubernetes  shop/web  ready  10.0.0.2"), "{text}");
     let output = run(&["ps", "--socket", &socket, "--output", "json"]).await;
     assert!(serde_json::from_slice::<Objects>(&output.stdout).is_ok());
 

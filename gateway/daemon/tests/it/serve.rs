@@ -258,6 +258,11 @@ async fn command_line_pods_are_visible_to_all_commands() {
     let (_, out, _) = run(&["ps", "--socket", &admin, "--output", "json"]).await;
     let objects: Objects = serde_json::from_str(&out).unwrap();
     assert_eq!((objects.sandboxes[0].id.as_str(), objects.tasks[0].id.as_str()), (pod, container));
+    let names = [&objects.tasks[0].names["pod"], &objects.tasks[0].names["image"]];
+    assert_eq!(names, ["web", image]);
+    let (_, out, _) = run(&["ps", "--socket", &admin]).await;
+    let shown = format!("{}/web/", objects.tasks[0].names["namespace"]);
+    assert!(out.contains(&shown) && !out.contains(&objects.tasks[0].name), "{out}");
     let (_, out, _) = run(&["status", "--socket", &admin, "--output", "json"]).await;
     let report: StatusReport = serde_json::from_str(&out).unwrap();
     assert_eq!(report.tasks[0].count, 1);

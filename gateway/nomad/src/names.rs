@@ -1,0 +1,140 @@
+//! The names by which Nomad knows a sandbox or task.
+
+use switchyard_core::names::Names;
+use switchyard_core::table::{Sandbox, Task};
+
+use crate::identity::{Record, is_network};
+
+/// How many characters of an allocation's id are shown to people, as in Nomad's own lists.
+const SHORT_ALLOC: usize = 8;
+
+/// The names of a sandbox, or of a task in it: the labels `nomad_namespace`, `nomad_job`, `nomad_group`,
+/// `nomad_alloc` and `nomad_task`, and for a task `image`, the image as the job names it.
+///
+/// Of the network of an allocation only `nomad_alloc` is known, and of a task that an earlier version of the
+/// gateway started only `nomad_alloc`, `nomad_task` and `image`.
+#[must_use]
+pub fn names(sandbox: &Sandbox, task: Option<&Task>) -> Names {
+    let meta = task.map_or(&sandbox.meta, |task| &task.meta);
+    let Record { task_name, alloc_id, namespace, job, group, image, .. } = Record::of(meta);
+    let alloc: String = alloc_id.chars().take(SHORT_ALLOC).collect();
+    let display = if is_network(&meta.name) {
+        format!("network ({alloc})")
+    } else if alloc_id.is_empty() {
+        // A record of another version.
+        meta.name.clone()
+    } else {
+        let path: Vec<&str> = [&job, &group, &task_name]
+            .into_iter()
+            .map(String::as_str)
+            .filter(|part| !part.is_empty())
+            .collect();
+        format!("{} ({alloc})", path.join("/"))
+    };
+    let names = Names::new(display)
+        .with("nomad_namespace", namespace)
+        .with("nomad_job", job)
+        .with("nomad_group", group)
+        .with("nomad_alloc", alloc_id)
+        .with("nomad_task", task_name);
+    match task {
+        Some(task) if image.is_empty() => names.with("image", &task.details.image_ref),
+        Some(_) => names.with("image", image),
+        None => names,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use switchyard_core::backend::SandboxDetails;
+    use switchyard_core::id::{Owner, SandboxId};
+    use switchyard_core::spec::Meta;
+    use switchyard_core::state::SandboxState;
+    use switchyard_proto::nomad::drivers::proto as nomad;
+
+    use super::*;
+    use crate::identity::network_meta;
+
+    const ALLOC: &str = "3a7c5f1e-9d44-4f0e-8f3c-1b2a3c4d5e6f";
+
+    fn sandbox(meta: Meta) -> Sandbox {
+        Sandbox {
+            id: SandboxId::from_bytes([1; 32]),
+            meta: Arc::new(meta),
+            handler: String::new(),
+            details: SandboxDetails::default(),
+            state: SandboxState::Ready,
+        }
+    }
+
+    fn with_record(record: &Record) -> Sandbox {
+        sandbox(Meta {
+            owner: Owner::Nomad,
+            name: format!("{ALLOC}/web/0123abcd"),
+            labels: BTreeMap::new(),
+            created_at: SystemTime::UNIX_EPOCH,
+            record: record.encode(),
+        })
+    }
+
+    fn request() -> nomad::TaskConfig {
+        nomad::TaskConfig {
+            name: "web".into(),
+            alloc_id: ALLOC.into(),
+            job_name: "the shop".into(),
+            job_id: "shop".into(),
+            task_group_name: "front".into(),
+            namespace: "prod".into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_job() {
+        let names = names(&with_record(&Record::new(&request())), None);
+        assert_eq!(names.to_string(), "shop/front/web (3a7c5f1e)");
+        let expected = [
+            ("nomad_namespace", "prod"),
+            ("nomad_job", "shop"),
+            ("nomad_group", "front"),
+            ("nomad_alloc", ALLOC),
+            ("nomad_task", "web"),
+        ];
+        assert_eq!(names.iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn agent_without_job_ids_gives_the_name_of_the_job() {
+        let request = nomad::TaskConfig { job_id: String::new(), namespace: String::new(), ..request() };
+        let names = names(&with_record(&Record::new(&request)), None);
+        assert_eq!((names.get("nomad_job"), names.get("nomad_namespace")), (Some("the shop"), None));
+    }
+
+    #[test]
+    fn record_of_an_earlier_version_has_fewer_names() {
+        let record = Record { task_name: "web".into(), alloc_id: ALLOC.into(), ..Record::default() };
+        let names = names(&with_record(&record), None);
+        assert_eq!(names.to_string(), "web (3a7c5f1e)");
+        assert_eq!(names.iter().collect::<Vec<_>>(), [("nomad_alloc", ALLOC), ("nomad_task", "web")]);
+    }
+
+    #[test]
+    fn network_of_an_allocation_has_its_allocation_alone() {
+        let names = names(&sandbox(network_meta(ALLOC, "web", None, SystemTime::UNIX_EPOCH)), None);
+        assert_eq!(names.to_string(), "network (3a7c5f1e)");
+        assert_eq!(names.iter().collect::<Vec<_>>(), [("nomad_alloc", ALLOC)]);
+    }
+
+    #[test]
+    fn unreadable_record_leaves_the_raw_name() {
+        let mut sandbox = with_record(&Record::default());
+        Arc::make_mut(&mut sandbox.meta).record = vec![9];
+        let names = names(&sandbox, None);
+        assert_eq!(names.to_string(), sandbox.meta.name);
+        assert_eq!(names.iter().count(), 0);
+    }
+}
