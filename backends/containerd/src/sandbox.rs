@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use containerd_client::services::v1 as api;
 use switchyard_core::backend::SandboxDetails;
 use switchyard_core::id::SandboxId;
+use switchyard_core::operation::step;
 use switchyard_core::spec::{
     CgroupPlacement, IpcMode, SandboxNetwork, SandboxPid, SandboxSpec, SelinuxLabel, UtsMode,
 };
@@ -144,7 +145,7 @@ impl Sandboxes {
         want: PinSpec,
         entry: &mut SandboxEntry,
     ) -> Result<()> {
-        self.create_sandbox_object(id, spec, entry).await?;
+        step("write_container_object", self.create_sandbox_object(id, spec, entry)).await?;
         self.context.faults.reach(Step::SandboxRecorded)?;
         self.bring_up_sandbox(id, spec, want, entry).await
     }
@@ -202,7 +203,7 @@ impl Sandboxes {
         let connected = async {
             // Writing the CNI journal and creating the namespaces overlap; both must be done before the first
             // plugin runs.
-            let (pinned, planned) = tokio::join!(pin, plan);
+            let (pinned, planned) = tokio::join!(step("create_namespaces", pin), step("plan_network", plan));
             pinned?;
             let Some(planned) = planned? else {
                 return match joined {
@@ -210,22 +211,24 @@ impl Sandboxes {
                     None => Ok(Vec::new()),
                 };
             };
-            let ips = self.network.attach(id, &planned, &dirs, &wanted_ips).await?;
+            let attached = self.network.attach(id, &planned, &dirs, &wanted_ips);
+            let ips = step("attach_network", attached).await?;
             self.context.faults.reach(Step::SandboxAttached)?;
             Ok::<_, Error>(ips)
         };
         create_private_dir(&dirs.state).await?;
         // Both run to their end even if one fails, so that the rollback does not race with either.
-        let (filed, connected) = tokio::join!(files, connected);
+        let (filed, connected) = tokio::join!(step("write_files", files), connected);
         entry.record.ips = connected?;
         filed?;
         files::write_hosts(&dirs, spec, &entry.record, self.network.bridge.host()).await?;
         self.context.faults.reach(Step::SandboxHosts)?;
         if entry.record.infra {
-            let pid = self.start_infra(id, spec, entry).await?;
+            let pid = step("start_infra_container", self.start_infra(id, spec, entry)).await?;
             entry.lifecycle = entry.lifecycle.after(SandboxChange::InfraStarted(pid));
         }
-        self.record_sandbox(id, &entry.record, SandboxPhase::Ready).await?;
+        let recorded = self.record_sandbox(id, &entry.record, SandboxPhase::Ready);
+        step("write_record", recorded).await?;
         self.context.faults.reach(Step::SandboxMarked)
     }
 

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::ledger::Refusal;
 use crate::state::Exit;
-use crate::table::Sandbox;
+use crate::table::{Sandbox, Task};
 
 /// How many events a subscriber may lag behind.
 pub const CAPACITY: usize = 1024;
@@ -29,6 +29,8 @@ pub struct Event {
     /// The sandbox that the event is about, or that contains the task, as it was at that moment; present even
     /// if it has been removed since.
     pub sandbox: Option<Arc<Sandbox>>,
+    /// The task that the event is about, as it was at that moment; present even if it has been removed since.
+    pub task: Option<Arc<Task>>,
 }
 
 /// What happened, and to which object.
@@ -147,7 +149,7 @@ mod tests {
 
     fn event(owner: Owner) -> Event {
         let kind = EventKind::TaskCreated(TaskId::from_bytes([1; 32]));
-        Event { at: SystemTime::UNIX_EPOCH, owner, kind, sandbox: None }
+        Event { at: SystemTime::UNIX_EPOCH, owner, kind, sandbox: None, task: None }
     }
 
     #[tokio::test]

@@ -4,27 +4,25 @@
 //! nothing half done; concurrent callers of the same operation share one run ([`crate::singleflight`]). An
 //! object whose creation outlived its caller stays in the table: the retry finds it under its name.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{Backend, BackendStatus, Handler};
+use crate::backend::{Backend, BackendStatus};
 use crate::error::{Error, Result};
 use crate::event::{EventBus, Subscription};
 use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
 use crate::keyed_lock::KeyedLock;
 use crate::ledger::{Compute, LeaseStore, Ledger, MemoryStore};
+use crate::operation::Operations;
 use crate::reload::Reloadable;
 use crate::singleflight::Singleflight;
-use crate::spec::Reserved;
-use crate::state::TaskState;
 use crate::table::{Counts, Sandbox, Table, Task};
 
 mod checkpoint;
@@ -37,12 +35,14 @@ mod ledger;
 mod ledger_report;
 mod limits;
 mod lost_tasks;
+mod operations;
 mod outage;
 mod provider;
 mod pull_counts;
 mod queries;
 mod resource_use;
 mod sandbox;
+mod scope;
 mod start_limiter;
 mod stream;
 mod task;
@@ -55,6 +55,7 @@ pub use ledger_report::LedgerReport;
 pub use limits::{Limits, NamedDevices};
 pub use pull_counts::PullsByResult;
 pub use resource_use::ResourceUse;
+pub use scope::Scope;
 
 /// One node's sandboxes, tasks and images.
 #[derive(Clone)]
@@ -76,7 +77,9 @@ struct Shared {
     lease_locks: KeyedLock<Owner>,
     limits: Reloadable<Limits>,
     recovered: watch::Sender<bool>,
-    /// Operations in flight.
+    /// The operations that change something, with what they do at the moment.
+    registry: Operations,
+    /// The asynchronous tasks of operations in flight.
     operations: TaskTracker,
     /// Watchers of tasks and sandboxes. Operations wait for what the watchers report, so watchers are stopped
     /// last.
@@ -132,23 +135,9 @@ impl<I: std::fmt::Display> std::fmt::Display for Op<I> {
     }
 }
 
-/// One owner's view of the gateway, and the only access that a frontend has. It can neither see nor change
-/// another owner's objects.
-#[derive(Clone)]
-pub struct Scope {
-    gateway: Gateway,
-    owner: Owner,
-}
-
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway").field("table", &self.shared.table).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Scope {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scope").field("owner", &self.owner).finish_non_exhaustive()
     }
 }
 
@@ -160,12 +149,18 @@ impl Gateway {
     /// are lost when it ends.
     #[must_use]
     pub fn new(backend: Arc<dyn Backend>, limits: Limits) -> Self {
-        Self::with_leases(backend, limits, Arc::new(MemoryStore::default()))
+        Self::with_leases(backend, limits, Arc::new(MemoryStore::default()), Operations::default())
     }
 
-    /// As [`Gateway::new`]; leases that no sandbox uses yet are kept in `leases`.
+    /// As [`Gateway::new`]; leases that no sandbox uses yet are kept in `leases`, and the operations in flight
+    /// are registered in `registry`.
     #[must_use]
-    pub fn with_leases(backend: Arc<dyn Backend>, limits: Limits, leases: Arc<dyn LeaseStore>) -> Self {
+    pub fn with_leases(
+        backend: Arc<dyn Backend>,
+        limits: Limits,
+        leases: Arc<dyn LeaseStore>,
+        registry: Operations,
+    ) -> Self {
         let operations = TaskTracker::new();
         let shared = Shared {
             backend,
@@ -188,6 +183,7 @@ impl Gateway {
             exec_output: exec::OutputBudget::default(),
             task_locks: KeyedLock::default(),
             sandbox_locks: KeyedLock::default(),
+            registry,
             operations,
             watchers: TaskTracker::new(),
             shutdown: CancellationToken::new(),
@@ -273,7 +269,7 @@ impl Gateway {
     /// The view of one owner.
     #[must_use]
     pub fn scope(&self, owner: Owner) -> Scope {
-        Scope { gateway: self.clone(), owner }
+        Scope::new(self.clone(), owner)
     }
 
     /// The health of the backend.
@@ -321,177 +317,10 @@ impl Gateway {
     }
 }
 
-// === impl Scope ===
-
-impl Scope {
-    /// The owner of this view.
-    #[must_use]
-    pub const fn owner(&self) -> Owner {
-        self.owner
-    }
-
-    /// The health of the backend; also available before recovery.
-    #[must_use]
-    pub fn status(&self) -> BackendStatus {
-        self.gateway.status()
-    }
-
-    /// Whether requests are served, that is, whether recovery has finished.
-    #[must_use]
-    pub fn is_recovered(&self) -> bool {
-        self.gateway.is_recovered()
-    }
-
-    /// The runtime handlers, the default one first.
-    #[must_use]
-    pub fn handlers(&self) -> Vec<Handler> {
-        self.gateway.shared.backend.handlers()
-    }
-
-    /// All processors and memory of the node; `None` if not known.
-    #[must_use]
-    pub fn capacity(&self) -> Option<Reserved> {
-        self.gateway.shared.limits.get().capacity
-    }
-
-    /// This owner's events from now on.
-    #[must_use]
-    pub fn subscribe(&self) -> Subscription {
-        self.gateway.shared.table.events().subscribe(Some(self.owner))
-    }
-
-    /// This owner's sandboxes.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn sandboxes(&self) -> Result<Vec<Arc<Sandbox>>> {
-        Ok(self.gateway.ready()?.table.sandboxes(self.owner))
-    }
-
-    /// This owner's tasks.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn tasks(&self) -> Result<Vec<Arc<Task>>> {
-        Ok(self.gateway.ready()?.table.tasks(self.owner))
-    }
-
-    /// The sandbox with this id, or the only one whose id has this prefix.
-    ///
-    /// # Errors
-    /// `NotFound` if there is none, also for a text that cannot be an id; `InvalidArgument` if the prefix is
-    /// ambiguous.
-    pub fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
-        let table = &self.gateway.ready()?.table;
-        if let Ok(id) = id.parse::<SandboxId>() {
-            return table
-                .sandbox(id)
-                .filter(|sandbox| sandbox.meta.owner == self.owner)
-                .ok_or_else(|| crate::table::no_sandbox(id));
-        }
-        only_match("sandbox", id, table.sandboxes(self.owner), |sandbox| sandbox.id.to_string())
-    }
-
-    /// The task with this id, or the only one whose id has this prefix.
-    ///
-    /// # Errors
-    /// As for [`Scope::sandbox`].
-    pub fn task(&self, id: &str) -> Result<Arc<Task>> {
-        let table = &self.gateway.ready()?.table;
-        if let Ok(id) = id.parse::<TaskId>() {
-            return table
-                .task(id)
-                .filter(|task| task.meta.owner == self.owner)
-                .ok_or_else(|| crate::table::no_task(id));
-        }
-        only_match("task", id, table.tasks(self.owner), |task| task.id.to_string())
-    }
-
-    /// The sandbox with this name, if it exists.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn sandbox_named(&self, name: &str) -> Result<Option<Arc<Sandbox>>> {
-        Ok(self.gateway.ready()?.table.sandbox_named(self.owner, name))
-    }
-
-    /// This owner's sandboxes whose names have this prefix. The cost does not depend on the number of other
-    /// sandboxes.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn sandboxes_with_prefix(&self, beginning: &str) -> Result<Vec<Arc<Sandbox>>> {
-        Ok(self.gateway.ready()?.table.sandboxes_with_prefix(self.owner, beginning))
-    }
-
-    /// The task with this name, if it exists.
-    ///
-    /// # Errors
-    /// `Unavailable` before recovery.
-    pub fn task_named(&self, name: &str) -> Result<Option<Arc<Task>>> {
-        Ok(self.gateway.ready()?.table.task_named(self.owner, name))
-    }
-
-    /// Waits until requests are served. Cancel-safe.
-    pub async fn recovered(&self) {
-        self.gateway.recovered().await;
-    }
-
-    /// Completes when the gateway shuts down. Whatever waits for it may then stop half way; tasks continue to
-    /// run.
-    pub fn ended(&self) -> WaitForCancellationFutureOwned {
-        self.gateway.shared.shutdown.clone().cancelled_owned()
-    }
-
-    /// Runs work that continues if the caller goes away; `what` names it in errors. A shutdown waits for it.
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// Those of the work; `Internal` if it panics or is aborted.
-    pub async fn run_detached<T: Send + 'static>(
-        &self,
-        what: String,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        self.gateway.run_detached(what, work).await
-    }
-
-    fn running_task(&self, id: &str) -> Result<Arc<Task>> {
-        let task = self.task(id)?;
-        match task.state {
-            TaskState::Running { .. } | TaskState::Stopping { .. } => Ok(task),
-            TaskState::Created
-            | TaskState::Starting
-            | TaskState::Exited { .. }
-            | TaskState::Removing { .. } => Err(Error::failed_precondition(format!(
-                "task {} is {}, not running",
-                task.id,
-                task.state.as_str()
-            ))),
-        }
-    }
-}
-
 /// Maps `NotFound` to success, for idempotent stops and removals.
 fn ignore_not_found(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() == crate::ErrorKind::NotFound => Ok(()),
         other => other,
-    }
-}
-
-fn only_match<T>(what: &str, prefix: &str, all: Vec<Arc<T>>, id: impl Fn(&T) -> String) -> Result<Arc<T>> {
-    let missing = || Error::not_found(format!("{what} {prefix:?} does not exist"));
-    if prefix.is_empty() {
-        return Err(missing());
-    }
-    let mut found = all.into_iter().filter(|object| id(object).starts_with(prefix));
-    let first = found.next().ok_or_else(missing)?;
-    match found.next() {
-        None => Ok(first),
-        Some(_) => Err(Error::invalid(
-            format!("{what} id {prefix:?}"),
-            "is the prefix of several ids: give more digits",
-        )),
     }
 }

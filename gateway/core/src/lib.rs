@@ -30,6 +30,7 @@ pub mod image;
 pub mod keyed_lock;
 pub mod ledger;
 pub mod names;
+pub mod operation;
 pub mod reload;
 pub mod singleflight;
 pub mod spec;

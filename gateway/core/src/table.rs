@@ -114,8 +114,8 @@ impl Table {
 
     /// Publishes an event. The caller that changes the table holds its lock, so events are in the order of
     /// the changes.
-    fn publish(&self, owner: Owner, kind: EventKind, sandbox: Option<Arc<Sandbox>>) {
-        self.events.publish(Event { at: self.next_event_time(), owner, kind, sandbox });
+    fn publish(&self, owner: Owner, kind: EventKind, sandbox: Option<Arc<Sandbox>>, task: Option<Arc<Task>>) {
+        self.events.publish(Event { at: self.next_event_time(), owner, kind, sandbox, task });
     }
 
     /// The current time, but later than any time handed out before: setting the clock back must not reorder
@@ -132,7 +132,7 @@ impl Table {
     /// Publishes an event that concerns no object of the table.
     pub fn announce(&self, owner: Owner, kind: EventKind) {
         let _order = self.lock();
-        self.publish(owner, kind, None);
+        self.publish(owner, kind, None, None);
     }
 
     /// Fills an empty table with recovered objects. Publishes no events, since nothing changed.
@@ -286,7 +286,12 @@ impl Table {
         let sandbox = Arc::new(sandbox);
         objects.sandbox_names.insert(key, sandbox.id);
         objects.sandboxes.insert(sandbox.id, watch::Sender::new(Arc::clone(&sandbox)));
-        self.publish(sandbox.meta.owner, EventKind::SandboxReady(sandbox.id), Some(Arc::clone(&sandbox)));
+        self.publish(
+            sandbox.meta.owner,
+            EventKind::SandboxReady(sandbox.id),
+            Some(Arc::clone(&sandbox)),
+            None,
+        );
         Ok(sandbox)
     }
 
@@ -311,7 +316,7 @@ impl Table {
         objects.task_names.insert(key, task.id);
         objects.tasks.insert(task.id, watch::Sender::new(Arc::clone(&task)));
         let sandbox = objects.sandbox(task.sandbox);
-        self.publish(task.meta.owner, EventKind::TaskCreated(task.id), sandbox);
+        self.publish(task.meta.owner, EventKind::TaskCreated(task.id), sandbox, Some(Arc::clone(&task)));
         Ok(task)
     }
 
@@ -346,7 +351,8 @@ impl Table {
             | TaskState::Removing { .. } => None,
         };
         if let Some(kind) = published {
-            self.publish(after.meta.owner, kind, objects.sandbox(after.sandbox));
+            let sandbox = objects.sandbox(after.sandbox);
+            self.publish(after.meta.owner, kind, sandbox, Some(Arc::clone(&after)));
         }
         Ok((before, after))
     }
@@ -418,7 +424,7 @@ impl Table {
             (true, true) | (false, false) => None,
         };
         if let Some(kind) = published {
-            self.publish(after.meta.owner, kind, Some(Arc::clone(&after)));
+            self.publish(after.meta.owner, kind, Some(Arc::clone(&after)), None);
         }
         Ok(after)
     }
@@ -430,7 +436,7 @@ impl Table {
             let task = cell.borrow().clone();
             objects.task_names.remove(&(task.meta.owner, task.meta.name.clone()));
             let sandbox = objects.sandbox(task.sandbox);
-            self.publish(task.meta.owner, EventKind::TaskRemoved(id), sandbox);
+            self.publish(task.meta.owner, EventKind::TaskRemoved(id), sandbox, Some(task));
         }
     }
 
@@ -440,7 +446,7 @@ impl Table {
         if let Some(cell) = objects.sandboxes.remove(&id) {
             let sandbox = cell.borrow().clone();
             objects.sandbox_names.remove(&(sandbox.meta.owner, sandbox.meta.name.clone()));
-            self.publish(sandbox.meta.owner, EventKind::SandboxRemoved(id), Some(sandbox));
+            self.publish(sandbox.meta.owner, EventKind::SandboxRemoved(id), Some(sandbox), None);
         }
     }
 }

@@ -1,16 +1,16 @@
 //! The names by which Kubernetes knows a sandbox or container.
 
 use switchyard_core::names::Names;
-use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::spec::Meta;
 
 use crate::{record, to_proto};
 
-/// The names of a sandbox, or of a task in it: the labels `namespace`, `pod` and `uid`, and for a task
-/// `container` and `image`, the image as the pod's author wrote it.
+/// The names of the sandbox with this record, or of a task in it: the labels `namespace`, `pod` and `uid`, and
+/// for a task `container` and `image`, the image as the pod's author wrote it.
 ///
 /// A name that is neither in the record nor in the labels that kubelets set is left out.
 #[must_use]
-pub fn names(sandbox: &Sandbox, task: Option<&Task>) -> Names {
+pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
     let pod = record::pod_metadata(sandbox).unwrap_or_else(|| to_proto::labelled_pod(sandbox));
     let place =
         if pod.namespace.is_empty() { pod.name.clone() } else { format!("{}/{}", pod.namespace, pod.name) };
@@ -24,7 +24,7 @@ pub fn names(sandbox: &Sandbox, task: Option<&Task>) -> Names {
         .with("pod", pod.name)
         .with("uid", pod.uid)
         .with("container", container.name)
-        .with("image", to_proto::written_image(image, &task.details.image_ref).image)
+        .with("image", to_proto::written_image(image, "").image)
 }
 
 #[cfg(test)]
@@ -32,6 +32,7 @@ mod tests {
     use std::sync::Arc;
 
     use switchyard_core::state::SandboxState;
+    use switchyard_core::table::{Sandbox, Task};
     use switchyard_proto::cri::v1 as cri;
 
     use super::*;
@@ -69,7 +70,7 @@ mod tests {
     fn names_come_from_the_record_of_the_request() {
         let labels = [("io.kubernetes.pod.name".to_owned(), "another".to_owned())].into();
         let pod = pod(cri::PodSandboxConfig { metadata: Some(metadata()), labels, ..Default::default() });
-        let names_of_pod = names(&pod, None);
+        let names_of_pod = names(&pod.meta, None);
         assert_eq!(names_of_pod.to_string(), "shop/web-1");
         let expected = [("namespace", "shop"), ("pod", "web-1"), ("uid", "u-1")];
         assert_eq!(names_of_pod.iter().collect::<Vec<_>>(), expected);
@@ -79,7 +80,7 @@ mod tests {
             user_specified_image: "nginx:1".into(),
             ..Default::default()
         };
-        let names_of_task = names(&pod, Some(&container(image)));
+        let names_of_task = names(&pod.meta, Some(&container(image).meta));
         assert_eq!(names_of_task.to_string(), "shop/web-1/nginx");
         let more = [("container", "nginx"), ("image", "nginx:1")];
         assert_eq!(names_of_task.iter().collect::<Vec<_>>(), [&expected[..], &more].concat());
@@ -90,11 +91,12 @@ mod tests {
         let pod = pod(cri::PodSandboxConfig { metadata: Some(metadata()), ..Default::default() });
         for image in ["", "nginx:1"] {
             let task = container(cri::ImageSpec { image: image.into(), ..Default::default() });
-            let names = names(&pod, Some(&task));
+            let names = names(&pod.meta, Some(&task.meta));
             let records = record::Records::default();
             let status = to_proto::container_status(&task, records.task(&task).as_deref());
             let shown = status.image.map(|image| image.image);
-            assert_eq!(names.get("image"), shown.as_deref());
+            let requested = shown.filter(|shown| *shown != task.details.image_ref);
+            assert_eq!(names.get("image"), requested.as_deref());
             assert_eq!(names.get("container"), status.metadata.as_ref().map(|found| found.name.as_str()));
         }
     }
@@ -106,12 +108,12 @@ mod tests {
         meta.record = vec![9, 1, 2];
         meta.labels = [("io.kubernetes.pod.namespace".to_owned(), "shop".to_owned())].into();
         let raw = meta.name.clone();
-        assert_eq!(names(&pod, None).to_string(), format!("shop/{raw}"));
+        assert_eq!(names(&pod.meta, None).to_string(), format!("shop/{raw}"));
         let mut task = samples::task();
         Arc::make_mut(&mut task.meta).record = Vec::new();
         Arc::make_mut(&mut task.meta).labels.clear();
-        let names = names(&pod, Some(&task));
+        let names = names(&pod.meta, Some(&task.meta));
         assert_eq!(names.get("container"), Some(task.meta.name.as_str()));
-        assert_eq!(names.get("image"), Some(task.details.image_ref.as_str()));
+        assert_eq!(names.get("image"), None);
     }
 }

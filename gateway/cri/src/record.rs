@@ -11,6 +11,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::spec::Meta;
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1alpha2 as old;
@@ -127,13 +128,13 @@ pub(crate) fn note(sandbox: &Sandbox) -> SandboxNote {
 }
 
 /// The names of the pod, if its record can be decoded.
-pub(crate) fn pod_metadata(sandbox: &Sandbox) -> Option<cri::PodSandboxMetadata> {
-    decode::<PodNames>(&sandbox.meta.record)?.config?.metadata
+pub(crate) fn pod_metadata(sandbox: &Meta) -> Option<cri::PodSandboxMetadata> {
+    decode::<PodNames>(&sandbox.record)?.config?.metadata
 }
 
 /// The names of the container and of its image as requested, as far as its record has them.
-pub(crate) fn container_names(task: &Task) -> (Option<cri::ContainerMetadata>, Option<cri::ImageSpec>) {
-    let record = decode::<ContainerNames>(&task.meta.record);
+pub(crate) fn container_names(task: &Meta) -> (Option<cri::ContainerMetadata>, Option<cri::ImageSpec>) {
+    let record = decode::<ContainerNames>(&task.record);
     let ContainerNamesConfig { metadata, image } =
         record.and_then(|record| record.config).unwrap_or_default();
     (metadata, image)

@@ -31,7 +31,7 @@ impl Runtime {
         let task = self.scope.require_running_task(&container_id)?;
         let drain = self.config.get().exec_drain();
         let spec = ExecSpec { command: cmd, tty, size: None, stdin, env: Vec::new(), cwd: None, drain };
-        let start = exec::PendingExec { scope: self.scope.clone(), task: task.id, spec };
+        let start = exec::PendingExec { scope: self.scope.for_current_caller(), task: task.id, spec };
         let url = self.sessions()?.exec(streams, Box::new(start)).map_err(too_many)?;
         Ok(cri::ExecResponse { url: url.into() })
     }
@@ -48,7 +48,7 @@ impl Runtime {
         // to it.
         let until_the_end = config.is_some_and(|config| config.stdin_once && !config.tty);
         let join = attach::PendingAttach {
-            scope: self.scope.clone(),
+            scope: self.scope.for_current_caller(),
             task: task.id,
             spec: AttachSpec { stdin, stdout, stderr },
             until_the_end,
@@ -67,7 +67,7 @@ impl Runtime {
         });
         let ports = ports.collect::<Result<Vec<u16>>>()?;
         let sandbox = self.scope.require_ready_sandbox(&pod_sandbox_id)?;
-        let dial = forward::PodPorts { scope: self.scope.clone(), sandbox: sandbox.id };
+        let dial = forward::PodPorts { scope: self.scope.for_current_caller(), sandbox: sandbox.id };
         let url = self.sessions()?.port_forward(ports, Arc::new(dial)).map_err(too_many)?;
         Ok(cri::PortForwardResponse { url: url.into() })
     }

@@ -11,6 +11,8 @@
 //! | `/v1/objects` | [`Objects`](crate::status::Objects) as JSON; on the unix socket only |
 //! | `/v1/devices` | [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
 //! | `DELETE /v1/devices/leases/{token}` | ends a lease that no sandbox uses, 204; on the unix socket only |
+//! | `/v1/operations` | [`OperationView`](crate::status::OperationView)s as JSON: what is in flight; on the unix socket only |
+//! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](crate::status::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |
 //! | `/v1/config` | the configuration in force as TOML, with `?origin` the source of each value; on the unix socket only |
 //! | `POST /v1/config/reload` | reloads the configuration: a [`ReloadReport`](crate::reload::ReloadReport) as JSON, or 422 with what is wrong; on the unix socket only |
 //! | `/v1/log/level` | [`LevelView`](crate::telemetry::LevelView) as JSON; on the unix socket only |
@@ -26,6 +28,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+mod activity;
 mod host;
 mod server;
 mod settings;
@@ -41,6 +44,7 @@ use serde::Serialize;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::LeaseToken;
 
+use crate::activity::Activity;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
 use crate::reload::Reloader;
 use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc3339};
@@ -77,6 +81,7 @@ pub struct AdminPages {
     metrics: Arc<Metrics>,
     reloader: Reloader,
     log_level: LogLevel,
+    activity: Activity,
     started: SystemTime,
 }
 
@@ -94,7 +99,7 @@ impl std::fmt::Debug for AdminPages {
 }
 
 impl AdminPages {
-    /// Pages about this source, and about the daemon's configuration and log; the start time of the daemon is
+    /// Pages about this source, about the daemon's configuration and log, and about what happens; the start time of the daemon is
     /// now.
     #[must_use]
     pub fn new(
@@ -102,8 +107,9 @@ impl AdminPages {
         metrics: Arc<Metrics>,
         reloader: Reloader,
         log_level: LogLevel,
+        activity: Activity,
     ) -> Self {
-        Self { source, metrics, reloader, log_level, started: SystemTime::now() }
+        Self { source, metrics, reloader, log_level, activity, started: SystemTime::now() }
     }
 
     /// The pages for a listener.
@@ -122,6 +128,7 @@ impl AdminPages {
                 .route("/v1/objects", get(objects))
                 .route("/v1/devices", get(devices))
                 .route("/v1/devices/leases/{token}", delete(release_lease))
+                .merge(activity::routes())
                 .merge(settings::routes()),
         };
         router.with_state(ListenerPages { admin: self.clone(), reach })
@@ -217,6 +224,8 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         parts: admin.source.parts(),
         logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
         reloads: Some(admin.reloader.counts()),
+        operations: admin.activity.operations.ages(),
+        audit: admin.activity.audit.counts(),
     };
     match admin.metrics.render(&counts) {
         Ok(body) => respond(StatusCode::OK, METRICS_TYPE, body),
@@ -270,7 +279,9 @@ const fn status_of(kind: ErrorKind) -> StatusCode {
 fn index(reach: Reach) -> String {
     let local = match reach {
         Reach::Network => "",
-        Reach::Local => "/v1/objects\n/v1/devices\n/v1/config?origin\n/v1/log/level\n",
+        Reach::Local => {
+            "/v1/objects\n/v1/devices\n/v1/operations\n/v1/events\n/v1/config?origin\n/v1/log/level\n"
+        }
     };
     format!("Switchyard {VERSION}\n/livez\n/readyz?verbose\n/metrics\n/statusz\n{local}")
 }

@@ -19,6 +19,7 @@ use crate::{serve, service_manager, telemetry};
 mod cri;
 mod daemon;
 mod devices;
+mod events;
 mod nomad;
 mod settings;
 
@@ -62,9 +63,11 @@ enum CliCommand {
     #[command(subcommand)]
     Log(settings::LogCommand),
     /// Show the health of the daemon, part by part, and how many objects it has.
-    Status(daemon::Target),
+    Status(daemon::StatusArgs),
     /// List sandboxes and tasks of all owners.
     Ps(daemon::Target),
+    /// Show what happened lately: sandboxes and tasks that began or ended, and requests that were refused.
+    Events(events::EventsArgs),
     /// List devices and host ports with their holders, or end a lease.
     Devices(devices::DevicesArgs),
     /// Call a CRI runtime: a small client for inspection and tests.
@@ -205,6 +208,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Log(command) => block_on(settings::log(&command))??,
         CliCommand::Status(target) => return Ok(block_on(daemon::status(&target))??),
         CliCommand::Ps(target) => block_on(daemon::ps(&target))??,
+        CliCommand::Events(args) => block_on(events::events(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use switchyard_streaming::TlsConfig;
 
+mod audit;
 mod change;
 mod devices;
 mod document;
@@ -25,6 +26,7 @@ pub(crate) mod validate;
 #[cfg(test)]
 mod tests;
 
+pub use audit::{AuditConfig, AuditTarget};
 pub use change::{Change, Effective, Reload};
 pub use devices::{DevicesConfig, LedgerConfig, NamedDevicePolicy, Overcommit};
 pub use document::Location;
@@ -85,6 +87,8 @@ pub struct Config {
     pub managed: ManagedConfig,
     /// Which versions with known vulnerabilities are reported.
     pub advisories: AdvisoriesConfig,
+    /// The log of operations that change something.
+    pub audit: AuditConfig,
 }
 
 /// Where things are kept.
@@ -256,6 +260,7 @@ impl Default for Config {
             logkeeper: LogkeeperConfig::default(),
             managed: ManagedConfig::default(),
             advisories: AdvisoriesConfig::default(),
+            audit: AuditConfig::default(),
         }
     }
 }

@@ -13,10 +13,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use http::{HeaderMap, Request, Response};
+use http::{Extensions, HeaderMap, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::RwLock;
+use switchyard_core::operation::Caller;
 use tonic::Code;
+use tonic::transport::server::UdsConnectInfo;
 use tower::{Layer, Service};
 use tracing::{Instrument, Span};
 
@@ -91,9 +93,10 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let path = request.uri().path().trim_start_matches('/').to_owned();
+        let caller = caller(self.shared.protocol, request.extensions());
         let span = tracing::info_span!("rpc", protocol = self.shared.protocol, rpc = %path);
         let mut call = Call::begin(Arc::clone(&self.shared), path, span.clone());
-        let response = span.in_scope(|| self.inner.call(request));
+        let response = caller.scope(span.in_scope(|| self.inner.call(request)));
         let watched = async move {
             let Ok(response) = response.await;
             let (parts, inner) = response.into_parts();
@@ -203,6 +206,16 @@ impl Shared {
         let method: Arc<str> = Arc::from(path);
         methods.insert(Arc::clone(&method));
         method
+    }
+}
+
+/// The peer of the connection that a request came from.
+fn caller(listener: &'static str, request: &Extensions) -> Caller {
+    let peer = request.get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+    Caller {
+        listener,
+        uid: peer.map(|peer| peer.uid()),
+        pid: peer.and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok()),
     }
 }
 

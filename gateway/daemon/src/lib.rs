@@ -8,6 +8,7 @@
 //!                    ├── device_parts  devices, vendors' plugins, a kubelet's device plugins
 //!                    ├── managed       containerd and logkeeper: started, adopted, restarted, left running
 //!                    ├── node, admin   /metrics, /readyz, /statusz and pages for the command line
+//!                    ├── audit, events what changed, for whom; in a log, and the latest in memory
 //!                    └── layer         one tower layer: spans and metrics of every RPC
 //! ```
 //!
@@ -19,13 +20,16 @@
 //!   goes unnoticed.
 //! - [`config`] alone uses figment, [`wiring`] alone names backends and frontends, [`output`] alone prints.
 
+pub mod activity;
 pub mod admin;
+pub mod audit;
 mod capacity;
 pub mod channel;
 pub mod cli;
 pub mod config;
 pub mod detach;
 mod device_parts;
+pub mod events;
 pub mod gate;
 pub mod hclog;
 pub mod layer;

@@ -22,6 +22,11 @@
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
 //! | `switchyard_config_reloads_total` | `result`: applied or refused |
 //! | `switchyard_config_{last_reload_successful,last_load_success_timestamp_seconds,pending_changes}` | |
+//! | `switchyard_operation_duration_seconds` | `owner`: an owner or `node`, `operation`, `result`: ok, failed or dropped |
+//! | `switchyard_operation_step_duration_seconds` | `operation`, `step` |
+//! | `switchyard_operations_in_flight` | `owner`, `operation` |
+//! | `switchyard_operation_oldest_age_seconds` | `operation` |
+//! | `switchyard_audit_lines_total` | `result`: written or lost |
 //! | `process_*` | |
 
 use parking_lot::Mutex;
@@ -29,22 +34,30 @@ use prometheus::{
     Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use switchyard_core::gateway::PullsByResult;
+use switchyard_core::operation::OperationAges;
 use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
 
+use crate::audit::AuditCounts;
 use crate::status::{DevicesView, Part, ReloadCounts};
 
+mod audit;
 mod ledger;
 mod logs;
+mod operations;
 mod plugins;
 mod process;
 mod reload;
 
+use audit::AuditMetrics;
 use ledger::LedgerMetrics;
 use logs::LogMetrics;
+use operations::InFlightMetrics;
 use plugins::PluginMetrics;
 use process::ProcessMetrics;
 use reload::ReloadMetrics;
+
+pub(crate) use operations::OperationMetrics;
 
 /// The version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -63,6 +76,7 @@ pub const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 pub struct Metrics {
     registry: Registry,
     pub(crate) rpc: RpcMetrics,
+    pub(crate) operations: OperationMetrics,
     // Gauges that are reset for each scrape; the lock serialises concurrent scrapes.
     node: Mutex<NodeMetrics>,
 }
@@ -88,6 +102,8 @@ struct NodeMetrics {
     plugins: PluginMetrics,
     logs: LogMetrics,
     reloads: ReloadMetrics,
+    in_flight: InFlightMetrics,
+    audit: AuditMetrics,
     process: ProcessMetrics,
 }
 
@@ -116,6 +132,10 @@ pub struct NodeCounts {
     pub logs: Option<Stats>,
     /// Reloads of the configuration; `None` outside a daemon.
     pub reloads: Option<ReloadCounts>,
+    /// Operations in flight.
+    pub operations: OperationAges,
+    /// Lines of the audit log; `None` if nothing is audited.
+    pub audit: Option<AuditCounts>,
 }
 
 // === impl Metrics ===
@@ -134,8 +154,9 @@ impl Metrics {
         build.with_label_values(&[VERSION, REVISION]).set(1);
         registry.register(Box::new(build))?;
         let rpc = RpcMetrics::register(&registry)?;
+        let operations = OperationMetrics::register(&registry)?;
         let node = Mutex::new(NodeMetrics::register(&registry)?);
-        Ok(Self { registry, rpc, node })
+        Ok(Self { registry, rpc, operations, node })
     }
 
     /// All metrics in Prometheus' text format, with the values of the node from `counts`.
@@ -158,11 +179,9 @@ impl Metrics {
 
 impl RpcMetrics {
     fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        // The kubelet's own buckets for runtime operations: 5 ms to 745 s.
-        let buckets = prometheus::exponential_buckets(0.005, 2.5, 14)?;
         let options =
             HistogramOpts::new("switchyard_rpc_duration_seconds", "Time from request to status of RPCs.");
-        let duration = HistogramVec::new(options.buckets(buckets), &["protocol", "method"])?;
+        let duration = HistogramVec::new(options.buckets(runtime_buckets()?), &["protocol", "method"])?;
         registry.register(Box::new(duration.clone()))?;
         Ok(Self {
             requests: counters(
@@ -214,6 +233,8 @@ impl NodeMetrics {
             plugins: PluginMetrics::register(registry)?,
             logs: LogMetrics::register(registry)?,
             reloads: ReloadMetrics::register(registry)?,
+            in_flight: InFlightMetrics::register(registry)?,
+            audit: AuditMetrics::register(registry)?,
             process: ProcessMetrics::register(registry)?,
         })
     }
@@ -247,8 +268,17 @@ impl NodeMetrics {
         if let Some(reloads) = &counts.reloads {
             self.reloads.set(reloads);
         }
+        self.in_flight.set(&counts.operations);
+        if let Some(audit) = counts.audit {
+            self.audit.set(audit);
+        }
         self.process.refresh();
     }
+}
+
+/// The kubelet's own buckets for operations of a runtime: 5 ms to 745 s.
+fn runtime_buckets() -> prometheus::Result<Vec<f64>> {
+    prometheus::exponential_buckets(0.005, 2.5, 14)
 }
 
 fn set_counts(gauge: &IntGaugeVec, counts: &Counts) {

@@ -42,6 +42,16 @@ pub fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     print(text)
 }
 
+/// Prints JSON on one line.
+///
+/// # Errors
+/// As for [`print()`].
+pub fn print_json_line(value: &impl serde::Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(value)?;
+    text.push(b'\n');
+    print(text)
+}
+
 /// Prints to standard output, where a closed pipe is an error.
 ///
 /// # Errors

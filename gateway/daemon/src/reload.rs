@@ -12,9 +12,11 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
+use switchyard_core::operation::{Caller, OperationKind, Subject};
 use switchyard_streaming::{BindError, Certificate, NewCertificate};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::activity::Activity;
 use crate::channel::report;
 use crate::config::{self, Change, Config, ConfigError, Effect, Effective, Loaded, Overridden, Sources};
 use crate::device_parts::DeviceParts;
@@ -96,12 +98,18 @@ pub(crate) struct ReloadedParts {
     pub(crate) devices: DeviceParts,
     pub(crate) certificate: Option<Certificate>,
     pub(crate) log_level: LogLevel,
+    pub(crate) activity: Activity,
 }
 
 type Verdict = Result<Arc<ReloadReport>, Arc<ReloadError>>;
 
-/// A request for a reload, with the receiver of the verdict; a signal has none.
-type Request = Option<oneshot::Sender<Verdict>>;
+/// A request for a reload.
+#[derive(Debug)]
+struct Request {
+    /// The receiver of the verdict; a signal has none.
+    answer: Option<oneshot::Sender<Verdict>>,
+    caller: Option<Caller>,
+}
 
 #[derive(Debug)]
 struct ConfigState {
@@ -165,14 +173,15 @@ impl Reloader {
     pub async fn reload(&self) -> Verdict {
         let stopping = || Arc::new(ReloadError { reason: RefusalReason::Stopping });
         let (answer, verdict) = oneshot::channel();
-        self.requests.send(Some(answer)).await.map_err(|_| stopping())?;
+        let request = Request { answer: Some(answer), caller: Caller::current() };
+        self.requests.send(request).await.map_err(|_| stopping())?;
         verdict.await.map_err(|_| stopping())?
     }
 
     /// Requests a reload whose verdict is only logged. Does not block.
     pub fn request(&self) {
         // A full queue has requests that are not served yet: they read the same files.
-        let _ = self.requests.try_send(None);
+        let _ = self.requests.try_send(Request { answer: None, caller: None });
     }
 
     /// The configuration in force, with the source of each value.
@@ -214,17 +223,21 @@ impl ReloadQueue {
     pub(crate) async fn run(mut self, parts: ReloadedParts) {
         let files = BlockingPool::new(1, READ_LIMIT);
         while let Some(first) = self.requests.recv().await {
-            let mut answers = vec![first];
-            while answers.len() < WAITING_MAX
+            let caller = first.caller.clone();
+            let mut requests = vec![first];
+            while requests.len() < WAITING_MAX
                 && let Ok(next) = self.requests.try_recv()
             {
-                answers.push(next);
+                requests.push(next);
             }
             let reloading = service_manager::reloading();
-            let verdict = self.reload(&files, &parts).await;
+            let operations = &parts.activity.operations;
+            let operation = operations.begin(OperationKind::ReloadConfig, None, caller, Subject::default());
+            let reload = self.reload(&files, &parts);
+            let verdict = operation.run_with(reload, |error| core_error(error)).await;
             self.record(&verdict);
             drop(reloading);
-            for answer in answers.into_iter().flatten() {
+            for answer in requests.into_iter().filter_map(|request| request.answer) {
                 // The client may be gone.
                 let _ = answer.send(verdict.clone());
             }
@@ -275,6 +288,11 @@ impl ReloadQueue {
     }
 }
 
+/// The error as an operation reports it.
+fn core_error(error: &ReloadError) -> switchyard_core::Error {
+    switchyard_core::Error::failed_precondition(report(error))
+}
+
 fn log(done: &ReloadReport) {
     let keys =
         |changes: &[Change]| changes.iter().map(|change| change.key.as_str()).collect::<Vec<_>>().join(", ");
@@ -312,6 +330,7 @@ impl ReloadedParts {
             // The level was checked with the configuration.
             tracing::error!(%error, "the log level cannot be changed");
         }
+        self.activity.audit.reconfigure(&config.audit);
         self.gateway.set_limits(config.gateway_limits());
         self.settings.reconfigure(config);
         self.devices.reconfigure(&config.devices);

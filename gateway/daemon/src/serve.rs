@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
+use crate::activity::Activity;
 use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
 use crate::config::{Config, ContainerdMode, Loaded};
@@ -120,6 +121,7 @@ struct Daemon {
     tasks: TaskTracker,
     metrics: Arc<Metrics>,
     node: Arc<Node>,
+    activity: Activity,
 }
 
 /// Raises the soft limit on open files to the hard limit: each running container with a log needs a few.
@@ -165,12 +167,14 @@ pub async fn run(
         Client::new(config.logkeeper_socket()),
         &enabled_frontends(&config),
     );
+    let activity = Activity::start(&config.audit, &metrics);
     let daemon = Daemon {
         config: Arc::clone(&config),
         shutdown,
         tasks: TaskTracker::new(),
         metrics,
         node: Arc::new(node),
+        activity,
     };
 
     // The sockets come first, so that no client is refused while the daemon starts.
@@ -192,7 +196,9 @@ pub async fn run(
         }
     }
     let limits = Limits { capacity: capacity::of_node(), ..config.gateway_limits() };
-    let gateway = Gateway::with_leases(backend, limits, wiring::leases(&config));
+    let operations = daemon.activity.operations.clone();
+    let gateway = Gateway::with_leases(backend, limits, wiring::leases(&config), operations);
+    daemon.spawn("events", daemon.activity.events.clone().record(gateway.subscribe()));
     let devices = daemon.start_devices(&gateway);
     let settings = LiveSettings::of(&config);
     daemon.node.set_gateway(gateway.clone());
@@ -207,6 +213,7 @@ pub async fn run(
         devices,
         certificate,
         log_level,
+        activity: daemon.activity.clone(),
     };
     daemon.spawn("reload", reloads.run(parts));
     daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
@@ -215,6 +222,7 @@ pub async fn run(
 
     daemon.shutdown.ended().await;
     daemon.drain(&gateway).await;
+    daemon.activity.flush().await;
     // Servers that were aborted may hold their listeners a little longer.
     sockets.iter().for_each(|socket| socket.remove());
     remove(&address_file);
@@ -260,8 +268,13 @@ impl Daemon {
         reloader: Reloader,
         log_level: LogLevel,
     ) -> Result<(PathBuf, Arc<SocketFile>), ServeError> {
-        let pages =
-            AdminPages::new(Arc::clone(&self.node) as _, Arc::clone(&self.metrics), reloader, log_level);
+        let pages = AdminPages::new(
+            Arc::clone(&self.node) as _,
+            Arc::clone(&self.metrics),
+            reloader,
+            log_level,
+            self.activity.clone(),
+        );
         let address = self.config.admin.listen;
         let fail = |source| ServeError::Admin { address, source };
         let tcp = listen(address).map_err(fail)?;

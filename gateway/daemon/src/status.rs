@@ -18,6 +18,8 @@ use switchyard_logkeeper::protocol::Stats;
 
 mod config;
 mod devices;
+mod events;
+mod operations;
 mod plugins;
 
 pub use config::{ConfigView, RefusedReloadView, ReloadCounts};
@@ -25,6 +27,8 @@ pub use devices::{
     AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
     RefusalView, ReservedView, SlotView,
 };
+pub use events::{EventPage, EventView};
+pub use operations::{OperationView, StepView};
 pub use plugins::{ErrorView, HostView, PluginView};
 
 /// A part of the daemon, or a process it needs.

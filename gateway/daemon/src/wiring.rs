@@ -12,7 +12,7 @@ use switchyard_core::id::Owner;
 use switchyard_core::ledger::LeaseStore;
 use switchyard_core::names::Names;
 use switchyard_core::reload::Reloadable;
-use switchyard_core::spec::CpuSet;
+use switchyard_core::spec::{CpuSet, Meta};
 use switchyard_core::table::{Sandbox, Task};
 use switchyard_cri::ExclusiveCpus;
 use switchyard_device_host::{Host, Hosted};
@@ -183,13 +183,24 @@ pub fn kubelet_devices(
     switchyard_device_plugin::Frontend::new(scope, config).observed(observe)
 }
 
-/// The names of a sandbox, or of a task in it, by the frontend of its owner.
+/// The names of a sandbox, or of a task in it, by the frontend of its owner. A task has the name of its image
+/// in any case.
 #[must_use]
 pub fn names(sandbox: &Sandbox, task: Option<&Task>) -> Names {
-    match sandbox.meta.owner {
+    let names = names_in_record(&sandbox.meta, task.map(|task| &*task.meta));
+    match task {
+        Some(task) if names.get("image").is_none() => names.with("image", &task.details.image_ref),
+        Some(_) | None => names,
+    }
+}
+
+/// As [`names`], from what the frontend stored with the sandbox and the task alone.
+#[must_use]
+pub fn names_in_record(sandbox: &Meta, task: Option<&Meta>) -> Names {
+    match sandbox.owner {
         Owner::Kubernetes => switchyard_cri::names(sandbox, task),
         Owner::Nomad => switchyard_nomad::names(sandbox, task),
-        Owner::Swarm | Owner::Host => Names::new(task.map_or(&sandbox.meta.name, |task| &task.meta.name)),
+        Owner::Swarm | Owner::Host => Names::new(&task.unwrap_or(sandbox).name),
     }
 }
 

@@ -1,21 +1,21 @@
 //! The names by which Nomad knows a sandbox or task.
 
 use switchyard_core::names::Names;
-use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::spec::Meta;
 
 use crate::identity::{Record, is_network};
 
 /// How many characters of an allocation's id are shown to people, as in Nomad's own lists.
 const SHORT_ALLOC: usize = 8;
 
-/// The names of a sandbox, or of a task in it: the labels `nomad_namespace`, `nomad_job`, `nomad_group`,
+/// The names of the sandbox with this record, or of a task in it: the labels `nomad_namespace`, `nomad_job`, `nomad_group`,
 /// `nomad_alloc` and `nomad_task`, and for a task `image`, the image as the job names it.
 ///
 /// Of the network of an allocation only `nomad_alloc` is known, and of a task that an earlier version of the
-/// gateway started only `nomad_alloc`, `nomad_task` and `image`.
+/// gateway started only `nomad_alloc` and `nomad_task`.
 #[must_use]
-pub fn names(sandbox: &Sandbox, task: Option<&Task>) -> Names {
-    let meta = task.map_or(&sandbox.meta, |task| &task.meta);
+pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
+    let meta = task.unwrap_or(sandbox);
     let Record { task_name, alloc_id, namespace, job, group, image, .. } = Record::of(meta);
     let alloc: String = alloc_id.chars().take(SHORT_ALLOC).collect();
     let display = if is_network(&meta.name) {
@@ -37,23 +37,15 @@ pub fn names(sandbox: &Sandbox, task: Option<&Task>) -> Names {
         .with("nomad_group", group)
         .with("nomad_alloc", alloc_id)
         .with("nomad_task", task_name);
-    match task {
-        Some(task) if image.is_empty() => names.with("image", &task.details.image_ref),
-        Some(_) => names.with("image", image),
-        None => names,
-    }
+    if task.is_some() { names.with("image", image) } else { names }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::Arc;
     use std::time::SystemTime;
 
-    use switchyard_core::backend::SandboxDetails;
-    use switchyard_core::id::{Owner, SandboxId};
-    use switchyard_core::spec::Meta;
-    use switchyard_core::state::SandboxState;
+    use switchyard_core::id::Owner;
     use switchyard_proto::nomad::drivers::proto as nomad;
 
     use super::*;
@@ -61,24 +53,14 @@ mod tests {
 
     const ALLOC: &str = "3a7c5f1e-9d44-4f0e-8f3c-1b2a3c4d5e6f";
 
-    fn sandbox(meta: Meta) -> Sandbox {
-        Sandbox {
-            id: SandboxId::from_bytes([1; 32]),
-            meta: Arc::new(meta),
-            handler: String::new(),
-            details: SandboxDetails::default(),
-            state: SandboxState::Ready,
-        }
-    }
-
-    fn with_record(record: &Record) -> Sandbox {
-        sandbox(Meta {
+    fn with_record(record: &Record) -> Meta {
+        Meta {
             owner: Owner::Nomad,
             name: format!("{ALLOC}/web/0123abcd"),
             labels: BTreeMap::new(),
             created_at: SystemTime::UNIX_EPOCH,
             record: record.encode(),
-        })
+        }
     }
 
     fn request() -> nomad::TaskConfig {
@@ -124,17 +106,16 @@ mod tests {
 
     #[test]
     fn network_of_an_allocation_has_its_allocation_alone() {
-        let names = names(&sandbox(network_meta(ALLOC, "web", None, SystemTime::UNIX_EPOCH)), None);
+        let names = names(&network_meta(ALLOC, "web", None, SystemTime::UNIX_EPOCH), None);
         assert_eq!(names.to_string(), "network (3a7c5f1e)");
         assert_eq!(names.iter().collect::<Vec<_>>(), [("nomad_alloc", ALLOC)]);
     }
 
     #[test]
     fn unreadable_record_leaves_the_raw_name() {
-        let mut sandbox = with_record(&Record::default());
-        Arc::make_mut(&mut sandbox.meta).record = vec![9];
-        let names = names(&sandbox, None);
-        assert_eq!(names.to_string(), sandbox.meta.name);
+        let meta = Meta { record: vec![9], ..with_record(&Record::default()) };
+        let names = names(&meta, None);
+        assert_eq!(names.to_string(), meta.name);
         assert_eq!(names.iter().count(), 0);
     }
 }

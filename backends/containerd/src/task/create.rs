@@ -14,6 +14,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
 use switchyard_core::backend::TaskDetails;
 use switchyard_core::id::{SandboxId, TaskId};
+use switchyard_core::operation::step;
 use switchyard_core::spec::{Output, PidMode, Signal, Stdin, TaskSpec, Throttle};
 use switchyard_core::{Error, Result};
 use switchyard_runtime_spec::cgroups_path::CgroupLocation;
@@ -54,7 +55,8 @@ impl Tasks {
         let sandbox = self.sandboxes.table.get(sandbox_id)?;
         let runtime = self.context.runtime(&sandbox.record.handler)?;
         let plan = self.prepare_task((id, sandbox_id), &sandbox, spec).await?;
-        let built = self.build_spec((id, sandbox_id), &sandbox, spec, &plan, &runtime).await?;
+        let built = self.build_spec((id, sandbox_id), &sandbox, spec, &plan, &runtime);
+        let built = step("build_spec", built).await?;
         if spec.security.selinux.is_some() || sandbox.record.selinux.is_some() {
             self.node.warn_selinux_ignored(id);
         }
@@ -88,8 +90,9 @@ impl Tasks {
         sandbox: &SandboxEntry,
         spec: &TaskSpec,
     ) -> Result<TaskPlan> {
-        let image =
-            self.storage.images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner).await?;
+        let images = &self.storage.images;
+        let runnable = images.runnable(&spec.image, &sandbox.record.handler, spec.meta.owner);
+        let image = step("prepare_image", runnable).await?;
         let mut config = image_config(&image.info);
         let declared = declared(&image.name, &config.volumes, self.context.settings().images.max_volumes)?;
         for volume in declared.left_out {
@@ -99,18 +102,17 @@ impl Tasks {
         config.volumes = declared.volumes;
         let policy = self.storage.images.policy();
         let snapshotter = policy.snapshotters.of(&sandbox.record.handler);
-        let user = self
-            .storage
-            .image_reader
-            .resolve_user(snapshotter, image.top.as_deref(), &spec.user, &config.user)
-            .await?;
+        let reader = &self.storage.image_reader;
+        let resolved = reader.resolve_user(snapshotter, image.top.as_deref(), &spec.user, &config.user);
+        let user = step("resolve_user", resolved).await?;
         let placement = match &spec.cgroup {
             Some(placement) => placement.clone(),
             None => sandbox.cgroup(&self.context.settings().cgroup.default_parent),
         };
         let location = self.context.cgroup_at(&placement, &id.to_string())?;
         let leaf = self.task_cgroups.plan_leaf(&placement, &location, &spec.resources)?;
-        let mounts = self.storage.resolve_mounts(id, (sandbox_id, sandbox), spec).await?;
+        let resolved = self.storage.resolve_mounts(id, (sandbox_id, sandbox), spec);
+        let mounts = step("resolve_mounts", resolved).await?;
         let dirs = self.context.layout.task(id);
         let volumes = image_volumes(&config.volumes, &mounts, &dirs, sandbox.record.users.is_some());
         let storage = StoragePlan::new(image, mounts, volumes, &spec.disk_limits)?;
@@ -221,20 +223,24 @@ impl Tasks {
             ..Default::default()
         };
         let request = api::CreateContainerRequest { container: Some(container) };
-        call(&format!("create container {id}"), QUICK, self.client.containers().create(request)).await?;
+        let what = format!("create container {id}");
+        let mut containers = self.client.containers();
+        step("write_container_object", call(&what, QUICK, containers.create(request))).await?;
         self.context.faults.reach(Step::TaskRecorded)?;
-        self.storage.view_images(entry).await?;
-        self.storage.fill_volumes(entry, &plan.storage).await?;
+        step("mount_image_volumes", self.storage.view_images(entry)).await?;
+        step("fill_volumes", self.storage.fill_volumes(entry, &plan.storage)).await?;
         let request = snap::PrepareSnapshotRequest {
             snapshotter: entry.snapshotter.clone(),
             key: id.clone(),
             parent: plan.storage.image.top.clone().unwrap_or_default(),
             ..Default::default()
         };
-        let prepared =
-            call(&format!("prepare snapshot {id}"), QUICK, self.client.snapshots().prepare(request)).await?;
+        let what = format!("prepare snapshot {id}");
+        let mut snapshots = self.client.snapshots();
+        let prepared = step("prepare_snapshot", call(&what, QUICK, snapshots.prepare(request))).await?;
         self.context.faults.reach(Step::TaskPrepared)?;
-        self.storage.limit_disks(entry, &plan.storage, &prepared.mounts).await?;
+        let limited = self.storage.limit_disks(entry, &plan.storage, &prepared.mounts);
+        step("limit_disks", limited).await?;
         *entry.mounts.lock() = Some(prepared.mounts);
         Ok(())
     }

@@ -9,6 +9,7 @@ use containerd_client::services::v1 as api;
 use containerd_client::types::Mount;
 use switchyard_core::backend::Started;
 use switchyard_core::id::TaskId;
+use switchyard_core::operation::step;
 use switchyard_core::state::Exit;
 use switchyard_core::{ErrorKind, Reason, Result};
 use switchyard_logkeeper as logkeeper;
@@ -44,7 +45,7 @@ struct Streams {
 impl Tasks {
     pub(crate) async fn start_task(&self, id: TaskId) -> Result<Started> {
         let entry = self.table.get(id)?;
-        let guard = entry.lock_process().await;
+        let guard = step("wait_for_process_lock", entry.lock_process()).await;
         match self.launch(&entry).await {
             Ok(started) => Ok(started),
             Err(error) => {
@@ -69,13 +70,13 @@ impl Tasks {
         self.check_target(entry)?;
         entry.apply(LifecycleEvent::Launched);
         let expected_move = self.cgroups.expect_move();
-        let Streams { stdin, stdout, stderr, log, readers } = self.streams(entry).await?;
+        let Streams { stdin, stdout, stderr, log, readers } = step("make_fifos", self.streams(entry)).await?;
         let sandbox = self.sandboxes.table.get(entry.sandbox)?;
         let tty = entry.record().tty;
         let runtime = self.context.runtime(&sandbox.record.handler)?;
         let systemd = entry.record().systemd_cgroup;
         let mounts = labelled(self.storage.mounts_of(entry).await?, entry.record().mount_label.as_deref());
-        let rootfs = self.storage.stage(entry, sandbox.users(), mounts).await?;
+        let rootfs = step("stage_mounts", self.storage.stage(entry, sandbox.users(), mounts)).await?;
         let request = api::CreateTaskRequest {
             container_id: entry.id.to_string(),
             rootfs,
@@ -89,7 +90,8 @@ impl Tasks {
         // This daemon already holds the read ends of the FIFOs, so the process can be created while the
         // logkeeper opens them. Both calls are completed before an error is returned, so that the undo does
         // not race with either.
-        let (logged, created) = tokio::join!(self.open_log(log.as_ref()), self.make_process(entry, request));
+        let opened = step("open_log", self.open_log(log.as_ref()));
+        let (logged, created) = tokio::join!(opened, self.make_process(entry, request));
         drop(readers);
         logged?;
         let pid = created?;
@@ -103,7 +105,7 @@ impl Tasks {
         drop(expected_move);
         // If the target still runs, it had the pid all the time, so its namespace is the one that was joined.
         self.check_target(entry)?;
-        self.storage.unstage(entry).await?;
+        step("unstage_mounts", self.storage.unstage(entry)).await?;
         self.context.faults.reach(Step::TaskUnstaged)?;
         self.task_cgroups.watch_oom(entry);
         // Taken before the call, so that the exit of a task that exits at once is not earlier than its start.
@@ -113,12 +115,12 @@ impl Tasks {
         let id = entry.id.to_string();
         let what = format!("start task {id}");
         let mut tasks = self.client.tasks();
-        let (answer, ()) =
-            tokio::join!(call(&what, SLOW, tasks.start(request)), self.processes.protect_exit(&id, &runtime));
+        let start = step("start_process", call(&what, SLOW, tasks.start(request)));
+        let (answer, ()) = tokio::join!(start, self.processes.protect_exit(&id, &runtime));
         let answer = answer?;
         self.context.faults.reach(Step::TaskStarted)?;
         let started = Started { pid: answer.pid, at };
-        mark_started(entry, started).await?;
+        step("write_record", mark_started(entry, started)).await?;
         self.context.faults.reach(Step::TaskMarked)?;
         entry.set_started(started);
         Ok(started)
@@ -134,11 +136,15 @@ impl Tasks {
     /// Has containerd create the process, while no other process of its pod is created or ended, and opens a
     /// handle of it. Returns its pid.
     async fn make_process(&self, entry: &TaskEntry, request: api::CreateTaskRequest) -> Result<u32> {
-        let pod_guard = self.exits.lock_pod(entry).await;
-        if pod_guard.is_some() {
-            self.exits.await_last_shim(entry).await;
-        }
-        let pid = self.create_process(entry, request).await?;
+        let locked = async {
+            let pod_guard = self.exits.lock_pod(entry).await;
+            if pod_guard.is_some() {
+                self.exits.await_last_shim(entry).await;
+            }
+            pod_guard
+        };
+        let _pod_guard = step("wait_for_pod_shim", locked).await;
+        let pid = step("create_process", self.create_process(entry, request)).await?;
         self.exits.open_main_process(entry, pid);
         self.exits.note_shim(entry);
         Ok(pid)

@@ -9,6 +9,7 @@ use switchyard_core::device::{Device, DeviceGroup, Inventory, node};
 use switchyard_core::gateway::{Gateway, Leased, Limits, Scope};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::ledger::{LeaseState, MemoryStore};
+use switchyard_core::operation::Operations;
 use switchyard_core::spec::{LeaseClaim, TaskSpec};
 use switchyard_core::{ErrorKind, Result};
 use switchyard_fake::Fake;
@@ -49,7 +50,12 @@ impl DurableState {
         self.fake = self.fake.reopen();
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
         let limits = Limits::default();
-        let gateway = Gateway::with_leases(Arc::new(self.fake.clone()), limits, self.leases.clone());
+        let gateway = Gateway::with_leases(
+            Arc::new(self.fake.clone()),
+            limits,
+            self.leases.clone(),
+            Operations::default(),
+        );
         runtime.block_on(async {
             let (_, inventories) = watch::channel(Some(Arc::new(devices())));
             gateway.watch_devices(inventories);

@@ -3,6 +3,7 @@
 use super::{Gateway, Scope};
 use crate::error::{Error, Result};
 use crate::id::TaskId;
+use crate::operation::OperationKind;
 use crate::spec::CheckpointSpec;
 use crate::table::no_task;
 
@@ -17,9 +18,9 @@ impl Scope {
     pub async fn checkpoint_task(&self, id: &str, spec: CheckpointSpec) -> Result<()> {
         let id = self.running_task(id)?.id;
         let gateway = self.gateway.clone();
-        self.gateway
-            .run_detached(format!("checkpoint of task {id}"), checkpoint_task(gateway, id, spec))
-            .await
+        let operation = self.begin_on_task(OperationKind::Checkpoint, id);
+        let work = operation.run(checkpoint_task(gateway, id, spec));
+        self.gateway.run_detached(format!("checkpoint of task {id}"), work).await
     }
 }
 

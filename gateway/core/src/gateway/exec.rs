@@ -8,8 +8,10 @@ use tokio::io::AsyncReadExt;
 use super::Scope;
 use crate::backend::{ExecControl, ExecProcess};
 use crate::error::{Error, Result};
+use crate::operation::{OperationKind, Subject, step};
 use crate::spec::{ExecSpec, Signal};
 use crate::stream::Source;
+use crate::table::Task;
 
 mod bounds;
 
@@ -54,11 +56,22 @@ impl Scope {
             return Err(Error::invalid("cmd", "a command is needed"));
         }
         let task = self.running_task(id)?;
+        let operation = self.begin(OperationKind::Exec, self.command_subject(&task, spec));
+        operation.run(self.exec_in(&task, spec)).await
+    }
+
+    async fn exec_in(&self, task: &Task, spec: &ExecSpec) -> Result<ExecProcess> {
         let shared = &self.gateway.shared;
         let place = shared.exec_counts.acquire(task.id, shared.limits.get().exec_per_task)?;
-        let process = shared.backend.exec(task.id, spec).await?;
+        let process = step("start_command", shared.backend.exec(task.id, spec)).await?;
         let ExecProcess { stdin, stdout, stderr, control } = process;
         Ok(ExecProcess { stdin, stdout, stderr, control: Box::new(CountedControl::new(control, place)) })
+    }
+
+    /// The subject of a command in a task. Of the command only the program is shown: arguments may be secret.
+    fn command_subject(&self, task: &Task, spec: &ExecSpec) -> Subject {
+        let program = spec.command.first().map(String::as_str).unwrap_or_default();
+        self.gateway.task_subject(task.id).with_argument(program)
     }
 
     /// Runs a command in a running task to its end, and keeps the first 16 MiB of each stream. `timeout` of
@@ -75,7 +88,7 @@ impl Scope {
         spec: &ExecSpec,
         timeout: Option<Duration>,
     ) -> Result<ExecOutput> {
-        self.exec_to_end(id, spec, timeout, Retain::First(OUTPUT_LIMIT)).await
+        self.exec_collected(id, spec, timeout, Retain::First(OUTPUT_LIMIT)).await
     }
 
     /// As [`Scope::exec_sync`], but keeps only the last `bytes` bytes of each stream, and cuts off output
@@ -90,7 +103,19 @@ impl Scope {
         timeout: Option<Duration>,
         bytes: usize,
     ) -> Result<ExecOutput> {
-        self.exec_to_end(id, spec, timeout, Retain::Last(bytes)).await
+        self.exec_collected(id, spec, timeout, Retain::Last(bytes)).await
+    }
+
+    async fn exec_collected(
+        &self,
+        id: &str,
+        spec: &ExecSpec,
+        timeout: Option<Duration>,
+        keep: Retain,
+    ) -> Result<ExecOutput> {
+        let task = self.running_task(id)?;
+        let operation = self.begin(OperationKind::ExecSync, self.command_subject(&task, spec));
+        operation.run(self.exec_to_end(id, spec, timeout, keep)).await
     }
 
     async fn exec_to_end(

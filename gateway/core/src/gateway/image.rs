@@ -7,6 +7,7 @@ use crate::backend::TaskDetails;
 use crate::error::{Error, Result};
 use crate::id::Owner;
 use crate::image::{Image, ImageId, LoadRequest, PullProgress, PullRequest};
+use crate::operation::{OperationKind, Subject};
 use crate::stats::DiskUsage;
 
 impl Scope {
@@ -23,7 +24,8 @@ impl Scope {
                 request.owner, self.owner
             )));
         }
-        self.gateway.shared.pull_counts.count(backend.images().pull(request)).await
+        let operation = self.begin(OperationKind::PullImage, Subject::argument(&request.reference));
+        operation.run(self.gateway.shared.pull_counts.count(backend.images().pull(request))).await
     }
 
     /// Loads an image from an archive; only this owner holds it from then on. See
@@ -32,8 +34,10 @@ impl Scope {
     /// # Errors
     /// Those of [`ImageStore::load`](crate::image::ImageStore::load).
     pub async fn load_image(&self, archive: File, reference: String, handler: String) -> Result<ImageId> {
+        let backend = &self.gateway.ready()?.backend;
+        let operation = self.begin(OperationKind::LoadImage, Subject::argument(&reference));
         let request = LoadRequest { archive, reference, handler, owner: self.owner };
-        self.gateway.ready()?.backend.images().load(request).await
+        operation.run(backend.images().load(request)).await
     }
 
     /// The progress of a pull of this request that is in flight. See
@@ -85,7 +89,8 @@ impl Scope {
     pub async fn remove_image(&self, reference: &str) -> Result<()> {
         let images = self.gateway.ready()?.backend.images();
         let Some(image) = images.get(reference).await? else { return Ok(()) };
-        images.remove(reference, self.owner, self.used_by_others(&image.id)).await
+        let operation = self.begin(OperationKind::RemoveImage, Subject::argument(reference));
+        operation.run(images.remove(reference, self.owner, self.used_by_others(&image.id))).await
     }
 
     /// Disk usage of images.

@@ -12,6 +12,7 @@ use crate::device::{Inventories, Reservation};
 use crate::error::{Error, Result};
 use crate::id::{LeaseToken, Owner, SandboxId, TaskId};
 use crate::ledger::{DeviceNames, LeaseState, RefusalReason, StoredLease, TickLimits, TickOutcome, View};
+use crate::operation::{Caller, OperationKind, Subject};
 use crate::spec::{LeaseClaim, TaskSpec};
 use crate::state::TaskState;
 use crate::table::Task;
@@ -68,7 +69,9 @@ impl Scope {
         let owner = self.owner;
         let slots = slots.to_vec();
         let what = format!("lease of devices to {owner}");
-        self.gateway.run_detached(what, async move { gateway.lease(owner, &slots).await }).await
+        let operation = self.begin(OperationKind::LeaseDevices, Subject::argument(&some_of(&slots)));
+        let work = operation.run(async move { gateway.lease(owner, &slots).await });
+        self.gateway.run_detached(what, work).await
     }
 
     /// What a task with this lease would get, with the devices as they are now; `None` if the token is not
@@ -138,6 +141,16 @@ impl Scope {
     }
 }
 
+/// The first of these slots, for people.
+fn some_of(slots: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let mut text = slots.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(" ");
+    if slots.len() > SHOWN {
+        text.push_str(&format!(" and {} more", slots.len() - SHOWN));
+    }
+    text
+}
+
 // === impl Gateway ===
 
 impl Gateway {
@@ -171,6 +184,12 @@ impl Gateway {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if a sandbox with a task that has not exited has it.
     pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
+        let subject = Subject::argument(&token.to_string());
+        let operation = self.begin(OperationKind::ReleaseLease, None, Caller::current(), subject);
+        operation.run(self.release_unused_lease(token)).await
+    }
+
+    async fn release_unused_lease(&self, token: LeaseToken) -> Result<()> {
         {
             let mut ledger = self.ledger();
             let lease = ledger

@@ -10,6 +10,7 @@ use crate::backend::Condition;
 use crate::error::{Error, Result};
 use crate::id::TaskId;
 use crate::keyed_lock::KeyedLockGuard;
+use crate::operation::step;
 
 impl Gateway {
     /// Locks a task, unless the backend stays unavailable: the operation that holds the lock may then never
@@ -18,7 +19,8 @@ impl Gateway {
     /// # Errors
     /// `Unavailable` with the reason.
     pub(super) async fn lock_task(&self, id: TaskId) -> Result<KeyedLockGuard> {
-        self.unless_outage(id, self.shared.task_locks.lock(id)).await
+        let locked = self.unless_outage(id, self.shared.task_locks.lock(id));
+        step("wait_for_earlier_operation", locked).await
     }
 
     /// Waits for an earlier operation on a task, unless the backend stays unavailable: the operation cannot

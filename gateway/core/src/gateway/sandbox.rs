@@ -7,6 +7,8 @@ use futures::future;
 use super::{Gateway, Op, Scope, Shared, ignore_not_found};
 use crate::error::{Error, Result};
 use crate::id::SandboxId;
+use crate::keyed_lock::KeyedLockGuard;
+use crate::operation::{OperationKind, Subject, step};
 use crate::singleflight::Decision;
 use crate::spec::{SandboxSpec, Subnet};
 use crate::state::{SandboxEvent, SandboxState};
@@ -21,7 +23,8 @@ impl Scope {
         self.gateway.ready()?;
         let gateway = self.gateway.clone();
         let owner = self.owner;
-        let work = async move { gateway.shared.backend.set_ranges(owner, ranges).await };
+        let operation = self.begin(OperationKind::SetRanges, Subject::default());
+        let work = operation.run(async move { gateway.shared.backend.set_ranges(owner, ranges).await });
         self.gateway.run_detached(format!("change of the address ranges of {owner}"), work).await
     }
 
@@ -59,9 +62,13 @@ impl Scope {
             }
             Some(held) => Decision::Answer(Ok(held)),
         };
-        let gateway = self.gateway.clone();
-        let new_spec = spec.clone();
-        shared.new_sandboxes.run(key, &request, decide, move || make_sandbox(gateway, new_spec)).await
+        let work = || {
+            let id = SandboxId::random();
+            let subject = Subject::new_sandbox(id, Arc::new(spec.meta.clone()));
+            let operation = self.begin(OperationKind::CreateSandbox, subject);
+            operation.run(make_sandbox(self.gateway.clone(), id, spec.clone()))
+        };
+        shared.new_sandboxes.run(key, &request, decide, work).await
     }
 
     /// Stops a sandbox: kills its tasks and releases its network. Idempotent: succeeds if it does not exist.
@@ -86,13 +93,12 @@ impl Scope {
     /// [`SandboxBackend::start_sandbox`](crate::backend::SandboxBackend::start_sandbox). After an error the
     /// sandbox is stopped.
     pub async fn start_sandbox(&self, id: SandboxId, spec: SandboxSpec) -> Result<()> {
-        let id = self.sandbox_by_id(id)?.id;
-        let gateway = self.gateway.clone();
-        self.gateway
-            .shared
-            .sandbox_ops
-            .run(Op::Start(id), b"", || Decision::Begin, move || start_sandbox(gateway, id, spec))
-            .await
+        let sandbox = self.sandbox_by_id(id)?;
+        let work = || {
+            let operation = self.begin(OperationKind::StartSandbox, Subject::sandbox(&sandbox));
+            operation.run(start_sandbox(self.gateway.clone(), id, spec))
+        };
+        self.gateway.shared.sandbox_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
     }
 
     /// Stores the frontend's note about a ready sandbox; it is part of the sandbox's details, also after a
@@ -149,11 +155,11 @@ impl Gateway {
     }
 
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
-        let gateway = self.clone();
-        self.shared
-            .sandbox_ops
-            .run(Op::Remove(id), b"", || Decision::Begin, move || remove_sandbox(gateway, id))
-            .await
+        let work = || {
+            let operation = self.begin_on_sandbox(OperationKind::RemoveSandbox, id);
+            operation.run(remove_sandbox(self.clone(), id))
+        };
+        self.shared.sandbox_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
     }
 
     /// Watches a sandbox that has a process of its own, until it fails, is no longer ready, or the gateway
@@ -198,18 +204,22 @@ impl Gateway {
         });
     }
 
+    /// Waits for the earlier operation on a sandbox.
+    async fn lock_sandbox(&self, id: SandboxId) -> KeyedLockGuard {
+        step("wait_for_earlier_operation", self.shared.sandbox_locks.lock(id)).await
+    }
+
     async fn stop_sandbox(&self, id: SandboxId) -> Result<()> {
-        let gateway = self.clone();
-        self.shared
-            .sandbox_ops
-            .run(Op::Stop(id), b"", || Decision::Begin, move || stop_sandbox(gateway, id))
-            .await
+        let work = || {
+            let operation = self.begin_on_sandbox(OperationKind::StopSandbox, id);
+            operation.run(stop_sandbox(self.clone(), id))
+        };
+        self.shared.sandbox_ops.run(Op::Stop(id), b"", || Decision::Begin, work).await
     }
 }
 
-async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
+async fn make_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Result<Arc<Sandbox>> {
     let shared: &Shared = &gateway.shared;
-    let id = SandboxId::random();
     gateway.claim_ports(id, &spec)?;
     let details =
         match shared.start_limiter.run(spec.meta.owner, shared.backend.create_sandbox(id, &spec)).await {
@@ -230,7 +240,7 @@ async fn make_sandbox(gateway: Gateway, spec: SandboxSpec) -> Result<Arc<Sandbox
 
 async fn amend_sandbox(gateway: Gateway, id: SandboxId, note: Vec<u8>) -> Result<()> {
     let shared: &Shared = &gateway.shared;
-    let _guard = shared.sandbox_locks.lock(id).await;
+    let _guard = gateway.lock_sandbox(id).await;
     gateway.check_ready(id)?;
     shared.backend.amend_sandbox(id, &note).await?;
     shared.table.set_note(id, note)
@@ -243,19 +253,22 @@ async fn stop_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
         return Ok(());
     }
     // While this lock is held, no note and no removal is recorded for the sandbox.
-    let _guard = shared.sandbox_locks.lock(id).await;
+    let _guard = gateway.lock_sandbox(id).await;
     // From here on no task can be added; creations in flight finish and undo themselves.
     let creations = shared.new_tasks.wait_matching(|key| key.sandbox == id);
-    if tokio::time::timeout(shared.limits.get().kill, creations).await.is_err() {
+    let creations = tokio::time::timeout(shared.limits.get().kill, creations);
+    if step("wait_for_task_creations", creations).await.is_err() {
         tracing::warn!(sandbox.id = %id, "a task is still being created in a sandbox that is being stopped: the task will be removed");
     }
     let tasks = shared.table.tasks_of(id);
     let kills = tasks.iter().map(|task| gateway.kill_task(task.id));
-    let stopped = match first_error(future::join_all(kills).await) {
+    let stopped = match first_error(step("kill_tasks", future::join_all(kills)).await) {
         // No process runs any more: the network can be released while the tasks are cleaned up.
         Ok(()) => {
             let exits = future::join_all(tasks.iter().map(|task| gateway.wait_exit_published(task.id)));
-            let (stopped, exits) = future::join(shared.backend.stop_sandbox(id), exits).await;
+            let exits = step("wait_for_exits", exits);
+            let released = step("release_network", shared.backend.stop_sandbox(id));
+            let (stopped, exits) = future::join(released, exits).await;
             stopped.and_then(|()| first_error(exits))
         }
         Err(error) => Err(error),
@@ -279,7 +292,7 @@ async fn start_sandbox(gateway: Gateway, id: SandboxId, spec: SandboxSpec) -> Re
     }
     gateway.stop_sandbox(id).await?;
     // A stop requested from here on waits until this start is finished.
-    let _guard = shared.sandbox_locks.lock(id).await;
+    let _guard = gateway.lock_sandbox(id).await;
     gateway.claim_ports(id, &spec).map_err(|error| error.context(format!("start sandbox {id}")))?;
     if let Err(error) = shared.table.apply_sandbox(id, SandboxEvent::StartRequested) {
         gateway.release(id).await;
@@ -310,7 +323,7 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     let recorded = {
         // After a stop in flight: that would otherwise record the sandbox as stopped and overwrite the
         // removal.
-        let _guard = shared.sandbox_locks.lock(id).await;
+        let _guard = gateway.lock_sandbox(id).await;
         shared.backend.begin_removal(id).await
     };
     // If the removal could not be recorded, no recovery would continue it; stop the sandbox nevertheless.
@@ -319,8 +332,8 @@ async fn remove_sandbox(gateway: Gateway, id: SandboxId) -> Result<()> {
     shared.table.apply_sandbox(id, SandboxEvent::RemoveRequested)?;
     let tasks = shared.table.tasks_of(id);
     let removals = tasks.iter().map(|task| gateway.remove_task(task.id));
-    let removed = match first_error(future::join_all(removals).await) {
-        Ok(()) => shared.backend.remove_sandbox(id).await,
+    let removed = match first_error(step("remove_tasks", future::join_all(removals)).await) {
+        Ok(()) => step("remove_objects", shared.backend.remove_sandbox(id)).await,
         Err(error) => Err(error),
     };
     match removed {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Scope;
 use crate::error::Result;
+use crate::operation::{OperationKind, Subject};
 use crate::stream::{AttachSpec, Attachment, Dialled};
 use crate::table::{Sandbox, Task, sandbox_not_ready};
 
@@ -36,7 +37,8 @@ impl Scope {
     /// [`TaskBackend::attach`](crate::backend::TaskBackend::attach).
     pub async fn attach(&self, id: &str, spec: AttachSpec) -> Result<Attachment> {
         let task = self.running_task(id)?;
-        self.gateway.shared.backend.attach(task.id, spec).await
+        let operation = self.begin_on_task(OperationKind::Attach, task.id);
+        operation.run(self.gateway.shared.backend.attach(task.id, spec)).await
     }
 
     /// Sets the size of a running task's terminal, in characters.
@@ -54,6 +56,8 @@ impl Scope {
     /// `NotFound`; `FailedPrecondition` if it is not ready; `Unavailable` if no process listens on the port.
     pub async fn dial(&self, id: &str, port: u16) -> Result<Dialled> {
         let sandbox = self.require_ready_sandbox(id)?;
-        self.gateway.shared.backend.dial(sandbox.id, port).await
+        let subject = Subject::sandbox(&sandbox).with_argument(&port.to_string());
+        let operation = self.begin(OperationKind::PortForward, subject);
+        operation.run(self.gateway.shared.backend.dial(sandbox.id, port)).await
     }
 }

@@ -8,6 +8,7 @@ use super::lease::BoundClaims;
 use super::{Gateway, NewTask, Op, Scope, Shared, ignore_not_found};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{SandboxId, TaskId};
+use crate::operation::{Caller, OperationKind, Subject, step};
 use crate::singleflight::Decision;
 use crate::spec::{PidMode, Signal, TaskSpec, TaskUpdate, Throttle};
 use crate::state::{Exit, TaskEvent, TaskState};
@@ -50,10 +51,14 @@ impl Scope {
                 Err(error) => Decision::Answer(Err(error)),
             },
         };
-        let gateway = self.gateway.clone();
-        let new_spec = spec.clone();
-        let sandbox = sandbox.id;
-        shared.new_tasks.run(key, &request, decide, move || make_task(gateway, sandbox, new_spec)).await
+        let work = || {
+            let id = TaskId::random();
+            let meta = Arc::new(spec.meta.clone());
+            let subject = Subject::new_task(id, meta, sandbox.id, Some(&sandbox));
+            let operation = self.begin(OperationKind::CreateTask, subject);
+            operation.run(make_task(self.gateway.clone(), id, sandbox.id, spec.clone()))
+        };
+        shared.new_tasks.run(key, &request, decide, work).await
     }
 
     /// Whether a task can be created in this sandbox now.
@@ -76,12 +81,11 @@ impl Scope {
     /// exited with [`START_FAILED_CODE`](crate::state::START_FAILED_CODE).
     pub async fn start_task(&self, id: &str) -> Result<()> {
         let id = self.task(id)?.id;
-        let gateway = self.gateway.clone();
-        self.gateway
-            .shared
-            .task_ops
-            .run(Op::Start(id), b"", || Decision::Begin, move || start_task(gateway, id))
-            .await
+        let work = || {
+            let operation = self.begin_on_task(OperationKind::StartTask, id);
+            operation.run(start_task(self.gateway.clone(), id))
+        };
+        self.gateway.shared.task_ops.run(Op::Start(id), b"", || Decision::Begin, work).await
     }
 
     /// Stops a task: sends its stop signal, and SIGKILL when `grace` has passed since the call. Returns after
@@ -104,7 +108,12 @@ impl Scope {
             Err(error) => return ignore_not_found(Err(error)),
         };
         let gateway = self.gateway.clone();
-        let work = async move { ignore_not_found(gateway.end_task(task.id, signal, grace).await) };
+        if matches!(task.state, TaskState::Exited { .. } | TaskState::Removing { .. }) {
+            return Ok(());
+        }
+        let operation = self.begin_on_task(OperationKind::StopTask, task.id);
+        let work =
+            operation.run(async move { ignore_not_found(gateway.end_task(task.id, signal, grace).await) });
         self.gateway.run_detached(format!("stop of task {id}"), work).await
     }
 
@@ -114,7 +123,10 @@ impl Scope {
     /// `NotFound`; `FailedPrecondition` if it does not run; `Unavailable` if the runtime cannot be reached.
     pub async fn signal_task(&self, id: &str, signal: Signal) -> Result<()> {
         let task = self.running_task(id)?;
-        self.gateway.shared.backend.signal_task(task.id, signal).await
+        let argument = signal.number().to_string();
+        let subject = self.gateway.task_subject(task.id).with_argument(&argument);
+        let operation = self.begin(OperationKind::SignalTask, subject);
+        operation.run(self.gateway.shared.backend.signal_task(task.id, signal)).await
     }
 
     /// Waits for the exit of a task. Cancel-safe; any number of callers may wait.
@@ -148,8 +160,9 @@ impl Scope {
     pub async fn update_task(&self, id: &str, update: impl Into<TaskUpdate> + Send) -> Result<()> {
         let id = self.task(id)?.id;
         let gateway = self.gateway.clone();
-        let update = update.into();
-        self.gateway.run_detached(format!("update of task {id}"), update_task(gateway, id, update)).await
+        let operation = self.begin_on_task(OperationKind::UpdateTask, id);
+        let work = operation.run(update_task(gateway, id, update.into()));
+        self.gateway.run_detached(format!("update of task {id}"), work).await
     }
 
     /// Reopens the log of a running task: its output continues in a new file.
@@ -190,11 +203,11 @@ impl Gateway {
     }
 
     pub(super) async fn remove_task(&self, id: TaskId) -> Result<()> {
-        let gateway = self.clone();
-        self.shared
-            .task_ops
-            .run(Op::Remove(id), b"", || Decision::Begin, move || remove_task(gateway, id))
-            .await
+        let work = || {
+            let operation = self.begin_on_task(OperationKind::RemoveTask, id);
+            operation.run(remove_task(self.clone(), id))
+        };
+        self.shared.task_ops.run(Op::Remove(id), b"", || Decision::Begin, work).await
     }
 
     async fn end_task(&self, id: TaskId, signal: Option<Signal>, grace: Duration) -> Result<()> {
@@ -265,7 +278,7 @@ impl Gateway {
     ) -> Result<T> {
         self.shared
             .operations
-            .spawn(work)
+            .spawn(Caller::inherit(work))
             .await
             .unwrap_or_else(|fault| Err(Error::internal(format!("{what} broke off")).with_source(fault)))
     }
@@ -296,12 +309,16 @@ impl Gateway {
     }
 }
 
-async fn make_task(gateway: Gateway, sandbox: SandboxId, mut spec: TaskSpec) -> Result<Arc<Task>> {
+async fn make_task(
+    gateway: Gateway,
+    id: TaskId,
+    sandbox: SandboxId,
+    mut spec: TaskSpec,
+) -> Result<Arc<Task>> {
     let shared: &Shared = &gateway.shared;
-    let id = TaskId::random();
     // Before leases are bound, so that the ledger checks the provider's devices like those that the task
     // names itself.
-    gateway.add_provided_devices(&mut spec).await?;
+    step("ask_device_plugins", gateway.add_provided_devices(&mut spec)).await?;
     gateway.claim_compute(id, (spec.meta.owner, sandbox), &spec.resources, spec.compute)?;
     let BoundClaims { claims, fresh } =
         gateway.bind(sandbox, &spec).inspect_err(|_| gateway.release_claims(id, &[]))?;
@@ -396,7 +413,7 @@ async fn remove_task(gateway: Gateway, id: TaskId) -> Result<()> {
         Err(error) => return Err(error),
     }
     gateway.store_orphaned(id).await;
-    match shared.backend.remove_task(id).await {
+    match step("remove_objects", shared.backend.remove_task(id)).await {
         Ok(()) => {
             shared.table.remove_task(id);
             gateway.ledger().compute.release(id);

@@ -2,6 +2,7 @@
 
 use super::Scope;
 use crate::error::Result;
+use crate::operation::{OperationKind, Subject};
 
 impl Scope {
     /// Removes a volume of this owner. Idempotent. Cancel-safe: the work continues.
@@ -13,7 +14,8 @@ impl Scope {
         let gateway = self.gateway.clone();
         let owner = self.owner;
         let what = format!("removal of volume {name:?}");
-        let work = async move { gateway.shared.backend.remove_volume(owner, &name).await };
+        let operation = self.begin(OperationKind::RemoveVolume, Subject::argument(&name));
+        let work = operation.run(async move { gateway.shared.backend.remove_volume(owner, &name).await });
         self.gateway.run_detached(what, work).await
     }
 }

@@ -154,7 +154,7 @@ fn initial_notices(current: &SandboxWithTasks, at: SystemTime) -> Vec<Notice> {
 /// here.
 fn notices(event: Event) -> Vec<Notice> {
     use cri::ContainerEventType as Kind;
-    let Event { at, owner: _, kind, sandbox: was } = event;
+    let Event { at, owner: _, kind, sandbox: was, task: _ } = event;
     let (id, kinds) = match kind {
         EventKind::SandboxReady(id) => {
             (id.to_string(), &[Kind::ContainerCreatedEvent, Kind::ContainerStartedEvent][..])

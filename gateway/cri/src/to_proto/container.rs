@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use switchyard_core::backend::ResolvedUser;
+use switchyard_core::spec::Meta;
 use switchyard_core::state::{Exit, ExitCause, TaskState};
 use switchyard_core::table::Task;
 use switchyard_proto::cri::v1 as cri;
@@ -131,12 +132,14 @@ fn config(record: Option<&ContainerRecord>) -> Option<&cri::ContainerConfig> {
 
 /// The container's name and attempt; without a record, from the labels that kubelets set.
 pub(super) fn metadata(task: &Task, record: Option<&ContainerRecord>) -> cri::ContainerMetadata {
-    config(record).and_then(|config| config.metadata.clone()).unwrap_or_else(|| labelled_container(task))
+    config(record)
+        .and_then(|config| config.metadata.clone())
+        .unwrap_or_else(|| labelled_container(&task.meta))
 }
 
 /// The container's name from the label that kubelets set; never empty.
-pub(crate) fn labelled_container(task: &Task) -> cri::ContainerMetadata {
-    let name = task.meta.labels.get("io.kubernetes.container.name").unwrap_or(&task.meta.name);
+pub(crate) fn labelled_container(task: &Meta) -> cri::ContainerMetadata {
+    let name = task.labels.get("io.kubernetes.container.name").unwrap_or(&task.name);
     cri::ContainerMetadata { name: name.clone(), attempt: 0 }
 }
 

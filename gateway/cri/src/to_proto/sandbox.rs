@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use switchyard_core::spec::Meta;
 use switchyard_core::state::SandboxState;
 use switchyard_core::table::Sandbox;
 use switchyard_proto::cri::v1 as cri;
@@ -57,14 +58,14 @@ pub(super) fn metadata(sandbox: &Sandbox, record: Option<&SandboxRecord>) -> cri
     record
         .and_then(|record| record.config.as_ref())
         .and_then(|config| config.metadata.clone())
-        .unwrap_or_else(|| labelled_pod(sandbox))
+        .unwrap_or_else(|| labelled_pod(&sandbox.meta))
 }
 
 /// The pod's name, namespace and uid from the labels that kubelets set; its name is never empty.
-pub(crate) fn labelled_pod(sandbox: &Sandbox) -> cri::PodSandboxMetadata {
-    let label = |name: &str| sandbox.meta.labels.get(&format!("io.kubernetes.pod.{name}")).cloned();
+pub(crate) fn labelled_pod(sandbox: &Meta) -> cri::PodSandboxMetadata {
+    let label = |name: &str| sandbox.labels.get(&format!("io.kubernetes.pod.{name}")).cloned();
     cri::PodSandboxMetadata {
-        name: label("name").unwrap_or_else(|| sandbox.meta.name.clone()),
+        name: label("name").unwrap_or_else(|| sandbox.name.clone()),
         uid: label("uid").unwrap_or_default(),
         namespace: label("namespace").unwrap_or_default(),
         attempt: 0,

@@ -8,6 +8,7 @@ use hyper_util::rt::TokioIo;
 use switchyard_core::gateway::{Gateway, Limits};
 use switchyard_core::id::Owner;
 use switchyard_core::ledger::MemoryStore;
+use switchyard_core::operation::Operations;
 use switchyard_core::spec::CpuSet;
 use switchyard_cri::{Config, ExclusiveCpus, services};
 use switchyard_fake::{BUSYBOX, Fake};
@@ -79,7 +80,12 @@ impl ServiceFixture {
         let dir = tempfile::tempdir().expect("a directory can be made");
         let path = dir.path().join("cri.sock");
         let listener = UnixListener::bind(&path).expect("the path is free");
-        let gateway = Gateway::with_leases(Arc::new(fake.clone()), Limits::default(), leases.clone());
+        let gateway = Gateway::with_leases(
+            Arc::new(fake.clone()),
+            Limits::default(),
+            leases.clone(),
+            Operations::default(),
+        );
         let served = services(
             gateway.scope(Owner::Kubernetes),
             Config::default().into(),

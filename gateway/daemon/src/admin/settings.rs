@@ -8,6 +8,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
+use switchyard_core::operation::{Caller, OperationKind, Subject};
 
 use super::{ListenerPages, TEXT, json, respond, text};
 use crate::channel::report;
@@ -63,6 +64,7 @@ async fn set_level(
     match set {
         Ok((level, time)) => {
             tracing::info!(level, ?time, "the log level was set for a time");
+            record_level(&pages, &format!("{level} for {} s", time.as_secs())).await;
             json(&pages.admin.log_level.view())
         }
         Err(why) => text(StatusCode::BAD_REQUEST, format!("{why}\n")),
@@ -72,7 +74,17 @@ async fn set_level(
 async fn reset_level(State(pages): State<ListenerPages>) -> Response {
     pages.admin.log_level.reset();
     tracing::info!("the configured log level is in force");
+    record_level(&pages, "as configured").await;
     json(&pages.admin.log_level.view())
+}
+
+/// Records a change of the log level, which takes no time, as an operation.
+async fn record_level(pages: &ListenerPages, level: &str) {
+    let operations = &pages.admin.activity.operations;
+    let subject = Subject::argument(level);
+    let operation = operations.begin(OperationKind::SetLogLevel, None, Caller::current(), subject);
+    // It has succeeded already.
+    let _ = operation.run(async { Ok(()) }).await;
 }
 
 /// The level that is requested, and for how long.

@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use http::{Method, StatusCode};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::channel::{self, RequestError};
 use crate::output::{Format, print, print_json, short, table};
-use crate::status::{ConfigView, Objects, RefusedReloadView, StatusReport};
+use crate::status::{ConfigView, Objects, OperationView, RefusedReloadView, StatusReport};
 
 /// How long the daemon may take to answer: longer than any request may take there.
 const LIMIT: Duration = Duration::from_secs(35);
@@ -41,6 +42,16 @@ pub(super) struct Target {
     pub(super) output: Format,
 }
 
+/// The daemon, the output format, and how much is shown.
+#[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Show the operations in flight too: what they work on or wait for, and since when.
+    #[arg(long, short)]
+    verbose: bool,
+}
+
 /// Why the daemon's answer cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DaemonError {
@@ -63,10 +74,12 @@ pub(super) enum DaemonError {
 }
 
 /// Shows the parts and the counts of objects; exit status 1 if the daemon is not ready.
-pub(super) async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
+pub(super) async fn status(StatusArgs { target, verbose }: &StatusArgs) -> Result<ExitCode, DaemonError> {
     let report: StatusReport = ask(target, "/statusz").await?;
+    let operations: Option<Vec<OperationView>> =
+        if *verbose { Some(ask(target, "/v1/operations").await?) } else { None };
     match target.output {
-        Format::Json => print_json(&report)?,
+        Format::Json => print_json(&WholeStatus { report: &report, operations })?,
         Format::Text => {
             let ready = if report.ready { "ready" } else { "not ready" };
             let parts: Vec<_> = report
@@ -102,6 +115,9 @@ pub(super) async fn status(target: &Target) -> Result<ExitCode, DaemonError> {
             text.push_str(&format!("images: {images}\n"));
             text.push_str(&advisories(&report));
             text.push_str(&configuration(&report));
+            if let Some(operations) = operations {
+                text.push_str(&in_flight(&operations));
+            }
             print(text)?;
         }
     }
@@ -122,6 +138,38 @@ fn advisories(report: &StatusReport) -> String {
     format!(
         "\n{table}If your distribution has fixed a version without changing its number, list it in advisories.ignore.\n"
     )
+}
+
+/// The status with the operations in flight, if they are asked for.
+#[derive(Debug, Serialize)]
+struct WholeStatus<'a> {
+    #[serde(flatten)]
+    report: &'a StatusReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operations: Option<Vec<OperationView>>,
+}
+
+/// The table of operations in flight.
+fn in_flight(operations: &[OperationView]) -> String {
+    if operations.is_empty() {
+        return "\nNo operation is in flight.\n".to_owned();
+    }
+    let rows: Vec<_> = operations
+        .iter()
+        .map(|operation| {
+            let steps = operation.steps.iter();
+            let steps: Vec<_> = steps.map(|step| format!("{} ({:.1} s)", step.step, step.seconds)).collect();
+            [
+                format!("{:.1} s", operation.seconds),
+                operation.owner.clone(),
+                operation.operation.clone(),
+                operation.subject.clone(),
+                steps.join(", "),
+                operation.caller.clone(),
+            ]
+        })
+        .collect();
+    format!("\n{}", table(["AGE", "OWNER", "OPERATION", "OBJECT", "STEPS", "CALLER"], &rows))
 }
 
 /// What of the configuration files is not in force; empty if they are wholly.

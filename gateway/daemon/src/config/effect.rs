@@ -61,6 +61,8 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("managed", Restart),
     ("managed.oom_score", RestartContainerd),
     ("advisories", Reload),
+    ("audit", Restart),
+    ("audit.exec_sync", Reload),
 ];
 
 impl Effect {

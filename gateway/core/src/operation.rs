@@ -1,0 +1,296 @@
+//! Operations: what each request that changes something does at the moment, for whom, and how it ends.
+//!
+//! An operation is registered when [`Scope`](crate::gateway::Scope) begins to execute it, and runs to its end
+//! whether its caller waits or not. A caller that joins an execution in flight, or is answered from the table,
+//! changes nothing and is no operation. Work that the gateway does inside an operation, such as the stop that
+//! is a part of a removal, belongs to that operation.
+//!
+//! While it runs, an operation has *steps*: what it works on or waits for ([`step`]). Steps of one operation may
+//! overlap. Both are reported to one [`OperationObserver`], from which the daemon makes the audit log and the
+//! metrics.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::id::Owner;
+
+mod caller;
+mod kind;
+mod step;
+mod subject;
+
+pub use caller::Caller;
+pub use kind::OperationKind;
+pub use step::{StepFuture, step};
+pub use subject::{ARGUMENT_MAX, Subject};
+
+use step::{ActiveStep, StepKey};
+
+tokio::task_local! {
+    /// The operation that the current asynchronous task works for.
+    static CURRENT: Arc<ActiveOperation>;
+}
+
+/// The operations in flight. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Operations(Arc<Registry>);
+
+/// The number and the greatest age of operations in flight, by owner and kind.
+pub type OperationAges = BTreeMap<(Option<Owner>, OperationKind), (u64, Duration)>;
+
+/// Learns of the ends of operations and steps. Its methods are called by the asynchronous task that executes
+/// the operation and must not block.
+pub trait OperationObserver: Send + Sync {
+    /// An operation has ended.
+    fn operation_ended(&self, operation: &EndedOperation<'_>);
+
+    /// A step of an operation of this kind has ended after this time.
+    fn step_ended(&self, kind: OperationKind, step: &'static str, took: Duration);
+}
+
+/// An operation that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct EndedOperation<'a> {
+    /// What it did.
+    pub kind: OperationKind,
+    /// Whose objects it changed; `None` for the daemon's own operations.
+    pub owner: Option<Owner>,
+    /// What it changed.
+    pub subject: &'a Subject,
+    /// Who requested it; `None` if nobody did, as for a removal that recovery continues.
+    pub caller: Option<&'a Caller>,
+    /// When it began.
+    pub began_at: SystemTime,
+    /// How long it ran.
+    pub took: Duration,
+    /// How it ended.
+    pub outcome: Outcome<'a>,
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome<'a> {
+    /// It succeeded.
+    Succeeded,
+    /// It failed.
+    Failed(&'a Error),
+    /// It was dropped before its end: it panicked, or its caller cancelled an operation that does not outlive
+    /// its caller.
+    Dropped,
+}
+
+/// An operation in flight, at one moment.
+#[derive(Debug, Clone)]
+pub struct OperationInFlight {
+    /// Its number, in the order of the beginnings.
+    pub number: u64,
+    /// What it does.
+    pub kind: OperationKind,
+    /// Whose objects it changes; `None` for the daemon's own operations.
+    pub owner: Option<Owner>,
+    /// What it changes.
+    pub subject: Subject,
+    /// Who requested it.
+    pub caller: Option<Caller>,
+    /// When it began.
+    pub began_at: SystemTime,
+    /// For how long it has run.
+    pub age: Duration,
+    /// The steps it is in, by their beginning, each with the time for which it has been in it.
+    pub steps: Vec<(&'static str, Duration)>,
+}
+
+/// An operation that is registered and whose work has not begun.
+#[derive(Debug)]
+#[must_use = "an operation that is not run counts as dropped"]
+pub struct PendingOperation(Registration);
+
+#[derive(Debug)]
+enum Registration {
+    /// An operation of its own.
+    Own(OperationGuard),
+    /// A part of the operation that began it.
+    Part(Arc<ActiveOperation>),
+}
+
+#[derive(Default)]
+struct Registry {
+    next: AtomicU64,
+    in_flight: Mutex<BTreeMap<u64, Arc<ActiveOperation>>>,
+    observer: OnceLock<Arc<dyn OperationObserver>>,
+}
+
+/// An operation in flight.
+#[derive(Debug)]
+struct ActiveOperation {
+    number: u64,
+    kind: OperationKind,
+    owner: Option<Owner>,
+    caller: Option<Caller>,
+    subject: Subject,
+    began_at: SystemTime,
+    began: Instant,
+    steps: Mutex<BTreeMap<StepKey, ActiveStep>>,
+    registry: Arc<Registry>,
+}
+
+/// Reports the end of an operation, at the latest when it is dropped.
+#[derive(Debug)]
+struct OperationGuard {
+    operation: Arc<ActiveOperation>,
+    ended: bool,
+}
+
+// === impl Operations ===
+
+impl Operations {
+    /// Registers an operation; if the current asynchronous task works for an operation already, it is a part of
+    /// that one.
+    pub fn begin(
+        &self,
+        kind: OperationKind,
+        owner: Option<Owner>,
+        caller: Option<Caller>,
+        subject: Subject,
+    ) -> PendingOperation {
+        if let Ok(parent) = CURRENT.try_with(Arc::clone) {
+            return PendingOperation(Registration::Part(parent));
+        }
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let operation = Arc::new(ActiveOperation {
+            number,
+            kind,
+            owner,
+            caller,
+            subject,
+            began_at: SystemTime::now(),
+            began: Instant::now(),
+            steps: Mutex::default(),
+            registry: Arc::clone(&self.0),
+        });
+        self.0.in_flight.lock().insert(number, Arc::clone(&operation));
+        PendingOperation(Registration::Own(OperationGuard { operation, ended: false }))
+    }
+
+    /// The operations in flight, the oldest first.
+    #[must_use]
+    pub fn in_flight(&self) -> Vec<OperationInFlight> {
+        let active: Vec<_> = self.0.in_flight.lock().values().cloned().collect();
+        active.iter().map(|operation| operation.view()).collect()
+    }
+
+    /// The number and the greatest age of operations in flight.
+    #[must_use]
+    pub fn ages(&self) -> OperationAges {
+        let mut ages = OperationAges::new();
+        for operation in self.0.in_flight.lock().values() {
+            let (count, oldest) =
+                ages.entry((operation.owner, operation.kind)).or_insert((0, Duration::ZERO));
+            *count += 1;
+            *oldest = operation.began.elapsed().max(*oldest);
+        }
+        ages
+    }
+
+    /// Sets the observer, once.
+    pub fn observe(&self, observer: Arc<dyn OperationObserver>) {
+        // A gateway has one observer.
+        let _ = self.0.observer.set(observer);
+    }
+}
+
+// === impl PendingOperation ===
+
+impl PendingOperation {
+    /// Does the work of the operation; its end is that of the operation. As cancel-safe as `work`.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub async fn run<T>(self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.run_with(work, Error::clone).await
+    }
+
+    /// As [`PendingOperation::run`], for work whose error is of another type.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub async fn run_with<T, E>(
+        self,
+        work: impl Future<Output = std::result::Result<T, E>>,
+        describe: impl FnOnce(&E) -> Error,
+    ) -> std::result::Result<T, E> {
+        match self.0 {
+            Registration::Part(parent) => CURRENT.scope(parent, work).await,
+            Registration::Own(mut guard) => {
+                let result = CURRENT.scope(Arc::clone(&guard.operation), work).await;
+                let error = result.as_ref().err().map(describe);
+                guard.end(error.as_ref().map_or(Outcome::Succeeded, Outcome::Failed));
+                result
+            }
+        }
+    }
+}
+
+// === impl OperationGuard ===
+
+impl OperationGuard {
+    fn end(&mut self, outcome: Outcome<'_>) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let ActiveOperation { number, kind, owner, caller, subject, began_at, began, registry, steps: _ } =
+            &*self.operation;
+        registry.in_flight.lock().remove(number);
+        if let Some(observer) = registry.observer.get() {
+            observer.operation_ended(&EndedOperation {
+                kind: *kind,
+                owner: *owner,
+                subject,
+                caller: caller.as_ref(),
+                began_at: *began_at,
+                took: began.elapsed(),
+                outcome,
+            });
+        }
+    }
+}
+
+impl Drop for OperationGuard {
+    fn drop(&mut self) {
+        self.end(Outcome::Dropped);
+    }
+}
+
+// === impl ActiveOperation ===
+
+impl ActiveOperation {
+    fn view(&self) -> OperationInFlight {
+        OperationInFlight {
+            number: self.number,
+            kind: self.kind,
+            owner: self.owner,
+            subject: self.subject.clone(),
+            caller: self.caller.clone(),
+            began_at: self.began_at,
+            age: self.began.elapsed(),
+            steps: self.steps.lock().values().map(|step| (step.name, step.began.elapsed())).collect(),
+        }
+    }
+}
+
+// === impl Registry ===
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("in_flight", &self.in_flight.lock().len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

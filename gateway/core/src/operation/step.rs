@@ -1,0 +1,84 @@
+//! The steps of an operation: what it works on or waits for.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use pin_project_lite::pin_project;
+
+use super::{ActiveOperation, CURRENT};
+
+/// The order in which steps of all operations began.
+pub(super) type StepKey = u64;
+
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// A step that has begun and not ended.
+#[derive(Debug)]
+pub(super) struct ActiveStep {
+    pub(super) name: &'static str,
+    pub(super) began: Instant,
+}
+
+/// Ends a step when it is dropped.
+#[derive(Debug)]
+struct StepGuard {
+    operation: Arc<ActiveOperation>,
+    key: StepKey,
+}
+
+/// Runs a step of the current operation, so that it is visible while it runs and measured at its end. Outside
+/// of an operation it only runs the work. `name` says in a few words, joined by underscores, what is done or
+/// waited for. As cancel-safe as `work`.
+pub fn step<F: Future>(name: &'static str, work: F) -> StepFuture<F> {
+    StepFuture { name: Some(name), guard: None, work }
+}
+
+pin_project! {
+    /// The future of [`step`]. It is hardly larger than that of the work.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub struct StepFuture<F> {
+        // Until the work has begun.
+        name: Option<&'static str>,
+        // While the work runs, if it belongs to an operation.
+        guard: Option<StepGuard>,
+        #[pin]
+        work: F,
+    }
+}
+
+impl<F: Future> Future for StepFuture<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        if let Some(name) = this.name.take() {
+            *this.guard = CURRENT.try_with(|operation| StepGuard::begin(operation, name)).ok();
+        }
+        let done = std::task::ready!(this.work.poll(cx));
+        this.guard.take();
+        Poll::Ready(done)
+    }
+}
+
+impl StepGuard {
+    fn begin(operation: &Arc<ActiveOperation>, name: &'static str) -> Self {
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        operation.steps.lock().insert(key, ActiveStep { name, began: Instant::now() });
+        Self { operation: Arc::clone(operation), key }
+    }
+}
+
+impl Drop for StepGuard {
+    fn drop(&mut self) {
+        let step = self.operation.steps.lock().remove(&self.key);
+        let observer = self.operation.registry.observer.get();
+        if let Some((ActiveStep { name, began }, observer)) = step.zip(observer) {
+            observer.step_ended(self.operation.kind, name, began.elapsed());
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! One line of the audit log.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use switchyard_core::operation::{EndedOperation, Outcome};
+
+use crate::status::rfc3339;
+use crate::wiring;
+
+/// The longest text of an error, in bytes.
+const ERROR_MAX: usize = 512;
+
+/// What is recorded of an operation. Fields that are not known are left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuditLine {
+    /// When it began, as RFC 3339.
+    pub at: String,
+    /// What it did, for example `create_task`.
+    pub operation: String,
+    /// Whose objects it changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The id of the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// The id of the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The names under which the orchestrator knows them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub names: BTreeMap<String, String>,
+    /// What else identifies the change: an image, the program of a command (never its arguments), a port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub argument: Option<String>,
+    /// The listener that received the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listener: Option<String>,
+    /// The user of the process that sent the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The process that sent the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// `ok`, the kind of the error, or `dropped`.
+    pub result: String,
+    /// The error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+impl AuditLine {
+    /// The line of an operation.
+    #[must_use]
+    pub fn of(operation: &EndedOperation<'_>) -> Self {
+        let EndedOperation { kind, owner, subject, caller, began_at, took, outcome } = operation;
+        let names = subject.sandbox_meta.as_deref().map(|sandbox| {
+            let names = wiring::names_in_record(sandbox, subject.task_meta.as_deref());
+            names.iter().map(|(label, value)| (label.to_owned(), value.to_owned())).collect()
+        });
+        let (result, error) = match outcome {
+            Outcome::Succeeded => ("ok", None),
+            Outcome::Failed(error) => (error.kind().as_str(), Some(bounded(error.report()))),
+            Outcome::Dropped => ("dropped", None),
+        };
+        Self {
+            at: rfc3339(*began_at),
+            operation: kind.as_str().to_owned(),
+            owner: owner.map(|owner| owner.to_string()),
+            sandbox: subject.sandbox.map(|id| id.to_string()),
+            task: subject.task.map(|id| id.to_string()),
+            names: names.unwrap_or_default(),
+            argument: subject.argument.clone(),
+            listener: caller.map(|caller| caller.listener.to_owned()),
+            uid: caller.and_then(|caller| caller.uid),
+            pid: caller.and_then(|caller| caller.pid),
+            result: result.to_owned(),
+            error,
+            seconds: took.as_secs_f64(),
+        }
+    }
+
+    /// The line as JSON, without the newline.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("the fields are texts and finite numbers")
+    }
+}
+
+fn bounded(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(ERROR_MAX));
+    text
+}

@@ -1,0 +1,109 @@
+//! Where the lines of the audit log are written.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long the journal may take to accept a line.
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A place for lines.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// systemd's journal, with the identifier `switchyard-audit`.
+    Journal(UnixDatagram, PathBuf),
+    /// A file, opened for the first line, and again after [`Sink::reopen`] and errors.
+    File(PathBuf, Option<File>),
+    /// The daemon's own log.
+    Log,
+}
+
+impl Sink {
+    /// The journal at this socket; the daemon's own log on a node without a journal.
+    pub(super) fn journal(socket: &Path) -> Self {
+        let connected = UnixDatagram::unbound().and_then(|journal| {
+            journal.connect(socket)?;
+            journal.set_write_timeout(Some(JOURNAL_TIMEOUT))?;
+            Ok(journal)
+        });
+        match connected {
+            Ok(journal) => Self::Journal(journal, socket.to_owned()),
+            Err(error) => {
+                tracing::info!(socket = %socket.display(), %error, "there is no journal: the audit log is a part of this log");
+                Self::Log
+            }
+        }
+    }
+
+    pub(super) const fn file(path: PathBuf) -> Self {
+        Self::File(path, None)
+    }
+
+    /// For messages.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Journal(_, path) | Self::File(path, _) => path.display().to_string(),
+            Self::Log => "the daemon's log".to_owned(),
+        }
+    }
+
+    /// Writes one line, given without its newline, as a whole.
+    pub(super) fn write(&mut self, line: &str) -> io::Result<()> {
+        match self {
+            Self::Journal(journal, socket) => {
+                let entry = format!("PRIORITY=6\nSYSLOG_IDENTIFIER=switchyard-audit\nMESSAGE={line}\n");
+                match journal.send(entry.as_bytes()) {
+                    Err(error) if is_gone(&error) => {
+                        // The journal was restarted: its socket is another one now.
+                        journal.connect(&*socket)?;
+                        journal.send(entry.as_bytes()).map(drop)
+                    }
+                    sent => sent.map(drop),
+                }
+            }
+            Self::File(path, open) => {
+                let mut file = match open.take() {
+                    Some(file) => file,
+                    None => open_file(path)?,
+                };
+                // A line that was written in part is ended by the next one's newline at worst.
+                file.write_all(format!("{line}\n").as_bytes())?;
+                *open = Some(file);
+                Ok(())
+            }
+            Self::Log => {
+                tracing::info!(target: "audit", line);
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens the file again for the next line.
+    pub(super) fn reopen(&mut self) {
+        if let Self::File(_, open) = self {
+            *open = None;
+        }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotConnected)
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    if let Some(dir) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
+    }
+    // Whoever may write to the directory could place a link or a FIFO there; only an ordinary file is written.
+    let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
+    let file =
+        OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags.bits()).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not an ordinary file"))
+    }
+}

@@ -1,0 +1,105 @@
+//! `switchyard events`: the latest events, and those to come.
+
+use clap::Args;
+use http::Method;
+
+use super::daemon::{DaemonError, Target, parse, send};
+use crate::output::{Format, print, print_error, print_json_line, table};
+use crate::status::{EventPage, EventView};
+
+/// How long the daemon waits for an event before it answers, in seconds.
+const WAIT: u64 = 20;
+
+#[derive(Debug, Args)]
+pub(super) struct EventsArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Show events as they happen, until interrupted.
+    #[arg(long, short)]
+    follow: bool,
+    /// Only those of one owner: kubernetes, nomad, swarm or host.
+    #[arg(long, value_name = "OWNER", value_parser = ["kubernetes", "nomad", "swarm", "host"])]
+    owner: Option<String>,
+}
+
+/// Shows the events that the daemon has kept, in pages, and with `--follow` those to come.
+pub(super) async fn events(args: &EventsArgs) -> Result<(), DaemonError> {
+    let mut known: Option<(String, u64)> = None;
+    loop {
+        let wait = if args.follow && known.is_some() { WAIT } else { 0 };
+        let path = path_of(known.as_ref(), args.owner.as_deref(), wait);
+        let body = send(&args.target.socket, Method::GET, &path).await?;
+        let EventPage { run, next, missed, is_restarted, events } = parse(&path, &body)?;
+        if is_restarted {
+            print_error("switchyard: the daemon was restarted: earlier events are gone\n")?;
+        } else if missed > 0 {
+            print_error(format!("switchyard: {missed} events were lost: there were too many at once\n"))?;
+        }
+        let is_last = events.is_empty() && !args.follow;
+        show(&events, args.target.output, known.is_none())?;
+        if is_last {
+            return Ok(());
+        }
+        known = Some((run, next));
+    }
+}
+
+fn path_of(known: Option<&(String, u64)>, owner: Option<&str>, wait: u64) -> String {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.append_pair("wait", &wait.to_string());
+    if let Some((run, after)) = known {
+        query.append_pair("run", run).append_pair("after", &after.to_string());
+    }
+    if let Some(owner) = owner {
+        query.append_pair("owner", owner);
+    }
+    format!("/v1/events?{}", query.finish())
+}
+
+fn show(events: &[EventView], output: Format, with_headings: bool) -> Result<(), DaemonError> {
+    match output {
+        Format::Json => {
+            for event in events {
+                print_json_line(event)?;
+            }
+        }
+        Format::Text => {
+            let rows: Vec<_> = events.iter().map(row).collect();
+            let text = table(["TIME", "OWNER", "EVENT", "OBJECT", "DETAIL"], &rows);
+            let skipped = if with_headings { 0 } else { text.find('\n').map_or(0, |end| end + 1) };
+            print(&text[skipped..])?;
+        }
+    }
+    Ok(())
+}
+
+fn row(event: &EventView) -> [String; 5] {
+    let EventView { number: _, at, owner, event, sandbox, task, name, detail } = event;
+    let id = task.as_ref().or(sandbox.as_ref()).map(|id| crate::output::short(id));
+    let object = match id {
+        Some(id) if name.is_empty() => id,
+        Some(id) => format!("{name} [{id}]"),
+        None => name.clone(),
+    };
+    // Details have words of clients: control characters must not reach the terminal.
+    let detail = detail.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    [at.clone(), owner.clone(), event.clone(), object, detail]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_has_what_is_known_in_escaped_form() {
+        let known = ("7-2026 x&y".to_owned(), 5);
+        let path = path_of(Some(&known), Some("nomad"), 20);
+        assert_eq!(path, "/v1/events?wait=20&run=7-2026+x%26y&after=5&owner=nomad");
+    }
+
+    #[test]
+    fn row_has_no_control_characters() {
+        let event = EventView { detail: "a\u{1b}[31m\nb".into(), name: "web".into(), ..EventView::default() };
+        assert_eq!(row(&event)[3..], ["web", "a [31m b"]);
+    }
+}

@@ -1,0 +1,102 @@
+//! Metrics of the operations that change something: how long they and their steps take, and which are in
+//! flight.
+
+use std::time::Duration;
+
+use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntGaugeVec, Opts, Registry};
+use switchyard_core::id::Owner;
+use switchyard_core::operation::{EndedOperation, OperationAges, OperationKind, Outcome};
+
+use super::{gauges, runtime_buckets, signed};
+
+/// The owner of the daemon's own operations.
+const NODE: &str = "node";
+
+/// Histograms that observe operations as they end.
+#[derive(Debug, Clone)]
+pub(crate) struct OperationMetrics {
+    duration: HistogramVec,
+    steps: HistogramVec,
+}
+
+/// Gauges of the operations in flight, set for each scrape.
+#[derive(Debug)]
+pub(super) struct InFlightMetrics {
+    count: IntGaugeVec,
+    oldest: GaugeVec,
+}
+
+impl OperationMetrics {
+    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let histogram = |name: &str, help: &str, labels: &[&str]| {
+            let options = HistogramOpts::new(name, help).buckets(runtime_buckets()?);
+            let family = HistogramVec::new(options, labels)?;
+            registry.register(Box::new(family.clone()))?;
+            prometheus::Result::Ok(family)
+        };
+        Ok(Self {
+            duration: histogram(
+                "switchyard_operation_duration_seconds",
+                "Time that operations which change something took, by result: ok, failed or dropped.",
+                &["owner", "operation", "result"],
+            )?,
+            steps: histogram(
+                "switchyard_operation_step_duration_seconds",
+                "Time that the steps of operations took, those that wait for something too; steps may overlap.",
+                &["operation", "step"],
+            )?,
+        })
+    }
+
+    pub(crate) fn ended(&self, operation: &EndedOperation<'_>) {
+        let result = match operation.outcome {
+            Outcome::Succeeded => "ok",
+            Outcome::Failed(_) => "failed",
+            Outcome::Dropped => "dropped",
+        };
+        let labels = [owner_label(operation.owner), operation.kind.as_str(), result];
+        self.duration.with_label_values(&labels).observe(operation.took.as_secs_f64());
+    }
+
+    pub(crate) fn step_ended(&self, kind: OperationKind, step: &'static str, took: Duration) {
+        self.steps.with_label_values(&[kind.as_str(), step]).observe(took.as_secs_f64());
+    }
+}
+
+impl InFlightMetrics {
+    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let oldest = GaugeVec::new(
+            Opts::new(
+                "switchyard_operation_oldest_age_seconds",
+                "For how long the oldest operation of a kind that is in flight has run; 0 if there is none.",
+            ),
+            &["operation"],
+        )?;
+        registry.register(Box::new(oldest.clone()))?;
+        Ok(Self {
+            count: gauges(
+                registry,
+                "switchyard_operations_in_flight",
+                "Operations that have begun and not ended.",
+                &["owner", "operation"],
+            )?,
+            oldest,
+        })
+    }
+
+    pub(super) fn set(&self, ages: &OperationAges) {
+        self.count.reset();
+        for kind in OperationKind::ALL {
+            self.oldest.with_label_values(&[kind.as_str()]).set(0.0);
+        }
+        for ((owner, kind), (count, age)) in ages {
+            self.count.with_label_values(&[owner_label(*owner), kind.as_str()]).set(signed(*count));
+            let oldest = self.oldest.with_label_values(&[kind.as_str()]);
+            oldest.set(oldest.get().max(age.as_secs_f64()));
+        }
+    }
+}
+
+fn owner_label(owner: Option<Owner>) -> &'static str {
+    owner.map_or(NODE, Owner::as_str)
+}

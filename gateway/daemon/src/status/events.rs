@@ -1,0 +1,43 @@
+//! Events, as `/v1/events` shows them.
+
+use serde::{Deserialize, Serialize};
+
+/// Something that happened on the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventView {
+    /// Its number in this run of the daemon, from 1.
+    pub number: u64,
+    /// When it happened, as RFC 3339.
+    pub at: String,
+    /// The owner of the object, or of the refused request.
+    pub owner: String,
+    /// What happened, for example `task_started` or `refused`.
+    pub event: String,
+    /// The id of the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// The id of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The name of the object for people; empty if the event is about none.
+    #[serde(default)]
+    pub name: String,
+    /// The exit code, or the reason of a refusal.
+    #[serde(default)]
+    pub detail: String,
+}
+
+/// Some events, and how to get those that follow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventPage {
+    /// Names the run of the daemon: the numbers of events begin anew with the next run.
+    pub run: String,
+    /// The number after which the next page begins.
+    pub next: u64,
+    /// How many events before these were lost, since the one that the client named.
+    pub missed: u64,
+    /// Whether the client named an event of an earlier run, whose events are gone.
+    pub is_restarted: bool,
+    /// The events, in order.
+    pub events: Vec<EventView>,
+}
