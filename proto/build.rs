@@ -1,6 +1,8 @@
 //! Compiles the `.proto` files of this crate to Rust, in pure Rust: no `protoc` is needed.
 
 use std::error::Error;
+use std::path::PathBuf;
+use std::{env, fs};
 
 /// Every file that is compiled, relative to this crate. A new one also needs its module in `src/lib.rs`.
 const FILES: [&str; 19] = [
@@ -30,6 +32,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={file}");
     }
     let descriptors = protox::compile(FILES, ["."])?;
+    let services = descriptors.file.iter().flat_map(|file| {
+        file.service.iter().map(move |service| (format!("{}.{}", file.package(), service.name()), service))
+    });
+    let mut streams: Vec<_> = services
+        .flat_map(|(name, service)| {
+            let streams = service.method.iter().filter(|method| method.server_streaming());
+            streams.map(move |method| format!("{name}/{}", method.name()))
+        })
+        .collect();
+    streams.sort();
+    let out = PathBuf::from(env::var("OUT_DIR")?).join("server_streams.rs");
+    fs::write(out, format!("&{streams:?}"))?;
     tonic_prost_build::configure()
         // Encoded messages are hashed to recognise a retried request, so map entries need one fixed order.
         .btree_map(".")

@@ -16,6 +16,9 @@
 pub mod codec;
 mod redact;
 
+/// The calls of all compiled services that answer with a stream, as `package.Service/Method`, sorted.
+pub const SERVER_STREAMS: &[&str] = include!(concat!(env!("OUT_DIR"), "/server_streams.rs"));
+
 pub mod cri {
     //! The Container Runtime Interface of Kubernetes.
 

@@ -1,8 +1,7 @@
 //! The tower layer of every gRPC server: opens the span of an RPC and records its metrics.
 //!
-//! The status of an RPC is in the headers of its response if it failed before it sent data, else in the
-//! trailers of the body; so the body is observed to its end. If a body is dropped before its trailers, or a
-//! request before its response, the caller has cancelled the RPC.
+//! An open-ended call, which lasts for as long as its client likes, is counted, but neither timed nor in
+//! flight: its duration says nothing about the daemon.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -13,10 +12,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use http::{Extensions, HeaderMap, Request, Response};
-use http_body::{Body, Frame, SizeHint};
+use http::{Extensions, Request, Response};
 use parking_lot::RwLock;
 use switchyard_core::operation::Caller;
+use switchyard_proto::SERVER_STREAMS;
+use switchyard_rpc::{Call, CallObserver, WatchedBody, name_of};
 use tonic::Code;
 use tonic::transport::server::UdsConnectInfo;
 use tower::{Layer, Service};
@@ -30,6 +30,9 @@ const MAX_METHODS: usize = 256;
 /// The method label of calls to unknown methods, and to methods beyond [`MAX_METHODS`].
 const OTHER: &str = "other";
 
+/// A call with one answer that comes when a task exits.
+const WAIT_TASK: &str = "hashicorp.nomad.plugins.drivers.proto.Driver/WaitTask";
+
 /// Adds spans and metrics to a gRPC server.
 #[derive(Clone)]
 pub struct RpcLayer {
@@ -40,6 +43,12 @@ struct Shared {
     protocol: &'static str,
     metrics: RpcMetrics,
     methods: RwLock<HashSet<Arc<str>>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("protocol", &self.protocol).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for RpcLayer {
@@ -83,7 +92,7 @@ where
     S: Service<Request<B>, Response = Response<R>, Error = Infallible>,
     S::Future: Send + 'static,
 {
-    type Response = Response<RpcBody<R>>;
+    type Response = Response<WatchedBody<R, RpcCall>>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
@@ -95,100 +104,60 @@ where
         let path = request.uri().path().trim_start_matches('/').to_owned();
         let caller = caller(self.shared.protocol, request.extensions());
         let span = tracing::info_span!("rpc", protocol = self.shared.protocol, rpc = %path);
-        let mut call = Call::begin(Arc::clone(&self.shared), path, span.clone());
+        let call = Call::begin(RpcCall::begin(Arc::clone(&self.shared), path, span.clone()));
         let response = caller.scope(span.in_scope(|| self.inner.call(request)));
         let watched = async move {
             let Ok(response) = response.await;
-            let (parts, inner) = response.into_parts();
-            if let Some(code) = code_in(&parts.headers) {
-                call.end(code);
-            }
-            Ok(Response::from_parts(parts, RpcBody { inner, call }))
+            Ok(call.watch(response))
         };
         Box::pin(watched.instrument(span))
     }
 }
 
-/// The body of a response, observed for its trailers.
+/// One RPC of a server.
 #[derive(Debug)]
-pub struct RpcBody<R> {
-    inner: R,
-    call: Call,
-}
-
-impl<R: Body + Unpin> Body for RpcBody<R> {
-    type Data = R::Data;
-    type Error = R::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<R::Data>, R::Error>>> {
-        let span = self.call.span.clone();
-        let _entered = span.enter();
-        let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => {
-                if let Some(trailers) = frame.trailers_ref() {
-                    self.call.end(code_in(trailers).unwrap_or(Code::Unknown));
-                }
-            }
-            // gRPC over HTTP/2: the status of a response without one is Unknown.
-            Some(Err(_)) | None => self.call.end(Code::Unknown),
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
-/// One RPC, from its beginning to its end. If it is dropped before its end, the RPC was cancelled.
-struct Call {
+pub struct RpcCall {
     shared: Arc<Shared>,
     path: String,
     span: Span,
-    began: Instant,
-    ended: bool,
+    /// When it began; `None` if it is open-ended.
+    began: Option<Instant>,
 }
 
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("path", &self.path).field("ended", &self.ended).finish_non_exhaustive()
-    }
-}
-
-impl Call {
+impl RpcCall {
     fn begin(shared: Arc<Shared>, path: String, span: Span) -> Self {
-        shared.metrics.in_flight.with_label_values(&[shared.protocol]).inc();
-        Self { shared, path, span, began: Instant::now(), ended: false }
-    }
-
-    /// Records the end; only the first one counts.
-    fn end(&mut self, code: Code) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
+        let began = (!is_open_ended(&path)).then(Instant::now);
+        if began.is_some() {
+            shared.metrics.in_flight.with_label_values(&[shared.protocol]).inc();
         }
-        let seconds = self.began.elapsed().as_secs_f64();
+        Self { shared, path, span, began }
+    }
+}
+
+impl CallObserver for RpcCall {
+    fn ended(self, code: Code) {
         let Shared { protocol, metrics, .. } = &*self.shared;
         let method = self.shared.method(&self.path, code);
-        metrics.in_flight.with_label_values(&[protocol]).dec();
-        metrics.duration.with_label_values(&[*protocol, &*method]).observe(seconds);
-        metrics.requests.with_label_values(&[*protocol, &*method, name_of(code)]).inc();
+        let seconds = self.began.map(|began| began.elapsed().as_secs_f64());
+        if let Some(seconds) = seconds {
+            metrics.in_flight.with_label_values(&[protocol]).dec();
+            metrics.duration.with_label_values(&[*protocol, &*method]).observe(seconds);
+        }
         let code = name_of(code);
+        metrics.requests.with_label_values(&[*protocol, &*method, code]).inc();
         self.span.in_scope(|| tracing::debug!(code, seconds, "rpc ended"));
+    }
+
+    fn span(&self) -> Span {
+        self.span.clone()
     }
 }
 
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.end(Code::Cancelled);
-    }
+/// Whether calls of this method last for as long as their clients like: streams, except those by which CRI
+/// sends a list in pieces, and the wait for a task's exit.
+fn is_open_ended(path: &str) -> bool {
+    let is_list = path.starts_with("runtime.") && path.contains("/Stream");
+    path == WAIT_TASK || (!is_list && SERVER_STREAMS.binary_search(&path).is_ok())
 }
 
 impl Shared {
@@ -216,33 +185,6 @@ fn caller(listener: &'static str, request: &Extensions) -> Caller {
         listener,
         uid: peer.map(|peer| peer.uid()),
         pid: peer.and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok()),
-    }
-}
-
-fn code_in(headers: &HeaderMap) -> Option<Code> {
-    headers.get("grpc-status").map(|status| Code::from_bytes(status.as_bytes()))
-}
-
-/// The code's name as the gRPC specification writes it.
-const fn name_of(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
 

@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 25] = [
+const LAYERS: [(&str, &[&str]); 26] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, &[&str]); 25] = [
             "switchyard-process",
             "switchyard-proto",
             "switchyard-registry",
+            "switchyard-rpc",
             "switchyard-runtime-spec",
             "switchyard-steps",
             "switchyard-tree",
@@ -45,6 +46,8 @@ const LAYERS: [(&str, &[&str]); 25] = [
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),
     ("switchyard-registry", &[]),
+    // Below every gRPC server and client.
+    ("switchyard-rpc", &[]),
     ("switchyard-runtime-spec", &["switchyard-core"]),
     ("switchyard-steps", &[]),
     ("switchyard-streaming", &[]),
@@ -74,6 +77,7 @@ const WIRE: &[&str] = &[
     "switchyard-kubelet",
     "switchyard-nomad",
     "switchyard-proto",
+    "switchyard-rpc",
     "switchyard-tests",
 ];
 

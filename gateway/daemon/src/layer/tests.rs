@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::ready;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body_util::{BodyExt, Empty, Full};
 use tower::{ServiceExt, service_fn};
 
@@ -84,15 +85,47 @@ async fn dropped_body_or_request_counts_as_cancelled() {
 }
 
 #[tokio::test]
-async fn body_without_status_counts_as_unknown() {
+async fn calls_that_last_as_their_client_likes_are_counted_and_neither_timed_nor_in_flight() {
     let metrics = Metrics::new().unwrap();
-    let service = service_fn(|_: Request<()>| {
-        let body = Full::new(Bytes::new()).with_trailers(ready(Some(Ok(trailers(None)))));
-        ready(Ok::<_, Infallible>(Response::new(body)))
-    });
-    let response = RpcLayer::new("cri", &metrics).layer(service).oneshot(request("/a.B/Do")).await.unwrap();
-    drop(response.into_body().collect().await.unwrap());
-    assert_eq!(counted(&metrics), ["code=\"UNKNOWN\",method=\"a.B/Do\",protocol=\"cri\"} 1"]);
+    let layer = RpcLayer::new("cri", &metrics);
+    for path in ["runtime.v1.RuntimeService/GetContainerEvents", "runtime.v1.RuntimeService/Version"] {
+        let service = service_fn(|_: Request<()>| {
+            let body = Full::new(Bytes::new()).with_trailers(ready(Some(Ok(trailers(Some("0"))))));
+            ready(Ok::<_, Infallible>(Response::new(body)))
+        });
+        let response = layer.layer(service).oneshot(request(&format!("/{path}"))).await.unwrap();
+        assert_eq!(in_flight(&metrics), i64::from(path.ends_with("Version")));
+        drop(response.into_body().collect().await.unwrap());
+    }
+    assert_eq!(counted(&metrics).len(), 2);
+    let text = String::from_utf8(metrics.render(&NodeCounts::default()).unwrap()).unwrap();
+    let timed = |method: &str| text.contains(&format!("duration_seconds_count{{method=\"{method}\""));
+    assert!(timed("runtime.v1.RuntimeService/Version"), "{text}");
+    assert!(!timed("runtime.v1.RuntimeService/GetContainerEvents"), "{text}");
+    assert_eq!(in_flight(&metrics), 0);
+}
+
+#[test]
+fn each_stream_is_open_ended_or_a_list_in_pieces() {
+    let timed: Vec<_> = SERVER_STREAMS.iter().filter(|path| !is_open_ended(path)).collect();
+    assert!(
+        timed.iter().all(|path| path.starts_with("runtime.v1.") && path.contains("/Stream")),
+        "{timed:?}"
+    );
+    assert_eq!(timed.len(), 6, "{timed:?}");
+    for method in [
+        "hashicorp.nomad.plugins.drivers.proto.Driver/ExecTaskStreaming",
+        "hashicorp.nomad.plugins.drivers.proto.Driver/TaskEvents",
+        "hashicorp.nomad.plugins.drivers.proto.Driver/WaitTask",
+        "runtime.v1.RuntimeService/GetContainerEvents",
+        "switchyard.nomad.v1.Sessions/Open",
+        "v1beta1.DevicePlugin/ListAndWatch",
+    ] {
+        assert!(is_open_ended(method), "{method}");
+    }
+    for method in ["hashicorp.nomad.plugins.drivers.proto.Driver/StartTask", "any/WaitTask", ""] {
+        assert!(!is_open_ended(method), "{method}");
+    }
 }
 
 #[tokio::test]
