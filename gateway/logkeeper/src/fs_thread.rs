@@ -53,6 +53,21 @@ struct Busy {
     base: Instant,
     /// Milliseconds since `base`, plus one; 0 while there is no such call.
     since: AtomicU64,
+    /// The value of `since` of the call that was last counted as a stall; 0 if none was.
+    counted: AtomicU64,
+    /// How many calls have been blocked for at least [`STALLED`].
+    stalls: AtomicU64,
+}
+
+/// The stalls of all threads.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct StallReport {
+    /// How many threads have been blocked in a call for at least [`STALLED`].
+    pub(crate) threads: u64,
+    /// How long the longest of these calls has been blocked; zero if there is none.
+    pub(crate) longest: Duration,
+    /// How many calls were blocked that long, those that still are included. It never falls.
+    pub(crate) total: u64,
 }
 
 /// Marks a call to a file system, from its beginning until it is dropped.
@@ -93,9 +108,17 @@ impl FsThreads {
         }
     }
 
-    /// How many threads have been blocked in a call for at least [`STALLED`].
-    pub(crate) fn stalled(&self) -> u64 {
-        lock(&self.threads).values().filter(|fs_thread| fs_thread.stalled().is_some()).count() as u64
+    /// The stalls of all threads, past and present.
+    pub(crate) fn stalls(&self) -> StallReport {
+        let mut report = StallReport::default();
+        for fs_thread in lock(&self.threads).values() {
+            if let Some((waited, _)) = fs_thread.stalled() {
+                report.threads += 1;
+                report.longest = report.longest.max(waited);
+            }
+            report.total += fs_thread.busy.stalls.load(Ordering::Relaxed);
+        }
+        report
     }
 
     fn thread(&self, device: &str, point: &Path) -> io::Result<Arc<FsThread>> {
@@ -135,7 +158,7 @@ impl FsThread {
             handle: runtime.handle().clone(),
             stop,
             scratch: Mutex::new(Scratch::new()),
-            busy: Busy { base: Instant::now(), since: AtomicU64::new(0) },
+            busy: Busy::new(),
         });
         std::thread::Builder::new().name("logs".into()).spawn(move || {
             // An error means that the sender was dropped, which ends the thread too.
@@ -167,15 +190,36 @@ impl FsThread {
     /// How long the current call has been blocked, if for at least [`STALLED`], and the mount point of the
     /// file system.
     pub(crate) fn stalled(&self) -> Option<(Duration, &str)> {
-        let since = self.busy.since.load(Ordering::Relaxed).checked_sub(1)?;
-        let waited = Duration::from_millis(self.busy.now().saturating_sub(since));
-        (waited >= STALLED).then_some((waited, self.name.as_str()))
+        Some((self.busy.stalled()?, self.name.as_str()))
     }
 }
 
 // === impl Busy ===
 
 impl Busy {
+    fn new() -> Self {
+        Self {
+            base: Instant::now(),
+            since: AtomicU64::new(0),
+            counted: AtomicU64::new(0),
+            stalls: AtomicU64::new(0),
+        }
+    }
+
+    /// How long the current call has been blocked, if for at least [`STALLED`]. Counts each such call once,
+    /// whoever sees it first.
+    fn stalled(&self) -> Option<Duration> {
+        let since = self.since.load(Ordering::Relaxed);
+        let waited = Duration::from_millis(self.now().saturating_sub(since.checked_sub(1)?));
+        if waited < STALLED {
+            return None;
+        }
+        if self.counted.swap(since, Ordering::Relaxed) != since {
+            self.stalls.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(waited)
+    }
+
     fn now(&self) -> u64 {
         u64::try_from(self.base.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
@@ -183,6 +227,8 @@ impl Busy {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
+        // A stall that ends before anyone has asked is one too.
+        let _ = self.0.stalled();
         self.0.since.store(0, Ordering::Relaxed);
     }
 }
@@ -201,7 +247,29 @@ mod tests {
         let proc = fs_threads.of(Path::new("/proc/self/0.log"), |_| {}).await.unwrap();
         assert!(Arc::ptr_eq(&a, &b));
         assert!(!Arc::ptr_eq(&a, &proc));
-        assert_eq!(fs_threads.stalled(), 0);
+        assert_eq!(fs_threads.stalls(), StallReport::default());
+    }
+
+    #[test]
+    fn a_stall_is_counted_once_whether_it_is_seen_or_ends_first() {
+        let busy = Busy { base: Instant::now() - STALLED * 10, ..Busy::new() };
+        let begin = |ago: Duration| {
+            let since = (busy.base.elapsed() - ago).as_millis();
+            busy.since.store(u64::try_from(since).unwrap() + 1, Ordering::Relaxed);
+        };
+        let stalls = || busy.stalls.load(Ordering::Relaxed);
+        assert_eq!(busy.stalled(), None);
+        drop(Call(&busy));
+        begin(STALLED / 2);
+        drop(Call(&busy));
+        assert_eq!((busy.stalled(), stalls()), (None, 0));
+        begin(STALLED * 2);
+        assert!(busy.stalled() >= Some(STALLED * 2) && busy.stalled().is_some());
+        drop(Call(&busy));
+        assert_eq!((busy.stalled(), stalls()), (None, 1));
+        begin(STALLED * 3);
+        drop(Call(&busy));
+        assert_eq!((busy.stalled(), stalls()), (None, 2));
     }
 
     #[tokio::test]

@@ -219,10 +219,19 @@ impl Keeper {
         for handle in table.live.values() {
             totals.add(*lock(&handle.counters));
         }
+        let stalls = table.fs_threads.stalls();
+        let stalled_containers = if stalls.threads == 0 {
+            0
+        } else {
+            table.live.values().filter(|container| container.handle.progress().is_stalled()).count() as u64
+        };
         Stats {
             containers: table.live.len() as u64,
             recovered: self.recovered,
-            stalled: table.fs_threads.stalled(),
+            stalled: stalls.threads,
+            stalled_containers,
+            stall_age_ms: u64::try_from(stalls.longest.as_millis()).unwrap_or(u64::MAX),
+            stalls: stalls.total,
             finished: table.finished,
             totals,
         }

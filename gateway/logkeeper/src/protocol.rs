@@ -221,6 +221,17 @@ pub struct Stats {
     /// send it.
     #[serde(default)]
     pub stalled: u64,
+    /// Containers whose logs these file systems block. Older logkeepers do not send it.
+    #[serde(default)]
+    pub stalled_containers: u64,
+    /// How long the file system that has blocked for longest has not answered, in milliseconds; 0 if none
+    /// blocks. Older logkeepers do not send it.
+    #[serde(default)]
+    pub stall_age_ms: u64,
+    /// How often a file system has not answered for seconds since this logkeeper started, the present times
+    /// included. Older logkeepers do not send it.
+    #[serde(default)]
+    pub stalls: u64,
     /// Sums over the containers that are logged at present, and those finished since this logkeeper started.
     pub totals: Counters,
 }
@@ -296,6 +307,17 @@ mod tests {
         let text = serde_json::to_string(&reply).unwrap();
         assert_eq!(text, r#"{"error":{"kind":"not_found","message":"no container c1"}}"#);
         assert_eq!(serde_json::from_str::<Reply<Done>>(&text).unwrap(), reply);
+    }
+
+    #[test]
+    fn stats_of_older_and_newer_logkeepers_are_understood() {
+        let totals = r#""totals":{"lines":1,"bytes":2,"dropped_lines":0,"dropped_bytes":0}"#;
+        let old = format!(r#"{{"ok":{{"containers":3,"recovered":0,"finished":0,{totals}}}}}"#);
+        let totals = Counters { lines: 1, bytes: 2, ..Counters::default() };
+        let stats = Stats { containers: 3, totals, ..Stats::default() };
+        assert_eq!(serde_json::from_str::<Reply<Stats>>(&old).unwrap(), Reply::Ok(stats));
+        let new = serde_json::to_string(&Reply::Ok(stats)).unwrap().replace("stalls", "of_the_future");
+        assert_eq!(serde_json::from_str::<Reply<Stats>>(&new).unwrap(), Reply::Ok(stats));
     }
 
     #[test]

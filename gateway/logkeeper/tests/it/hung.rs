@@ -96,6 +96,9 @@ async fn hung_file_system_stalls_only_its_own_logs() {
         output.out("meanwhile\n".repeat(100));
     }
     disks.await_stalled(1).await;
+    let stats = client.stats().await.unwrap();
+    assert_eq!((stats.stalled_containers, stats.stalls), (HUNG as u64, 1), "{stats:?}");
+    assert!(stats.stall_age_ms >= 2000, "{stats:?}");
     for number in 2..50 {
         output.out("meanwhile\n");
         site.await_lines("good", number).await;
@@ -143,6 +146,8 @@ async fn hung_file_system_stalls_only_its_own_logs() {
     assert_eq!(client.finish("late", Duration::ZERO).await.unwrap().lines, 1);
     assert_eq!(disks.lines("late"), ["stdout F late"]);
     disks.await_stalled(0).await;
+    let stats = client.stats().await.unwrap();
+    assert_eq!((stats.stalled_containers, stats.stall_age_ms, stats.stalls), (0, 0, 1), "{stats:?}");
     drop(victim);
 }
 
