@@ -2,7 +2,7 @@
 
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;
-use switchyard_core::backend::Backend;
+use switchyard_core::backend::{Backend, unobserved};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::{Credentials, PullRequest};
 use switchyard_core::state::{SandboxState, TaskState};
@@ -33,8 +33,8 @@ async fn second_gateway_neither_adopts_nor_removes_objects_of_the_first() {
     let run = world.root().path().join("run2");
     std::fs::create_dir_all(&state).expect("the scratch directory can be written");
     std::fs::create_dir_all(&run).expect("the scratch directory can be written");
-    let second =
-        Containerd::connect(Settings { state, run, ..world.settings().clone() }).expect("it can be set up");
+    let settings = Settings { state, run, ..world.settings().clone() };
+    let second = Containerd::connect(settings, unobserved()).expect("it can be set up");
     let found = second.recover().await.expect("it recovers");
     assert!(found.sandboxes.is_empty() && found.tasks.is_empty(), "it has adopted {found:#?}");
     assert_eq!(second.images().list().await.expect("images can be listed").len(), 1, "images have no owner");

@@ -1,13 +1,14 @@
 //! The `Backend` trait on top of the parts.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use switchyard_core::backend::{
-    Backend, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecProcess, Handler, Inspection,
-    Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend, TaskBackend, TaskDetails,
-    VolumeBackend,
+    Backend, BackendObserver, BackendStatus, CgroupDriver, CheckpointBackend, ExecBackend, ExecProcess,
+    Handler, Inspection, Recovered, SandboxBackend, SandboxDetails, SandboxStats, Started, StatsBackend,
+    TaskBackend, TaskDetails, VolumeBackend,
 };
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageStore;
@@ -41,26 +42,26 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// A backend with these settings. containerd need not be running yet: the health check polls it from now
-    /// on. A managed containerd must be started after this call, so that it finds the FIFOs of a
-    /// predecessor's execs open.
+    /// A backend with these settings that reports its work to `observer`. containerd need not be running yet:
+    /// the health check polls it from now on. A managed containerd must be started after this call, so that
+    /// it finds the FIFOs of a predecessor's execs open.
     ///
     /// Must be called within a tokio runtime.
     ///
     /// # Errors
     /// `InvalidArgument` for settings that cannot work; `Internal` if the node's own files cannot be read or
     /// written.
-    pub fn connect(settings: Settings) -> Result<Self> {
-        Self::build(settings, Faults::default())
+    pub fn connect(settings: Settings, observer: Arc<dyn BackendObserver>) -> Result<Self> {
+        Self::build(settings, Faults::default(), observer)
     }
 
-    /// As [`Containerd::connect`], with a handle through which a test makes steps fail.
+    /// As [`Containerd::connect`], unobserved and with a handle through which a test makes steps fail.
     ///
     /// # Errors
     /// As [`Containerd::connect`].
     #[cfg(feature = "faults")]
     pub fn connect_with_faults(settings: Settings, faults: Faults) -> Result<Self> {
-        Self::build(settings, faults)
+        Self::build(settings, faults, switchyard_core::backend::unobserved())
     }
 
     /// Replaces the settings, for operations from now on: runtimes, images, registries, directories of CDI
@@ -73,9 +74,9 @@ impl Containerd {
         self.parts.reconfigure(settings)
     }
 
-    fn build(settings: Settings, faults: Faults) -> Result<Self> {
+    fn build(settings: Settings, faults: Faults, observer: Arc<dyn BackendObserver>) -> Result<Self> {
         let stop = CancellationToken::new();
-        let parts = Parts::new(settings, faults, &stop)?;
+        let parts = Parts::new(settings, faults, observer, &stop)?;
         Ok(Self { parts, _stop: stop.drop_guard() })
     }
 }

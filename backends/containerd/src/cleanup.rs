@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use parking_lot::{Mutex, MutexGuard};
+use switchyard_core::backend::{BackendObserver, RecoveryResult};
 use switchyard_core::{Error, Result};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -72,12 +73,15 @@ pub(crate) fn upgrade<T>(component: &Weak<T>) -> Result<Arc<T>> {
 pub(crate) struct CleanupQueue {
     queue: Mutex<VecDeque<QueuedCleanup>>,
     permits: Arc<Semaphore>,
+    observer: Arc<dyn BackendObserver>,
 }
 
-impl Default for CleanupQueue {
-    fn default() -> Self {
-        Self { queue: Mutex::default(), permits: Arc::new(Semaphore::new(CONCURRENCY)) }
-    }
+/// The removal of what a predecessor left of one object, reported when it is done.
+#[derive(Debug)]
+pub(crate) struct RecoveryCleanup {
+    pub(crate) kind: &'static str,
+    pub(crate) cleanup: Box<dyn Cleanup>,
+    pub(crate) observer: Arc<dyn BackendObserver>,
 }
 
 // === impl QueuedCleanup ===
@@ -106,20 +110,42 @@ fn retry_pause(waited: Duration) -> Duration {
     (waited / 8).clamp(PERIOD, MAX_PAUSE)
 }
 
+// === impl RecoveryCleanup ===
+
+#[async_trait]
+impl Cleanup for RecoveryCleanup {
+    fn description(&self) -> String {
+        self.cleanup.description()
+    }
+
+    async fn run(&self) -> Result<()> {
+        self.cleanup.run().await?;
+        self.observer.recovered(self.kind, RecoveryResult::Cleaned);
+        Ok(())
+    }
+}
+
 // === impl CleanupQueue ===
 
 impl CleanupQueue {
+    /// An empty queue that reports to `observer` what waits and what fails.
+    pub(crate) fn new(observer: Arc<dyn BackendObserver>) -> Self {
+        Self { queue: Mutex::default(), permits: Arc::new(Semaphore::new(CONCURRENCY)), observer }
+    }
+
     fn queue(&self) -> MutexGuard<'_, VecDeque<QueuedCleanup>> {
         self.queue.lock()
     }
 
     /// Adds a cleanup, due at the next scan.
     pub(crate) fn enqueue(&self, cleanup: impl Cleanup + 'static) {
+        self.observer.cleanup_added();
         self.requeue(QueuedCleanup::new(Box::new(cleanup)));
     }
 
     fn requeue(&self, waiting: QueuedCleanup) {
         if !push(&mut self.queue(), waiting, MAX_QUEUED) {
+            self.observer.cleanup_ended();
             tracing::error!(
                 most = MAX_QUEUED,
                 "the cleanup queue is full: a cleanup is dropped until the next start of this daemon"
@@ -143,6 +169,7 @@ impl CleanupQueue {
     /// queued if it fails.
     pub(crate) fn spawn(self: &Arc<Self>, cleanup: Box<dyn Cleanup>, tracker: &TaskTracker) {
         let queue = Arc::clone(self);
+        self.observer.cleanup_added();
         tracker.spawn(async move {
             // The semaphore is never closed.
             let _permit = queue.permits.acquire().await;
@@ -163,11 +190,14 @@ impl CleanupQueue {
     async fn attempt(&self, mut waiting: QueuedCleanup) {
         let what = waiting.cleanup.description();
         match waiting.cleanup.run().await {
-            Ok(()) if waiting.logged_at.is_some() => {
-                tracing::info!(what, after = ?waiting.since.elapsed(), "a cleanup that had failed is done");
+            Ok(()) => {
+                self.observer.cleanup_ended();
+                if waiting.logged_at.is_some() {
+                    tracing::info!(what, after = ?waiting.since.elapsed(), "a cleanup that had failed is done");
+                }
             }
-            Ok(()) => {}
             Err(error) => {
+                self.observer.cleanup_failed();
                 if waiting.postpone(Instant::now()) {
                     let error = error.report();
                     tracing::warn!(
@@ -223,6 +253,8 @@ async fn in_rounds<F: Future<Output = ()>>(
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+
+    use switchyard_core::backend::unobserved;
 
     use super::*;
 
@@ -321,7 +353,7 @@ mod tests {
 
     #[test]
     fn only_what_is_due_is_taken() {
-        let queue = CleanupQueue::default();
+        let queue = CleanupQueue::new(unobserved());
         queue.enqueue(NamedCleanup("a"));
         let mut later = QueuedCleanup::new(Box::new(NamedCleanup("b")));
         later.postpone(Instant::now());

@@ -12,18 +12,20 @@ use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use hyper_util::rt::TokioIo;
 use prost_types::Any;
+use switchyard_core::backend::BackendObserver;
 use switchyard_core::{Error, Result};
 use switchyard_proto::containerd::services as own;
 use tokio::sync::watch;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::transport::{Endpoint, Uri};
 use tonic::{Request, Response, Status};
 
 use crate::base::error::{from_status, timed_out};
 use crate::client::contact::Contact;
 use crate::client::lifeline::SharedSocket;
+use crate::client::observed::{ConnectionCounter, ObservedChannel};
 
 /// The timeout of calls that only touch containerd's database.
 pub(crate) const QUICK: Duration = Duration::from_secs(30);
@@ -51,17 +53,18 @@ mod containers;
 pub(crate) mod features;
 pub(crate) mod health;
 pub(crate) mod lifeline;
+pub(crate) mod observed;
 pub(crate) mod process_state;
 pub(crate) mod retries;
 
-pub(crate) type Service = InterceptedService<Channel, Headers>;
+pub(crate) type Service = InterceptedService<ObservedChannel, Headers>;
 
 /// A client of one containerd namespace. Cheap to clone: all clones share their connections.
 #[derive(Clone)]
 pub(crate) struct Client {
-    channel: Channel,
+    channel: ObservedChannel,
     /// For calls that containerd must finish although the daemon is killed meanwhile.
-    held: Channel,
+    held: ObservedChannel,
     headers: Headers,
     address: PathBuf,
     instance: Arc<str>,
@@ -112,7 +115,8 @@ macro_rules! services {
 
 impl Client {
     /// A client of `namespace` at this socket; connects at the first call, and again whenever a connection is
-    /// lost. The connection for tasks is published through `shared`.
+    /// lost. The connection for tasks is published through `shared`; calls and reconnections are reported to
+    /// `observer`.
     ///
     /// # Errors
     /// `InvalidArgument` if the namespace is not a valid one.
@@ -122,27 +126,46 @@ impl Client {
         instance: &str,
         contact: watch::Receiver<Contact>,
         shared: SharedSocket,
+        observer: &Arc<dyn BackendObserver>,
     ) -> Result<Self> {
         let endpoint = Endpoint::from_static("http://localhost")
             .connect_timeout(Duration::from_secs(5))
             .http2_max_header_list_size(MAX_HEADERS);
         let socket = address.to_path_buf();
+        let connections = ConnectionCounter::new(Arc::clone(observer));
         let connector = tower::service_fn(move |_: Uri| {
             let socket = socket.clone();
-            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+            let connections = Arc::clone(&connections);
+            async move {
+                let stream = tokio::net::UnixStream::connect(socket).await?;
+                connections.connected();
+                std::io::Result::Ok(TokioIo::new(stream))
+            }
         });
         let socket = address.to_path_buf();
+        let connections = ConnectionCounter::new(Arc::clone(observer));
         let shared_connector = tower::service_fn(move |_: Uri| {
             let socket = socket.clone();
             let shared = shared.clone();
-            async move { shared.connect(&socket).await.map(TokioIo::new) }
+            let connections = Arc::clone(&connections);
+            async move {
+                let stream = shared.connect(&socket).await?;
+                connections.connected();
+                std::io::Result::Ok(TokioIo::new(stream))
+            }
         });
         let namespace = namespace.parse().map_err(|fault| {
             Error::invalid("containerd.namespace", "is not a namespace").with_source(fault)
         })?;
         Ok(Self {
-            channel: endpoint.connect_with_connector_lazy(connector),
-            held: endpoint.connect_with_connector_lazy(shared_connector),
+            channel: ObservedChannel::new(
+                endpoint.connect_with_connector_lazy(connector),
+                Arc::clone(observer),
+            ),
+            held: ObservedChannel::new(
+                endpoint.connect_with_connector_lazy(shared_connector),
+                Arc::clone(observer),
+            ),
             headers: Headers { namespace, lease: None, contact: Some(contact) },
             address: address.to_path_buf(),
             instance: instance.into(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use containerd_client::services::v1 as api;
 use prost_types::Any;
+use switchyard_core::backend::BackendObserver;
 use switchyard_core::reload::Reloadable;
 use switchyard_core::spec::CgroupPlacement;
 use switchyard_core::{Error, Result};
@@ -31,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) boot: String,
     /// The steps that tests make fail.
     pub(crate) faults: Faults,
+    /// Is told what this backend does.
+    pub(crate) observer: Arc<dyn BackendObserver>,
 }
 
 impl Context {

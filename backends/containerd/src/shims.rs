@@ -79,7 +79,7 @@ impl Shims {
     /// directly, or the logkeeper is down: containerd is to be asked. Cancel-safe.
     pub(crate) async fn connect(&self, id: &str, address: &ShimAddress) -> Option<ShimClient> {
         self.health.check_logkeeper().ok()?;
-        match ShimClient::connect(address, self.client.namespace()).await {
+        match ShimClient::connect(address, self.client.namespace(), &self.context.observer).await {
             Ok(shim) => Some(shim),
             Err(fault) => {
                 tracing::debug!(task.id = %id, error = %fault, "a shim cannot be called directly: containerd is asked");

@@ -33,9 +33,11 @@ use crate::stats::{InterfaceStats, Usage};
 use crate::table::{Sandbox, Task};
 
 mod exec;
+mod observer;
 mod operations;
 
 pub use exec::{ExecControl, ExecProcess};
+pub use observer::{BackendObserver, RecoveryResult, RuntimeCall, unobserved};
 pub use operations::{
     CheckpointBackend, ExecBackend, SandboxBackend, StatsBackend, TaskBackend, VolumeBackend,
 };

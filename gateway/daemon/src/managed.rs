@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use nix::sys::signal::Signal;
+use prometheus::IntCounter;
 use switchyard_core::backoff::Backoff;
 use switchyard_process::ProcessId;
 use switchyard_steps::{Step, reach};
@@ -174,15 +175,23 @@ struct Running {
     child: Option<Child>,
 }
 
-/// Keeps the program running until `stop`, which leaves it running.
-pub async fn supervise(program: Program, state: watch::Sender<State>, stop: CancellationToken) {
+/// Keeps the program running until `stop`, which leaves it running. `restarts` counts its starts, except for
+/// the first one.
+pub async fn supervise(
+    program: Program,
+    state: watch::Sender<State>,
+    restarts: IntCounter,
+    stop: CancellationToken,
+) {
+    let mut is_restart = false;
     let mut backoff = Backoff::new(program.timeouts.retry_min, program.timeouts.retry_max);
     loop {
         let began = Instant::now();
         let ended = tokio::select! {
             () = stop.cancelled() => return,
-            ended = run_once(&program, &state) => ended,
+            ended = run_once(&program, &state, is_restart.then_some(&restarts)) => ended,
         };
+        is_restart = true;
         if began.elapsed() >= STEADY {
             backoff.reset();
         }
@@ -196,9 +205,10 @@ pub async fn supervise(program: Program, state: watch::Sender<State>, stop: Canc
     }
 }
 
-/// Adopts or starts the process and supervises it until it ends. Returns the reason of its end.
-async fn run_once(program: &Program, state: &watch::Sender<State>) -> String {
-    let (mut running, adopted) = match adopt_or_start(program).await {
+/// Adopts or starts the process and supervises it until it ends. Returns the reason of its end. `restarts`
+/// counts the start, if it is one and not the first.
+async fn run_once(program: &Program, state: &watch::Sender<State>, restarts: Option<&IntCounter>) -> String {
+    let (mut running, adopted) = match adopt_or_start(program, restarts).await {
         Ok(found) => found,
         Err(why) => return why,
     };
@@ -271,8 +281,8 @@ async fn wait_hang(
     }
 }
 
-/// The live process in the pid file, or else a new one.
-async fn adopt_or_start(program: &Program) -> Result<(Running, bool), String> {
+/// The live process in the pid file, or else a new one, which `restarts` counts.
+async fn adopt_or_start(program: &Program, restarts: Option<&IntCounter>) -> Result<(Running, bool), String> {
     if let Some(process) = read_pid_file(&program.pid_file).filter(ProcessId::is_alive) {
         return Ok((Running { process, child: None }, true));
     }
@@ -291,6 +301,9 @@ async fn adopt_or_start(program: &Program) -> Result<(Running, bool), String> {
         .spawn()
         .map_err(|error| format!("cannot start {}: {error}", program.exe.display()))?;
     reach(Step::ProcessSpawned);
+    if let Some(restarts) = restarts {
+        restarts.inc();
+    }
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let process = pid.and_then(ProcessId::of);
     match process {

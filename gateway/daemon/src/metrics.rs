@@ -1,4 +1,4 @@
-//! The metrics of the daemon, in one registry. Labels never hold an id.
+//! The metrics of the daemon, in one registry. Labels never hold an id. `docs/metrics.md` says what each means.
 //!
 //! | metric | labels |
 //! | --- | --- |
@@ -20,6 +20,16 @@
 //! | `switchyard_device_host_state_since_timestamp_seconds` | `resource`, `state` |
 //! | `switchyard_device_host_failures_total` | `reason` |
 //! | `switchyard_log_containers`, `switchyard_log_{lines,bytes,dropped_lines,dropped_bytes}_total` | |
+//! | `switchyard_log_stalls_total` | |
+//! | `switchyard_log_{stalled_file_systems,stalled_containers,stall_age_seconds}` | |
+//! | `switchyard_containerd_calls_total` | `method`, `code` |
+//! | `switchyard_containerd_call_duration_seconds` | `method` |
+//! | `switchyard_containerd_reconnects_total` | |
+//! | `switchyard_managed_restarts_total` | `part`: containerd or logkeeper |
+//! | `switchyard_recovery_objects_total` | `kind`, `result`: adopted, recovered, cleaned or unreadable |
+//! | `switchyard_cleanup_queue`, `switchyard_cleanup_failures_total` | |
+//! | `switchyard_runtime_{workers,alive_tasks,global_queue_depth}` | |
+//! | `switchyard_runtime_{busy_seconds,parks}_total` | |
 //! | `switchyard_config_reloads_total` | `result`: applied or refused |
 //! | `switchyard_config_{last_reload_successful,last_load_success_timestamp_seconds,pending_changes}` | |
 //! | `switchyard_operation_duration_seconds` | `owner`: an owner or `node`, `operation`, `result`: ok, failed or dropped |
@@ -29,10 +39,14 @@
 //! | `switchyard_audit_lines_total` | `result`: written or lost |
 //! | `process_*` | |
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
+use switchyard_core::backend::BackendObserver;
 use switchyard_core::gateway::PullsByResult;
 use switchyard_core::operation::OperationAges;
 use switchyard_core::table::Counts;
@@ -42,20 +56,26 @@ use crate::audit::AuditCounts;
 use crate::status::{DevicesView, Part, ReloadCounts};
 
 mod audit;
+mod backend;
+mod families;
 mod ledger;
 mod logs;
 mod operations;
 mod plugins;
 mod process;
 mod reload;
+mod runtime;
 
 use audit::AuditMetrics;
+use backend::BackendMetrics;
+use families::{counters, gauge, gauges, runtime_buckets, signed};
 use ledger::LedgerMetrics;
 use logs::LogMetrics;
 use operations::InFlightMetrics;
 use plugins::PluginMetrics;
 use process::ProcessMetrics;
 use reload::ReloadMetrics;
+use runtime::RuntimeMetrics;
 
 pub(crate) use operations::OperationMetrics;
 
@@ -77,6 +97,8 @@ pub struct Metrics {
     registry: Registry,
     pub(crate) rpc: RpcMetrics,
     pub(crate) operations: OperationMetrics,
+    backend: BackendMetrics,
+    restarts: IntCounterVec,
     // Gauges that are reset for each scrape; the lock serialises concurrent scrapes.
     node: Mutex<NodeMetrics>,
 }
@@ -105,6 +127,7 @@ struct NodeMetrics {
     in_flight: InFlightMetrics,
     audit: AuditMetrics,
     process: ProcessMetrics,
+    runtime: RuntimeMetrics,
 }
 
 /// The values of the node in one scrape.
@@ -155,8 +178,26 @@ impl Metrics {
         registry.register(Box::new(build))?;
         let rpc = RpcMetrics::register(&registry)?;
         let operations = OperationMetrics::register(&registry)?;
+        let backend = BackendMetrics::register(&registry)?;
+        let restarts = counters(
+            &registry,
+            "switchyard_managed_restarts_total",
+            "Starts of a process of the daemon's that had ended, or did not start before.",
+            &["part"],
+        )?;
         let node = Mutex::new(NodeMetrics::register(&registry)?);
-        Ok(Self { registry, rpc, operations, node })
+        Ok(Self { registry, rpc, operations, backend, restarts, node })
+    }
+
+    /// The observer by which the backend is measured.
+    #[must_use]
+    pub fn backend_observer(&self) -> Arc<dyn BackendObserver> {
+        Arc::new(self.backend.clone())
+    }
+
+    /// The counter of restarts of a managed process; its series begins with 0.
+    pub(crate) fn restarts(&self, part: &str) -> IntCounter {
+        self.restarts.with_label_values(&[part])
     }
 
     /// All metrics in Prometheus' text format, with the values of the node from `counts`.
@@ -206,15 +247,10 @@ impl RpcMetrics {
 impl NodeMetrics {
     fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let labels = &["owner", "state"];
-        let images = IntGauge::new("switchyard_images", "Images that the node has.")?;
-        registry.register(Box::new(images.clone()))?;
-        let launchers =
-            IntGauge::new("switchyard_nomad_launchers", "Plugins of Nomad agents that have a session.")?;
-        registry.register(Box::new(launchers.clone()))?;
         Ok(Self {
             sandboxes: gauges(registry, "switchyard_sandboxes", "Sandboxes by owner and state.", labels)?,
             tasks: gauges(registry, "switchyard_tasks", "Tasks by owner and state.", labels)?,
-            images,
+            images: gauge(registry, "switchyard_images", "Images that the node has.")?,
             pulls: counters(
                 registry,
                 "switchyard_image_pulls_total",
@@ -227,7 +263,11 @@ impl NodeMetrics {
                 "Sessions of exec, attach and port-forward that clients have open.",
                 &["kind"],
             )?,
-            launchers,
+            launchers: gauge(
+                registry,
+                "switchyard_nomad_launchers",
+                "Plugins of Nomad agents that have a session.",
+            )?,
             up: gauges(registry, "switchyard_backend_up", "Whether a part works.", &["part"])?,
             ledger: LedgerMetrics::register(registry)?,
             plugins: PluginMetrics::register(registry)?,
@@ -236,6 +276,7 @@ impl NodeMetrics {
             in_flight: InFlightMetrics::register(registry)?,
             audit: AuditMetrics::register(registry)?,
             process: ProcessMetrics::register(registry)?,
+            runtime: RuntimeMetrics::register(registry)?,
         })
     }
 
@@ -273,12 +314,8 @@ impl NodeMetrics {
             self.audit.set(audit);
         }
         self.process.refresh();
+        self.runtime.refresh();
     }
-}
-
-/// The kubelet's own buckets for operations of a runtime: 5 ms to 745 s.
-fn runtime_buckets() -> prometheus::Result<Vec<f64>> {
-    prometheus::exponential_buckets(0.005, 2.5, 14)
 }
 
 fn set_counts(gauge: &IntGaugeVec, counts: &Counts) {
@@ -286,27 +323,6 @@ fn set_counts(gauge: &IntGaugeVec, counts: &Counts) {
     for ((owner, state), count) in counts {
         gauge.with_label_values(&[owner.as_str(), state]).set(signed(*count));
     }
-}
-
-fn signed(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-fn counters(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-) -> prometheus::Result<IntCounterVec> {
-    let family = IntCounterVec::new(Opts::new(name, help), labels)?;
-    registry.register(Box::new(family.clone()))?;
-    Ok(family)
-}
-
-fn gauges(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
-    let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
-    registry.register(Box::new(family.clone()))?;
-    Ok(family)
 }
 
 #[cfg(test)]
@@ -327,7 +343,14 @@ mod tests {
     fn scrape_shows_current_node_metrics() {
         let metrics = Metrics::new().unwrap();
         let totals = Counters { dropped_lines: 5, ..Counters::default() };
-        let logs = Stats { containers: 3, totals, ..Stats::default() };
+        let logs = Stats {
+            containers: 3,
+            stalled_containers: 2,
+            stall_age_ms: 2500,
+            stalls: 4,
+            totals,
+            ..Stats::default()
+        };
         let part = Part { name: "containerd", needed: true, condition: Condition::Down("gone".into()) };
         let counts = NodeCounts {
             sandboxes: BTreeMap::from([((Owner::Kubernetes, "ready"), 2)]),
@@ -348,6 +371,9 @@ mod tests {
         assert!(first.contains("switchyard_build_info{"), "{first}");
         assert!(first.contains("switchyard_log_containers 3"), "{first}");
         assert!(first.contains("switchyard_log_dropped_lines_total 5"), "{first}");
+        assert!(first.contains("switchyard_log_stalled_containers 2"), "{first}");
+        assert!(first.contains("switchyard_log_stall_age_seconds 2.5"), "{first}");
+        assert!(first.contains("switchyard_log_stalls_total 4"), "{first}");
         let second = text(&metrics, &NodeCounts::default());
         assert!(!second.contains("switchyard_sandboxes{"), "{second}");
     }

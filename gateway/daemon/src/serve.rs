@@ -185,7 +185,8 @@ pub async fn run(
     let sockets = frontend_sockets.files().chain([admin_socket]).collect::<Vec<_>>();
     // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
     // FIFOs that the backend opens.
-    let ConnectedBackend { backend, reconfigure } = (wiring.backend)(&config).map_err(ServeError::Backend)?;
+    let ConnectedBackend { backend, reconfigure } =
+        (wiring.backend)(&config, daemon.metrics.backend_observer()).map_err(ServeError::Backend)?;
     if managed {
         daemon.supervise(managed::containerd::program(&config, exe), containerd);
     }
@@ -259,7 +260,8 @@ impl Daemon {
     /// Keeps a managed process running.
     fn supervise(&self, program: Program, state: watch::Sender<State>) {
         let stop = self.shutdown.token().clone();
-        self.spawn(program.name, managed::supervise(program, state, stop));
+        let restarts = self.metrics.restarts(program.name);
+        self.spawn(program.name, managed::supervise(program, state, restarts, stop));
     }
 
     /// Serves the admin pages; returns the paths of the file with the address and of the socket.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use switchyard_containerd::{Containerd, Settings};
-use switchyard_core::backend::Backend;
+use switchyard_core::backend::{Backend, BackendObserver};
 use switchyard_core::device::Inventories;
 use switchyard_core::gateway::Scope;
 use switchyard_core::id::Owner;
@@ -26,8 +26,10 @@ use tonic::service::Routes;
 
 use crate::config::{Config, CriConfig, DeviceHost, DevicesConfig, KubeletDevices};
 
-/// Creates the backend. It returns at once: if containerd does not answer, [`Backend::status`] says so.
-pub type ConnectBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<ConnectedBackend> + Send + Sync>;
+/// Creates the backend, which reports its work to the observer. It returns at once: if containerd does not
+/// answer, [`Backend::status`] says so.
+pub type ConnectBackend =
+    Box<dyn Fn(&Config, Arc<dyn BackendObserver>) -> switchyard_core::Result<ConnectedBackend> + Send + Sync>;
 
 /// Puts another configuration of the backend in force, or refuses it as a whole.
 pub type ReconfigureBackend = Box<dyn Fn(&Config) -> switchyard_core::Result<()> + Send + Sync>;
@@ -103,8 +105,11 @@ impl LiveSettings {
     }
 }
 
-fn containerd(config: &Config) -> switchyard_core::Result<ConnectedBackend> {
-    let backend = Arc::new(Containerd::connect(containerd_settings(config))?);
+fn containerd(
+    config: &Config,
+    observer: Arc<dyn BackendObserver>,
+) -> switchyard_core::Result<ConnectedBackend> {
+    let backend = Arc::new(Containerd::connect(containerd_settings(config), observer)?);
     let reconfigured = Arc::clone(&backend);
     let reconfigure = move |config: &Config| reconfigured.reconfigure(containerd_settings(config));
     Ok(ConnectedBackend { backend, reconfigure: Box::new(reconfigure) })

@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, setns};
 use switchyard_containerd::{Containerd, Settings};
 use switchyard_contract::Fixture;
 use switchyard_core::ErrorKind;
-use switchyard_core::backend::{Backend, Condition, SandboxBackend, SandboxDetails};
+use switchyard_core::backend::{Backend, Condition, SandboxBackend, SandboxDetails, unobserved};
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::spec::{HostAddress, HostEntry, MacAddress, PortMapping, Protocol, Signal};
 use switchyard_tests::backend_fixture::BackendFixture;
@@ -241,7 +241,7 @@ async fn bridge_subnet_with_a_conflicting_route_is_rejected() {
     let mut settings = second_gateway_settings(&caller);
     settings.network.bridge.name = "swt-in-the-way".to_owned();
     settings.network.bridge.subnets = vec![caller.fixture.root().network().subnet()];
-    let second = Containerd::connect(settings).expect("it can be set up");
+    let second = Containerd::connect(settings, unobserved()).expect("it can be set up");
     second.recover().await.expect("it recovers");
     let mut spec = caller.fixture.sandbox_spec("sandbox");
     spec.network = bridged(|_| {});
@@ -270,7 +270,8 @@ fn second_gateway_settings(caller: &CallerFixture) -> Settings {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_gateways_share_a_bridge_without_address_conflicts() {
     let caller = CallerFixture::new().await;
-    let second = Containerd::connect(second_gateway_settings(&caller)).expect("it can be set up");
+    let second =
+        Containerd::connect(second_gateway_settings(&caller), unobserved()).expect("it can be set up");
     second.recover().await.expect("it recovers");
     let mut spec = caller.fixture.sandbox_spec("sandbox");
     spec.network = bridged(|_| {});

@@ -6,6 +6,7 @@ use std::sync::{Arc, Once};
 use parking_lot::Mutex;
 use switchyard_cgroup as cgroup;
 use switchyard_cni as cni;
+use switchyard_core::backend::BackendObserver;
 use switchyard_core::blocking_pool::{self, BlockingPool};
 use switchyard_core::{Result, threads};
 use switchyard_logkeeper as logkeeper;
@@ -121,7 +122,12 @@ impl fmt::Debug for Parts {
 
 impl Parts {
     /// The components with these settings. Their background tasks run until `stop` is cancelled.
-    pub(super) fn new(settings: Settings, faults: Faults, stop: &CancellationToken) -> Result<Self> {
+    pub(super) fn new(
+        settings: Settings,
+        faults: Faults,
+        observer: Arc<dyn BackendObserver>,
+        stop: &CancellationToken,
+    ) -> Result<Self> {
         check_default_runtime(&settings.containerd)?;
         let health = Health::new(settings.containerd.answer_timeout());
         let instance = instance(&settings.state)?;
@@ -132,8 +138,9 @@ impl Parts {
             &instance,
             health.subscribe(),
             shared_socket.clone(),
+            &observer,
         )?;
-        let context = Arc::new(context(settings, faults)?);
+        let context = Arc::new(context(settings, faults, Arc::clone(&observer))?);
         let handles = Handles {
             trees: Arc::new(Trees::new(context.layout.state(), context.layout.run())),
             tables: Arc::new(Tables { sandboxes: Arc::default(), tasks: Arc::default() }),
@@ -142,7 +149,7 @@ impl Parts {
             client,
             health,
             features: ContainerdFeatures::default(),
-            cleanup: Arc::default(),
+            cleanup: Arc::new(CleanupQueue::new(observer)),
             tracker: TaskTracker::new(),
             layer_usage: Arc::default(),
             recovered: CancellationToken::new(),

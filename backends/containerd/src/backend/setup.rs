@@ -1,8 +1,10 @@
 //! Values that are detected or created once, when the backend is set up.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_cni as cni;
+use switchyard_core::backend::BackendObserver;
 use switchyard_core::{Error, Result};
 use switchyard_registry as registry;
 use switchyard_runtime_spec::{self as runtime_spec, Host};
@@ -40,7 +42,11 @@ pub(super) fn instance(state: &std::path::Path) -> Result<String> {
 }
 
 /// What all components know of the node and its configuration. Creates the directories of the layout.
-pub(super) fn context(settings: Settings, faults: Faults) -> Result<Context> {
+pub(super) fn context(
+    settings: Settings,
+    faults: Faults,
+    observer: Arc<dyn BackendObserver>,
+) -> Result<Context> {
     let layout = Layout::new(&settings.state, &settings.run);
     layout.create_private_dirs()?;
     Ok(Context {
@@ -49,6 +55,7 @@ pub(super) fn context(settings: Settings, faults: Faults) -> Result<Context> {
         host_name: read_kernel_sysctl("hostname")?,
         boot: read_kernel_sysctl("random/boot_id")?,
         faults,
+        observer,
         settings: settings.into(),
     })
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use containerd_client::services::v1 as api;
 use containerd_client::services::v1::snapshots as snap;
+use switchyard_core::backend::RecoveryResult;
 use switchyard_core::id::{SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
@@ -82,7 +83,11 @@ impl Recovery {
             warn_if_kept("files of a task", self.clear_task_dirs(id).await);
         }
         for path in volumes {
-            warn_if_kept("files of a volume", self.storage.trees.remove(&path).await);
+            let removed = self.storage.trees.remove(&path).await;
+            if removed.is_ok() {
+                self.report_cleaned("volume_files");
+            }
+            warn_if_kept("files of a volume", removed);
         }
         self.close_stale_logs(known).await;
     }
@@ -92,6 +97,7 @@ impl Recovery {
         let leases = call("list leases", QUICK, self.client.leases().list(request)).await?.leases;
         for found in leases.into_iter().filter(|found| found.id.starts_with(&lease::prefix(&self.client))) {
             lease::delete(&self.client, &found.id).await?;
+            self.report_cleaned("lease");
         }
         Ok(())
     }
@@ -103,11 +109,13 @@ impl Recovery {
             let target = path.clone();
             blocking(move || unmount_all(&target)).await?;
             remove_tree(&path).await?;
+            self.report_cleaned("view");
         }
         for (snapshotter, key) in snapshots {
             let what = format!("remove snapshot {key}");
             let request = snap::RemoveSnapshotRequest { snapshotter, key };
             ignore_not_found(call(&what, QUICK, self.client.snapshots().remove(request)).await)?;
+            self.report_cleaned("snapshot");
         }
         Ok(())
     }
@@ -126,6 +134,7 @@ impl Recovery {
             let request = api::AbortRequest { r#ref: status.r#ref.clone() };
             let what = format!("abort download {}", status.r#ref);
             ignore_not_found(call(&what, QUICK, self.client.content().abort(request)).await)?;
+            self.report_cleaned("download");
         }
         Ok(())
     }
@@ -137,7 +146,9 @@ impl Recovery {
             return Ok(());
         }
         tracing::info!(sandbox.id = %id, "removing the files of a sandbox that has no container object");
-        self.sandboxes.destroy_sandbox(id).await
+        self.sandboxes.destroy_sandbox(id).await?;
+        self.report_cleaned("sandbox_files");
+        Ok(())
     }
 
     async fn clear_task_dirs(&self, id: TaskId) -> Result<()> {
@@ -147,7 +158,9 @@ impl Recovery {
         let dirs = self.context.layout.task(id);
         clear_stage(&dirs.stage).await?;
         remove_tree(&dirs.run).await?;
-        self.storage.trees.remove(&dirs.state).await
+        self.storage.trees.remove(&dirs.state).await?;
+        self.report_cleaned("task_files");
+        Ok(())
     }
 
     /// Has the logkeeper close the logs of tasks that are gone.
@@ -169,10 +182,21 @@ impl Recovery {
                 .id
                 .parse()
                 .is_ok_and(|id| known.contains(&id) || self.tasks.table.lock().contains_key(&id));
-            if !known && let Err(fault) = self.logkeeper.finish(&entry.id, Duration::ZERO).await {
-                tracing::warn!(id = entry.id, error = %fault, "cannot close the log of a removed task: it stays open");
+            if known {
+                continue;
+            }
+            match self.logkeeper.finish(&entry.id, Duration::ZERO).await {
+                Ok(_) => self.report_cleaned("log"),
+                Err(fault) => {
+                    tracing::warn!(id = entry.id, error = %fault, "cannot close the log of a removed task: it stays open");
+                }
             }
         }
+    }
+
+    /// Reports that something of this kind was removed.
+    pub(super) fn report_cleaned(&self, kind: &'static str) {
+        self.context.observer.recovered(kind, RecoveryResult::Cleaned);
     }
 }
 

@@ -42,11 +42,12 @@ impl Recovery {
                 let what = format!("remove snapshot {key}");
                 let request = snap::RemoveSnapshotRequest { snapshotter: snapshotter.to_owned(), key };
                 let removed = call(&what, QUICK, self.client.snapshots().remove(request)).await;
-                if let Err(error) = ignore_not_found(removed) {
-                    tracing::warn!(
+                match ignore_not_found(removed) {
+                    Ok(()) => self.report_cleaned("layer"),
+                    Err(error) => tracing::warn!(
                         error = error.report(),
                         "cannot remove a snapshot that may lack files since a power cut: remove and pull its image again"
-                    );
+                    ),
                 }
                 reach(Step::RecoveryLayerGone);
             }

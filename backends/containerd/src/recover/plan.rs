@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use switchyard_core::backend::Recovered;
+use switchyard_core::backend::{BackendObserver, Recovered, RecoveryResult};
 use switchyard_core::id::SandboxId;
+use switchyard_core::state::SandboxState;
 use switchyard_core::table::Task;
 
 use super::Recovery;
 use super::decide::TaskFate;
-use crate::cleanup::Cleanup;
+use crate::cleanup::{Cleanup, RecoveryCleanup};
 use crate::task::checkpoint::CheckpointCleanup;
 use crate::task::exit::ExitCleanup;
 use crate::task::{TaskCleanup, TaskCleanupKind, TaskEntry};
@@ -33,9 +34,37 @@ pub(super) struct RecoveryPlan {
     /// Ids of tasks that were created in earlier boots of the node. Their processes have exited, whatever
     /// else is known of them.
     pub(super) from_earlier_boots: HashSet<String>,
+    /// The kinds of the objects that were left alone because they cannot be read, one for each object.
+    pub(super) unreadable: Vec<&'static str>,
 }
 
 impl RecoveryPlan {
+    /// Queues the removal of what is left of an object of this kind; it is reported to `observer` when it is
+    /// done.
+    pub(super) fn remove(
+        &mut self,
+        kind: &'static str,
+        cleanup: impl Cleanup + 'static,
+        observer: &Arc<dyn BackendObserver>,
+    ) {
+        let observer = Arc::clone(observer);
+        self.cleanup.push(Box::new(RecoveryCleanup { kind, cleanup: Box::new(cleanup), observer }));
+    }
+
+    /// Reports what was adopted, recovered and left alone. Removals report themselves.
+    pub(super) fn report(&self, observer: &dyn BackendObserver) {
+        let result = |runs| if runs { RecoveryResult::Adopted } else { RecoveryResult::Recovered };
+        for sandbox in &self.recovered.sandboxes {
+            observer.recovered("sandbox", result(sandbox.state == SandboxState::Ready));
+        }
+        for task in &self.recovered.tasks {
+            observer.recovered("task", result(task.state.may_run()));
+        }
+        for kind in &self.unreadable {
+            observer.recovered(kind, RecoveryResult::Unreadable);
+        }
+    }
+
     /// Puts a task into the table of tasks, unless it has to be removed, and queues the work that remains on
     /// it.
     pub(super) fn add_task(
@@ -50,7 +79,8 @@ impl RecoveryPlan {
         }
         let Some(task) = task else {
             tracing::info!(task.id = %entry.id, "removing a task whose creation was cut off, or that has no sandbox");
-            self.cleanup.push(Box::new(TaskCleanup::new(&recovery.tasks, entry, TaskCleanupKind::Creation)));
+            let cleanup = TaskCleanup::new(&recovery.tasks, entry, TaskCleanupKind::Creation);
+            self.remove("task", cleanup, &recovery.context.observer);
             return;
         };
         match fate {

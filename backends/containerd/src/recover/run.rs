@@ -69,7 +69,8 @@ impl Recovery {
         let processes = self.query_processes(of_sandboxes.chain(of_tasks).collect()).await?;
         phases.done("processes");
 
-        let mut plan = RecoveryPlan::default();
+        let mut plan =
+            RecoveryPlan { unreadable: vec!["container"; unrecognized.len()], ..RecoveryPlan::default() };
         let outdated = sandboxes.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone());
         let outdated =
             outdated.chain(tasks.iter().filter_map(|(_, found)| found.as_ref().ok()?.outdated.clone()));
@@ -96,9 +97,10 @@ impl Recovery {
         self.processes.sync_protected_exits(|| self.tasks.table.unprotected()).await?;
         self.predecessor_calls.remove_stale_waits().await?;
         for cleanup in self.cgroups.load_busy_cgroups().await? {
-            plan.cleanup.push(Box::new(cleanup));
+            plan.remove("cgroup", cleanup, &self.context.observer);
         }
         phases.done("exits");
+        plan.report(&*self.context.observer);
         tracing::info!(
             took = ?phases.total(),
             sandboxes = plan.recovered.sandboxes.len(),
@@ -118,7 +120,7 @@ impl Recovery {
         garbage: garbage::StartupGarbage,
         known: HashSet<TaskId>,
     ) -> Recovered {
-        let RecoveryPlan { recovered, sandboxes: _, cleanup, running_tasks, from_earlier_boots: _ } = plan;
+        let RecoveryPlan { recovered, cleanup, running_tasks, .. } = plan;
         for item in cleanup {
             self.cleanup.spawn(item, &self.tracker);
         }
@@ -162,10 +164,12 @@ impl Recovery {
                 self.shims.predecessor_calls.insert(id.to_string());
                 self.sandboxes.unreleased.add(id);
                 plan.recovered.remnants.extend(claims::remnant(id, &entry));
-                plan.cleanup.push(Box::new(SandboxCleanup::new(&self.sandboxes, id, entry)));
+                let cleanup = SandboxCleanup::new(&self.sandboxes, id, entry);
+                plan.remove("sandbox", cleanup, &self.context.observer);
             }
             Err(error) => {
                 plan.sandboxes.insert(id, SandboxPresence::Unreadable);
+                plan.unreadable.push("sandbox");
                 tracing::error!(sandbox.id = %id, error = error.report(), "cannot read a sandbox: leaving it and its tasks alone");
             }
         }
@@ -232,6 +236,7 @@ impl Recovery {
                 Err(error) if is_unanswered(&error) => return Err(error),
                 Err(error) => {
                     self.storage.volumes.mark_unreadable(&id.to_string());
+                    plan.unreadable.push("task");
                     tracing::error!(task.id = %id, error = error.report(), "cannot recover a task: leaving it alone");
                 }
             }

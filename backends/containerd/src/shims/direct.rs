@@ -6,14 +6,19 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fs, io};
 
+use prost::Message;
 use serde::Deserialize;
+use switchyard_core::backend::BackendObserver;
 use switchyard_proto::containerd::task::v2 as task;
+use switchyard_rpc::Call;
 use tokio::net::UnixStream;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use self::ttrpc::{Connection, Fault};
+use crate::client::observed::BackendCall;
 
 mod lifelines;
 pub(crate) mod ttrpc;
@@ -40,6 +45,9 @@ struct Bootstrap {
 pub(crate) struct ShimClient {
     connection: Connection,
     service: &'static str,
+    observer: Arc<dyn BackendObserver>,
+    /// The call whose response has not been read yet.
+    pending: Option<Call<BackendCall>>,
 }
 
 /// An exec: a process of a task that is not its main process.
@@ -96,10 +104,19 @@ impl ShimAddress {
 // === impl ShimClient ===
 
 impl ShimClient {
-    /// Connects to a shim. Cancel-safe.
-    pub(crate) async fn connect(address: &ShimAddress, namespace: &str) -> io::Result<Self> {
+    /// Connects to a shim, whose calls are reported to `observer`. Cancel-safe.
+    pub(crate) async fn connect(
+        address: &ShimAddress,
+        namespace: &str,
+        observer: &Arc<dyn BackendObserver>,
+    ) -> io::Result<Self> {
         let stream = UnixStream::connect(&address.socket).await?;
-        Ok(Self { connection: Connection::new(stream, namespace), service: address.service })
+        Ok(Self {
+            connection: Connection::new(stream, namespace),
+            service: address.service,
+            observer: Arc::clone(observer),
+            pending: None,
+        })
     }
 
     /// A duplicate of its socket.
@@ -110,38 +127,62 @@ impl ShimClient {
     /// Creates an exec without starting it. Not cancel-safe, like all calls here that do not say otherwise:
     /// the connection must not be used again after a call was dropped.
     pub(crate) async fn exec(&mut self, request: &task::ExecProcessRequest) -> Answer<()> {
-        self.connection.call(self.service, "Exec", request).await.into()
+        if let Err(fault) = self.send("Exec", request).await {
+            return Err(fault).into();
+        }
+        self.receive().await.into()
     }
 
     /// Sends the request to start the exec; [`ShimClient::recv_started`] waits for the answer. When the
     /// caller's connection closes meanwhile, the shim kills the OCI runtime that it runs for the call.
     pub(crate) async fn send_start(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::StartRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
-        self.connection.send_request(self.service, "Start", &request).await.into()
+        self.send("Start", &request).await.into()
     }
 
     /// Waits for the answer to [`ShimClient::send_start`]: the process id of the exec. Cancel-safe.
     pub(crate) async fn recv_started(&mut self) -> Answer<u32> {
-        self.connection.read_response::<task::StartResponse>().await.map(|answer| answer.pid).into()
+        self.receive::<task::StartResponse>().await.map(|answer| answer.pid).into()
     }
 
     /// Sends the request to wait for the exit of the exec; [`ShimClient::recv_exit`] waits for the answer.
     pub(crate) async fn send_wait(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::WaitRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
-        self.connection.send_request(self.service, "Wait", &request).await.into()
+        self.send("Wait", &request).await.into()
     }
 
     /// Waits for the answer to [`ShimClient::send_wait`]: the exit code of the exec. Cancel-safe.
     pub(crate) async fn recv_exit(&mut self) -> Answer<u32> {
-        let exit = self.connection.read_response::<task::WaitResponse>().await;
-        exit.map(|exit| exit.exit_status).into()
+        self.receive::<task::WaitResponse>().await.map(|exit| exit.exit_status).into()
     }
 
     /// Deletes an exec that has exited.
     pub(crate) async fn delete(&mut self, process: ExecRef<'_>) -> Answer<()> {
         let request = task::DeleteRequest { id: process.task.to_owned(), exec_id: process.exec.to_owned() };
-        let deleted = self.connection.call::<task::DeleteResponse>(self.service, "Delete", &request).await;
-        deleted.map(drop).into()
+        if let Err(fault) = self.send("Delete", &request).await {
+            return Err(fault).into();
+        }
+        self.receive::<task::DeleteResponse>().await.map(drop).into()
+    }
+
+    /// Sends a request; [`ShimClient::receive`] waits for the response.
+    async fn send(&mut self, method: &str, request: &impl Message) -> Result<(), Fault> {
+        let mut call = BackendCall::begin(&self.observer, format!("{}/{method}", self.service));
+        let sent = self.connection.send_request(self.service, method, request).await;
+        match &sent {
+            Ok(()) => self.pending = Some(call),
+            Err(fault) => call.end(fault.code()),
+        }
+        sent
+    }
+
+    /// The response to the latest request. Cancel-safe.
+    async fn receive<T: Message + Default>(&mut self) -> Result<T, Fault> {
+        let response = self.connection.read_response().await;
+        if let Some(mut call) = self.pending.take() {
+            call.end(response.as_ref().err().map_or(Code::Ok, Fault::code));
+        }
+        response
     }
 }
 

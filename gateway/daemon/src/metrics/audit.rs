@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounterVec, Registry};
 
-use super::counters;
+use super::families::counters;
 use crate::audit::AuditCounts;
 
 #[derive(Debug)]

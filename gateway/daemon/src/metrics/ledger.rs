@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 
-use super::{counters, gauges};
+use super::families::{counters, gauges};
 use crate::status::{
     AmountView, ComputeView, DevicesView, ExclusiveView, PortView, RefusalView, ReservedView,
 };

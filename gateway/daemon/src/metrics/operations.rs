@@ -7,7 +7,7 @@ use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntGaugeVec, Opts, Regis
 use switchyard_core::id::Owner;
 use switchyard_core::operation::{EndedOperation, OperationAges, OperationKind, Outcome};
 
-use super::{gauges, runtime_buckets, signed};
+use super::families::{gauges, runtime_buckets, signed};
 
 /// The owner of the daemon's own operations.
 const NODE: &str = "node";

@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 use prometheus::{IntCounterVec, IntGaugeVec, Registry};
 use switchyard_device_host::{PluginReport, PluginState, Report};
 
-use super::{counters, gauges};
+use super::families::{counters, gauges};
 
 /// Gauges of the registration host, and its own counter of failures.
 #[derive(Debug)]

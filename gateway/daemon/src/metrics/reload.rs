@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use prometheus::{IntCounterVec, IntGauge, Registry};
 
-use super::{counters, signed};
+use super::families::{self, counters, signed};
 use crate::status::ReloadCounts;
 
 #[derive(Debug)]
@@ -17,11 +17,7 @@ pub(super) struct ReloadMetrics {
 
 impl ReloadMetrics {
     pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str| {
-            let gauge = IntGauge::new(name, help)?;
-            registry.register(Box::new(gauge.clone()))?;
-            prometheus::Result::Ok(gauge)
-        };
+        let gauge = |name: &str, help: &str| families::gauge(registry, name, help);
         Ok(Self {
             reloads: counters(
                 registry,

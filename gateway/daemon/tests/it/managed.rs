@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use prometheus::IntCounter;
 use switchyard::config::Config;
 use switchyard::detach::read_pid_file;
 use switchyard::managed::{self, Program, State, Timeouts};
@@ -22,6 +23,7 @@ use crate::support::{Killed, exe, soon, switchyard, wait_until};
 /// A running supervisor.
 struct Supervisor {
     state: watch::Receiver<State>,
+    restarts: IntCounter,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -30,8 +32,9 @@ impl Supervisor {
     fn start(program: Program) -> Self {
         let (sender, state) = watch::channel(State::Starting);
         let stop = CancellationToken::new();
-        let task = tokio::spawn(managed::supervise(program, sender, stop.clone()));
-        Self { state, stop, task }
+        let restarts = IntCounter::new("restarts", "Restarts.").unwrap();
+        let task = tokio::spawn(managed::supervise(program, sender, restarts.clone(), stop.clone()));
+        Self { state, restarts, stop, task }
     }
 
     /// Waits for a serving process other than `not`.
@@ -270,16 +273,19 @@ async fn full_lifecycle(program: impl Fn() -> Program) {
     let mut first = Supervisor::start(program());
     let (started, adopted) = first.up(None).await;
     assert!(!adopted);
+    assert_eq!(first.restarts.get(), 0, "the first start is none");
     first.stop().await;
     assert!(started.is_alive(), "it must outlive its supervisor");
 
     let mut second = Supervisor::start(program());
     assert_eq!(second.up(None).await, (started, true));
+    assert_eq!(second.restarts.get(), 0, "nor is an adoption");
     kill(Pid::from_raw(started.pid), Signal::SIGKILL).unwrap();
     let (again, adopted) = second.up(Some(started)).await;
     assert!(!adopted);
     kill(Pid::from_raw(again.pid), Signal::SIGKILL).unwrap();
     let (last, _) = second.up(Some(again)).await;
+    assert_eq!(second.restarts.get(), 2);
     second.stop().await;
     assert!(last.is_alive());
 }

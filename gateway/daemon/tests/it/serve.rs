@@ -122,7 +122,7 @@ fn log_level() -> LogLevel {
 fn over(fake: &Fake) -> Wiring {
     let fake = fake.clone();
     Wiring {
-        backend: Box::new(move |_| {
+        backend: Box::new(move |_, _| {
             Ok(ConnectedBackend { backend: Arc::new(fake.clone()), reconfigure: Box::new(|_| Ok(())) })
         }),
         cri: Box::new(wiring::cri),

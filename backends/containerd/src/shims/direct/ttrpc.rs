@@ -31,6 +31,16 @@ pub(crate) enum Fault {
     Lost(io::Error),
 }
 
+impl Fault {
+    /// The status of the call, for metrics.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Refused(status) => status.code(),
+            Self::Lost(_) => Code::Unavailable,
+        }
+    }
+}
+
 /// A connection. After a call that failed with [`Fault::Lost`] it must not be used again.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -46,21 +56,6 @@ impl Connection {
     /// A connection over `stream`; its calls are in this containerd namespace.
     pub(crate) fn new(stream: UnixStream, namespace: &str) -> Self {
         Self { stream, namespace: namespace.to_owned(), received: Vec::new(), last_stream_id: 0 }
-    }
-
-    /// Sends a request and waits for its response. Not cancel-safe: if dropped, the connection must not be
-    /// used again.
-    ///
-    /// # Errors
-    /// [`Fault`].
-    pub(crate) async fn call<T: Message + Default>(
-        &mut self,
-        service: &str,
-        method: &str,
-        payload: &impl Message,
-    ) -> Result<T, Fault> {
-        self.send_request(service, method, payload).await?;
-        self.read_response().await
     }
 
     /// Sends a request. Its response must be read with [`Connection::read_response`] before the next request.

@@ -24,6 +24,12 @@ async fn heard(far: &mut UnixStream) -> (u32, Request) {
     (u32::from_be_bytes(head[4..8].try_into().unwrap()), Request::decode(&*message).unwrap())
 }
 
+/// Sends a request and waits for its response.
+async fn ask<T: Message + Default>(connection: &mut Connection, asked: &impl Message) -> Result<T, Fault> {
+    connection.send_request("some.Service", "Start", asked).await?;
+    connection.read_response().await
+}
+
 async fn say(far: &mut UnixStream, call: u32, response: &Response) {
     let frame = frame(call, KIND_RESPONSE, &response.encode_to_vec()).unwrap();
     // In pieces, as a socket may deliver it.
@@ -38,7 +44,7 @@ async fn calls_have_odd_numbers_and_the_namespace_and_get_their_answers() {
     let (mut near, mut far) = pair();
     for number in [1, 3, 5] {
         let asked = task::StartRequest { id: "a".to_owned(), exec_id: "b".to_owned() };
-        let call = near.call::<task::StartResponse>("some.Service", "Start", &asked);
+        let call = ask::<task::StartResponse>(&mut near, &asked);
         let serve = async {
             let (call, request) = heard(&mut far).await;
             assert_eq!((call, &*request.service, &*request.method), (number, "some.Service", "Start"));

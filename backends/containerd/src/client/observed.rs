@@ -1,0 +1,196 @@
+//! Measures calls: a tower service around each connection to containerd, and the same for shims that are
+//! called directly.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use http::{Request, Response};
+use switchyard_core::backend::{BackendObserver, RuntimeCall};
+use switchyard_rpc::{Call, CallObserver, WatchedBody, name_of};
+use tonic::Code;
+use tonic::body::Body;
+use tonic::transport::{Channel, Error};
+use tower::Service;
+
+/// Methods whose duration is up to others: to processes, to the network and to whoever takes the answer.
+const UNTIMED: [&str; 4] = ["Read", "Subscribe", "Wait", "Write"];
+
+/// A channel to containerd whose calls are reported. Clones share the connection.
+#[derive(Debug, Clone)]
+pub(crate) struct ObservedChannel {
+    channel: Channel,
+    observer: Arc<dyn BackendObserver>,
+}
+
+/// The future of a call's response.
+pub(crate) struct ObservedResponse {
+    inner: <Channel as Service<Request<Body>>>::Future,
+    /// Until the response has come.
+    call: Option<Call<BackendCall>>,
+}
+
+/// One call to containerd or a shim.
+#[derive(Debug)]
+pub(crate) struct BackendCall {
+    observer: Arc<dyn BackendObserver>,
+    method: String,
+    began: Option<Instant>,
+}
+
+/// Reports each connection but the first as a reconnection.
+#[derive(Debug)]
+pub(crate) struct ConnectionCounter {
+    observer: Arc<dyn BackendObserver>,
+    has_connected: AtomicBool,
+}
+
+// === impl ObservedChannel ===
+
+impl ObservedChannel {
+    pub(crate) const fn new(channel: Channel, observer: Arc<dyn BackendObserver>) -> Self {
+        Self { channel, observer }
+    }
+}
+
+impl Service<Request<Body>> for ObservedChannel {
+    type Response = Response<WatchedBody<Body, BackendCall>>;
+    type Error = Error;
+    type Future = ObservedResponse;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.channel.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> ObservedResponse {
+        let method = request.uri().path().trim_start_matches('/').to_owned();
+        let call = Some(BackendCall::begin(&self.observer, method));
+        ObservedResponse { inner: self.channel.call(request), call }
+    }
+}
+
+impl Future for ObservedResponse {
+    type Output = Result<Response<WatchedBody<Body, BackendCall>>, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let response = ready!(Pin::new(&mut self.inner).poll(cx));
+        let mut call = self.call.take().expect("a future is not polled after its end");
+        Poll::Ready(match response {
+            Ok(response) => Ok(call.watch(response)),
+            Err(error) => {
+                // There is no connection, or it broke.
+                call.end(Code::Unavailable);
+                Err(error)
+            }
+        })
+    }
+}
+
+// === impl BackendCall ===
+
+impl BackendCall {
+    /// A call of this method that begins now; `method` is `package.Service/Method`.
+    pub(crate) fn begin(observer: &Arc<dyn BackendObserver>, method: String) -> Call<Self> {
+        let name = method.rsplit('/').next().unwrap_or_default();
+        let began = (!UNTIMED.contains(&name)).then(Instant::now);
+        Call::begin(Self { observer: Arc::clone(observer), method, began })
+    }
+}
+
+impl CallObserver for BackendCall {
+    fn ended(self, code: Code) {
+        let took = self.began.map(|began| began.elapsed());
+        self.observer.call_ended(RuntimeCall { method: &self.method, code: name_of(code), took });
+    }
+}
+
+// === impl ConnectionCounter ===
+
+impl ConnectionCounter {
+    pub(crate) fn new(observer: Arc<dyn BackendObserver>) -> Arc<Self> {
+        Arc::new(Self { observer, has_connected: AtomicBool::new(false) })
+    }
+
+    /// A connection was made.
+    pub(crate) fn connected(&self) {
+        if self.has_connected.swap(true, Ordering::Relaxed) {
+            self.observer.reconnected();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use switchyard_core::backend::RecoveryResult;
+
+    use super::*;
+
+    /// Keeps the calls that it is told, each with whether it was timed, and counts reconnections.
+    #[derive(Debug, Default)]
+    struct Kept {
+        calls: Mutex<Vec<(String, &'static str, bool)>>,
+        reconnections: Mutex<u32>,
+    }
+
+    impl BackendObserver for Kept {
+        fn call_ended(&self, RuntimeCall { method, code, took }: RuntimeCall<'_>) {
+            self.calls.lock().push((method.to_owned(), code, took.is_some()));
+        }
+
+        fn reconnected(&self) {
+            *self.reconnections.lock() += 1;
+        }
+
+        fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
+
+        fn cleanup_added(&self) {}
+
+        fn cleanup_failed(&self) {}
+
+        fn cleanup_ended(&self) {}
+    }
+
+    fn unserved(kept: &Arc<Kept>) -> ObservedChannel {
+        let channel = tonic::transport::Endpoint::from_static("http://localhost")
+            .connect_with_connector_lazy(tower::service_fn(|_: tonic::transport::Uri| async {
+                Err::<hyper_util::rt::TokioIo<tokio::net::UnixStream>, _>(std::io::Error::other("nobody"))
+            }));
+        ObservedChannel::new(channel, Arc::clone(kept) as _)
+    }
+
+    #[tokio::test]
+    async fn calls_without_an_answer_are_unavailable_and_waits_are_not_timed() {
+        let kept = Arc::new(Kept::default());
+        let mut channel = unserved(&kept);
+        for path in ["/a.Tasks/Create", "/a.Tasks/Wait"] {
+            std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
+            let request = Request::builder().uri(format!("http://localhost{path}")).body(Body::empty());
+            assert!(channel.call(request.unwrap()).await.is_err());
+        }
+        let create = ("a.Tasks/Create".to_owned(), "UNAVAILABLE", true);
+        assert_eq!(*kept.calls.lock(), [create, ("a.Tasks/Wait".to_owned(), "UNAVAILABLE", false)]);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_given_up_is_cancelled() {
+        let kept = Arc::new(Kept::default());
+        let mut channel = unserved(&kept);
+        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
+        drop(channel.call(Request::builder().uri("http://localhost/a.B/C").body(Body::empty()).unwrap()));
+        assert_eq!(*kept.calls.lock(), [("a.B/C".to_owned(), "CANCELLED", true)]);
+    }
+
+    #[test]
+    fn the_first_connection_is_no_reconnection() {
+        let kept = Arc::new(Kept::default());
+        let connections = ConnectionCounter::new(Arc::clone(&kept) as _);
+        let counts = [0, 1, 2].map(|_| {
+            connections.connected();
+            *kept.reconnections.lock()
+        });
+        assert_eq!(counts, [0, 1, 2]);
+    }
+}

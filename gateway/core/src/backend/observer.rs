@@ -1,0 +1,87 @@
+//! What a backend reports about its own work, for metrics, in words that fit any runtime.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Is told what a backend does. The methods return at once, and may be called from any thread.
+pub trait BackendObserver: fmt::Debug + Send + Sync + 'static {
+    /// A call to the runtime, or to one of its helper processes, has ended.
+    fn call_ended(&self, call: RuntimeCall<'_>);
+
+    /// A connection to the runtime was made again after an earlier one was lost.
+    fn reconnected(&self);
+
+    /// Recovery has dealt with an object that a predecessor left. `kind` is one word of a closed set of the
+    /// backend's.
+    fn recovered(&self, kind: &'static str, result: RecoveryResult);
+
+    /// An undo or a removal is left to do, and is tried until it succeeds.
+    fn cleanup_added(&self);
+
+    /// One try of a cleanup has failed; it stays to be done.
+    fn cleanup_failed(&self);
+
+    /// A cleanup is done, or was given up until the next start.
+    fn cleanup_ended(&self);
+}
+
+/// A call to the runtime that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuntimeCall<'a> {
+    /// The method, as the runtime's protocol names it; one of the few that the backend uses.
+    pub method: &'a str,
+    /// The status of its end, as the runtime's protocol names it; `OK` if it succeeded.
+    pub code: &'static str,
+    /// How long it took; `None` if its duration is up to others, as for a wait or a transfer.
+    pub took: Option<Duration>,
+}
+
+/// What recovery did with an object that a predecessor left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RecoveryResult {
+    /// It runs, and was taken over as it runs.
+    Adopted,
+    /// It does not run, and is known again.
+    Recovered,
+    /// It was incomplete or belonged to nothing, and has been removed.
+    Cleaned,
+    /// It could not be read, and was left alone.
+    Unreadable,
+}
+
+impl RecoveryResult {
+    /// The result in one word, as a metric has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Adopted => "adopted",
+            Self::Recovered => "recovered",
+            Self::Cleaned => "cleaned",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+/// An observer that ignores everything.
+#[must_use]
+pub fn unobserved() -> Arc<dyn BackendObserver> {
+    #[derive(Debug)]
+    struct Unobserved;
+
+    impl BackendObserver for Unobserved {
+        fn call_ended(&self, _call: RuntimeCall<'_>) {}
+
+        fn reconnected(&self) {}
+
+        fn recovered(&self, _kind: &'static str, _result: RecoveryResult) {}
+
+        fn cleanup_added(&self) {}
+
+        fn cleanup_failed(&self) {}
+
+        fn cleanup_ended(&self) {}
+    }
+
+    Arc::new(Unobserved)
+}
