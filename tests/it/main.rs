@@ -12,6 +12,7 @@ mod hostile;
 mod images;
 mod kills;
 mod ledger;
+mod metrics;
 mod nomad;
 mod reload;
 mod support_works;
