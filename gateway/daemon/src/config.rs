@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use switchyard_streaming::TlsConfig;
+use switchyard_tls::TlsConfig;
 
 mod audit;
 mod change;
@@ -392,7 +392,7 @@ impl StreamingConfig {
     #[must_use]
     pub fn tls(&self) -> Option<TlsConfig> {
         let files = self.tls_certificate.clone().zip(self.tls_key.clone());
-        files.map(|(certificates, key)| TlsConfig { certificates, key })
+        files.map(|(certificates, key)| TlsConfig { certificates, key, client_ca: None })
     }
 }
 

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
-use switchyard_streaming::{BindError, Certificate, NewCertificate};
+use switchyard_streaming::BindError;
+use switchyard_tls::{Certificate, NewCertificate};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::activity::Activity;
@@ -316,7 +317,8 @@ fn prepare(sources: &Sources, present: &Effective) -> Result<Prepared, RefusalRe
     let loaded = config::load(sources)?;
     let config::Reload { effective, changes } = present.reload(&loaded.effective)?;
     // The files may have new content under their old names.
-    let certificate = effective.config.cri.streaming.tls().map(|tls| tls.read()).transpose()?;
+    let certificate = effective.config.cri.streaming.tls().map(|tls| tls.read()).transpose();
+    let certificate = certificate.map_err(BindError::from)?;
     Ok(Prepared { loaded, effective, changes, certificate })
 }
 

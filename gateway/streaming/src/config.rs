@@ -1,9 +1,9 @@
 //! Configuration of the streaming server: its address, its URLs, and its timeouts.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
+use switchyard_tls::TlsConfig;
 use url::Url;
 
 /// The configuration of a [`crate::Server`]. The defaults listen on a free port of the loopback interface,
@@ -35,16 +35,6 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// How long sessions may take to end by themselves when the server is stopped.
     pub drain_timeout: Duration,
-}
-
-/// Files of a certificate chain and its private key, both PEM. They are read by [`crate::Server::bind`], and
-/// again by [`TlsConfig::read`].
-#[derive(Clone, Debug)]
-pub struct TlsConfig {
-    /// The certificate chain, the server's own first.
-    pub certificates: PathBuf,
-    /// The private key of the first certificate.
-    pub key: PathBuf,
 }
 
 impl Default for Config {

@@ -36,14 +36,12 @@ mod session;
 mod sessions;
 mod spdy;
 mod status;
-mod tls;
 mod token;
 mod upgrade;
 mod websocket;
 
-pub use config::{Config, TlsConfig};
+pub use config::Config;
 pub use ends::{Connection, Input, Output};
 pub use server::{BindError, Server};
 pub use session::{Command, Control, Dial, Outcome, Process, Refusal, Size, Streams, TooMany};
 pub use sessions::Sessions;
-pub use tls::{Certificate, NewCertificate};

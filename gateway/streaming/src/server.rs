@@ -15,21 +15,20 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use switchyard_tls::{Acceptor, Certificate, TlsConfig, TlsError};
 use tokio::io::{AsyncRead, AsyncWrite, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use url::Url;
 
 use crate::carry;
-use crate::config::{Config, TlsConfig};
+use crate::config::Config;
 use crate::io::{Activity, Io, Probe};
 use crate::request::{Redeemed, answer};
 use crate::sessions::Sessions;
-use crate::tls::Certificate;
 use crate::token::Tokens;
 
 /// How often expired tokens are dropped: their sessions may hold resources.
@@ -67,11 +66,8 @@ pub enum BindError {
         source: io::Error,
     },
     /// The certificate or its key is unusable.
-    #[error("cannot serve TLS: {reason}")]
-    Tls {
-        /// Which file, and what is wrong with it.
-        reason: String,
-    },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The base URL is not an HTTP URL.
     #[error("streaming URLs cannot begin with {url:?}: it must be http:// or https:// with a host")]
     BaseUrl {
@@ -216,7 +212,7 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
 /// Serves one connection to its end.
 async fn connection(
     socket: TcpStream,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Acceptor>,
     config: &Config,
     sessions: &Sessions,
     place: Arc<EvictionToken>,

@@ -50,8 +50,9 @@ const LAYERS: [(&str, &[&str]); 26] = [
     ("switchyard-rpc", &[]),
     ("switchyard-runtime-spec", &["switchyard-core"]),
     ("switchyard-steps", &[]),
-    ("switchyard-streaming", &[]),
+    ("switchyard-streaming", &["switchyard-tls"]),
     ("switchyard-tests", &["*"]),
+    ("switchyard-tls", &[]),
     ("switchyard-tree", &[]),
 ];
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use switchyard_streaming::TlsConfig;
 use switchyard_streaming::client::{
     Spdy, UpgradeRefused, UpgradedStream, WebSocket, connect, websocket_over,
 };
+use switchyard_tls::TlsConfig;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
@@ -79,7 +79,8 @@ fn upgraded<T>(answer: Result<T, UpgradeRefused>) -> io::Result<T> {
 /// When `openssl` is not installed, or fails.
 #[must_use]
 pub fn certificate(dir: &Path) -> TlsConfig {
-    let tls = TlsConfig { certificates: dir.join("certificate.pem"), key: dir.join("key.pem") };
+    let tls =
+        TlsConfig { certificates: dir.join("certificate.pem"), key: dir.join("key.pem"), client_ca: None };
     let made = Command::new(prereq::require("openssl", "openssl"))
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
         .args(["-days", "2", "-subj", "/CN=streaming", "-addext", "subjectAltName=IP:127.0.0.1"])

@@ -2,18 +2,15 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use switchyard_streaming::client::{ClientEvent, Spdy, UpgradeRefused, connect, exec, request, websocket};
-use switchyard_streaming::{BindError, Config, Server, TlsConfig};
+use switchyard_streaming::{BindError, Config, Server};
+use switchyard_tls::TlsConfig;
+use switchyard_tls::testing::Authority;
 use tokio::io::AsyncReadExt;
-use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -45,7 +42,8 @@ async fn invalid_server_configuration_fails_at_bind() {
     let base = Some(Url::parse("unix:/run/socket").unwrap());
     let wrong = Server::bind(Config { base_url: base, ..Config::default() }).await.unwrap_err();
     assert!(matches!(wrong, BindError::BaseUrl { .. }), "{wrong}");
-    let tls = Some(TlsConfig { certificates: "/absent/certificate".into(), key: "/absent/key".into() });
+    let certificates = "/absent/certificate".into();
+    let tls = Some(TlsConfig { certificates, key: "/absent/key".into(), client_ca: None });
     let absent = Server::bind(Config { tls, ..Config::default() }).await.unwrap_err();
     assert!(absent.to_string().contains("/absent/certificate"), "{absent}");
 }
@@ -228,47 +226,17 @@ async fn server_stop_does_not_wait_for_non_reading_clients() {
     soon(&mut server.serving).await.unwrap();
 }
 
-/// A new certificate for 127.0.0.1.
-fn certificate(dir: &Path) -> TlsConfig {
-    let tls = TlsConfig { certificates: dir.join("certificate.pem"), key: dir.join("key.pem") };
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "1",
-        ])
-        .args(["-subj", "/CN=streaming", "-addext", "subjectAltName=IP:127.0.0.1"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-out"])
-        .arg(&tls.certificates)
-        .arg("-keyout")
-        .arg(&tls.key)
-        .output()
-        .expect("openssl runs; it is in the Debian package openssl");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    tls
-}
-
 #[tokio::test]
 async fn sessions_are_served_over_tls() {
     let dir = tempfile::tempdir().unwrap();
-    let tls = certificate(dir.path());
-    let server = serve(Config { tls: Some(tls.clone()), ..Config::default() }).await;
+    let authority = Authority::new(dir.path(), "streaming");
+    let tls = Some(authority.issue("server").server(None));
+    let server = serve(Config { tls, ..Config::default() }).await;
     let url = server.sessions.exec(STDOUT, shell(STDOUT, "echo secret").0).unwrap();
     assert_eq!(url.scheme(), "https");
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(&tls.certificates).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(roots).with_no_client_auth();
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let socket = connect(&url).await.unwrap();
-    let secured = soon(TlsConnector::from(Arc::new(config)).connect(name, socket)).await.unwrap();
+    let secured = soon(authority.client(None).connect(name, socket)).await.unwrap();
     let spdy = soon(Spdy::over(Box::new(secured), &url, &["v4.channel.k8s.io"])).await.unwrap();
     let Spdy { mut sender, mut receiver } = spdy.unwrap();
     for kind in ["error", "stdout"] {

@@ -1,0 +1,191 @@
+//! The certificate of a TLS server and the authority of its clients' certificates, read from files and
+//! replaceable while the server runs.
+//!
+//! TLS is rustls with ring, for versions 1.2 and 1.3. A server takes an [`Acceptor`] for each connection, so
+//! a replacement is in force for the next one; [`Acceptor::replaced`] tells a connection that its own has
+//! been replaced.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+/// The files of a TLS server, all of them PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// The certificate chain, the server's own first.
+    pub certificates: PathBuf,
+    /// The private key of the first certificate.
+    pub key: PathBuf,
+    /// The certificates of the authorities of which a client must have a certificate; `None`: clients need
+    /// none.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Why the files are unusable.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot serve TLS: {reason}")]
+pub struct TlsError {
+    /// Which file, and what is wrong with it.
+    reason: String,
+}
+
+/// What a server presents and demands, which can be replaced while it runs. Clones share it.
+#[derive(Clone)]
+pub struct Certificate(Arc<RwLock<Acceptor>>);
+
+/// A certificate that was read and not presented yet.
+pub struct NewCertificate(TlsAcceptor);
+
+/// The server's side of handshakes, with one certificate.
+#[derive(Clone)]
+pub struct Acceptor {
+    tls: TlsAcceptor,
+    replaced: CancellationToken,
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificate")
+    }
+}
+
+impl fmt::Debug for NewCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NewCertificate")
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Acceptor")
+    }
+}
+
+// === impl Certificate ===
+
+impl Certificate {
+    /// Presents a certificate.
+    #[must_use]
+    pub fn new(first: NewCertificate) -> Self {
+        Self(Arc::new(RwLock::new(Acceptor::new(first))))
+    }
+
+    /// Presents another certificate, and demands what came with it, in connections from now on.
+    pub fn replace(&self, new: NewCertificate) {
+        let former = std::mem::replace(&mut *self.0.write(), Acceptor::new(new));
+        former.replaced.cancel();
+    }
+
+    /// The acceptor for a connection that begins now.
+    #[must_use]
+    pub fn acceptor(&self) -> Acceptor {
+        self.0.read().clone()
+    }
+}
+
+// === impl Acceptor ===
+
+impl Acceptor {
+    fn new(NewCertificate(tls): NewCertificate) -> Self {
+        Self { tls, replaced: CancellationToken::new() }
+    }
+
+    /// Does the handshake on a new connection. It has no timeout of its own. If dropped, the connection is
+    /// closed.
+    ///
+    /// # Errors
+    /// The client broke off, or one side refuses the other.
+    pub async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.tls.accept(stream).await
+    }
+
+    /// Completes when the server has another certificate. Cancel-safe.
+    pub async fn replaced(&self) {
+        self.replaced.cancelled().await;
+    }
+}
+
+// === impl TlsConfig ===
+
+impl TlsConfig {
+    /// Reads the files. Blocks on the file system.
+    ///
+    /// # Errors
+    /// Which file, and what is wrong with it.
+    pub fn read(&self) -> Result<NewCertificate, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let chain = certificates(&self.certificates)?;
+        let key = self.key.display();
+        let private = PrivateKeyDer::from_pem_file(&self.key)
+            .map_err(|error| fail(format!("the private key cannot be read from {key}: {error}")))?;
+        let versions = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| fail(error.to_string()))?;
+        let verified = match &self.client_ca {
+            None => versions.with_no_client_auth(),
+            Some(file) => versions.with_client_cert_verifier(client_verifier(file, provider)?),
+        };
+        let config = verified.with_single_cert(chain, private).map_err(|error| {
+            fail(format!("the key of {key} does not serve {}: {error}", self.certificates.display()))
+        })?;
+        Ok(NewCertificate(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    /// The files that are read.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.certificates, &self.key].into_iter().chain(&self.client_ca).map(PathBuf::as_path)
+    }
+}
+
+fn fail(reason: String) -> TlsError {
+    TlsError { reason }
+}
+
+/// The certificates in a file, at least one.
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let chain = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| fail(format!("certificates cannot be read from {}: {error}", file.display())))?;
+    if chain.is_empty() {
+        return Err(fail(format!("no certificate is in {}", file.display())));
+    }
+    Ok(chain)
+}
+
+/// Accepts the clients that have a certificate of an authority in this file.
+fn client_verifier(
+    file: &Path,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let unusable = |error: &dyn fmt::Display| {
+        fail(format!("the client authorities in {} are unusable: {error}", file.display()))
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        roots.add(certificate).map_err(|error| unusable(&error))?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| unusable(&error))
+}
