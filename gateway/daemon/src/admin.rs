@@ -19,7 +19,8 @@
 //! | `PUT /v1/log/level?level=…&for=…` | sets a level for so many seconds; on the unix socket only |
 //! | `DELETE /v1/log/level` | puts the configured level in force; on the unix socket only |
 //!
-//! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`. The reason why a part
+//! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`. The metrics listener, if
+//! there is one, serves the first four lines and the list alone, to clients that show who they are. The reason why a part
 //! fails, and process ids, are shown on the unix socket only, because reasons contain lines of logs, paths
 //! and process ids.
 
@@ -32,12 +33,14 @@ mod activity;
 mod host;
 mod server;
 mod settings;
+mod token;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get};
 use serde::Serialize;
@@ -51,7 +54,8 @@ use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc
 use crate::telemetry::LogLevel;
 
 pub use host::Hosts;
-pub use server::{Limits, serve};
+pub use server::{Limits, serve, serve_tls};
+pub use token::{BearerToken, Token, TokenError, TokenFault};
 
 /// The timeout for counting images and for a query to the logkeeper; after it the page omits the value.
 const COUNT_LIMIT: Duration = Duration::from_secs(2);
@@ -61,6 +65,9 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(15);
 
 /// Replaces the reason why a part fails, for clients on the network.
 const WITHHELD: &str = "reason withheld: run `switchyard status` as root";
+
+/// The list of pages of the metrics listener.
+const METRICS_INDEX: &str = "Switchyard\n/livez\n/readyz?verbose\n/metrics\n";
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -114,13 +121,8 @@ impl AdminPages {
 
     /// The pages for a listener.
     pub fn router(&self, reach: Reach) -> Router {
-        let router = Router::new()
+        let router = monitored()
             .route("/", get(async move || text(StatusCode::OK, index(reach))))
-            .route("/livez", get(async || text(StatusCode::OK, "ok\n".into())))
-            .route("/readyz", get(readyz))
-            .route("/readyz/{part}", get(readyz_part))
-            .route("/healthz", get(readyz))
-            .route("/metrics", get(metrics))
             .route("/statusz", get(statusz));
         let router = match reach {
             Reach::Network => router,
@@ -132,6 +134,19 @@ impl AdminPages {
                 .merge(settings::routes()),
         };
         router.with_state(ListenerPages { admin: self.clone(), reach })
+    }
+
+    /// The pages for the metrics listener. With a token, requests that do not present it get no page.
+    pub fn metrics_router(&self, token: Option<BearerToken>) -> Router {
+        let router = monitored()
+            .route("/", get(async || text(StatusCode::OK, METRICS_INDEX.into())))
+            .fallback(async || text(StatusCode::NOT_FOUND, "there is no such page\n".into()))
+            .with_state(ListenerPages { admin: self.clone(), reach: Reach::Network });
+        match token {
+            None => router,
+            // Around the whole router: paths that do not exist are no different from those that do.
+            Some(token) => router.layer(from_fn_with_state(token, demand_token)),
+        }
     }
 
     /// The content of `/statusz`.
@@ -162,6 +177,29 @@ impl AdminPages {
     async fn images(&self) -> Option<u64> {
         tokio::time::timeout(COUNT_LIMIT, self.source.count_images()).await.ok().flatten()
     }
+}
+
+/// Metrics and health, which all listeners serve. They contain no names of objects and, on the network, no
+/// reasons. A page that both TCP listeners serve if it is configured, such as metrics with names, belongs to
+/// this router too.
+fn monitored() -> Router<ListenerPages> {
+    Router::new()
+        .route("/livez", get(async || text(StatusCode::OK, "ok\n".into())))
+        .route("/readyz", get(readyz))
+        .route("/readyz/{part}", get(readyz_part))
+        .route("/healthz", get(readyz))
+        .route("/metrics", get(metrics))
+}
+
+/// Serves a request that presents the token.
+async fn demand_token(State(token): State<BearerToken>, request: Request, next: Next) -> Response {
+    if token.is_presented(request.headers()) {
+        return next.run(request).await;
+    }
+    let why = "the request does not present the bearer token of this node\n".to_owned();
+    let mut refusal = text(StatusCode::UNAUTHORIZED, why);
+    refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    refusal
 }
 
 async fn readyz(

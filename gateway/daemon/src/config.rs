@@ -138,6 +138,17 @@ pub struct AdminConfig {
     pub idle_timeout_seconds: u64,
     /// The maximum size of a request's head, in bytes.
     pub max_header_bytes: usize,
+    /// The address of a listener for metrics and health alone; `None`: there is none. The address in use is
+    /// in `<run>/metrics.addr`.
+    pub metrics_listen: Option<SocketAddr>,
+    /// The certificate chain of that listener in PEM, for HTTPS; with `metrics_tls_key`.
+    pub metrics_tls_certificate: Option<PathBuf>,
+    /// The private key of the certificate in PEM.
+    pub metrics_tls_key: Option<PathBuf>,
+    /// The authorities of which clients of that listener must have a certificate, in PEM.
+    pub metrics_client_ca: Option<PathBuf>,
+    /// A file with the bearer token that requests to that listener must present.
+    pub metrics_bearer_token_file: Option<PathBuf>,
 }
 
 /// The CRI server.
@@ -285,6 +296,11 @@ impl Default for AdminConfig {
             header_timeout_seconds: 10,
             idle_timeout_seconds: 120,
             max_header_bytes: 64 << 10,
+            metrics_listen: None,
+            metrics_tls_certificate: None,
+            metrics_tls_key: None,
+            metrics_client_ca: None,
+            metrics_bearer_token_file: None,
         }
     }
 }
@@ -384,6 +400,16 @@ impl Config {
     #[must_use]
     pub fn logkeeper_state(&self) -> PathBuf {
         self.logkeeper.state_dir.clone().unwrap_or_else(|| self.paths.run.join("logkeeper/state"))
+    }
+}
+
+impl AdminConfig {
+    /// The files with which the metrics listener serves HTTPS; `None` for plain HTTP.
+    #[must_use]
+    pub fn metrics_tls(&self) -> Option<TlsConfig> {
+        let files = self.metrics_tls_certificate.clone().zip(self.metrics_tls_key.clone());
+        let client_ca = self.metrics_client_ca.clone();
+        files.map(|(certificates, key)| TlsConfig { certificates, key, client_ca })
     }
 }
 

@@ -27,6 +27,7 @@ mod capacity;
 pub mod channel;
 pub mod cli;
 pub mod config;
+mod credentials;
 pub mod detach;
 mod device_parts;
 pub mod events;

@@ -1,7 +1,7 @@
 //! Reloads the configuration while the daemon runs: after SIGHUP, and for `switchyard config reload`.
 //!
 //! A reload takes effect as a whole or not at all: whatever can fail (reading and checking the files, reading
-//! the certificate, the backend's own checks) comes before the first change. Requests that arrive while a
+//! the credentials, the backend's own checks) comes before the first change. Requests that arrive while a
 //! reload runs are all answered by the one that follows it, so that a client always learns of files that are
 //! at least as new as its request.
 
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::Gateway;
 use switchyard_core::operation::{Caller, OperationKind, Subject};
-use switchyard_streaming::BindError;
-use switchyard_tls::{Certificate, NewCertificate};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 
 use crate::activity::Activity;
 use crate::channel::report;
 use crate::config::{self, Change, Config, ConfigError, Effect, Effective, Loaded, Overridden, Sources};
+use crate::credentials::{CredentialError, Credentials, NewCredentials, Stamps};
 use crate::device_parts::DeviceParts;
 use crate::service_manager;
 use crate::status::{ConfigView, RefusedReloadView, ReloadCounts, rfc3339};
@@ -28,6 +28,9 @@ use crate::wiring::{LiveSettings, ReconfigureBackend};
 
 /// How many requests may wait for a reload.
 const WAITING_MAX: usize = 16;
+
+/// How often the files of certificates and tokens are looked at.
+const FOLLOW: Duration = Duration::from_secs(5);
 
 /// How long the files may take to be read.
 const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -47,9 +50,9 @@ pub enum RefusalReason {
     /// The files are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The certificate of the streaming server is invalid.
+    /// A certificate or a token is unusable.
     #[error(transparent)]
-    Certificate(#[from] BindError),
+    Credentials(#[from] CredentialError),
     /// The backend does not accept the settings.
     #[error(transparent)]
     Backend(switchyard_core::Error),
@@ -97,7 +100,7 @@ pub(crate) struct ReloadedParts {
     pub(crate) backend: ReconfigureBackend,
     pub(crate) settings: LiveSettings,
     pub(crate) devices: DeviceParts,
-    pub(crate) certificate: Option<Certificate>,
+    pub(crate) credentials: Credentials,
     pub(crate) log_level: LogLevel,
     pub(crate) activity: Activity,
 }
@@ -126,7 +129,8 @@ struct Prepared {
     loaded: Loaded,
     effective: Effective,
     changes: Vec<Change>,
-    certificate: Option<NewCertificate>,
+    credentials: NewCredentials,
+    stamps: Stamps,
 }
 
 // === impl ReloadError ===
@@ -142,7 +146,7 @@ impl ReloadError {
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
         match self.reason {
-            RefusalReason::Config(_) | RefusalReason::Certificate(_) | RefusalReason::Backend(_) => true,
+            RefusalReason::Config(_) | RefusalReason::Credentials(_) | RefusalReason::Backend(_) => true,
             RefusalReason::Hung(_) | RefusalReason::Stopping => false,
         }
     }
@@ -220,41 +224,90 @@ impl Reloader {
 // === impl ReloadQueue ===
 
 impl ReloadQueue {
-    /// Reloads the configuration of these parts on each request, for ever.
-    pub(crate) async fn run(mut self, parts: ReloadedParts) {
+    /// Reloads the configuration of these parts on each request, and puts credentials in force when their
+    /// files change, for ever. `seen` are the stamps of the files when they were last read.
+    pub(crate) async fn run(mut self, parts: ReloadedParts, mut seen: Stamps) {
         let files = BlockingPool::new(1, READ_LIMIT);
-        while let Some(first) = self.requests.recv().await {
-            let caller = first.caller.clone();
-            let mut requests = vec![first];
-            while requests.len() < WAITING_MAX
-                && let Ok(next) = self.requests.try_recv()
-            {
-                requests.push(next);
-            }
-            let reloading = service_manager::reloading();
-            let operations = &parts.activity.operations;
-            let operation = operations.begin(OperationKind::ReloadConfig, None, caller, Subject::default());
-            let reload = self.reload(&files, &parts);
-            let verdict = operation.run_with(reload, |error| core_error(error)).await;
-            self.record(&verdict);
-            drop(reloading);
-            for answer in requests.into_iter().filter_map(|request| request.answer) {
-                // The client may be gone.
-                let _ = answer.send(verdict.clone());
+        loop {
+            tokio::select! {
+                first = self.requests.recv() => match first {
+                    Some(first) => self.serve(first, &files, &parts, &mut seen).await,
+                    None => return,
+                },
+                () = sleep(FOLLOW) => self.follow(&files, &parts, &mut seen).await,
             }
         }
     }
 
-    async fn reload(&self, files: &BlockingPool, parts: &ReloadedParts) -> Verdict {
+    /// Reloads the configuration once, for a request and all that wait behind it.
+    async fn serve(
+        &mut self,
+        first: Request,
+        files: &BlockingPool,
+        parts: &ReloadedParts,
+        seen: &mut Stamps,
+    ) {
+        let caller = first.caller.clone();
+        let mut requests = vec![first];
+        while requests.len() < WAITING_MAX
+            && let Ok(next) = self.requests.try_recv()
+        {
+            requests.push(next);
+        }
+        let reloading = service_manager::reloading();
+        let operations = &parts.activity.operations;
+        let operation = operations.begin(OperationKind::ReloadConfig, None, caller, Subject::default());
+        let reload = self.reload(files, parts, seen);
+        let verdict = operation.run_with(reload, |error| core_error(error)).await;
+        self.record(&verdict);
+        drop(reloading);
+        for answer in requests.into_iter().filter_map(|request| request.answer) {
+            // The client may be gone.
+            let _ = answer.send(verdict.clone());
+        }
+    }
+
+    /// Reads the files of the credentials again if one of them has changed.
+    async fn follow(&self, files: &BlockingPool, parts: &ReloadedParts, seen: &mut Stamps) {
+        let present = Arc::clone(&self.state.read().effective);
+        let known = seen.clone();
+        let changed = files.run("the certificates and tokens".to_owned(), move || {
+            let stamps = Stamps::of(&present.config);
+            Ok((stamps != known).then(|| (stamps, NewCredentials::read(&present.config))))
+        });
+        match changed.await {
+            Ok(None) => {}
+            Ok(Some((stamps, read))) => {
+                // A file that is unusable is read again when it has changed again.
+                *seen = stamps;
+                match read {
+                    Ok(new) => {
+                        parts.credentials.replace(new);
+                        tracing::info!(
+                            "certificates and tokens were read again, since their files have changed"
+                        );
+                    }
+                    Err(error) => tracing::error!(
+                        error = report(&error),
+                        "the changed files of certificates and tokens cannot be used: the former ones stay in force"
+                    ),
+                }
+            }
+            Err(error) => tracing::debug!(error = error.report(), "certificates and tokens cannot be read"),
+        }
+    }
+
+    async fn reload(&self, files: &BlockingPool, parts: &ReloadedParts, seen: &mut Stamps) -> Verdict {
         let present = Arc::clone(&self.state.read().effective);
         let sources = self.sources.clone();
         let read = files
             .run("the configuration".to_owned(), move || Ok(prepare(&sources, &present)))
             .await
             .map_err(RefusalReason::Hung);
-        let Prepared { loaded, effective, changes, certificate } =
+        let Prepared { loaded, effective, changes, credentials, stamps } =
             read.and_then(|prepared| prepared).map_err(|reason| Arc::new(ReloadError { reason }))?;
-        parts.apply(&effective.config, certificate).map_err(|reason| Arc::new(ReloadError { reason }))?;
+        parts.apply(&effective.config, credentials).map_err(|reason| Arc::new(ReloadError { reason }))?;
+        *seen = stamps;
         let (applied, pending): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|change| change.effect == Effect::Reload);
         let mut state = self.state.write();
@@ -316,17 +369,17 @@ fn log(done: &ReloadReport) {
 fn prepare(sources: &Sources, present: &Effective) -> Result<Prepared, RefusalReason> {
     let loaded = config::load(sources)?;
     let config::Reload { effective, changes } = present.reload(&loaded.effective)?;
+    let stamps = Stamps::of(&effective.config);
     // The files may have new content under their old names.
-    let certificate = effective.config.cri.streaming.tls().map(|tls| tls.read()).transpose();
-    let certificate = certificate.map_err(BindError::from)?;
-    Ok(Prepared { loaded, effective, changes, certificate })
+    let credentials = NewCredentials::read(&effective.config)?;
+    Ok(Prepared { loaded, effective, changes, credentials, stamps })
 }
 
 // === impl ReloadedParts ===
 
 impl ReloadedParts {
     /// Puts a configuration in force. Only the first step can fail.
-    fn apply(&self, config: &Config, new: Option<NewCertificate>) -> Result<(), RefusalReason> {
+    fn apply(&self, config: &Config, credentials: NewCredentials) -> Result<(), RefusalReason> {
         (self.backend)(config).map_err(RefusalReason::Backend)?;
         if let Err(error) = self.log_level.configure(&config.log.level) {
             // The level was checked with the configuration.
@@ -336,9 +389,7 @@ impl ReloadedParts {
         self.gateway.set_limits(config.gateway_limits());
         self.settings.reconfigure(config);
         self.devices.reconfigure(&config.devices);
-        if let Some((certificate, new)) = self.certificate.as_ref().zip(new) {
-            certificate.replace(new);
-        }
+        self.credentials.replace(credentials);
         Ok(())
     }
 }

@@ -28,6 +28,7 @@ use crate::activity::Activity;
 use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
 use crate::config::{Config, ContainerdMode, Loaded};
+use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamps};
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::lock::{DirLock, LockError};
@@ -42,6 +43,7 @@ use crate::telemetry::LogLevel;
 use crate::wiring::{self, ConnectedBackend, LiveSettings, Wiring};
 
 mod frontends;
+mod metrics_listener;
 
 use frontends::{FrontendSockets, enabled_frontends};
 
@@ -93,6 +95,18 @@ pub enum ServeError {
     /// The streaming server cannot be set up.
     #[error("cannot serve exec, attach and port-forward: see [cri.streaming] of the configuration")]
     Streaming(#[source] BindError),
+    /// The metrics address cannot be served.
+    #[error("cannot listen on {address}: choose another address in admin.metrics_listen")]
+    MetricsListener {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The certificate or the token of the metrics address is unusable.
+    #[error(transparent)]
+    Credentials(#[from] CredentialError),
     /// A metric has a name that Prometheus does not allow.
     #[error("cannot set up metrics")]
     Metrics(#[source] prometheus::Error),
@@ -177,11 +191,18 @@ pub async fn run(
         activity,
     };
 
+    // Before the files are read, so that a change meanwhile is noticed later.
+    let stamps = Stamps::of(&config);
     // The sockets come first, so that no client is refused while the daemon starts.
     let frontend_sockets = FrontendSockets::bind(&config)?;
     let streaming = if config.cri.enabled { Some(streaming::bind(&config).await?) } else { None };
-    let certificate = streaming.as_ref().and_then(switchyard_streaming::Server::certificate);
-    let (address_file, admin_socket) = daemon.serve_admin(reloader, log_level.clone()).await?;
+    let credentials = Credentials {
+        streaming: streaming.as_ref().and_then(switchyard_streaming::Server::certificate),
+        metrics: MetricsCredentials::read(&config)?,
+    };
+    let pages = daemon.pages(reloader, log_level.clone());
+    let (address_file, admin_socket) = daemon.serve_admin(&pages)?;
+    let metrics_file = daemon.serve_metrics(&pages, &credentials.metrics)?;
     let sockets = frontend_sockets.files().chain([admin_socket]).collect::<Vec<_>>();
     // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
     // FIFOs that the backend opens.
@@ -212,11 +233,11 @@ pub async fn run(
         backend: reconfigure,
         settings,
         devices,
-        certificate,
+        credentials,
         log_level,
         activity: daemon.activity.clone(),
     };
-    daemon.spawn("reload", reloads.run(parts));
+    daemon.spawn("reload", reloads.run(parts, stamps));
     daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
     let processes = (managed.then_some(containerd_state), logkeeper_state);
     daemon.spawn("recovery", recover(gateway.clone(), processes, begin));
@@ -226,7 +247,7 @@ pub async fn run(
     daemon.activity.flush().await;
     // Servers that were aborted may hold their listeners a little longer.
     sockets.iter().for_each(|socket| socket.remove());
-    remove(&address_file);
+    [Some(address_file), metrics_file].iter().flatten().for_each(|file| remove(file));
     tracing::info!("switchyard has ended; containers keep running");
     daemon.shutdown.fault().map_or(Ok(()), |why| Err(ServeError::Part(why.to_owned())))
 }
@@ -264,25 +285,28 @@ impl Daemon {
         self.spawn(program.name, managed::supervise(program, state, restarts, stop));
     }
 
-    /// Serves the admin pages; returns the paths of the file with the address and of the socket.
-    async fn serve_admin(
-        &self,
-        reloader: Reloader,
-        log_level: LogLevel,
-    ) -> Result<(PathBuf, Arc<SocketFile>), ServeError> {
-        let pages = AdminPages::new(
+    /// The pages of all admin listeners.
+    fn pages(&self, reloader: Reloader, log_level: LogLevel) -> AdminPages {
+        AdminPages::new(
             Arc::clone(&self.node) as _,
             Arc::clone(&self.metrics),
             reloader,
             log_level,
             self.activity.clone(),
-        );
+        )
+    }
+
+    /// Serves the admin pages; returns the paths of the file with the address and of the socket.
+    fn serve_admin(&self, pages: &AdminPages) -> Result<(PathBuf, Arc<SocketFile>), ServeError> {
         let address = self.config.admin.listen;
         let fail = |source| ServeError::Admin { address, source };
         let tcp = listen(address).map_err(fail)?;
         let bound = tcp.local_addr().map_err(fail)?;
         if !bound.ip().is_loopback() {
-            tracing::warn!(%bound, "admin pages are served on a non-loopback address, without authentication");
+            tracing::warn!(
+                %bound,
+                "admin pages are served on a non-loopback address without authentication: admin.metrics_listen has some"
+            );
         }
         let unix = GuardedListener::bind(&self.config.paths.admin_socket(), None)?;
         let socket = unix.file();
@@ -292,14 +316,19 @@ impl Daemon {
         let local = admin::serve(unix, pages.router(Reach::Local), Hosts::Any, limits);
         self.spawn("admin http", network);
         self.spawn("admin socket", local);
-        let file = self.config.paths.run.join("admin.addr");
-        if let Err(error) = write_whole(&file, &format!("{bound}\n")) {
-            // Not fatal: clients can use the unix socket, and the daemon must also serve while the disk is
-            // full.
-            tracing::error!(path = %file.display(), %error, "cannot write the file with the admin address");
-        }
+        let file = self.write_address("admin.addr", bound);
         tracing::info!(%bound, "admin pages are served");
         Ok((file, socket))
+    }
+
+    /// Writes an address to a file of this name; returns its path.
+    fn write_address(&self, name: &str, bound: SocketAddr) -> PathBuf {
+        let file = self.config.paths.run.join(name);
+        if let Err(error) = write_whole(&file, &format!("{bound}\n")) {
+            // Not fatal: clients may know the address, and the daemon must also serve while the disk is full.
+            tracing::error!(path = %file.display(), %error, "cannot write the file with an address");
+        }
+        file
     }
 
     /// Starts the parts that find and offer devices.

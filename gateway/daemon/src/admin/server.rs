@@ -17,6 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use switchyard_tls::{Acceptor, Certificate};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -55,8 +56,29 @@ impl From<&AdminConfig> for Limits {
 }
 
 /// Serves a router on a listener until it is dropped, which closes all connections.
-pub async fn serve<L>(mut listener: L, router: Router, hosts: Hosts, limits: Limits)
+pub async fn serve<L>(listener: L, router: Router, hosts: Hosts, limits: Limits)
 where
+    L: axum::serve::Listener,
+{
+    accept(listener, router, hosts, limits, None).await;
+}
+
+/// The same with TLS. A handshake is a part of the first request's head, as far as limits are concerned; when
+/// the certificate is replaced, open connections are closed after the page that they are at.
+pub async fn serve_tls<L>(listener: L, certificate: Certificate, router: Router, hosts: Hosts, limits: Limits)
+where
+    L: axum::serve::Listener,
+{
+    accept(listener, router, hosts, limits, Some(certificate)).await;
+}
+
+async fn accept<L>(
+    mut listener: L,
+    router: Router,
+    hosts: Hosts,
+    limits: Limits,
+    certificate: Option<Certificate>,
+) where
     L: axum::serve::Listener,
 {
     let mut connections = JoinSet::new();
@@ -73,19 +95,58 @@ where
             () = places.freed.notified(), if !room => {}
             (stream, _peer) = listener.accept(), if room => {
                 let place = places.admit();
-                connections.spawn(connection(stream, router.clone(), hosts, limits, place));
+                let served = ServedPages { router: router.clone(), hosts, limits };
+                let acceptor = certificate.as_ref().map(Certificate::acceptor);
+                connections.spawn(connection(stream, acceptor, served, place));
             }
         }
     }
 }
 
-/// Serves one connection until it ends, exceeds a timeout, or is closed for another one.
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+/// What a connection gets, and within which limits.
+struct ServedPages {
     router: Router,
     hosts: Hosts,
     limits: Limits,
+}
+
+/// Serves one connection until it ends, exceeds a timeout, or is closed for another one.
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    acceptor: Option<Acceptor>,
+    pages: ServedPages,
     place: Arc<ConnectionState>,
+) {
+    let limits = pages.limits;
+    let served = async {
+        match acceptor {
+            None => requests(stream, pages, Arc::clone(&place), std::future::pending()).await,
+            Some(acceptor) => match acceptor.accept(stream).await {
+                Ok(stream) => requests(stream, pages, Arc::clone(&place), acceptor.replaced()).await,
+                Err(error) => tracing::debug!(%error, "an admin connection has failed at TLS"),
+            },
+        }
+    };
+    tokio::pin!(served);
+    loop {
+        tokio::select! {
+            () = &mut served => return,
+            () = place.evicted.cancelled() => return,
+            // The connection may have changed its activity since the deadline was set.
+            () = sleep_until(place.deadline(&limits)) => if place.deadline(&limits) <= Instant::now() {
+                return;
+            },
+        }
+    }
+}
+
+/// Answers the requests of one connection. Once `last` completes, only a page that is being served is
+/// completed.
+async fn requests(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ServedPages { router, hosts, limits }: ServedPages,
+    place: Arc<ConnectionState>,
+    last: impl Future<Output = ()> + Send,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
         let router = router.clone();
@@ -105,21 +166,16 @@ async fn connection(
     });
     let mut served = http1::Builder::new();
     let served = served.max_buf_size(limits.max_header_bytes).serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(served);
-    loop {
-        tokio::select! {
-            ended = &mut served => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "an admin connection broke");
-                }
-                return;
-            }
-            () = place.evicted.cancelled() => return,
-            // The connection may have changed its activity since the deadline was set.
-            () = sleep_until(place.deadline(&limits)) => if place.deadline(&limits) <= Instant::now() {
-                return;
-            },
+    tokio::pin!(served, last);
+    let ended = tokio::select! {
+        ended = &mut served => ended,
+        () = &mut last => {
+            served.as_mut().graceful_shutdown();
+            served.await
         }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "an admin connection broke");
     }
 }
 

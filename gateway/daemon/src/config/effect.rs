@@ -30,6 +30,10 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("log", Restart),
     ("log.level", Reload),
     ("admin", Restart),
+    ("admin.metrics_tls_certificate", Reload),
+    ("admin.metrics_tls_key", Reload),
+    ("admin.metrics_client_ca", Reload),
+    ("admin.metrics_bearer_token_file", Reload),
     ("cri", Restart),
     ("cri.unprivileged_ports", Reload),
     ("cri.unprivileged_icmp", Reload),
@@ -65,6 +69,16 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("audit.exec_sync", Reload),
 ];
 
+/// The keys of files that a listener presents or compares with: another file is read by a reload.
+const FILES_OF_LISTENERS: &[&str] = &[
+    "admin.metrics_tls_certificate",
+    "admin.metrics_tls_key",
+    "admin.metrics_client_ca",
+    "admin.metrics_bearer_token_file",
+    "cri.streaming.tls_certificate",
+    "cri.streaming.tls_key",
+];
+
 impl Effect {
     /// The effect of a change of the key at this path, which may be a whole runtime. `is_added` and
     /// `is_removed` tell that only one of both configurations sets it.
@@ -75,8 +89,8 @@ impl Effect {
             return Reload;
         }
         match path.join(".").as_str() {
-            // The listener changes from HTTP to HTTPS, or back, only with its URLs.
-            "cri.streaming.tls_certificate" | "cri.streaming.tls_key" if is_added || is_removed => Restart,
+            // A listener starts or ceases to serve HTTPS, or to demand something of its clients, with a restart.
+            name if FILES_OF_LISTENERS.contains(&name) && (is_added || is_removed) => Restart,
             name => by_section(name),
         }
     }
@@ -176,9 +190,11 @@ mod tests {
         assert_eq!(Effect::of(&runtime, true, false), Reload);
         assert_eq!(Effect::of(&runtime, false, true), Restart);
         assert_eq!(Effect::of(&runtime, false, false), Restart);
-        let certificate = path("cri.streaming.tls_certificate");
-        assert_eq!(Effect::of(&certificate, false, false), Reload);
-        assert_eq!(Effect::of(&certificate, true, false), Restart);
+        for file in FILES_OF_LISTENERS.iter().copied().map(path) {
+            assert_eq!(Effect::of(&file, false, false), Reload);
+            assert_eq!(Effect::of(&file, true, false), Restart);
+            assert_eq!(Effect::of(&file, false, true), Restart);
+        }
         assert_eq!(Effect::of(&path("images"), false, false), Reload);
         assert_eq!(Effect::of(&path("imagesque"), false, false), Restart);
     }

@@ -1,6 +1,5 @@
 //! Checks of values beyond their types.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 
 use switchyard_core::spec::OomScoreAdj;
@@ -9,10 +8,9 @@ use switchyard_nomad::HEALTHY_SLOTS;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::{AdminConfig, Config, ContainerdMode, DevicesConfig, ImagesConfig, StreamingConfig};
+use super::{Config, ContainerdMode, DevicesConfig, ImagesConfig, StreamingConfig};
 
-/// The range of `admin.max_header_bytes`; the minimum is what the HTTP server needs.
-const HEADER_BYTES: RangeInclusive<usize> = 8 << 10..=1 << 20;
+mod admin;
 
 /// The longest path of a unix socket that the kernel accepts, without the final NUL.
 const SOCKET_PATH_MAX: usize = 107;
@@ -49,7 +47,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
             return fault(key, why);
         }
     }
-    check_admin(&config.admin)?;
+    admin::check(&config.admin)?;
     if let Err(error) = EnvFilter::try_new(&config.log.level) {
         return fault(
             "log.level",
@@ -212,20 +210,6 @@ fn check_images(images: &ImagesConfig) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks the admin server.
-fn check_admin(admin: &AdminConfig) -> Result<(), Fault> {
-    if HEADER_BYTES.contains(&admin.max_header_bytes) {
-        return Ok(());
-    }
-    let why = format!(
-        "{} is not within {} to {}",
-        admin.max_header_bytes,
-        HEADER_BYTES.start(),
-        HEADER_BYTES.end()
-    );
-    Err(("admin.max_header_bytes".into(), why))
-}
-
 /// Checks the server of exec, attach and port-forward.
 fn check_streaming(streaming: &StreamingConfig) -> Result<(), Fault> {
     let fault = |key: &str, why: String| Err((key.to_owned(), why));
@@ -261,6 +245,10 @@ fn paths(config: &Config) -> Vec<(&'static str, &Path)> {
     paths.extend(config.registry.config_dirs.iter().map(|dir| ("registry.config_dirs", dir.as_path())));
     let optional = [
         ("cri.socket", &config.cri.socket),
+        ("admin.metrics_tls_certificate", &config.admin.metrics_tls_certificate),
+        ("admin.metrics_tls_key", &config.admin.metrics_tls_key),
+        ("admin.metrics_client_ca", &config.admin.metrics_client_ca),
+        ("admin.metrics_bearer_token_file", &config.admin.metrics_bearer_token_file),
         ("cri.streaming.tls_certificate", &config.cri.streaming.tls_certificate),
         ("cri.streaming.tls_key", &config.cri.streaming.tls_key),
         ("nomad.socket", &config.nomad.socket),

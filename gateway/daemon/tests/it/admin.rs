@@ -30,6 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::support::soon;
 
 mod devices;
+mod metrics_listener;
 
 #[derive(Default)]
 struct Fake {
@@ -129,6 +130,21 @@ const LIMITS: Limits = Limits {
     max_header_bytes: 8192,
 };
 
+/// The pages about a source, with a directory for files.
+fn admin_pages() -> (AdminPages, Arc<Fake>, TempDir) {
+    let source = Arc::new(Fake::default());
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    std::fs::write(&file, "version = 1\n").unwrap();
+    let loaded = load(&Sources { file: Some(file), ..Sources::default() });
+    let (reloader, _) = Reloader::new(Sources::default(), loaded.unwrap().effective);
+    let level = LogLevel::new("info", |_| {});
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let audit = AuditConfig { to: AuditTarget::Off, ..AuditConfig::default() };
+    let activity = Activity::start(&audit, &metrics);
+    (AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level, activity), source, dir)
+}
+
 struct Pages {
     source: Arc<Fake>,
     dir: TempDir,
@@ -141,17 +157,7 @@ impl Pages {
     }
 
     async fn with(limits: Limits) -> Self {
-        let source = Arc::new(Fake::default());
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("config.toml");
-        std::fs::write(&file, "version = 1\n").unwrap();
-        let loaded = load(&Sources { file: Some(file), ..Sources::default() });
-        let (reloader, _) = Reloader::new(Sources::default(), loaded.unwrap().effective);
-        let level = LogLevel::new("info", |_| {});
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let audit = AuditConfig { to: AuditTarget::Off, ..AuditConfig::default() };
-        let activity = Activity::start(&audit, &metrics);
-        let admin = AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level, activity);
+        let (admin, source, dir) = admin_pages();
         let unix = GuardedListener::bind(&dir.path().join("admin.sock"), None).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let tcp = listener.local_addr().unwrap();
