@@ -25,7 +25,7 @@ install_packages() {
     if [[ -t 1 ]]; then
         shown=/dev/stdout
     fi
-    # The services of the packages containerd and docker-registry must not start: scripts and tests start their own
+    # The services of the packages containerd, docker-registry and prometheus must not start: scripts and tests start their own
     # instances. An existing policy of the machine is kept.
     (
         if [[ ! -e $policy ]]; then
@@ -44,10 +44,12 @@ install_packages() {
         done
         exit 1
     )
-    # Not started now nor at the next boot: the service would occupy port 5000.
-    if [[ " ${missing[*]} " == *" docker-registry "* && -d /run/systemd/system ]]; then
-        systemctl --quiet disable docker-registry.service || true
-    fi
+    # Not started now nor at the next boot: the services would occupy the ports 5000 and 9090.
+    for package in docker-registry prometheus; do
+        if [[ " ${missing[*]} " == *" $package "* && -d /run/systemd/system ]]; then
+            systemctl --quiet disable "$package.service" || true
+        fi
+    done
 }
 
 # find_cargo: adds rustup's Rust to the PATH if it is missing there.
