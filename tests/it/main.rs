@@ -14,6 +14,7 @@ mod kills;
 mod ledger;
 mod metrics;
 mod nomad;
+mod prometheus;
 mod reload;
 mod support_works;
 mod two_gateways;

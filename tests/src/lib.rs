@@ -25,6 +25,7 @@ pub mod network;
 pub mod node;
 pub mod nomad;
 pub mod prereq;
+pub mod prometheus;
 pub mod registry;
 pub mod registry_proxy;
 pub mod root;

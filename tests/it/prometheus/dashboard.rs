@@ -1,0 +1,160 @@
+//! The Grafana dashboard: well-formed, and each of its expressions evaluated by a real Prometheus.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::{Agent, TaskSetup};
+use switchyard_tests::prometheus::Prometheus;
+
+use super::{ScrapedTestNode, container_with_device, device_group};
+
+/// How long a figure may take to appear: some scrapes and evaluations.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Panels that are empty on a node on which nothing has failed or is under way.
+const EMPTY_WHEN_WELL: [&str; 3] = ["Failures by code", "Refusals", "containerd: errors and reconnects"];
+
+/// Prefixes of the metrics that the daemon does not serve yet, and of what is recorded of them.
+const NOT_SERVED_YET: [&str; 6] = [
+    "switchyard_operation",
+    "switchyard_containerd_",
+    "switchyard_managed_restarts_total",
+    "instance_owner_operation:",
+    "instance_method:",
+    "instance_owner:container_",
+];
+
+/// A query of a panel.
+#[derive(Debug)]
+struct Query {
+    panel: String,
+    expression: String,
+}
+
+fn dashboard() -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/grafana/switchyard.json");
+    let text = fs::read_to_string(path).expect("the dashboard is there");
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+fn list<'a>(value: &'a Value, what: &str) -> &'a Vec<Value> {
+    value.as_array().unwrap_or_else(|| panic!("{what} is no list: {value}"))
+}
+
+/// The queries with the variables replaced as Grafana does for "All".
+fn queries() -> Vec<Query> {
+    let dashboard = dashboard();
+    let panels = list(&dashboard["panels"], "panels").iter().filter(|panel| panel["type"] != "row");
+    let queries = panels.flat_map(|panel| {
+        list(&panel["targets"], "targets").iter().map(|target| Query {
+            panel: panel["title"].as_str().expect("a panel has a title").to_owned(),
+            expression: target["expr"]
+                .as_str()
+                .expect("a target has an expression")
+                .replace("$node", ".*")
+                .replace("$owner", ".*")
+                .replace("$__rate_interval", "20s"),
+        })
+    });
+    queries.collect()
+}
+
+#[test]
+fn dashboard_is_complete_and_its_panels_do_not_overlap() {
+    let dashboard = dashboard();
+    assert!(dashboard["uid"].is_string() && dashboard["title"].is_string());
+    assert!(dashboard["schemaVersion"].as_u64().is_some_and(|version| version >= 36));
+    let variables: Vec<_> = list(&dashboard["templating"]["list"], "variables")
+        .iter()
+        .map(|variable| (variable["name"].as_str().unwrap_or_default(), variable["type"].as_str()))
+        .collect();
+    let query = Some("query");
+    assert_eq!(variables, [("datasource", Some("datasource")), ("node", query), ("owner", query)]);
+    let mut ids = BTreeSet::new();
+    let mut cells = BTreeSet::new();
+    for panel in list(&dashboard["panels"], "panels") {
+        let title = panel["title"].as_str().expect("a panel has a title");
+        assert!(ids.insert(panel["id"].as_u64().expect("a panel has an id")), "{title}: the id is taken");
+        let [x, y, w, h] =
+            ["x", "y", "w", "h"].map(|key| panel["gridPos"][key].as_u64().expect("it has a place"));
+        assert!(w > 0 && h > 0 && x + w <= 24, "{title} is outside of the grid");
+        for cell in (x..x + w).flat_map(|column| (y..y + h).map(move |line| (column, line))) {
+            assert!(cells.insert(cell), "{title} lies over another panel at {cell:?}");
+        }
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert!(panel["description"].as_str().is_some_and(|text| text.len() > 5), "{title}");
+        assert!(panel["fieldConfig"]["defaults"]["unit"].is_string(), "{title} has no unit");
+        let source = json!({ "type": "prometheus", "uid": "${datasource}" });
+        assert_eq!(panel["datasource"], source, "{title}");
+        let mut references = BTreeSet::new();
+        for target in list(&panel["targets"], title) {
+            assert_eq!(target["datasource"], source, "{title}");
+            assert!(references.insert(target["refId"].as_str().expect("a target has a refId")), "{title}");
+            let expression = target["expr"].as_str().expect("a target has an expression");
+            assert!(expression.contains("$node"), "{title} does not heed the variable: {expression}");
+            let by_owner = expression.contains("by (owner");
+            assert_eq!(by_owner, expression.contains("$owner"), "{title}: {expression}");
+        }
+    }
+}
+
+/// Waits until a query has a result that is as it should be.
+#[track_caller]
+fn wait_result(node: &TestNode, prometheus: &Prometheus, query: &Query, owners: &[&str]) {
+    let mut last = Vec::new();
+    let found = eventually(SOON, || {
+        // The share of calls that fail is that of the calls of the last minutes: there must be some.
+        assert!(node.cri().condition("RuntimeReady").is_ok());
+        last = prometheus.query(&query.expression).unwrap_or_else(|error| panic!("{query:?}: {error}"));
+        let has =
+            |owner: &&str| last.iter().any(|sample| sample.labels.get("owner").is_some_and(|o| o == owner));
+        !last.is_empty() && owners.iter().all(has)
+    });
+    assert!(found, "{query:?} has no series for each of {owners:?}: {last:?}\n{}", prometheus.log());
+}
+
+#[test]
+fn each_panel_shows_a_real_node_and_each_owner_that_has_tasks() {
+    let scraped = ScrapedTestNode::start(device_group);
+    let node = &scraped.node;
+    let prometheus = scraped.prometheus();
+    let pod = node.pod("shown");
+    let _container = pod.start_shell("main", "while :; do echo line; sleep 0.2; done");
+    let _holder = pod.create(&container_with_device(node, "holder"));
+    let agent = Agent::start(node.root(), &json!({}));
+    let config = json!({
+        "image": node.image(), "command": "sh", "args": ["-c", "while :; do echo line; sleep 0.2; done"],
+        "network_mode": "host"
+    });
+    let mut task = TaskSetup::new(node.root(), &agent, "task", &config);
+    agent.driver().start(&task.config).expect("it starts");
+    for query in queries() {
+        // Prometheus refuses what is not valid, whether it has a result or not.
+        let first = prometheus.query(&query.expression);
+        assert!(first.is_ok(), "{query:?}: {first:?}");
+        if EMPTY_WHEN_WELL.contains(&query.panel.as_str()) || !is_served(&query.expression) {
+            continue;
+        }
+        wait_result(node, &prometheus, &query, owners_in(&query.expression));
+    }
+    agent.driver().stop(task.id(), Duration::ZERO, "").expect("it stops");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+}
+
+/// The owners that an expression must have a series for.
+fn owners_in(expression: &str) -> &'static [&'static str] {
+    let is_about_devices = expression.contains("switchyard_ledger");
+    if expression.contains("by (owner") && !is_about_devices { &["kubernetes", "nomad"] } else { &[] }
+}
+
+fn is_served(expression: &str) -> bool {
+    !NOT_SERVED_YET.iter().any(|metric| expression.contains(metric))
+}

@@ -1,0 +1,122 @@
+//! The shipped rules: valid, tested, and each alert with what an operator needs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use switchyard_tests::prereq;
+use switchyard_tests::prometheus::{ScrapedNode, adapt, shipped, with_short_minutes};
+use switchyard_tests::scratch::Scratch;
+use yaml_rust2::{Yaml, YamlLoader};
+
+/// Where the links to the documentation begin.
+const RUNBOOKS: &str = "https://switchyard.example/docs/alerts.md#";
+
+fn promtool(dir: &Path, words: &[&str]) -> String {
+    let promtool = prereq::require("promtool", "prometheus");
+    let done = Command::new(promtool).args(words).current_dir(dir).output().expect("it was found");
+    let output = [done.stdout, done.stderr].concat();
+    let text = String::from_utf8(output).expect("it is text");
+    assert!(done.status.success(), "promtool {words:?}: {text}");
+    text
+}
+
+fn load(name: &str) -> Yaml {
+    let text = fs::read_to_string(shipped().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    YamlLoader::load_from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}")).remove(0)
+}
+
+/// All rules of a file.
+fn rules(file: &Yaml) -> Vec<&Yaml> {
+    let groups = file["groups"].as_vec().expect("a file of rules has groups");
+    groups.iter().flat_map(|group| group["rules"].as_vec().expect("a group has rules")).collect()
+}
+
+#[test]
+fn shipped_rules_pass_their_tests() {
+    let words = promtool(&shipped(), &["test", "rules", "rules.test.yaml", "alerts.test.yaml"]);
+    assert_eq!(words.matches("SUCCESS").count(), 2, "{words}");
+    promtool(&shipped(), &["check", "rules", "rules.yaml", "alerts.yaml"]);
+}
+
+#[test]
+fn shipped_and_adapted_configuration_is_valid() {
+    let scratch = Scratch::new();
+    let authority = scratch.path().join("authority");
+    fs::write(&authority, "").expect("the directory is ours");
+    let address = "127.0.0.1:9641".parse().expect("it is an address");
+    let node = ScrapedNode { address, authority: &authority, token: "token", kubelet: "scraped" };
+    let dir = scratch.path().join("prometheus");
+    adapt(&dir, &node);
+    promtool(&dir, &["check", "config", "prometheus.yaml"]);
+    for name in ["prometheus.yaml", "nodes.yaml", "rules.yaml", "alerts.yaml"] {
+        fs::copy(shipped().join(name), dir.join(name)).expect("it can be copied");
+    }
+    promtool(&dir, &["check", "config", "prometheus.yaml"]);
+}
+
+#[test]
+fn each_alert_has_severity_texts_a_section_and_a_test() {
+    let docs = shipped().join("../../docs/alerts.md");
+    let docs = fs::read_to_string(docs).expect("the documentation is there");
+    let sections: BTreeSet<String> =
+        docs.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_lowercase).collect();
+    let tests = load("alerts.test.yaml");
+    let tests: Vec<&Yaml> = tests["tests"].as_vec().expect("there are tests").iter().collect();
+    let alerts = load("alerts.yaml");
+    let mut names = BTreeSet::new();
+    for rule in rules(&alerts) {
+        let name = rule["alert"].as_str().expect("the file has alerts alone");
+        names.insert(name.to_lowercase());
+        let severity = rule["labels"]["severity"].as_str();
+        assert!(matches!(severity, Some("critical" | "warning" | "info")), "{name}: {severity:?}");
+        for text in ["summary", "description"] {
+            let text = rule["annotations"][text].as_str().unwrap_or_default();
+            assert!(text.len() > 20, "{name}: {text:?}");
+        }
+        let link = rule["annotations"]["runbook_url"].as_str().expect("it has a link");
+        assert_eq!(link.strip_prefix(RUNBOOKS), Some(name.to_lowercase().as_str()), "{name}");
+        let of_alert = tests.iter().filter(|test| test["name"].as_str() == Some(name));
+        let expected: Vec<bool> = of_alert
+            .flat_map(|test| test["alert_rule_test"].as_vec().expect("it tests alerts"))
+            .map(|case| case["exp_alerts"].as_vec().is_some_and(|alerts| !alerts.is_empty()))
+            .collect();
+        assert!(expected.contains(&true) && expected.last() == Some(&false), "{name}: {expected:?}");
+    }
+    assert_eq!(names, sections, "docs/alerts.md has a section for each alert, and no other");
+}
+
+#[test]
+fn no_pod_is_scraped_from_two_jobs() {
+    let config = load("prometheus.yaml");
+    let jobs = config["scrape_configs"].as_vec().expect("there are jobs");
+    let mut kept = BTreeSet::new();
+    for job in jobs.iter().filter(|job| job["metrics_path"].as_str() == Some("/metrics/containers")) {
+        let relabel = job["relabel_configs"].as_vec().expect("it selects nodes");
+        let keep =
+            relabel.iter().find(|step| step["action"].as_str() == Some("keep")).expect("it keeps some");
+        assert_eq!(keep["source_labels"][0].as_str(), Some("__kubelet"));
+        let value = keep["regex"].as_str().expect("it is a word");
+        assert!(kept.insert(value), "two jobs keep {value}");
+        // Pods come from the kubelet then.
+        let owners: Option<Vec<&str>> =
+            job["params"]["owner"].as_vec().map(|owners| owners.iter().filter_map(Yaml::as_str).collect());
+        assert_eq!(owners, (value == "scraped").then(|| vec!["nomad"]), "{value}");
+    }
+    assert_eq!(kept, BTreeSet::from(["none", "scraped"]));
+}
+
+#[test]
+fn short_minutes_change_times_alone() {
+    for (shipped, short) in [
+        ("for: 5m\n", "for: 10s\n"),
+        ("rate(a[5m]) offset 15m)", "rate(a[10s]) offset 30s)"),
+        ("a:b:rate5m > 0.1 * 10", "a:b:rate5m > 0.1 * 10"),
+        ("age > 2 * 60\n", "age > 2 * 2\n"),
+        ("5 minutes, 30 more", "5 minutes, 30 more"),
+        ("a{le=\"0.99\"} 7", "a{le=\"0.99\"} 7"),
+    ] {
+        assert_eq!(with_short_minutes(shipped), short);
+    }
+}
