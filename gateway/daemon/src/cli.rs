@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use switchyard_nomad::launcher::COOKIE;
 
 use crate::channel::report;
@@ -20,6 +20,7 @@ mod cri;
 mod daemon;
 mod devices;
 mod events;
+mod generate;
 mod nomad;
 mod settings;
 
@@ -32,7 +33,7 @@ const WORKERS: usize = 2;
 
 /// Switchyard runs containers for Nomad, Kubernetes and Docker Swarm on one node.
 #[derive(Debug, Parser)]
-#[command(name = "switchyard", version, propagate_version = false, max_term_width = 110)]
+#[command(name = "switchyard", version = VERSION, propagate_version = false, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     command: CliCommand,
@@ -80,6 +81,13 @@ enum CliCommand {
         /// Text or JSON.
         #[arg(long, short, value_enum, default_value_t)]
         output: Format,
+    },
+    /// Print the manual page, or write those of all commands.
+    Man(generate::ManArgs),
+    /// Print completions for a shell.
+    Completion {
+        /// The shell.
+        shell: generate::Shell,
     },
     /// Execute a program that outlives the process that started it.
     #[command(hide = true)]
@@ -213,6 +221,8 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,
         CliCommand::Version { output } => version(output)?,
+        CliCommand::Man(args) => generate::man(Cli::command(), &args)?,
+        CliCommand::Completion { shell } => generate::completion(Cli::command(), shell)?,
         CliCommand::Detach { pid_file, log, command } => {
             return Err(CliError::Detach(detach::run(&Detach { pid_file, log, command })));
         }

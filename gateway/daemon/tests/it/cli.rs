@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use switchyard::metrics::VERSION;
+
 use crate::support::switchyard;
 
 #[track_caller]
@@ -29,10 +31,33 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
 #[test]
 fn help_and_version_exit_with_0() {
     check(&["--help"], 0, "serve", "");
-    check(&["--version"], 0, concat!("switchyard ", env!("CARGO_PKG_VERSION")), "");
+    check(&["--version"], 0, &format!("switchyard {VERSION}"), "");
     let output = switchyard(&["version", "--output", "json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(json["version"], VERSION);
+}
+
+#[test]
+fn manual_pages_exist_for_all_visible_commands() {
+    check(&["man"], 0, ".TH switchyard 1", "");
+    let dir = tempfile::tempdir().unwrap();
+    check(&["man", "--dir", dir.path().to_str().unwrap()], 0, "", "");
+    let pages: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|page| page.unwrap().file_name()).collect();
+    for page in ["switchyard.1", "switchyard-serve.1", "switchyard-config-reload.1", "switchyard-cri-pods.1"] {
+        assert!(pages.iter().any(|name| name == page), "{page} is missing: {pages:?}");
+    }
+    assert!(!pages.iter().any(|name| name == "switchyard-detach.1"), "a hidden command has a page: {pages:?}");
+    let serve = fs::read_to_string(dir.path().join("switchyard-serve.1")).unwrap();
+    assert!(serve.contains("log.level"), "{serve}");
+    check(&["man", "--dir", "/nowhere"], 1, "", "cannot write the output: No such file");
+}
+
+#[test]
+fn completions_are_printed_for_each_shell() {
+    check(&["completion", "bash"], 0, "complete -F _switchyard", "");
+    check(&["completion", "zsh"], 0, "#compdef switchyard", "");
+    check(&["completion", "fish"], 0, "complete -c switchyard", "");
+    check(&["completion", "csh"], 2, "", "[possible values: bash, zsh, fish]");
 }
 
 #[test]
