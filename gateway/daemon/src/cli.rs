@@ -294,6 +294,7 @@ fn logkeeper(
     hide_memory();
     let mut config = switchyard_logkeeper::Config::new(socket, state_dir);
     config.sandbox = sandbox && !no_sandbox;
+    config.build = VERSION.to_owned();
     Ok(switchyard_logkeeper::run(config, || service_manager::ready("Keeping logs"))?)
 }
 

@@ -37,6 +37,8 @@
 
 pub mod client;
 mod clock;
+#[cfg(test)]
+mod compatibility;
 mod container;
 mod error;
 mod fifo;

@@ -2,6 +2,11 @@
 //!
 //! A client sends [`Request::Hello`] first and then one request at a time; each gets one [`Reply`]. A line
 //! has at most [`MAX_LINE`] bytes in either direction, which is why [`Request::List`] is paged.
+//!
+//! The daemon and the logkeeper are upgraded one after the other, in either direction. So a reply may have fields
+//! that the client does not know, and lack those that it knows, which have defaults. A request has no field that
+//! the logkeeper might not know: a field that a later version adds is sent only to a logkeeper whose [`Welcome`]
+//! offers it. The `compatibility` tests hold the messages of the first version.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -154,12 +159,15 @@ pub struct Attached {
 }
 
 /// The answer to [`Request::Hello`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The version that the logkeeper speaks.
     pub version: u32,
     /// The logkeeper's process id.
     pub pid: u32,
+    /// The version of the build that the logkeeper runs; empty from those that do not send it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub build: String,
 }
 
 /// A container's counters since it was opened; kills of the logkeeper do not reset them.
@@ -301,8 +309,8 @@ mod tests {
 
     #[test]
     fn replies_have_the_documented_shape() {
-        let reply = Reply::Ok(Welcome { version: 1, pid: 7 });
-        assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"ok":{"version":1,"pid":7}}"#);
+        let reply = Reply::Ok(Welcome { version: 1, pid: 7, build: "0.1.0".into() });
+        assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"ok":{"version":1,"pid":7,"build":"0.1.0"}}"#);
         let reply = Reply::<Done>::Error(Fault::new(FaultKind::NotFound, "no container c1"));
         let text = serde_json::to_string(&reply).unwrap();
         assert_eq!(text, r#"{"error":{"kind":"not_found","message":"no container c1"}}"#);

@@ -51,6 +51,8 @@ pub struct Config {
     /// Whether [`crate::run`] confines the process: no new privileges, few capabilities, and a system call
     /// filter.
     pub sandbox: bool,
+    /// The version of the build, which clients are told.
+    pub build: String,
 }
 
 /// A logkeeper that listens on its socket.
@@ -60,6 +62,7 @@ pub struct Server {
     socket: PathBuf,
     keeper: Arc<Keeper>,
     shutdown: Arc<Notify>,
+    build: Arc<str>,
 }
 
 // === impl Config ===
@@ -75,6 +78,7 @@ impl Config {
             socket_uid: None,
             socket_gid: None,
             sandbox: true,
+            build: String::new(),
         }
     }
 }
@@ -91,7 +95,8 @@ impl Server {
     pub async fn start(config: &Config) -> Result<Self, Error> {
         let keeper = Arc::new(Keeper::recover(&config.state_dir).await?);
         let listener = listen(config).await?;
-        Ok(Self { listener, socket: config.socket.clone(), keeper, shutdown: Arc::new(Notify::new()) })
+        let build = Arc::from(config.build.as_str());
+        Ok(Self { listener, socket: config.socket.clone(), keeper, shutdown: Arc::new(Notify::new()), build })
     }
 
     /// Starts, and serves until `shutdown` completes or a client asks to end.
@@ -107,7 +112,7 @@ impl Server {
     ///
     /// Dropping the future aborts everything, which loses no output either.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) {
-        let Self { listener, socket, keeper, shutdown: asked } = self;
+        let Self { listener, socket, keeper, shutdown: asked, build } = self;
         let mut connections = JoinSet::new();
         let held = SocketHolder::new();
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
@@ -132,9 +137,10 @@ impl Server {
                         let keeper = Arc::clone(&keeper);
                         let asked = Arc::clone(&asked);
                         let held = held.clone();
+                        let build = Arc::clone(&build);
                         connections.spawn(async move {
                             let mut sockets = Vec::new();
-                            let end = serve_client(stream, &keeper, &asked, &held, &mut sockets).await;
+                            let end = serve_client(stream, &build, &keeper, &asked, &held, &mut sockets).await;
                             drop(permit);
                             match end {
                                 Ok(None) => {}
@@ -167,7 +173,7 @@ impl Server {
 /// Binds under a temporary name, sets owner and mode, and only then renames the socket to its path: no
 /// process can connect before the permissions are set, and a stale socket is replaced atomically.
 async fn listen(config: &Config) -> Result<UnixListener, Error> {
-    let Config { socket, state_dir: _, socket_mode, socket_uid, socket_gid, sandbox: _ } = config;
+    let Config { socket, state_dir: _, socket_mode, socket_uid, socket_gid, sandbox: _, build: _ } = config;
     match timeout(WRITE_LIMIT, UnixStream::connect(socket)).await {
         // A server that accepts slowly is running too.
         Ok(Ok(_)) | Err(_) => return Err(Error::SocketInUse(socket.clone())),
@@ -202,6 +208,7 @@ async fn listen(config: &Config) -> Result<UnixListener, Error> {
 /// output.
 async fn serve_client(
     stream: UnixStream,
+    build: &str,
     keeper: &Keeper,
     shutdown: &Notify,
     held: &SocketHolder,
@@ -221,7 +228,7 @@ async fn serve_client(
         let reply = match request {
             Ok(Request::Hello { version: VERSION }) => {
                 greeted = true;
-                encode(Ok(Welcome { version: VERSION, pid: std::process::id() }))
+                encode(Ok(Welcome { version: VERSION, pid: std::process::id(), build: build.to_owned() }))
             }
             Ok(Request::Hello { version }) => encode::<Done>(Err(Fault::new(
                 FaultKind::Unsupported,

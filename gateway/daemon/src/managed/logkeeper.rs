@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_logkeeper::Client;
+use switchyard_logkeeper::protocol::Welcome;
 use switchyard_process::ProcessId;
 
 use super::{Program, State, Timeouts, make_dir};
@@ -53,7 +54,15 @@ pub fn program(config: &Config, exe: &Path) -> Program {
 /// Why it does not answer.
 pub async fn probe(socket: PathBuf) -> Result<String, String> {
     let welcome = Client::with_limit(socket, PROBE_LIMIT).hello().await.map_err(|error| report(&error))?;
-    Ok(format!("logkeeper protocol {}", welcome.version))
+    Ok(description(&welcome))
+}
+
+/// What is shown of a logkeeper.
+fn description(welcome: &Welcome) -> String {
+    match welcome.build.as_str() {
+        "" => format!("logkeeper protocol {}", welcome.version),
+        build => format!("logkeeper {build} protocol {}", welcome.version),
+    }
 }
 
 /// Probes a logkeeper that is managed externally.
@@ -61,7 +70,7 @@ pub async fn probe_state(socket: &Path) -> State {
     let client = Client::with_limit(socket, PROBE_LIMIT);
     match client.hello().await {
         Ok(welcome) => {
-            let version = format!("logkeeper protocol {}", welcome.version);
+            let version = description(&welcome);
             match i32::try_from(welcome.pid).ok().and_then(ProcessId::of) {
                 Some(process) => State::Up { process, adopted: true, version },
                 None => State::Down(format!("the process {} that answers is not on this node", welcome.pid)),

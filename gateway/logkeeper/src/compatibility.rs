@@ -1,0 +1,95 @@
+//! What the first version wrote and said, which every later one reads, writes and says alike: a daemon is upgraded
+//! while the logkeeper of the version before goes on, and back.
+//!
+//! The files in `golden` are not changed. A version that stores or says something new adds files of its own.
+
+use std::fs;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::position::{Position, PositionFile};
+use crate::protocol::{
+    Attached, Counters, Done, FaultKind, Finished, LogSpec, Page, Reply, Request, Stats, Welcome,
+};
+use crate::state_dir::StateDir;
+use crate::wire;
+
+/// What the logkeeper of the first version understands. A request with one more field, or a new one, must not
+/// be sent to it: see [`crate::protocol`].
+#[test]
+fn requests_are_those_of_the_first_version() {
+    for line in include_str!("golden/requests-1.jsonl").lines() {
+        let request: Request = wire::decode(line.as_bytes()).unwrap();
+        let text = wire::encode(&request).unwrap();
+        assert_eq!(String::from_utf8(text).unwrap().trim_end(), line);
+    }
+}
+
+/// Reads a reply of the first version; also with a field that only a later version knows.
+#[track_caller]
+fn read<T: DeserializeOwned + PartialEq + std::fmt::Debug>(line: usize) -> T {
+    let text = include_str!("golden/replies-1.jsonl").lines().nth(line).unwrap();
+    let Reply::Ok(body) = serde_json::from_str::<Reply<T>>(text).unwrap() else { panic!("{text}") };
+    let mut later: Value = serde_json::from_str(text).unwrap();
+    later["ok"]["of_a_later_version"] = Value::from([1, 2].as_slice());
+    assert_eq!(serde_json::from_value::<Reply<T>>(later).unwrap(), Reply::Ok(body));
+    let Reply::Ok(body) = serde_json::from_str(text).unwrap() else { panic!("{text}") };
+    body
+}
+
+#[test]
+fn replies_of_the_first_version_and_of_later_ones_are_read() {
+    let counters = Counters { lines: 1, bytes: 2, dropped_lines: 3, dropped_bytes: 4 };
+    assert_eq!(read::<Welcome>(0), Welcome { version: 1, pid: 7, build: String::new() });
+    assert_eq!(read::<Done>(1), Done {});
+    assert_eq!(read::<Attached>(2), Attached { from: 9 });
+    assert_eq!(read::<Finished>(3), Finished::from(counters));
+    let page = read::<Page>(4);
+    assert_eq!((page.entries[0].counters, page.entries[0].finishing), (counters, true));
+    let stats = Stats { containers: 1, recovered: 2, finished: 3, totals: counters, ..Stats::default() };
+    assert_eq!(read::<Stats>(5), stats);
+    let fault = include_str!("golden/replies-1.jsonl").lines().nth(6).unwrap();
+    let Reply::<Done>::Error(fault) = serde_json::from_str(fault).unwrap() else { panic!("{fault}") };
+    assert_eq!(fault.kind, FaultKind::NotFound);
+}
+
+#[test]
+fn stored_files_of_the_first_version_are_read_and_written_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let entry = include_str!("golden/entry-1.json").trim_end();
+    let record = include_bytes!("golden/position-1.bin");
+    let (state, _lock) = StateDir::open(dir.path()).unwrap();
+    fs::write(dir.path().join("c1.json"), entry).unwrap();
+    let spec = LogSpec {
+        id: "c1".into(),
+        stdout: Some("/run/fifos/c1-stdout".into()),
+        stderr: Some("/run/fifos/c1-stderr".into()),
+        log: Some("/var/log/pods/c1.log".into()),
+        tty: false,
+        max_line: 16384,
+    };
+    assert_eq!(state.load().unwrap(), std::slice::from_ref(&spec));
+    state.write(&spec).unwrap();
+    assert_eq!(fs::read_to_string(dir.path().join("c1.json")).unwrap(), entry);
+
+    let path = dir.path().join("c1.pos");
+    fs::write(&path, record).unwrap();
+    let (file, position) = PositionFile::open(&path).unwrap();
+    let expected = Position {
+        device: 66305,
+        inode: 131_077,
+        log_len: 4096,
+        logged: [1000, 2000],
+        lines: 40,
+        bytes: 3000,
+        dropped_lines: 3,
+        dropped_bytes: 120,
+        unreported_lines: 2,
+        unreported_bytes: 80,
+        errno: 28,
+    };
+    assert_eq!(position, Some(expected));
+    file.store(&expected).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), record);
+}
