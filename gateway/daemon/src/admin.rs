@@ -15,6 +15,7 @@
 //! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](crate::status::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |
 //! | `/v1/config` | the configuration in force as TOML, with `?origin` the source of each value; on the unix socket only |
 //! | `POST /v1/config/reload` | reloads the configuration: a [`ReloadReport`](crate::reload::ReloadReport) as JSON, or 422 with what is wrong; on the unix socket only |
+//! | `POST /v1/restart/{part}` | restarts containerd or the logkeeper: a [`RestartReport`](crate::managed::restart::RestartReport) as JSON; on the unix socket only |
 //! | `/v1/log/level` | [`LevelView`](crate::telemetry::LevelView) as JSON; on the unix socket only |
 //! | `PUT /v1/log/level?level=…&for=…` | sets a level for so many seconds; on the unix socket only |
 //! | `DELETE /v1/log/level` | puts the configured level in force; on the unix socket only |
@@ -42,12 +43,14 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTEN
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
+use axum::routing::{delete, get, post};
 use serde::Serialize;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::LeaseToken;
 
 use crate::activity::Activity;
+use crate::channel::report;
+use crate::managed::restart::RestartError;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
 use crate::reload::Reloader;
 use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc3339};
@@ -129,6 +132,7 @@ impl AdminPages {
             Reach::Local => router
                 .route("/v1/objects", get(objects))
                 .route("/v1/devices", get(devices))
+                .route("/v1/restart/{part}", post(restart))
                 .route("/v1/devices/leases/{token}", delete(release_lease))
                 .merge(activity::routes())
                 .merge(settings::routes()),
@@ -170,6 +174,10 @@ impl AdminPages {
                 // Files may be named, and values shown.
                 Reach::Network => None,
                 Reach::Local => Some(self.reloader.view()),
+            },
+            programs: match reach {
+                Reach::Network => Vec::new(),
+                Reach::Local => self.source.programs().await,
             },
         }
     }
@@ -264,6 +272,7 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         reloads: Some(admin.reloader.counts()),
         operations: admin.activity.operations.ages(),
         audit: admin.activity.audit.counts(),
+        programs: admin.source.programs().await,
     };
     match admin.metrics.render(&counts) {
         Ok(body) => respond(StatusCode::OK, METRICS_TYPE, body),
@@ -296,6 +305,30 @@ async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<Str
         Ok(Err(error)) => text(status_of(error.kind()), format!("{}\n", error.report())),
         Err(_) => {
             text(StatusCode::GATEWAY_TIMEOUT, format!("the lease was not ended within {RELEASE_LIMIT:?}\n"))
+        }
+    }
+}
+
+async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -> Response {
+    let source = Arc::clone(&pages.admin.source);
+    let Some(restart) = source.restart(&part) else {
+        let why = format!(
+            "{part:?} cannot be restarted by itself: containerd can, if it is managed, and logkeeper\n"
+        );
+        return text(StatusCode::CONFLICT, why);
+    };
+    match restart.await {
+        Ok(done) => json(&done),
+        Err(error) => {
+            let status = match error {
+                RestartError::External { .. } | RestartError::Absent(_) => StatusCode::CONFLICT,
+                RestartError::Systemctl { .. } | RestartError::Refused { .. } => {
+                    StatusCode::INTERNAL_SERVER_ERROR
+                }
+                RestartError::Deadline { .. } => StatusCode::GATEWAY_TIMEOUT,
+                RestartError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            text(status, format!("{}\n", report(&error)))
         }
     }
 }

@@ -22,6 +22,7 @@ mod devices;
 mod events;
 mod generate;
 mod nomad;
+mod restart;
 mod settings;
 
 /// The exit status for wrong usage.
@@ -71,6 +72,8 @@ enum CliCommand {
     Events(events::EventsArgs),
     /// List devices and host ports with their holders, or end a lease.
     Devices(devices::DevicesArgs),
+    /// Restart containerd or the logkeeper, as after an upgrade, while containers run.
+    Restart(restart::RestartArgs),
     /// Call a CRI runtime: a small client for inspection and tests.
     Cri(cri::CriArgs),
     /// Run as a plugin of a Nomad agent, or install the plugins.
@@ -218,6 +221,7 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Ps(target) => block_on(daemon::ps(&target))??,
         CliCommand::Events(args) => block_on(events::events(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
+        CliCommand::Restart(args) => block_on(restart::restart(&args))??,
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,
         CliCommand::Version { output } => version(output)?,

@@ -9,6 +9,7 @@
 //!                    ├── managed       containerd and logkeeper: started, adopted, restarted, left running
 //!                    ├── node, admin   /metrics, /readyz, /statusz and pages for the command line
 //!                    ├── audit, events what changed, for whom; in a log, and the latest in memory
+//!                    ├── programs      whether processes run what is installed
 //!                    └── layer         one tower layer: spans and metrics of every RPC
 //! ```
 //!
@@ -40,6 +41,7 @@ pub mod managed;
 pub mod metrics;
 pub mod node;
 pub mod output;
+pub mod programs;
 pub mod reload;
 pub mod serve;
 pub mod service_manager;

@@ -33,8 +33,10 @@ use crate::status::Condition;
 pub mod containerd;
 mod log;
 pub mod logkeeper;
+pub mod restart;
 
 use log::last_line;
+use restart::RestartRequests;
 
 /// The death of a process that ran this long is not a failed start: it is restarted at once, without a
 /// growing pause.
@@ -175,11 +177,12 @@ struct Running {
     child: Option<Child>,
 }
 
-/// Keeps the program running until `stop`, which leaves it running. `restarts` counts its starts, except for
-/// the first one.
+/// Keeps the program running until `stop`, which leaves it running; restarts it on request. `restarts` counts
+/// its starts, except for the first one.
 pub async fn supervise(
     program: Program,
     state: watch::Sender<State>,
+    mut requests: RestartRequests,
     restarts: IntCounter,
     stop: CancellationToken,
 ) {
@@ -189,9 +192,13 @@ pub async fn supervise(
         let began = Instant::now();
         let ended = tokio::select! {
             () = stop.cancelled() => return,
-            ended = run_once(&program, &state, is_restart.then_some(&restarts)) => ended,
+            ended = run_once(&program, &state, &mut requests, is_restart.then_some(&restarts)) => ended,
         };
         is_restart = true;
+        let Err(ended) = ended else {
+            state.send_replace(State::Starting);
+            continue;
+        };
         if began.elapsed() >= STEADY {
             backoff.reset();
         }
@@ -205,13 +212,18 @@ pub async fn supervise(
     }
 }
 
-/// Adopts or starts the process and supervises it until it ends. Returns the reason of its end. `restarts`
-/// counts the start, if it is one and not the first.
-async fn run_once(program: &Program, state: &watch::Sender<State>, restarts: Option<&IntCounter>) -> String {
-    let (mut running, adopted) = match adopt_or_start(program, restarts).await {
-        Ok(found) => found,
-        Err(why) => return why,
-    };
+/// Adopts or starts the process and supervises it until it ends, which was requested. `restarts` counts the
+/// start, if it is one and not the first.
+///
+/// # Errors
+/// The reason of its end, if that was not requested.
+async fn run_once(
+    program: &Program,
+    state: &watch::Sender<State>,
+    requests: &mut RestartRequests,
+    restarts: Option<&IntCounter>,
+) -> Result<(), String> {
+    let (mut running, adopted) = adopt_or_start(program, requests, restarts).await?;
     let process = running.process;
     let up = match wait_ready(program, &mut running).await {
         Ok(version) => {
@@ -226,18 +238,24 @@ async fn run_once(program: &Program, state: &watch::Sender<State>, restarts: Opt
         }
         Err(why) => {
             terminate(program, &mut running, &[Signal::SIGTERM, Signal::SIGKILL]).await;
-            return why;
+            return Err(why);
         }
     };
     state.send_replace(up.clone());
     let why = tokio::select! {
-        why = wait_exit(program, &mut running) => return why,
-        why = wait_hang(program, process, &up, state) => why,
+        why = wait_exit(program, &mut running) => return Err(why),
+        () = requests.next() => None,
+        why = wait_hang(program, process, &up, state) => Some(why),
         never = log::rotate_periodically(&program.log, program.timeouts.log) => match never {},
+    };
+    let Some(why) = why else {
+        tracing::info!(program = program.name, pid = process.pid, "restarting a managed process on request");
+        terminate(program, &mut running, &[Signal::SIGTERM, Signal::SIGKILL]).await;
+        return Ok(());
     };
     // A process that hangs does not react to SIGTERM either.
     terminate(program, &mut running, &[Signal::SIGKILL]).await;
-    why
+    Err(why)
 }
 
 /// Probes a process that serves and publishes its state; returns when it has not answered for the hang
@@ -282,10 +300,15 @@ async fn wait_hang(
 }
 
 /// The live process in the pid file, or else a new one, which `restarts` counts.
-async fn adopt_or_start(program: &Program, restarts: Option<&IntCounter>) -> Result<(Running, bool), String> {
+async fn adopt_or_start(
+    program: &Program,
+    requests: &mut RestartRequests,
+    restarts: Option<&IntCounter>,
+) -> Result<(Running, bool), String> {
     if let Some(process) = read_pid_file(&program.pid_file).filter(ProcessId::is_alive) {
         return Ok((Running { process, child: None }, true));
     }
+    requests.clear();
     let log = prepare(program).map_err(|error| format!("its files cannot be written: {error}"))?;
     let mut child = Command::new(&program.exe)
         .arg("detach")

@@ -37,6 +37,7 @@
 //! | `switchyard_operations_in_flight` | `owner`, `operation` |
 //! | `switchyard_operation_oldest_age_seconds` | `operation` |
 //! | `switchyard_audit_lines_total` | `result`: written or lost |
+//! | `switchyard_replaced_programs` | `part`: daemon, containerd or logkeeper |
 //! | `process_*` | |
 
 use std::sync::Arc;
@@ -53,6 +54,7 @@ use switchyard_core::table::Counts;
 use switchyard_logkeeper::protocol::Stats;
 
 use crate::audit::AuditCounts;
+use crate::programs::ProgramView;
 use crate::status::{DevicesView, Part, ReloadCounts};
 
 mod audit;
@@ -63,6 +65,7 @@ mod logs;
 mod operations;
 mod plugins;
 mod process;
+mod programs;
 mod reload;
 mod runtime;
 
@@ -74,6 +77,7 @@ use logs::LogMetrics;
 use operations::InFlightMetrics;
 use plugins::PluginMetrics;
 use process::ProcessMetrics;
+use programs::ProgramMetrics;
 use reload::ReloadMetrics;
 use runtime::RuntimeMetrics;
 
@@ -129,6 +133,7 @@ struct NodeMetrics {
     reloads: ReloadMetrics,
     in_flight: InFlightMetrics,
     audit: AuditMetrics,
+    programs: ProgramMetrics,
     process: ProcessMetrics,
     runtime: RuntimeMetrics,
 }
@@ -162,6 +167,8 @@ pub struct NodeCounts {
     pub operations: OperationAges,
     /// Lines of the audit log; `None` if nothing is audited.
     pub audit: Option<AuditCounts>,
+    /// The processes and whether their programs were replaced.
+    pub programs: Vec<ProgramView>,
 }
 
 // === impl Metrics ===
@@ -278,6 +285,7 @@ impl NodeMetrics {
             reloads: ReloadMetrics::register(registry)?,
             in_flight: InFlightMetrics::register(registry)?,
             audit: AuditMetrics::register(registry)?,
+            programs: ProgramMetrics::register(registry)?,
             process: ProcessMetrics::register(registry)?,
             runtime: RuntimeMetrics::register(registry)?,
         })
@@ -316,6 +324,7 @@ impl NodeMetrics {
         if let Some(audit) = counts.audit {
             self.audit.set(audit);
         }
+        self.programs.set(&counts.programs);
         self.process.refresh();
         self.runtime.refresh();
     }

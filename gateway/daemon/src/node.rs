@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use switchyard_core::backend::{Advisory, Condition as BackendCondition};
+use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::{Gateway, PullsByResult};
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::table::Counts;
@@ -19,14 +21,22 @@ use switchyard_streaming::Sessions;
 use tokio::sync::watch;
 
 use crate::managed::State;
+use crate::managed::restart::{RestartError, RestartReport, Restarter};
+use crate::programs::{self, ProgramView};
 use crate::status::{Condition, DevicesView, Objects, Part, StatusSource};
 use crate::wiring;
+
+/// How long the files of programs may take to be looked at.
+const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
 
 /// The parts of a running daemon. It exists before the parts, which are set as they come up.
 #[derive(Debug)]
 pub struct Node {
     containerd: Option<watch::Receiver<State>>,
     logkeeper: watch::Receiver<State>,
+    restarters: Vec<Restarter>,
+    /// For queries of the files of programs.
+    files: BlockingPool,
     logs: Client,
     gateway: OnceLock<Gateway>,
     frontends: Vec<(&'static str, AtomicBool)>,
@@ -45,17 +55,21 @@ struct StreamingEndpoint {
 
 impl Node {
     /// A daemon without any part yet. `containerd` is the managed one; `logs` is the client of the logkeeper;
-    /// `frontends` are the names of the frontends that will be served.
+    /// `frontends` are the names of the frontends that will be served, and `restarters` the processes that can
+    /// be restarted.
     #[must_use]
     pub fn new(
         containerd: Option<watch::Receiver<State>>,
         logkeeper: watch::Receiver<State>,
         logs: Client,
         frontends: &[&'static str],
+        restarters: Vec<Restarter>,
     ) -> Self {
         Self {
             containerd,
             logkeeper,
+            restarters,
+            files: BlockingPool::new(1, PROGRAMS_LIMIT),
             logs,
             gateway: OnceLock::new(),
             frontends: frontends.iter().map(|name| (*name, AtomicBool::default())).collect(),
@@ -236,6 +250,27 @@ impl StatusSource for Node {
     fn devices(&self) -> DevicesView {
         let report = self.gateway.get().map(Gateway::ledger_report);
         report.map(|report| DevicesView::of(&report, self.plugins())).unwrap_or_default()
+    }
+
+    fn programs(&self) -> BoxFuture<'_, Vec<ProgramView>> {
+        Box::pin(async {
+            let own = i32::try_from(std::process::id()).ok().map(|pid| ("daemon", pid));
+            let others = self.restarters.iter().filter_map(|part| Some((part.name(), part.process()?.pid)));
+            let processes: Vec<_> = own.into_iter().chain(others).collect();
+            let look = move || {
+                let seen = processes.into_iter().filter_map(|(part, pid)| programs::of_process(part, pid));
+                Ok(seen.collect())
+            };
+            self.files.run("the programs of the daemon".to_owned(), look).await.unwrap_or_else(|error| {
+                tracing::debug!(error = error.report(), "the files of programs cannot be compared");
+                Vec::new()
+            })
+        })
+    }
+
+    fn restart(&self, part: &str) -> Option<BoxFuture<'_, Result<RestartReport, RestartError>>> {
+        let part = self.restarters.iter().find(|restarter| restarter.name() == part)?;
+        Some(Box::pin(part.restart()))
     }
 
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {

@@ -21,18 +21,17 @@ use switchyard_logkeeper::Client;
 use switchyard_steps::{Step, reach};
 use switchyard_streaming::{BindError, Sessions};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::activity::Activity;
 use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
-use crate::config::{Config, ContainerdMode, Loaded};
+use crate::config::{Config, Loaded};
 use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamps};
 use crate::device_parts::{DeviceContext, DeviceParts};
 use crate::listener::{GuardedListener, ListenError, SocketFile};
 use crate::lock::{DirLock, LockError};
-use crate::managed::{self, Program, State, make_dir};
+use crate::managed::{State, make_dir};
 use crate::metrics::{Metrics, VERSION};
 use crate::node::Node;
 use crate::reload::{ReloadedParts, Reloader};
@@ -44,8 +43,10 @@ use crate::wiring::{self, ConnectedBackend, LiveSettings, Wiring};
 
 mod frontends;
 mod metrics_listener;
+mod processes;
 
 use frontends::{FrontendSockets, enabled_frontends};
+use processes::{NeededProcesses, ProcessStates};
 
 /// How long running operations may take when the daemon stops.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -55,9 +56,6 @@ const CLOSE: Duration = Duration::from_secs(2);
 
 /// How many connections to the admin address may wait to be accepted.
 const BACKLOG: u32 = 1024;
-
-/// The pause between two probes of an external logkeeper.
-const POLL: Duration = Duration::from_secs(2);
 
 /// How long recovery waits for the logkeeper before it continues without it.
 const LOGKEEPER_LIMIT: Duration = Duration::from_secs(10);
@@ -172,14 +170,14 @@ pub async fn run(
     shutdown.on_signals(move || hangup.request()).map_err(ServeError::Signals)?;
 
     let metrics = Arc::new(Metrics::new().map_err(ServeError::Metrics)?);
-    let (containerd, containerd_state) = watch::channel(State::Starting);
-    let (logkeeper, logkeeper_state) = watch::channel(State::Starting);
-    let managed = config.containerd.mode == ContainerdMode::Managed;
+    let processes = NeededProcesses::new(&config);
+    let (containerd, logkeeper) = processes.states();
     let node = Node::new(
-        managed.then(|| containerd_state.clone()),
-        logkeeper_state.clone(),
+        containerd,
+        logkeeper,
         Client::new(config.logkeeper_socket()),
         &enabled_frontends(&config),
+        processes.restarters(),
     );
     let activity = Activity::start(&config.audit, &metrics);
     let daemon = Daemon {
@@ -208,15 +206,8 @@ pub async fn run(
     // FIFOs that the backend opens.
     let ConnectedBackend { backend, reconfigure } =
         (wiring.backend)(&config, daemon.metrics.backend_observer()).map_err(ServeError::Backend)?;
-    if managed {
-        daemon.supervise(managed::containerd::program(&config, exe), containerd);
-    }
-    match config.logkeeper.mode {
-        ContainerdMode::Managed => daemon.supervise(managed::logkeeper::program(&config, exe), logkeeper),
-        ContainerdMode::External => {
-            daemon.spawn("logkeeper watch", watch_logkeeper(Arc::clone(&config), logkeeper))
-        }
-    }
+    let states = processes.states();
+    daemon.keep_running(processes, exe);
     let limits = Limits { capacity: capacity::of_node(), ..config.gateway_limits() };
     let operations = daemon.activity.operations.clone();
     let gateway = Gateway::with_leases(backend, limits, wiring::leases(&config), operations);
@@ -239,8 +230,7 @@ pub async fn run(
     };
     daemon.spawn("reload", reloads.run(parts, stamps));
     daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
-    let processes = (managed.then_some(containerd_state), logkeeper_state);
-    daemon.spawn("recovery", recover(gateway.clone(), processes, begin));
+    daemon.spawn("recovery", recover(gateway.clone(), states, begin));
 
     daemon.shutdown.ended().await;
     daemon.drain(&gateway).await;
@@ -276,13 +266,6 @@ impl Daemon {
                 }
             }
         });
-    }
-
-    /// Keeps a managed process running.
-    fn supervise(&self, program: Program, state: watch::Sender<State>) {
-        let stop = self.shutdown.token().clone();
-        let restarts = self.metrics.restarts(program.name);
-        self.spawn(program.name, managed::supervise(program, state, restarts, stop));
     }
 
     /// The pages of all admin listeners.
@@ -391,11 +374,7 @@ const fn is_up(state: &State) -> bool {
 }
 
 /// Runs the recovery of the predecessor's objects, and repeats it until it succeeds. Cancel-safe.
-async fn recover(
-    gateway: Gateway,
-    (containerd, logkeeper): (Option<watch::Receiver<State>>, watch::Receiver<State>),
-    begin: StartTimes,
-) {
+async fn recover(gateway: Gateway, (containerd, logkeeper): ProcessStates, begin: StartTimes) {
     let processes = async {
         if let Some(mut containerd) = containerd {
             // The sender exists as long as the daemon.
@@ -432,20 +411,6 @@ async fn recover(
         "recovered; requests are served"
     );
     service_manager::status("Serving");
-}
-
-/// Probes an external logkeeper periodically. Cancel-safe.
-async fn watch_logkeeper(config: Arc<Config>, state: watch::Sender<State>) {
-    let socket = config.logkeeper_socket();
-    loop {
-        let now = managed::logkeeper::probe_state(&socket).await;
-        state.send_if_modified(|before| {
-            let changed = *before != now;
-            *before = now;
-            changed
-        });
-        tokio::time::sleep(POLL).await;
-    }
 }
 
 fn write_whole(path: &Path, text: &str) -> io::Result<()> {

@@ -16,6 +16,9 @@ use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
 use switchyard_logkeeper::protocol::Stats;
 
+use crate::managed::restart::{RestartError, RestartReport};
+use crate::programs::ProgramView;
+
 mod config;
 mod devices;
 mod events;
@@ -111,6 +114,13 @@ pub trait StatusSource: Send + Sync + 'static {
 
     /// Devices and host ports, with their holders.
     fn devices(&self) -> DevicesView;
+
+    /// The processes of this node that belong to Switchyard, with their programs; those that are not known now
+    /// are left out.
+    fn programs(&self) -> BoxFuture<'_, Vec<ProgramView>>;
+
+    /// Restarts a part by its name; `None` if it cannot be restarted by itself.
+    fn restart(&self, part: &str) -> Option<BoxFuture<'_, Result<RestartReport, RestartError>>>;
 
     /// Ends a lease of devices that no sandbox uses.
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>>;
@@ -208,6 +218,9 @@ pub struct StatusReport {
     /// The state of the configuration; on the unix socket only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigView>,
+    /// The processes and whether their programs were replaced; on the unix socket only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<ProgramView>,
 }
 
 /// Known vulnerabilities of a program, for display.

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::channel::{self, RequestError};
 use crate::output::{Format, print, print_json, short, table};
+use crate::programs::ProgramView;
 use crate::status::{ConfigView, Objects, OperationView, RefusedReloadView, StatusReport};
 
 /// How long the daemon may take to answer: longer than any request may take there.
@@ -61,6 +62,8 @@ pub(super) enum DaemonError {
     Deadline(String),
     #[error("{0}")]
     Reload(String),
+    #[error("{0}")]
+    Restart(String),
     #[error("the daemon answered {path} with {status}: {text}")]
     Refused { path: String, status: StatusCode, text: String },
     #[error("cannot parse the daemon's answer to {path}: is the daemon of the same version?")]
@@ -114,6 +117,7 @@ pub(super) async fn status(StatusArgs { target, verbose }: &StatusArgs) -> Resul
             }
             text.push_str(&format!("images: {images}\n"));
             text.push_str(&advisories(&report));
+            text.push_str(&replaced_programs(&report));
             text.push_str(&configuration(&report));
             if let Some(operations) = operations {
                 text.push_str(&in_flight(&operations));
@@ -170,6 +174,21 @@ fn in_flight(operations: &[OperationView]) -> String {
         })
         .collect();
     format!("\n{}", table(["AGE", "OWNER", "OPERATION", "OBJECT", "STEPS", "CALLER"], &rows))
+}
+
+/// The processes that go on with a former program; empty if none does.
+fn replaced_programs(report: &StatusReport) -> String {
+    let mut text = String::new();
+    for ProgramView { part, pid, path, .. } in report.programs.iter().filter(|program| program.replaced) {
+        let command = match part.as_str() {
+            "daemon" => "systemctl restart switchyard".to_owned(),
+            part => format!("switchyard restart {part}"),
+        };
+        text.push_str(&format!(
+            "\n{part} (process {pid}) goes on with a former {path}: `{command}` replaces it while containers run.\n"
+        ));
+    }
+    text
 }
 
 /// What of the configuration files is not in force; empty if they are wholly.

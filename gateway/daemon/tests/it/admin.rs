@@ -13,7 +13,9 @@ use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach};
 use switchyard::channel;
 use switchyard::config::{AuditConfig, AuditTarget, Sources, load};
 use switchyard::listener::GuardedListener;
+use switchyard::managed::restart::{RestartError, RestartReport};
 use switchyard::metrics::Metrics;
+use switchyard::programs::ProgramView;
 use switchyard::reload::Reloader;
 use switchyard::status::{Condition, DevicesView, Objects, Part, SandboxView, StatusReport, StatusSource};
 use switchyard::telemetry::LogLevel;
@@ -31,6 +33,7 @@ use crate::support::soon;
 
 mod devices;
 mod metrics_listener;
+mod programs;
 
 #[derive(Default)]
 struct Fake {
@@ -97,6 +100,25 @@ impl StatusSource for Fake {
 
     fn devices(&self) -> DevicesView {
         devices::shown()
+    }
+
+    fn programs(&self) -> BoxFuture<'_, Vec<ProgramView>> {
+        let program = ProgramView {
+            part: "containerd".into(),
+            pid: 4711,
+            path: "/usr/bin/containerd".into(),
+            replaced: true,
+        };
+        Box::pin(std::future::ready(vec![program]))
+    }
+
+    fn restart(&self, part: &str) -> Option<BoxFuture<'_, Result<RestartReport, RestartError>>> {
+        let answer = match part {
+            "containerd" => Ok(RestartReport { part: part.to_owned(), before: Some(4711), after: 4712 }),
+            "logkeeper" => Err(RestartError::External { name: "logkeeper", pid: 4713 }),
+            _ => return None,
+        };
+        Some(Box::pin(std::future::ready(answer)))
     }
 
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {

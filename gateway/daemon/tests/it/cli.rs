@@ -43,10 +43,14 @@ fn manual_pages_exist_for_all_visible_commands() {
     let dir = tempfile::tempdir().unwrap();
     check(&["man", "--dir", dir.path().to_str().unwrap()], 0, "", "");
     let pages: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|page| page.unwrap().file_name()).collect();
-    for page in ["switchyard.1", "switchyard-serve.1", "switchyard-config-reload.1", "switchyard-cri-pods.1"] {
+    for page in ["switchyard.1", "switchyard-serve.1", "switchyard-config-reload.1", "switchyard-cri-pods.1"]
+    {
         assert!(pages.iter().any(|name| name == page), "{page} is missing: {pages:?}");
     }
-    assert!(!pages.iter().any(|name| name == "switchyard-detach.1"), "a hidden command has a page: {pages:?}");
+    assert!(
+        !pages.iter().any(|name| name == "switchyard-detach.1"),
+        "a hidden command has a page: {pages:?}"
+    );
     let serve = fs::read_to_string(dir.path().join("switchyard-serve.1")).unwrap();
     assert!(serve.contains("log.level"), "{serve}");
     check(&["man", "--dir", "/nowhere"], 1, "", "cannot write the output: No such file");

@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use prometheus::IntCounter;
 use switchyard::config::Config;
 use switchyard::detach::read_pid_file;
+use switchyard::managed::restart::{self, Restarter};
 use switchyard::managed::{self, Program, State, Timeouts};
 use switchyard_process::ProcessId;
 use tempfile::TempDir;
@@ -24,6 +25,7 @@ use crate::support::{Killed, exe, soon, switchyard, wait_until};
 struct Supervisor {
     state: watch::Receiver<State>,
     restarts: IntCounter,
+    restarter: Restarter,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -33,8 +35,10 @@ impl Supervisor {
         let (sender, state) = watch::channel(State::Starting);
         let stop = CancellationToken::new();
         let restarts = IntCounter::new("restarts", "Restarts.").unwrap();
-        let task = tokio::spawn(managed::supervise(program, sender, restarts.clone(), stop.clone()));
-        Self { state, restarts, stop, task }
+        let (restarter, requests) = restart::supervised(program.name, state.clone());
+        let supervised = managed::supervise(program, sender, requests, restarts.clone(), stop.clone());
+        let task = tokio::spawn(supervised);
+        Self { state, restarts, restarter, stop, task }
     }
 
     /// Waits for a serving process other than `not`.
@@ -110,6 +114,45 @@ async fn failing_program_is_restarted_and_its_last_output_reported() {
     .await
     .unwrap();
     supervisor.stop().await;
+}
+
+#[tokio::test]
+async fn requested_restart_runs_the_program_that_is_installed_now() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("answers"), "").unwrap();
+    let installed = dir.path().join("installed");
+    let script = format!("cat {0} >> {0}.seen; exec sleep 1000", installed.display());
+    fs::write(&installed, "old\n").unwrap();
+    let mut program = shell(&dir, &script);
+    // A failed start would be tried again only after this.
+    program.timeouts.retry_min = Duration::from_secs(3600);
+    program.timeouts.retry_max = program.timeouts.retry_min;
+    let mut supervisor = Supervisor::start(program.clone());
+    let (first, _) = supervisor.up(None).await;
+    fs::write(&installed, "new\n").unwrap();
+    let done = soon("the restart", supervisor.restarter.restart()).await.unwrap();
+    assert_eq!(done.before, Some(first.pid));
+    assert!(!first.is_alive());
+    let (second, adopted) = supervisor.up(Some(first)).await;
+    assert_eq!((done.after, adopted), (second.pid, false));
+    supervisor.stop().await;
+    // So does the next daemon, to a process that it has adopted.
+    let mut next = Supervisor::start(program);
+    assert_eq!(next.up(None).await, (second, true));
+    let done = soon("the restart", next.restarter.restart()).await.unwrap();
+    let _third = Killed(ProcessId::of(done.after).unwrap());
+    assert_eq!(done.before, Some(second.pid));
+    tokio::task::spawn_blocking(move || {
+        let seen = installed.with_extension("seen");
+        wait_until("each has read what was installed", || {
+            fs::read_to_string(&seen).is_ok_and(|seen| seen == "old\nnew\nnew\n")
+        });
+    })
+    .await
+    .unwrap();
+    let restarter = next.restarter.clone();
+    next.stop().await;
+    assert!(restarter.restart().await.is_err(), "nobody would restart it");
 }
 
 #[tokio::test]

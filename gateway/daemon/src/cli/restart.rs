@@ -1,0 +1,50 @@
+//! `switchyard restart`: puts an upgraded containerd or logkeeper in place while containers run.
+
+use clap::{Args, ValueEnum};
+use http::{Method, StatusCode};
+
+use super::daemon::{self, DaemonError, Target};
+use crate::managed::restart::RestartReport;
+use crate::output::{Format, print, print_json};
+
+/// The part to restart.
+#[derive(Debug, Args)]
+pub(super) struct RestartArgs {
+    /// The part.
+    part: RestartedPart,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RestartedPart {
+    Containerd,
+    Logkeeper,
+}
+
+/// Restarts a part, and shows which process serves now.
+pub(super) async fn restart(args: &RestartArgs) -> Result<(), DaemonError> {
+    let path = match args.part {
+        RestartedPart::Containerd => "/v1/restart/containerd",
+        RestartedPart::Logkeeper => "/v1/restart/logkeeper",
+    };
+    let body = match daemon::send(&args.target.socket, Method::POST, path).await {
+        // The text says by itself what was not done, and why.
+        Err(DaemonError::Refused { status, text, .. }) if status != StatusCode::NOT_FOUND => {
+            return Err(DaemonError::Restart(text));
+        }
+        answer => answer?,
+    };
+    let done: RestartReport = daemon::parse(path, &body)?;
+    match args.target.output {
+        Format::Json => print_json(&done)?,
+        Format::Text => {
+            let before = done.before.map_or_else(|| "none".to_owned(), |pid| format!("process {pid}"));
+            print(format!(
+                "{}: {before} before, process {} now; containers went on\n",
+                done.part, done.after
+            ))?;
+        }
+    }
+    Ok(())
+}

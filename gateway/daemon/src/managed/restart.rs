@@ -1,0 +1,265 @@
+//! Restarts of containerd and the logkeeper on request, which put an upgraded program in place while containers
+//! run.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use switchyard_process::ProcessId;
+use tokio::process::Command;
+use tokio::sync::{mpsc, watch};
+
+use super::State;
+use crate::status::Condition;
+
+/// How long a restart may take until the answer; the process may still come up after it.
+const LIMIT: Duration = Duration::from_secs(25);
+
+/// A process that can be restarted, and how.
+#[derive(Debug, Clone)]
+pub struct Restarter {
+    name: &'static str,
+    state: watch::Receiver<State>,
+    means: Means,
+}
+
+/// Who starts the process again.
+#[derive(Debug, Clone)]
+enum Means {
+    /// Our supervisor.
+    Supervisor(mpsc::Sender<()>),
+    /// The service manager, if the process belongs to one of its services.
+    ServiceManager,
+}
+
+/// The requests for restarts, for a supervisor.
+#[derive(Debug)]
+pub struct RestartRequests(Option<mpsc::Receiver<()>>);
+
+/// What a restart did, the answer to `POST /v1/restart/{part}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartReport {
+    /// The part.
+    pub part: String,
+    /// The process that ran before; `None` if none did.
+    pub before: Option<i32>,
+    /// The process that serves now.
+    pub after: i32,
+}
+
+/// Why a part was not restarted.
+#[derive(Debug, thiserror::Error)]
+pub enum RestartError {
+    /// The daemon does not manage the process, and no service of systemd does.
+    #[error(
+        "{name}, process {pid}, is managed neither by this daemon nor as a service of systemd: restart it as it was started"
+    )]
+    External {
+        /// The part.
+        name: &'static str,
+        /// The process.
+        pid: i32,
+    },
+    /// It does not run, so that it is not known what would have to start it.
+    #[error("{0} does not run and is not managed by this daemon: start it as it was started before")]
+    Absent(&'static str),
+    /// The service manager could not be asked.
+    #[error("cannot run systemctl restart {unit}")]
+    Systemctl {
+        /// The unit.
+        unit: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The service manager did not restart the service.
+    #[error("systemctl restart {unit} failed: {text}")]
+    Refused {
+        /// The unit.
+        unit: String,
+        /// What systemctl printed.
+        text: String,
+    },
+    /// No new process served in time.
+    #[error("{name} did not serve again within {LIMIT:?}: {state}; containers keep running")]
+    Deadline {
+        /// The part.
+        name: &'static str,
+        /// Its state.
+        state: String,
+    },
+    /// The daemon ends.
+    #[error("the daemon is stopping")]
+    Stopping,
+}
+
+/// A process that a supervisor restarts, and the requests for that supervisor.
+#[must_use]
+pub fn supervised(name: &'static str, state: watch::Receiver<State>) -> (Restarter, RestartRequests) {
+    // One request that was not served yet serves all.
+    let (sender, requests) = mpsc::channel(1);
+    (Restarter { name, state, means: Means::Supervisor(sender) }, RestartRequests(Some(requests)))
+}
+
+// === impl Restarter ===
+
+impl Restarter {
+    /// A process that the service manager restarts.
+    #[must_use]
+    pub fn service(name: &'static str, state: watch::Receiver<State>) -> Self {
+        Self { name, state, means: Means::ServiceManager }
+    }
+
+    /// The name of the part.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The process that runs, as far as it is known.
+    #[must_use]
+    pub fn process(&self) -> Option<ProcessId> {
+        match &*self.state.borrow() {
+            State::Up { process, .. } | State::Hanging { process, .. } => Some(*process),
+            State::Starting | State::Down(_) => None,
+        }
+    }
+
+    /// Ends the process and waits for the next one to serve. If the caller is dropped, the restart goes on.
+    ///
+    /// # Errors
+    /// [`RestartError`]; containers keep running in any case.
+    pub async fn restart(&self) -> Result<RestartReport, RestartError> {
+        let before = self.process();
+        let restarted = async {
+            match &self.means {
+                Means::Supervisor(requests) => match requests.try_send(()) {
+                    Ok(()) | Err(mpsc::error::TrySendError::Full(())) => Ok(()),
+                    Err(mpsc::error::TrySendError::Closed(())) => Err(RestartError::Stopping),
+                }?,
+                Means::ServiceManager => {
+                    let process = before.ok_or(RestartError::Absent(self.name))?;
+                    let unit = unit_of(process.pid)
+                        .ok_or(RestartError::External { name: self.name, pid: process.pid })?;
+                    restart_unit(unit).await?;
+                }
+            }
+            self.serves_instead_of(before).await
+        };
+        let limited = tokio::time::timeout(LIMIT, restarted).await;
+        let after = limited.map_err(|_elapsed| RestartError::Deadline {
+            name: self.name,
+            state: describe(&self.state.borrow()),
+        })??;
+        let report = RestartReport {
+            part: self.name.to_owned(),
+            before: before.map(|process| process.pid),
+            after: after.pid,
+        };
+        tracing::info!(
+            part = self.name,
+            before = report.before,
+            after = report.after,
+            "restarted on request"
+        );
+        Ok(report)
+    }
+
+    /// Waits until another process than this one serves.
+    async fn serves_instead_of(&self, before: Option<ProcessId>) -> Result<ProcessId, RestartError> {
+        let mut state = self.state.clone();
+        let is_next = |state: &State| matches!(state, State::Up { process, .. } if Some(*process) != before);
+        let next = state.wait_for(is_next).await.map_err(|_closed| RestartError::Stopping)?;
+        match &*next {
+            State::Up { process, .. } => Ok(*process),
+            State::Starting | State::Hanging { .. } | State::Down(_) => Err(RestartError::Stopping),
+        }
+    }
+}
+
+// === impl RestartRequests ===
+
+impl RestartRequests {
+    /// For a supervisor that nobody asks.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    /// Waits for a request. Cancel-safe.
+    pub(super) async fn next(&mut self) {
+        let next = match &mut self.0 {
+            Some(requests) => requests.recv().await,
+            None => None,
+        };
+        if next.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Drops the requests so far: a process that is about to be started satisfies them.
+    pub(super) fn clear(&mut self) {
+        while self.0.as_mut().is_some_and(|requests| requests.try_recv().is_ok()) {}
+    }
+}
+
+fn describe(state: &State) -> String {
+    match state.condition() {
+        Condition::Up(detail) | Condition::Down(detail) => detail,
+    }
+}
+
+async fn restart_unit(unit: String) -> Result<(), RestartError> {
+    let ended = Command::new("systemctl").args(["restart", "--", &unit]).kill_on_drop(true).output().await;
+    match ended {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(RestartError::Refused { unit, text })
+        }
+        Err(source) => Err(RestartError::Systemctl { unit, source }),
+    }
+}
+
+/// The service of systemd that a process belongs to.
+fn unit_of(pid: i32) -> Option<String> {
+    unit_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// The service in the text of a `/proc/<pid>/cgroup`: of systemd's own hierarchy, or of the only one. Pure.
+fn unit_in(text: &str) -> Option<String> {
+    let of = |prefix: &str| text.lines().find_map(|line| line.split_once(prefix).map(|(_, path)| path));
+    let path = of(":name=systemd:").or_else(|| text.lines().find_map(|line| line.strip_prefix("0::")))?;
+    let unit = path.split('/').find(|part| part.ends_with(".service"))?;
+    Some(unit.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_of_a_process_is_found_in_its_cgroups() {
+        let unified = "0::/system.slice/switchyard-logkeeper.service\n";
+        assert_eq!(unit_in(unified).as_deref(), Some("switchyard-logkeeper.service"));
+        let delegated = "0::/system.slice/containerd.service/payload\n";
+        assert_eq!(unit_in(delegated).as_deref(), Some("containerd.service"));
+        let hybrid = "5:memory:/\n1:name=systemd:/system.slice/keeper.service\n0::/other.service\n";
+        assert_eq!(unit_in(hybrid).as_deref(), Some("keeper.service"));
+        assert_eq!(unit_in("0::/user.slice/session-1.scope\n"), None);
+        assert_eq!(unit_in(""), None);
+    }
+
+    #[tokio::test]
+    async fn a_process_of_no_service_is_not_restarted() {
+        let process = ProcessId::of(1).unwrap();
+        let up = State::Up { process, adopted: true, version: String::new() };
+        let (sender, state) = watch::channel(State::Down("is not there".into()));
+        let keeper = Restarter::service("logkeeper", state);
+        assert!(matches!(keeper.restart().await, Err(RestartError::Absent("logkeeper"))));
+        sender.send_replace(up);
+        // The first process is in no service.
+        assert!(matches!(keeper.restart().await, Err(RestartError::External { pid: 1, .. })));
+    }
+}
