@@ -13,6 +13,7 @@ mod logkeeper;
 mod memory;
 mod names;
 mod trees;
+mod watchdog;
 
 use std::time::Duration;
 

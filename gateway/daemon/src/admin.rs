@@ -57,7 +57,7 @@ use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc
 use crate::telemetry::LogLevel;
 
 pub use host::Hosts;
-pub use server::{Limits, serve, serve_tls};
+pub use server::{Limits, serve, serve_also, serve_tls};
 pub use token::{BearerToken, Token, TokenError, TokenFault};
 
 /// The timeout for counting images and for a query to the logkeeper; after it the page omits the value.

@@ -10,6 +10,7 @@
 //!                    ├── node, admin   /metrics, /readyz, /statusz and pages for the command line
 //!                    ├── audit, events what changed, for whom; in a log, and the latest in memory
 //!                    ├── programs      whether processes run what is installed
+//!                    ├── self_check    asks each of its servers, for systemd's watchdog
 //!                    └── layer         one tower layer: spans and metrics of every RPC
 //! ```
 //!
@@ -43,6 +44,7 @@ pub mod node;
 pub mod output;
 pub mod programs;
 pub mod reload;
+pub mod self_check;
 pub mod serve;
 pub mod service_manager;
 pub mod shutdown;

@@ -17,8 +17,10 @@ use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 
 mod connection_limit;
+mod own;
 
 pub use connection_limit::ConnectionPermit;
+pub use own::{OwnConnections, OwnConnector, own_connections};
 
 use connection_limit::ConnectionLimiter;
 
@@ -131,11 +133,14 @@ impl GuardedListener {
         }
     }
 
-    /// The stream of connections for a gRPC server.
-    pub fn into_stream(self) -> impl Stream<Item = io::Result<GrpcConnection>> {
-        futures::stream::unfold(self, |mut listener| async move {
-            let connection = listener.accept_grpc().await;
-            Some((Ok(connection), listener))
+    /// The stream of connections for a gRPC server; those of the daemon itself hold no permit.
+    pub fn into_stream(self, own: OwnConnections) -> impl Stream<Item = io::Result<GrpcConnection>> {
+        futures::stream::unfold((self, own), |(mut listener, mut own)| async move {
+            let connection = tokio::select! {
+                connection = listener.accept_grpc() => connection,
+                stream = own.next() => AuthorityFilter::with_guard(stream, None),
+            };
+            Some((Ok(connection), (listener, own)))
         })
     }
 

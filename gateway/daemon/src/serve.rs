@@ -29,12 +29,13 @@ use crate::capacity;
 use crate::config::{Config, Loaded};
 use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamps};
 use crate::device_parts::{DeviceContext, DeviceParts};
-use crate::listener::{GuardedListener, ListenError, SocketFile};
+use crate::listener::{GuardedListener, ListenError, SocketFile, own_connections};
 use crate::lock::{DirLock, LockError};
 use crate::managed::{State, make_dir};
 use crate::metrics::{Metrics, VERSION};
 use crate::node::Node;
 use crate::reload::{ReloadedParts, Reloader};
+use crate::self_check::{Question, SelfCheck};
 use crate::service_manager;
 use crate::shutdown::Shutdown;
 use crate::streaming;
@@ -199,7 +200,7 @@ pub async fn run(
         metrics: MetricsCredentials::read(&config)?,
     };
     let pages = daemon.pages(reloader, log_level.clone());
-    let (address_file, admin_socket) = daemon.serve_admin(&pages)?;
+    let (address_file, admin_socket, admin_question) = daemon.serve_admin(&pages)?;
     let metrics_file = daemon.serve_metrics(&pages, &credentials.metrics)?;
     let sockets = frontend_sockets.files().chain([admin_socket]).collect::<Vec<_>>();
     // The backend comes before the managed containerd, because a starting containerd ends shims that wait for
@@ -216,7 +217,7 @@ pub async fn run(
     let settings = LiveSettings::of(&config);
     daemon.node.set_gateway(gateway.clone());
     let sessions = streaming.map(|streaming| daemon.serve_streaming(streaming));
-    daemon.serve_frontends(frontend_sockets, &wiring, &settings, &gateway, sessions);
+    let mut questions = daemon.serve_frontends(frontend_sockets, &wiring, &settings, &gateway, sessions);
     service_manager::ready("Recovering");
     daemon.spawn("temporary log level", log_level.clone().follow());
     let parts = ReloadedParts {
@@ -229,7 +230,11 @@ pub async fn run(
         activity: daemon.activity.clone(),
     };
     daemon.spawn("reload", reloads.run(parts, stamps));
-    daemon.spawn("watchdog", service_manager::feed_watchdog(daemon.shutdown.clone()));
+    questions.push(admin_question);
+    daemon.spawn(
+        "watchdog",
+        service_manager::feed_watchdog(SelfCheck::new(questions), daemon.shutdown.clone()),
+    );
     daemon.spawn("recovery", recover(gateway.clone(), states, begin));
 
     daemon.shutdown.ended().await;
@@ -279,8 +284,12 @@ impl Daemon {
         )
     }
 
-    /// Serves the admin pages; returns the paths of the file with the address and of the socket.
-    fn serve_admin(&self, pages: &AdminPages) -> Result<(PathBuf, Arc<SocketFile>), ServeError> {
+    /// Serves the admin pages; returns the paths of the file with the address and of the socket, and
+    /// the question of the self-check.
+    fn serve_admin(
+        &self,
+        pages: &AdminPages,
+    ) -> Result<(PathBuf, Arc<SocketFile>, Question), ServeError> {
         let address = self.config.admin.listen;
         let fail = |source| ServeError::Admin { address, source };
         let tcp = listen(address).map_err(fail)?;
@@ -296,12 +305,13 @@ impl Daemon {
         let limits = admin::Limits::from(&self.config.admin);
         // Pages are short: open requests are aborted at the end, so that probes notice it at once.
         let network = admin::serve(tcp, pages.router(Reach::Network), Hosts::of(bound), limits);
-        let local = admin::serve(unix, pages.router(Reach::Local), Hosts::Any, limits);
+        let (connector, own) = own_connections();
+        let local = admin::serve_also(unix, own, pages.router(Reach::Local), Hosts::Any, limits);
         self.spawn("admin http", network);
         self.spawn("admin socket", local);
         let file = self.write_address("admin.addr", bound);
         tracing::info!(%bound, "admin pages are served");
-        Ok((file, socket))
+        Ok((file, socket, Question::page("admin", connector, "/livez")))
     }
 
     /// Writes an address to a file of this name; returns its path.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use tokio::time::MissedTickBehavior;
 
+use crate::self_check::SelfCheck;
 use crate::shutdown::Shutdown;
 
 /// Notifies that the daemon serves.
@@ -41,15 +43,27 @@ pub fn stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status("Draining")]);
 }
 
-/// Until the daemon ends, notifies systemd's watchdog, if it is enabled, that the daemon's scheduler runs.
-pub async fn feed_watchdog(shutdown: Shutdown) {
+/// Until the daemon ends, notifies systemd's watchdog, if it is enabled, each time all servers of the daemon have
+/// answered. Three checks fit into the watchdog's limit.
+pub async fn feed_watchdog(check: SelfCheck, shutdown: Shutdown) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
-    let mut ticks = tokio::time::interval((limit / 2).max(Duration::from_millis(100)));
-    loop {
-        tokio::select! {
-            () = shutdown.ended() => return,
-            _ = ticks.tick() => notify(&[NotifyState::Watchdog]),
+    let interval = (limit / 3).max(Duration::from_millis(100));
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let checks = async {
+        loop {
+            ticks.tick().await;
+            match check.run(interval).await {
+                Ok(()) => notify(&[NotifyState::Watchdog]),
+                Err(error) => {
+                    tracing::warn!(%error, "the self-check failed; the service manager restarts the daemon if that goes on");
+                }
+            }
         }
+    };
+    tokio::select! {
+        () = shutdown.ended() => {}
+        () = checks => {}
     }
 }
 

@@ -34,6 +34,7 @@ mod fingerprint;
 mod from_proto;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod health;
 mod identity;
 mod images;
 pub mod launcher;
@@ -57,5 +58,5 @@ mod value;
 pub use device::HEALTHY_SLOTS;
 pub use names::names;
 pub use plugin_config::PluginConfig;
-pub use services::{AT_ONCE, Launchers, Services, services};
+pub use services::{AT_ONCE, LIVENESS, Launchers, Services, services};
 pub use transport::tune;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use futures::future::BoxFuture;
 use switchyard_core::gateway::Scope;
+use switchyard_proto::grpc::health::v1::health_server::HealthServer;
 use switchyard_proto::nomad::device::device_plugin_server::DevicePluginServer;
 use switchyard_proto::nomad::drivers::proto::driver_server::DriverServer;
 use switchyard_proto::switchyard::nomad::v1::sessions_server::SessionsServer;
@@ -12,6 +13,7 @@ use tonic::service::Routes;
 
 use crate::device::DeviceService;
 use crate::driver::Driver;
+use crate::health::HealthService;
 use crate::session::Sessions;
 use crate::sessions::SessionService;
 use crate::transport::MAX_MESSAGE;
@@ -31,7 +33,10 @@ pub struct Services {
 pub struct Launchers([Sessions; 2]);
 
 /// The calls about the state of the daemon, which are answered before recovery.
-pub const AT_ONCE: [&str; 3] = ["Open", "Fingerprint", "TaskEvents"];
+pub const AT_ONCE: [&str; 4] = ["Open", "Fingerprint", "TaskEvents", "Check"];
+
+/// The call that tells whether the server is alive: it needs neither a session nor the backend.
+pub const LIVENESS: &str = "/grpc.health.v1.Health/Check";
 
 /// The services over `scope`, normally that of [`Owner::Nomad`](switchyard_core::id::Owner::Nomad). When
 /// `stop` is cancelled, all sessions end at once.
@@ -43,6 +48,7 @@ pub fn services(scope: Scope, stop: CancellationToken) -> Services {
     let open = SessionsServer::new(session).max_decoding_message_size(MAX_MESSAGE);
     let devices = DeviceService::new(scope.clone());
     let devices = DevicePluginServer::new(devices).max_decoding_message_size(MAX_MESSAGE);
+    let health = HealthServer::new(HealthService::new(stop.clone()));
     let driver = Driver::new(scope, sessions.clone());
     let tended = driver.clone();
     let tending = Box::pin(async move {
@@ -52,7 +58,7 @@ pub fn services(scope: Scope, stop: CancellationToken) -> Services {
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
     Services {
-        routes: Routes::new(open).add_service(driver).add_service(devices),
+        routes: Routes::new(open).add_service(driver).add_service(devices).add_service(health),
         launchers: Launchers([sessions, of_devices]),
         background: tending,
     }

@@ -27,6 +27,7 @@ use tower::ServiceExt as _;
 
 use super::host::{self, Hosts};
 use crate::config::AdminConfig;
+use crate::listener::OwnConnections;
 
 /// The timeout for one page; every page has shorter timeouts itself.
 const PAGE_LIMIT: Duration = Duration::from_secs(30);
@@ -60,7 +61,15 @@ pub async fn serve<L>(listener: L, router: Router, hosts: Hosts, limits: Limits)
 where
     L: axum::serve::Listener,
 {
-    accept(listener, router, hosts, limits, None).await;
+    accept(listener, OwnConnections::none(), router, hosts, limits, None).await;
+}
+
+/// The same, and serves connections of the daemon itself, which count towards no limit.
+pub async fn serve_also<L>(listener: L, own: OwnConnections, router: Router, hosts: Hosts, limits: Limits)
+where
+    L: axum::serve::Listener,
+{
+    accept(listener, own, router, hosts, limits, None).await;
 }
 
 /// The same with TLS. A handshake is a part of the first request's head, as far as limits are concerned; when
@@ -69,11 +78,12 @@ pub async fn serve_tls<L>(listener: L, certificate: Certificate, router: Router,
 where
     L: axum::serve::Listener,
 {
-    accept(listener, router, hosts, limits, Some(certificate)).await;
+    accept(listener, OwnConnections::none(), router, hosts, limits, Some(certificate)).await;
 }
 
 async fn accept<L>(
     mut listener: L,
+    mut own: OwnConnections,
     router: Router,
     hosts: Hosts,
     limits: Limits,
@@ -93,6 +103,10 @@ async fn accept<L>(
                 }
             }
             () = places.freed.notified(), if !room => {}
+            stream = own.next() => {
+                let served = ServedPages { router: router.clone(), hosts, limits };
+                connections.spawn(connection(stream, None, served, places.uncounted()));
+            }
             (stream, _peer) = listener.accept(), if room => {
                 let place = places.admit();
                 let served = ServedPages { router: router.clone(), hosts, limits };
@@ -224,13 +238,18 @@ impl ConnectionTable {
             tracing::debug!("an idle admin connection is closed for a new one");
             oldest.evicted.cancel();
         }
-        let place = Arc::new(ConnectionState {
+        let place = self.uncounted();
+        self.open.push(Arc::downgrade(&place));
+        place
+    }
+
+    /// The state of a connection that takes no place from others.
+    fn uncounted(&self) -> Arc<ConnectionState> {
+        Arc::new(ConnectionState {
             state: Mutex::new((ConnectionPhase::Head, Instant::now())),
             evicted: CancellationToken::new(),
             freed: Arc::clone(&self.freed),
-        });
-        self.open.push(Arc::downgrade(&place));
-        place
+        })
     }
 
     fn idle_longest(&self) -> Option<Arc<ConnectionState>> {

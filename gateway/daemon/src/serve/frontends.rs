@@ -19,11 +19,15 @@ use crate::channel::report;
 use crate::config::Config;
 use crate::gate::GateLayer;
 use crate::layer::RpcLayer;
-use crate::listener::{GuardedListener, ListenError, SocketFile};
+use crate::listener::{GuardedListener, ListenError, OwnConnector, SocketFile, own_connections};
+use crate::self_check::Question;
 use crate::wiring::{LiveSettings, Wiring};
 
 /// The CRI methods that query the status of the daemon.
 const CRI_AT_ONCE: &[&str] = &["Version", "Status"];
+
+/// The CRI method that tells whether the server is alive.
+const CRI_LIVENESS: &str = "/runtime.v1.RuntimeService/Version";
 
 /// The sockets of the enabled frontends.
 pub(super) struct FrontendSockets {
@@ -64,7 +68,7 @@ impl FrontendSockets {
 // === impl Daemon ===
 
 impl Daemon {
-    /// Serves all frontends; requests wait until recovery is done.
+    /// Serves all frontends; requests wait until recovery is done. Returns the questions of the self-check.
     pub(super) fn serve_frontends(
         &self,
         sockets: FrontendSockets,
@@ -72,12 +76,14 @@ impl Daemon {
         settings: &LiveSettings,
         gateway: &Gateway,
         sessions: Option<Sessions>,
-    ) {
+    ) -> Vec<Question> {
+        let mut questions = Vec::new();
         if let Some((listener, sessions)) = sockets.cri.zip(sessions) {
             let routes = (wiring.cri)(gateway.scope(Owner::Kubernetes), settings, sessions);
             let gate = GateLayer::new(gateway.clone(), self.config.recovery.wait(), CRI_AT_ONCE);
             let server = Server::builder().max_concurrent_streams(self.config.cri.max_streams);
-            self.serve_grpc("cri", listener, self.server("cri", gate, server, routes));
+            let connector = self.serve_grpc("cri", listener, self.server("cri", gate, server, routes));
+            questions.push(Question::rpc("cri", connector, CRI_LIVENESS));
         }
         if let Some(listener) = sockets.nomad {
             let stop = self.shutdown.token().clone();
@@ -88,15 +94,24 @@ impl Daemon {
             // start a second task.
             let gate = GateLayer::new(gateway.clone(), Duration::MAX, &switchyard_nomad::AT_ONCE);
             let server = switchyard_nomad::tune(Server::builder(), self.config.nomad.max_streams);
-            self.serve_grpc("nomad", listener, self.server("nomad", gate, server, services.routes));
+            let server = self.server("nomad", gate, server, services.routes);
+            let connector = self.serve_grpc("nomad", listener, server);
+            questions.push(Question::rpc("nomad", connector, switchyard_nomad::LIVENESS));
         }
+        questions
     }
 
     fn server(&self, name: &'static str, gate: GateLayer, server: Server, routes: Routes) -> LayeredRouter {
         server.layer(RpcLayer::new(name, &self.metrics)).layer(gate).add_routes(routes)
     }
 
-    fn serve_grpc(&self, name: &'static str, listener: GuardedListener, server: LayeredRouter) {
+    fn serve_grpc(
+        &self,
+        name: &'static str,
+        listener: GuardedListener,
+        server: LayeredRouter,
+    ) -> OwnConnector {
+        let (connector, own) = own_connections();
         let shutdown = self.shutdown.clone();
         let node = Arc::clone(&self.node);
         let stopped = self.shutdown.clone();
@@ -104,7 +119,7 @@ impl Daemon {
         node.set_serving(name, true);
         tracing::info!(socket = %listener.path().display(), "{name} is served");
         let serve = async move {
-            let ended = server.serve_with_incoming_shutdown(listener.into_stream(), stopped.ended()).await;
+            let ended = server.serve_with_incoming_shutdown(listener.into_stream(own), stopped.ended()).await;
             node.set_serving(name, false);
             if let Err(error) = ended {
                 fault.fail(format!("the {name} server ended: {}", report(&error)));
@@ -126,6 +141,7 @@ impl Daemon {
                 () = deadline => tracing::warn!("calls of {name} are aborted: they did not end within the deadline"),
             }
         });
+        connector
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use switchyard::channel;
 use switchyard::layer::RpcLayer;
-use switchyard::listener::GuardedListener;
+use switchyard::listener::{GuardedListener, OwnConnections};
 use switchyard::metrics::{Metrics, NodeCounts};
 use switchyard_proto::cri::v1 as cri;
 use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
@@ -83,7 +83,7 @@ async fn real_server_calls_are_counted_by_method_and_code() {
     let metrics = Arc::new(Metrics::new().unwrap());
     let server =
         Server::builder().layer(RpcLayer::new("cri", &metrics)).add_service(ImageServiceServer::new(Empty));
-    tokio::spawn(server.serve_with_incoming(listener.into_stream()));
+    tokio::spawn(server.serve_with_incoming(listener.into_stream(OwnConnections::none())));
     let mut client = ImageServiceClient::new(channel::grpc(&socket).await.unwrap());
 
     client.list_images(cri::ListImagesRequest::default()).await.unwrap();
