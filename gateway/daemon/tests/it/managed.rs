@@ -122,6 +122,7 @@ async fn requested_restart_runs_the_program_that_is_installed_now() {
     fs::write(dir.path().join("answers"), "").unwrap();
     let installed = dir.path().join("installed");
     let script = format!("cat {0} >> {0}.seen; exec sleep 1000", installed.display());
+    let seen = installed.with_extension("seen");
     fs::write(&installed, "old\n").unwrap();
     let mut program = shell(&dir, &script);
     // A failed start would be tried again only after this.
@@ -129,12 +130,15 @@ async fn requested_restart_runs_the_program_that_is_installed_now() {
     program.timeouts.retry_max = program.timeouts.retry_min;
     let mut supervisor = Supervisor::start(program.clone());
     let (first, _) = supervisor.up(None).await;
+    // The process may be up before it executes the program, and writes its pid file.
+    wait_content(&seen, "old\n").await;
     fs::write(&installed, "new\n").unwrap();
     let done = soon("the restart", supervisor.restarter.restart()).await.unwrap();
     assert_eq!(done.before, Some(first.pid));
     assert!(!first.is_alive());
     let (second, adopted) = supervisor.up(Some(first)).await;
     assert_eq!((done.after, adopted), (second.pid, false));
+    wait_content(&seen, "old\nnew\n").await;
     supervisor.stop().await;
     // So does the next daemon, to a process that it has adopted.
     let mut next = Supervisor::start(program);
@@ -142,17 +146,21 @@ async fn requested_restart_runs_the_program_that_is_installed_now() {
     let done = soon("the restart", next.restarter.restart()).await.unwrap();
     let _third = Killed(ProcessId::of(done.after).unwrap());
     assert_eq!(done.before, Some(second.pid));
-    tokio::task::spawn_blocking(move || {
-        let seen = installed.with_extension("seen");
-        wait_until("each has read what was installed", || {
-            fs::read_to_string(&seen).is_ok_and(|seen| seen == "old\nnew\nnew\n")
-        });
-    })
-    .await
-    .unwrap();
+    wait_content(&seen, "old\nnew\nnew\n").await;
     let restarter = next.restarter.clone();
     next.stop().await;
     assert!(restarter.restart().await.is_err(), "nobody would restart it");
+}
+
+/// Waits until a file has this content.
+async fn wait_content(file: &Path, content: &'static str) {
+    let file = file.to_owned();
+    let waited = tokio::task::spawn_blocking(move || {
+        wait_until("the file has the content", || {
+            fs::read_to_string(&file).is_ok_and(|text| text == content)
+        });
+    });
+    waited.await.unwrap();
 }
 
 #[tokio::test]
