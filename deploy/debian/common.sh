@@ -1,6 +1,5 @@
-# The directories of the default configuration.
+# The directory of the default configuration.
 run=/run/switchyard
-state=/var/lib/switchyard
 
 # is_running PID: whether the process exists and is no zombie.
 is_running() {
@@ -12,9 +11,9 @@ bundles() {
     for dir in "$run"/containerd/state/io.containerd.runtime.v2.task/*/*; do
         [ ! -d "$dir" ] || echo "$dir"
     done
-    for dir in "$run"/tasks/* "$run"/sandboxes/*; do
-        [ -d "$dir" ] || continue
-        for dir in /run/containerd/io.containerd.runtime.v2.task/*/"${dir##*/}"; do
+    for ours in "$run"/tasks/* "$run"/sandboxes/*; do
+        [ -d "$ours" ] || continue
+        for dir in /run/containerd/io.containerd.runtime.v2.task/*/"${ours##*/}"; do
             [ ! -d "$dir" ] || echo "$dir"
         done
     done
