@@ -37,7 +37,7 @@ pub(crate) const FACTS: &[GuestFact] = &[
 ];
 
 /// Prints a number each time it can.
-const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.02; done";
+pub(crate) const COUNT: &str = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.02; done";
 
 /// Kills the main process of a unit, and waits until systemd has started another.
 pub(crate) fn kill_main(unit: &str) {
@@ -80,7 +80,7 @@ fn states(node: &GuestNode, pod: &GuestPod<'_>) -> (PodSandboxStatus, Vec<Contai
 
 /// Checks that the numbers in the log are complete up to its end, which is later than now.
 #[track_caller]
-fn assert_counts_on(pod: &GuestPod<'_>) {
+pub(crate) fn assert_counts_on(pod: &GuestPod<'_>) {
     let so_far = pod.log_lines("counting").len();
     let lines = pod.wait_log_lines("counting", |lines| lines.len() > so_far + 20);
     // The last line may be incomplete.

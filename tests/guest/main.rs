@@ -13,6 +13,7 @@ mod limits;
 mod load;
 mod node;
 mod nomad;
+mod packages;
 mod pressure;
 mod quota;
 mod tasks;
@@ -83,6 +84,8 @@ fn facts(only: &[&str]) -> ExitCode {
         quota::FACTS,
         nomad::FACTS,
         clock::FACTS,
+        packages::FACTS,
+        packages::LAST,
     ];
     let all = all.concat();
     for word in only {

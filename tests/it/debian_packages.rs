@@ -18,7 +18,7 @@ const SCRIPTS: [(&str, &[&str]); 6] = [
     ("tests/bench", &["deploy/packages.sh"]),
     ("tests/chaos", &["deploy/packages.sh"]),
     ("tests/run", &["deploy/packages.sh"]),
-    ("tests/vm", &["deploy/packages.sh", "tests/guest/image.sh"]),
+    ("tests/vm", &["deploy/packages.sh", "deploy/debian/build", "tests/guest/image.sh"]),
 ];
 
 /// Programs that are called although no list has them, and the reason.

@@ -1,0 +1,245 @@
+//! The Debian package: its upgrades and downgrades while pods and tasks run, a configuration that it refuses, its
+//! removal and its purge.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use switchyard_tests::host::eventually;
+use switchyard_tests::nomad::{TaskRunner, TaskSetup};
+
+use crate::daemon::{COUNT, assert_counts_on, kill_main};
+use crate::node::{GuestFact, GuestNode, GuestPod, LIMIT, cgroup_file, property, run};
+use crate::nomad::{agent, task};
+
+pub(crate) const FACTS: &[GuestFact] = &[
+    ("units_survive_ten_kills_in_a_row", units_survive_ten_kills),
+    ("package_upgrade_and_downgrade_change_no_process", upgrades_change_no_process),
+    ("package_with_a_refused_configuration_leaves_the_old_daemon", refused_configuration),
+];
+
+/// The last one: it leaves a node without the package.
+pub(crate) const LAST: &[GuestFact] =
+    &[("package_removal_and_purge_leave_what_they_should", removal_and_purge)];
+
+/// The package that is installed, and one of the same tree with a lower number.
+const NOW: &str = "/tests/packages/now.deb";
+const BEFORE: &str = "/tests/packages/before.deb";
+
+/// Counts until it is told to end, and exits with 5.
+const COUNT_UNTIL_END: &str =
+    "n=0; while [ ! -e /local/end ]; do n=$((n+1)); echo $n; sleep 0.05; done; exit 5";
+
+fn dpkg(words: &[&str]) -> Output {
+    let mut command = Command::new("dpkg");
+    command.args(words).env("DEBIAN_FRONTEND", "noninteractive").output().expect("it can be run")
+}
+
+/// What dpkg prints, which succeeds.
+#[track_caller]
+fn dpkg_succeeds(words: &[&str]) -> String {
+    let output = dpkg(words);
+    let text = text(&output);
+    assert!(output.status.success(), "{words:?}: {text}");
+    text
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+/// A pod that counts, and the processes that serve it.
+struct Counting<'n> {
+    node: &'n GuestNode,
+    pod: GuestPod<'n>,
+    container: String,
+}
+
+impl<'n> Counting<'n> {
+    fn start(node: &'n GuestNode, name: &str) -> Self {
+        let pod = node.pod(name);
+        let container = pod.start_shell("counting", COUNT);
+        assert_counts_on(&pod);
+        Self { node, pod, container }
+    }
+
+    /// The main process of the container.
+    fn process(&self) -> String {
+        cgroup_file(&self.container, "cgroup.procs").lines().next().unwrap_or_default().to_owned()
+    }
+
+    /// Checks that it counts on, with a daemon that serves.
+    #[track_caller]
+    fn assert_goes_on(&self, process: &str) {
+        self.node.wait_ready();
+        assert_eq!(self.process(), process);
+        assert_counts_on(&self.pod);
+        assert_eq!(self.node.cri.sh(&self.container, "echo reached"), "reached");
+    }
+}
+
+/// The processes of the logkeeper and of containerd.
+fn helpers() -> [String; 2] {
+    let file = fs::read_to_string("/run/switchyard/containerd/containerd.pid").expect("it is managed");
+    let containerd = file.split_whitespace().next().expect("it names a process").to_owned();
+    [property("switchyard-logkeeper", "MainPID"), containerd]
+}
+
+/// The parts whose program was replaced.
+fn replaced() -> Vec<String> {
+    let status: Value =
+        serde_json::from_str(&run(&["switchyard", "status", "--output", "json"])).expect("it is JSON");
+    let programs = status["programs"].as_array().expect("it lists programs").iter();
+    assert_eq!(programs.len(), 3, "{status}");
+    let replaced = programs.filter(|program| program["replaced"] == true);
+    replaced.map(|program| program["part"].as_str().expect("it has a name").to_owned()).collect()
+}
+
+fn units_survive_ten_kills(node: &GuestNode) {
+    let counting = Counting::start(node, "kills");
+    let process = counting.process();
+    // systemd gives up after five starts within ten seconds, unless the unit says otherwise.
+    for _ in 0..10 {
+        kill_main("switchyard-logkeeper");
+    }
+    for _ in 0..6 {
+        // The next one need not be ready.
+        let before = property("switchyard", "MainPID");
+        run(&["systemctl", "kill", "--kill-whom=main", "--signal=KILL", "switchyard"]);
+        let again = || !["0", before.as_str()].contains(&property("switchyard", "MainPID").as_str());
+        assert!(eventually(LIMIT, again), "systemd does not start the daemon again");
+    }
+    counting.assert_goes_on(&process);
+}
+
+fn upgrades_change_no_process(node: &GuestNode) {
+    let counting = Counting::start(node, "upgraded");
+    let process = counting.process();
+    let agent = Arc::new(agent());
+    let mut task = task(&agent, &node.image(), COUNT_UNTIL_END, json!({}));
+    let started = agent.driver().start(&task.config).expect("it starts");
+    let runner = TaskRunner::start(&agent, started.handle.expect("it has a handle"));
+    let task_process =
+        agent.driver().inspect(task.id()).expect("it runs").driver.map(|status| status.attributes);
+    let helpers_before = helpers();
+    assert_eq!(replaced(), Vec::<String>::new());
+
+    let daemon = property("switchyard", "MainPID");
+    let said = dpkg_succeeds(&["--install", BEFORE]);
+    assert_ne!(property("switchyard", "MainPID"), daemon, "the new program is in place");
+    assert!(said.contains("'switchyard restart logkeeper' replaces it"), "{said}");
+    counting.assert_goes_on(&process);
+    assert_eq!(helpers(), helpers_before);
+    assert_eq!(replaced(), ["logkeeper"]);
+    let metrics = switchyard_tests::http::get_unix(Path::new("/run/switchyard/admin.sock"), "/metrics");
+    let metrics = metrics.expect("they are served").text();
+    assert!(metrics.contains("switchyard_replaced_programs{part=\"logkeeper\"} 1"), "{metrics}");
+    assert!(metrics.contains("switchyard_replaced_programs{part=\"containerd\"} 0"), "{metrics}");
+
+    let [keeper, containerd] = helpers_before;
+    let said = run(&["switchyard", "restart", "logkeeper"]);
+    assert!(said.starts_with(&format!("logkeeper: process {keeper} before, process ")), "{said}");
+    assert_eq!(replaced(), Vec::<String>::new());
+    let said = run(&["switchyard", "restart", "containerd"]);
+    assert!(said.starts_with(&format!("containerd: process {containerd} before, process ")), "{said}");
+    assert!(helpers().iter().zip([&keeper, &containerd]).all(|(now, before)| now != before));
+    counting.assert_goes_on(&process);
+
+    dpkg_succeeds(&["--install", NOW]);
+    counting.assert_goes_on(&process);
+    assert_task_counts_on(&task);
+    let inspected =
+        agent.driver().inspect(task.id()).expect("it runs").driver.map(|status| status.attributes);
+    assert_eq!(inspected, task_process);
+    fs::write(task.task_dir().join("local/end"), "").expect("the disk can be written");
+    let ended = runner.join();
+    assert_eq!((ended.result.exit_code, ended.recovered), (5, 2), "{ended:?}");
+    let printed = task.stdout();
+    assert!(printed.lines().zip(1..).all(|(line, number)| *line == format!("{number}")), "{printed}");
+    agent.driver().destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+}
+
+#[track_caller]
+fn assert_task_counts_on(task: &TaskSetup) {
+    let so_far = task.stdout().len();
+    task.wait_stdout(|text| text.len() > so_far + 10);
+}
+
+fn refused_configuration(node: &GuestNode) {
+    let drop_in = Path::new("/etc/switchyard/config.d/90-refused.toml");
+    fs::write(drop_in, "version = 1\n[exec]\nmax_per_container = 0\n").expect("root may");
+    let daemon = property("switchyard", "MainPID");
+    let output = dpkg(&["--install", NOW]);
+    let said = text(&output);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("90-refused.toml:3: exec.max_per_container"), "{said}");
+    assert_eq!(property("switchyard", "MainPID"), daemon, "the old daemon goes on");
+    drop(Counting::start(node, "old-daemon"));
+    fs::remove_file(drop_in).expect("root may");
+    dpkg_succeeds(&["--configure", "switchyard"]);
+    assert_ne!(property("switchyard", "MainPID"), daemon);
+    node.wait_ready();
+}
+
+fn removal_and_purge(node: &GuestNode) {
+    let counting = Counting::start(node, "removed");
+    let process = counting.process();
+    let helpers_before = helpers();
+    let said = dpkg_succeeds(&["--remove", "switchyard"]);
+    assert!(said.contains("the daemon is stopped; 1 containers go on"), "{said}");
+    assert_eq!(property("switchyard", "ActiveState"), "inactive");
+    assert_eq!((counting.process(), helpers()), (process.clone(), helpers_before.clone()));
+    assert_counts_on(&counting.pod);
+
+    let refused = dpkg(&["--purge", "switchyard"]);
+    let said = text(&refused);
+    assert!(!refused.status.success(), "{said}");
+    assert!(
+        said.contains(&format!("not purged, because containers run: their main processes are {process}")),
+        "{said}"
+    );
+    assert_eq!((counting.process(), helpers()), (process.clone(), helpers_before));
+    assert_counts_on(&counting.pod);
+
+    dpkg_succeeds(&["--install", NOW]);
+    counting.assert_goes_on(&process);
+    drop(counting);
+
+    // What an operator forgets: a pod whose container has exited.
+    let config = node.pod_config("forgotten");
+    let pod = node.cri.run_pod(&config).expect("it runs");
+    let container = node.container("ended", "echo out");
+    let container = node.cri.create(&pod, &container, &config).expect("it is created");
+    node.cri.start(&container).expect("it starts");
+    node.wait_exit(&container);
+    dpkg_succeeds(&["--purge", "switchyard"]);
+    assert_nothing_is_left(&[&pod, &container]);
+}
+
+/// Checks that no file, process, mount, unit, cgroup, address or rule of ours is on the node.
+#[track_caller]
+fn assert_nothing_is_left(ids: &[&str]) {
+    let found = |script: &str| run(&["sh", "-c", script]);
+    // Those are the journal's and dpkg's own, and those of the tests.
+    let files = found(
+        "find / -xdev \\( -path /proc -o -path /tests -o -path /var/log/journal -o -path /var/lib/dpkg -o -path '/var/lib/guest-*' -o -path /var/log/dpkg.log \\) \
+         -prune -o -name '*switchyard*' -print; find /run /sys/fs/cgroup -name '*switchyard*' -not -path '/run/systemd/*'",
+    );
+    assert_eq!(files, "");
+    assert_eq!(found("ls /run/containerd/s /run/containerd/runc/* 2>/dev/null || true"), "");
+    assert_eq!(found("grep switchyard /proc/self/mountinfo || true"), "");
+    let processes = found(
+        "for exe in /proc/[0-9]*/exe; do readlink $exe; done 2>/dev/null | grep -E '/(switchyard|containerd|containerd-shim[^/]*)( |$)' || true",
+    );
+    assert_eq!(processes, "");
+    assert_eq!(found("systemctl list-units --all --plain --no-legend 'switchyard*'"), "");
+    for id in ids {
+        assert_eq!(found(&format!("iptables-save | grep {id} || true")), "");
+        assert_eq!(found(&format!("grep -rl {id} /var/lib/cni 2>/dev/null || true")), "");
+    }
+    let known = dpkg(&["--status", "switchyard"]);
+    assert!(!known.status.success(), "{}", text(&known));
+}
