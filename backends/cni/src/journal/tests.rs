@@ -45,6 +45,23 @@ async fn journal_precedes_the_plugin_and_then_has_its_result() {
     assert_eq!(left_in(&bench.path("journal")), 1);
 }
 
+/// A daemon of another version has made the attachment. The file is not changed: a later format adds another.
+#[test]
+fn journal_of_this_format_is_read_and_written_alike() {
+    let text = include_str!("golden-2.json");
+    let path = Path::new("/golden-2.json");
+    let saved = Saved::parse(path, text.as_bytes()).unwrap().unwrap();
+    let intent: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!(serde_json::to_value(&saved.intent).unwrap(), intent);
+    let attachment = saved.attachment();
+    assert_eq!((attachment.container_id.as_str(), attachment.ifname.as_str()), ("c0ffee", "eth0"));
+    let network = saved.list(path).unwrap();
+    assert_eq!((network.name.as_str(), network.plugins.len()), ("net", 1));
+    let made = saved.result(path).unwrap().unwrap();
+    assert_eq!(made.raw["ips"][0]["address"], "10.0.0.2/24");
+    assert_eq!(serde_json::to_value(Intent::new(&network, &attachment)).unwrap(), intent);
+}
+
 #[tokio::test]
 async fn del_needs_only_the_journal() {
     let bench = Bench::new();
