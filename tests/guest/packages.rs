@@ -138,6 +138,13 @@ fn upgrades_change_no_process(node: &GuestNode) {
     assert!(metrics.contains("switchyard_replaced_programs{part=\"logkeeper\"} 1"), "{metrics}");
     assert!(metrics.contains("switchyard_replaced_programs{part=\"containerd\"} 0"), "{metrics}");
 
+    // As an upgrade of containerd does it.
+    run(&["sh", "-c", "cp -p /usr/bin/containerd /usr/bin/new && mv /usr/bin/new /usr/bin/containerd"]);
+    run(&["dpkg-trigger", "--no-await", "--by-package=containerd", "/usr/bin/containerd"]);
+    let said = dpkg_succeeds(&["--triggers-only", "--pending"]);
+    assert!(said.contains("'switchyard restart containerd' replaces it"), "{said}");
+    assert_eq!(replaced(), ["containerd", "logkeeper"]);
+
     let [keeper, containerd] = helpers_before;
     let said = run(&["switchyard", "restart", "logkeeper"]);
     assert!(said.starts_with(&format!("logkeeper: process {keeper} before, process ")), "{said}");
