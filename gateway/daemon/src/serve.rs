@@ -286,10 +286,7 @@ impl Daemon {
 
     /// Serves the admin pages; returns the paths of the file with the address and of the socket, and
     /// the question of the self-check.
-    fn serve_admin(
-        &self,
-        pages: &AdminPages,
-    ) -> Result<(PathBuf, Arc<SocketFile>, Question), ServeError> {
+    fn serve_admin(&self, pages: &AdminPages) -> Result<(PathBuf, Arc<SocketFile>, Question), ServeError> {
         let address = self.config.admin.listen;
         let fail = |source| ServeError::Admin { address, source };
         let tcp = listen(address).map_err(fail)?;
