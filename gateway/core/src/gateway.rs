@@ -20,7 +20,7 @@ use crate::id::{Owner, SandboxId, TaskId};
 use crate::image::ImageStore;
 use crate::keyed_lock::KeyedLock;
 use crate::ledger::{Compute, LeaseStore, Ledger, MemoryStore};
-use crate::operation::Operations;
+use crate::operation::{Caller, Operations};
 use crate::reload::Reloadable;
 use crate::singleflight::Singleflight;
 use crate::table::{Counts, Sandbox, Table, Task};
@@ -55,7 +55,6 @@ pub use ledger_report::LedgerReport;
 pub use limits::{Limits, NamedDevices};
 pub use pull_counts::PullsByResult;
 pub use resource_use::ResourceUse;
-pub use scope::Scope;
 
 /// One node's sandboxes, tasks and images.
 #[derive(Clone)]
@@ -135,9 +134,25 @@ impl<I: std::fmt::Display> std::fmt::Display for Op<I> {
     }
 }
 
+/// One owner's view of the gateway, and the only access that a frontend has. It can neither see nor change
+/// another owner's objects.
+#[derive(Clone)]
+pub struct Scope {
+    gateway: Gateway,
+    owner: Owner,
+    /// Who is answerable for operations outside of a caller's own request.
+    caller: Option<Caller>,
+}
+
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gateway").field("table", &self.shared.table).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Scope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scope").field("owner", &self.owner).finish_non_exhaustive()
     }
 }
 

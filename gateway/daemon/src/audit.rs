@@ -33,10 +33,10 @@ const JOURNAL: &str = "/run/systemd/journal/socket";
 
 /// The audit log. Clones share it.
 #[derive(Debug, Clone)]
-pub struct AuditLog(Arc<Shared>);
+pub struct AuditLog(Arc<Recorder>);
 
 #[derive(Debug)]
-struct Shared {
+struct Recorder {
     /// `None` if nothing is audited.
     lines: Option<SyncSender<Message>>,
     exec_sync: Reloadable<bool>,
@@ -97,7 +97,7 @@ impl AuditLog {
             }
         });
         let exec_sync = Reloadable::from(config.exec_sync);
-        Self(Arc::new(Shared { lines, exec_sync, counts, is_losing: AtomicBool::default() }))
+        Self(Arc::new(Recorder { lines, exec_sync, counts, is_losing: AtomicBool::default() }))
     }
 
     /// Puts another configuration in force, as far as a reload can, and continues in a new file if the old one

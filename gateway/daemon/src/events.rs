@@ -26,10 +26,10 @@ const PAGE: usize = 500;
 
 /// The latest events. Clones share them.
 #[derive(Debug, Clone)]
-pub struct EventLog(Arc<Shared>);
+pub struct EventLog(Arc<EventStore>);
 
 #[derive(Debug)]
-struct Shared {
+struct EventStore {
     ring: Mutex<Ring>,
     /// The number of the latest event.
     latest: watch::Sender<u64>,
@@ -40,7 +40,7 @@ struct Shared {
 impl Default for EventLog {
     fn default() -> Self {
         let run = format!("{}-{}", std::process::id(), rfc3339(SystemTime::now()));
-        Self(Arc::new(Shared { ring: Mutex::default(), latest: watch::Sender::new(0), run }))
+        Self(Arc::new(EventStore { ring: Mutex::default(), latest: watch::Sender::new(0), run }))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::Gateway;
+use super::{Gateway, Scope};
 use crate::backend::{BackendStatus, Handler};
 use crate::error::{Error, Result};
 use crate::event::Subscription;
@@ -14,22 +14,6 @@ use crate::operation::Caller;
 use crate::spec::Reserved;
 use crate::state::TaskState;
 use crate::table::{Sandbox, Task};
-
-/// One owner's view of the gateway, and the only access that a frontend has. It can neither see nor change
-/// another owner's objects.
-#[derive(Clone)]
-pub struct Scope {
-    pub(super) gateway: Gateway,
-    pub(super) owner: Owner,
-    /// Who is answerable for operations outside of a caller's own request.
-    caller: Option<Caller>,
-}
-
-impl std::fmt::Debug for Scope {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scope").field("owner", &self.owner).finish_non_exhaustive()
-    }
-}
 
 impl Scope {
     pub(super) const fn new(gateway: Gateway, owner: Owner) -> Self {

@@ -1,3 +1,5 @@
+//! Operations with an observer that notes what it is told.
+
 use std::sync::Arc;
 
 use parking_lot::Mutex;

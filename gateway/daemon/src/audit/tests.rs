@@ -1,3 +1,5 @@
+//! The audit log with real files and a socket in place of the journal's.
+
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;

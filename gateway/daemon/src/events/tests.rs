@@ -1,3 +1,5 @@
+//! Pages of events, and what is told of lost ones.
+
 use std::time::Duration;
 
 use super::*;
