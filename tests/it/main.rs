@@ -8,6 +8,7 @@ mod cri;
 mod daemon;
 mod debian_packages;
 mod fuzzing;
+mod history;
 mod hostile;
 mod images;
 mod kills;

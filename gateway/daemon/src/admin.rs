@@ -30,7 +30,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-mod activity;
+mod history;
 mod host;
 mod server;
 mod settings;
@@ -48,8 +48,8 @@ use serde::Serialize;
 use switchyard_core::ErrorKind;
 use switchyard_core::id::LeaseToken;
 
-use crate::activity::Activity;
 use crate::channel::report;
+use crate::history::History;
 use crate::managed::restart::RestartError;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
 use crate::reload::Reloader;
@@ -91,7 +91,7 @@ pub struct AdminPages {
     metrics: Arc<Metrics>,
     reloader: Reloader,
     log_level: LogLevel,
-    activity: Activity,
+    history: History,
     started: SystemTime,
 }
 
@@ -117,9 +117,9 @@ impl AdminPages {
         metrics: Arc<Metrics>,
         reloader: Reloader,
         log_level: LogLevel,
-        activity: Activity,
+        history: History,
     ) -> Self {
-        Self { source, metrics, reloader, log_level, activity, started: SystemTime::now() }
+        Self { source, metrics, reloader, log_level, history, started: SystemTime::now() }
     }
 
     /// The pages for a listener.
@@ -134,7 +134,7 @@ impl AdminPages {
                 .route("/v1/devices", get(devices))
                 .route("/v1/restart/{part}", post(restart))
                 .route("/v1/devices/leases/{token}", delete(release_lease))
-                .merge(activity::routes())
+                .merge(history::routes())
                 .merge(settings::routes()),
         };
         router.with_state(ListenerPages { admin: self.clone(), reach })
@@ -270,8 +270,8 @@ async fn metrics(State(ListenerPages { admin, reach: _ }): State<ListenerPages>)
         parts: admin.source.parts(),
         logs: tokio::time::timeout(COUNT_LIMIT, admin.source.logs()).await.ok().flatten(),
         reloads: Some(admin.reloader.counts()),
-        operations: admin.activity.operations.ages(),
-        audit: admin.activity.audit.counts(),
+        operations: admin.history.operations.ages(),
+        audit: admin.history.audit.counts(),
         programs: admin.source.programs().await,
     };
     match admin.metrics.render(&counts) {

@@ -22,7 +22,6 @@
 //!   goes unnoticed.
 //! - [`config`] alone uses figment, [`wiring`] alone names backends and frontends, [`output`] alone prints.
 
-pub mod activity;
 pub mod admin;
 pub mod audit;
 mod capacity;
@@ -35,6 +34,7 @@ mod device_parts;
 pub mod events;
 pub mod gate;
 pub mod hclog;
+pub mod history;
 pub mod layer;
 pub mod listener;
 pub mod lock;

@@ -16,11 +16,11 @@ use switchyard_core::operation::{Caller, OperationKind, Subject};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use crate::activity::Activity;
 use crate::channel::report;
 use crate::config::{self, Change, Config, ConfigError, Effect, Effective, Loaded, Overridden, Sources};
 use crate::credentials::{CredentialError, Credentials, NewCredentials, Stamps};
 use crate::device_parts::DeviceParts;
+use crate::history::History;
 use crate::service_manager;
 use crate::status::{ConfigView, RefusedReloadView, ReloadCounts, rfc3339};
 use crate::telemetry::LogLevel;
@@ -102,7 +102,7 @@ pub(crate) struct ReloadedParts {
     pub(crate) devices: DeviceParts,
     pub(crate) credentials: Credentials,
     pub(crate) log_level: LogLevel,
-    pub(crate) activity: Activity,
+    pub(crate) history: History,
 }
 
 type Verdict = Result<Arc<ReloadReport>, Arc<ReloadError>>;
@@ -255,7 +255,7 @@ impl ReloadQueue {
             requests.push(next);
         }
         let reloading = service_manager::reloading();
-        let operations = &parts.activity.operations;
+        let operations = &parts.history.operations;
         let operation = operations.begin(OperationKind::ReloadConfig, None, caller, Subject::default());
         let reload = self.reload(files, parts, seen);
         let verdict = operation.run_with(reload, |error| core_error(error)).await;
@@ -385,7 +385,7 @@ impl ReloadedParts {
             // The level was checked with the configuration.
             tracing::error!(%error, "the log level cannot be changed");
         }
-        self.activity.audit.reconfigure(&config.audit);
+        self.history.audit.reconfigure(&config.audit);
         self.gateway.set_limits(config.gateway_limits());
         self.settings.reconfigure(config);
         self.devices.reconfigure(&config.devices);

@@ -23,12 +23,12 @@ use switchyard_streaming::{BindError, Sessions};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 
-use crate::activity::Activity;
 use crate::admin::{self, AdminPages, Hosts, Reach};
 use crate::capacity;
 use crate::config::{Config, Loaded};
 use crate::credentials::{CredentialError, Credentials, MetricsCredentials, Stamps};
 use crate::device_parts::{DeviceContext, DeviceParts};
+use crate::history::History;
 use crate::listener::{GuardedListener, ListenError, SocketFile, own_connections};
 use crate::lock::{DirLock, LockError};
 use crate::managed::{State, make_dir};
@@ -134,7 +134,7 @@ struct Daemon {
     tasks: TaskTracker,
     metrics: Arc<Metrics>,
     node: Arc<Node>,
-    activity: Activity,
+    history: History,
 }
 
 /// Raises the soft limit on open files to the hard limit: each running container with a log needs a few.
@@ -180,14 +180,14 @@ pub async fn run(
         &enabled_frontends(&config),
         processes.restarters(),
     );
-    let activity = Activity::start(&config.audit, &metrics);
+    let history = History::start(&config.audit, &metrics);
     let daemon = Daemon {
         config: Arc::clone(&config),
         shutdown,
         tasks: TaskTracker::new(),
         metrics,
         node: Arc::new(node),
-        activity,
+        history,
     };
 
     // Before the files are read, so that a change meanwhile is noticed later.
@@ -210,9 +210,9 @@ pub async fn run(
     let states = processes.states();
     daemon.keep_running(processes, exe);
     let limits = Limits { capacity: capacity::of_node(), ..config.gateway_limits() };
-    let operations = daemon.activity.operations.clone();
+    let operations = daemon.history.operations.clone();
     let gateway = Gateway::with_leases(backend, limits, wiring::leases(&config), operations);
-    daemon.spawn("events", daemon.activity.events.clone().record(gateway.subscribe()));
+    daemon.spawn("events", daemon.history.events.clone().record(gateway.subscribe()));
     let devices = daemon.start_devices(&gateway);
     let settings = LiveSettings::of(&config);
     daemon.node.set_gateway(gateway.clone());
@@ -227,7 +227,7 @@ pub async fn run(
         devices,
         credentials,
         log_level,
-        activity: daemon.activity.clone(),
+        history: daemon.history.clone(),
     };
     daemon.spawn("reload", reloads.run(parts, stamps));
     questions.push(admin_question);
@@ -239,7 +239,7 @@ pub async fn run(
 
     daemon.shutdown.ended().await;
     daemon.drain(&gateway).await;
-    daemon.activity.flush().await;
+    daemon.history.flush().await;
     // Servers that were aborted may hold their listeners a little longer.
     sockets.iter().for_each(|socket| socket.remove());
     [Some(address_file), metrics_file].iter().flatten().for_each(|file| remove(file));
@@ -280,7 +280,7 @@ impl Daemon {
             Arc::clone(&self.metrics),
             reloader,
             log_level,
-            self.activity.clone(),
+            self.history.clone(),
         )
     }
 

@@ -80,7 +80,7 @@ async fn reset_level(State(pages): State<ListenerPages>) -> Response {
 
 /// Records a change of the log level, which takes no time, as an operation.
 async fn record_level(pages: &ListenerPages, level: &str) {
-    let operations = &pages.admin.activity.operations;
+    let operations = &pages.admin.history.operations;
     let subject = Subject::argument(level);
     let operation = operations.begin(OperationKind::SetLogLevel, None, Caller::current(), subject);
     // It has succeeded already.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
-use switchyard::activity::Activity;
 use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach};
 use switchyard::channel;
 use switchyard::config::{AuditConfig, AuditTarget, Sources, load};
+use switchyard::history::History;
 use switchyard::listener::GuardedListener;
 use switchyard::managed::restart::{RestartError, RestartReport};
 use switchyard::metrics::Metrics;
@@ -163,8 +163,8 @@ fn admin_pages() -> (AdminPages, Arc<Fake>, TempDir) {
     let level = LogLevel::new("info", |_| {});
     let metrics = Arc::new(Metrics::new().unwrap());
     let audit = AuditConfig { to: AuditTarget::Off, ..AuditConfig::default() };
-    let activity = Activity::start(&audit, &metrics);
-    (AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level, activity), source, dir)
+    let history = History::start(&audit, &metrics);
+    (AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level, history), source, dir)
 }
 
 struct Pages {

@@ -24,7 +24,7 @@ pub(super) fn routes() -> Router<ListenerPages> {
 }
 
 async fn operations(State(pages): State<ListenerPages>) -> Response {
-    let in_flight = pages.admin.activity.operations.in_flight();
+    let in_flight = pages.admin.history.operations.in_flight();
     json(&in_flight.into_iter().map(OperationView::from).collect::<Vec<_>>())
 }
 
@@ -48,7 +48,7 @@ async fn events(
     };
     let known = query.run.as_deref().zip(query.after);
     let wait = Duration::from_secs(query.wait);
-    json(&pages.admin.activity.events.after(known, query.owner.as_deref(), wait).await)
+    json(&pages.admin.history.events.after(known, query.owner.as_deref(), wait).await)
 }
 
 impl EventQuery {

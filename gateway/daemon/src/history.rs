@@ -12,7 +12,7 @@ use crate::metrics::{Metrics, OperationMetrics};
 
 /// The records of what happens. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Activity {
+pub struct History {
     /// The operations that change something.
     pub operations: Operations,
     /// The audit log.
@@ -28,7 +28,7 @@ struct Observer {
     metrics: OperationMetrics,
 }
 
-impl Activity {
+impl History {
     /// Begins to record what happens.
     #[must_use]
     pub fn start(audit: &AuditConfig, metrics: &Metrics) -> Self {

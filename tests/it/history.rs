@@ -1,0 +1,207 @@
+//! What happened on a node, and for whom: the audit log, events, and operations in flight.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use switchyard_proto::cri::v1 as cri;
+use switchyard_tests::daemon::binary;
+use switchyard_tests::host::eventually;
+use switchyard_tests::node::TestNode;
+use switchyard_tests::nomad::agent::Agent;
+use switchyard_tests::nomad::task::TaskSetup;
+use switchyard_tests::registry_proxy::RegistryFault;
+use switchyard_tests::streams::{OUTPUTS, StreamSession};
+
+use crate::images::with_file;
+
+/// How long something may take to appear.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a task may take to end.
+const RUN: Duration = Duration::from_secs(60);
+
+/// A word that no record may contain.
+const SECRET: &str = "planted-s3cr3t";
+
+fn run(node: &TestNode, words: &[&str]) -> Output {
+    let socket = node.root().run().join("admin.sock");
+    Command::new(binary()).args(words).arg("--socket").arg(socket).output().expect("the binary exists")
+}
+
+/// What a command that succeeds prints.
+#[track_caller]
+fn output(node: &TestNode, words: &[&str]) -> String {
+    let done = run(node, words);
+    assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).expect("it is text")
+}
+
+/// The lines of JSON in a file or an output.
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+fn audited(file: &Path) -> Vec<Value> {
+    lines(&fs::read_to_string(file).unwrap_or_default())
+}
+
+/// A node that writes its audit log to a file in its root, and the file.
+fn audited_node() -> (TestNode, std::path::PathBuf) {
+    let mut file = None;
+    let node = TestNode::start_configured(|root| {
+        let path = root.path().join("audit/audit.log");
+        let section = format!("[audit]\nto = \"file\"\nfile = {:?}\n", path.display().to_string());
+        file = Some(path);
+        section
+    });
+    (node, file.expect("the configuration was made"))
+}
+
+/// The operations on objects with this value of a name, in order.
+fn operations(lines: &[Value], label: &str, value: &str) -> Vec<String> {
+    let of_object = lines.iter().filter(|line| line["names"][label] == value);
+    of_object.map(|line| line["operation"].as_str().expect("it has a word").to_owned()).collect()
+}
+
+#[test]
+fn each_change_has_one_line_with_its_caller_and_no_secret() {
+    let (node, file) = audited_node();
+    let pod = node.pod("audited");
+    let mut config = node.container("main", &["sh", "-c", &format!("echo {SECRET}; exec sleep 1000")]);
+    config.envs.push(cri::KeyValue { key: "PASSWORD".into(), value: SECRET.into() });
+    let id = pod.start(&config);
+    let mut session = StreamSession::exec(node.cri(), &id, &["sh", "-c", &format!("echo {SECRET}")], OUTPUTS);
+    assert_eq!(session.wait_exit_code(), 0);
+    assert_eq!(node.cri().sh(&id, &format!("echo {SECRET}")), SECRET);
+    let mut broken = node.container("broken", &["/no/such/program", SECRET]);
+    broken.envs.clone_from(&config.envs);
+    let broken = pod.create(&broken);
+    node.cri().start(&broken).expect_err("there is no such program");
+    node.cri().stop(&id, 0).expect("it stops");
+    node.cri().remove(&id).expect("it is removed");
+    output(&node, &["log", "level", "debug", "--for", "10m"]);
+    output(&node, &["config", "reload"]);
+
+    let expected = ["create_task", "start_task", "exec", "stop_task", "remove_task"];
+    let complete = || audited(&file).iter().any(|line| line["operation"] == "reload_config");
+    assert!(eventually(LIMIT, complete), "{:?}", audited(&file));
+    let lines = audited(&file);
+    assert_eq!(operations(&lines, "container", "main"), expected, "{lines:#?}");
+    let sandbox = lines.iter().find(|line| line["operation"] == "create_sandbox").expect("a pod was made");
+    assert_eq!((&sandbox["names"]["pod"], &sandbox["sandbox"]), (&json!("audited"), &json!(pod.id())));
+    let exec = lines.iter().find(|line| line["operation"] == "exec").expect("a command was run");
+    assert_eq!((&exec["argument"], &exec["listener"]), (&json!("sh"), &json!("cri")));
+    let pid = std::process::id();
+    assert_eq!((&exec["uid"], &exec["pid"], &exec["result"]), (&json!(0), &json!(pid), &json!("ok")));
+    let failed = lines.iter().find(|line| line["names"]["container"] == "broken" && line["result"] != "ok");
+    assert!(failed.is_some_and(|line| line["error"].is_string()), "{lines:#?}");
+    assert!(lines.iter().any(|line| line["operation"] == "set_log_level"), "{lines:#?}");
+    let text = fs::read_to_string(&file).expect("it is there");
+    assert!(!text.contains(SECRET), "{text}");
+    assert!(!output(&node, &["events", "--output", "json"]).contains(SECRET));
+    assert!(!output(&node, &["status", "--verbose"]).contains(SECRET));
+}
+
+#[test]
+fn lines_continue_in_a_new_file_after_a_reload_and_survive_the_end_of_the_daemon() {
+    let (node, file) = audited_node();
+    let first = node.pod("first");
+    assert!(eventually(LIMIT, || operations(&audited(&file), "pod", "first") == ["create_sandbox"]));
+    let rotated = file.with_extension("log.1");
+    fs::rename(&file, &rotated).expect("it is there");
+    output(&node, &["config", "reload"]);
+    drop(first);
+    node.daemon().restart();
+    let removed = ["create_sandbox", "stop_sandbox", "remove_sandbox"];
+    let all = [audited(&rotated), audited(&file)].concat();
+    assert!(operations(&all, "pod", "first").iter().all(|operation| removed.contains(&operation.as_str())));
+    assert_eq!(operations(&all, "pod", "first").last().map(String::as_str), Some("remove_sandbox"));
+    assert!(operations(&audited(&rotated), "pod", "first").len() == 1, "{all:#?}");
+}
+
+#[test]
+fn events_of_all_owners_are_listed_and_followed() {
+    let node = TestNode::start();
+    let pod = node.pod("eventful");
+    let id = pod.start(&node.container("main", &["sh", "-c", "exit 3"]));
+    assert_eq!(node.cri().wait_exit(&id).exit_code, 3);
+    let agent = Agent::start(node.root(), &json!({}));
+    let driver = agent.driver();
+    let config =
+        json!({ "image": node.image(), "command": "sh", "args": ["-c", "exit 4"], "network_mode": "host" });
+    let mut task = TaskSetup::new(node.root(), &agent, "eventful-task", &config);
+    driver.start(&task.config).expect("it starts");
+    assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 4);
+
+    let events = || lines(&output(&node, &["events", "--output", "json"]));
+    let of_pod = || -> Vec<String> {
+        let own = events().into_iter().filter(|event| event["name"].as_str().unwrap().contains("eventful"));
+        own.filter(|event| event["owner"] == "kubernetes")
+            .map(|event| event["event"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let expected = ["sandbox_ready", "task_created", "task_started", "task_exited"];
+    assert!(eventually(LIMIT, || of_pod() == expected), "{:#?}", events());
+    let nomad = lines(&output(&node, &["events", "--owner", "nomad", "--output", "json"]));
+    assert!(nomad.iter().all(|event| event["owner"] == "nomad"), "{nomad:#?}");
+    let ended = nomad.iter().find(|event| event["event"] == "task_exited").expect("it ended");
+    assert_eq!(ended["detail"], "code 4", "{ended}");
+    assert!(ended["name"].as_str().is_some_and(|name| name.contains("eventful-task")), "{ended}");
+    let table = output(&node, &["events"]);
+    assert!(table.starts_with("TIME") && table.contains("code 3"), "{table}");
+
+    // A follower that knows the last event of a former daemon is told that it is gone.
+    let page = |path: &str| -> Value {
+        let (status, body) = node.daemon().get(path);
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).expect("it is JSON")
+    };
+    let last = page("/v1/events");
+    let path = format!("/v1/events?run={}&after={}&wait=0", last["run"].as_str().unwrap(), last["next"]);
+    assert_eq!(page(&path)["events"], json!([]));
+    node.daemon().restart();
+    assert_eq!(page(&path)["is_restarted"], true);
+    let (status, why) = node.daemon().get("/v1/events?wait=3600");
+    assert_eq!(status, 400, "{why}");
+
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+    drop(task);
+    agent.stop();
+}
+
+#[test]
+fn operation_in_flight_is_shown_until_it_ends() {
+    let node = TestNode::start();
+    node.registry().push("held/one:1", &with_file("one").build());
+    node.registry().proxy().add_fault("held/one", RegistryFault::Hold);
+    let reference = node.registry().reference("held/one:1");
+    let operations = || -> Vec<Value> {
+        let status: Value =
+            serde_json::from_str(&output(&node, &["status", "--verbose", "--output", "json"])).unwrap();
+        status["operations"].as_array().expect("they are asked for").clone()
+    };
+    std::thread::scope(|threads| {
+        let pull = threads.spawn(|| node.cri().pull(&reference, None));
+        let is_pull = |operation: &Value| {
+            operation["operation"] == "pull_image"
+                && operation["subject"] == reference
+                && operation["owner"] == "kubernetes"
+                && operation["caller"] == format!("cri ({})", std::process::id())
+        };
+        assert!(eventually(LIMIT, || operations().iter().any(is_pull)), "{:#?}", operations());
+        let (_, metrics) = node.daemon().get("/metrics");
+        let counted = "switchyard_operations_in_flight{operation=\"pull_image\",owner=\"kubernetes\"} 1";
+        assert!(metrics.contains(counted), "{metrics}");
+        let table = output(&node, &["status", "--verbose"]);
+        assert!(table.contains("pull_image"), "{table}");
+        node.registry().proxy().release();
+        pull.join().expect("it does not panic").expect("it succeeds");
+    });
+    assert_eq!(operations(), Vec::<Value>::new());
+    let table = output(&node, &["status", "--verbose"]);
+    assert!(table.contains("No operation is in flight."), "{table}");
+}
