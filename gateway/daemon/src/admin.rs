@@ -45,8 +45,9 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde::Serialize;
-use switchyard_core::ErrorKind;
 use switchyard_core::id::LeaseToken;
+use switchyard_core::operation::{Caller, OperationKind, Subject};
+use switchyard_core::{Error, ErrorKind};
 
 use crate::channel::report;
 use crate::history::History;
@@ -317,7 +318,10 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
         );
         return text(StatusCode::CONFLICT, why);
     };
-    match restart.await {
+    let operations = &pages.admin.history.operations;
+    let subject = Subject::argument(&part);
+    let operation = operations.begin(OperationKind::RestartProcess, None, Caller::current(), subject);
+    match operation.run_with(restart, |error| Error::unavailable(report(error))).await {
         Ok(done) => json(&done),
         Err(error) => {
             let status = match error {
