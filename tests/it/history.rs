@@ -153,6 +153,11 @@ fn events_of_all_owners_are_listed_and_followed() {
     let table = output(&node, &["events"]);
     assert!(table.starts_with("TIME") && table.contains("code 3"), "{table}");
 
+    driver.destroy(task.id(), true).expect("it can be destroyed");
+    task.remove_cgroups();
+    drop(task);
+    agent.stop();
+
     // A follower that knows the last event of a former daemon is told that it is gone.
     let page = |path: &str| -> Value {
         let (status, body) = node.daemon().get(path);
@@ -166,11 +171,6 @@ fn events_of_all_owners_are_listed_and_followed() {
     assert_eq!(page(&path)["is_restarted"], true);
     let (status, why) = node.daemon().get("/v1/events?wait=3600");
     assert_eq!(status, 400, "{why}");
-
-    driver.destroy(task.id(), true).expect("it can be destroyed");
-    task.remove_cgroups();
-    drop(task);
-    agent.stop();
 }
 
 #[test]
