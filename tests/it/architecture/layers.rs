@@ -3,12 +3,14 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 27] = [
+const LAYERS: [(&str, &[&str]); 28] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
     ("switchyard-cgroup", &["switchyard-core"]),
     ("switchyard-cni", &["switchyard-steps"]),
+    // Frontends and the daemon use it: what they report of a container must agree.
+    ("switchyard-container-metrics", &["switchyard-core"]),
     (
         "switchyard-containerd",
         &[
@@ -29,7 +31,10 @@ const LAYERS: [(&str, &[&str]); 27] = [
     // The suite that every backend passes: the backends use it as a dev-dependency.
     ("switchyard-contract", &["switchyard-core"]),
     ("switchyard-core", &[]),
-    ("switchyard-cri", &["switchyard-core", "switchyard-proto", "switchyard-streaming"]),
+    (
+        "switchyard-cri",
+        &["switchyard-container-metrics", "switchyard-core", "switchyard-proto", "switchyard-streaming"],
+    ),
     ("switchyard-device-host", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-device-plugin", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-devices", &["switchyard-core", "switchyard-runtime-spec"]),
