@@ -16,6 +16,8 @@ use switchyard_tests::prereq;
 
 use crate::architecture::repository;
 
+mod containers;
+
 /// How long the daemon may take to notice.
 const LIMIT: Duration = Duration::from_secs(40);
 

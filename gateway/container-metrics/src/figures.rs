@@ -57,7 +57,7 @@ impl Subject {
     /// An object of an owner with the labels of its samples, in their order; empty values are written too, because
     /// queries tell the samples of a sandbox by the empty name of the container.
     #[must_use]
-    pub fn new<'a>(owner: Owner, id: &str, labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+    pub fn new<'a, 'b>(owner: Owner, id: &str, labels: impl IntoIterator<Item = (&'a str, &'b str)>) -> Self {
         let mut text = String::new();
         write_label(&mut text, "owner", owner.as_str());
         write_label(&mut text, "id", id);

@@ -7,6 +7,7 @@
 //! | `/readyz`, `/healthz` | 200 if all needed parts work, else 503 and the parts; `?verbose` lists them always |
 //! | `/readyz/{part}` | the same for one part; 404 if there is none of that name |
 //! | `/metrics` | Prometheus' text form |
+//! | `/metrics/containers?owner=…` | the metrics of an owner's containers, or of all, in the same form; where `admin.container_metrics` has it |
 //! | `/statusz` | [`StatusReport`] as JSON |
 //! | `/v1/objects` | [`Objects`](crate::status::Objects) as JSON; on the unix socket only |
 //! | `/v1/devices` | [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
@@ -21,15 +22,16 @@
 //! | `DELETE /v1/log/level` | puts the configured level in force; on the unix socket only |
 //!
 //! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`. The metrics listener, if
-//! there is one, serves the first four lines and the list alone, to clients that show who they are. The reason why a part
-//! fails, and process ids, are shown on the unix socket only, because reasons contain lines of logs, paths
-//! and process ids.
+//! there is one, serves the first five lines and the list alone, to clients that show who they are. The
+//! reason why a part fails, and process ids, are shown on the unix socket only, because reasons contain lines
+//! of logs, paths and process ids.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+mod containers;
 mod history;
 mod host;
 mod server;
@@ -50,12 +52,15 @@ use switchyard_core::operation::{Caller, OperationKind, Subject};
 use switchyard_core::{Error, ErrorKind};
 
 use crate::channel::report;
+use crate::config::ContainerMetrics;
 use crate::history::History;
 use crate::managed::restart::RestartError;
 use crate::metrics::{CONTENT_TYPE as METRICS_TYPE, Metrics, NodeCounts, REVISION, VERSION};
 use crate::reload::Reloader;
 use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc3339};
 use crate::telemetry::LogLevel;
+
+use containers::LatestReading;
 
 pub use host::Hosts;
 pub use server::{Limits, serve, serve_also, serve_tls};
@@ -69,9 +74,6 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(15);
 
 /// Replaces the reason why a part fails, for clients on the network.
 const WITHHELD: &str = "reason withheld: run `switchyard status` as root";
-
-/// The list of pages of the metrics listener.
-const METRICS_INDEX: &str = "Switchyard\n/livez\n/readyz?verbose\n/metrics\n";
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -93,6 +95,8 @@ pub struct AdminPages {
     reloader: Reloader,
     log_level: LogLevel,
     history: History,
+    container_metrics: ContainerMetrics,
+    containers: LatestReading,
     started: SystemTime,
 }
 
@@ -119,14 +123,26 @@ impl AdminPages {
         reloader: Reloader,
         log_level: LogLevel,
         history: History,
+        container_metrics: ContainerMetrics,
     ) -> Self {
-        Self { source, metrics, reloader, log_level, history, started: SystemTime::now() }
+        Self {
+            source,
+            metrics,
+            reloader,
+            log_level,
+            history,
+            container_metrics,
+            containers: LatestReading::default(),
+            started: SystemTime::now(),
+        }
     }
 
     /// The pages for a listener.
     pub fn router(&self, reach: Reach) -> Router {
-        let router = monitored()
-            .route("/", get(async move || text(StatusCode::OK, index(reach))))
+        let pages = index(reach, self.serves_containers(reach));
+        let router = self
+            .monitored(reach)
+            .route("/", get(async move || text(StatusCode::OK, pages)))
             .route("/statusz", get(statusz));
         let router = match reach {
             Reach::Network => router,
@@ -143,8 +159,11 @@ impl AdminPages {
 
     /// The pages for the metrics listener. With a token, requests that do not present it get no page.
     pub fn metrics_router(&self, token: Option<BearerToken>) -> Router {
-        let router = monitored()
-            .route("/", get(async || text(StatusCode::OK, METRICS_INDEX.into())))
+        let containers = self.serves_containers(Reach::Network);
+        let pages = format!("Switchyard\n{}", index_of_monitored(containers));
+        let router = self
+            .monitored(Reach::Network)
+            .route("/", get(async move || text(StatusCode::OK, pages)))
             .fallback(async || text(StatusCode::NOT_FOUND, "there is no such page\n".into()))
             .with_state(ListenerPages { admin: self.clone(), reach: Reach::Network });
         match token {
@@ -183,21 +202,25 @@ impl AdminPages {
         }
     }
 
+    const fn serves_containers(&self, reach: Reach) -> bool {
+        containers::is_served(self.container_metrics, reach)
+    }
+
+    /// Metrics and health, which all listeners serve. Without the metrics of containers, which are configured,
+    /// they contain no names of objects and, on the network, no reasons.
+    fn monitored(&self, reach: Reach) -> Router<ListenerPages> {
+        let router = Router::new()
+            .route("/livez", get(async || text(StatusCode::OK, "ok\n".into())))
+            .route("/readyz", get(readyz))
+            .route("/readyz/{part}", get(readyz_part))
+            .route("/healthz", get(readyz))
+            .route("/metrics", get(metrics));
+        if self.serves_containers(reach) { router.merge(containers::routes()) } else { router }
+    }
+
     async fn images(&self) -> Option<u64> {
         tokio::time::timeout(COUNT_LIMIT, self.source.count_images()).await.ok().flatten()
     }
-}
-
-/// Metrics and health, which all listeners serve. They contain no names of objects and, on the network, no
-/// reasons. A page that both TCP listeners serve if it is configured, such as metrics with names, belongs to
-/// this router too.
-fn monitored() -> Router<ListenerPages> {
-    Router::new()
-        .route("/livez", get(async || text(StatusCode::OK, "ok\n".into())))
-        .route("/readyz", get(readyz))
-        .route("/readyz/{part}", get(readyz_part))
-        .route("/healthz", get(readyz))
-        .route("/metrics", get(metrics))
 }
 
 /// Serves a request that presents the token.
@@ -351,14 +374,21 @@ const fn status_of(kind: ErrorKind) -> StatusCode {
     }
 }
 
-fn index(reach: Reach) -> String {
+/// The lines of the list for the pages that all listeners serve.
+fn index_of_monitored(containers: bool) -> String {
+    let containers = if containers { "/metrics/containers?owner\n" } else { "" };
+    format!("/livez\n/readyz?verbose\n/metrics\n{containers}")
+}
+
+fn index(reach: Reach, containers: bool) -> String {
     let local = match reach {
         Reach::Network => "",
         Reach::Local => {
             "/v1/objects\n/v1/devices\n/v1/operations\n/v1/events\n/v1/config?origin\n/v1/log/level\n"
         }
     };
-    format!("Switchyard {VERSION}\n/livez\n/readyz?verbose\n/metrics\n/statusz\n{local}")
+    let monitored = index_of_monitored(containers);
+    format!("Switchyard {VERSION}\n{monitored}/statusz\n{local}")
 }
 
 fn part_view(part: &Part, reach: Reach) -> PartView {

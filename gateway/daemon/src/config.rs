@@ -138,6 +138,8 @@ pub struct AdminConfig {
     pub idle_timeout_seconds: u64,
     /// The maximum size of a request's head, in bytes.
     pub max_header_bytes: usize,
+    /// Which listeners serve the metrics of containers, with the names of their pods and jobs.
+    pub container_metrics: ContainerMetrics,
     /// The address of a listener for metrics and health alone; `None`: there is none. The address in use is
     /// in `<run>/metrics.addr`.
     pub metrics_listen: Option<SocketAddr>,
@@ -149,6 +151,18 @@ pub struct AdminConfig {
     pub metrics_client_ca: Option<PathBuf>,
     /// A file with the bearer token that requests to that listener must present.
     pub metrics_bearer_token_file: Option<PathBuf>,
+}
+
+/// Where the metrics of containers are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ContainerMetrics {
+    /// Nowhere.
+    Off,
+    /// On the unix socket of the admin pages.
+    Local,
+    /// On all listeners of the admin pages.
+    Network,
 }
 
 /// The CRI server.
@@ -296,6 +310,7 @@ impl Default for AdminConfig {
             header_timeout_seconds: 10,
             idle_timeout_seconds: 120,
             max_header_bytes: 64 << 10,
+            container_metrics: ContainerMetrics::Local,
             metrics_listen: None,
             metrics_tls_certificate: None,
             metrics_tls_key: None,

@@ -8,6 +8,7 @@
 //!                    ├── device_parts  devices, vendors' plugins, a kubelet's device plugins
 //!                    ├── managed       containerd and logkeeper: started, adopted, restarted, left running
 //!                    ├── node, admin   /metrics, /readyz, /statusz and pages for the command line
+//!                    ├── container_metrics  what containers use, with the names of their owners
 //!                    ├── audit, events what changed, for whom; in a log, and the latest in memory
 //!                    ├── programs      whether processes run what is installed
 //!                    ├── self_check    asks each of its servers, for systemd's watchdog
@@ -28,6 +29,7 @@ mod capacity;
 pub mod channel;
 pub mod cli;
 pub mod config;
+mod container_metrics;
 mod credentials;
 pub mod detach;
 mod device_parts;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::RwLock;
+use switchyard_container_metrics::Figures;
 use switchyard_core::backend::{Advisory, Condition as BackendCondition};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::{Gateway, PullsByResult};
@@ -24,7 +25,7 @@ use crate::managed::State;
 use crate::managed::restart::{RestartError, RestartReport, Restarter};
 use crate::programs::{self, ProgramView};
 use crate::status::{Condition, DevicesView, Objects, Part, StatusSource};
-use crate::wiring;
+use crate::{container_metrics, wiring};
 
 /// How long the files of programs may take to be looked at.
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
@@ -271,6 +272,16 @@ impl StatusSource for Node {
     fn restart(&self, part: &str) -> Option<BoxFuture<'_, Result<RestartReport, RestartError>>> {
         let part = self.restarters.iter().find(|restarter| restarter.name() == part)?;
         Some(Box::pin(part.restart()))
+    }
+
+    fn container_figures(&self) -> BoxFuture<'static, switchyard_core::Result<Figures>> {
+        let gateway = self.gateway.get().cloned();
+        Box::pin(async move {
+            match &gateway {
+                Some(gateway) => container_metrics::read(gateway, wiring::names).await,
+                None => Err(switchyard_core::Error::unavailable("the daemon is starting: try again")),
+            }
+        })
     }
 
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {

@@ -281,6 +281,7 @@ impl Daemon {
             reloader,
             log_level,
             self.history.clone(),
+            self.config.admin.container_metrics,
         )
     }
 

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use switchyard_container_metrics::Figures;
 use switchyard_core::backend::Advisory;
 use switchyard_core::gateway::PullsByResult;
 use switchyard_core::id::{LeaseToken, SandboxId};
@@ -121,6 +122,9 @@ pub trait StatusSource: Send + Sync + 'static {
 
     /// Restarts a part by its name; `None` if it cannot be restarted by itself.
     fn restart(&self, part: &str) -> Option<BoxFuture<'_, Result<RestartReport, RestartError>>>;
+
+    /// Reads the metrics of all running containers. It may be dropped at any time.
+    fn container_figures(&self) -> BoxFuture<'static, switchyard_core::Result<Figures>>;
 
     /// Ends a lease of devices that no sandbox uses.
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>>;

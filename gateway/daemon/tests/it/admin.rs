@@ -10,7 +10,7 @@ use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use switchyard::admin::{self, AdminPages, Hosts, Limits, Reach};
 use switchyard::channel;
-use switchyard::config::{AuditConfig, AuditTarget, Sources, load};
+use switchyard::config::{AuditConfig, AuditTarget, ContainerMetrics, Sources, load};
 use switchyard::history::History;
 use switchyard::listener::GuardedListener;
 use switchyard::managed::restart::{RestartError, RestartReport};
@@ -19,6 +19,7 @@ use switchyard::programs::ProgramView;
 use switchyard::reload::Reloader;
 use switchyard::status::{Condition, DevicesView, Objects, Part, SandboxView, StatusReport, StatusSource};
 use switchyard::telemetry::LogLevel;
+use switchyard_container_metrics::Figures;
 use switchyard_core::Error;
 use switchyard_core::backend::Advisory;
 use switchyard_core::gateway::PullsByResult;
@@ -31,6 +32,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::soon;
 
+mod containers;
 mod devices;
 mod metrics_listener;
 mod programs;
@@ -38,6 +40,7 @@ mod programs;
 #[derive(Default)]
 struct Fake {
     parts: Mutex<Vec<Part>>,
+    containers: containers::Containers,
 }
 
 impl StatusSource for Fake {
@@ -121,6 +124,10 @@ impl StatusSource for Fake {
         Some(Box::pin(std::future::ready(answer)))
     }
 
+    fn container_figures(&self) -> BoxFuture<'static, switchyard_core::Result<Figures>> {
+        self.containers.read()
+    }
+
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {
         Box::pin(std::future::ready(if token == LeaseToken::from_bytes([7; 16]) {
             Ok(())
@@ -154,6 +161,11 @@ const LIMITS: Limits = Limits {
 
 /// The pages about a source, with a directory for files.
 fn admin_pages() -> (AdminPages, Arc<Fake>, TempDir) {
+    exposed_pages(ContainerMetrics::Local)
+}
+
+/// The same, with the metrics of containers on these listeners.
+fn exposed_pages(containers: ContainerMetrics) -> (AdminPages, Arc<Fake>, TempDir) {
     let source = Arc::new(Fake::default());
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
@@ -164,7 +176,8 @@ fn admin_pages() -> (AdminPages, Arc<Fake>, TempDir) {
     let metrics = Arc::new(Metrics::new().unwrap());
     let audit = AuditConfig { to: AuditTarget::Off, ..AuditConfig::default() };
     let history = History::start(&audit, &metrics);
-    (AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level, history), source, dir)
+    let pages = AdminPages::new(Arc::clone(&source) as _, metrics, reloader, level, history, containers);
+    (pages, source, dir)
 }
 
 struct Pages {
