@@ -36,7 +36,8 @@ impl Amount {
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (value, per_unit) = self.parts();
-        let (whole, mut rest) = (value / per_unit, value % per_unit);
+        let whole = value / per_unit;
+        let mut rest = value % per_unit;
         if rest == 0 {
             return write!(f, "{whole}");
         }
