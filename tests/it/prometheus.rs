@@ -83,7 +83,8 @@ impl ScrapedTestNode {
         let server = authority.issue("node");
         let token = write_token(root, TOKEN, 0o600);
         format!(
-            "[admin]\nmetrics_listen = \"0.0.0.0:0\"\nmetrics_tls_certificate = {:?}\nmetrics_tls_key = {:?}\n\
+            "[admin]\ncontainer_metrics = \"network\"\n\
+             metrics_listen = \"0.0.0.0:0\"\nmetrics_tls_certificate = {:?}\nmetrics_tls_key = {:?}\n\
              metrics_bearer_token_file = {token:?}\n",
             server.certificate, server.key
         )

@@ -20,13 +20,12 @@ const SOON: Duration = Duration::from_secs(60);
 const EMPTY_WHEN_WELL: [&str; 3] = ["Failures by code", "Refusals", "containerd: errors and reconnects"];
 
 /// Prefixes of the metrics that the daemon does not serve yet, and of what is recorded of them.
-const NOT_SERVED_YET: [&str; 6] = [
+const NOT_SERVED_YET: [&str; 5] = [
     "switchyard_operation",
     "switchyard_containerd_",
     "switchyard_managed_restarts_total",
     "instance_owner_operation:",
     "instance_method:",
-    "instance_owner:container_",
 ];
 
 /// A query of a panel.

@@ -24,8 +24,8 @@ use futures::stream;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use switchyard_container_metrics::{Chunks, Figures};
-use switchyard_core::error::{Error, Result};
 use switchyard_core::id::Owner;
+use switchyard_core::{Error, Result};
 use tokio::time::{Instant, timeout};
 
 use super::{ListenerPages, Reach, status_of, text};
@@ -33,7 +33,7 @@ use crate::config::ContainerMetrics;
 use crate::metrics::CONTENT_TYPE as METRICS_TYPE;
 use crate::status::StatusSource;
 
-pub(super) const PATH: &str = "/metrics/containers";
+const PATH: &str = "/metrics/containers";
 
 /// For how long a reading is served, from its beginning; and how long it may take, so that there is never a
 /// second one at the same time.
