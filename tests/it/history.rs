@@ -98,7 +98,9 @@ fn each_change_has_one_line_with_its_caller_and_no_secret() {
     assert_eq!((&exec["uid"], &exec["pid"], &exec["result"]), (&json!(0), &json!(pid), &json!("ok")));
     let failed = lines.iter().find(|line| line["names"]["container"] == "broken" && line["result"] != "ok");
     assert!(failed.is_some_and(|line| line["error"].is_string()), "{lines:#?}");
-    assert!(lines.iter().any(|line| line["operation"] == "set_log_level"), "{lines:#?}");
+    let level = lines.iter().find(|line| line["operation"] == "set_log_level").expect("it was set");
+    assert_eq!((&level["listener"], &level["uid"]), (&json!("admin socket"), &json!(0)), "{level}");
+    assert!(level["pid"].is_number(), "{level}");
     let text = fs::read_to_string(&file).expect("it is there");
     assert!(!text.contains(SECRET), "{text}");
     assert!(!output(&node, &["events", "--output", "json"]).contains(SECRET));

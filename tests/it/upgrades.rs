@@ -37,6 +37,9 @@ fn replace_program(node: &TestNode, by: &Path) {
     std::fs::rename(&draft, &program).expect("the root can be written");
 }
 
+/// Prints how far [`COUNT`] has come. The file is empty for a moment whenever it is written anew.
+const NUMBER: &str = "until grep . /n; do sleep 0.05; done";
+
 /// A container that was started by one version and is used under others.
 struct Counter<'n> {
     node: &'n TestNode,
@@ -60,7 +63,7 @@ impl<'n> Counter<'n> {
         let status = self.node.cri().status(&self.id).expect("the container exists");
         assert_eq!(status.state(), cri::ContainerState::ContainerRunning, "{when}");
         assert_eq!(pid(self.node, &self.id), self.pid, "{when}");
-        let so_far: usize = self.node.cri().sh(&self.id, "cat /n").trim().parse().expect("it is a number");
+        let so_far: usize = self.node.cri().sh(&self.id, NUMBER).trim().parse().expect("it is a number");
         let lines = self.pod.wait_log("counting", |lines| lines.len() > so_far + 5);
         assert_counted(&lines[..lines.len() - 1], when);
     }

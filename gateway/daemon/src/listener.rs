@@ -169,14 +169,17 @@ impl GuardedListener {
 
 impl axum::serve::Listener for GuardedListener {
     type Io = UnixStream;
-    type Addr = ();
+    type Addr = Option<UCred>;
 
-    async fn accept(&mut self) -> (UnixStream, ()) {
-        (Self::accept(self).await, ())
+    /// Accepts the next connection of a permitted peer, with its credentials.
+    async fn accept(&mut self) -> (UnixStream, Option<UCred>) {
+        let stream = Self::accept(self).await;
+        let peer = stream.peer_cred().ok();
+        (stream, peer)
     }
 
-    fn local_addr(&self) -> io::Result<()> {
-        Ok(())
+    fn local_addr(&self) -> io::Result<Option<UCred>> {
+        Ok(None)
     }
 }
 

@@ -6,6 +6,7 @@
 //! connects again.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,8 +18,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use switchyard_core::operation::Caller;
 use switchyard_tls::{Acceptor, Certificate};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::unix::UCred;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -60,6 +63,7 @@ impl From<&AdminConfig> for Limits {
 pub async fn serve<L>(listener: L, router: Router, hosts: Hosts, limits: Limits)
 where
     L: axum::serve::Listener,
+    L::Addr: Peer,
 {
     accept(listener, OwnConnections::none(), router, hosts, limits, None).await;
 }
@@ -68,6 +72,7 @@ where
 pub async fn serve_also<L>(listener: L, own: OwnConnections, router: Router, hosts: Hosts, limits: Limits)
 where
     L: axum::serve::Listener,
+    L::Addr: Peer,
 {
     accept(listener, own, router, hosts, limits, None).await;
 }
@@ -77,6 +82,7 @@ where
 pub async fn serve_tls<L>(listener: L, certificate: Certificate, router: Router, hosts: Hosts, limits: Limits)
 where
     L: axum::serve::Listener,
+    L::Addr: Peer,
 {
     accept(listener, OwnConnections::none(), router, hosts, limits, Some(certificate)).await;
 }
@@ -90,6 +96,7 @@ async fn accept<L>(
     certificate: Option<Certificate>,
 ) where
     L: axum::serve::Listener,
+    L::Addr: Peer,
 {
     let mut connections = JoinSet::new();
     let mut places = ConnectionTable::new(limits.max_connections);
@@ -104,12 +111,13 @@ async fn accept<L>(
             }
             () = places.freed.notified(), if !room => {}
             stream = own.next() => {
-                let served = ServedPages { router: router.clone(), hosts, limits };
+                let caller = None.caller();
+                let served = ServedPages { router: router.clone(), hosts, limits, caller };
                 connections.spawn(connection(stream, None, served, places.uncounted()));
             }
-            (stream, _peer) = listener.accept(), if room => {
+            (stream, peer) = listener.accept(), if room => {
                 let place = places.admit();
-                let served = ServedPages { router: router.clone(), hosts, limits };
+                let served = ServedPages { router: router.clone(), hosts, limits, caller: peer.caller() };
                 let acceptor = certificate.as_ref().map(Certificate::acceptor);
                 connections.spawn(connection(stream, acceptor, served, place));
             }
@@ -122,6 +130,29 @@ struct ServedPages {
     router: Router,
     hosts: Hosts,
     limits: Limits,
+    caller: Caller,
+}
+
+/// The peer of a connection.
+pub trait Peer {
+    /// Who requests what comes over the connection.
+    fn caller(&self) -> Caller;
+}
+
+impl Peer for SocketAddr {
+    fn caller(&self) -> Caller {
+        Caller { listener: "admin address", uid: None, pid: None }
+    }
+}
+
+impl Peer for Option<UCred> {
+    fn caller(&self) -> Caller {
+        Caller {
+            listener: "admin socket",
+            uid: self.map(|peer| peer.uid()),
+            pid: self.and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok()),
+        }
+    }
 }
 
 /// Serves one connection until it ends, exceeds a timeout, or is closed for another one.
@@ -158,18 +189,19 @@ async fn connection(
 /// completed.
 async fn requests(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    ServedPages { router, hosts, limits }: ServedPages,
+    ServedPages { router, hosts, limits, caller }: ServedPages,
     place: Arc<ConnectionState>,
     last: impl Future<Output = ()> + Send,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
         let router = router.clone();
         let place = Arc::clone(&place);
+        let caller = caller.clone();
         async move {
             place.set(ConnectionPhase::Page);
             let answer = match host::refusal(hosts, &request) {
                 Some((status, why)) => super::text(status, why),
-                None => match router.oneshot(request.map(Body::new)).await {
+                None => match caller.scope(router.oneshot(request.map(Body::new))).await {
                     Ok(answer) => answer,
                     Err(never) => match never {},
                 },
