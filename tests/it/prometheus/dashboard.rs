@@ -17,7 +17,8 @@ use super::{ScrapedTestNode, container_with_device, device_group};
 const SOON: Duration = Duration::from_secs(60);
 
 /// Panels that are empty on a node on which nothing has failed or is under way.
-const EMPTY_WHEN_WELL: [&str; 3] = ["Failures by code", "Refusals", "containerd: errors and reconnects"];
+const EMPTY_WHEN_WELL: [&str; 4] =
+    ["Failures by code", "Refusals", "containerd: errors and reconnects", "In flight, by owner"];
 
 /// A query of a panel.
 #[derive(Debug)]
