@@ -237,7 +237,11 @@ fn assert_nothing_is_left(ids: &[&str]) {
          -prune -o -name '*switchyard*' -print; find /run /sys/fs/cgroup -name '*switchyard*' -not -path '/run/systemd/*'",
     );
     assert_eq!(files, "");
-    assert_eq!(found("ls /run/containerd/s /run/containerd/runc/* 2>/dev/null || true"), "");
+    // Sockets of shims, and the state of runtimes below the directory of each namespace.
+    let sockets = "find /run/containerd/s -mindepth 1 2>/dev/null || true";
+    assert_eq!(found(sockets), "");
+    let runtimes = "find /run/containerd/runc -mindepth 2 2>/dev/null || true";
+    assert_eq!(found(runtimes), "");
     assert_eq!(found("grep switchyard /proc/self/mountinfo || true"), "");
     let processes = found(
         "for exe in /proc/[0-9]*/exe; do readlink $exe; done 2>/dev/null | grep -E '/(switchyard|containerd|containerd-shim[^/]*)( |$)' || true",
