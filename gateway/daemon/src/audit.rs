@@ -2,7 +2,7 @@
 //! ended.
 //!
 //! The lines are written by a thread of their own, so that a slow disk or journal delays no operation. At most
-//! [`QUEUE`] lines wait for it; further ones are lost, and counted.
+//! 4096 lines wait for it; further ones are lost, and counted.
 
 use std::path::Path;
 use std::sync::Arc;

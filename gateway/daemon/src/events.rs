@@ -68,7 +68,7 @@ impl EventLog {
         self.0.latest.send_replace(number);
     }
 
-    /// The events after the one with this number in this run of the daemon, at most [`PAGE`] of them; all events
+    /// The events after the one with this number in this run of the daemon, at most 500 of them; all events
     /// that are kept if no number is given. If there are none, waits for one for at most `wait`. Cancel-safe.
     pub async fn after(&self, known: Option<(&str, u64)>, owner: Option<&str>, wait: Duration) -> EventPage {
         let same_run = known.filter(|(run, _)| *run == self.0.run).map(|(_, number)| number);
