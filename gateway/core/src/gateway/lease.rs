@@ -185,7 +185,8 @@ impl Gateway {
     /// `NotFound`; `FailedPrecondition` if a sandbox with a task that has not exited has it.
     pub async fn release_lease(&self, token: LeaseToken) -> Result<()> {
         let subject = Subject::argument(&token.to_string());
-        let operation = self.begin(OperationKind::ReleaseLease, None, Caller::current(), subject);
+        let registry = &self.shared.registry;
+        let operation = registry.begin(OperationKind::ReleaseLease, None, Caller::current(), subject);
         operation.run(self.release_unused_lease(token)).await
     }
 

@@ -1,13 +1,13 @@
 //! Registers the operations of the gateway: see [`crate::operation`].
 
 use super::{Gateway, Scope};
-use crate::id::{Owner, SandboxId, TaskId};
+use crate::id::{SandboxId, TaskId};
 use crate::operation::{Caller, OperationKind, PendingOperation, Subject};
 
 impl Scope {
     /// Registers an operation of the current caller on objects of this owner.
     pub(super) fn begin(&self, kind: OperationKind, subject: Subject) -> PendingOperation {
-        self.gateway.begin(kind, Some(self.owner), self.caller(), subject)
+        self.gateway.shared.registry.begin(kind, Some(self.owner), self.caller(), subject)
     }
 
     /// Registers an operation on a task of this owner.
@@ -24,24 +24,14 @@ impl Gateway {
             None => Subject { sandbox: Some(id), ..Subject::default() },
         };
         let owner = subject.sandbox_meta.as_ref().map(|meta| meta.owner);
-        self.begin(kind, owner, Caller::current(), subject)
+        self.shared.registry.begin(kind, owner, Caller::current(), subject)
     }
 
     /// Registers an operation of the current caller on a task.
     pub(super) fn begin_on_task(&self, kind: OperationKind, id: TaskId) -> PendingOperation {
         let subject = self.task_subject(id);
         let owner = subject.task_meta.as_ref().map(|meta| meta.owner);
-        self.begin(kind, owner, Caller::current(), subject)
-    }
-
-    pub(super) fn begin(
-        &self,
-        kind: OperationKind,
-        owner: Option<Owner>,
-        caller: Option<Caller>,
-        subject: Subject,
-    ) -> PendingOperation {
-        self.shared.registry.begin(kind, owner, caller, subject)
+        self.shared.registry.begin(kind, owner, Caller::current(), subject)
     }
 
     pub(super) fn task_subject(&self, id: TaskId) -> Subject {

@@ -132,7 +132,9 @@ impl Gateway {
     /// the gateway shuts down. A concurrent removal request joins it.
     pub(super) fn resume_removal(&self, id: SandboxId) {
         let gateway = self.clone();
-        self.shared.operations.spawn(async move {
+        // All attempts are one operation, which nobody has requested from this daemon.
+        let operation = self.begin_on_sandbox(OperationKind::RemoveSandbox, id);
+        self.shared.operations.spawn(operation.run(async move {
             let shared: &Shared = &gateway.shared;
             let mut backoff = shared.limits.get().backoff();
             let mut warned = false;
@@ -144,14 +146,15 @@ impl Gateway {
                     tracing::warn!(sandbox.id = %id, error = error.report(), "a removal fails: it is retried until it succeeds");
                     warned = true;
                 }
-                if !backoff.wait_unless(&shared.shutdown).await {
-                    return;
+                if !step("wait_for_retry", backoff.wait_unless(&shared.shutdown)).await {
+                    return Err(error.context("the daemon ends: the next one continues the removal"));
                 }
                 if shared.table.sandbox(id).is_some_and(|sandbox| sandbox.state.is_ready()) {
-                    return;
+                    return Err(error.context("the removal was given up: the sandbox was started again"));
                 }
             }
-        });
+            Ok(())
+        }));
     }
 
     async fn remove_sandbox(&self, id: SandboxId) -> Result<()> {
