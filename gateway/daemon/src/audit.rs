@@ -100,10 +100,13 @@ impl AuditLog {
         Self(Arc::new(Recorder { lines, exec_sync, counts, is_losing: AtomicBool::default() }))
     }
 
-    /// Puts another configuration in force, as far as a reload can, and continues in a new file if the old one
-    /// was renamed.
+    /// Puts another configuration in force, as far as a reload can.
     pub fn reconfigure(&self, config: &AuditConfig) {
         self.0.exec_sync.set(config.exec_sync);
+    }
+
+    /// Continues in a new file if the old one was renamed.
+    pub fn reopen(&self) {
         self.send(Message::Reopen);
     }
 
@@ -156,7 +159,7 @@ impl AuditLog {
                     );
                 }
             }
-            // The next reload asks again.
+            // As many lines wait as may; the next reload asks again.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }

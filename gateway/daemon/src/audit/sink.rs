@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -69,7 +69,6 @@ impl Sink {
                     Some(file) => file,
                     None => open_file(path)?,
                 };
-                // A line that was written in part is ended by the next one's newline at worst.
                 file.write_all(format!("{line}\n").as_bytes())?;
                 *open = Some(file);
                 Ok(())
@@ -99,11 +98,23 @@ fn open_file(path: &Path) -> io::Result<File> {
     }
     // Whoever may write to the directory could place a link or a FIFO there; only an ordinary file is written.
     let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
-    let file =
-        OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags.bits()).open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not an ordinary file"))
+    let mut options = OpenOptions::new();
+    options.read(true).append(true).create(true).mode(0o640).custom_flags(flags.bits());
+    let mut file = options.open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not an ordinary file"));
     }
+    if is_torn(&file, metadata.len())? {
+        file.write_all(b"\n")?;
+    }
+    Ok(file)
+}
+
+/// Whether a file of this length ends amid a line: its disk was full, or the daemon was killed.
+fn is_torn(file: &File, length: u64) -> io::Result<bool> {
+    let Some(last) = length.checked_sub(1) else { return Ok(false) };
+    let mut end = [0];
+    file.read_exact_at(&mut end, last)?;
+    Ok(end != *b"\n")
 }

@@ -59,15 +59,14 @@ fn line_has_the_operation_and_its_caller() {
 fn file_is_continued_under_its_name_after_a_rotation() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deep/audit.log");
-    let config = config(AuditTarget::File, path.clone());
-    let log = AuditLog::start(&config);
+    let log = AuditLog::start(&config(AuditTarget::File, path.clone()));
     let subject = Subject::argument("busybox");
     log.record(&ended(OperationKind::PullImage, &subject, &caller()));
     log.flush();
     let rotated = path.with_extension("1");
     fs::rename(&path, &rotated).unwrap();
     log.record(&ended(OperationKind::PullImage, &subject, &caller()));
-    log.reconfigure(&config);
+    log.reopen();
     log.record(&ended(OperationKind::RemoveImage, &subject, &caller()));
     log.flush();
     assert_eq!(lines(&rotated).len(), 2);
@@ -109,6 +108,22 @@ fn file_that_cannot_be_written_loses_and_counts_lines_until_it_can() {
     log.record(&ended(OperationKind::StartTask, &subject, &caller()));
     log.flush();
     assert_eq!(log.counts(), Some(AuditCounts { written: 1, lost: 2 }));
+}
+
+#[test]
+fn line_after_a_torn_one_begins_on_a_line_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("audit.log");
+    fs::write(&path, "{\"at\":\"1970-01").unwrap();
+    let log = AuditLog::start(&config(AuditTarget::File, path.clone()));
+    for _ in 0..2 {
+        log.record(&ended(OperationKind::StopTask, &Subject::default(), &caller()));
+    }
+    log.flush();
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!((lines[0], lines.len()), ("{\"at\":\"1970-01", 3));
+    assert!(lines[1..].iter().all(|line| serde_json::from_str::<AuditLine>(line).is_ok()), "{text}");
 }
 
 #[test]
