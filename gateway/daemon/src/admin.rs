@@ -47,7 +47,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde::Serialize;
-use switchyard_core::id::LeaseToken;
+use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::operation::{Caller, OperationKind, Subject};
 use switchyard_core::{Error, ErrorKind};
 
@@ -403,6 +403,12 @@ fn detail(part: &Part, reach: Reach) -> &str {
         (Reach::Network, true) => "",
         (Reach::Network, false) => WITHHELD,
     }
+}
+
+/// The owner of this name, as queries give it.
+fn owner_named(name: &str) -> Result<Owner, String> {
+    let owner = Owner::ALL.into_iter().find(|owner| owner.as_str() == name);
+    owner.ok_or_else(|| format!("{name:?} is no owner: use kubernetes, nomad, swarm or host"))
 }
 
 fn json(value: &impl Serialize) -> Response {

@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use switchyard_core::event::{Event, EventKind, Lagged, Subscription};
-use switchyard_core::id::Owner;
 use switchyard_core::state::{Exit, ExitCause};
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use crate::status::{EventPage, EventView, rfc3339};
 use crate::wiring;
@@ -74,11 +74,20 @@ impl EventLog {
         let same_run = known.filter(|(run, _)| *run == self.0.run).map(|(_, number)| number);
         let after = same_run.unwrap_or_default();
         let is_restarted = known.is_some() && same_run.is_none();
+        let deadline = Instant::now() + wait;
         let mut latest = self.0.latest.subscribe();
-        // With a deadline of its own the caller gets an answer in any case; the sender lives as long as `self`.
-        let _ = tokio::time::timeout(wait, latest.wait_for(|latest| *latest > after)).await;
+        let mut passed = after;
+        let (events, next) = loop {
+            // The sender lives as long as `self`.
+            let is_late = timeout_at(deadline, latest.wait_for(|latest| *latest > passed)).await.is_err();
+            let (events, next) = self.0.ring.lock().page(passed, PAGE, owner);
+            if is_late || !events.is_empty() {
+                break (events, next);
+            }
+            // Those were of other owners.
+            passed = next;
+        };
         let ring = self.0.ring.lock();
-        let (events, next) = ring.page(after, PAGE, owner);
         // Who asks for the first time has missed nothing that was not there.
         let missed = if same_run.is_some() { ring.missing_after(after) } else { 0 };
         EventPage { run: self.0.run.clone(), next, missed, is_restarted, events }
@@ -125,12 +134,6 @@ fn exit_text(Exit { code, finished_at: _, cause }: &Exit) -> String {
         ExitCause::StartFailed(why) => format!("never started: {why}"),
         ExitCause::Lost => "its exit was not observed".to_owned(),
     }
-}
-
-/// Whether this is the name of an owner.
-#[must_use]
-pub fn is_owner(name: &str) -> bool {
-    Owner::ALL.iter().any(|owner| owner.as_str() == name)
 }
 
 #[cfg(test)]

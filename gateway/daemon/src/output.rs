@@ -42,16 +42,6 @@ pub fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     print(text)
 }
 
-/// Prints JSON on one line.
-///
-/// # Errors
-/// As for [`print()`].
-pub fn print_json_line(value: &impl serde::Serialize) -> io::Result<()> {
-    let mut text = serde_json::to_vec(value)?;
-    text.push(b'\n');
-    print(text)
-}
-
 /// Prints to standard output, where a closed pipe is an error.
 ///
 /// # Errors
@@ -88,18 +78,20 @@ fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A table with headings, in columns as wide as their cells.
+/// A table with headings, in columns as wide as their cells. Control characters, which names and messages of
+/// clients may have, become blanks: they could change what a terminal shows.
 #[must_use]
 pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| printable(cell))).collect();
     let mut widths = headings.map(str::len);
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let mut out = String::new();
     let headings = headings.map(str::to_owned);
-    for row in std::iter::once(&headings).chain(rows) {
+    for row in std::iter::once(&headings).chain(&rows) {
         let mut line = String::new();
         for (width, cell) in widths.iter().zip(row) {
             line.push_str(&format!("{cell:<width$}  "));
@@ -108,6 +100,10 @@ pub fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> Strin
         out.push('\n');
     }
     out
+}
+
+fn printable(cell: &str) -> String {
+    cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// The first digits of an id, enough to be unique on a node; commands accept them as an id.
@@ -124,6 +120,12 @@ mod tests {
     fn columns_are_aligned_without_trailing_blanks() {
         let rows = [["a".to_owned(), "long cell".to_owned()], ["bcd".to_owned(), String::new()]];
         assert_eq!(table(["X", "NAME"], &rows), "X    NAME\na    long cell\nbcd\n");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let rows = [["a\u{1b}[31m\nb".to_owned(), "\u{9b}2J".to_owned()]];
+        assert_eq!(table(["X", "Y"], &rows), "X         Y\na [31m b   2J\n");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
 use tokio::time::{Instant, timeout};
 
-use super::{ListenerPages, Reach, status_of, text};
+use super::{ListenerPages, Reach, owner_named, status_of, text};
 use crate::config::ContainerMetrics;
 use crate::metrics::CONTENT_TYPE as METRICS_TYPE;
 use crate::status::StatusSource;
@@ -131,9 +131,7 @@ struct Gzip {
 
 impl ContainersQuery {
     fn checked(self) -> std::result::Result<Option<Owner>, String> {
-        let Some(name) = self.owner else { return Ok(None) };
-        let owner = Owner::ALL.into_iter().find(|owner| owner.as_str() == name);
-        owner.map(Some).ok_or_else(|| format!("{name:?} is no owner: use kubernetes, nomad, swarm or host"))
+        self.owner.as_deref().map(owner_named).transpose()
     }
 }
 

@@ -9,8 +9,7 @@ use axum::response::Response;
 use axum::routing::get;
 use serde::Deserialize;
 
-use super::{ListenerPages, json, text};
-use crate::events::is_owner;
+use super::{ListenerPages, json, owner_named, text};
 use crate::status::OperationView;
 
 /// The longest time for which a request for events can wait, in seconds: shorter than a page may take.
@@ -56,9 +55,7 @@ impl EventQuery {
         if self.wait > WAIT_MAX {
             return Err(format!("wait is {} seconds, but at most {WAIT_MAX} are allowed", self.wait));
         }
-        if let Some(owner) = self.owner.as_deref().filter(|owner| !is_owner(owner)) {
-            return Err(format!("{owner:?} is no owner: use kubernetes, nomad, swarm or host"));
-        }
+        self.owner.as_deref().map(owner_named).transpose()?;
         if self.run.is_some() != self.after.is_some()
             || self.run.as_ref().is_some_and(|run| run.len() > RUN_MAX)
         {

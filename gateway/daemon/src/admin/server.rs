@@ -111,7 +111,7 @@ async fn accept<L>(
             }
             () = places.freed.notified(), if !room => {}
             stream = own.next() => {
-                let caller = None.caller();
+                let caller = Caller { listener: "self-check", uid: None, pid: None };
                 let served = ServedPages { router: router.clone(), hosts, limits, caller };
                 connections.spawn(connection(stream, None, served, places.uncounted()));
             }

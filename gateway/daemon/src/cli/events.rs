@@ -1,14 +1,21 @@
 //! `switchyard events`: the latest events, and those to come.
 
+use std::io;
+use std::time::Duration;
+
 use clap::Args;
 use http::Method;
 
 use super::daemon::{DaemonError, Target, parse, send};
-use crate::output::{Format, print, print_error, print_json_line, table};
+use crate::channel::report;
+use crate::output::{Format, announce, print_error, short, table};
 use crate::status::{EventPage, EventView};
 
 /// How long the daemon waits for an event before it answers, in seconds.
 const WAIT: u64 = 20;
+
+/// The pause before a follower asks a daemon again that did not answer.
+const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
@@ -22,22 +29,41 @@ pub(super) struct EventsArgs {
     owner: Option<String>,
 }
 
-/// Shows the events that the daemon has kept, in pages, and with `--follow` those to come.
+/// Shows the events that the daemon has kept, in pages, and with `--follow` those to come, also of the daemon
+/// after a restart.
 pub(super) async fn events(args: &EventsArgs) -> Result<(), DaemonError> {
     let mut known: Option<(String, u64)> = None;
+    let mut is_away = false;
     loop {
         let wait = if args.follow && known.is_some() { WAIT } else { 0 };
         let path = path_of(known.as_ref(), args.owner.as_deref(), wait);
-        let body = send(&args.target.socket, Method::GET, &path).await?;
+        let body = match send(&args.target.socket, Method::GET, &path).await {
+            Ok(body) => body,
+            Err(error @ (DaemonError::Request(_) | DaemonError::Deadline(_)))
+                if args.follow && known.is_some() =>
+            {
+                if !std::mem::replace(&mut is_away, true) {
+                    print_error(format!("switchyard: {}; waiting for the daemon\n", report(&error)))?;
+                }
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        is_away = false;
         let EventPage { run, next, missed, is_restarted, events } = parse(&path, &body)?;
         if is_restarted {
             print_error("switchyard: the daemon was restarted: earlier events are gone\n")?;
         } else if missed > 0 {
             print_error(format!("switchyard: {missed} events were lost: there were too many at once\n"))?;
         }
-        let is_last = events.is_empty() && !args.follow;
-        show(&events, args.target.output, known.is_none())?;
-        if is_last {
+        match announce(&shown(&events, args.target.output, known.is_none())?) {
+            Ok(()) => {}
+            // As in `switchyard events --follow | head -1`.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        if events.is_empty() && !args.follow {
             return Ok(());
         }
         known = Some((run, next));
@@ -56,34 +82,35 @@ fn path_of(known: Option<&(String, u64)>, owner: Option<&str>, wait: u64) -> Str
     format!("/v1/events?{}", query.finish())
 }
 
-fn show(events: &[EventView], output: Format, with_headings: bool) -> Result<(), DaemonError> {
+/// The events as lines of JSON, or as rows of a table, of which only the first page has headings.
+fn shown(events: &[EventView], output: Format, with_headings: bool) -> io::Result<String> {
     match output {
         Format::Json => {
+            let mut lines = String::new();
             for event in events {
-                print_json_line(event)?;
+                lines.push_str(&serde_json::to_string(event)?);
+                lines.push('\n');
             }
+            Ok(lines)
         }
         Format::Text => {
             let rows: Vec<_> = events.iter().map(row).collect();
             let text = table(["TIME", "OWNER", "EVENT", "OBJECT", "DETAIL"], &rows);
             let skipped = if with_headings { 0 } else { text.find('\n').map_or(0, |end| end + 1) };
-            print(&text[skipped..])?;
+            Ok(text[skipped..].to_owned())
         }
     }
-    Ok(())
 }
 
 fn row(event: &EventView) -> [String; 5] {
     let EventView { number: _, at, owner, event, sandbox, task, name, detail } = event;
-    let id = task.as_ref().or(sandbox.as_ref()).map(|id| crate::output::short(id));
+    let id = task.as_ref().or(sandbox.as_ref()).map(|id| short(id));
     let object = match id {
         Some(id) if name.is_empty() => id,
         Some(id) => format!("{name} [{id}]"),
         None => name.clone(),
     };
-    // Details have words of clients: control characters must not reach the terminal.
-    let detail = detail.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    [at.clone(), owner.clone(), event.clone(), object, detail]
+    [at.clone(), owner.clone(), event.clone(), object, detail.clone()]
 }
 
 #[cfg(test)]
@@ -95,11 +122,5 @@ mod tests {
         let known = ("7-2026 x&y".to_owned(), 5);
         let path = path_of(Some(&known), Some("nomad"), 20);
         assert_eq!(path, "/v1/events?wait=20&run=7-2026+x%26y&after=5&owner=nomad");
-    }
-
-    #[test]
-    fn row_has_no_control_characters() {
-        let event = EventView { detail: "a\u{1b}[31m\nb".into(), name: "web".into(), ..EventView::default() };
-        assert_eq!(row(&event)[3..], ["web", "a [31m b"]);
     }
 }

@@ -59,6 +59,22 @@ async fn events_of_other_owners_are_skipped_and_not_asked_for_again() {
     assert_eq!((numbers(&page), page.next), (vec![1, 3], 4));
 }
 
+#[tokio::test(start_paused = true)]
+async fn follower_of_one_owner_is_not_woken_by_others() {
+    let log = EventLog::default();
+    let waiting = tokio::spawn({
+        let log = log.clone();
+        async move { log.after(None, Some("nomad"), Duration::from_secs(20)).await }
+    });
+    for owner in ["kubernetes", "kubernetes", "nomad"] {
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        log.push(event(owner, String::new()));
+    }
+    let page = waiting.await.unwrap();
+    assert_eq!((numbers(&page), page.next), (vec![3], 3));
+}
+
 #[tokio::test]
 async fn ring_is_bounded_in_number_and_size_and_tells_what_it_lost() {
     let log = EventLog::default();
