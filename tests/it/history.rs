@@ -1,13 +1,16 @@
 //! What happened on a node, and for whom: the audit log, events, and operations in flight.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
-use switchyard_tests::daemon::binary;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 use switchyard_tests::nomad::agent::Agent;
@@ -25,19 +28,6 @@ const RUN: Duration = Duration::from_secs(60);
 
 /// A word that no record may contain.
 const SECRET: &str = "planted-s3cr3t";
-
-fn run(node: &TestNode, words: &[&str]) -> Output {
-    let socket = node.root().run().join("admin.sock");
-    Command::new(binary()).args(words).arg("--socket").arg(socket).output().expect("the binary exists")
-}
-
-/// What a command that succeeds prints.
-#[track_caller]
-fn output(node: &TestNode, words: &[&str]) -> String {
-    let done = run(node, words);
-    assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).expect("it is text")
-}
 
 /// The lines of JSON in a file or an output.
 fn lines(text: &str) -> Vec<Value> {
@@ -82,8 +72,8 @@ fn each_change_has_one_line_with_its_caller_and_no_secret() {
     node.cri().start(&broken).expect_err("there is no such program");
     node.cri().stop(&id, 0).expect("it stops");
     node.cri().remove(&id).expect("it is removed");
-    output(&node, &["log", "level", "debug", "--for", "10m"]);
-    output(&node, &["config", "reload"]);
+    node.output(&["log", "level", "debug", "--for", "10m"]);
+    node.output(&["config", "reload"]);
 
     let expected = ["create_task", "start_task", "exec", "stop_task", "remove_task"];
     let complete = || audited(&file).iter().any(|line| line["operation"] == "reload_config");
@@ -103,8 +93,8 @@ fn each_change_has_one_line_with_its_caller_and_no_secret() {
     assert!(level["pid"].is_number(), "{level}");
     let text = fs::read_to_string(&file).expect("it is there");
     assert!(!text.contains(SECRET), "{text}");
-    assert!(!output(&node, &["events", "--output", "json"]).contains(SECRET));
-    assert!(!output(&node, &["status", "--verbose"]).contains(SECRET));
+    assert!(!node.output(&["events", "--output", "json"]).contains(SECRET));
+    assert!(!node.output(&["status", "--verbose"]).contains(SECRET));
 }
 
 #[test]
@@ -114,7 +104,12 @@ fn lines_continue_in_a_new_file_after_a_reload_and_survive_the_end_of_the_daemon
     assert!(eventually(LIMIT, || operations(&audited(&file), "pod", "first") == ["create_sandbox"]));
     let rotated = file.with_extension("log.1");
     fs::rename(&file, &rotated).expect("it is there");
-    output(&node, &["config", "reload"]);
+    // Log rotation must not depend on what else is in the configuration.
+    let drop_in = node.root().path().join("config.d/90-wrong.toml");
+    fs::create_dir_all(drop_in.parent().expect("it is in a directory")).expect("the root is ours");
+    fs::write(&drop_in, "version = 1\n[exec]\nmax_per_container = 0\n").expect("the root is ours");
+    assert!(!node.call(&["config", "reload"]).status.success());
+    fs::remove_file(&drop_in).expect("it is there");
     drop(first);
     node.daemon().restart();
     let removed = ["create_sandbox", "stop_sandbox", "remove_sandbox"];
@@ -138,7 +133,7 @@ fn events_of_all_owners_are_listed_and_followed() {
     driver.start(&task.config).expect("it starts");
     assert_eq!(driver.wait(task.id(), RUN).expect("it ends").exit_code, 4);
 
-    let events = || lines(&output(&node, &["events", "--output", "json"]));
+    let events = || lines(&node.output(&["events", "--output", "json"]));
     let of_pod = || -> Vec<String> {
         let own = events().into_iter().filter(|event| event["name"].as_str().unwrap().contains("eventful"));
         own.filter(|event| event["owner"] == "kubernetes")
@@ -147,12 +142,12 @@ fn events_of_all_owners_are_listed_and_followed() {
     };
     let expected = ["sandbox_ready", "task_created", "task_started", "task_exited"];
     assert!(eventually(LIMIT, || of_pod() == expected), "{:#?}", events());
-    let nomad = lines(&output(&node, &["events", "--owner", "nomad", "--output", "json"]));
+    let nomad = lines(&node.output(&["events", "--owner", "nomad", "--output", "json"]));
     assert!(nomad.iter().all(|event| event["owner"] == "nomad"), "{nomad:#?}");
     let ended = nomad.iter().find(|event| event["event"] == "task_exited").expect("it ended");
     assert_eq!(ended["detail"], "code 4", "{ended}");
     assert!(ended["name"].as_str().is_some_and(|name| name.contains("eventful-task")), "{ended}");
-    let table = output(&node, &["events"]);
+    let table = node.output(&["events"]);
     assert!(table.starts_with("TIME") && table.contains("code 3"), "{table}");
 
     driver.destroy(task.id(), true).expect("it can be destroyed");
@@ -183,7 +178,7 @@ fn operation_in_flight_is_shown_until_it_ends() {
     let reference = node.registry().reference("held/one:1");
     let operations = || -> Vec<Value> {
         let status: Value =
-            serde_json::from_str(&output(&node, &["status", "--verbose", "--output", "json"])).unwrap();
+            serde_json::from_str(&node.output(&["status", "--verbose", "--output", "json"])).unwrap();
         status["operations"].as_array().expect("they are asked for").clone()
     };
     std::thread::scope(|threads| {
@@ -198,12 +193,51 @@ fn operation_in_flight_is_shown_until_it_ends() {
         let (_, metrics) = node.daemon().get("/metrics");
         let counted = "switchyard_operations_in_flight{operation=\"pull_image\",owner=\"kubernetes\"} 1";
         assert!(metrics.contains(counted), "{metrics}");
-        let table = output(&node, &["status", "--verbose"]);
+        let table = node.output(&["status", "--verbose"]);
         assert!(table.contains("pull_image"), "{table}");
         node.registry().proxy().release();
         pull.join().expect("it does not panic").expect("it succeeds");
     });
     assert_eq!(operations(), Vec::<Value>::new());
-    let table = output(&node, &["status", "--verbose"]);
+    let table = node.output(&["status", "--verbose"]);
     assert!(table.contains("No operation is in flight."), "{table}");
+}
+
+#[test]
+fn follower_continues_with_the_next_daemon() {
+    let node = TestNode::start();
+    let mut follower = node
+        .command(&["events", "--follow", "--output", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary exists");
+    let seen = Arc::new(Mutex::new(String::new()));
+    let readers = [
+        collect(follower.stdout.take().expect("it is piped"), &seen),
+        collect(follower.stderr.take().expect("it is piped"), &seen),
+    ];
+    let shows = |word: &str| eventually(LIMIT, || seen.lock().contains(word));
+    let _before = node.pod("before-the-restart");
+    let before = shows("before-the-restart");
+    node.daemon().restart();
+    let _after = node.pod("after-the-restart");
+    let after = before && shows("after-the-restart");
+    follower.kill().expect("it runs");
+    follower.wait().expect("it is ours");
+    for reader in readers {
+        reader.join().expect("it does not panic");
+    }
+    let seen = seen.lock();
+    assert!(after && seen.contains("waiting for the daemon") && seen.contains("was restarted"), "{seen}");
+}
+
+/// Collects the lines that a process prints.
+fn collect(output: impl Read + Send + 'static, seen: &Arc<Mutex<String>>) -> JoinHandle<()> {
+    let seen = Arc::clone(seen);
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            seen.lock().push_str(&line);
+        }
+    })
 }

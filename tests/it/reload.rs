@@ -1,11 +1,8 @@
 //! Reloads of the configuration of a running daemon: what takes effect, what is refused, what waits.
 
-use std::process::{Command, Output};
-
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use switchyard_tests::daemon::binary;
 use switchyard_tests::node::TestNode;
 
 mod containers;
@@ -14,25 +11,11 @@ mod images;
 mod refusals;
 mod signals;
 
-/// Runs a command of the command line against the daemon of a node.
-fn run(node: &TestNode, words: &[&str]) -> Output {
-    let socket = node.root().run().join("admin.sock");
-    Command::new(binary()).args(words).arg("--socket").arg(socket).output().expect("the binary exists")
-}
-
-/// The standard output of a command that succeeds.
-#[track_caller]
-fn output(node: &TestNode, words: &[&str]) -> String {
-    let done = run(node, words);
-    assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).expect("it is text")
-}
-
 /// Writes the configuration of the node with `extra`, and reloads it; what the command line reports.
 #[track_caller]
 fn reload(node: &TestNode, extra: &str) -> Value {
     node.root().write_config(extra);
-    let text = output(node, &["config", "reload", "--output", "json"]);
+    let text = node.output(&["config", "reload", "--output", "json"]);
     serde_json::from_str(&text).expect("it is JSON")
 }
 

@@ -1,7 +1,7 @@
 //! A whole node for tests: private root, registry, daemon and client, and pods that are removed when dropped.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -128,6 +128,34 @@ impl TestNode {
         assert!(copied.is_ok_and(|status| status.success()), "the binary cannot be copied");
         let daemon = Daemon::start(&root, "");
         Self::with_daemon(root, daemon, None)
+    }
+
+    /// Runs a command of the command line against the daemon.
+    ///
+    /// # Panics
+    /// If the binary cannot be run.
+    #[must_use]
+    pub fn call(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("the binary exists")
+    }
+
+    /// What such a command prints, which must succeed.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[track_caller]
+    pub fn output(&self, words: &[&str]) -> String {
+        let done = self.call(words);
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).expect("it is text")
+    }
+
+    /// Such a command, not started yet.
+    #[must_use]
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(crate::daemon::binary());
+        command.args(words).arg("--socket").arg(self.root.run().join("admin.sock"));
+        command
     }
 
     /// Starts a node whose daemon has these variables in its environment.

@@ -9,7 +9,7 @@ use switchyard_tests::node::{TestNode, TestPod};
 use switchyard_tests::streams::{PIPES, StreamProtocol, StreamSession, Transport, certificate};
 use tonic::Code;
 
-use super::{apply, output, reload};
+use super::{apply, reload};
 
 /// How long something may take to show.
 const SOON: Duration = Duration::from_secs(20);
@@ -108,7 +108,7 @@ fn a_renewed_certificate_is_used_by_new_streams() {
     assert!(exits_with_seven());
     // A key that does not fit is refused, and the former certificate stays.
     fs::write(&files.key, "no key").expect("it can be written");
-    let refused = super::run(&node, &["config", "reload"]);
+    let refused = node.call(&["config", "reload"]);
     let text = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && text.contains(&files.key.display().to_string()), "{text}");
     assert!(exits_with_seven());
@@ -129,17 +129,17 @@ fn the_log_level_is_reloaded_and_a_temporary_one_falls_back() {
     }));
     apply(&node, "", &["log.level"]);
     let level = || -> Value {
-        serde_json::from_str(&output(&node, &["log", "level", "-o", "json"])).expect("it is JSON")
+        serde_json::from_str(&node.output(&["log", "level", "-o", "json"])).expect("it is JSON")
     };
     assert_eq!(level()["level"], "info");
-    output(&node, &["log", "level", "debug", "--for", "2s"]);
+    node.output(&["log", "level", "debug", "--for", "2s"]);
     assert_eq!((&level()["level"], &level()["configured"]), (&"debug".into(), &"info".into()));
     assert!(eventually(SOON, || level()["level"] == "info"), "{}", level());
-    output(&node, &["log", "level", "trace", "--for", "1h"]);
-    assert!(output(&node, &["log", "level"]).starts_with("trace until "));
-    output(&node, &["log", "level", "--reset"]);
-    assert_eq!(output(&node, &["log", "level"]), "info\n");
-    let wrong = super::run(&node, &["log", "level", "a=b=c"]);
+    node.output(&["log", "level", "trace", "--for", "1h"]);
+    assert!(node.output(&["log", "level"]).starts_with("trace until "));
+    node.output(&["log", "level", "--reset"]);
+    assert_eq!(node.output(&["log", "level"]), "info\n");
+    let wrong = node.call(&["log", "level", "a=b=c"]);
     assert!(!wrong.status.success() && String::from_utf8_lossy(&wrong.stderr).contains("a=b=c"));
 }
 

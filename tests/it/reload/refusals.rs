@@ -5,12 +5,12 @@ use std::fs;
 use serde_json::Value;
 use switchyard_tests::node::TestNode;
 
-use super::{apply, keys, metric, output, reload, run};
+use super::{apply, keys, metric, reload};
 
 /// What the command line prints to standard error when a reload of the present file is refused.
 #[track_caller]
 fn refused(node: &TestNode) -> String {
-    let done = run(node, &["config", "reload"]);
+    let done = node.call(&["config", "reload"]);
     assert_eq!(done.status.code(), Some(1), "{}", String::from_utf8_lossy(&done.stdout));
     String::from_utf8(done.stderr).expect("it is text")
 }
@@ -19,7 +19,7 @@ fn refused(node: &TestNode) -> String {
 fn a_wrong_file_is_refused_with_file_line_and_key_and_changes_nothing() {
     let node = TestNode::start();
     let file = node.root().config();
-    let before = output(&node, &["config", "dump", "--running"]);
+    let before = node.output(&["config", "dump", "--running"]);
     let good = fs::read_to_string(&file).expect("it was written");
     let lines = good.lines().count();
     let reloadable = "\n[ledger]\novercommit = \"off\"\n";
@@ -34,20 +34,20 @@ fn a_wrong_file_is_refused_with_file_line_and_key_and_changes_nothing() {
         let position = format!("{}:{}", file.display(), lines + line);
         assert!(text.contains(&position) && text.contains(why), "{position} is not in {text}");
         assert!(text.contains("was not reloaded"), "{text}");
-        assert_eq!(output(&node, &["config", "dump", "--running"]), before);
+        assert_eq!(node.output(&["config", "dump", "--running"]), before);
     }
     fs::remove_file(&file).expect("it is ours");
     assert!(refused(&node).contains(&file.display().to_string()));
     assert_eq!(metric(&node, "switchyard_config_reloads_total{result=\"refused\"}"), 5.0);
     assert_eq!(metric(&node, "switchyard_config_last_reload_successful"), 0.0);
-    let shown = output(&node, &["status"]);
+    let shown = node.output(&["status"]);
     assert!(shown.contains("A reload was refused at"), "{shown}");
     fs::write(&file, format!("{good}{reloadable}")).expect("it can be written");
-    let report = output(&node, &["config", "reload"]);
+    let report = node.output(&["config", "reload"]);
     assert!(report.contains("ledger.overcommit") && report.contains("\"warn\" -> \"off\""), "{report}");
     assert_eq!(metric(&node, "switchyard_config_last_reload_successful"), 1.0);
-    assert!(!output(&node, &["status"]).contains("refused"));
-    assert!(output(&node, &["config", "dump", "--running"]).contains("overcommit = \"off\""));
+    assert!(!node.output(&["status"]).contains("refused"));
+    assert!(node.output(&["config", "dump", "--running"]).contains("overcommit = \"off\""));
 }
 
 #[test]
@@ -57,16 +57,16 @@ fn a_drop_in_is_reloaded_and_a_broken_one_refused() {
     fs::create_dir(&dir).expect("the root can be written");
     let drop_in = dir.join("50-exec.toml");
     fs::write(&drop_in, "version = 1\n[exec]\nmax_per_container = 7\n").expect("it can be written");
-    let shown = output(&node, &["config", "reload"]);
+    let shown = node.output(&["config", "reload"]);
     assert!(shown.contains("1024 -> 7") && shown.contains(&format!("{}:3", drop_in.display())), "{shown}");
     fs::write(&drop_in, "[exec]\nmax_per_container = 8\n").expect("it can be written");
     let text = refused(&node);
     assert!(text.contains(&drop_in.display().to_string()) && text.contains("version"), "{text}");
-    let origin = output(&node, &["config", "dump", "--running", "--origin"]);
+    let origin = node.output(&["config", "dump", "--running", "--origin"]);
     let expected = format!("max_per_container = 7  # {}:3", drop_in.display());
     assert!(origin.contains(&expected), "{origin}");
     fs::remove_file(&drop_in).expect("it is ours");
-    assert!(output(&node, &["config", "reload"]).contains("7 -> 1024"));
+    assert!(node.output(&["config", "reload"]).contains("7 -> 1024"));
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn a_change_that_needs_a_restart_waits_and_is_told_until_it_is_made() {
     assert_eq!(keys(&report, "applied"), ["exec.max_per_container"]);
     assert_eq!(keys(&report, "pending"), ["admin.max_connections"]);
     assert_eq!(report["pending"][0]["effect"], "restart");
-    let running = output(&node, &["config", "dump", "--running"]);
+    let running = node.output(&["config", "dump", "--running"]);
     assert!(running.contains("max_connections = 256") && running.contains("max_per_container = 7"));
     assert_eq!(metric(&node, "switchyard_config_pending_changes"), 1.0);
-    let shown = output(&node, &["status"]);
+    let shown = node.output(&["status"]);
     assert!(shown.contains("admin.max_connections") && shown.contains("256 -> 77"), "{shown}");
     node.daemon().restart();
-    assert!(output(&node, &["config", "dump", "--running"]).contains("max_connections = 77"));
+    assert!(node.output(&["config", "dump", "--running"]).contains("max_connections = 77"));
     assert_eq!(metric(&node, "switchyard_config_pending_changes"), 0.0);
     // What a client on the network sees names neither keys nor files.
     let (_, text) = node.daemon().get_from_admin_address("/statusz");
@@ -102,14 +102,14 @@ fn the_environment_of_the_daemon_overrides_the_file_and_is_told() {
         (&"exec.max_per_container".into(), &"environment variable SWITCHYARD_EXEC__MAX_PER_CONTAINER".into()),
         "{report:#}"
     );
-    assert!(output(&node, &["config", "dump", "--running"]).contains("max_per_container = 9"));
+    assert!(node.output(&["config", "dump", "--running"]).contains("max_per_container = 9"));
 }
 
 #[test]
 fn nothing_changes_when_nothing_was_changed() {
     let node = TestNode::start();
     apply(&node, "", &[]);
-    assert!(output(&node, &["config", "reload"]).contains("nothing has changed"));
-    let wrong = run(&node, &["config", "dump", "--running", "--set", "exec.max_per_container=1"]);
+    assert!(node.output(&["config", "reload"]).contains("nothing has changed"));
+    let wrong = node.call(&["config", "dump", "--running", "--set", "exec.max_per_container=1"]);
     assert_eq!(wrong.status.code(), Some(2));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use switchyard_tests::host::eventually;
 use switchyard_tests::node::TestNode;
 
-use super::{hang_up, metric, output};
+use super::{hang_up, metric};
 use crate::images::with_file;
 
 /// How many signals are sent.
@@ -63,7 +63,7 @@ fn a_thousand_hangups_with_good_and_bad_files_fail_no_request() {
     assert!(pods > 0 && pulls > 0, "{pods} pods, {pulls} pulls");
     fs::write(&file, format!("{good}\n[exec]\nmax_per_container = 3\n")).expect("it can be written");
     hang_up(&node);
-    let running = || output(&node, &["config", "dump", "--running"]);
+    let running = || node.output(&["config", "dump", "--running"]);
     assert!(
         eventually(Duration::from_secs(20), || running().contains("max_per_container = 3\n")),
         "{}",
