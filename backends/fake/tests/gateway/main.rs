@@ -11,6 +11,7 @@ mod isolation;
 mod ledger;
 mod model;
 mod node;
+mod operations;
 mod ports;
 mod registration_order;
 mod restart;

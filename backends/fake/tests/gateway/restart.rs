@@ -141,7 +141,7 @@ async fn task_missing_in_the_backend_exits_with_unknown_code() {
 }
 
 /// The state after the gateway was killed during the removal of a sandbox, at this call of the backend.
-async fn cut_off(node: FakeNode, sandbox: SandboxId, method: Method) -> Fake {
+pub(crate) async fn cut_off(node: FakeNode, sandbox: SandboxId, method: Method) -> Fake {
     let hold = node.fake.hold(method);
     let scope = node.scope.clone();
     let id = sandbox.to_string();

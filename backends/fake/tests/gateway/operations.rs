@@ -1,0 +1,140 @@
+//! Which operations the gateway registers: one for each execution of a change, whoever waits for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use switchyard_core::Error;
+use switchyard_core::gateway::Gateway;
+use switchyard_core::id::Owner;
+use switchyard_core::ledger::MemoryStore;
+use switchyard_core::operation::{
+    Caller, EndedOperation, OperationKind, OperationObserver, Operations, Outcome,
+};
+use switchyard_fake::{Fake, Method};
+
+use crate::node::{ENDLESS, FakeNode, limits, sandbox_spec, task_spec, until};
+use crate::restart::cut_off;
+
+/// What an observer was told.
+#[derive(Default)]
+struct Observed {
+    operations: Mutex<Vec<String>>,
+    steps: Mutex<Vec<String>>,
+}
+
+impl OperationObserver for Observed {
+    fn operation_ended(&self, operation: &EndedOperation<'_>) {
+        let EndedOperation { kind, owner, subject, caller, outcome, .. } = operation;
+        assert_eq!(*owner, Some(Owner::Kubernetes), "{kind}");
+        assert!(subject.sandbox.is_some() && subject.sandbox_meta.is_some(), "{kind}: {subject:?}");
+        let outcome = match outcome {
+            Outcome::Succeeded => "ok",
+            Outcome::Failed(error) => error.kind().as_str(),
+            Outcome::Dropped => "dropped",
+        };
+        let caller = caller.map_or("nobody", |caller| caller.listener);
+        self.operations.lock().push(format!("{kind} {outcome} for {caller}"));
+    }
+
+    fn step_ended(&self, kind: OperationKind, step: &'static str, _took: Duration) {
+        self.steps.lock().push(format!("{kind}: {step}"));
+    }
+}
+
+impl Observed {
+    #[track_caller]
+    fn assert_operations(&self, expected: &[&str]) {
+        assert_eq!(*self.operations.lock(), expected);
+    }
+}
+
+/// A gateway over this backend that is observed, and has not recovered.
+fn observed(fake: Fake) -> (FakeNode, Arc<Observed>) {
+    let operations = Operations::default();
+    let observed = Arc::new(Observed::default());
+    operations.observe(Arc::clone(&observed) as _);
+    let leases = Arc::new(MemoryStore::default());
+    let gateway = Gateway::with_leases(Arc::new(fake.clone()), limits(), leases, operations);
+    let scope = gateway.scope(Owner::Kubernetes);
+    (FakeNode { fake, gateway, scope }, observed)
+}
+
+fn kubelet() -> Caller {
+    Caller { listener: "cri", uid: Some(0), pid: Some(7) }
+}
+
+#[tokio::test]
+async fn callers_of_one_creation_and_its_retry_are_one_operation() {
+    let (node, observed) = observed(Fake::with_local_busybox().await);
+    node.gateway.recover().await.unwrap();
+    let create = || kubelet().scope(node.scope.create_sandbox(sandbox_spec("pod")));
+    let (first, second) = futures::future::join(create(), create()).await;
+    assert_eq!(first.unwrap().id, second.unwrap().id);
+    create().await.unwrap();
+    observed.assert_operations(&["create_sandbox ok for cri"]);
+}
+
+#[tokio::test]
+async fn parts_of_a_removal_are_no_operations() {
+    let (node, observed) = observed(Fake::with_local_busybox().await);
+    node.gateway.recover().await.unwrap();
+    let task = node.running(ENDLESS).await;
+    observed.operations.lock().clear();
+    kubelet().scope(node.scope.remove_sandbox(&task.sandbox.to_string())).await.unwrap();
+    observed.assert_operations(&["remove_sandbox ok for cri"]);
+    let steps = observed.steps.lock().clone();
+    for step in
+        ["remove_sandbox: kill_tasks", "remove_sandbox: release_network", "remove_sandbox: remove_tasks"]
+    {
+        assert!(steps.iter().any(|known| known == step), "{step} is not among {steps:?}");
+    }
+    // What is gone already is no operation.
+    node.scope.remove_sandbox(&task.sandbox.to_string()).await.unwrap();
+    node.scope.stop_task(&task.id.to_string(), Duration::ZERO).await.unwrap();
+    assert_eq!(observed.operations.lock().len(), 1);
+}
+
+#[tokio::test]
+async fn operation_continues_for_its_caller_who_has_gone() {
+    let (node, observed) = observed(Fake::with_local_busybox().await);
+    node.gateway.recover().await.unwrap();
+    let hold = node.fake.hold(Method::CreateSandbox);
+    {
+        let create = kubelet().scope(node.scope.create_sandbox(sandbox_spec("pod")));
+        let mut create = Box::pin(create);
+        assert!(futures::poll!(&mut create).is_pending());
+        hold.arrived(1).await;
+    }
+    observed.assert_operations(&[]);
+    hold.release();
+    until(|| !observed.operations.lock().is_empty()).await;
+    observed.assert_operations(&["create_sandbox ok for cri"]);
+}
+
+#[tokio::test]
+async fn failure_is_the_end_of_an_operation() {
+    let (node, observed) = observed(Fake::with_local_busybox().await);
+    node.gateway.recover().await.unwrap();
+    let sandbox = node.sandbox().await.id.to_string();
+    node.fake.fail_next(Method::CreateTask, Error::unavailable("containerd is away"));
+    let create = node.scope.create_task(&sandbox, task_spec("task", ENDLESS));
+    kubelet().scope(create).await.unwrap_err();
+    observed.assert_operations(&["create_sandbox ok for nobody", "create_task unavailable for cri"]);
+}
+
+#[tokio::test]
+async fn all_attempts_of_a_resumed_removal_are_one_operation_of_nobody() {
+    let node = FakeNode::new().await;
+    let sandbox = node.running(&["ignore-term"]).await.sandbox;
+    let fake = cut_off(node, sandbox, Method::RemoveSandbox).await;
+    for _ in 0..3 {
+        fake.fail_next(Method::RemoveSandbox, Error::unavailable("away"));
+    }
+    let (node, observed) = observed(fake);
+    node.gateway.recover().await.unwrap();
+    until(|| !observed.operations.lock().is_empty()).await;
+    observed.assert_operations(&["remove_sandbox ok for nobody"]);
+    assert!(node.fake.count(Method::RemoveSandbox) >= 4, "{:?}", node.fake.calls());
+    assert!(node.fake.remaining_objects().is_empty());
+}
