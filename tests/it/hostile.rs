@@ -12,6 +12,7 @@ mod labels;
 mod logkeeper;
 mod memory;
 mod names;
+mod operators;
 mod trees;
 mod watchdog;
 

@@ -17,6 +17,7 @@ mod metrics;
 mod nomad;
 mod prometheus;
 mod reload;
+mod secrets;
 mod support_works;
 mod two_gateways;
 mod undo;

@@ -222,6 +222,25 @@ async fn a_second_daemon_on_the_same_directories_is_refused() {
     daemon.stop().await.unwrap();
 }
 
+#[test]
+fn an_address_in_use_and_a_socket_path_that_is_too_long_are_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let long = format!("/tmp/{}", "x".repeat(120));
+    let node = ServedDaemon::new();
+    let config = node.path("config.toml");
+    for (set, wanted) in [
+        (format!("admin.listen={address}"), [&*address, "admin.listen"]),
+        (format!("cri.socket={long}"), ["cri.socket", "the kernel allows 107"]),
+        (format!("paths.run={long}"), ["paths.run", "the kernel allows 107"]),
+    ] {
+        let output = switchyard(&["serve", "--config", &config, "--set", &set]);
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{complaint}");
+        assert!(wanted.iter().all(|part| complaint.contains(part)), "{set}: {complaint}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_pods_are_visible_to_all_commands() {
     let node = ServedDaemon::new();
