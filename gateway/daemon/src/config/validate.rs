@@ -31,11 +31,16 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     for (key, path) in config.devices.kubelet.paths() {
         absolute(&format!("devices.kubelet.{key}"), path)?;
     }
+    // A socket without a path of its own is in the run directory.
+    let key = |key, is_set: bool| if is_set { key } else { "paths.run" };
     for (key, socket) in [
-        ("cri.socket", config.cri_socket()),
-        ("nomad.socket", config.nomad_socket()),
-        ("containerd.address", config.containerd_socket()),
-        ("logkeeper.socket", config.logkeeper_socket()),
+        (key("cri.socket", config.cri.socket.is_some()), config.cri_socket()),
+        (key("nomad.socket", config.nomad.socket.is_some()), config.nomad_socket()),
+        (
+            key("containerd.address", config.containerd.mode == ContainerdMode::External),
+            config.containerd_socket(),
+        ),
+        (key("logkeeper.socket", config.logkeeper.socket.is_some()), config.logkeeper_socket()),
         ("paths.run", config.paths.admin_socket()),
     ] {
         let length = socket.as_os_str().len();
