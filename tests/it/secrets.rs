@@ -30,7 +30,8 @@ fn secret(kind: &str) -> String {
 /// A node that logs everything, with secrets in its configuration.
 fn talkative_node() -> TestNode {
     TestNode::start_configured(|root| {
-        let (audit, token) = (root.path().join("audit/audit.log"), root.path().join("token"));
+        let audit = root.path().join("audit/audit.log");
+        let token = root.path().join("token");
         fs::write(&token, secret("token-of-the-metrics-listener-0123456789")).expect("the root is ours");
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&token, private).expect("the root is ours");

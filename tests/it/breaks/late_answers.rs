@@ -26,9 +26,13 @@ fn recovery_that_cannot_persist_an_exit_in_time_keeps_the_container() {
     let pod = node.pod("late");
     let id = pod.start_shell("ended", "exec sleep 31470");
     node.daemon().kill9();
-    let all = processes::belonging_to(node.root().path());
-    let main = all.iter().find(|process| process.command == "sleep 31470").expect("it runs").pid;
-    kill(Pid::from_raw(main), Signal::SIGKILL).expect("it runs");
+    let main = || {
+        let all = processes::belonging_to(node.root().path());
+        all.iter().find(|process| process.command == "sleep 31470").map(|process| process.pid)
+    };
+    // It is a shell until it has executed the program.
+    assert!(eventually(LIMIT, || main().is_some()), "the container does not run");
+    kill(Pid::from_raw(main().expect("it runs")), Signal::SIGKILL).expect("it runs");
     front.set_delayed(RECORD);
     node.daemon().spawn();
     assert!(

@@ -31,9 +31,11 @@ fn ten_thousand_scrapes_leave_pods_and_memory_alone() {
     let before = ServerPids::now(&node);
     let pod = node.pod("scraped");
     let id = pod.start_shell("main", "exec sleep 1000");
-    let (admin, socket) = (node.daemon().admin(), node.root().run().join("admin.sock"));
+    let admin = node.daemon().admin();
+    let socket = node.root().run().join("admin.sock");
     let peak = peak_memory(&node);
-    let (answered, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let answered = AtomicUsize::new(0);
+    let refused = AtomicUsize::new(0);
     thread::scope(|scope| {
         for client in 0..CLIENTS {
             let (answered, refused, socket) = (&answered, &refused, &socket);
@@ -59,7 +61,8 @@ fn ten_thousand_scrapes_leave_pods_and_memory_alone() {
             }
         });
     });
-    let (answered, refused) = (answered.into_inner(), refused.into_inner());
+    let answered = answered.into_inner();
+    let refused = refused.into_inner();
     assert_eq!(answered + refused, SCRAPES);
     assert!(answered > SCRAPES / 2, "{answered} of {SCRAPES} scrapes were answered");
     let grown = peak_memory(&node).saturating_sub(peak);
