@@ -7,6 +7,7 @@ mod contract;
 mod cri;
 mod daemon;
 mod debian_packages;
+mod doctor;
 mod fuzzing;
 mod history;
 mod hostile;

@@ -17,6 +17,7 @@ use switchyard_tests::registry::Registry;
 use switchyard_tests::registry_proxy::Access;
 use switchyard_tests::streams::{OUTPUTS, StreamSession};
 
+use crate::doctor::unpacked;
 use crate::images::auth;
 
 /// The beginning of every secret.
@@ -126,6 +127,21 @@ fn commands(node: &TestNode, container: &str) {
         .expect("the binary exists");
     assert!(dumped.status.success(), "{dumped:?}");
     assert_absent("config dump", &String::from_utf8_lossy(&dumped.stdout));
+    for format in ["text", "json"] {
+        // Its exit status tells whether anything is worse than a note.
+        let done = node.call(&["doctor", "--config", &config, "--output", format]);
+        assert!(!done.stdout.is_empty(), "{done:?}");
+        assert_absent("doctor", &String::from_utf8_lossy(&done.stdout));
+    }
+    let archive = node.root().path().join("bundle.tar.gz");
+    let path = archive.display().to_string();
+    node.output(&["support-bundle", "--config", &config, "--output-file", &path]);
+    let parts = unpacked(node.root(), &archive);
+    assert!(parts.iter().any(|(name, text)| name.ends_with("switchyard.log") && text.contains("TRACE")));
+    for (name, text) in &parts {
+        assert_absent(&format!("the bundle's {name}"), text);
+    }
+    fs::remove_file(archive).expect("it was written");
     assert!(!container.is_empty());
 }
 

@@ -221,6 +221,19 @@ impl NetworkList {
             .map_err(|error| Error::Conf { path: source.to_owned(), source: error })
     }
 
+    /// Reads a list from the contents of a file of any of the three kinds, by its name. Plugins that a list
+    /// loads from its directory are not read.
+    ///
+    /// # Errors
+    /// [`Error::Conf`].
+    pub fn parse_file(source: &Path, raw: &[u8]) -> Result<Self, Error> {
+        if has_extension(source, &["conflist"]) {
+            return Self::parse(source, raw);
+        }
+        Self::parse_single(source, raw)
+            .map_err(|error| Error::Conf { path: source.to_owned(), source: error })
+    }
+
     /// A list, possibly without plugins, and whether it loads only its own plugins, none from its directory.
     fn parse_head(source: &Path, raw: &[u8]) -> Result<(Self, bool), ConfError> {
         let map = object(raw)?;

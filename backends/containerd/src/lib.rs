@@ -53,3 +53,4 @@ mod task;
 pub use backend::Containerd;
 pub use base::config::{self, Settings};
 pub use base::steps;
+pub use node::advisories;

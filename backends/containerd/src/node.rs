@@ -13,7 +13,7 @@ use crate::client::health::Health;
 use crate::context::Context;
 use crate::image::layer_usage::LayerUsageCache;
 
-mod advisories;
+pub mod advisories;
 mod advisory_log;
 pub(crate) mod apparmor;
 mod disk_watch;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
@@ -30,6 +30,14 @@ pub enum RequestError {
         /// The cause.
         #[source]
         source: hyper::Error,
+    },
+    /// The answer is longer than the caller accepts.
+    #[error("the answer on {} has more than {max} bytes", socket.display())]
+    TooLong {
+        /// The socket.
+        socket: PathBuf,
+        /// How many bytes are accepted.
+        max: usize,
     },
 }
 
@@ -60,6 +68,19 @@ pub async fn get(socket: &Path, path: &str) -> Result<(StatusCode, Bytes), Reque
 /// # Errors
 /// As for [`get`].
 pub async fn request(socket: &Path, method: Method, path: &str) -> Result<(StatusCode, Bytes), RequestError> {
+    request_up_to(socket, method, path, usize::MAX).await
+}
+
+/// Sends one request, whose answer may have at most `max` bytes.
+///
+/// # Errors
+/// As for [`get`], and [`RequestError::TooLong`].
+pub async fn request_up_to(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    max: usize,
+) -> Result<(StatusCode, Bytes), RequestError> {
     let fail = |source| RequestError::Http { socket: socket.to_owned(), source };
     let stream = UnixStream::connect(socket)
         .await
@@ -73,14 +94,20 @@ pub async fn request(socket: &Path, method: Method, path: &str) -> Result<(Statu
         .body(Empty::<Bytes>::new())
         .expect("the paths that are asked for are well-formed");
     let exchange = async {
-        let response = sender.send_request(request).await?;
+        let response = sender.send_request(request).await.map_err(fail)?;
         let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        Ok((status, body))
+        let body = Limited::new(response.into_body(), max).collect().await.map_err(|error| {
+            match error.downcast::<hyper::Error>() {
+                Ok(source) => fail(*source),
+                // A limit has no other error.
+                Err(_) => RequestError::TooLong { socket: socket.to_owned(), max },
+            }
+        })?;
+        Ok((status, body.to_bytes()))
     };
     // The connection must be polled for the answer, and not afterwards.
     tokio::select! {
-        answer = exchange => answer.map_err(fail),
+        answer = exchange => answer,
         Err(error) = connection => Err(fail(error)),
     }
 }

@@ -16,9 +16,11 @@ use crate::serve::ServeError;
 use crate::shutdown::Shutdown;
 use crate::{serve, service_manager, telemetry};
 
+mod bundle;
 mod cri;
 mod daemon;
 mod devices;
+mod doctor;
 mod events;
 mod generate;
 mod nomad;
@@ -72,6 +74,11 @@ enum CliCommand {
     Events(events::EventsArgs),
     /// List devices and host ports with their holders, or end a lease.
     Devices(devices::DevicesArgs),
+    /// Look at the node, and show what is wrong or will be, and how to mend it. Exit status 1 if anything is
+    /// worse than a note.
+    Doctor(doctor::DoctorArgs),
+    /// Write an archive with status, findings, events, metrics, configuration and logs, without secrets.
+    SupportBundle(bundle::BundleArgs),
     /// Restart containerd or the logkeeper, as after an upgrade, while containers run.
     Restart(restart::RestartArgs),
     /// Call a CRI runtime: a small client for inspection and tests.
@@ -183,6 +190,8 @@ enum CliError {
     Cri(#[from] cri::CriError),
     #[error(transparent)]
     Nomad(#[from] nomad::NomadError),
+    #[error(transparent)]
+    Bundle(#[from] crate::bundle::BundleError),
     #[error("cannot write the output")]
     Output(#[from] io::Error),
 }
@@ -221,6 +230,10 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Ps(target) => block_on(daemon::ps(&target))??,
         CliCommand::Events(args) => block_on(events::events(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
+        CliCommand::Doctor(args) => return doctor::doctor(&args, file_sources(args.config.clone())?),
+        CliCommand::SupportBundle(args) => {
+            bundle::support_bundle(&args, file_sources(args.config.clone())?)?;
+        }
         CliCommand::Restart(args) => block_on(restart::restart(&args))??,
         CliCommand::Cri(command) => return Ok(block_on(cri::run(command))??),
         CliCommand::NomadPlugin(command) => nomad::run(command)?,
@@ -326,6 +339,11 @@ fn config_command(command: ConfigCommand) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// The sources of the configuration without flags.
+fn file_sources(config: Option<PathBuf>) -> Result<Sources, CliError> {
+    sources(&SourceArgs { config, set: Vec::new() })
 }
 
 fn sources(args: &SourceArgs) -> Result<Sources, CliError> {

@@ -10,6 +10,8 @@
 //!                    ├── node, admin   /metrics, /readyz, /statusz and pages for the command line
 //!                    ├── container_metrics  what containers use, with the names of their owners
 //!                    ├── audit, events what changed, for whom; in a log, and the latest in memory
+//!                    ├── doctor        what is wrong with the node; works without the daemon too
+//!                    ├── bundle        an archive for somebody who helps
 //!                    ├── programs      whether processes run what is installed
 //!                    ├── self_check    asks each of its servers, for systemd's watchdog
 //!                    └── layer         one tower layer: spans and metrics of every RPC
@@ -25,6 +27,7 @@
 
 pub mod admin;
 pub mod audit;
+pub mod bundle;
 mod capacity;
 pub mod channel;
 pub mod cli;
@@ -33,6 +36,7 @@ mod container_metrics;
 mod credentials;
 pub mod detach;
 mod device_parts;
+pub mod doctor;
 pub mod events;
 pub mod gate;
 pub mod hclog;

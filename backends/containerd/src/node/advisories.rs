@@ -138,7 +138,8 @@ impl Vulnerability {
 }
 
 /// The name and the version in the first line that a runtime prints, as in `runc version 1.1.5+ds1`.
-pub(crate) fn parse_version_output(output: &str) -> Option<(String, String)> {
+#[must_use]
+pub fn parse_version_output(output: &str) -> Option<(String, String)> {
     let (program, version) = output.lines().next()?.split_once(" version ")?;
     let version = version.split_whitespace().next()?;
     let is_word = |text: &str| !text.is_empty() && text.len() <= 100 && !text.contains(char::is_whitespace);
@@ -154,10 +155,8 @@ fn vulnerabilities(program: &str, version: &str) -> Vec<String> {
 
 /// The advisories for those of these programs and versions with known vulnerabilities, except for those to
 /// ignore.
-pub(crate) fn advisories(
-    programs: impl IntoIterator<Item = (String, String)>,
-    ignore: &[String],
-) -> Vec<Advisory> {
+#[must_use]
+pub fn advisories(programs: impl IntoIterator<Item = (String, String)>, ignore: &[String]) -> Vec<Advisory> {
     // Two handlers may run the same program.
     let programs: BTreeSet<_> = programs.into_iter().collect();
     let named =

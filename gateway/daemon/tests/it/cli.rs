@@ -25,6 +25,8 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
     check(&["devices", "release", "xyz"], 2, "", "expected 32 lower-case hexadecimal digits");
     check(&["detach", "--pid-file", "/x"], 2, "", "--log");
     check(&["cri", "run", "image"], 2, "", "--name");
+    check(&["doctor", "--output", "xml"], 2, "", "[possible values: text, json]");
+    check(&["support-bundle", "here"], 2, "", "unexpected argument");
     check(&["cri", "exec", "abc"], 2, "", "COMMAND");
 }
 
@@ -43,8 +45,14 @@ fn manual_pages_exist_for_all_visible_commands() {
     let dir = tempfile::tempdir().unwrap();
     check(&["man", "--dir", dir.path().to_str().unwrap()], 0, "", "");
     let pages: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|page| page.unwrap().file_name()).collect();
-    for page in ["switchyard.1", "switchyard-serve.1", "switchyard-config-reload.1", "switchyard-cri-pods.1"]
-    {
+    for page in [
+        "switchyard.1",
+        "switchyard-serve.1",
+        "switchyard-config-reload.1",
+        "switchyard-cri-pods.1",
+        "switchyard-doctor.1",
+        "switchyard-support-bundle.1",
+    ] {
         assert!(pages.iter().any(|name| name == page), "{page} is missing: {pages:?}");
     }
     assert!(

@@ -1,0 +1,199 @@
+//! Checks of overlapping address ranges and port ranges.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde_json::Value;
+use switchyard_core::spec::Subnet;
+
+use super::codes::runtime::{PORTS_OVERLAP, SUBNET_ROUTED, SUBNETS_OVERLAP};
+use super::facts::Facts;
+use super::finding::{Finding, Severity};
+use super::network::networks;
+use super::nomad;
+use super::text::{first_of, port_range};
+
+/// The ports of Services of type NodePort, unless the API server is told otherwise.
+const NODE_PORTS: (u16, u16) = (30_000, 32_767);
+
+/// The dynamic ports of a Nomad agent, unless its configuration says otherwise.
+const NOMAD_PORTS: (u16, u16) = (20_000, 32_000);
+
+/// The ports that a kubelet and a Nomad agent listen on.
+const KUBELET_PORTS: [u16; 2] = [10_248, 10_250];
+const AGENT_PORTS: [u16; 3] = [4646, 4647, 4648];
+
+/// The most routes that are looked at.
+const ROUTES_MAX: usize = 100_000;
+
+/// The most ranges of one network.
+const RANGES_MAX: usize = 64;
+
+/// How many ports a finding names.
+const NAMED_MAX: usize = 8;
+
+pub(super) fn check(facts: &Facts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if facts.config.nomad.enabled {
+        found.extend(routed(facts));
+    }
+    found.extend(overlapping_networks(facts));
+    found.extend(overlapping_ports(facts));
+    found
+}
+
+/// The gateway's bridge network, if the node reaches some of its addresses by another interface.
+fn routed(facts: &Facts) -> Vec<Finding> {
+    let bridge = &facts.config.network.bridge;
+    let view = &facts.view;
+    let four = view.text("/proc/net/route").unwrap_or_default();
+    let six = view.text("/proc/net/ipv6_route").unwrap_or_default();
+    let routes = four.lines().skip(1).take(ROUTES_MAX).filter_map(route_of_four);
+    let routes: Vec<Route> = routes.chain(six.lines().take(ROUTES_MAX).filter_map(route_of_six)).collect();
+    let subnets = bridge.subnets.iter().filter_map(|text| text.parse::<Subnet>().ok());
+    let conflict = |subnet: Subnet| {
+        let is_other = |route: &&Route| route.interface != bridge.name && overlap(&route.to, &subnet);
+        let Route { interface, to } = routes.iter().find(is_other)?;
+        let found = format!("{} has {subnet}, and the node reaches {to} by {interface}", bridge.name);
+        Some(Finding::new(&SUBNET_ROUTED, found).command("ip route"))
+    };
+    subnets.filter_map(conflict).collect()
+}
+
+/// A route, but none that is the default.
+struct Route {
+    interface: String,
+    to: Subnet,
+}
+
+/// A line of `/proc/net/route`: the kernel prints an address as one number in the machine's byte order.
+fn route_of_four(line: &str) -> Option<Route> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let number = |text: &str| u32::from_str_radix(text, 16).ok().map(u32::from_be);
+    let to = Ipv4Addr::from(number(fields.get(1)?)?);
+    let prefix = number(fields.get(7)?)?.count_ones();
+    let to = format!("{to}/{prefix}").parse().ok().filter(|_| prefix > 0)?;
+    Some(Route { interface: (*fields.first()?).to_owned(), to })
+}
+
+/// A line of `/proc/net/ipv6_route`, of a network that is not the kernel's own.
+fn route_of_six(line: &str) -> Option<Route> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let to = Ipv6Addr::from(u128::from_str_radix(fields.first()?, 16).ok()?);
+    let prefix = u8::from_str_radix(fields.get(1)?, 16).ok().filter(|prefix| *prefix > 0)?;
+    let interface = (*fields.get(9)?).to_owned();
+    let is_own = to.is_multicast() || to.is_unicast_link_local() || to.is_loopback() || interface == "lo";
+    let to = format!("{to}/{prefix}").parse().ok().filter(|_| !is_own)?;
+    Some(Route { interface, to })
+}
+
+fn overlap(one: &Subnet, other: &Subnet) -> bool {
+    let prefix = u32::from(one.prefix().min(other.prefix()));
+    match (one.first(), other.first()) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => {
+            let differing = one.to_bits() ^ other.to_bits();
+            differing.checked_shr(32 - prefix).unwrap_or(0) == 0
+        }
+        (IpAddr::V6(one), IpAddr::V6(other)) => {
+            let differing = one.to_bits() ^ other.to_bits();
+            differing.checked_shr(128 - prefix).unwrap_or(0) == 0
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+    }
+}
+
+/// Two networks on this node with overlapping addresses.
+fn overlapping_networks(facts: &Facts) -> Vec<Finding> {
+    let bridge = &facts.config.network.bridge;
+    let mut known: Vec<(String, Subnet)> = Vec::new();
+    if facts.config.nomad.enabled {
+        let subnets = bridge.subnets.iter().filter_map(|text| text.parse().ok());
+        known.extend(subnets.map(|subnet| (format!("network.bridge ({})", bridge.name), subnet)));
+    }
+    let mut found = Vec::new();
+    for network in networks(facts).into_iter().flatten() {
+        let name = network.source.display().to_string();
+        let of_network = network.plugins.iter().filter_map(|plugin| plugin.get("ipam")).flat_map(subnets_of);
+        for subnet in of_network.take(RANGES_MAX) {
+            let other = known.iter().find(|(other, range)| *other != name && overlap(range, &subnet));
+            if let Some((other, range)) = other {
+                let text = format!("{name} has {subnet}, {other} has {range}");
+                found.push(Finding::new(&SUBNETS_OVERLAP, text));
+            }
+            known.push((name.clone(), subnet));
+        }
+    }
+    found
+}
+
+/// The ranges in a host-local configuration, of both forms.
+fn subnets_of(ipam: &Value) -> Vec<Subnet> {
+    let single = ipam.get("subnet").into_iter();
+    let sets = ipam.get("ranges").and_then(Value::as_array).into_iter().flatten();
+    let several = sets.filter_map(Value::as_array).flatten().filter_map(|range| range.get("subnet"));
+    single.chain(several).filter_map(Value::as_str).filter_map(|text| text.parse().ok()).collect()
+}
+
+fn overlapping_ports(facts: &Facts) -> Vec<Finding> {
+    let agent = nomad::agent(facts);
+    let nomad_ports = agent.as_ref().map(|agent| {
+        let port = |key: &str, default| agent.number(&["client", key]).unwrap_or(default);
+        (port("min_dynamic_port", NOMAD_PORTS.0), port("max_dynamic_port", NOMAD_PORTS.1))
+    });
+    let node_ports = facts.has_kubelet().then_some(NODE_PORTS);
+    let text = |path: &str| facts.view.text(path).unwrap_or_default();
+    let local = port_range(&text("/proc/sys/net/ipv4/ip_local_port_range"));
+    let reserved: Vec<(u16, u16)> =
+        text("/proc/sys/net/ipv4/ip_local_reserved_ports").split(',').filter_map(port_range).collect();
+    let named = [
+        ("the node's outgoing connections (net.ipv4.ip_local_port_range)", local),
+        ("NodePorts of Services", node_ports),
+        ("dynamic ports of the Nomad agent", nomad_ports),
+    ];
+    let ranges: Vec<(&str, (u16, u16))> =
+        named.into_iter().filter_map(|(name, range)| Some((name, range?))).collect();
+    let mut found = Vec::new();
+    for (at, (name, range)) in ranges.iter().enumerate() {
+        for (other, against) in &ranges[at + 1..] {
+            let both = (range.0.max(against.0), range.1.min(against.1));
+            let is_reserved = reserved.iter().any(|known| known.0 <= both.0 && both.1 <= known.1);
+            if both.0 <= both.1 && !is_reserved {
+                let text = format!("ports {} to {} are {name}, and {other}", both.0, both.1);
+                found.push(Finding::new(&PORTS_OVERLAP, text));
+            }
+        }
+    }
+    found.extend(local.and_then(|local| fixed_ports(facts, local, &reserved, agent.is_some())));
+    found
+}
+
+/// Ports that are listened on, among those of outgoing connections.
+fn fixed_ports(
+    facts: &Facts,
+    local: (u16, u16),
+    reserved: &[(u16, u16)],
+    has_agent: bool,
+) -> Option<Finding> {
+    let mut ports = vec![facts.config.admin.listen.port()];
+    ports.extend(facts.config.admin.metrics_listen.map(|address| address.port()));
+    if facts.has_kubelet() {
+        ports.extend(KUBELET_PORTS);
+    }
+    if has_agent {
+        ports.extend(AGENT_PORTS);
+    }
+    let is_within = |port: &u16, range: &(u16, u16)| range.0 <= *port && *port <= range.1;
+    let taken: Vec<String> = ports
+        .iter()
+        .filter(|port| **port != 0 && is_within(port, &local))
+        .filter(|port| !reserved.iter().any(|range| is_within(port, range)))
+        .map(u16::to_string)
+        .collect();
+    (!taken.is_empty()).then(|| {
+        let named = first_of(&taken, NAMED_MAX);
+        let text = format!(
+            "servers of this node listen on {named}, and outgoing connections use {} to {}",
+            local.0, local.1
+        );
+        Finding::new(&PORTS_OVERLAP, text).severity(Severity::Note)
+    })
+}

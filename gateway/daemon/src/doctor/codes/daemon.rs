@@ -1,0 +1,105 @@
+//! 8xx: the daemon, its configuration, and what an upgrade leaves to be done.
+
+use super::super::finding::FindingCode;
+
+pub(in super::super) const DAEMON_DOWN: FindingCode = FindingCode::error(
+    "SY801",
+    "the daemon does not answer",
+    "Orchestrators can neither start nor stop anything. Containers that run go on, and so do their logs.",
+    "Start the daemon; the last line of its log says why it ended.",
+);
+pub(in super::super) const PART_DOWN: FindingCode = FindingCode::error(
+    "SY802",
+    "a part of the daemon does not work",
+    "A part that is needed makes the node not ready; without another one, the requests that use it fail.",
+    "docs/alerts.md says for each part what to do.",
+);
+pub(in super::super) const STALE_SOCKET: FindingCode = FindingCode::error(
+    "SY803",
+    "nobody listens on a socket of the daemon",
+    "Clients of this socket get \"connection refused\".",
+    "Start the daemon, which replaces the file.",
+);
+pub(in super::super) const CONFIG_INVALID: FindingCode = FindingCode::error(
+    "SY804",
+    "the configuration is invalid",
+    "A reload is refused, and the daemon does not start the next time.",
+    "Correct the file at the line that is named.",
+);
+pub(in super::super) const CONFIG_DOUBTFUL: FindingCode = FindingCode::warning(
+    "SY805",
+    "a value of the configuration is probably not intended",
+    "It is valid, and in force.",
+    "Correct the value, or leave it if it is intended.",
+);
+pub(in super::super) const CONFIG_OVERRIDDEN: FindingCode = FindingCode::note(
+    "SY806",
+    "a value of a configuration file has no effect",
+    "A variable in the daemon's environment, or a flag, sets the same key to another value.",
+    "Remove the value from the file, or the variable from the unit.",
+);
+pub(in super::super) const RELOAD_REFUSED: FindingCode = FindingCode::warning(
+    "SY807",
+    "the last reload of the configuration was refused",
+    "The configuration from before is in force, and the daemon does not start with the present files.",
+    "Correct the file, then reload.",
+);
+pub(in super::super) const CONFIG_PENDING: FindingCode = FindingCode::note(
+    "SY808",
+    "changes of the configuration are not in force yet",
+    "The daemon runs with the former values of these keys.",
+    "Do what the effect of the key says, such as a restart of the daemon; containers go on.",
+);
+pub(in super::super) const FORMER_PROGRAM: FindingCode = FindingCode::warning(
+    "SY809",
+    "a process goes on with a former program",
+    "Faults that an upgrade has corrected are still in effect in this process.",
+    "Restart the part; containers keep running.",
+);
+pub(in super::super) const OTHER_LOGKEEPER: FindingCode = FindingCode::warning(
+    "SY810",
+    "the logkeeper is of another version than the daemon",
+    "Both work together over one version of difference. What a newer logkeeper adds is not used.",
+    "Restart the logkeeper; containers keep running, and their output waits for the moment in between.",
+);
+pub(in super::super) const NO_GROUP: FindingCode = FindingCode::error(
+    "SY811",
+    "the group of a socket does not exist",
+    "The daemon does not start.",
+    "Create the group with groupadd, or correct the key.",
+);
+pub(in super::super) const ADMIN_EXPOSED: FindingCode = FindingCode::warning(
+    "SY812",
+    "the admin pages are served beyond loopback, without authentication",
+    "Whoever reaches the address sees the state of the node and its metrics.",
+    "Set admin.listen to a loopback address, and serve metrics by admin.metrics_listen with TLS.",
+);
+pub(in super::super) const SHARED_BY_INSTANCES: FindingCode = FindingCode::error(
+    "SY813",
+    "two instances share what each must have alone",
+    "The second one does not start, or both give out the same addresses.",
+    "Give each instance its own paths.state, paths.run, admin.listen and network.bridge.",
+);
+pub(in super::super) const OTHER_VERSION: FindingCode = FindingCode::note(
+    "SY814",
+    "this command is of another version than the daemon",
+    "The command may not understand all answers of the daemon. After an upgrade the daemon goes on with the former version if the new one refuses the configuration.",
+    "Restart the daemon, or use the command of the installed version.",
+);
+
+pub(super) const ALL: &[&FindingCode] = &[
+    &DAEMON_DOWN,
+    &PART_DOWN,
+    &STALE_SOCKET,
+    &CONFIG_INVALID,
+    &CONFIG_DOUBTFUL,
+    &CONFIG_OVERRIDDEN,
+    &RELOAD_REFUSED,
+    &CONFIG_PENDING,
+    &FORMER_PROGRAM,
+    &OTHER_LOGKEEPER,
+    &NO_GROUP,
+    &ADMIN_EXPOSED,
+    &SHARED_BY_INSTANCES,
+    &OTHER_VERSION,
+];

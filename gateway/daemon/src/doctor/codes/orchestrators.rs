@@ -1,0 +1,133 @@
+//! 4xx: a kubelet. 5xx: Nomad. 7xx: devices.
+
+use super::super::finding::FindingCode;
+
+pub(in super::super) const OTHER_RUNTIME: FindingCode = FindingCode::warning(
+    "SY401",
+    "the kubelet uses another container runtime",
+    "Pods of this node do not run on Switchyard, and devices and host ports are not shared with Nomad.",
+    "Set --container-runtime-endpoint (or containerRuntimeEndpoint in the kubelet's configuration) on a drained node, or set cri.enabled = false if this is intended.",
+);
+pub(in super::super) const RUNTIME_SOCKET: FindingCode = FindingCode::error(
+    "SY402",
+    "nothing listens on the socket that the kubelet uses",
+    "The kubelet cannot run pods, and the node becomes not ready.",
+    "Start the runtime that the socket belongs to, or correct the kubelet's endpoint. dockershim was removed from kubelets in 1.24.",
+);
+pub(in super::super) const CGROUP_DRIVER: FindingCode = FindingCode::error(
+    "SY403",
+    "the kubelet uses another cgroup driver",
+    "Limits of pods do not apply, or pods are not created. Kubelets from 1.34 ask the runtime instead of reading the key.",
+    "Set cgroupDriver of the kubelet, or cgroup.driver on a node without containers, so that both are the same.",
+);
+pub(in super::super) const CRI_DISABLED: FindingCode = FindingCode::error(
+    "SY404",
+    "a kubelet uses the CRI socket, which is not served",
+    "The kubelet cannot run pods.",
+    "Set cri.enabled = true, and restart the daemon.",
+);
+pub(in super::super) const STALE_RUNTIME_SOCKET: FindingCode = FindingCode::note(
+    "SY405",
+    "a socket of another container runtime is stale",
+    "Tools that look for a runtime by the path of its socket (kubeadm, crictl) take it for one and fail.",
+    "Remove the file if that runtime is not used any more.",
+);
+pub(in super::super) const CRICTL: FindingCode = FindingCode::note(
+    "SY406",
+    "crictl uses another socket",
+    "`crictl ps` shows the containers of another runtime, or fails.",
+    "Set runtime-endpoint in /etc/crictl.yaml, as deploy/crictl.yaml does.",
+);
+pub(in super::super) const SWAP: FindingCode = FindingCode::warning(
+    "SY407",
+    "swap is on, and the kubelet does not accept that",
+    "The kubelet does not start with failSwapOn, its default.",
+    "Turn swap off (`swapoff -a`, and /etc/fstab), or set failSwapOn: false in the kubelet's configuration.",
+);
+pub(in super::super) const NO_PLUGIN_DIRECTORY: FindingCode = FindingCode::warning(
+    "SY408",
+    "the kubelet's directory for device plugins is missing",
+    "Groups of devices with a `resource` are not offered to a kubelet.",
+    "Start the kubelet, which creates it, or correct devices.kubelet.directory.",
+);
+pub(in super::super) const NO_PLUGIN_BLOCK: FindingCode = FindingCode::warning(
+    "SY501",
+    "the Nomad agent has no plugin block for Switchyard",
+    "Agents from 1.10 start only plugins with a block: jobs with driver = \"switchyard\" are not placed on this node.",
+    "Install deploy/nomad/agent.hcl as /etc/nomad.d/switchyard.hcl, and restart the agent.",
+);
+pub(in super::super) const NO_LAUNCHER: FindingCode = FindingCode::error(
+    "SY502",
+    "a plugin is missing in the Nomad agent's plugin_dir",
+    "The agent does not have the driver, although its configuration names it.",
+    "Install the plugins into the directory, and restart the agent.",
+);
+pub(in super::super) const BROKEN_LAUNCHER: FindingCode = FindingCode::error(
+    "SY503",
+    "a plugin in the Nomad agent's plugin_dir cannot be executed",
+    "The agent does not have the driver, or it executes another program than the installed one.",
+    "Install the plugins again, and restart the agent.",
+);
+pub(in super::super) const OTHER_NOMAD_SOCKET: FindingCode = FindingCode::error(
+    "SY504",
+    "the Nomad agent's plugin block names another socket",
+    "The plugin waits for a daemon on that socket: tasks are not started.",
+    "Correct args = [\"--socket\", PATH] in the plugin block, or nomad.socket.",
+);
+pub(in super::super) const DOCKER_BESIDE: FindingCode = FindingCode::note(
+    "SY505",
+    "Nomad's docker driver is usable beside this one",
+    "Jobs that still say driver = \"docker\" run in Docker: with another image store, other mirrors, and devices and ports that no ledger allocates.",
+    "Remove Docker from the node, or give the plugin args = [\"--name\", \"docker\"] so that such jobs run here.",
+);
+pub(in super::super) const NOMAD_DISABLED: FindingCode = FindingCode::error(
+    "SY506",
+    "a Nomad agent has the plugin, but Nomad is not served",
+    "The plugin waits for a daemon: tasks are not started.",
+    "Set nomad.enabled = true, and restart the daemon.",
+);
+pub(in super::super) const NO_DEVICE_PLUGIN: FindingCode = FindingCode::note(
+    "SY507",
+    "the Nomad agent has no plugin block for the device plugin",
+    "Jobs cannot request the devices of devices.groups.",
+    "Add plugin \"switchyard-device\" {} to the agent's configuration, and restart the agent.",
+);
+pub(in super::super) const EMPTY_GROUP: FindingCode = FindingCode::warning(
+    "SY701",
+    "a group of devices has no device",
+    "Pods and jobs that request it wait. The paths, ids or CDI kinds of the group match nothing on this node.",
+    "Correct the group in devices.groups, or load the driver of the devices.",
+);
+pub(in super::super) const CDI: FindingCode = FindingCode::warning(
+    "SY702",
+    "a directory or file of the Container Device Interface cannot be read",
+    "Containers that request its devices are refused.",
+    "Correct the file, or let the vendor's tool write it again (`nvidia-ctk cdi generate`).",
+);
+pub(in super::super) const UNHEALTHY_DEVICE: FindingCode = FindingCode::warning(
+    "SY703",
+    "a device is unhealthy",
+    "It is allocated to nobody.",
+    "The reason says what is missing; `switchyard devices` shows all devices.",
+);
+
+pub(super) const ALL: &[&FindingCode] = &[
+    &OTHER_RUNTIME,
+    &RUNTIME_SOCKET,
+    &CGROUP_DRIVER,
+    &CRI_DISABLED,
+    &STALE_RUNTIME_SOCKET,
+    &CRICTL,
+    &SWAP,
+    &NO_PLUGIN_DIRECTORY,
+    &NO_PLUGIN_BLOCK,
+    &NO_LAUNCHER,
+    &BROKEN_LAUNCHER,
+    &OTHER_NOMAD_SOCKET,
+    &DOCKER_BESIDE,
+    &NOMAD_DISABLED,
+    &NO_DEVICE_PLUGIN,
+    &EMPTY_GROUP,
+    &CDI,
+    &UNHEALTHY_DEVICE,
+];

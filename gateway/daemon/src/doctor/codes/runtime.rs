@@ -1,0 +1,126 @@
+//! 2xx: containerd and OCI runtimes. 3xx: the network.
+
+use super::super::finding::FindingCode;
+
+pub(in super::super) const CRI_PLUGIN: FindingCode = FindingCode::error(
+    "SY201",
+    "containerd's own CRI plugin uses the same namespace",
+    "Each of the two removes what it does not know: pods, images and snapshots of the other.",
+    "Set another containerd.namespace on a node without containers, or disable the plugin in containerd's configuration: disabled_plugins = [\"io.containerd.grpc.v1.cri\"] (containerd 2: \"io.containerd.cri.v1.runtime\" and \"io.containerd.cri.v1.images\" as well).",
+);
+pub(in super::super) const NO_CONTAINERD: FindingCode = FindingCode::error(
+    "SY202",
+    "nothing listens on containerd's socket",
+    "Nothing can be created, started or pulled. Containers that run go on.",
+    "Start containerd, or correct containerd.address. A managed containerd is started by the daemon; the end of <state>/containerd/containerd.log says why it does not run.",
+);
+pub(in super::super) const NO_CONTAINERD_PROGRAM: FindingCode = FindingCode::error(
+    "SY203",
+    "the program of the managed containerd is missing",
+    "The daemon cannot start containerd.",
+    "Install containerd, or set containerd.binary to its path.",
+);
+pub(in super::super) const NO_RUNTIME: FindingCode = FindingCode::error(
+    "SY204",
+    "an OCI runtime is missing",
+    "Containers of this runtime handler cannot be created.",
+    "Install the runtime, or correct containerd.runtimes.",
+);
+pub(in super::super) const NO_SHIM: FindingCode = FindingCode::error(
+    "SY205",
+    "a shim is missing",
+    "Containers of this runtime handler cannot be created.",
+    "Install the shim (containerd-shim-runc-v2 is in the package containerd), or correct the `type` of the runtime.",
+);
+pub(in super::super) const VULNERABLE: FindingCode = FindingCode::warning(
+    "SY206",
+    "a program has known container escapes",
+    "A container or an image may affect the host. Only the version number is compared: a distribution may have fixed it without changing the number.",
+    "Upgrade the program. If your distribution has fixed this version, list it in advisories.ignore.",
+);
+pub(in super::super) const OLD_CONTAINERD: FindingCode = FindingCode::error(
+    "SY207",
+    "containerd is too old",
+    "Versions before 1.6 lack calls that the daemon needs.",
+    "Upgrade containerd.",
+);
+pub(in super::super) const CONTAINERD_CONFIG: FindingCode = FindingCode::warning(
+    "SY208",
+    "containerd's configuration cannot be read",
+    "It is not known whether its CRI plugin uses the same namespace.",
+    "Correct the file: `containerd config dump` says what is wrong.",
+);
+pub(in super::super) const NO_CNI_CONFIG: FindingCode = FindingCode::warning(
+    "SY301",
+    "there is no usable CNI configuration",
+    "Pods with a network of their own cannot be created; the kubelet reports the node as not ready. Pods with the host's network, and Nomad's tasks, do not need it.",
+    "Install the cluster's network add-on, or write a .conflist file into network.conf_dir.",
+);
+pub(in super::super) const CNI_CONFIG_SKIPPED: FindingCode = FindingCode::warning(
+    "SY302",
+    "a CNI configuration is skipped",
+    "The file has no effect; a later file, if there is one, is the network of all new pods.",
+    "Correct or remove the file.",
+);
+pub(in super::super) const NO_CNI_PLUGIN: FindingCode = FindingCode::error(
+    "SY303",
+    "a plugin of the CNI configuration is missing",
+    "Pods with a network of their own cannot be created.",
+    "Install the plugin into one of network.bin_dirs: Debian's package containernetworking-plugins has the standard ones in /usr/lib/cni, and a network add-on installs its own.",
+);
+pub(in super::super) const NO_BRIDGE_PLUGIN: FindingCode = FindingCode::error(
+    "SY304",
+    "a plugin of the gateway's bridge network is missing",
+    "Nomad's tasks without a network mode cannot be created.",
+    "Install Debian's package containernetworking-plugins, or add the directory of the plugins to network.bin_dirs.",
+);
+pub(in super::super) const NO_IPTABLES: FindingCode = FindingCode::error(
+    "SY305",
+    "iptables is missing",
+    "The CNI plugins portmap and firewall need it: tasks on the bridge network cannot be created, and no host port can be published.",
+    "Install the package iptables.",
+);
+pub(in super::super) const SUBNET_ROUTED: FindingCode = FindingCode::error(
+    "SY306",
+    "the bridge network overlaps a network of the node",
+    "The daemon refuses to create tasks on the bridge network, because packets to one of the two would be lost.",
+    "Set network.bridge.subnets to addresses that the node has no route to.",
+);
+pub(in super::super) const SUBNETS_OVERLAP: FindingCode = FindingCode::warning(
+    "SY307",
+    "two container networks overlap",
+    "When both are in use, packets to one of them are lost.",
+    "Give each network addresses of its own: in its CNI configuration, or by network.bridge.subnets.",
+);
+pub(in super::super) const PORTS_OVERLAP: FindingCode = FindingCode::warning(
+    "SY308",
+    "port ranges overlap",
+    "A port is given out twice: the second user cannot bind it, or its connections are redirected to the first.",
+    "Set client.max_dynamic_port of Nomad agents below 30000, keep net.ipv4.ip_local_port_range above 32767, or list fixed ports in net.ipv4.ip_local_reserved_ports.",
+);
+pub(in super::super) const FORWARD_DROP: FindingCode = FindingCode::warning(
+    "SY309",
+    "the packet filter drops forwarded packets",
+    "Pods of the CNI network reach nothing beyond the node, and published ports do not answer. Docker and some firewalls set this policy.",
+    "Add the plugin firewall to the CNI configuration, or accept the bridge's packets in the chain FORWARD.",
+);
+
+pub(super) const ALL: &[&FindingCode] = &[
+    &CRI_PLUGIN,
+    &NO_CONTAINERD,
+    &NO_CONTAINERD_PROGRAM,
+    &NO_RUNTIME,
+    &NO_SHIM,
+    &VULNERABLE,
+    &OLD_CONTAINERD,
+    &CONTAINERD_CONFIG,
+    &NO_CNI_CONFIG,
+    &CNI_CONFIG_SKIPPED,
+    &NO_CNI_PLUGIN,
+    &NO_BRIDGE_PLUGIN,
+    &NO_IPTABLES,
+    &SUBNET_ROUTED,
+    &SUBNETS_OVERLAP,
+    &PORTS_OVERLAP,
+    &FORWARD_DROP,
+];

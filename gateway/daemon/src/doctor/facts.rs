@@ -1,0 +1,230 @@
+//! What all checks start from: the configuration, the daemon's own answers, and who else is on the node.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use super::local::PROGRAM_DIRS;
+use super::view::{FILE_MAX, NodeView, ProcessFacts};
+use crate::channel::report;
+use crate::config::{Config, Flag, Overridden, Sources};
+use crate::status::{DevicesView, StatusReport};
+
+/// The unit of the daemon.
+pub(super) const UNIT: &str = "switchyard.service";
+
+/// The beginning of variables that set keys.
+const VARIABLES: &str = "SWITCHYARD_";
+
+/// The most variables and arguments of the daemon that are looked at.
+const VARIABLES_MAX: usize = 4096;
+
+/// What a look at a node starts from.
+#[derive(Debug, Clone, Default)]
+pub struct DoctorRequest {
+    /// The sources of the configuration, as they are given to this command.
+    pub sources: Sources,
+    /// The daemon's admin socket, instead of the configured one.
+    pub socket: Option<PathBuf>,
+}
+
+/// The facts that all checks share.
+pub(super) struct Facts {
+    /// The node.
+    pub(super) view: Arc<dyn NodeView>,
+    /// The configuration of the sources; if they are invalid, the one in force, or the defaults.
+    pub(super) config: Config,
+    /// Why the sources are invalid.
+    pub(super) config_error: Option<String>,
+    /// Values that are probably not intended.
+    pub(super) warnings: Vec<String>,
+    /// Values of files that have no effect.
+    pub(super) overridden: Vec<Overridden>,
+    /// The daemon's admin socket.
+    pub(super) admin_socket: PathBuf,
+    /// The daemon's status, or why there is none.
+    pub(super) status: Result<StatusReport, String>,
+    /// The daemon's devices.
+    pub(super) devices: Option<DevicesView>,
+    /// The processes of the node.
+    pub(super) processes: Vec<ProcessFacts>,
+    /// The directories in which the daemon and what it starts find programs.
+    pub(super) program_dirs: Vec<PathBuf>,
+}
+
+impl Facts {
+    /// Gathers the facts.
+    pub(super) fn gather(view: Arc<dyn NodeView>, request: &DoctorRequest) -> Self {
+        let first = view.load(&request.sources);
+        let config = first.map(|loaded| loaded.effective.config).unwrap_or_default();
+        let admin_socket = request.socket.clone().unwrap_or_else(|| config.paths.admin_socket());
+        let status: Result<StatusReport, String> = ask(&*view, &admin_socket, "/statusz");
+        let pid = status.as_ref().ok().and_then(|status| status.pid);
+        let processes = view.processes();
+        let environment = pid.map_or_else(|| unit_environment(&*view), |pid| environment(&*view, pid));
+        let sources = sources_of_daemon(&request.sources, pid, &processes, &environment);
+        let mut facts = Self {
+            program_dirs: program_dirs(&environment),
+            devices: ask(&*view, &admin_socket, "/v1/devices").ok(),
+            view,
+            config,
+            config_error: None,
+            warnings: Vec::new(),
+            overridden: Vec::new(),
+            admin_socket,
+            status,
+            processes,
+        };
+        facts.load(&sources);
+        facts
+    }
+
+    fn load(&mut self, sources: &Sources) {
+        match self.view.load(sources) {
+            Ok(loaded) => {
+                self.config = loaded.effective.config;
+                self.warnings = loaded.warnings;
+                self.overridden = loaded.overridden;
+            }
+            Err(error) => {
+                self.config_error = Some(report(&error));
+                let in_force = self.view.ask(&self.admin_socket, "/v1/config").ok();
+                let in_force = in_force.and_then(|text| toml::from_str(&String::from_utf8_lossy(&text)).ok());
+                self.config = in_force.unwrap_or_default();
+            }
+        }
+    }
+
+    /// Whether the daemon answers.
+    pub(super) const fn is_up(&self) -> bool {
+        self.status.is_ok()
+    }
+
+    /// The file of a program, as the daemon finds it.
+    pub(super) fn program(&self, name: &str) -> Option<PathBuf> {
+        self.view.program(name, &self.program_dirs)
+    }
+
+    /// Standard output of a program that succeeds; `None` if it is missing, fails, or does not end in time.
+    pub(super) fn output(&self, program: &str, args: &[&str]) -> Option<String> {
+        let done = self.view.run(&self.program(program)?, args).ok()?;
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        (done.status == Some(0) && !done.is_cut).then_some(text)
+    }
+
+    /// The processes of programs with this name.
+    pub(super) fn running<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f ProcessFacts> {
+        self.processes.iter().filter(move |process| process.name() == name)
+    }
+
+    /// Whether a kubelet runs on this node, or is configured.
+    pub(super) fn has_kubelet(&self) -> bool {
+        self.running("kubelet").next().is_some() || self.view.exists("/var/lib/kubelet/config.yaml")
+    }
+
+    /// Whether cgroup v2 is the only hierarchy.
+    pub(super) fn is_unified(&self) -> bool {
+        self.view.exists("/sys/fs/cgroup/cgroup.controllers")
+    }
+}
+
+/// A page of the daemon, parsed.
+fn ask<T: DeserializeOwned>(view: &dyn NodeView, socket: &Path, page: &str) -> Result<T, String> {
+    let body = view.ask(socket, page)?;
+    serde_json::from_slice(&body).map_err(|error| format!("its answer to {page} cannot be parsed: {error}"))
+}
+
+/// The variables of a process; none if this process may not see them.
+fn environment(view: &dyn NodeView, pid: u32) -> Vec<(String, String)> {
+    let path = format!("/proc/{pid}/environ");
+    let bytes = view.read(Path::new(&path), FILE_MAX).unwrap_or_default();
+    let variables = bytes.split(|byte| *byte == 0).take(VARIABLES_MAX);
+    variables.filter_map(|variable| variable_of(&String::from_utf8_lossy(variable))).collect()
+}
+
+/// The variables that the daemon's unit sets; none without systemd.
+fn unit_environment(view: &dyn NodeView) -> Vec<(String, String)> {
+    let dirs = PROGRAM_DIRS.map(PathBuf::from);
+    let Some(systemctl) = view.program("systemctl", &dirs).filter(|_| view.has_systemd()) else {
+        return Vec::new();
+    };
+    let shown = view.run(&systemctl, &["show", "--property=Environment", "--value", UNIT]);
+    let text = shown.map(|done| String::from_utf8_lossy(&done.stdout).into_owned()).unwrap_or_default();
+    text.split_whitespace().take(VARIABLES_MAX).filter_map(variable_of).collect()
+}
+
+fn variable_of(text: &str) -> Option<(String, String)> {
+    let (name, value) = text.split_once('=')?;
+    Some((name.to_owned(), value.to_owned()))
+}
+
+/// The sources that the daemon reads: its environment counts, and the file and the keys that it was started
+/// with, unless this command names others.
+fn sources_of_daemon(
+    given: &Sources,
+    pid: Option<u32>,
+    processes: &[ProcessFacts],
+    environment: &[(String, String)],
+) -> Sources {
+    let mut sources = given.clone();
+    if !environment.is_empty() {
+        let of_daemon = environment.iter().filter(|(name, _)| name.starts_with(VARIABLES));
+        sources.env = of_daemon.cloned().collect();
+    }
+    let own = pid.and_then(|pid| i32::try_from(pid).ok());
+    if let Some(process) = processes.iter().find(|process| Some(process.pid) == own) {
+        if sources.file.is_none() {
+            sources.file = config_file(process);
+        }
+        if sources.flags.is_empty() {
+            sources.flags = flags(process);
+        }
+    }
+    sources
+}
+
+/// The configuration file that a daemon was started with, if it can be found from here.
+pub(super) fn config_file(process: &ProcessFacts) -> Option<PathBuf> {
+    let named = process.values("config").into_iter().chain(process.values("c")).last();
+    named.map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// The keys that a daemon was started with.
+pub(super) fn flags(process: &ProcessFacts) -> Vec<Flag> {
+    let set = process.values("set").into_iter().filter_map(|text| text.split_once('='));
+    set.map(|(key, value)| Flag {
+        flag: format!("--set {key}"),
+        key: key.to_owned(),
+        value: value.to_owned(),
+    })
+    .collect()
+}
+
+/// The sources of another daemon.
+pub(super) fn sources_of(view: &dyn NodeView, process: &ProcessFacts) -> Sources {
+    let pid = u32::try_from(process.pid).unwrap_or_default();
+    let env = environment(view, pid).into_iter().filter(|(name, _)| name.starts_with(VARIABLES)).collect();
+    Sources { file: config_file(process), env, flags: flags(process) }
+}
+
+fn program_dirs(environment: &[(String, String)]) -> Vec<PathBuf> {
+    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_str());
+    let mut dirs: Vec<PathBuf> = path
+        .into_iter()
+        .flat_map(|path| path.split(':'))
+        .filter(|dir| dir.starts_with('/'))
+        .map(PathBuf::from)
+        .collect();
+    for dir in PROGRAM_DIRS.map(PathBuf::from) {
+        if !dirs.contains(&dir) {
+            dirs.push(dir);
+        }
+    }
+    dirs
+}
+
+/// Whether the arguments of a process are those of a daemon.
+pub(super) fn is_daemon(process: &ProcessFacts) -> bool {
+    process.name() == "switchyard" && process.args.get(1).is_some_and(|command| command == "serve")
+}

@@ -1,0 +1,170 @@
+//! Checks of the kernel: file systems, modules, sysctls and limits.
+
+use std::path::Path;
+
+use super::codes::node::{
+    BRIDGE_BYPASSES_RULES, CONNTRACK_FULL, FEW_FILES, FEW_INOTIFY, FEW_PIDS, NO_FORWARDING,
+    NO_NETWORK_FEATURE, NO_OVERLAY,
+};
+use super::facts::Facts;
+use super::finding::{Finding, Severity};
+
+/// The largest list of modules that is read, in bytes.
+const MODULES_MAX: usize = 16 << 20;
+
+/// Features for networks: each is there if one of these modules is.
+const NETWORK_FEATURES: [&[&str]; 3] = [&["bridge"], &["veth"], &["nf_tables", "ip_tables"]];
+
+/// The default of fs.inotify.max_user_instances, which clusters use up.
+const INSTANCES_MIN: u64 = 129;
+
+/// The fewest watches that a node with a kubelet should allow.
+const WATCHES_MIN: u64 = 65_536;
+
+/// The fewest process ids that a node should have.
+const PIDS_MIN: u64 = 65_536;
+
+/// The fewest files that the daemon should be able to open.
+const FILES_MIN: u64 = 65_536;
+
+/// From which part of the table of connections on it is nearly full, in percent.
+const CONNTRACK_PERCENT: u64 = 80;
+
+pub(super) fn check(facts: &Facts) -> Vec<Finding> {
+    let modules = Modules::of(facts);
+    let mut found = Vec::new();
+    found.extend(overlay(facts, &modules));
+    found.extend(network_features(&modules));
+    found.extend(forwarding(facts));
+    found.extend(bridged_packets(facts));
+    found.extend(inotify(facts));
+    found.extend(pids(facts));
+    found.extend(files(facts));
+    found.extend(connections(facts));
+    found
+}
+
+/// The modules that are loaded or built in, or could be loaded.
+struct Modules {
+    loaded: Vec<String>,
+    /// The lists of the kernel's package; `None` if it has none here, as in some virtual machines.
+    installed: Option<String>,
+}
+
+impl Modules {
+    fn of(facts: &Facts) -> Self {
+        let view = &facts.view;
+        let release = view.text("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let dir = Path::new("/lib/modules").join(release.trim());
+        let lists = ["modules.builtin", "modules.dep"];
+        let lists: Vec<String> = lists
+            .iter()
+            .filter_map(|name| view.read(&dir.join(name), MODULES_MAX).ok())
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .collect();
+        let loaded = view.list(Path::new("/sys/module")).unwrap_or_default();
+        Self { loaded, installed: (lists.len() == 2).then(|| lists.concat()) }
+    }
+
+    /// Whether a module is there; `None` if that cannot be known.
+    fn has(&self, name: &str) -> Option<bool> {
+        if self.loaded.iter().any(|loaded| loaded == name) {
+            return Some(true);
+        }
+        // Names of files have dashes where the kernel has underscores, or not.
+        let names = [format!("/{name}.ko"), format!("/{}.ko", name.replace('_', "-"))];
+        self.installed.as_ref().map(|lists| names.iter().any(|name| lists.contains(name)))
+    }
+}
+
+fn overlay(facts: &Facts, modules: &Modules) -> Option<Finding> {
+    if facts.config.containerd.snapshotter != "overlayfs" {
+        return None;
+    }
+    let text = facts.view.text("/proc/filesystems")?;
+    let known = text.lines().any(|line| line.split_whitespace().last() == Some("overlay"));
+    (!known && modules.has("overlay") != Some(true)).then(|| {
+        Finding::new(&NO_OVERLAY, "/proc/filesystems has no overlay, and no such module is installed")
+            .command("modprobe overlay")
+    })
+}
+
+fn network_features(modules: &Modules) -> Vec<Finding> {
+    let missing = NETWORK_FEATURES.iter().filter(|names| {
+        let known: Vec<Option<bool>> = names.iter().map(|name| modules.has(name)).collect();
+        known.iter().all(|has| *has == Some(false))
+    });
+    missing
+        .map(|names| {
+            let found = format!("neither loaded, built in nor installed: {}", names.join(" or "));
+            Finding::new(&NO_NETWORK_FEATURE, found)
+        })
+        .collect()
+}
+
+fn forwarding(facts: &Facts) -> Vec<Finding> {
+    let has_six = facts.config.network.bridge.subnets.iter().any(|subnet| subnet.contains(':'));
+    let four = Some("net.ipv4.ip_forward");
+    let six = has_six.then_some("net.ipv6.conf.all.forwarding");
+    [four, six]
+        .into_iter()
+        .flatten()
+        .filter(|key| sysctl(facts, key) == Some(0))
+        .map(|key| Finding::new(&NO_FORWARDING, format!("{key} = 0")).command(format!("sysctl -w {key}=1")))
+        .collect()
+}
+
+fn bridged_packets(facts: &Facts) -> Option<Finding> {
+    if !facts.has_kubelet() {
+        return None;
+    }
+    match sysctl(facts, "net.bridge.bridge-nf-call-iptables") {
+        Some(0) => Some(
+            Finding::new(&BRIDGE_BYPASSES_RULES, "net.bridge.bridge-nf-call-iptables = 0")
+                .command("sysctl -w net.bridge.bridge-nf-call-iptables=1"),
+        ),
+        Some(_) => None,
+        None => Some(
+            Finding::new(&BRIDGE_BYPASSES_RULES, "the module br_netfilter is not loaded")
+                .command("modprobe br_netfilter"),
+        ),
+    }
+}
+
+fn inotify(facts: &Facts) -> Option<Finding> {
+    let instances = sysctl(facts, "fs.inotify.max_user_instances")?;
+    let watches = sysctl(facts, "fs.inotify.max_user_watches")?;
+    if instances >= INSTANCES_MIN && watches >= WATCHES_MIN {
+        return None;
+    }
+    let found =
+        format!("fs.inotify.max_user_instances = {instances}, fs.inotify.max_user_watches = {watches}");
+    let severity = if facts.has_kubelet() { Severity::Warning } else { Severity::Note };
+    Some(Finding::new(&FEW_INOTIFY, found).severity(severity))
+}
+
+fn pids(facts: &Facts) -> Option<Finding> {
+    let most = sysctl(facts, "kernel.pid_max").filter(|most| *most < PIDS_MIN)?;
+    Some(Finding::new(&FEW_PIDS, format!("kernel.pid_max = {most}")))
+}
+
+fn files(facts: &Facts) -> Option<Finding> {
+    let pid = facts.status.as_ref().ok()?.pid?;
+    let path = format!("/proc/{pid}/limits");
+    let text = facts.view.text(&path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let soft: u64 = line.split_whitespace().next()?.parse().ok()?;
+    (soft < FILES_MIN).then(|| Finding::new(&FEW_FILES, format!("{path}: {soft} open files")))
+}
+
+fn connections(facts: &Facts) -> Option<Finding> {
+    let count = sysctl(facts, "net.netfilter.nf_conntrack_count")?;
+    let most = sysctl(facts, "net.netfilter.nf_conntrack_max").filter(|most| *most > 0)?;
+    (count.saturating_mul(100) >= most.saturating_mul(CONNTRACK_PERCENT))
+        .then(|| Finding::new(&CONNTRACK_FULL, format!("{count} of {most} connections")))
+}
+
+/// The value of a sysctl that is a number.
+fn sysctl(facts: &Facts, key: &str) -> Option<u64> {
+    facts.view.number(Path::new("/proc/sys").join(key.replace('.', "/")))
+}

@@ -1,0 +1,166 @@
+//! Checks of CNI configurations, CNI plugins and the packet filter.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use switchyard_cni::NetworkList;
+
+use super::codes::runtime::{
+    CNI_CONFIG_SKIPPED, FORWARD_DROP, NO_BRIDGE_PLUGIN, NO_CNI_CONFIG, NO_CNI_PLUGIN, NO_IPTABLES,
+};
+use super::facts::Facts;
+use super::finding::Finding;
+use super::text::listed;
+use super::view::FILE_MAX;
+use crate::channel::report;
+
+/// How many configurations of a directory are read.
+const CONFIGS_MAX: usize = 64;
+
+/// The plugins of the gateway's own bridge network.
+const BRIDGE_PLUGINS: [&str; 4] = ["bridge", "host-local", "firewall", "portmap"];
+
+/// The most lines of the packet filter that are looked at.
+const RULES_MAX: usize = 100_000;
+
+pub(super) fn check(facts: &Facts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let (network, skipped) = node_network(facts);
+    if facts.config.cri.enabled {
+        found.extend(skipped.iter().map(|why| Finding::new(&CNI_CONFIG_SKIPPED, why)));
+        match &network {
+            Some(network) => found.extend(plugins(facts, network)),
+            None => found.push(Finding::new(
+                &NO_CNI_CONFIG,
+                format!("{} has none", facts.config.network.conf_dir.display()),
+            )),
+        }
+        found.extend(network.as_ref().and_then(|network| forward_policy(facts, network)));
+    }
+    if facts.config.nomad.enabled {
+        found.extend(bridge_plugins(facts));
+        if facts.program("iptables").is_none() {
+            let found_in = format!("iptables is in none of {}", listed(&facts.program_dirs));
+            found.push(Finding::new(&NO_IPTABLES, found_in).command("apt-get install iptables"));
+        }
+    }
+    found
+}
+
+/// The configurations in the directory, in the order in which they are tried.
+pub(super) fn networks(facts: &Facts) -> Vec<Result<NetworkList, String>> {
+    let dir = &facts.config.network.conf_dir;
+    let names = facts.view.list(dir).unwrap_or_default();
+    let files = names.iter().map(|name| dir.join(name)).filter(|path| is_config(path));
+    files.take(CONFIGS_MAX).map(|path| parse(facts, &path)).collect()
+}
+
+fn is_config(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    matches!(extension, Some("conflist" | "conf" | "json"))
+}
+
+fn parse(facts: &Facts, path: &Path) -> Result<NetworkList, String> {
+    let raw = facts.view.read(path, FILE_MAX).map_err(|error| format!("{}: {error}", path.display()))?;
+    // The text of a configuration may hold anything: of the error only the cause is shown.
+    NetworkList::parse_file(path, &raw).map_err(|error| report(&error))
+}
+
+/// The network of pods, and why files before it are skipped.
+fn node_network(facts: &Facts) -> (Option<NetworkList>, Vec<String>) {
+    let mut skipped = Vec::new();
+    for network in networks(facts) {
+        match network {
+            Ok(network) => return (Some(network), skipped),
+            Err(why) => skipped.push(why),
+        }
+    }
+    (None, skipped)
+}
+
+/// The plugins of a network that are not installed.
+fn plugins(facts: &Facts, network: &NetworkList) -> Vec<Finding> {
+    let mut names: Vec<&str> = Vec::new();
+    for plugin in &network.plugins {
+        let of_plugin = plugin.get("type").and_then(Value::as_str);
+        let of_addresses = plugin.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
+        names.extend(of_plugin.into_iter().chain(of_addresses));
+    }
+    names.sort_unstable();
+    names.dedup();
+    let missing = names.into_iter().filter(|name| !is_installed(facts, name));
+    let dirs = listed(&facts.config.network.bin_dirs);
+    missing
+        .map(|name| {
+            let found = format!("{}: plugin {name:?} is in none of {dirs}", network.source.display());
+            Finding::new(&NO_CNI_PLUGIN, found)
+        })
+        .collect()
+}
+
+fn is_installed(facts: &Facts, plugin: &str) -> bool {
+    // A name with a slash is none: plugins are files of the directories.
+    !plugin.contains('/') && facts.view.program(plugin, &facts.config.network.bin_dirs).is_some()
+}
+
+fn bridge_plugins(facts: &Facts) -> Option<Finding> {
+    let missing: Vec<&str> =
+        BRIDGE_PLUGINS.into_iter().filter(|plugin| !is_installed(facts, plugin)).collect();
+    (!missing.is_empty()).then(|| {
+        let dirs = listed(&facts.config.network.bin_dirs);
+        Finding::new(&NO_BRIDGE_PLUGIN, format!("{} in none of {dirs}", missing.join(", ")))
+            .command("apt-get install containernetworking-plugins")
+    })
+}
+
+/// Whether forwarded packets of the node's CNI network are dropped. The gateway's own network has the plugin
+/// firewall, which accepts its packets.
+fn forward_policy(facts: &Facts, network: &NetworkList) -> Option<Finding> {
+    let has_type = |name: &str| {
+        network.plugins.iter().any(|plugin| plugin.get("type").and_then(Value::as_str) == Some(name))
+    };
+    if !has_type("bridge") || has_type("firewall") {
+        return None;
+    }
+    let bridges: Vec<&str> =
+        network.plugins.iter().filter_map(|plugin| plugin.get("bridge").and_then(Value::as_str)).collect();
+    let rules = forward_rules(facts)?;
+    drops(&rules, &bridges).then(|| {
+        let found =
+            format!("iptables: the policy of FORWARD is DROP, and no rule accepts {}", bridges.join(", "));
+        Finding::new(&FORWARD_DROP, found).command("iptables -S FORWARD")
+    })
+}
+
+/// The rules of the chain FORWARD. They are only asked for if that makes the kernel load no module.
+fn forward_rules(facts: &Facts) -> Option<String> {
+    let version = facts.output("iptables", &["--version"])?;
+    let loaded = if version.contains("nf_tables") {
+        facts.view.exists("/proc/net/netfilter") && has_nf_tables(facts)
+    } else {
+        facts.view.text("/proc/net/ip_tables_names")?.lines().any(|table| table == "filter")
+    };
+    if loaded { facts.output("iptables", &["-S", "FORWARD"]) } else { None }
+}
+
+fn has_nf_tables(facts: &Facts) -> bool {
+    let release = facts.view.text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let builtin = PathBuf::from("/lib/modules").join(release.trim()).join("modules.builtin");
+    facts.view.exists("/sys/module/nf_tables")
+        || facts.view.text(builtin).is_some_and(|text| text.contains("/nf_tables.ko"))
+}
+
+/// Whether the rules drop what is forwarded for all these bridges. Pure.
+fn drops(rules: &str, bridges: &[&str]) -> bool {
+    let mut lines = rules.lines().take(RULES_MAX);
+    let accepts = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_for_all = words == ["-A", "FORWARD", "-j", "ACCEPT"];
+        let names_bridge = words
+            .windows(2)
+            .any(|pair| matches!(pair[0], "-i" | "-o" | "--physdev-in") && bridges.contains(&pair[1]));
+        let is_plugins = words.windows(2).any(|pair| pair == ["-j", "CNI-FORWARD"]);
+        is_for_all || is_plugins || (names_bridge && words.ends_with(&["-j", "ACCEPT"]))
+    };
+    rules.lines().any(|line| line == "-P FORWARD DROP") && !lines.any(accepts)
+}

@@ -1,0 +1,193 @@
+//! 4xx: a kubelet. 5xx: Nomad. 7xx: devices.
+
+use super::*;
+use crate::status::{GroupView, SlotView};
+
+const KUBELET: &str = "/var/lib/kubelet/config.yaml";
+
+#[test]
+fn kubelet_with_another_runtime() {
+    let other = "cgroupDriver: cgroupfs\ncontainerRuntimeEndpoint: /var/run/crio/crio.sock\n";
+    let listening = |node: &mut TestNode| {
+        node.file(KUBELET, other);
+        node.sockets.insert("/run/crio/crio.sock".into(), true);
+    };
+    check(listening, &["SY401 warning"]);
+    check(
+        |node| {
+            listening(node);
+            node.config("[cri]\nenabled = false");
+        },
+        &[],
+    );
+    check(|node| node.file(KUBELET, other), &["SY401 warning", "SY402 error"]);
+    // An argument wins over the file, also one of kubeadm.
+    let flags = "KUBELET_KUBEADM_ARGS=\"--container-runtime-endpoint=unix:///run/dockershim.sock --x=y\"\n";
+    let found = check(
+        |node| {
+            node.file("/var/lib/kubelet/kubeadm-flags.env", flags);
+            node.sockets.insert("/run/dockershim.sock".into(), false);
+        },
+        &["SY401 warning", "SY402 error", "SY405 note"],
+    );
+    assert!(found[0].found.contains("/run/dockershim.sock"), "{found:?}");
+}
+
+#[test]
+fn kubelet_with_another_cgroup_driver() {
+    let endpoint = "containerRuntimeEndpoint: unix:///run/switchyard/cri.sock\n";
+    check(|node| node.file(KUBELET, endpoint), &["SY403 error"]);
+    check(
+        |node| {
+            node.file(KUBELET, endpoint);
+            node.command("kubelet --version", "Kubernetes v1.34.2\n");
+        },
+        &["SY403 note"],
+    );
+    check(
+        |node| {
+            node.file(KUBELET, endpoint);
+            node.config("[cgroup]\ndriver = \"cgroupfs\"");
+        },
+        &[],
+    );
+}
+
+#[test]
+fn kubelet_without_the_service_it_uses() {
+    check(|node| node.config("[cri]\nenabled = false"), &["SY404 error"]);
+}
+
+#[test]
+fn sockets_and_tools_of_other_runtimes() {
+    check(|node| node.socket("/run/crio/crio.sock", false), &["SY405 note"]);
+    check(|node| node.socket("/run/crio/crio.sock", true), &[]);
+    check(|node| node.file("/etc/crictl.yaml", "runtime-endpoint: /run/x.sock\n"), &["SY406 note"]);
+}
+
+#[test]
+fn kubelet_and_swap() {
+    let swaps = "Filename Type Size Used Priority\n/dev/sda2 partition 1 0 -2\n";
+    check(|node| node.file("/proc/swaps", swaps), &["SY407 warning"]);
+    check(
+        |node| {
+            node.file("/proc/swaps", swaps);
+            node.process(200, "/usr/bin/kubelet --fail-swap-on=false");
+        },
+        &[],
+    );
+}
+
+const GROUP: &str = "[[devices.groups]]\nvendor = \"a\"\ntype = \"tpu\"\nname = \"v\"\nresource = \"a.com/tpu\"\npaths = [\"/dev/a[0-9]\"]\nquota = { kubernetes = 1 }";
+
+fn with_group(node: &mut TestNode, capacity: usize) {
+    node.config(GROUP);
+    node.devices.groups.push(GroupView {
+        vendor: "a".into(),
+        kind: "tpu".into(),
+        name: "v".into(),
+        resource: "a.com/tpu".into(),
+        capacity,
+        free: 0,
+        held: Vec::new(),
+    });
+    node.file("/var/lib/kubelet/device-plugins/x", "");
+}
+
+#[test]
+fn devices_of_the_node() {
+    check(|node| with_group(node, 1), &[]);
+    check(|node| with_group(node, 0), &["SY701 warning"]);
+    check(
+        |node| {
+            with_group(node, 1);
+            node.remove("/var/lib/kubelet/device-plugins");
+        },
+        &["SY408 warning"],
+    );
+    let slot = SlotView {
+        id: "1".into(),
+        device: "/dev/a0".into(),
+        group: "a/tpu/v".into(),
+        healthy: false,
+        reason: "it is missing".into(),
+        holders: Vec::new(),
+    };
+    let found = check(|node| node.devices.slots = vec![slot.clone(), slot], &["SY703 warning"]);
+    assert_eq!(found[0].found, "/dev/a0 (it is missing)");
+}
+
+#[test]
+fn files_of_the_container_device_interface() {
+    let file = |name: &str, text: &str, expected: &[&str]| {
+        check(|node| node.file(&format!("/etc/cdi/{name}"), text), expected);
+    };
+    file("a.json", "{\"kind\": \"a.com/x\"}", &[]);
+    file("a.json", "{", &["SY702 warning"]);
+    file("a.json", "[]", &["SY702 warning"]);
+    file("a.yaml", "cdiVersion: 0.6.0\nkind: a.com/x\n", &[]);
+    file("a.yaml", "cdiVersion: 0.6.0\n", &["SY702 warning"]);
+    file("a.json", &"x".repeat(2 << 20), &["SY702 warning"]);
+    file("README", "{", &[]);
+}
+
+const AGENT: &str = "/etc/nomad.d/switchyard.hcl";
+
+#[test]
+fn agent_without_plugin_blocks() {
+    check(|node| node.remove(AGENT), &["SY501 warning"]);
+    check(
+        |node| {
+            node.remove(AGENT);
+            node.config("[nomad]\nenabled = false");
+        },
+        &[],
+    );
+    // A server has no drivers.
+    check(
+        |node| {
+            node.remove(AGENT);
+            node.file("/etc/nomad.d/nomad.hcl", "server {\n  enabled = true\n}\n");
+        },
+        &[],
+    );
+    check(
+        |node| {
+            with_group(node, 1);
+            node.file(AGENT, "plugin \"switchyard\" {}\n");
+        },
+        &["SY507 note"],
+    );
+}
+
+#[test]
+fn plugins_in_the_agents_directory() {
+    let found = check(|node| node.remove("/opt/nomad/data/plugins/switchyard"), &["SY502 error"]);
+    assert_eq!(found[0].command.as_deref(), Some("switchyard nomad-plugin install /opt/nomad/data/plugins"));
+    let found = check(|node| node.remove("/usr/bin/switchyard"), &["SY503 error", "SY503 error"]);
+    assert!(found[0].found.contains("leads to /usr/bin/switchyard"), "{found:?}");
+    check(
+        |node| {
+            node.file(AGENT, "plugin_dir = \"/p\"\nplugin \"switchyard\" {}\n");
+            node.file("/p/switchyard", "no program");
+        },
+        &["SY503 error"],
+    );
+}
+
+#[test]
+fn agent_and_daemon_that_do_not_fit() {
+    let args = |args: &str| format!("plugin \"switchyard\" {{\n  args = [{args}]\n}}\n");
+    check(|node| node.file(AGENT, &args("\"--socket\", \"/x.sock\"")), &["SY504 error"]);
+    check(|node| node.file(AGENT, &args("\"--socket=/run/switchyard/nomad.sock\"")), &[]);
+    check(|node| node.config("[nomad]\nenabled = false"), &["SY506 error"]);
+    let docker = |node: &mut TestNode| node.socket("/run/docker.sock", true);
+    check(docker, &["SY505 note"]);
+    check(
+        |node| {
+            docker(node);
+            node.file(AGENT, &args("\"--name\", \"docker\""));
+        },
+        &[],
+    );
+}

@@ -1,0 +1,249 @@
+//! 2xx: containerd and runtimes. 3xx: the network.
+
+use super::*;
+use crate::status::AdvisoryView;
+
+const SOCKET: &str = "/run/containerd/containerd.sock";
+
+fn external(node: &mut TestNode) {
+    node.config("[containerd]\nmode = \"external\"");
+    node.sockets.insert(SOCKET.into(), true);
+    node.file(
+        "/etc/containerd/config.toml",
+        "version = 2\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n",
+    );
+}
+
+#[test]
+fn cri_plugin_of_containerd_in_the_same_namespace() {
+    check(external, &[]);
+    let enabled = "version = 3\ndisabled_plugins = [\"other\"]\n";
+    let found = check(
+        |node| {
+            external(node);
+            node.file("/etc/containerd/config.toml", enabled);
+        },
+        &["SY201 error"],
+    );
+    assert!(found[0].found.contains("/etc/containerd/config.toml"), "{found:?}");
+    check(
+        |node| {
+            external(node);
+            node.remove("/etc/containerd");
+        },
+        &["SY201 error"],
+    );
+    check(
+        |node| {
+            external(node);
+            node.remove("/etc/containerd");
+            node.config("[containerd]\nmode = \"external\"\nnamespace = \"switchyard\"");
+        },
+        &[],
+    );
+    // The file that the process was started with counts, and what it imports.
+    check(
+        |node| {
+            external(node);
+            node.remove("/etc/containerd");
+            node.process(300, "/usr/bin/containerd -c /srv/containerd.toml");
+            node.file("/srv/containerd.toml", "imports = [\"more.toml\"]\n");
+            node.file("/srv/more.toml", "disabled_plugins = [\"cri\"]\n");
+        },
+        &[],
+    );
+    check(
+        |node| {
+            external(node);
+            node.file("/etc/containerd/config.toml", "not = toml = at all");
+        },
+        &["SY208 warning"],
+    );
+}
+
+#[test]
+fn containerd_that_does_not_listen() {
+    let stale = |node: &mut TestNode| {
+        external(node);
+        node.sockets.insert(SOCKET.into(), false);
+    };
+    check(stale, &["SY202 error"]);
+    check(
+        |node| {
+            external(node);
+            node.remove(SOCKET);
+        },
+        &["SY202 error"],
+    );
+    let managed = "/run/switchyard/containerd/containerd.sock";
+    check(|node| node.socket(managed, false), &["SY202 error"]);
+    check(|node| node.remove(managed), &[]);
+}
+
+#[test]
+fn programs_that_are_missing() {
+    check(|node| node.remove("/usr/bin/containerd"), &["SY203 error"]);
+    check(|node| node.remove("/usr/bin/runc"), &["SY204 error"]);
+    check(|node| node.remove("/usr/bin/crun"), &["SY204 note"]);
+    let found = check(|node| node.remove("/usr/bin/containerd-shim-runc-v2"), &["SY205 error", "SY205 note"]);
+    assert!(found[0].found.contains("containerd-shim-runc-v2"), "{found:?}");
+}
+
+#[test]
+fn versions_with_vulnerabilities_and_old_ones() {
+    let advisory =
+        AdvisoryView { program: "runc".into(), version: "1.1.5".into(), ids: vec!["CVE-2024-21626".into()] };
+    let found = check(|node| node.status.as_mut().unwrap().advisories.push(advisory), &["SY206 warning"]);
+    assert!(found[0].found.contains("runc 1.1.5: CVE-2024-21626"), "{found:?}");
+    let report = look(|node| {
+        node.kill_daemon();
+        node.command("runc --version", "runc version 1.1.5+ds1\ncommit: x\n");
+    });
+    let mut of_runc = report.findings.iter().filter(|finding| finding.code == "SY206");
+    assert!(of_runc.next().is_some_and(|finding| finding.found.contains("CVE-2024-21626")), "{report:?}");
+    let old = "containerd github.com/containerd/containerd 1.5.9~ds1 1.5.9~ds1-1\n";
+    check(|node| node.command("containerd --version", old), &["SY207 error"]);
+}
+
+const CONFLIST: &str = "/etc/cni/net.d/10-net.conflist";
+
+#[test]
+fn network_configurations() {
+    check(|node| node.remove(CONFLIST), &["SY301 warning"]);
+    check(
+        |node| {
+            node.remove(CONFLIST);
+            node.config("[cri]\nenabled = false");
+            node.file("/var/lib/kubelet/config.yaml", "cgroupDriver: systemd\n");
+        },
+        &[],
+    );
+    let found =
+        check(|node| node.file("/etc/cni/net.d/05-broken.conf", "{\"name\": \"x\"}"), &["SY302 warning"]);
+    assert!(found[0].found.contains("05-broken.conf"), "{found:?}");
+    check(
+        |node| {
+            node.remove(CONFLIST);
+            node.file("/etc/cni/net.d/05-broken.conflist", "{");
+        },
+        &["SY301 warning", "SY302 warning"],
+    );
+}
+
+#[test]
+fn plugins_that_are_missing() {
+    let single = r#"{"cniVersion":"0.4.0","name":"x","type":"vendor","ipam":{"type":"dhcp"}}"#;
+    let found = check(
+        |node| {
+            node.remove(CONFLIST);
+            node.file("/etc/cni/net.d/10-x.conf", single);
+        },
+        &["SY303 error", "SY303 error"],
+    );
+    assert!(found[0].found.contains("\"dhcp\"") && found[1].found.contains("\"vendor\""), "{found:?}");
+    check(|node| node.remove("/usr/lib/cni/firewall"), &["SY304 error"]);
+    check(|node| node.remove("/usr/lib/cni/portmap"), &["SY303 error", "SY304 error"]);
+    check(|node| node.remove("/usr/bin/iptables"), &["SY305 error"]);
+}
+
+#[test]
+fn bridge_that_overlaps_a_route() {
+    let [to, mask] = [[172, 26, 64, 0], [255, 255, 0, 0]].map(u32::from_ne_bytes);
+    let route = |interface: &str| {
+        format!("Iface\tDestination\n{interface}\t{to:08X}\t00000000\t0001\t0\t0\t0\t{mask:08X}\t0\t0\t0\n")
+    };
+    let found = check(|node| node.file("/proc/net/route", &route("eth1")), &["SY306 error"]);
+    assert!(found[0].found.contains("172.26.0.0/16 by eth1"), "{found:?}");
+    check(|node| node.file("/proc/net/route", &route("switchyard0")), &[]);
+    let default = "Iface\tDestination\neth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+    check(|node| node.file("/proc/net/route", default), &[]);
+    let zero = "0".repeat(32);
+    let six = |to: &str, interface: &str| {
+        format!("{to} 40 {zero} 00 {zero} 00000100 00000001 00000000 00000001 {interface}\n")
+    };
+    let dual = "[network.bridge]\nsubnets = [\"fd00:5::/60\"]";
+    check(
+        |node| {
+            node.config(dual);
+            node.file("/proc/net/ipv6_route", &six("fd000005000000000000000000000000", "eth1"));
+        },
+        &["SY306 error"],
+    );
+    check(
+        |node| {
+            node.config(dual);
+            node.file("/proc/net/ipv6_route", &six("fe800000000000000000000000000000", "eth1"));
+        },
+        &[],
+    );
+}
+
+#[test]
+fn networks_that_overlap() {
+    let other = |subnet: &str| {
+        format!(
+            r#"{{"cniVersion":"1.0.0","name":"b","plugins":[{{"type":"bridge","ipam":{{"type":"host-local","subnet":"{subnet}"}}}}]}}"#
+        )
+    };
+    let path = "/etc/cni/net.d/20-b.conflist";
+    let found = check(|node| node.file(path, &other("10.85.3.0/24")), &["SY307 warning"]);
+    assert!(found[0].found.contains("10-net.conflist has 10.85.0.0/16"), "{found:?}");
+    let found = check(|node| node.file(path, &other("172.26.0.0/16")), &["SY307 warning"]);
+    assert!(found[0].found.contains("network.bridge (switchyard0)"), "{found:?}");
+    check(|node| node.file(path, &other("10.86.0.0/16")), &[]);
+}
+
+#[test]
+fn port_ranges_that_overlap() {
+    let agent = "data_dir = \"/opt/nomad/data\"\nclient {\n  enabled = true\n}\n";
+    let found = check(|node| node.file("/etc/nomad.d/nomad.hcl", agent), &["SY308 warning"]);
+    assert!(found[0].found.contains("30000 to 32000"), "{found:?}");
+    let range = "/proc/sys/net/ipv4/ip_local_port_range";
+    let found = check(|node| node.file(range, "32000 60999\n"), &["SY308 warning"]);
+    assert!(found[0].found.contains("32000 to 32767"), "{found:?}");
+    check(
+        |node| {
+            node.file(range, "32000 60999\n");
+            node.file("/proc/sys/net/ipv4/ip_local_reserved_ports", "30000-32767\n");
+        },
+        &[],
+    );
+    // Whole ranges are reserved, the ports of servers are not.
+    let found = check(
+        |node| {
+            node.file(range, "1024 60999\n");
+            node.file("/proc/sys/net/ipv4/ip_local_reserved_ports", "20000-32767\n");
+        },
+        &["SY308 note"],
+    );
+    assert!(found[0].found.contains("9640, 10248, 10250, 4646"), "{found:?}");
+}
+
+#[test]
+fn forwarded_packets_that_are_dropped() {
+    let rules = |node: &mut TestNode, rules: &str| {
+        node.command("iptables -S FORWARD", &format!("-P FORWARD DROP\n{rules}"));
+    };
+    check(|node| rules(node, "-A FORWARD -i docker0 -j ACCEPT\n"), &["SY309 warning"]);
+    for accepted in
+        ["-A FORWARD -i cni0 -j ACCEPT\n", "-A FORWARD -j ACCEPT\n", "-A FORWARD -j CNI-FORWARD\n"]
+    {
+        check(|node| rules(node, accepted), &[]);
+    }
+    // A legacy iptables would load its module.
+    check(
+        |node| {
+            rules(node, "");
+            node.command("iptables --version", "iptables v1.8.9 (legacy)\n");
+        },
+        &[],
+    );
+    check(
+        |node| {
+            rules(node, "");
+            node.command("iptables --version", "iptables v1.8.9 (legacy)\n");
+            node.file("/proc/net/ip_tables_names", "nat\nfilter\n");
+        },
+        &["SY309 warning"],
+    );
+}
