@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use containerd_client::services::v1 as api;
@@ -121,7 +122,9 @@ impl ContainerdImageStore {
                     let pinned = image.labels.get(PINNED.0).is_some_and(|value| value == PINNED.1);
                     let holders = holders::parse(&image.labels, &target);
                     let released = holders::was_released(&image.labels, &target);
-                    records.push(ImageRecord { name: image.name, target, pinned, info, holders, released });
+                    let stored_at = image.created_at.and_then(|at| SystemTime::try_from(at).ok());
+                    let name = image.name;
+                    records.push(ImageRecord { name, target, pinned, info, holders, released, stored_at });
                 }
                 // The errors passed over: an image for other platforms, an artifact, or content that was
                 // removed.

@@ -227,6 +227,7 @@ impl LocalImage {
             pinned: self.image.pinned,
             holders: self.holders.clone(),
             imported: self.holders.is_empty() && !self.unheld,
+            stored_at: None,
         }
     }
 }

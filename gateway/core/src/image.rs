@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 
@@ -63,6 +64,8 @@ pub struct Image {
     /// Some name of it is open to all owners and has no holder, as after an import. False for an image whose
     /// last holder pulled it with credentials.
     pub imported: bool,
+    /// When the node got it under the first of its names; `None` if that is not known.
+    pub stored_at: Option<SystemTime>,
 }
 
 /// The right by which an owner holds an image.

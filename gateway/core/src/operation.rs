@@ -2,7 +2,8 @@
 //!
 //! An operation is registered when [`Scope`](crate::gateway::Scope) begins to execute it, and runs to its end
 //! whether its caller waits or not. A caller that joins an execution in flight, or is answered from the table,
-//! changes nothing and is no operation. Work that the gateway does inside an operation, such as the stop that
+//! changes nothing and is no operation. Access to the inside of a task counts as a change: a command in it, its
+//! streams, and its environment (`ShowSecrets`). Work that the gateway does inside an operation, such as the stop that
 //! is a part of a removal, belongs to that operation.
 //!
 //! While it runs, an operation has *steps*: what it works on or waits for ([`step`]). Steps of one operation may

@@ -22,6 +22,7 @@
 //! The backend replaces the text `{id}` in CNI arguments and annotations of a sandbox by the sandbox's id,
 //! which is unknown when the request is converted.
 
+mod annotations;
 mod batch;
 mod config;
 mod cpus;
@@ -42,6 +43,7 @@ mod streaming;
 mod to_proto;
 pub mod v1alpha2;
 
+pub use annotations::annotations;
 pub use config::{Config, UnsetSeccomp};
 pub use cpus::ExclusiveCpus;
 pub use image::Images;

@@ -140,6 +140,18 @@ pub(crate) fn container_names(task: &Meta) -> (Option<cri::ContainerMetadata>, O
     (metadata, image)
 }
 
+/// The annotations of the pod, if its record can be decoded.
+pub(crate) fn pod_annotations(sandbox: &Meta) -> BTreeMap<String, String> {
+    let config = decode::<SandboxRecord>(&sandbox.record).and_then(|record| record.config);
+    config.map(|config| config.annotations).unwrap_or_default()
+}
+
+/// The annotations of the container, if its record can be decoded.
+pub(crate) fn container_annotations(task: &Meta) -> BTreeMap<String, String> {
+    let config = decode::<ContainerRecord>(&task.record).and_then(|record| record.config);
+    config.map(|config| config.annotations).unwrap_or_default()
+}
+
 /// Decodes a record; `None` if it has another version.
 fn decode<R: Message + Default>(bytes: &[u8]) -> Option<R> {
     let (version, message) = bytes.split_first()?;

@@ -9,8 +9,10 @@
 //! | `/metrics` | Prometheus' text form |
 //! | `/metrics/containers?owner=…` | the metrics of an owner's containers, or of all, in the same form; where `admin.container_metrics` has it |
 //! | `/statusz` | [`StatusReport`] as JSON |
-//! | `/v1/objects` | [`Objects`](crate::status::Objects) as JSON; on the unix socket only |
-//! | `/v1/devices` | [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
+//! | `/v1/objects?owner=…` | the [`Objects`](crate::status::Objects) of an owner, or of all, as JSON; on the unix socket only |
+//! | `/v1/inspect?name=…&env=true` | an [`InspectionView`](crate::status::InspectionView) as JSON, with `env` also what may be secret, for root alone; on the unix socket only |
+//! | `/v1/images?owner=…` | [`ImageView`](crate::status::ImageView)s as JSON; on the unix socket only |
+//! | `/v1/devices?owner=…` | a [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
 //! | `DELETE /v1/devices/leases/{token}` | ends a lease that no sandbox uses, 204; on the unix socket only |
 //! | `/v1/operations` | [`OperationView`](crate::status::OperationView)s as JSON: what is in flight; on the unix socket only |
 //! | `/v1/events?run=…&after=…&owner=…&wait=…` | an [`EventPage`](crate::status::EventPage) as JSON: what happened after an event; if nothing has, waits for so many seconds; on the unix socket only |
@@ -24,16 +26,18 @@
 //! It is served on a TCP address, loopback by default, and on `<run>/admin.sock`. The metrics listener, if
 //! there is one, serves the first five lines and the list alone, to clients that show who they are. The
 //! reason why a part fails, and process ids, are shown on the unix socket only, because reasons contain lines
-//! of logs, paths and process ids.
+//! of logs, paths and process ids. What a client of the unix socket may do is decided in `admin/access.rs`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+mod access;
 mod containers;
 mod history;
 mod host;
+mod objects;
 mod server;
 mod settings;
 mod token;
@@ -43,7 +47,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use serde::Serialize;
@@ -83,7 +87,7 @@ pub enum Reach {
     /// Every user of the node, and possibly remote clients: they get no names of objects and no text from
     /// logs.
     Network,
-    /// Only root, by the unix socket.
+    /// Root and the members of `admin.socket_group`, by the unix socket.
     Local,
 }
 
@@ -147,12 +151,12 @@ impl AdminPages {
         let router = match reach {
             Reach::Network => router,
             Reach::Local => router
-                .route("/v1/objects", get(objects))
-                .route("/v1/devices", get(devices))
                 .route("/v1/restart/{part}", post(restart))
                 .route("/v1/devices/leases/{token}", delete(release_lease))
                 .merge(history::routes())
-                .merge(settings::routes()),
+                .merge(objects::routes())
+                .merge(settings::routes())
+                .layer(from_fn(access::admit)),
         };
         router.with_state(ListenerPages { admin: self.clone(), reach })
     }
@@ -311,14 +315,6 @@ async fn statusz(State(pages): State<ListenerPages>) -> Response {
     json(&pages.admin.report(pages.reach).await)
 }
 
-async fn objects(State(pages): State<ListenerPages>) -> Response {
-    json(&pages.admin.source.objects())
-}
-
-async fn devices(State(pages): State<ListenerPages>) -> Response {
-    json(&pages.admin.source.devices())
-}
-
 async fn release_lease(State(pages): State<ListenerPages>, Path(token): Path<String>) -> Response {
     let token: LeaseToken = match token.parse() {
         Ok(token) => token,
@@ -384,7 +380,7 @@ fn index(reach: Reach, containers: bool) -> String {
     let local = match reach {
         Reach::Network => "",
         Reach::Local => {
-            "/v1/objects\n/v1/devices\n/v1/operations\n/v1/events\n/v1/config?origin\n/v1/log/level\n"
+            "/v1/objects\n/v1/inspect?name\n/v1/images\n/v1/devices\n/v1/operations\n/v1/events\n/v1/config?origin\n/v1/log/level\n"
         }
     };
     let monitored = index_of_monitored(containers);

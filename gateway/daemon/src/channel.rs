@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The socket cannot be connected.
-    #[error("cannot connect to {}: is the daemon running, and are you root?", socket.display())]
+    #[error("cannot connect to {}: is the daemon running, and are you root, or in its admin.socket_group?", socket.display())]
     Connect {
         /// The socket.
         socket: PathBuf,

@@ -23,9 +23,14 @@ mod devices;
 mod doctor;
 mod events;
 mod generate;
+mod images;
+mod inspect;
 mod nomad;
+mod progress;
+mod ps;
 mod restart;
 mod settings;
+mod watch;
 
 /// The exit status for wrong usage.
 const USAGE: u8 = 2;
@@ -69,7 +74,11 @@ enum CliCommand {
     /// Show the health of the daemon, part by part, and how many objects it has.
     Status(daemon::StatusArgs),
     /// List sandboxes and tasks of all owners.
-    Ps(daemon::Target),
+    Ps(ps::PsArgs),
+    /// Show all that is known of sandboxes or tasks: times, image, command, mounts, limits, network, devices and more.
+    Inspect(inspect::InspectArgs),
+    /// List the images of the node, with who holds them and how many tasks use them.
+    Images(watch::ListArgs),
     /// Show what happened lately: sandboxes and tasks that began or ended, and requests that were refused.
     Events(events::EventsArgs),
     /// List devices and host ports with their holders, or end a lease.
@@ -227,7 +236,9 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Config(command) => config_command(command)?,
         CliCommand::Log(command) => block_on(settings::log(&command))??,
         CliCommand::Status(target) => return Ok(block_on(daemon::status(&target))??),
-        CliCommand::Ps(target) => block_on(daemon::ps(&target))??,
+        CliCommand::Ps(args) => block_on(ps::ps(&args))??,
+        CliCommand::Inspect(args) => return Ok(block_on(inspect::inspect(&args))??),
+        CliCommand::Images(args) => block_on(images::images(&args))??,
         CliCommand::Events(args) => block_on(events::events(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
         CliCommand::Doctor(args) => return doctor::doctor(&args, file_sources(args.config.clone())?),

@@ -130,6 +130,8 @@ pub struct AdminConfig {
     /// The address of the TCP listener; port 0 selects a free port. The address in use is in
     /// `<run>/admin.addr`.
     pub listen: SocketAddr,
+    /// A group, by name or number, whose members may read on the unix socket.
+    pub socket_group: Option<String>,
     /// How many connections each listener serves at once.
     pub max_connections: usize,
     /// How long a new connection may take for the head of its first request, in seconds.
@@ -306,6 +308,7 @@ impl Default for AdminConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9640)),
+            socket_group: None,
             max_connections: 256,
             header_timeout_seconds: 10,
             idle_timeout_seconds: 120,

@@ -9,6 +9,7 @@
 //!                    ├── managed       containerd and logkeeper: started, adopted, restarted, left running
 //!                    ├── node, admin   /metrics, /readyz, /statusz and pages for the command line
 //!                    ├── container_metrics  what containers use, with the names of their owners
+//!                    ├── inspect       all that is known of an object; the images with their users
 //!                    ├── audit, events what changed, for whom; in a log, and the latest in memory
 //!                    ├── doctor        what is wrong with the node; works without the daemon too
 //!                    ├── bundle        an archive for somebody who helps
@@ -41,6 +42,7 @@ pub mod events;
 pub mod gate;
 pub mod hclog;
 pub mod history;
+mod inspect;
 pub mod layer;
 pub mod listener;
 pub mod lock;

@@ -24,8 +24,10 @@ use tokio::sync::watch;
 use crate::managed::State;
 use crate::managed::restart::{RestartError, RestartReport, Restarter};
 use crate::programs::{self, ProgramView};
-use crate::status::{Condition, DevicesView, Objects, Part, StatusSource};
-use crate::{container_metrics, wiring};
+use crate::status::{
+    Condition, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part, StatusSource,
+};
+use crate::{container_metrics, inspect, wiring};
 
 /// How long the files of programs may take to be looked at.
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
@@ -85,6 +87,11 @@ impl Node {
     pub fn set_gateway(&self, gateway: Gateway) {
         // A daemon has one gateway.
         let _ = self.gateway.set(gateway);
+    }
+
+    fn gateway(&self) -> switchyard_core::Result<&Gateway> {
+        let gateway = self.gateway.get();
+        gateway.ok_or_else(|| switchyard_core::Error::unavailable("the daemon is starting: try again"))
     }
 
     /// Sets the address and the sessions of the streaming server, once.
@@ -248,9 +255,29 @@ impl StatusSource for Node {
         Objects::of(&sandboxes, &tasks, wiring::names)
     }
 
+    fn inspect(
+        &self,
+        name: String,
+        disclosure: Disclosure,
+    ) -> BoxFuture<'_, switchyard_core::Result<InspectionView>> {
+        Box::pin(async move { inspect::read(self.gateway()?, &name, disclosure).await })
+    }
+
+    fn images(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<ImageView>>> {
+        Box::pin(async move { inspect::images(self.gateway()?).await })
+    }
+
     fn devices(&self) -> DevicesView {
         let report = self.gateway.get().map(Gateway::ledger_report);
         report.map(|report| DevicesView::of(&report, self.plugins())).unwrap_or_default()
+    }
+
+    fn display_name(&self, sandbox: &str) -> Option<String> {
+        let gateway = self.gateway.get()?;
+        let id = sandbox.parse().ok()?;
+        let mut found =
+            Owner::ALL.into_iter().filter_map(|owner| gateway.scope(owner).sandbox_by_id(id).ok());
+        found.next().map(|sandbox| wiring::names(&sandbox, None).to_string())
     }
 
     fn programs(&self) -> BoxFuture<'_, Vec<ProgramView>> {
@@ -285,12 +312,7 @@ impl StatusSource for Node {
     }
 
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {
-        Box::pin(async move {
-            match self.gateway.get() {
-                Some(gateway) => gateway.release_lease(token).await,
-                None => Err(switchyard_core::Error::unavailable("the daemon is starting: try again")),
-            }
-        })
+        Box::pin(async move { self.gateway()?.release_lease(token).await })
     }
 }
 

@@ -1,10 +1,12 @@
 //! Output of the command line: the only module that writes to standard output and standard error.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use clap::ValueEnum;
+use jiff::Timestamp;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::termios::tcgetwinsize;
 
 /// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -42,12 +44,76 @@ pub fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     print(text)
 }
 
+/// Prints JSON on one line.
+///
+/// # Errors
+/// As for [`announce`].
+pub fn announce_json(value: &impl serde::Serialize) -> io::Result<()> {
+    announce(&format!("{}\n", serde_json::to_string(value)?))
+}
+
 /// Prints to standard output, where a closed pipe is an error.
 ///
 /// # Errors
 /// Standard output cannot be written, or is a closed pipe.
 pub fn announce(text: &str) -> io::Result<()> {
     write_all(&mut io::stdout().lock(), text.as_bytes())
+}
+
+/// The height and width of a terminal, in characters; `None` if they are not known.
+pub type ScreenSize = Option<(usize, usize)>;
+
+/// Whether standard output is a terminal on which a text can be drawn again and again.
+#[must_use]
+pub fn has_screen() -> bool {
+    let can_draw = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
+    can_draw && io::stdout().is_terminal()
+}
+
+/// Draws a text on the terminal in place of the one before, as much of it as there is room for.
+///
+/// # Errors
+/// As for [`announce`].
+pub fn draw(text: &str) -> io::Result<()> {
+    let size = tcgetwinsize(io::stdout()).ok();
+    let size = size.map(|size| (usize::from(size.ws_row), usize::from(size.ws_col)));
+    // The cursor goes home, each line clears the rest of its own, and the last one what is below.
+    announce(&format!("\x1b[H{}\x1b[J", fitted(text, size).replace('\n', "\x1b[K\n")))
+}
+
+/// The text cut to a screen: lines to its width, and the last line says how many are missing. Pure.
+fn fitted(text: &str, size: ScreenSize) -> String {
+    let Some((height, width)) = size.filter(|(height, width)| *height > 1 && *width > 0) else {
+        return text.to_owned();
+    };
+    let lines: Vec<_> = text.lines().collect();
+    // The cursor stands on a line of its own.
+    let room = height - 1;
+    let shown = if lines.len() > room { room - 1 } else { lines.len() };
+    let mut fitted = String::new();
+    for line in &lines[..shown] {
+        fitted.extend(line.chars().take(width));
+        fitted.push('\n');
+    }
+    if shown < lines.len() {
+        let more: String = format!("({} more lines)", lines.len() - shown).chars().take(width).collect();
+        fitted.push_str(&format!("{more}\n"));
+    }
+    fitted
+}
+
+/// Whether standard error is a terminal, on which progress can be shown.
+#[must_use]
+pub fn can_show_progress() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Shows what is waited for on the current line of standard error, in place of what was there; an empty text clears
+/// it. What cannot be shown is left out: it is for information only.
+pub fn show_progress(text: &str) {
+    let width = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(2));
+    let line: String = printable(text).chars().take(width - 1).collect();
+    let _ = write_all(&mut io::stderr().lock(), format!("\r{line}\x1b[K").as_bytes());
 }
 
 /// Prints one line of at most 4096 bytes to standard error, if that does not block; returns whether it was
@@ -114,9 +180,76 @@ pub fn short(id: &str) -> String {
     id.chars().take(13).collect()
 }
 
+/// How long ago a time was that is given as RFC 3339, in its largest unit, such as `5m`; the text itself if it is no
+/// time.
+#[must_use]
+pub fn age(at: &str, now: Timestamp) -> String {
+    const MINUTE: i64 = 60;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    let Ok(at) = at.parse::<Timestamp>() else { return at.to_owned() };
+    // A clock that was set back makes the past the future.
+    let seconds = (now.as_second() - at.as_second()).max(0);
+    // Two of a unit are told in the smaller one, as kubectl does.
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / MINUTE),
+        7_200..172_800 => format!("{}h", seconds / HOUR),
+        _ => format!("{}d", seconds / DAY),
+    }
+}
+
+/// A size in the largest unit in which it is at least 1.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
+    let mut unit = 0;
+    let mut tenths = bytes.saturating_mul(10);
+    while tenths >= 10_240 && unit + 1 < UNITS.len() {
+        tenths /= 1024;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit]) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_and_sizes_are_human_readable() {
+        let now: Timestamp = "2026-11-26T12:00:00Z".parse().unwrap();
+        for (at, expected) in [
+            ("2026-11-26T12:00:00.500Z", "0s"),
+            ("2026-11-26T13:00:00Z", "0s"),
+            ("2026-11-26T11:58:01Z", "119s"),
+            ("2026-11-26T11:58:00Z", "2m"),
+            ("2026-11-26T10:00:01Z", "119m"),
+            ("2026-11-26T10:00:00Z", "2h"),
+            ("2026-11-24T12:00:00Z", "2d"),
+            ("2025-11-26T12:00:00Z", "365d"),
+            ("", ""),
+            ("soon", "soon"),
+        ] {
+            assert_eq!(age(at, now), expected, "{at}");
+        }
+        let sizes = [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")];
+        for (bytes, expected) in sizes {
+            assert_eq!(size(bytes), expected);
+        }
+    }
+
+    #[test]
+    fn text_is_cut_to_the_screen() {
+        let text = "one\ntwo\nthree\nfour\n";
+        assert_eq!(fitted(text, None), text);
+        assert_eq!(fitted(text, Some((0, 0))), text);
+        assert_eq!(fitted(text, Some((5, 80))), text);
+        assert_eq!(fitted(text, Some((4, 80))), "one\ntwo\n(2 more lines)\n");
+        assert_eq!(fitted(text, Some((2, 80))), "(4 more lines)\n");
+        assert_eq!(fitted(text, Some((9, 3))), "one\ntwo\nthr\nfou\n");
+        assert_eq!(fitted("öffnen\n", Some((9, 2))), "öf\n");
+    }
 
     #[test]
     fn columns_are_aligned_without_trailing_blanks() {

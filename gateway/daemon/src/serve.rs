@@ -298,7 +298,8 @@ impl Daemon {
                 "admin pages are served on a non-loopback address without authentication: admin.metrics_listen has some"
             );
         }
-        let unix = GuardedListener::bind(&self.config.paths.admin_socket(), None)?;
+        let group = self.config.admin.socket_group.as_deref();
+        let unix = GuardedListener::bind(&self.config.paths.admin_socket(), group)?;
         let socket = unix.file();
         let limits = admin::Limits::from(&self.config.admin);
         // Pages are short: open requests are aborted at the end, so that probes notice it at once.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use switchyard_container_metrics::Figures;
 use switchyard_core::backend::Advisory;
 use switchyard_core::gateway::PullsByResult;
-use switchyard_core::id::{LeaseToken, SandboxId};
+use switchyard_core::id::{LeaseToken, Owner, SandboxId};
 use switchyard_core::names::Names;
 use switchyard_core::state::TaskState;
 use switchyard_core::table::{Counts, Sandbox, Task};
@@ -23,8 +23,11 @@ use crate::programs::ProgramView;
 mod config;
 mod devices;
 mod events;
+mod images;
+mod inspection;
 mod operations;
 mod plugins;
+mod selection;
 
 pub use config::{ConfigView, RefusedReloadView, ReloadCounts};
 pub use devices::{
@@ -32,8 +35,14 @@ pub use devices::{
     RefusalView, ReservedView, SlotView,
 };
 pub use events::{EventPage, EventView};
+pub use images::{ImageUserView, ImageView};
+pub use inspection::{
+    CommandView, Disclosure, ImageOfTaskView, Inspected, InspectionView, LeaseView, MountView, NetworkView,
+    ReservationView, SecurityView, UserView, WithheldValues,
+};
 pub use operations::{OperationView, StepView};
 pub use plugins::{ErrorView, HostView, PluginView};
+pub use selection::{Candidate, ObjectId, select};
 
 /// A part of the daemon, or a process it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,8 +122,21 @@ pub trait StatusSource: Send + Sync + 'static {
     /// All sandboxes and tasks, of all owners.
     fn objects(&self) -> Objects;
 
+    /// All that is known of the sandbox or task that is meant by a name. It may be dropped at any time.
+    fn inspect(
+        &self,
+        name: String,
+        disclosure: Disclosure,
+    ) -> BoxFuture<'_, switchyard_core::Result<InspectionView>>;
+
+    /// The images, with their holders and users. It may be dropped at any time.
+    fn images(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<ImageView>>>;
+
     /// Devices and host ports, with their holders.
     fn devices(&self) -> DevicesView;
+
+    /// What people call the sandbox with this id; `None` if there is none.
+    fn display_name(&self, sandbox: &str) -> Option<String>;
 
     /// The processes of this node that belong to Switchyard, with their programs; those that are not known now
     /// are left out.
@@ -290,6 +312,14 @@ impl Objects {
         sandboxes.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
         tasks.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
         Self { sandboxes, tasks }
+    }
+
+    /// Those of one owner.
+    #[must_use]
+    pub fn of_owner(mut self, owner: Owner) -> Self {
+        self.sandboxes.retain(|sandbox| sandbox.owner == owner.as_str());
+        self.tasks.retain(|task| task.owner == owner.as_str());
+        self
     }
 }
 

@@ -1,5 +1,6 @@
 //! Chooses the backend and the frontends: the only module that names them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -206,6 +207,15 @@ pub fn names_in_record(sandbox: &Meta, task: Option<&Meta>) -> Names {
         Owner::Kubernetes => switchyard_cri::names(sandbox, task),
         Owner::Nomad => switchyard_nomad::names(sandbox, task),
         Owner::Swarm | Owner::Host => Names::new(&task.unwrap_or(sandbox).name),
+    }
+}
+
+/// The annotations of a sandbox, or of a task in it, as its owner requested them: their values may be secret.
+#[must_use]
+pub fn annotations(sandbox: &Meta, task: Option<&Meta>) -> BTreeMap<String, String> {
+    match sandbox.owner {
+        Owner::Kubernetes => switchyard_cri::annotations(sandbox, task),
+        Owner::Nomad | Owner::Swarm | Owner::Host => BTreeMap::new(),
     }
 }
 

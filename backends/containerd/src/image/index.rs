@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
 use switchyard_core::image::{Image, ImageId};
@@ -52,6 +53,8 @@ pub(crate) struct ImageRecord {
     pub(crate) holders: Holders,
     /// Its last holder, which had needed credentials to pull it, has removed it while others used it.
     pub(crate) released: bool,
+    /// When the record was made; `None` if containerd does not tell.
+    pub(crate) stored_at: Option<SystemTime>,
 }
 
 /// The limit on the documents of all cached images together, in bytes: enough for about two thousand common
@@ -206,6 +209,7 @@ fn image_of(names: &[&ImageRecord]) -> Option<Image> {
         pinned: names.iter().any(|record| record.pinned),
         holders: holders_of(names),
         imported: names.iter().any(|record| record.holders.is_empty() && !record.released),
+        stored_at: names.iter().filter_map(|record| record.stored_at).min(),
     })
 }
 

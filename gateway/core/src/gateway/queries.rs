@@ -8,6 +8,7 @@ use crate::backend::{Inspection, SandboxStats};
 use crate::error::Result;
 use crate::event::ListAndWatch;
 use crate::id::{SandboxId, TaskId};
+use crate::operation::OperationKind;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use crate::table::{Sandbox, SandboxWithTasks, no_sandbox};
 
@@ -78,6 +79,28 @@ impl Scope {
     pub async fn inspect_task(&self, id: TaskId) -> Result<Inspection> {
         let id = self.task(&id.to_string())?.id;
         self.gateway.shared.backend.inspect_task(id).await
+    }
+
+    /// As [`Scope::inspect_task`], for somebody who is then shown what the task may keep secret: an operation, so
+    /// that it is recorded.
+    ///
+    /// # Errors
+    /// Those of [`Scope::inspect_task`].
+    pub async fn show_task_secrets(&self, id: TaskId) -> Result<Inspection> {
+        let id = self.task(&id.to_string())?.id;
+        let operation = self.begin_on_task(OperationKind::ShowSecrets, id);
+        operation.run(self.gateway.shared.backend.inspect_task(id)).await
+    }
+
+    /// As [`Scope::inspect_sandbox`], for somebody who is then shown what the sandbox may keep secret: an
+    /// operation, so that it is recorded.
+    ///
+    /// # Errors
+    /// Those of [`Scope::inspect_sandbox`].
+    pub async fn show_sandbox_secrets(&self, id: SandboxId) -> Result<Inspection> {
+        let id = self.sandbox_by_id(id)?.id;
+        let operation = self.gateway.begin_on_sandbox(OperationKind::ShowSecrets, id);
+        operation.run(self.gateway.shared.backend.inspect_sandbox(id)).await
     }
 
     /// Usage of a sandbox.

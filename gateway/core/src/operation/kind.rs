@@ -54,6 +54,8 @@ kinds! {
     Attach = "attach",
     /// Connects a client to a port of a sandbox.
     PortForward = "port_forward",
+    /// Shows somebody what a sandbox or task may keep secret, such as the environment.
+    ShowSecrets = "show_secrets",
     /// Writes a checkpoint of a task.
     Checkpoint = "checkpoint",
     /// Pulls an image.

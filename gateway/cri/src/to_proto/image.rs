@@ -19,6 +19,7 @@ pub(crate) fn image(image: &Image) -> cri::Image {
         pinned,
         holders: _,
         imported: _,
+        stored_at: _,
     } = image;
     let (uid, username) = user_of(user);
     cri::Image {

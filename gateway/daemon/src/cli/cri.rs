@@ -12,6 +12,7 @@ use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::Channel;
 
+use super::progress::waiting;
 use crate::channel;
 use crate::output::Format;
 
@@ -179,7 +180,9 @@ impl Client {
     async fn pull(&mut self, image: &str) -> Result<String, CriError> {
         let request =
             self.request(cri::PullImageRequest { image: Some(image_spec(image)), ..Default::default() });
-        let pulled = self.images.pull_image(request).await.map_err(refused("PullImage"))?;
+        let pull = self.images.pull_image(request);
+        let pulled =
+            waiting(&format!("{image} is pulled"), None, pull).await.map_err(refused("PullImage"))?;
         Ok(pulled.into_inner().image_ref)
     }
 

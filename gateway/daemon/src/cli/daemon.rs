@@ -1,5 +1,6 @@
-//! `switchyard status` and `switchyard ps`: queries to the daemon over its admin socket.
+//! Queries to the daemon over its admin socket, and `switchyard status`.
 
+use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,13 +9,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use http::{Method, StatusCode};
+use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::watch::WatchArgs;
 use crate::channel::{self, RequestError};
-use crate::output::{Format, print, print_json, short, table};
+use crate::output::{Format, age, table};
 use crate::programs::ProgramView;
-use crate::status::{ConfigView, Objects, OperationView, RefusedReloadView, StatusReport};
+use crate::status::{ConfigView, OperationView, RefusedReloadView, StatusReport};
 
 /// How long the daemon may take to answer: longer than any request may take there.
 const LIMIT: Duration = Duration::from_secs(35);
@@ -47,7 +50,7 @@ pub(super) struct Target {
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
-    target: Target,
+    watch: WatchArgs,
     /// Show the operations in flight too: what they work on or wait for, and since when.
     #[arg(long, short)]
     verbose: bool,
@@ -64,6 +67,11 @@ pub(super) enum DaemonError {
     Reload(String),
     #[error("{0}")]
     Restart(String),
+    /// The daemon's own words, which say what is wrong.
+    #[error("{0}")]
+    Told(String),
+    #[error("{0}")]
+    Forbidden(String),
     #[error("the daemon answered {path} with {status}: {text}")]
     Refused { path: String, status: StatusCode, text: String },
     #[error("cannot parse the daemon's answer to {path}: is the daemon of the same version?")]
@@ -77,55 +85,60 @@ pub(super) enum DaemonError {
 }
 
 /// Shows the parts and the counts of objects; exit status 1 if the daemon is not ready.
-pub(super) async fn status(StatusArgs { target, verbose }: &StatusArgs) -> Result<ExitCode, DaemonError> {
-    let report: StatusReport = ask(target, "/statusz").await?;
-    let operations: Option<Vec<OperationView>> =
-        if *verbose { Some(ask(target, "/v1/operations").await?) } else { None };
-    match target.output {
-        Format::Json => print_json(&WholeStatus { report: &report, operations })?,
-        Format::Text => {
-            let ready = if report.ready { "ready" } else { "not ready" };
-            let parts: Vec<_> = report
-                .parts
-                .iter()
-                .map(|part| {
-                    let state = match (part.up, part.needed) {
-                        (true, _) => "ok",
-                        (false, true) => "failed",
-                        (false, false) => "failed (not needed)",
-                    };
-                    [part.name.clone(), state.to_owned(), part.detail.clone()]
-                })
-                .collect();
-            let counts: Vec<_> = [("sandboxes", &report.sandboxes), ("tasks", &report.tasks)]
-                .into_iter()
-                .flat_map(|(kind, counts)| counts.iter().map(move |count| (kind, count)))
-                .map(|(kind, count)| {
-                    [kind.to_owned(), count.owner.clone(), count.state.clone(), count.count.to_string()]
-                })
-                .collect();
-            let images = report.images.map_or_else(|| "unknown".to_owned(), |images| images.to_string());
-            let process = report.pid.map_or_else(|| "running".to_owned(), |pid| format!("process {pid}"));
-            let mut text = format!(
-                "switchyard {} is {ready}, {process} since {}\n\n",
-                report.version, report.started_at
-            );
-            text.push_str(&table(["PART", "STATE", "DETAIL"], &parts));
-            text.push('\n');
-            if !counts.is_empty() {
-                text.push_str(&table(["KIND", "OWNER", "STATE", "COUNT"], &counts));
-            }
-            text.push_str(&format!("images: {images}\n"));
-            text.push_str(&advisories(&report));
-            text.push_str(&replaced_programs(&report));
-            text.push_str(&configuration(&report));
-            if let Some(operations) = operations {
-                text.push_str(&in_flight(&operations));
-            }
-            print(text)?;
-        }
+pub(super) async fn status(StatusArgs { watch, verbose }: &StatusArgs) -> Result<ExitCode, DaemonError> {
+    let is_ready = Cell::new(true);
+    let asked = async || {
+        let report: StatusReport = ask(&watch.target, "/statusz").await?;
+        let operations = if *verbose { Some(ask(&watch.target, "/v1/operations").await?) } else { None };
+        is_ready.set(report.ready);
+        Ok(WholeStatus { report, operations })
+    };
+    watch.show(asked, |status| shown(status, Timestamp::now())).await?;
+    Ok(if watch.is_watch() || is_ready.get() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn shown(WholeStatus { report, operations }: &WholeStatus, now: Timestamp) -> String {
+    let ready = if report.ready { "ready" } else { "not ready" };
+    let parts: Vec<_> = report
+        .parts
+        .iter()
+        .map(|part| {
+            let state = match (part.up, part.needed) {
+                (true, _) => "ok",
+                (false, true) => "failed",
+                (false, false) => "failed (not needed)",
+            };
+            [part.name.clone(), state.to_owned(), part.detail.clone()]
+        })
+        .collect();
+    let counts: Vec<_> = [("sandboxes", &report.sandboxes), ("tasks", &report.tasks)]
+        .into_iter()
+        .flat_map(|(kind, counts)| counts.iter().map(move |count| (kind, count)))
+        .map(|(kind, count)| {
+            [kind.to_owned(), count.owner.clone(), count.state.clone(), count.count.to_string()]
+        })
+        .collect();
+    let images = report.images.map_or_else(|| "unknown".to_owned(), |images| images.to_string());
+    let process = report.pid.map_or_else(|| "running".to_owned(), |pid| format!("process {pid}"));
+    let started = &report.started_at;
+    let mut text = format!(
+        "switchyard {} is {ready}, {process} since {started} ({})\n\n",
+        report.version,
+        age(started, now)
+    );
+    text.push_str(&table(["PART", "STATE", "DETAIL"], &parts));
+    text.push('\n');
+    if !counts.is_empty() {
+        text.push_str(&table(["KIND", "OWNER", "STATE", "COUNT"], &counts));
     }
-    Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    text.push_str(&format!("images: {images}\n"));
+    text.push_str(&advisories(report));
+    text.push_str(&replaced_programs(report));
+    text.push_str(&configuration(report));
+    if let Some(operations) = operations {
+        text.push_str(&in_flight(operations));
+    }
+    text
 }
 
 /// The table of versions with known vulnerabilities; empty if there are none.
@@ -146,9 +159,9 @@ fn advisories(report: &StatusReport) -> String {
 
 /// The status with the operations in flight, if they are asked for.
 #[derive(Debug, Serialize)]
-struct WholeStatus<'a> {
+struct WholeStatus {
     #[serde(flatten)]
-    report: &'a StatusReport,
+    report: StatusReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     operations: Option<Vec<OperationView>>,
 }
@@ -207,58 +220,14 @@ fn configuration(report: &StatusReport) -> String {
     text
 }
 
-/// Lists sandboxes and tasks of all owners.
-pub(super) async fn ps(target: &Target) -> Result<(), DaemonError> {
-    let objects: Objects = ask(target, "/v1/objects").await?;
-    match target.output {
-        Format::Json => print_json(&objects)?,
-        Format::Text => {
-            let sandboxes: Vec<_> = objects
-                .sandboxes
-                .iter()
-                .map(|sandbox| {
-                    let ips: Vec<_> = sandbox.ips.iter().map(ToString::to_string).collect();
-                    [
-                        short(&sandbox.id),
-                        sandbox.owner.clone(),
-                        sandbox.display_name.clone(),
-                        sandbox.state.clone(),
-                        ips.join(","),
-                        sandbox.created_at.clone(),
-                    ]
-                })
-                .collect();
-            let tasks: Vec<_> = objects
-                .tasks
-                .iter()
-                .map(|task| {
-                    let state = match (task.pid, task.exit_code) {
-                        (Some(pid), _) => format!("{} ({pid})", task.state),
-                        (None, Some(code)) => format!("{} ({code})", task.state),
-                        (None, None) => task.state.clone(),
-                    };
-                    [
-                        short(&task.id),
-                        short(&task.sandbox),
-                        task.owner.clone(),
-                        task.display_name.clone(),
-                        state,
-                        task.image.clone(),
-                    ]
-                })
-                .collect();
-            let mut text = table(["SANDBOX", "OWNER", "NAME", "STATE", "IP", "CREATED"], &sandboxes);
-            text.push('\n');
-            text.push_str(&table(["TASK", "SANDBOX", "OWNER", "NAME", "STATE", "IMAGE"], &tasks));
-            print(text)?;
-        }
-    }
-    Ok(())
-}
-
 /// The content of a page of the daemon.
 pub(super) async fn ask<T: DeserializeOwned>(target: &Target, path: &str) -> Result<T, DaemonError> {
-    let body = send(&target.socket, Method::GET, path).await?;
+    ask_socket(&target.socket, path).await
+}
+
+/// The content of a page of the daemon at a socket.
+pub(super) async fn ask_socket<T: DeserializeOwned>(socket: &Socket, path: &str) -> Result<T, DaemonError> {
+    let body = send(socket, Method::GET, path).await?;
     parse(path, &body)
 }
 
@@ -273,6 +242,9 @@ pub(super) async fn send(socket: &Socket, method: Method, path: &str) -> Result<
     let (status, body) = answer.map_err(|_| DaemonError::Deadline(path.to_owned()))??;
     if !status.is_success() {
         let text = String::from_utf8_lossy(&body).trim().to_owned();
+        if status == StatusCode::FORBIDDEN {
+            return Err(DaemonError::Forbidden(text));
+        }
         return Err(DaemonError::Refused { path: path.to_owned(), status, text });
     }
     Ok(body)

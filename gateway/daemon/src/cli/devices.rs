@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use clap::{Args, Subcommand};
 use http::Method;
+use jiff::Timestamp;
 use switchyard_core::id::LeaseToken;
 
-use super::daemon::{DaemonError, Target, ask, send};
-use crate::output::{Format, print, print_json, short, table};
+use super::daemon::{DaemonError, ask, send};
+use super::watch::ListArgs;
+use crate::output::{Format, age, print, print_json, short, table};
 use crate::status::{
     AmountView, ComputeView, DevicesView, ErrorView, HolderView, HostView, PluginView, PortView, SlotView,
 };
@@ -19,7 +21,7 @@ const NOTHING: &str = "-";
 #[derive(Debug, Args)]
 pub(super) struct DevicesArgs {
     #[command(flatten)]
-    target: Target,
+    list: ListArgs,
     #[command(subcommand)]
     command: Option<DevicesCommand>,
 }
@@ -35,14 +37,13 @@ enum DevicesCommand {
 
 /// Lists devices and host ports, or ends a lease.
 pub(super) async fn run(args: &DevicesArgs) -> Result<(), DaemonError> {
-    let target = &args.target;
+    let watch = &args.list.watch;
+    let target = &watch.target;
     match &args.command {
         None => {
-            let devices: DevicesView = ask(target, "/v1/devices").await?;
-            match target.output {
-                Format::Json => print_json(&devices)?,
-                Format::Text => print(shown(&devices))?,
-            }
+            let path = args.list.path("/v1/devices");
+            let asked = async || ask::<DevicesView>(target, &path).await;
+            watch.show(asked, |devices| shown(devices, Timestamp::now())).await?;
         }
         Some(DevicesCommand::Release { token }) => {
             send(&target.socket, Method::DELETE, &format!("/v1/devices/leases/{token}")).await?;
@@ -55,19 +56,19 @@ pub(super) async fn run(args: &DevicesArgs) -> Result<(), DaemonError> {
     Ok(())
 }
 
-fn shown(devices: &DevicesView) -> String {
+fn shown(devices: &DevicesView, now: Timestamp) -> String {
     let mut text = String::new();
     if !devices.ready {
         text.push_str("No device is given out: `switchyard status` says why.\n\n");
     }
     let slots: Vec<_> = devices.slots.iter().flat_map(slot_rows).collect();
-    text.push_str(&table(["SLOT", "GROUP", "HEALTH", "STATE", "OWNER", "SANDBOX", "NAME", "LEASE"], &slots));
+    text.push_str(&table(["SLOT", "GROUP", "STATE", "OWNER", "NAME", "LEASE"], &slots));
     text.push('\n');
     let ports: Vec<_> = devices.ports.iter().map(port_row).collect();
     text.push_str(&table(["HOST PORT", "ADDRESS", "OWNER", "SANDBOX", "NAME"], &ports));
     text.push('\n');
     text.push_str(&compute(&devices.compute));
-    text.push_str(&devices.host.as_ref().map(plugins).unwrap_or_default());
+    text.push_str(&devices.host.as_ref().map(|host| plugins(host, now)).unwrap_or_default());
     let unhealthy = devices.slots.iter().filter(|slot| !slot.healthy);
     let reasons: BTreeSet<_> = unhealthy.map(|slot| [slot.device.clone(), slot.reason.clone()]).collect();
     if !reasons.is_empty() {
@@ -90,7 +91,14 @@ fn compute(compute: &ComputeView) -> String {
         let rows: Vec<_> = compute
             .exclusive
             .iter()
-            .map(|own| [own.cpus.clone(), own.owner.clone(), short(&own.sandbox), or_nothing(&own.name)])
+            .map(|own| {
+                [
+                    own.cpus.clone(),
+                    own.owner.clone(),
+                    short(&own.sandbox),
+                    or_nothing(name(&own.display_name, &own.name)),
+                ]
+            })
             .collect();
         text.push_str(&table(["EXCLUSIVE CORES", "OWNER", "SANDBOX", "NAME"], &rows));
     }
@@ -98,19 +106,19 @@ fn compute(compute: &ComputeView) -> String {
 }
 
 /// Vendors' device plugins, and why a plugin could not register.
-fn plugins(host: &HostView) -> String {
+fn plugins(host: &HostView, now: Timestamp) -> String {
     let row = |plugin: &PluginView| {
         [
             plugin.resource.clone(),
             plugin.endpoint.clone(),
             plugin.state.clone(),
-            plugin.since.clone(),
+            age(&plugin.since, now),
             format!("{} of {}", plugin.healthy, plugin.devices),
             plugin.last_error.as_ref().map_or_else(|| NOTHING.to_owned(), failed),
         ]
     };
     let rows: Vec<_> = host.plugins.iter().map(row).collect();
-    let headings = ["PLUGIN OF", "SOCKET", "STATE", "SINCE", "HEALTHY", "LAST ERROR"];
+    let headings = ["PLUGIN OF", "SOCKET", "STATE", "FOR", "HEALTHY", "LAST ERROR"];
     let mut text = format!("\n{}", table(headings, &rows));
     if let Some(fault) = &host.fault {
         text.push_str(&format!("No plugin can register: {fault}\n"));
@@ -131,18 +139,21 @@ fn processors(milli: u64) -> String {
 }
 
 /// A row for each holder of a slot, or one row without a holder.
-fn slot_rows(slot: &SlotView) -> Vec<[String; 8]> {
+fn slot_rows(slot: &SlotView) -> Vec<[String; 6]> {
     let row = |holder: Option<&HolderView>| {
-        let (health, unheld) = if slot.healthy { ("healthy", "free") } else { ("unhealthy", NOTHING) };
+        let state = match (holder, slot.healthy) {
+            (Some(holder), true) => holder.state.clone(),
+            (Some(holder), false) => format!("{} (unhealthy)", holder.state),
+            (None, true) => "free".to_owned(),
+            (None, false) => "unhealthy".to_owned(),
+        };
         let of = |text: fn(&HolderView) -> String| holder.map_or_else(|| NOTHING.to_owned(), text);
         [
             slot.id.clone(),
             or_nothing(&slot.group),
-            health.to_owned(),
-            holder.map_or_else(|| unheld.to_owned(), |holder| holder.state.clone()),
+            state,
             of(|holder| holder.owner.clone()),
-            of(|holder| holder.sandbox.as_deref().map_or_else(|| NOTHING.to_owned(), short)),
-            of(|holder| or_nothing(&holder.name)),
+            of(|holder| or_nothing(name(&holder.display_name, &holder.name))),
             of(|holder| holder.token.clone()),
         ]
     };
@@ -155,8 +166,13 @@ fn port_row(port: &PortView) -> [String; 5] {
         port.address.map_or_else(|| "all".to_owned(), |address| address.to_string()),
         port.owner.clone(),
         short(&port.sandbox),
-        port.name.clone(),
+        name(&port.display_name, &port.name).to_owned(),
     ]
+}
+
+/// What people call a sandbox, or else its name.
+const fn name<'a>(display_name: &'a str, name: &'a str) -> &'a str {
+    if display_name.is_empty() { name } else { display_name }
 }
 
 fn or_nothing(text: &str) -> String {

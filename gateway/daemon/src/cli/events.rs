@@ -1,21 +1,17 @@
 //! `switchyard events`: the latest events, and those to come.
 
 use std::io;
-use std::time::Duration;
 
 use clap::Args;
 use http::Method;
 
 use super::daemon::{DaemonError, Target, parse, send};
-use crate::channel::report;
+use super::watch::{OWNERS, Outage, passes};
 use crate::output::{Format, announce, print_error, short, table};
 use crate::status::{EventPage, EventView};
 
 /// How long the daemon waits for an event before it answers, in seconds.
 const WAIT: u64 = 20;
-
-/// The pause before a follower asks a daemon again that did not answer.
-const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct EventsArgs {
@@ -25,7 +21,7 @@ pub(super) struct EventsArgs {
     #[arg(long, short)]
     follow: bool,
     /// Only those of one owner: kubernetes, nomad, swarm or host.
-    #[arg(long, value_name = "OWNER", value_parser = ["kubernetes", "nomad", "swarm", "host"])]
+    #[arg(long, value_name = "OWNER", value_parser = OWNERS)]
     owner: Option<String>,
 }
 
@@ -33,24 +29,19 @@ pub(super) struct EventsArgs {
 /// after a restart.
 pub(super) async fn events(args: &EventsArgs) -> Result<(), DaemonError> {
     let mut known: Option<(String, u64)> = None;
-    let mut is_away = false;
+    let mut outage = Outage::default();
     loop {
         let wait = if args.follow && known.is_some() { WAIT } else { 0 };
         let path = path_of(known.as_ref(), args.owner.as_deref(), wait);
         let body = match send(&args.target.socket, Method::GET, &path).await {
             Ok(body) => body,
-            Err(error @ (DaemonError::Request(_) | DaemonError::Deadline(_)))
-                if args.follow && known.is_some() =>
-            {
-                if !std::mem::replace(&mut is_away, true) {
-                    print_error(format!("switchyard: {}; waiting for the daemon\n", report(&error)))?;
-                }
-                tokio::time::sleep(AGAIN).await;
+            Err(error) if args.follow && known.is_some() && passes(&error) => {
+                outage.wait(&error).await?;
                 continue;
             }
             Err(error) => return Err(error),
         };
-        is_away = false;
+        outage = Outage::default();
         let EventPage { run, next, missed, is_restarted, events } = parse(&path, &body)?;
         if is_restarted {
             print_error("switchyard: the daemon was restarted: earlier events are gone\n")?;

@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use http::{Method, StatusCode};
 
 use super::daemon::{self, DaemonError, Target};
+use super::progress::waiting;
 use crate::managed::restart::RestartReport;
 use crate::output::{Format, print, print_json};
 
@@ -24,11 +25,13 @@ enum RestartedPart {
 
 /// Restarts a part, and shows which process serves now.
 pub(super) async fn restart(args: &RestartArgs) -> Result<(), DaemonError> {
-    let path = match args.part {
-        RestartedPart::Containerd => "/v1/restart/containerd",
-        RestartedPart::Logkeeper => "/v1/restart/logkeeper",
+    let (path, what) = match args.part {
+        RestartedPart::Containerd => ("/v1/restart/containerd", "containerd restarts"),
+        RestartedPart::Logkeeper => ("/v1/restart/logkeeper", "the logkeeper restarts"),
     };
-    let body = match daemon::send(&args.target.socket, Method::POST, path).await {
+    let socket = &args.target.socket;
+    let asked = daemon::send(socket, Method::POST, path);
+    let body = match waiting(what, Some((socket, "restart_process")), asked).await {
         // The text says by itself what was not done, and why.
         Err(DaemonError::Refused { status, text, .. }) if status != StatusCode::NOT_FOUND => {
             return Err(DaemonError::Restart(text));

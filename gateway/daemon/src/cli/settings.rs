@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use jiff::SignedDuration;
 
 use super::daemon::{self, DaemonError, Socket, Target};
+use super::progress::waiting;
 use crate::config::{Change, Overridden};
 use crate::output::{Format, print, print_json, table};
 use crate::reload::ReloadReport;
@@ -45,7 +46,10 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Makes the daemon read its configuration again, and shows what that changed.
 pub(super) async fn reload(target: &Target) -> Result<(), DaemonError> {
-    let body = match daemon::send(&target.socket, Method::POST, "/v1/config/reload").await {
+    let socket = &target.socket;
+    let asked = daemon::send(socket, Method::POST, "/v1/config/reload");
+    let operation = Some((socket, "reload_config"));
+    let body = match waiting("the daemon reloads its configuration", operation, asked).await {
         // The text says by itself what was not done, and why.
         Err(DaemonError::Refused { status: StatusCode::UNPROCESSABLE_ENTITY, text, .. }) => {
             return Err(DaemonError::Reload(text));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use switchyard_core::device::Health;
 use switchyard_core::gateway::LedgerReport;
-use switchyard_core::id::SandboxId;
+use switchyard_core::id::{Owner, SandboxId};
 use switchyard_core::ledger::{Compute, GroupReport, PortHolder, SlotHolder, SlotReport};
 use switchyard_core::spec::Reserved;
 
@@ -85,6 +85,9 @@ pub struct HolderView {
     pub sandbox: Option<String>,
     /// The name of the sandbox; empty without one.
     pub name: String,
+    /// What its owner's users call it, on one line; empty if that is not known.
+    #[serde(default)]
+    pub display_name: String,
     /// `unbound`: no task was created with the lease; `contestable`: nor within `devices.lease_minutes`;
     /// `bound`: the sandbox uses it; `grace`: the sandbox that used it has stopped, and may be restarted.
     pub state: String,
@@ -107,6 +110,9 @@ pub struct PortView {
     pub sandbox: String,
     /// Its name.
     pub name: String,
+    /// What its owner's users call it, on one line; empty if that is not known.
+    #[serde(default)]
+    pub display_name: String,
     /// The claim group: sandboxes of one owner with the same group share the port.
     pub group: String,
 }
@@ -156,6 +162,9 @@ pub struct ExclusiveView {
     pub sandbox: String,
     /// The name of the sandbox.
     pub name: String,
+    /// What its owner's users call it, on one line; empty if that is not known.
+    #[serde(default)]
+    pub display_name: String,
 }
 
 /// How often requests of a kind were refused.
@@ -199,6 +208,42 @@ impl DevicesView {
             refusals: refusals.collect(),
         }
     }
+
+    /// Adds what people call the sandboxes; `name` gives it by the id of a sandbox.
+    #[must_use]
+    pub fn with_display_names(mut self, name: impl Fn(&str) -> Option<String>) -> Self {
+        let name = |id: &str| name(id).unwrap_or_default();
+        for holder in self.slots.iter_mut().flat_map(|slot| &mut slot.holders) {
+            holder.display_name = holder.sandbox.as_deref().map(name).unwrap_or_default();
+        }
+        for port in &mut self.ports {
+            port.display_name = name(&port.sandbox);
+        }
+        for exclusive in &mut self.compute.exclusive {
+            exclusive.display_name = name(&exclusive.sandbox);
+        }
+        self
+    }
+
+    /// What one owner holds, and what was refused to it.
+    #[must_use]
+    pub fn of_owner(mut self, owner: Owner) -> Self {
+        let owner = owner.as_str();
+        for slot in &mut self.slots {
+            slot.holders.retain(|holder| holder.owner == owner);
+        }
+        self.slots.retain(|slot| !slot.holders.is_empty());
+        for group in &mut self.groups {
+            group.held.retain(|held| held.owner == owner);
+        }
+        self.ports.retain(|port| port.owner == owner);
+        self.compute.reserved.retain(|reserved| reserved.owner == owner);
+        self.compute.exclusive.retain(|exclusive| exclusive.owner == owner);
+        self.refusals.retain(|refusal| refusal.owner == owner);
+        // Vendors' plugins serve all owners.
+        self.host = None;
+        self
+    }
 }
 
 // === impl ComputeView ===
@@ -215,6 +260,7 @@ impl ComputeView {
             task: task.to_string(),
             sandbox: holder.sandbox.to_string(),
             name: holder.name.clone(),
+            display_name: String::new(),
         });
         Self {
             capacity: compute.capacity().map(Into::into),
@@ -238,6 +284,7 @@ fn ports_of(id: SandboxId, holder: &PortHolder) -> impl Iterator<Item = PortView
         owner: holder.owner.to_string(),
         sandbox: id.to_string(),
         name: holder.name.clone(),
+        display_name: String::new(),
         group: holder.claims.group.clone(),
     })
 }
@@ -277,6 +324,7 @@ impl From<SlotHolder> for HolderView {
             owner: owner.to_string(),
             sandbox: sandbox.map(|id| id.to_string()),
             name,
+            display_name: String::new(),
             state: state.to_owned(),
             token: token.to_string(),
         }

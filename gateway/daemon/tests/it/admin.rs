@@ -17,7 +17,10 @@ use switchyard::managed::restart::{RestartError, RestartReport};
 use switchyard::metrics::Metrics;
 use switchyard::programs::ProgramView;
 use switchyard::reload::Reloader;
-use switchyard::status::{Condition, DevicesView, Objects, Part, SandboxView, StatusReport, StatusSource};
+use switchyard::status::{
+    Condition, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part, SandboxView, StatusReport,
+    StatusSource,
+};
 use switchyard::telemetry::LogLevel;
 use switchyard_container_metrics::Figures;
 use switchyard_core::Error;
@@ -35,6 +38,7 @@ use crate::support::soon;
 mod containers;
 mod devices;
 mod metrics_listener;
+mod objects;
 mod programs;
 
 #[derive(Default)]
@@ -101,8 +105,24 @@ impl StatusSource for Fake {
         }
     }
 
+    fn inspect(
+        &self,
+        name: String,
+        disclosure: Disclosure,
+    ) -> BoxFuture<'_, switchyard_core::Result<InspectionView>> {
+        Box::pin(std::future::ready(objects::inspect(&name, disclosure)))
+    }
+
+    fn images(&self) -> BoxFuture<'_, switchyard_core::Result<Vec<ImageView>>> {
+        Box::pin(std::future::ready(Ok(objects::images())))
+    }
+
     fn devices(&self) -> DevicesView {
         devices::shown()
+    }
+
+    fn display_name(&self, sandbox: &str) -> Option<String> {
+        (sandbox == "cd".repeat(32)).then(|| "jobs/train".to_owned())
     }
 
     fn programs(&self) -> BoxFuture<'_, Vec<ProgramView>> {

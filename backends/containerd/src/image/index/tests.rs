@@ -28,6 +28,7 @@ pub(in crate::image) fn named(name: &str, id: char, target: char) -> ImageRecord
         info: Arc::new(info),
         holders: Holders::new(),
         released: false,
+        stored_at: None,
     }
 }
 

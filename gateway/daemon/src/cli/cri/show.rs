@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use switchyard_proto::cri::v1 as cri;
 
 use super::{Client, CriError, refused};
-use crate::output::{Format, print, print_json, short, table};
+use crate::output::{Format, age, print, print_json, short, size, table};
 
 impl Client {
     /// Shows the runtime's name and version.
@@ -132,15 +132,16 @@ impl Client {
                 print_json(&pods)?;
             }
             Format::Text => {
+                let now = Timestamp::now();
                 let rows: Vec<_> = pods
                     .iter()
                     .map(|pod| {
                         let meta = pod.metadata.clone().unwrap_or_default();
-                        let created = stamp(pod.created_at);
+                        let created = age(&stamp(pod.created_at), now);
                         [short(&pod.id), meta.name, meta.namespace, pod_state(pod).into(), created]
                     })
                     .collect();
-                print(table(["POD", "NAME", "NAMESPACE", "STATE", "CREATED"], &rows))?;
+                print(table(["POD", "NAME", "NAMESPACE", "STATE", "AGE"], &rows))?;
             }
         }
         Ok(())
@@ -171,6 +172,7 @@ impl Client {
                 print_json(&containers)?;
             }
             Format::Text => {
+                let now = Timestamp::now();
                 let rows: Vec<_> = containers
                     .iter()
                     .map(|container| {
@@ -178,13 +180,13 @@ impl Client {
                             short(&container.id),
                             short(&container.pod_sandbox_id),
                             container.metadata.clone().unwrap_or_default().name,
-                            image_of(container),
                             container_state(container).into(),
-                            stamp(container.created_at),
+                            age(&stamp(container.created_at), now),
+                            image_of(container),
                         ]
                     })
                     .collect();
-                print(table(["CONTAINER", "POD", "NAME", "IMAGE", "STATE", "CREATED"], &rows))?;
+                print(table(["CONTAINER", "POD", "NAME", "STATE", "AGE", "IMAGE"], &rows))?;
             }
         }
         Ok(())
@@ -224,28 +226,12 @@ fn stamp(nanoseconds: i64) -> String {
     Timestamp::from_nanosecond(nanoseconds.into()).map(|at| format!("{at:.0}")).unwrap_or_default()
 }
 
-/// A size in the largest unit in which it is at least 1.
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
-    let mut unit = 0;
-    let mut tenths = bytes.saturating_mul(10);
-    while tenths >= 10_240 && unit + 1 < UNITS.len() {
-        tenths /= 1024;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit]) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_times_are_human_readable() {
-        assert_eq!(size(0), "0 B");
-        assert_eq!(size(1023), "1023 B");
-        assert_eq!(size(1536), "1.5 KiB");
-        assert_eq!(size(5 << 30), "5.0 GiB");
+    fn times_are_rfc_3339() {
         assert_eq!(stamp(0), "");
         assert_eq!(stamp(1_700_000_000_000_000_000), "2023-11-14T22:13:20Z");
     }

@@ -57,6 +57,7 @@ pub(super) fn shown() -> DevicesView {
         owner: "nomad".into(),
         sandbox: Some("cd".repeat(32)),
         name: "train".into(),
+        display_name: String::new(),
         state: "bound".into(),
         token,
     };
@@ -86,6 +87,7 @@ pub(super) fn shown() -> DevicesView {
             owner: "kubernetes".into(),
             sandbox: "ab".repeat(32),
             name: "web".into(),
+            display_name: String::new(),
             group: "uid".into(),
         }],
         compute: ComputeView {
@@ -101,6 +103,7 @@ pub(super) fn shown() -> DevicesView {
                 task: "ef".repeat(32),
                 sandbox: "cd".repeat(32),
                 name: "train".into(),
+                display_name: String::new(),
             }],
         },
         host: Some(plugins().into()),
@@ -113,13 +116,19 @@ pub(super) fn shown() -> DevicesView {
     }
 }
 
+/// These devices with the names that people give their holders.
+fn named(devices: DevicesView) -> DevicesView {
+    let train = "cd".repeat(32);
+    devices.with_display_names(|sandbox| (sandbox == train).then(|| "jobs/train".to_owned()))
+}
+
 #[tokio::test]
 async fn device_and_port_holders_are_served_on_the_unix_socket_only() {
     let pages = Pages::serve().await;
     let (status, body) = pages.get("/v1/devices").await;
     assert_eq!(status, StatusCode::OK);
     let devices: DevicesView = serde_json::from_str(&body).unwrap();
-    assert_eq!(devices, pages.source.devices());
+    assert_eq!(devices, named(pages.source.devices()));
     let json: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!(json["groups"][0]["type"], "tpu");
     assert_eq!(json["slots"][0]["holders"][0]["state"], "bound");
@@ -155,12 +164,14 @@ async fn command_line_shows_devices_and_ports_and_releases_leases() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}");
     let token = "07".repeat(16);
+    let since = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let days = since.elapsed().unwrap().as_secs() / (24 * 60 * 60);
     let expected = format!(
-        "SLOT       GROUP        HEALTH     STATE    OWNER  SANDBOX        NAME   LEASE\n\
-         acme-0::0  acme/tpu/v2  healthy    bound    nomad  cdcdcdcdcdcdc  train  {token}\n\
-         acme-0::1  acme/tpu/v2  healthy    unbound  nomad  -              -      {token}\n\
-         acme-1     acme/tpu/v2  healthy    free     -      -              -      -\n\
-         acme-2     acme/tpu/v2  unhealthy  -        -      -              -      -\n\
+        "SLOT       GROUP        STATE      OWNER  NAME        LEASE\n\
+         acme-0::0  acme/tpu/v2  bound      nomad  jobs/train  {token}\n\
+         acme-0::1  acme/tpu/v2  unbound    nomad  -           {token}\n\
+         acme-1     acme/tpu/v2  free       -      -           -\n\
+         acme-2     acme/tpu/v2  unhealthy  -      -           -\n\
          \n\
          HOST PORT  ADDRESS  OWNER       SANDBOX        NAME\n\
          8080/tcp   all      kubernetes  ababababababa  web\n\
@@ -170,11 +181,11 @@ async fn command_line_shows_devices_and_ports_and_releases_leases() {
          (the node)   8.0         16384 MiB\n\
          \n\
          EXCLUSIVE CORES  OWNER  SANDBOX        NAME\n\
-         2-3              nomad  cdcdcdcdcdcdc  train\n\
+         2-3              nomad  cdcdcdcdcdcdc  jobs/train\n\
          \n\
-         PLUGIN OF     SOCKET    STATE      SINCE                     HEALTHY  LAST ERROR\n\
-         acme.com/gpu  gpu.sock  connected  2023-11-14T22:13:20.000Z  2 of 3   -\n\
-         acme.com/nic  nic.sock  ended      2023-11-14T22:13:20.000Z  0 of 4   2023-11-14T22:13:20.000Z it has ended its ListAndWatch\n\
+         PLUGIN OF     SOCKET    STATE      FOR    HEALTHY  LAST ERROR\n\
+         acme.com/gpu  gpu.sock  connected  {days}d  2 of 3   -\n\
+         acme.com/nic  nic.sock  ended      {days}d  0 of 4   2023-11-14T22:13:20.000Z it has ended its ListAndWatch\n\
          The last plugin that could not register: 2023-11-14T22:13:20.000Z nobody listens on x.sock\n\
          \n\
          UNHEALTHY DEVICE  REASON\n\
@@ -182,7 +193,7 @@ async fn command_line_shows_devices_and_ports_and_releases_leases() {
     );
     assert_eq!(text, expected);
     let output = run(&["devices", "--output", "json", "--socket", &socket]).await;
-    assert_eq!(serde_json::from_slice::<DevicesView>(&output.stdout).unwrap(), pages.source.devices());
+    assert_eq!(serde_json::from_slice::<DevicesView>(&output.stdout).unwrap(), named(pages.source.devices()));
 
     for args in [
         ["devices", "release", &token, "--socket", &socket],

@@ -1,0 +1,114 @@
+//! The pages about objects: sandboxes and tasks, one of them with all that is known of it, images, and devices.
+
+use axum::Router;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use serde::Deserialize;
+use switchyard_core::id::Owner;
+
+use super::{ListenerPages, access, json, owner_named, status_of, text};
+use crate::status::{Disclosure, ImageView};
+
+pub(super) fn routes() -> Router<ListenerPages> {
+    Router::new()
+        .route("/v1/objects", get(objects))
+        .route("/v1/inspect", get(inspect))
+        .route("/v1/images", get(images))
+        .route("/v1/devices", get(devices))
+}
+
+/// Whose objects are listed; all if it is missing.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct OwnerQuery {
+    owner: Option<String>,
+}
+
+/// Which object is shown, and whether with what may be secret.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InspectQuery {
+    name: String,
+    #[serde(default)]
+    env: bool,
+}
+
+async fn objects(
+    State(pages): State<ListenerPages>,
+    query: Result<Query<OwnerQuery>, QueryRejection>,
+) -> Response {
+    match owner_of(query) {
+        Ok(owner) => {
+            let all = pages.admin.source.objects();
+            json(&match owner {
+                Some(owner) => all.of_owner(owner),
+                None => all,
+            })
+        }
+        Err(why) => refused(&why),
+    }
+}
+
+async fn devices(
+    State(pages): State<ListenerPages>,
+    query: Result<Query<OwnerQuery>, QueryRejection>,
+) -> Response {
+    match owner_of(query) {
+        Ok(owner) => {
+            let source = &pages.admin.source;
+            let all = source.devices().with_display_names(|sandbox| source.display_name(sandbox));
+            json(&match owner {
+                Some(owner) => all.of_owner(owner),
+                None => all,
+            })
+        }
+        Err(why) => refused(&why),
+    }
+}
+
+async fn images(
+    State(pages): State<ListenerPages>,
+    query: Result<Query<OwnerQuery>, QueryRejection>,
+) -> Response {
+    let owner = match owner_of(query) {
+        Ok(owner) => owner,
+        Err(why) => return refused(&why),
+    };
+    match pages.admin.source.images().await {
+        Ok(images) => {
+            let wanted = |image: &ImageView| owner.is_none_or(|owner| image.concerns(owner));
+            json(&images.into_iter().filter(wanted).collect::<Vec<_>>())
+        }
+        Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
+    }
+}
+
+async fn inspect(
+    State(pages): State<ListenerPages>,
+    query: Result<Query<InspectQuery>, QueryRejection>,
+) -> Response {
+    let Query(InspectQuery { name, env }) = match query {
+        Ok(query) => query,
+        Err(error) => return refused(&error.body_text()),
+    };
+    if env && let Err(refusal) = access::demand_root("see the values of environment variables") {
+        return *refusal;
+    }
+    let disclosure = if env { Disclosure::Secrets } else { Disclosure::Names };
+    match pages.admin.source.inspect(name, disclosure).await {
+        Ok(view) => json(&view),
+        Err(error) => text(status_of(error.kind()), format!("{}\n", error.report())),
+    }
+}
+
+fn owner_of(query: Result<Query<OwnerQuery>, QueryRejection>) -> Result<Option<Owner>, String> {
+    let Query(OwnerQuery { owner }) = query.map_err(|error| error.body_text())?;
+    owner.as_deref().map(owner_named).transpose()
+}
+
+fn refused(why: &str) -> Response {
+    text(StatusCode::BAD_REQUEST, format!("{why}\n"))
+}

@@ -1,0 +1,273 @@
+//! `switchyard inspect`: all that is known of a sandbox or task, of any owner.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use http::{Method, StatusCode};
+use jiff::Timestamp;
+
+use super::daemon::{DaemonError, Target, parse, send};
+use crate::channel::report;
+use crate::output::{Format, age, print, print_error, print_json, printable};
+use crate::status::{CommandView, ImageOfTaskView, InspectionView, MountView, UserView, WithheldValues};
+
+/// How many objects one command shows.
+const OBJECTS: usize = 100;
+
+#[derive(Debug, Args)]
+pub(super) struct InspectArgs {
+    /// What to show: the id of a sandbox or task, the beginning of one, or a name as `switchyard ps` shows it.
+    #[arg(required = true, value_name = "ID|NAME", num_args = 1..=OBJECTS)]
+    names: Vec<String>,
+    /// Show what may be secret too: the values of environment variables, labels and annotations, and the arguments of
+    /// the command. For root alone; it is recorded in the audit log.
+    #[arg(long)]
+    env: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Shows the objects that were found; exit status 1 if one was not, or if a name can mean several.
+pub(super) async fn inspect(args: &InspectArgs) -> Result<ExitCode, DaemonError> {
+    let mut found = Vec::new();
+    let mut code = ExitCode::SUCCESS;
+    for name in &args.names {
+        match ask(args, name).await {
+            Ok(view) => found.push(view),
+            // The others can be shown.
+            Err(error @ DaemonError::Told(_)) => {
+                print_error(format!("switchyard: {}\n", report(&error)))?;
+                code = ExitCode::FAILURE;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match args.target.output {
+        Format::Json => print_json(&found)?,
+        Format::Text => {
+            let now = Timestamp::now();
+            let texts: Vec<_> = found.iter().map(|view| shown(view, now)).collect();
+            print(texts.join("\n"))?;
+        }
+    }
+    Ok(code)
+}
+
+async fn ask(args: &InspectArgs, name: &str) -> Result<InspectionView, DaemonError> {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    query.append_pair("name", name);
+    if args.env {
+        query.append_pair("env", "true");
+    }
+    let path = format!("/v1/inspect?{}", query.finish());
+    match send(&args.target.socket, Method::GET, &path).await {
+        // The text says by itself what was not found.
+        Err(DaemonError::Refused {
+            status: StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::BAD_REQUEST,
+            text,
+            ..
+        }) => Err(DaemonError::Told(text)),
+        answer => parse("/v1/inspect", &answer?),
+    }
+}
+
+/// Lines with a word and its value.
+struct Lines(String);
+
+impl Lines {
+    /// Adds a line, unless the value is empty.
+    fn add(&mut self, word: &str, value: impl AsRef<str>) {
+        let value = printable(value.as_ref());
+        if !value.is_empty() {
+            self.0.push_str(&format!("{word:<12} {value}\n"));
+        }
+    }
+
+    /// Adds values on lines of their own.
+    fn add_all(&mut self, word: &str, values: impl IntoIterator<Item = String>) {
+        let mut word = word;
+        for value in values {
+            self.add(word, value);
+            word = "";
+        }
+    }
+}
+
+fn shown(view: &InspectionView, now: Timestamp) -> String {
+    let InspectionView {
+        kind,
+        id,
+        owner,
+        name,
+        display_name,
+        names,
+        state,
+        reason,
+        created_at,
+        started_at,
+        finished_at,
+        exit_code,
+        pid,
+        handler,
+        runtime,
+        sandbox,
+        tasks,
+        image,
+        command,
+        user,
+        environment,
+        mounts,
+        resources,
+        reserved,
+        security,
+        network,
+        device_nodes,
+        leases,
+        cgroup,
+        log,
+        labels,
+        annotations,
+        left_out,
+        unavailable,
+    } = view;
+    let mut lines = Lines(String::new());
+    lines.add(kind, format!("{display_name} ({owner})"));
+    lines.add("id", id);
+    lines.add("name", name);
+    lines.add_all("names", names.iter().map(|(label, name)| format!("{label}={name}")));
+    let exit = exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+    let process = pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
+    let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    lines.add("state", format!("{state}{process}{exit}{why}"));
+    let at = |time: &String| format!("{time} ({} ago)", age(time, now));
+    lines.add("created", at(created_at));
+    lines.add("started", started_at.as_ref().map(at).unwrap_or_default());
+    lines.add("finished", finished_at.as_ref().map(at).unwrap_or_default());
+    let handler = if handler.is_empty() { "default" } else { handler };
+    lines.add(
+        "runtime",
+        if runtime.is_empty() { handler.to_owned() } else { format!("{handler}, {runtime}") },
+    );
+    lines.add("sandbox", sandbox.as_deref().unwrap_or_default());
+    lines.add_all("tasks", tasks.iter().map(|(id, name)| format!("{id} {name}")));
+    lines.add_all("image", image.iter().flat_map(image_lines));
+    lines.add_all("command", command.iter().flat_map(command_lines));
+    lines.add("user", user.as_ref().map(user_line).unwrap_or_default());
+    lines.add_all("environment", values(environment));
+    lines.add_all("mounts", mounts.iter().map(mount_line));
+    lines.add_all("limits", resources.iter().map(|(name, limit)| format!("{name}={limit}")));
+    lines.add(
+        "reserved",
+        reserved.map_or_else(String::new, |reserved| {
+            let exclusive = if reserved.exclusive_cpus { ", exclusive processors" } else { "" };
+            let memory = reserved.memory_bytes >> 20;
+            format!("{} thousandths of a processor, {memory} MiB of memory{exclusive}", reserved.cpu_milli)
+        }),
+    );
+    if let Some(security) = security {
+        let named = [
+            ("readonly_rootfs", security.readonly_rootfs),
+            ("no_new_privileges", security.no_new_privileges),
+            ("seccomp", security.seccomp),
+        ];
+        let words = named.iter().map(|(name, is_set)| format!("{name}={is_set}"));
+        lines.add("security", words.collect::<Vec<_>>().join(" "));
+        lines.add("apparmor", &security.apparmor);
+        let capabilities = security.capabilities.iter().map(|name| name.trim_start_matches("CAP_"));
+        lines.add("capabilities", capabilities.collect::<Vec<_>>().join(" "));
+    }
+    lines.add("network", network.namespace.as_deref().unwrap_or("that of the host, or none any more"));
+    let ips = network.ips.iter().map(ToString::to_string);
+    lines.add("ips", ips.collect::<Vec<_>>().join(", "));
+    lines.add("host ports", network.host_ports.join(", "));
+    lines.add_all("devices", device_nodes.iter().cloned());
+    lines.add_all("leases", leases.iter().map(|lease| format!("{} {}", lease.token, lease.slots.join(", "))));
+    lines.add("cgroup", cgroup.as_deref().unwrap_or_default());
+    lines.add("log", log.as_deref().unwrap_or_default());
+    lines.add_all("labels", values(labels));
+    lines.add_all("annotations", values(annotations));
+    if *left_out > 0 {
+        lines.add("left out", format!("{left_out} entries: there are too many for an answer"));
+    }
+    let missing = unavailable.as_ref().map(|why| format!("the runtime tells nothing now: {why}"));
+    lines.add("unavailable", missing.unwrap_or_default());
+    lines.0
+}
+
+fn image_lines(image: &ImageOfTaskView) -> Vec<String> {
+    let ImageOfTaskView { name, reference, id, snapshotter, snapshot } = image;
+    let mut lines = vec![name.clone()];
+    lines.extend((reference != name).then(|| reference.clone()));
+    lines.push(id.clone());
+    lines.extend((!snapshotter.is_empty()).then(|| format!("snapshot {snapshot} of {snapshotter}")));
+    lines
+}
+
+fn command_lines(command: &CommandView) -> Vec<String> {
+    let CommandView { program, arguments, values, directory, terminal } = command;
+    let rest = match (values, arguments) {
+        (Some(values), _) => values.iter().map(|value| format!(" {value:?}")).collect(),
+        (None, 0) => String::new(),
+        (None, 1) => " (1 argument, withheld)".to_owned(),
+        (None, count) => format!(" ({count} arguments, withheld)"),
+    };
+    let terminal = if *terminal { ", with a terminal" } else { "" };
+    vec![format!("{program}{rest}"), format!("in {directory}{terminal}")]
+}
+
+fn user_line(user: &UserView) -> String {
+    let groups: Vec<_> = user.groups.iter().map(ToString::to_string).collect();
+    let groups = if groups.is_empty() { String::new() } else { format!(", groups {}", groups.join(" ")) };
+    format!("{}:{}{groups}", user.uid, user.gid)
+}
+
+fn mount_line(mount: &MountView) -> String {
+    let MountView { source, target, file_system, options } = mount;
+    let file_system = if file_system.is_empty() { "bind" } else { file_system };
+    let options = if options.is_empty() { String::new() } else { format!(" ({})", options.join(",")) };
+    format!("{target} <- {source} {file_system}{options}")
+}
+
+/// The names, with their values as far as they are not withheld.
+fn values(values: &WithheldValues) -> Vec<String> {
+    let line = |(name, value): (&String, &Option<String>)| match value {
+        Some(value) => format!("{name}={value}"),
+        None => name.clone(),
+    };
+    values.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_is_shown_with_what_is_withheld() {
+        let view = InspectionView {
+            kind: "task".into(),
+            id: "cd".repeat(32),
+            owner: "nomad".into(),
+            display_name: "shop/web (3a7c5f1e)".into(),
+            state: "exited".into(),
+            reason: Some("never started: no\u{1b}[2Jsuch program".into()),
+            created_at: "2026-11-26T11:55:00Z".into(),
+            exit_code: Some(128),
+            command: Some(CommandView { program: "sh".into(), arguments: 2, ..CommandView::default() }),
+            environment: WithheldValues::from([("PATH".into(), None), ("TOKEN".into(), Some("x".into()))]),
+            left_out: 3,
+            ..InspectionView::default()
+        };
+        let text = shown(&view, "2026-11-26T12:00:00Z".parse().unwrap());
+        for line in [
+            "task         shop/web (3a7c5f1e) (nomad)\n",
+            "state        exited, exit code 128: never started: no [2Jsuch program\n",
+            "created      2026-11-26T11:55:00Z (5m ago)\n",
+            "command      sh (2 arguments, withheld)\n",
+            "environment  PATH\n             TOKEN=x\n",
+            "left out     3 entries",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert!(!text.contains("labels"), "{text}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Tells on standard error, if that is a terminal, what a command waits for that takes longer than a moment.
+
+use std::time::{Duration, Instant};
+
+use super::daemon::{Socket, ask_socket};
+use crate::output::{can_show_progress, show_progress};
+use crate::status::OperationView;
+
+/// After how long a wait is told, and how often the text is renewed.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the daemon may take to tell what it does.
+const QUERY_LIMIT: Duration = Duration::from_secs(1);
+
+/// Does the work, and tells meanwhile that `what` is waited for. With a socket, the daemon is asked what it works on:
+/// the steps of its latest operation of this kind.
+pub(super) async fn waiting<T>(
+    what: &str,
+    operation: Option<(&Socket, &str)>,
+    work: impl Future<Output = T>,
+) -> T {
+    if !can_show_progress() {
+        return work.await;
+    }
+    let began = Instant::now();
+    let mut work = std::pin::pin!(work);
+    let done = loop {
+        let told = async {
+            tokio::time::sleep(INTERVAL).await;
+            let steps = match operation {
+                Some((socket, kind)) => steps(socket, kind).await,
+                None => String::new(),
+            };
+            show_progress(&format!("{what}: {} s{steps}", began.elapsed().as_secs()));
+        };
+        tokio::select! {
+            biased;
+            done = &mut work => break done,
+            () = told => {}
+        }
+    };
+    if began.elapsed() >= INTERVAL {
+        show_progress("");
+    }
+    done
+}
+
+/// What the latest operation of a kind does or waits for, to be added to a text; empty if that is not known.
+async fn steps(socket: &Socket, kind: &str) -> String {
+    let asked = tokio::time::timeout(QUERY_LIMIT, ask_socket::<Vec<OperationView>>(socket, "/v1/operations"));
+    // It is for information only: the work itself tells what is wrong.
+    let Ok(Ok(operations)) = asked.await else { return String::new() };
+    steps_of(&operations, kind)
+}
+
+fn steps_of(operations: &[OperationView], kind: &str) -> String {
+    let latest = operations.iter().rev().find(|found| found.operation == kind);
+    let steps = latest.map(|found| found.steps.as_slice()).unwrap_or_default();
+    steps.iter().map(|step| format!(", {} ({:.0} s)", step.step, step.seconds)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::StepView;
+
+    fn operation(kind: &str, steps: &[&str]) -> OperationView {
+        OperationView {
+            number: 0,
+            operation: kind.to_owned(),
+            owner: String::new(),
+            sandbox: None,
+            task: None,
+            subject: String::new(),
+            caller: String::new(),
+            began_at: String::new(),
+            seconds: 3.0,
+            steps: steps.iter().map(|step| StepView { step: (*step).to_owned(), seconds: 2.4 }).collect(),
+        }
+    }
+
+    #[test]
+    fn steps_are_those_of_the_latest_operation_of_the_kind() {
+        let all = [operation("restart_process", &["old"]), operation("restart_process", &["a", "b"])];
+        assert_eq!(steps_of(&all, "restart_process"), ", a (2 s), b (2 s)");
+        assert_eq!(steps_of(&all, "reload_config"), "");
+    }
+
+    #[tokio::test]
+    async fn result_is_that_of_the_work() {
+        assert_eq!(waiting("a test", None, async { 7 }).await, 7);
+    }
+}

@@ -1,0 +1,185 @@
+//! Which sandbox or task a person means by an id, the beginning of one, or a name.
+
+use switchyard_core::id::{ID_LEN, SandboxId, TaskId};
+use switchyard_core::{Error, Result};
+
+/// How many objects an error lists that a name may mean.
+const CANDIDATES: usize = 10;
+
+/// The longest text that can name an object, in bytes.
+const NAME_MAX: usize = 4096;
+
+/// The id of a sandbox or task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectId {
+    /// A sandbox.
+    Sandbox(SandboxId),
+    /// A task, and the sandbox that it belongs to.
+    Task(TaskId, SandboxId),
+}
+
+/// An object that can be meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its id.
+    pub id: ObjectId,
+    /// Its owner.
+    pub owner: &'static str,
+    /// Its state, in one word.
+    pub state: &'static str,
+    /// The name under which its owner requested it.
+    pub name: String,
+    /// What its owner's users call it, on one line.
+    pub display_name: String,
+}
+
+impl Candidate {
+    fn kind(&self) -> &'static str {
+        match self.id {
+            ObjectId::Sandbox(_) => "sandbox",
+            ObjectId::Task(..) => "task",
+        }
+    }
+
+    fn id(&self) -> String {
+        match self.id {
+            ObjectId::Sandbox(id) => id.to_string(),
+            ObjectId::Task(id, _) => id.to_string(),
+        }
+    }
+}
+
+/// The object that is meant: by its whole id, by what people call it, by the name of the request, or by the
+/// beginning of its id, in this order. A task is preferred to its own sandbox under the same name, as the tasks and
+/// sandboxes of Nomad have.
+///
+/// # Errors
+/// `InvalidArgument` for a text that can name nothing; `NotFound`; `FailedPrecondition` if several objects are
+/// meant, which are listed.
+pub fn select<'a>(candidates: &'a [Candidate], name: &str) -> Result<&'a Candidate> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        let why = format!("it has {} bytes, and can have from 1 to {NAME_MAX}", name.len());
+        return Err(Error::invalid("name", why));
+    }
+    let is_id = name.len() <= ID_LEN && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let by_name = matching(candidates, |object| object.display_name == name);
+    let found = [
+        if is_id && name.len() == ID_LEN {
+            matching(candidates, |object| object.id() == name)
+        } else {
+            vec![]
+        },
+        without_own_sandbox(by_name),
+        without_own_sandbox(matching(candidates, |object| object.name == name)),
+        if is_id { matching(candidates, |object| object.id().starts_with(name)) } else { vec![] },
+    ];
+    match found.into_iter().find(|found| !found.is_empty()).as_deref() {
+        None => Err(Error::not_found(format!(
+            "no sandbox and no task has the name {name:?}, or an id that begins so: `switchyard ps` lists them"
+        ))),
+        Some([one]) => Ok(one),
+        Some(several) => Err(Error::failed_precondition(ambiguous(name, several))),
+    }
+}
+
+fn matching(candidates: &[Candidate], is_meant: impl Fn(&Candidate) -> bool) -> Vec<&Candidate> {
+    candidates.iter().filter(|object| is_meant(object)).collect()
+}
+
+/// These objects, without the sandbox if the only other one is its task.
+fn without_own_sandbox(found: Vec<&Candidate>) -> Vec<&Candidate> {
+    if let [one, other] = found[..] {
+        match (one.id, other.id) {
+            (ObjectId::Task(_, of), ObjectId::Sandbox(sandbox)) if of == sandbox => return vec![one],
+            (ObjectId::Sandbox(sandbox), ObjectId::Task(_, of)) if of == sandbox => return vec![other],
+            (_, _) => {}
+        }
+    }
+    found
+}
+
+fn ambiguous(name: &str, several: &[&Candidate]) -> String {
+    let mut text = format!("{name:?} can mean {} objects, so give more of an id:", several.len());
+    for object in several.iter().take(CANDIDATES) {
+        let Candidate { id: _, owner, state, name: _, display_name } = object;
+        text.push_str(&format!("\n  {} {} {owner} {display_name} ({state})", object.kind(), object.id()));
+    }
+    if several.len() > CANDIDATES {
+        text.push_str(&format!("\n  and {} more", several.len() - CANDIDATES));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use switchyard_core::ErrorKind;
+
+    use super::*;
+
+    fn sandbox(byte: u8, display_name: &str) -> Candidate {
+        Candidate {
+            id: ObjectId::Sandbox(SandboxId::from_bytes([byte; 32])),
+            owner: "kubernetes",
+            state: "ready",
+            name: format!("raw-{byte}"),
+            display_name: display_name.to_owned(),
+        }
+    }
+
+    fn task(byte: u8, of: u8, display_name: &str) -> Candidate {
+        let id = ObjectId::Task(TaskId::from_bytes([byte; 32]), SandboxId::from_bytes([of; 32]));
+        Candidate { id, ..sandbox(byte, display_name) }
+    }
+
+    #[track_caller]
+    fn check(candidates: &[Candidate], name: &str, expected: std::result::Result<usize, ErrorKind>) {
+        let found = select(candidates, name).map_err(|error| error.kind());
+        assert_eq!(found, expected.map(|index| &candidates[index]), "{name}");
+    }
+
+    #[test]
+    fn object_is_named_by_id_name_or_beginning_of_its_id() {
+        let all = [
+            sandbox(0xab, "shop/web"),
+            task(0xac, 0xab, "shop/web/nginx"),
+            sandbox(0xcd, "ab"),
+            sandbox(0x11, "web (3a7c)"),
+            task(0x12, 0x11, "web (3a7c)"),
+        ];
+        check(&all, &"ab".repeat(32), Ok(0));
+        check(&all, "shop/web", Ok(0));
+        check(&all, "shop/web/nginx", Ok(1));
+        check(&all, "aba", Ok(0));
+        // A name takes precedence over the beginning of an id.
+        check(&all, "ab", Ok(2));
+        check(&all, "a", Err(ErrorKind::FailedPrecondition));
+        // A Nomad task and its sandbox have the same name.
+        check(&all, "web (3a7c)", Ok(4));
+        check(&all, "raw-17", Ok(3));
+        for unknown in ["shop", "AB", "x", &"ab".repeat(33), "ef"] {
+            check(&all, unknown, Err(ErrorKind::NotFound));
+        }
+        check(&all, "", Err(ErrorKind::InvalidArgument));
+        check(&all, &"x".repeat(4097), Err(ErrorKind::InvalidArgument));
+    }
+
+    #[test]
+    fn several_objects_are_listed_in_a_bounded_error() {
+        let all: Vec<_> = (0..30).map(|byte| task(byte, 0xff, "shop/web/nginx")).collect();
+        let error = select(&all, "shop/web/nginx").unwrap_err().to_string();
+        assert!(error.contains("can mean 30 objects") && error.contains("and 20 more"), "{error}");
+        assert_eq!(error.lines().count(), 12, "{error}");
+        assert!(error.contains(&format!("task {} kubernetes shop/web/nginx (ready)", "00".repeat(32))));
+        // The sandbox of another task is meant as much as the task.
+        check(&[sandbox(1, "x"), task(2, 3, "x")], "x", Err(ErrorKind::FailedPrecondition));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_strange(name in ".{0,200}") {
+            let all = [sandbox(0xab, "shop/web"), task(0xac, 0xab, "ä")];
+            let _ = select(&all, &name);
+        }
+    }
+}
