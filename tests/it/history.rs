@@ -27,19 +27,19 @@ const LIMIT: Duration = Duration::from_secs(30);
 const RUN: Duration = Duration::from_secs(60);
 
 /// A word that no record may contain.
-const SECRET: &str = "planted-s3cr3t";
+pub(crate) const SECRET: &str = "planted-s3cr3t";
 
 /// The lines of JSON in a file or an output.
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
 }
 
-fn audited(file: &Path) -> Vec<Value> {
+pub(crate) fn audited(file: &Path) -> Vec<Value> {
     lines(&fs::read_to_string(file).unwrap_or_default())
 }
 
 /// A node that writes its audit log to a file in its root, and the file.
-fn audited_node() -> (TestNode, std::path::PathBuf) {
+pub(crate) fn audited_node() -> (TestNode, std::path::PathBuf) {
     let mut file = None;
     let node = TestNode::start_configured(|root| {
         let path = root.path().join("audit/audit.log");
@@ -233,7 +233,7 @@ fn follower_continues_with_the_next_daemon() {
 }
 
 /// Collects the lines that a process prints.
-fn collect(output: impl Read + Send + 'static, seen: &Arc<Mutex<String>>) -> JoinHandle<()> {
+pub(crate) fn collect(output: impl Read + Send + 'static, seen: &Arc<Mutex<String>>) -> JoinHandle<()> {
     let seen = Arc::clone(seen);
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {

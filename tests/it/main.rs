@@ -16,6 +16,7 @@ mod kills;
 mod ledger;
 mod metrics;
 mod nomad;
+mod objects;
 mod prometheus;
 mod reload;
 mod secrets;

@@ -400,7 +400,7 @@ async fn the_command_line_shows_status_and_objects() {
     assert!(text.contains("runc     1.1.0    CVE-2024-21626\n"), "{text}");
     let output = run(&["ps", "--socket", &socket]).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("ababababababa  kubernetes  shop/web  ready  10.0.0.2"), "{text}");
+    assert!(text.contains("ababababababa  kubernetes  shop/web  ready  "), "{text}");
     let output = run(&["ps", "--socket", &socket, "--output", "json"]).await;
     assert!(serde_json::from_slice::<Objects>(&output.stdout).is_ok());
 

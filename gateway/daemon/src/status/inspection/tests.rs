@@ -9,7 +9,7 @@ use switchyard_core::Error;
 use switchyard_core::backend::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
-use switchyard_core::spec::{ComputeClaim, HostPorts, Signal};
+use switchyard_core::spec::{ComputeClaim, HostPorts, MemoryLimit, Signal};
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn task() -> Task {
             user: ResolvedUser { uid: 1000, gid: 1000, groups: vec![1000] },
             stop_signal: Signal::KILL,
             resources: Resources {
-                memory_limit_bytes: Some((64 << 20).try_into().unwrap()),
+                memory_limit_bytes: Some(MemoryLimit::new(64 << 20).unwrap()),
                 unified: BTreeMap::from([("memory.high".to_owned(), "1".to_owned())]),
                 ..Resources::default()
             },
