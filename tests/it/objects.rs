@@ -50,8 +50,9 @@ fn refused(done: &Output) -> String {
 fn client_of_others(node: &TestNode) -> PathBuf {
     let copy = node.root().path().join("client");
     let install = prereq::require("install", "coreutils");
-    let done = Command::new(install).args(["-m", "0755"]).arg(switchyard_tests::daemon::binary()).arg(&copy);
-    assert!(done.status().is_ok_and(|status| status.success()), "the binary cannot be copied");
+    let binary = switchyard_tests::daemon::binary();
+    let done = Command::new(install).args(["-m", "0755"]).arg(binary).arg(&copy).status();
+    assert!(done.is_ok_and(|status| status.success()), "the binary cannot be copied");
     copy
 }
 
@@ -247,9 +248,11 @@ fn watch_goes_on_over_a_restart_of_the_daemon() {
     let shows = |word: &str| eventually(LIMIT, || lists.lock().contains(word));
     let _before = node.pod("before-the-restart");
     let before = shows("before-the-restart");
+    node.daemon().kill9();
+    let told = before && eventually(LIMIT, || errors.lock().contains("waiting for the daemon"));
     node.daemon().restart();
     let _after = node.pod("after-the-restart");
-    let after = before && shows("after-the-restart");
+    let after = told && shows("after-the-restart");
     watch.kill().expect("it runs");
     watch.wait().expect("it is ours");
     for reader in readers {
