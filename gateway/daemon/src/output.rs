@@ -77,8 +77,11 @@ pub fn has_screen() -> bool {
 pub fn draw(text: &str) -> io::Result<()> {
     let size = tcgetwinsize(io::stdout()).ok();
     let size = size.map(|size| (usize::from(size.ws_row), usize::from(size.ws_col)));
-    // The cursor goes home, each line clears the rest of its own, and the last one what is below.
-    announce(&format!("\x1b[H{}\x1b[J", fitted(text, size).replace('\n', "\x1b[K\n")))
+    let lines = fitted(text, size);
+    // The cursor goes home, each line clears its place first, and the end what is below. Nothing blinks so, as it
+    // would on a screen that is cleared as a whole.
+    let lines: Vec<_> = lines.lines().map(|line| format!("\x1b[K{line}\n")).collect();
+    announce(&format!("\x1b[H{}\x1b[J", lines.concat()))
 }
 
 /// The text cut to a screen: lines to its width, and the last line says how many are missing. Pure.

@@ -113,6 +113,7 @@ fn names_of_markup_and_of_a_thousand_bytes_are_shown_as_text() {
         node.output(&["events"]),
         node.output(&["status", "--verbose"]),
         node.output(&["devices"]),
+        node.output(&["images"]),
     ];
     for text in &text {
         assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
@@ -120,7 +121,13 @@ fn names_of_markup_and_of_a_thousand_bytes_are_shown_as_text() {
     let objects: Value = serde_json::from_str(&node.output(&["ps", "--output", "json"])).expect("it is JSON");
     let tasks = objects["tasks"].as_array().expect("there are some");
     for (job, _) in &served {
-        assert!(tasks.iter().any(|task| task["names"]["nomad_job"] == *job), "{job:?} in {objects}");
+        let task = tasks.iter().find(|task| task["names"]["nomad_job"] == *job);
+        let task = task.unwrap_or_else(|| panic!("{job:?} in {objects}"));
+        let (id, name) = (&task["id"], &task["display_name"]);
+        let inspected = node.output(&["inspect", id.as_str().expect("it is a text")]);
+        assert!(!inspected.chars().any(|c| c.is_control() && c != '\n'), "{inspected:?}");
+        let by_name = node.output(&["inspect", "--output", "json", name.as_str().expect("it is a text")]);
+        assert!(by_name.contains(&id.to_string()), "{by_name}");
     }
     let containers = node.daemon().get("/metrics/containers");
     assert_eq!(containers.0, 200);
