@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use futures::future::BoxFuture;
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use switchyard_container_metrics::Figures;
 use switchyard_core::backend::Advisory;
@@ -28,6 +26,7 @@ mod inspection;
 mod operations;
 mod plugins;
 mod selection;
+mod time;
 
 pub use config::{ConfigView, RefusedReloadView, ReloadCounts};
 pub use devices::{
@@ -43,6 +42,7 @@ pub use inspection::{
 pub use operations::{OperationView, StepView};
 pub use plugins::{ErrorView, HostView, PluginView};
 pub use selection::{Candidate, ObjectId, select};
+pub use time::rfc3339;
 
 /// A part of the daemon, or a process it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -375,10 +375,4 @@ pub fn count_views(counts: &Counts) -> Vec<CountView> {
             count: *count,
         })
         .collect()
-}
-
-/// A time as RFC 3339; empty if it is out of range.
-#[must_use]
-pub fn rfc3339(at: SystemTime) -> String {
-    Timestamp::try_from(at).map(|at| format!("{at:.3}")).unwrap_or_default()
 }

@@ -180,9 +180,9 @@ impl Client {
     async fn pull(&mut self, image: &str) -> Result<String, CriError> {
         let request =
             self.request(cri::PullImageRequest { image: Some(image_spec(image)), ..Default::default() });
-        let pull = self.images.pull_image(request);
-        let pulled =
-            waiting(&format!("{image} is pulled"), None, pull).await.map_err(refused("PullImage"))?;
+        let what = format!("{image} is pulled");
+        let pulled = waiting(&what, None, self.images.pull_image(request)).await;
+        let pulled = pulled.map_err(refused("PullImage"))?;
         Ok(pulled.into_inner().image_ref)
     }
 

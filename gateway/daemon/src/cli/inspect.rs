@@ -8,8 +8,10 @@ use jiff::Timestamp;
 
 use super::daemon::{DaemonError, Target, parse, send};
 use crate::channel::report;
-use crate::output::{Format, age, print, print_error, print_json, printable};
-use crate::status::{CommandView, ImageOfTaskView, InspectionView, MountView, UserView, WithheldValues};
+use crate::output::{Format, age, print, print_error, print_json, printable, size};
+use crate::status::{
+    CommandView, ImageOfTaskView, InspectionView, MountView, ReservationView, UserView, WithheldValues,
+};
 
 /// How many objects one command shows.
 const OBJECTS: usize = 100;
@@ -94,77 +96,57 @@ impl Lines {
 }
 
 fn shown(view: &InspectionView, now: Timestamp) -> String {
-    let InspectionView {
-        kind,
-        id,
-        owner,
-        name,
-        display_name,
-        names,
-        state,
-        reason,
-        created_at,
-        started_at,
-        finished_at,
-        exit_code,
-        pid,
-        handler,
-        runtime,
-        sandbox,
-        tasks,
-        image,
-        command,
-        user,
-        environment,
-        mounts,
-        resources,
-        reserved,
-        security,
-        network,
-        device_nodes,
-        leases,
-        cgroup,
-        log,
-        labels,
-        annotations,
-        left_out,
-        unavailable,
-    } = view;
     let mut lines = Lines(String::new());
-    lines.add(kind, format!("{display_name} ({owner})"));
-    lines.add("id", id);
-    lines.add("name", name);
-    lines.add_all("names", names.iter().map(|(label, name)| format!("{label}={name}")));
-    let exit = exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
-    let process = pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
-    let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    lines.add("state", format!("{state}{process}{exit}{why}"));
+    add_identity(&mut lines, view);
+    add_state(&mut lines, view, now);
+    add_process(&mut lines, view);
+    add_confinement(&mut lines, view);
+    add_surroundings(&mut lines, view);
+    lines.add_all("labels", values(&view.labels));
+    lines.add_all("annotations", values(&view.annotations));
+    if view.left_out > 0 {
+        lines.add("left out", format!("{} entries: there are too many for an answer", view.left_out));
+    }
+    let missing = view.unavailable.as_ref().map(|why| format!("the runtime tells nothing now: {why}"));
+    lines.add("unavailable", missing.unwrap_or_default());
+    lines.0
+}
+
+fn add_identity(lines: &mut Lines, view: &InspectionView) {
+    lines.add(&view.kind, format!("{} ({})", view.display_name, view.owner));
+    lines.add("id", &view.id);
+    lines.add("name", &view.name);
+    lines.add_all("names", view.names.iter().map(|(label, name)| format!("{label}={name}")));
+}
+
+fn add_state(lines: &mut Lines, view: &InspectionView, now: Timestamp) {
+    let exit = view.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+    let process = view.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
+    let why = view.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    lines.add("state", format!("{}{process}{exit}{why}", view.state));
     let at = |time: &String| format!("{time} ({} ago)", age(time, now));
-    lines.add("created", at(created_at));
-    lines.add("started", started_at.as_ref().map(at).unwrap_or_default());
-    lines.add("finished", finished_at.as_ref().map(at).unwrap_or_default());
-    let handler = if handler.is_empty() { "default" } else { handler };
-    lines.add(
-        "runtime",
-        if runtime.is_empty() { handler.to_owned() } else { format!("{handler}, {runtime}") },
-    );
-    lines.add("sandbox", sandbox.as_deref().unwrap_or_default());
-    lines.add_all("tasks", tasks.iter().map(|(id, name)| format!("{id} {name}")));
-    lines.add_all("image", image.iter().flat_map(image_lines));
-    lines.add_all("command", command.iter().flat_map(command_lines));
-    lines.add("user", user.as_ref().map(user_line).unwrap_or_default());
-    lines.add_all("environment", values(environment));
-    lines.add_all("mounts", mounts.iter().map(mount_line));
-    lines.add_all("limits", resources.iter().map(|(name, limit)| format!("{name}={limit}")));
-    lines.add(
-        "reserved",
-        reserved.map_or_else(String::new, |reserved| {
-            let exclusive = if reserved.exclusive_cpus { ", exclusive processors" } else { "" };
-            let memory = reserved.memory_bytes >> 20;
-            format!("{} thousandths of a processor, {memory} MiB of memory{exclusive}", reserved.cpu_milli)
-        }),
-    );
-    if let Some(security) = security {
+    lines.add("created", at(&view.created_at));
+    lines.add("started", view.started_at.as_ref().map(at).unwrap_or_default());
+    lines.add("finished", view.finished_at.as_ref().map(at).unwrap_or_default());
+}
+
+fn add_process(lines: &mut Lines, view: &InspectionView) {
+    let handler = if view.handler.is_empty() { "default" } else { &view.handler };
+    let runtime = if view.runtime.is_empty() { String::new() } else { format!(", {}", view.runtime) };
+    lines.add("runtime", format!("{handler}{runtime}"));
+    lines.add("sandbox", view.sandbox.as_deref().unwrap_or_default());
+    lines.add_all("tasks", view.tasks.iter().map(|(id, name)| format!("{id} {name}")));
+    lines.add_all("image", view.image.iter().flat_map(image_lines));
+    lines.add_all("command", view.command.iter().flat_map(command_lines));
+    lines.add("user", view.user.as_ref().map(user_line).unwrap_or_default());
+    lines.add_all("environment", values(&view.environment));
+}
+
+fn add_confinement(lines: &mut Lines, view: &InspectionView) {
+    lines.add_all("mounts", view.mounts.iter().map(mount_line));
+    lines.add_all("limits", view.resources.iter().map(|(name, limit)| format!("{name}={limit}")));
+    lines.add("reserved", view.reserved.as_ref().map(reservation_line).unwrap_or_default());
+    if let Some(security) = &view.security {
         let named = [
             ("readonly_rootfs", security.readonly_rootfs),
             ("no_new_privileges", security.no_new_privileges),
@@ -176,22 +158,25 @@ fn shown(view: &InspectionView, now: Timestamp) -> String {
         let capabilities = security.capabilities.iter().map(|name| name.trim_start_matches("CAP_"));
         lines.add("capabilities", capabilities.collect::<Vec<_>>().join(" "));
     }
+}
+
+fn add_surroundings(lines: &mut Lines, view: &InspectionView) {
+    let network = &view.network;
     lines.add("network", network.namespace.as_deref().unwrap_or("that of the host, or none any more"));
     let ips = network.ips.iter().map(ToString::to_string);
     lines.add("ips", ips.collect::<Vec<_>>().join(", "));
     lines.add("host ports", network.host_ports.join(", "));
-    lines.add_all("devices", device_nodes.iter().cloned());
-    lines.add_all("leases", leases.iter().map(|lease| format!("{} {}", lease.token, lease.slots.join(", "))));
-    lines.add("cgroup", cgroup.as_deref().unwrap_or_default());
-    lines.add("log", log.as_deref().unwrap_or_default());
-    lines.add_all("labels", values(labels));
-    lines.add_all("annotations", values(annotations));
-    if *left_out > 0 {
-        lines.add("left out", format!("{left_out} entries: there are too many for an answer"));
-    }
-    let missing = unavailable.as_ref().map(|why| format!("the runtime tells nothing now: {why}"));
-    lines.add("unavailable", missing.unwrap_or_default());
-    lines.0
+    lines.add_all("devices", view.device_nodes.iter().cloned());
+    let leases = view.leases.iter().map(|lease| format!("{} {}", lease.token, lease.slots.join(", ")));
+    lines.add_all("leases", leases);
+    lines.add("cgroup", view.cgroup.as_deref().unwrap_or_default());
+    lines.add("log", view.log.as_deref().unwrap_or_default());
+}
+
+fn reservation_line(reserved: &ReservationView) -> String {
+    let ReservationView { cpu_milli, memory_bytes, exclusive_cpus } = reserved;
+    let exclusive = if *exclusive_cpus { ", exclusive processors" } else { "" };
+    format!("{cpu_milli} thousandths of a processor, {} of memory{exclusive}", size(*memory_bytes))
 }
 
 fn image_lines(image: &ImageOfTaskView) -> Vec<String> {

@@ -14,35 +14,40 @@ const QUERY_LIMIT: Duration = Duration::from_secs(1);
 
 /// Does the work, and tells meanwhile that `what` is waited for. With a socket, the daemon is asked what it works on:
 /// the steps of its latest operation of this kind.
-pub(super) async fn waiting<T>(
-    what: &str,
-    operation: Option<(&Socket, &str)>,
-    work: impl Future<Output = T>,
-) -> T {
-    if !can_show_progress() {
-        return work.await;
-    }
-    let began = Instant::now();
-    let mut work = std::pin::pin!(work);
-    let done = loop {
-        let told = async {
-            tokio::time::sleep(INTERVAL).await;
-            let steps = match operation {
-                Some((socket, kind)) => steps(socket, kind).await,
-                None => String::new(),
-            };
-            show_progress(&format!("{what}: {} s{steps}", began.elapsed().as_secs()));
-        };
-        tokio::select! {
-            biased;
-            done = &mut work => break done,
-            () = told => {}
+pub(super) fn waiting<'a, T>(
+    what: &'a str,
+    operation: Option<(&'a Socket, &'a str)>,
+    work: impl Future<Output = T> + 'a,
+) -> impl Future<Output = T> + 'a {
+    // The futures of calls are large.
+    let mut work = Box::pin(work);
+    async move {
+        if !can_show_progress() {
+            return work.await;
         }
-    };
-    if began.elapsed() >= INTERVAL {
-        show_progress("");
+        let began = Instant::now();
+        let done = loop {
+            tokio::select! {
+                biased;
+                done = &mut work => break done,
+                () = tell(what, operation, began) => {}
+            }
+        };
+        if began.elapsed() >= INTERVAL {
+            show_progress("");
+        }
+        done
     }
-    done
+}
+
+/// Tells after a moment what is waited for since then.
+async fn tell(what: &str, operation: Option<(&Socket, &str)>, began: Instant) {
+    tokio::time::sleep(INTERVAL).await;
+    let steps = match operation {
+        Some((socket, kind)) => steps(socket, kind).await,
+        None => String::new(),
+    };
+    show_progress(&format!("{what}: {} s{steps}", began.elapsed().as_secs()));
 }
 
 /// What the latest operation of a kind does or waits for, to be added to a text; empty if that is not known.

@@ -362,19 +362,6 @@ async fn metrics_and_status_pages_show_the_node() {
     assert_eq!(report.advisories[0].ids, ["CVE-2024-21626"]);
 }
 
-#[tokio::test]
-async fn object_names_are_served_on_the_unix_socket_only() {
-    let pages = Pages::serve().await;
-    let (status, body) = pages.get("/v1/objects").await;
-    assert_eq!(status, StatusCode::OK);
-    let objects: Objects = serde_json::from_str(&body).unwrap();
-    assert_eq!(
-        (objects.sandboxes[0].name.as_str(), &*objects.sandboxes[0].names["pod"]),
-        ("web_shop_u1_0", "web")
-    );
-    assert!(pages.get_tcp("/v1/objects").await.starts_with("HTTP/1.1 404"));
-}
-
 /// Runs our binary beside the server.
 async fn run(args: &[&str]) -> std::process::Output {
     let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -383,30 +370,6 @@ async fn run(args: &[&str]) -> std::process::Output {
         crate::support::switchyard(&args)
     });
     output.await.unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_command_line_shows_status_and_objects() {
-    let pages = Pages::serve().await;
-    pages.set(vec![part("cri", true, up()), part("network", false, down())]);
-    let socket = pages.dir.path().join("admin.sock").display().to_string();
-    let output = run(&["status", "--socket", &socket]).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{text}");
-    assert!(
-        text.contains(" is ready, process ") && text.contains("network  failed (not needed)  gone"),
-        "{text}"
-    );
-    assert!(text.contains("runc     1.1.0    CVE-2024-21626\n"), "{text}");
-    let output = run(&["ps", "--socket", &socket]).await;
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("ababababababa  kubernetes  shop/web  ready  "), "{text}");
-    let output = run(&["ps", "--socket", &socket, "--output", "json"]).await;
-    assert!(serde_json::from_slice::<Objects>(&output.stdout).is_ok());
-
-    pages.set(vec![part("cri", true, down())]);
-    let output = run(&["status", "--socket", &socket]).await;
-    assert_eq!(output.status.code(), Some(1));
 }
 
 #[tokio::test]

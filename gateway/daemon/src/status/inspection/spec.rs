@@ -133,7 +133,8 @@ fn mount(mount: &Value, budget: &mut Budget) -> Option<MountView> {
         (option, false) => option.split_once('=').map_or(option.clone(), |(name, _)| format!("{name}=…")),
     };
     let options: Vec<_> = list_of(&mount["options"]).map(option).collect();
-    let (source, target) = (text(&mount["source"]), text(&mount["destination"]));
+    let source = text(&mount["source"]);
+    let target = text(&mount["destination"]);
     let bytes = source.len() + target.len() + options.iter().map(|option| option.len() + 3).sum::<usize>();
     budget.admit(bytes).then_some(MountView { source, target, file_system, options })
 }
