@@ -23,6 +23,9 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
     check(&["serve", "--confg", "x"], 2, "", "--config");
     check(&["devices", "release"], 2, "", "<TOKEN>");
     check(&["devices", "release", "xyz"], 2, "", "expected 32 lower-case hexadecimal digits");
+    check(&["inspect"], 2, "", "<ID|NAME>");
+    check(&["ps", "--owner", "docker"], 2, "", "[possible values: kubernetes, nomad, swarm, host]");
+    check(&["images", "--watch=0"], 2, "", "a number of seconds from 0.1 to 3600");
     check(&["detach", "--pid-file", "/x"], 2, "", "--log");
     check(&["cri", "run", "image"], 2, "", "--name");
     check(&["doctor", "--output", "xml"], 2, "", "[possible values: text, json]");
@@ -136,5 +139,7 @@ fn missing_daemon_is_reported() {
     check(&["status", "--socket", socket], 1, "", "is the daemon running");
     check(&["ps", "--socket", socket], 1, "", "is the daemon running");
     check(&["devices", "--socket", socket], 1, "", "is the daemon running");
+    check(&["images", "--watch", "--socket", socket], 1, "", "is the daemon running");
+    check(&["inspect", "a", "b", "--socket", socket], 1, "", "is the daemon running");
     check(&["cri", "--socket", socket, "version"], 1, "", "is the runtime running");
 }
