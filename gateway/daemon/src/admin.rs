@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 mod access;
+mod answers;
 mod containers;
 mod history;
 mod host;
@@ -43,17 +44,15 @@ mod settings;
 mod token;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{delete, get, post};
-use serde::Serialize;
+use switchyard_core::Error;
 use switchyard_core::id::{LeaseToken, Owner};
 use switchyard_core::operation::{Caller, OperationKind, Subject};
-use switchyard_core::{Error, ErrorKind};
 
 use crate::channel::report;
 use crate::config::ContainerMetrics;
@@ -64,6 +63,7 @@ use crate::reload::Reloader;
 use crate::status::{Part, PartView, StatusReport, StatusSource, count_views, rfc3339};
 use crate::telemetry::LogLevel;
 
+use answers::{TEXT, json, respond, status_of, text};
 use containers::LatestReading;
 
 pub use host::Hosts;
@@ -78,8 +78,6 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(15);
 
 /// Replaces the reason why a part fails, for clients on the network.
 const WITHHELD: &str = "reason withheld: run `switchyard status` as root";
-
-const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Who can reach a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -356,20 +354,6 @@ async fn restart(State(pages): State<ListenerPages>, Path(part): Path<String>) -
     }
 }
 
-const fn status_of(kind: ErrorKind) -> StatusCode {
-    match kind {
-        ErrorKind::NotFound => StatusCode::NOT_FOUND,
-        ErrorKind::InvalidArgument => StatusCode::BAD_REQUEST,
-        ErrorKind::AlreadyExists | ErrorKind::FailedPrecondition => StatusCode::CONFLICT,
-        ErrorKind::Unavailable | ErrorKind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
-        ErrorKind::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        ErrorKind::Unimplemented => StatusCode::NOT_IMPLEMENTED,
-        ErrorKind::ResourceExhausted => StatusCode::INSUFFICIENT_STORAGE,
-        ErrorKind::Unauthenticated => StatusCode::FORBIDDEN,
-        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-    }
-}
-
 /// The lines of the list for the pages that all listeners serve.
 fn index_of_monitored(containers: bool) -> String {
     let containers = if containers { "/metrics/containers?owner\n" } else { "" };
@@ -405,30 +389,4 @@ fn detail(part: &Part, reach: Reach) -> &str {
 fn owner_named(name: &str) -> Result<Owner, String> {
     let owner = Owner::ALL.into_iter().find(|owner| owner.as_str() == name);
     owner.ok_or_else(|| format!("{name:?} is no owner: use kubernetes, nomad, swarm or host"))
-}
-
-fn json(value: &impl Serialize) -> Response {
-    match serde_json::to_vec(value) {
-        Ok(mut body) => {
-            body.push(b'\n');
-            respond(StatusCode::OK, "application/json", body)
-        }
-        Err(error) => {
-            tracing::error!(%error, "a page cannot be encoded");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "the page cannot be encoded; the log says why\n".into())
-        }
-    }
-}
-
-fn text(status: StatusCode, body: String) -> Response {
-    respond(status, TEXT, body.into_bytes())
-}
-
-fn respond(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response {
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static(kind)),
-        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    ];
-    (status, headers, Body::from(body)).into_response()
 }

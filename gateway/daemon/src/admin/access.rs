@@ -11,7 +11,7 @@ use axum::response::Response;
 use nix::unistd::geteuid;
 use switchyard_core::operation::Caller;
 
-use super::text;
+use super::answers::text;
 
 /// Serves a request that reads, and others for root alone.
 pub(super) async fn admit(request: Request, next: Next) -> Response {

@@ -9,7 +9,8 @@ use axum::routing::get;
 use serde::Deserialize;
 use switchyard_core::id::Owner;
 
-use super::{ListenerPages, access, json, owner_named, status_of, text};
+use super::answers::{json, status_of, text};
+use super::{ListenerPages, access, owner_named};
 use crate::status::{Disclosure, ImageView};
 
 pub(super) fn routes() -> Router<ListenerPages> {

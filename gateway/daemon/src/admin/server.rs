@@ -28,6 +28,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use super::answers::text;
 use super::host::{self, Hosts};
 use crate::config::AdminConfig;
 use crate::listener::OwnConnections;
@@ -200,7 +201,7 @@ async fn requests(
         async move {
             place.set(ConnectionPhase::Page);
             let answer = match host::refusal(hosts, &request) {
-                Some((status, why)) => super::text(status, why),
+                Some((status, why)) => text(status, why),
                 None => match caller.scope(router.oneshot(request.map(Body::new))).await {
                     Ok(answer) => answer,
                     Err(never) => match never {},
