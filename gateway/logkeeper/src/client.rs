@@ -148,6 +148,18 @@ impl Client {
         }
     }
 
+    /// Whether output of this container is still read, or is still to be logged.
+    ///
+    /// # Errors
+    /// As [`Client::hello`].
+    pub async fn keeps(&self, id: &str) -> Result<bool, Error> {
+        // What precedes the id: the page after it begins with the container, or with those that are similar.
+        let mut after = id.to_owned();
+        after.pop();
+        let page: Page = self.call("list", &Request::List { after: Some(after) }, self.limit).await?;
+        Ok(page.entries.iter().any(|entry| entry.id == id))
+    }
+
     /// Reads the sums over all containers.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::keeper::check;
 use crate::mounts::check_mountinfo;
 use crate::position::check_record;
 use crate::protocol::{Attached, Done, Entry, Finished, MAX_LINE, Page, Reply, Request, Stats, Welcome};
-use crate::{state_dir, wire};
+use crate::{reader, state_dir, wire};
 
 /// A line from a client: a decoded request can be encoded again and then decodes to the same, and validating
 /// it does not panic.
@@ -90,6 +90,15 @@ pub fn output(data: &[u8]) {
     assert!(input.len() - used <= max_line + 1, "{} bytes are held back", input.len() - used);
 }
 
+/// A log file; the first byte says which part of it is read. Lines are found alike forward and backward, nothing is
+/// passed on twice, and the last lines are the end of all.
+///
+/// # Panics
+/// If a property does not hold.
+pub fn log_file(data: &[u8]) {
+    reader::check::log_file(data);
+}
+
 /// The kernel's list of mounts: every path has a file system that is mounted on it or above it.
 ///
 /// # Panics
@@ -103,12 +112,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn all(data: &[u8]) {
-        let bodies: [fn(&[u8]); 6] = [
+        let bodies: [fn(&[u8]); 7] = [
             super::request,
             super::reply,
             super::position_record,
             super::state_entry,
             super::output,
+            super::log_file,
             super::mountinfo,
         ];
         bodies.iter().for_each(|body| body(data));

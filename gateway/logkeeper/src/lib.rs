@@ -55,6 +55,7 @@ mod mounts;
 mod output;
 mod position;
 pub mod protocol;
+pub mod reader;
 mod sandbox;
 pub mod server;
 mod sink;
