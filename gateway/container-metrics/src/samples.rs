@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use switchyard_core::backend::{ResolvedUser, TaskDetails};
+use switchyard_core::backend::{ResolvedUser, SandboxDetails, TaskDetails};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::image::ImageId;
 use switchyard_core::spec::{
     ComputeClaim, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, Meta, Resources, Signal,
 };
-use switchyard_core::state::TaskState;
+use switchyard_core::state::{SandboxState, TaskState};
 use switchyard_core::stats::{
     CpuUsage, Detail, DeviceIo, DiskUsage, FileSystem, HugepageUsage, InterfaceStats, IoUsage, MemoryUsage,
     Pressure, PressureLine, SwapUsage, TaskMetrics, TaskStats, Usage,
 };
-use switchyard_core::table::Task;
+use switchyard_core::table::{Sandbox, Task};
 
 /// A running task with limits.
 #[must_use]
@@ -48,6 +48,18 @@ pub fn task(owner: Owner, id: TaskId) -> Task {
             compute: ComputeClaim::default(),
         },
         state: TaskState::Running { pid: 7, started_at: UNIX_EPOCH + Duration::from_secs(1_600_000_000) },
+    }
+}
+
+/// The sandbox of a task, with the same name.
+#[must_use]
+pub fn sandbox(task: &Task) -> Sandbox {
+    Sandbox {
+        id: task.sandbox,
+        meta: Arc::clone(&task.meta),
+        handler: String::new(),
+        details: SandboxDetails::default(),
+        state: SandboxState::Ready,
     }
 }
 

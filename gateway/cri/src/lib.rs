@@ -47,6 +47,6 @@ pub use annotations::annotations;
 pub use config::{Config, UnsetSeccomp};
 pub use cpus::ExclusiveCpus;
 pub use image::Images;
-pub use names::names;
+pub use names::{log_directory, names};
 pub use runtime::Runtime;
 pub use service::{MethodRouter, RoutedService, Services, services};

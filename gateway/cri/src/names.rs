@@ -1,4 +1,6 @@
-//! The names by which Kubernetes knows a sandbox or container.
+//! The names by which Kubernetes knows a sandbox or container, and where its logs are.
+
+use std::path::PathBuf;
 
 use switchyard_core::names::Names;
 use switchyard_core::spec::Meta;
@@ -25,6 +27,12 @@ pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
         .with("uid", pod.uid)
         .with("container", container.name)
         .with("image", to_proto::written_image(image, "").image)
+}
+
+/// The directory that a kubelet has chosen for the logs of this sandbox's containers.
+#[must_use]
+pub fn log_directory(sandbox: &Meta) -> Option<PathBuf> {
+    record::log_directory(sandbox).map(PathBuf::from)
 }
 
 #[cfg(test)]
@@ -64,6 +72,18 @@ mod tests {
         let record = ContainerRecord { config: Some(config), net_priority: 7, ..Default::default() };
         Arc::make_mut(&mut task.meta).record = encode(&record);
         task
+    }
+
+    #[test]
+    fn log_directory_comes_from_the_record_of_the_request() {
+        let log_directory = "/var/log/pods/shop_web-1_u-1".to_owned();
+        let with_logs = pod(cri::PodSandboxConfig { log_directory, ..Default::default() });
+        assert_eq!(log_directory_of(&with_logs).as_deref(), Some("/var/log/pods/shop_web-1_u-1"));
+        assert_eq!(log_directory_of(&pod(cri::PodSandboxConfig::default())), None);
+    }
+
+    fn log_directory_of(sandbox: &Sandbox) -> Option<String> {
+        log_directory(&sandbox.meta).map(|path| path.display().to_string())
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub(crate) struct ContainerRecord {
     pub(crate) quota_id: String,
 }
 
-/// The part of a [`SandboxRecord`] that has the pod's names. The rest is skipped, so that the names of a thousand
+/// The part of a [`SandboxRecord`] that has the pod's names and its log directory. The rest is skipped, so that the names of a thousand
 /// objects cost little.
 #[derive(Clone, PartialEq, Message)]
 struct PodNames {
@@ -72,11 +72,13 @@ struct PodNames {
     config: Option<PodNamesConfig>,
 }
 
-/// The part of `cri::PodSandboxConfig` that has the pod's names.
+/// The part of `cri::PodSandboxConfig` that has the pod's names and its log directory.
 #[derive(Clone, PartialEq, Message)]
 struct PodNamesConfig {
     #[prost(message, optional, tag = "1")]
     metadata: Option<cri::PodSandboxMetadata>,
+    #[prost(string, tag = "3")]
+    log_directory: String,
 }
 
 /// The part of a [`ContainerRecord`] that has the container's names.
@@ -130,6 +132,12 @@ pub(crate) fn note(sandbox: &Sandbox) -> SandboxNote {
 /// The names of the pod, if its record can be decoded.
 pub(crate) fn pod_metadata(sandbox: &Meta) -> Option<cri::PodSandboxMetadata> {
     decode::<PodNames>(&sandbox.record)?.config?.metadata
+}
+
+/// The directory of the logs of the pod's containers, if its record has one.
+pub(crate) fn log_directory(sandbox: &Meta) -> Option<String> {
+    let config = decode::<PodNames>(&sandbox.record)?.config?;
+    (!config.log_directory.is_empty()).then_some(config.log_directory)
 }
 
 /// The names of the container and of its image as requested, as far as its record has them.

@@ -12,6 +12,8 @@
 //! | `/v1/objects?owner=…` | the [`Objects`](crate::status::Objects) of an owner, or of all, as JSON; on the unix socket only |
 //! | `/v1/inspect?name=…&env=true` | an [`InspectionView`](crate::status::InspectionView) as JSON, with `env` also what may be secret, for root alone; on the unix socket only |
 //! | `/v1/images?owner=…` | [`ImageView`](crate::status::ImageView)s as JSON; on the unix socket only |
+//! | `/v1/tasks/log?name=…` | a [`TaskLogView`](crate::status::TaskLogView) as JSON: where the log of a task is; on the unix socket only |
+//! | `/v1/containers?owner=…` | a [`ContainersView`](crate::status::ContainersView) as JSON: counters of running tasks; on the unix socket only |
 //! | `/v1/devices?owner=…` | a [`DevicesView`](crate::status::DevicesView) as JSON; on the unix socket only |
 //! | `DELETE /v1/devices/leases/{token}` | ends a lease that no sandbox uses, 204; on the unix socket only |
 //! | `/v1/operations` | [`OperationView`](crate::status::OperationView)s as JSON: what is in flight; on the unix socket only |
@@ -38,6 +40,7 @@ mod answers;
 mod containers;
 mod history;
 mod host;
+mod logs;
 mod objects;
 mod server;
 mod settings;
@@ -151,7 +154,9 @@ impl AdminPages {
             Reach::Local => router
                 .route("/v1/restart/{part}", post(restart))
                 .route("/v1/devices/leases/{token}", delete(release_lease))
+                .merge(containers::local_routes())
                 .merge(history::routes())
+                .merge(logs::routes())
                 .merge(objects::routes())
                 .merge(settings::routes())
                 .layer(from_fn(access::admit)),
@@ -364,7 +369,7 @@ fn index(reach: Reach, containers: bool) -> String {
     let local = match reach {
         Reach::Network => "",
         Reach::Local => {
-            "/v1/objects\n/v1/inspect?name\n/v1/images\n/v1/devices\n/v1/operations\n/v1/events\n/v1/config?origin\n/v1/log/level\n"
+            "/v1/objects\n/v1/inspect?name\n/v1/images\n/v1/containers?owner\n/v1/devices\n/v1/operations\n/v1/events\n/v1/config?origin\n/v1/log/level\n"
         }
     };
     let monitored = index_of_monitored(containers);

@@ -1,4 +1,5 @@
-//! The metrics of all running containers: read for every owner, and labelled with the names that it uses.
+//! The metrics of all running containers: read for every owner, and labelled with the names that it uses. One
+//! reading serves scrapes and `switchyard top`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use switchyard_core::id::{Owner, SandboxId, TaskId};
 use switchyard_core::names::Names;
 use switchyard_core::stats::{InterfaceStats, TaskMetrics};
 use switchyard_core::table::{Sandbox, Task};
+
+use crate::status::{ContainerReading, SandboxTraffic, TaskUsage};
 
 /// The labels of a pod's samples. They are written even if they are empty: queries tell the samples of a pod
 /// from those of its containers by the empty name of the container.
@@ -30,16 +33,22 @@ struct OwnReadings {
 ///
 /// # Errors
 /// `Unavailable` before recovery, or if nothing can be read.
-pub(crate) async fn read(gateway: &Gateway, names: fn(&Sandbox, Option<&Task>) -> Names) -> Result<Figures> {
+pub(crate) async fn read(
+    gateway: &Gateway,
+    names: fn(&Sandbox, Option<&Task>) -> Names,
+) -> Result<ContainerReading> {
     let readings = try_join_all(Owner::ALL.map(|owner| read_owned(gateway.scope(owner)))).await?;
     let now = SystemTime::now();
     let mut figures = Figures::default();
+    let mut usage = Vec::new();
+    let mut all_traffic = Vec::new();
     for OwnReadings { sandboxes, tasks, traffic, metrics } in &readings {
         let mut ready = HashMap::with_capacity(sandboxes.len());
         for sandbox in sandboxes {
             ready.insert(sandbox.id, sandbox);
             if let Some(interfaces) = traffic.get(&sandbox.id) {
                 let id = sandbox.id.to_string();
+                all_traffic.push(SandboxTraffic::of(sandbox.id, interfaces));
                 figures.add_sandbox(subject(sandbox.meta.owner, &id, &names(sandbox, None)), interfaces);
             }
         }
@@ -50,9 +59,10 @@ pub(crate) async fn read(gateway: &Gateway, names: fn(&Sandbox, Option<&Task>) -
             };
             let subject = subject(task.meta.owner, &task.id.to_string(), &names(sandbox, Some(task)));
             figures.add_task(subject, task, read, now);
+            usage.push(TaskUsage::of(Arc::clone(task), Arc::clone(sandbox), read));
         }
     }
-    Ok(figures)
+    Ok(ContainerReading { at: now, figures: Arc::new(figures), tasks: usage, traffic: all_traffic })
 }
 
 async fn read_owned(scope: Scope) -> Result<OwnReadings> {

@@ -58,5 +58,6 @@ pub mod service_manager;
 pub mod shutdown;
 pub mod status;
 mod streaming;
+mod task_logs;
 pub mod telemetry;
 pub mod wiring;

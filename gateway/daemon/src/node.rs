@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use parking_lot::RwLock;
-use switchyard_container_metrics::Figures;
 use switchyard_core::backend::{Advisory, Condition as BackendCondition};
 use switchyard_core::blocking_pool::BlockingPool;
 use switchyard_core::gateway::{Gateway, PullsByResult};
@@ -25,9 +24,10 @@ use crate::managed::State;
 use crate::managed::restart::{RestartError, RestartReport, Restarter};
 use crate::programs::{self, ProgramView};
 use crate::status::{
-    Condition, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part, StatusSource,
+    Condition, ContainerReading, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part,
+    StatusSource, TaskLogView,
 };
-use crate::{container_metrics, inspect, wiring};
+use crate::{container_metrics, inspect, task_logs, wiring};
 
 /// How long the files of programs may take to be looked at.
 const PROGRAMS_LIMIT: Duration = Duration::from_secs(2);
@@ -301,7 +301,16 @@ impl StatusSource for Node {
         Some(Box::pin(part.restart()))
     }
 
-    fn container_figures(&self) -> BoxFuture<'static, switchyard_core::Result<Figures>> {
+    fn task_log<'a>(&'a self, task: &'a str) -> BoxFuture<'a, switchyard_core::Result<TaskLogView>> {
+        Box::pin(async move {
+            match self.gateway.get() {
+                Some(gateway) => task_logs::find(gateway, &self.logs, task).await,
+                None => Err(switchyard_core::Error::unavailable("the daemon is starting: try again")),
+            }
+        })
+    }
+
+    fn read_containers(&self) -> BoxFuture<'static, switchyard_core::Result<ContainerReading>> {
         let gateway = self.gateway.get().cloned();
         Box::pin(async move {
             match &gateway {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use switchyard_container_metrics::Figures;
 use switchyard_core::backend::Advisory;
 use switchyard_core::gateway::PullsByResult;
 use switchyard_core::id::{LeaseToken, Owner, SandboxId};
@@ -19,16 +18,21 @@ use crate::managed::restart::{RestartError, RestartReport};
 use crate::programs::ProgramView;
 
 mod config;
+mod containers;
 mod devices;
 mod events;
 mod images;
 mod inspection;
+mod logs;
 mod operations;
 mod plugins;
 mod selection;
 mod time;
 
 pub use config::{ConfigView, RefusedReloadView, ReloadCounts};
+pub use containers::{
+    ContainerReading, ContainersView, SandboxTraffic, SandboxTrafficView, TaskUsage, TaskUsageView,
+};
 pub use devices::{
     AmountView, ComputeView, DevicesView, ExclusiveView, GroupView, HeldView, HolderView, PortView,
     RefusalView, ReservedView, SlotView,
@@ -39,6 +43,7 @@ pub use inspection::{
     CommandView, Disclosure, ImageOfTaskView, Inspected, InspectionView, LeaseView, MountView, NetworkView,
     ReservationView, SecurityView, UserView, WithheldValues,
 };
+pub use logs::{LogView, TaskLogView};
 pub use operations::{OperationView, StepView};
 pub use plugins::{ErrorView, HostView, PluginView};
 pub use selection::{Candidate, ObjectId, select};
@@ -146,7 +151,10 @@ pub trait StatusSource: Send + Sync + 'static {
     fn restart(&self, part: &str) -> Option<BoxFuture<'_, Result<RestartReport, RestartError>>>;
 
     /// Reads the metrics of all running containers. It may be dropped at any time.
-    fn container_figures(&self) -> BoxFuture<'static, switchyard_core::Result<Figures>>;
+    fn read_containers(&self) -> BoxFuture<'static, switchyard_core::Result<ContainerReading>>;
+
+    /// Finds a task by the beginning of its id or by its name, and where its log is.
+    fn task_log<'a>(&'a self, task: &'a str) -> BoxFuture<'a, switchyard_core::Result<TaskLogView>>;
 
     /// Ends a lease of devices that no sandbox uses.
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>>;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use switchyard_containerd::{Containerd, Settings};
@@ -20,6 +20,7 @@ use switchyard_device_host::{Host, Hosted};
 use switchyard_device_plugin::Observe;
 use switchyard_devices::{Roots, Search};
 use switchyard_ledger::Journal;
+use switchyard_logkeeper::reader::LogLocation;
 use switchyard_streaming::Sessions;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -219,6 +220,36 @@ pub fn annotations(sandbox: &Meta, task: Option<&Meta>) -> BTreeMap<String, Stri
     }
 }
 
+/// Where the log of a task is, as its frontend knows, or why there is none.
+///
+/// # Errors
+/// The reason.
+pub fn log_of(sandbox: &Sandbox, task: &Task) -> Result<LogLocation, &'static str> {
+    match (&task.details.log_path, task.meta.owner) {
+        (Some(file), _) => Ok(log_beneath(switchyard_cri::log_directory(&sandbox.meta), file)),
+        (None, Owner::Nomad) => match switchyard_nomad::log_files(&task.meta) {
+            Some((root, name)) => Ok(LogLocation::Plain { root, dir: "alloc/logs".into(), name }),
+            None => Err("its record does not tell the directory of its allocation"),
+        },
+        (None, Owner::Kubernetes) => Err(
+            "its pod has no log directory, or it has no log path: only clients that attach get its output",
+        ),
+        (None, Owner::Swarm | Owner::Host) => Err("it was created without one"),
+    }
+}
+
+/// A log in the CRI format. Links are followed on the way to `directory` alone.
+fn log_beneath(directory: Option<PathBuf>, file: &Path) -> LogLocation {
+    let known = directory.and_then(|root| {
+        let path = file.strip_prefix(&root).ok().filter(|path| path.file_name().is_some())?.to_owned();
+        Some(LogLocation::Cri { root, path })
+    });
+    known.unwrap_or_else(|| LogLocation::Cri {
+        root: file.parent().unwrap_or(Path::new("/")).to_owned(),
+        path: file.file_name().map(PathBuf::from).unwrap_or_default(),
+    })
+}
+
 /// The kubelet's PodResources socket.
 #[derive(Debug)]
 struct PodResources(Reloadable<PathBuf>);
@@ -264,4 +295,21 @@ pub fn cri(scope: Scope, settings: &LiveSettings, sessions: Sessions) -> Routes 
         .add_service(runtime_v1alpha2)
         .add_service(image_v1alpha2)
         .add_service(volume_v1alpha2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_is_beneath_the_directory_of_its_pod() {
+        let file = Path::new("/var/log/pods/shop_web_u-1/nginx/0.log");
+        let beneath = |root: &str, path: &str| LogLocation::Cri { root: root.into(), path: path.into() };
+        let pod = Some("/var/log/pods/shop_web_u-1".into());
+        assert_eq!(log_beneath(pod, file), beneath("/var/log/pods/shop_web_u-1", "nginx/0.log"));
+        for unknown in [None, Some("/elsewhere".into()), Some(file.to_owned())] {
+            let own = beneath("/var/log/pods/shop_web_u-1/nginx", "0.log");
+            assert_eq!(log_beneath(unknown, file), own);
+        }
+    }
 }

@@ -1,4 +1,6 @@
-//! The names by which Nomad knows a sandbox or task.
+//! The names by which Nomad knows a sandbox or task, and where an agent writes its logs.
+
+use std::path::PathBuf;
 
 use switchyard_core::names::Names;
 use switchyard_core::spec::Meta;
@@ -38,6 +40,15 @@ pub fn names(sandbox: &Meta, task: Option<&Meta>) -> Names {
         .with("nomad_alloc", alloc_id)
         .with("nomad_task", task_name);
     if task.is_some() { names.with("image", image) } else { names }
+}
+
+/// Where an agent writes the output of a task as plain text: the allocation's directory, and the task's name, with
+/// which the files in its `alloc/logs` begin. `None` if the record does not tell.
+#[must_use]
+pub fn log_files(task: &Meta) -> Option<(PathBuf, String)> {
+    let Record { alloc_dir, task_name, .. } = Record::of(task);
+    let is_known = !alloc_dir.is_empty() && !task_name.is_empty();
+    is_known.then(|| (alloc_dir.into(), task_name))
 }
 
 #[cfg(test)]
@@ -109,6 +120,14 @@ mod tests {
         let names = names(&network_meta(ALLOC, "web", None, SystemTime::UNIX_EPOCH), None);
         assert_eq!(names.to_string(), "network (3a7c5f1e)");
         assert_eq!(names.iter().collect::<Vec<_>>(), [("nomad_alloc", ALLOC)]);
+    }
+
+    #[test]
+    fn log_files_are_named_after_the_task() {
+        let request = nomad::TaskConfig { alloc_dir: "/opt/nomad/alloc/3a7c".into(), ..request() };
+        let known = log_files(&with_record(&Record::new(&request)));
+        assert_eq!(known, Some((PathBuf::from("/opt/nomad/alloc/3a7c"), "web".to_owned())));
+        assert_eq!(log_files(&with_record(&Record::default())), None);
     }
 
     #[test]

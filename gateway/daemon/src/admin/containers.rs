@@ -1,5 +1,5 @@
-//! The page with the metrics of containers. Scrapes that come within seconds share one reading of the node,
-//! and the text is written while it is sent.
+//! The pages about running containers: their metrics, and the counters that `switchyard top` shows. Requests that
+//! come within seconds share one reading of the node, and the text of metrics is written while it is sent.
 
 use std::convert::Infallible;
 use std::io::Write as _;
@@ -23,15 +23,16 @@ use futures::future::{BoxFuture, Shared};
 use futures::stream;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use switchyard_container_metrics::{Chunks, Figures};
+use switchyard_container_metrics::Chunks;
 use switchyard_core::id::Owner;
 use switchyard_core::{Error, Result};
 use tokio::time::{Instant, timeout};
 
-use super::{ListenerPages, Reach, owner_named, status_of, text};
+use super::{ListenerPages, Reach, json, owner_named, status_of, text};
 use crate::config::ContainerMetrics;
 use crate::metrics::CONTENT_TYPE as METRICS_TYPE;
-use crate::status::StatusSource;
+use crate::status::{ContainerReading, ContainersView, StatusSource};
+use crate::wiring;
 
 const PATH: &str = "/metrics/containers";
 
@@ -47,7 +48,7 @@ pub(super) struct LatestReading(Arc<Mutex<Option<Reading>>>);
 #[derive(Clone)]
 struct Reading {
     begun: Instant,
-    figures: Shared<BoxFuture<'static, Result<Arc<Figures>>>>,
+    result: Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>>,
 }
 
 /// Whose containers are asked for.
@@ -69,6 +70,27 @@ pub(super) fn routes() -> Router<ListenerPages> {
     Router::new().route(PATH, get(containers))
 }
 
+/// The routes of the unix socket alone.
+pub(super) fn local_routes() -> Router<ListenerPages> {
+    Router::new().route("/v1/containers", get(usage))
+}
+
+async fn usage(
+    State(pages): State<ListenerPages>,
+    query: std::result::Result<Query<ContainersQuery>, QueryRejection>,
+) -> Response {
+    let owner = match query.map_err(|error| error.body_text()).and_then(|Query(query)| query.checked()) {
+        Ok(owner) => owner,
+        Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
+    };
+    match pages.admin.containers.get(&*pages.admin.source).await {
+        Ok(reading) => json(&ContainersView::of(&reading, owner, wiring::names)),
+        Err(error) => {
+            text(status_of(error.kind()), format!("the containers cannot be read: {}\n", error.report()))
+        }
+    }
+}
+
 async fn containers(
     State(pages): State<ListenerPages>,
     query: std::result::Result<Query<ContainersQuery>, QueryRejection>,
@@ -79,7 +101,7 @@ async fn containers(
         Err(why) => return text(StatusCode::BAD_REQUEST, format!("{why}\n")),
     };
     match pages.admin.containers.get(&*pages.admin.source).await {
-        Ok(figures) => page(figures.chunks(owner), accepts_gzip(&headers)),
+        Ok(reading) => page(reading.figures.chunks(owner), accepts_gzip(&headers)),
         Err(error) => {
             let why = format!("the metrics of containers cannot be read: {}\n", error.report());
             tracing::warn!(error = error.report(), "the metrics of containers cannot be read");
@@ -138,36 +160,39 @@ impl ContainersQuery {
 // === impl LatestReading ===
 
 impl LatestReading {
-    /// The figures of a reading that began within [`READING_AGE`]. It can be dropped at any time; others wait
+    /// A reading that began within [`READING_AGE`]. It can be dropped at any time; others wait
     /// for the same reading.
     ///
     /// # Errors
     /// As the source does; `DeadlineExceeded`. A failure is not kept for later scrapes.
-    async fn get(&self, source: &dyn StatusSource) -> Result<Arc<Figures>> {
-        let figures = self.current(source);
-        figures.await
+    async fn get(&self, source: &dyn StatusSource) -> Result<Arc<ContainerReading>> {
+        let reading = self.current(source);
+        reading.await
     }
 
-    fn current(&self, source: &dyn StatusSource) -> Shared<BoxFuture<'static, Result<Arc<Figures>>>> {
+    fn current(
+        &self,
+        source: &dyn StatusSource,
+    ) -> Shared<BoxFuture<'static, Result<Arc<ContainerReading>>>> {
         let mut latest = self.0.lock();
         if let Some(reading) = &*latest
             && reading.begun.elapsed() < READING_AGE
-            && !matches!(reading.figures.peek(), Some(Err(_)))
+            && !matches!(reading.result.peek(), Some(Err(_)))
         {
-            return reading.figures.clone();
+            return reading.result.clone();
         }
-        let read = timeout(READING_AGE, source.container_figures());
-        let figures = async {
+        let read = timeout(READING_AGE, source.read_containers());
+        let result = async {
             match read.await {
-                Ok(figures) => figures.map(Arc::new),
+                Ok(reading) => reading.map(Arc::new),
                 Err(_) => Err(Error::deadline(format!(
                     "the containers were not read within {READING_AGE:?}: try again"
                 ))),
             }
         };
-        let figures = figures.boxed().shared();
-        *latest = Some(Reading { begun: Instant::now(), figures: figures.clone() });
-        figures
+        let result = result.boxed().shared();
+        *latest = Some(Reading { begun: Instant::now(), result: result.clone() });
+        result
     }
 }
 

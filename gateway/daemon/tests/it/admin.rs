@@ -18,11 +18,10 @@ use switchyard::metrics::Metrics;
 use switchyard::programs::ProgramView;
 use switchyard::reload::Reloader;
 use switchyard::status::{
-    Condition, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part, SandboxView, StatusReport,
-    StatusSource,
+    Condition, ContainerReading, DevicesView, Disclosure, ImageView, InspectionView, Objects, Part,
+    SandboxView, StatusReport, StatusSource, TaskLogView,
 };
 use switchyard::telemetry::LogLevel;
-use switchyard_container_metrics::Figures;
 use switchyard_core::Error;
 use switchyard_core::backend::Advisory;
 use switchyard_core::gateway::PullsByResult;
@@ -37,6 +36,7 @@ use crate::support::soon;
 
 mod containers;
 mod devices;
+mod logs;
 mod metrics_listener;
 mod objects;
 mod programs;
@@ -144,8 +144,12 @@ impl StatusSource for Fake {
         Some(Box::pin(std::future::ready(answer)))
     }
 
-    fn container_figures(&self) -> BoxFuture<'static, switchyard_core::Result<Figures>> {
+    fn read_containers(&self) -> BoxFuture<'static, switchyard_core::Result<ContainerReading>> {
         self.containers.read()
+    }
+
+    fn task_log<'a>(&'a self, task: &'a str) -> BoxFuture<'a, switchyard_core::Result<TaskLogView>> {
+        Box::pin(std::future::ready(logs::find(task)))
     }
 
     fn release_lease(&self, token: LeaseToken) -> BoxFuture<'_, switchyard_core::Result<()>> {

@@ -14,6 +14,7 @@ use http::{HeaderMap, Request, StatusCode};
 use parking_lot::Mutex;
 use switchyard::admin::Reach;
 use switchyard::config::ContainerMetrics;
+use switchyard::status::{ContainerReading, ContainersView, SandboxTraffic, TaskUsage};
 use switchyard_container_metrics::{Figures, Subject, samples};
 use switchyard_core::id::{Owner, TaskId};
 use switchyard_core::{Error, Result};
@@ -32,13 +33,13 @@ pub(super) struct Containers {
 }
 
 impl Containers {
-    pub(super) fn read(&self) -> BoxFuture<'static, Result<Figures>> {
+    pub(super) fn read(&self) -> BoxFuture<'static, Result<ContainerReading>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         if self.hang.load(Ordering::Relaxed) {
             return std::future::pending().boxed();
         }
         let failure = self.failure.lock().take();
-        std::future::ready(failure.map_or_else(|| Ok(figures()), Err)).boxed()
+        std::future::ready(failure.map_or_else(|| Ok(reading()), Err)).boxed()
     }
 
     fn reads(&self) -> u32 {
@@ -46,17 +47,48 @@ impl Containers {
     }
 }
 
-fn figures() -> Figures {
+fn reading() -> ContainerReading {
     let mut figures = Figures::default();
+    let mut tasks = Vec::new();
     let hostile = "a\"b\\c\nowner=\"root\"} 7";
     for (byte, owner, labels) in
         [(1, Owner::Kubernetes, [("pod", hostile)]), (2, Owner::Nomad, [("nomad_job", "shop")])]
     {
         let id = TaskId::from_bytes([byte; 32]);
         let subject = Subject::new(owner, &id.to_string(), labels);
-        figures.add_task(subject, &samples::task(owner, id), &samples::reading(), UNIX_EPOCH);
+        let task = Arc::new(samples::task(owner, id));
+        figures.add_task(subject, &task, &samples::reading(), UNIX_EPOCH);
+        tasks.push(TaskUsage::of(Arc::clone(&task), Arc::new(samples::sandbox(&task)), &samples::reading()));
     }
-    figures
+    let traffic = vec![SandboxTraffic::of(tasks[0].sandbox.id, &[samples::interface()])];
+    ContainerReading { at: UNIX_EPOCH + Duration::from_secs(7), figures: Arc::new(figures), tasks, traffic }
+}
+
+#[tokio::test]
+async fn counters_are_served_on_the_unix_socket_alone() {
+    let page = Page::new(ContainerMetrics::Network, Reach::Local);
+    let (status, body) = page.get("/v1/containers").await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let view: ContainersView = serde_json::from_str(&body).unwrap();
+    assert_eq!(view.at_unix_ns, 7_000_000_000);
+    let owners: Vec<_> = view.tasks.iter().map(|task| task.owner.as_str()).collect();
+    assert_eq!(owners, ["kubernetes", "nomad"]);
+    let pod = &view.tasks[0];
+    assert_eq!(pod.cpu_ns, Some(9_007_199_254_999_999_999));
+    assert_eq!((pod.memory_bytes, pod.memory_limit_bytes, pod.pids), (Some(11), Some(1 << 20), Some(29)));
+    // The sums over two devices.
+    assert_eq!((pod.read_bytes, pod.written_bytes), (Some(40 + 60), Some(41 + 61)));
+    let network = pod.network.as_ref().unwrap();
+    assert_eq!((network.received_bytes, network.sent_bytes), (1, 5));
+    let (_, body) = page.get("/v1/containers?owner=nomad").await;
+    let view: ContainersView = serde_json::from_str(&body).unwrap();
+    assert_eq!(view.tasks.len(), 1);
+    // All share the reading of the metrics.
+    let (status, _) = page.get("/metrics/containers").await;
+    assert_eq!((status, page.source.containers.reads()), (StatusCode::OK, 1));
+    assert_eq!(page.get("/v1/containers?owner=root").await.0, StatusCode::BAD_REQUEST);
+    let network = Page::new(ContainerMetrics::Network, Reach::Network);
+    assert_eq!(network.get("/v1/containers").await.0, StatusCode::NOT_FOUND);
 }
 
 /// One listener's pages, asked without sockets.

@@ -1,0 +1,202 @@
+//! One reading of the running containers: the samples of their metrics, and the counters that `switchyard top`
+//! shows, as `/v1/containers` answers them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use switchyard_container_metrics::Figures;
+use switchyard_core::id::{Owner, SandboxId};
+use switchyard_core::names::Names;
+use switchyard_core::spec::MemoryLimit;
+use switchyard_core::stats::{InterfaceStats, TaskMetrics};
+use switchyard_core::table::{Sandbox, Task};
+
+/// A reading of all running containers.
+#[derive(Debug)]
+pub struct ContainerReading {
+    /// When it ended.
+    pub at: SystemTime,
+    /// The samples of all metrics.
+    pub figures: Arc<Figures>,
+    /// The running tasks.
+    pub tasks: Vec<TaskUsage>,
+    /// The sandboxes with a network of their own.
+    pub traffic: Vec<SandboxTraffic>,
+}
+
+/// The counters of a running task.
+#[derive(Debug)]
+pub struct TaskUsage {
+    /// The task.
+    pub task: Arc<Task>,
+    /// Its sandbox.
+    pub sandbox: Arc<Sandbox>,
+    /// When its processor time was read, and how much it has used since its start, in nanoseconds.
+    pub cpu: Option<(SystemTime, u64)>,
+    /// Working set, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Bytes read from and written to block devices; `None` if the kernel does not count them.
+    pub io: Option<(u64, u64)>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}
+
+/// The traffic of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SandboxTraffic {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// Bytes received by its interfaces, without loopback.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+}
+
+/// A reading, for display: counters since the start of each task. A share of time or a rate is the difference of
+/// two readings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainersView {
+    /// When it ended, in nanoseconds since 1970.
+    pub at_unix_ns: u64,
+    /// The running tasks, by owner and name.
+    pub tasks: Vec<TaskUsageView>,
+}
+
+/// The counters of a running task, for display. What was not measured is absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskUsageView {
+    /// Its id.
+    pub id: String,
+    /// Who made it.
+    pub owner: String,
+    /// What its owner's users call it, on one line.
+    pub display_name: String,
+    /// When its processor time was read, in nanoseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_at_unix_ns: Option<u64>,
+    /// Processor time that it has used, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ns: Option<u64>,
+    /// Memory in its working set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// The limit of its memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    /// Bytes read from block devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_bytes: Option<u64>,
+    /// Bytes written to block devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written_bytes: Option<u64>,
+    /// Processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
+    /// The traffic of its sandbox, which its tasks share; absent with the host's network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<SandboxTrafficView>,
+}
+
+/// The traffic of a sandbox, for display.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxTrafficView {
+    /// The sandbox's id.
+    pub sandbox: String,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+}
+
+// === impl TaskUsage ===
+
+impl TaskUsage {
+    /// The counters that `top` shows, of all metrics of a task.
+    #[must_use]
+    pub fn of(task: Arc<Task>, sandbox: Arc<Sandbox>, metrics: &TaskMetrics) -> Self {
+        let usage = &metrics.stats.usage;
+        let sum = |operation: &str| {
+            let counts = metrics.detail.devices.iter().flat_map(|device| &device.bytes);
+            counts
+                .filter(|(name, _)| name == operation)
+                .fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes))
+        };
+        Self {
+            task,
+            sandbox,
+            cpu: usage.cpu.as_ref().map(|cpu| (cpu.at, cpu.total_ns)),
+            memory_bytes: usage.memory.as_ref().map(|memory| memory.working_set_bytes),
+            io: (!metrics.detail.devices.is_empty()).then(|| (sum("Read"), sum("Write"))),
+            pids: usage.pids,
+        }
+    }
+
+    fn view(&self, names: &Names, traffic: Option<&SandboxTraffic>) -> TaskUsageView {
+        let limit = self.task.details.resources.memory_limit_bytes.and_then(MemoryLimit::get);
+        TaskUsageView {
+            id: self.task.id.to_string(),
+            owner: self.task.meta.owner.to_string(),
+            display_name: names.to_string(),
+            cpu_at_unix_ns: self.cpu.map(|(at, _)| unix_ns(at)),
+            cpu_ns: self.cpu.map(|(_, total)| total),
+            memory_bytes: self.memory_bytes,
+            memory_limit_bytes: limit,
+            read_bytes: self.io.map(|(read, _)| read),
+            written_bytes: self.io.map(|(_, written)| written),
+            pids: self.pids,
+            network: traffic.map(|SandboxTraffic { sandbox, received_bytes, sent_bytes }| {
+                SandboxTrafficView {
+                    sandbox: sandbox.to_string(),
+                    received_bytes: *received_bytes,
+                    sent_bytes: *sent_bytes,
+                }
+            }),
+        }
+    }
+}
+
+// === impl SandboxTraffic ===
+
+impl SandboxTraffic {
+    /// The sum over the interfaces of a sandbox.
+    #[must_use]
+    pub fn of(sandbox: SandboxId, interfaces: &[InterfaceStats]) -> Self {
+        let mut traffic = Self { sandbox, received_bytes: 0, sent_bytes: 0 };
+        for interface in interfaces.iter().filter(|interface| interface.name != "lo") {
+            traffic.received_bytes = traffic.received_bytes.saturating_add(interface.rx_bytes);
+            traffic.sent_bytes = traffic.sent_bytes.saturating_add(interface.tx_bytes);
+        }
+        traffic
+    }
+}
+
+// === impl ContainersView ===
+
+impl ContainersView {
+    /// The view of a reading, of one owner or of all.
+    #[must_use]
+    pub fn of(
+        reading: &ContainerReading,
+        owner: Option<Owner>,
+        names: impl Fn(&Sandbox, Option<&Task>) -> Names,
+    ) -> Self {
+        let traffic: HashMap<SandboxId, &SandboxTraffic> =
+            reading.traffic.iter().map(|traffic| (traffic.sandbox, traffic)).collect();
+        let wanted =
+            reading.tasks.iter().filter(|usage| owner.is_none_or(|owner| usage.task.meta.owner == owner));
+        let view = |usage: &TaskUsage| {
+            let names = names(&usage.sandbox, Some(&usage.task));
+            usage.view(&names, traffic.get(&usage.sandbox.id).copied())
+        };
+        let mut tasks: Vec<_> = wanted.map(view).collect();
+        tasks.sort_by(|a, b| (&a.owner, &a.display_name, &a.id).cmp(&(&b.owner, &b.display_name, &b.id)));
+        Self { at_unix_ns: unix_ns(reading.at), tasks }
+    }
+}
+
+fn unix_ns(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
