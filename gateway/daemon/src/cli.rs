@@ -25,11 +25,14 @@ mod events;
 mod generate;
 mod images;
 mod inspect;
+mod log_output;
+mod logs;
 mod nomad;
 mod progress;
 mod ps;
 mod restart;
 mod settings;
+mod top;
 mod watch;
 
 /// The exit status for wrong usage.
@@ -81,6 +84,10 @@ enum CliCommand {
     Images(watch::ListArgs),
     /// Show what happened lately: sandboxes and tasks that began or ended, and requests that were refused.
     Events(events::EventsArgs),
+    /// Print the output of a task: all of it, its end, or what is written from now on.
+    Logs(logs::LogsArgs),
+    /// Show what running tasks use of processors, memory, disks and networks.
+    Top(top::TopArgs),
     /// List devices and host ports with their holders, or end a lease.
     Devices(devices::DevicesArgs),
     /// Look at the node, and show what is wrong or will be, and how to mend it. Exit status 1 if anything is
@@ -196,6 +203,8 @@ enum CliError {
     #[error(transparent)]
     Daemon(#[from] daemon::DaemonError),
     #[error(transparent)]
+    Logs(#[from] logs::LogsError),
+    #[error(transparent)]
     Cri(#[from] cri::CriError),
     #[error(transparent)]
     Nomad(#[from] nomad::NomadError),
@@ -240,6 +249,8 @@ fn run(command: CliCommand) -> Result<ExitCode, CliError> {
         CliCommand::Inspect(args) => return Ok(block_on(inspect::inspect(&args))??),
         CliCommand::Images(args) => block_on(images::images(&args))??,
         CliCommand::Events(args) => block_on(events::events(&args))??,
+        CliCommand::Logs(args) => return Ok(block_on(logs::logs(&args))??),
+        CliCommand::Top(args) => block_on(top::top(&args))??,
         CliCommand::Devices(args) => block_on(devices::run(&args))??,
         CliCommand::Doctor(args) => return doctor::doctor(&args, file_sources(args.config.clone())?),
         CliCommand::SupportBundle(args) => {

@@ -57,7 +57,23 @@ pub fn announce_json(value: &impl serde::Serialize) -> io::Result<()> {
 /// # Errors
 /// Standard output cannot be written, or is a closed pipe.
 pub fn announce(text: &str) -> io::Result<()> {
-    write_all(&mut io::stdout().lock(), text.as_bytes())
+    announce_bytes(text.as_bytes())
+}
+
+/// Prints to standard output byte by byte, where a closed pipe is an error.
+///
+/// # Errors
+/// As for [`announce`].
+pub fn announce_bytes(bytes: &[u8]) -> io::Result<()> {
+    write_all(&mut io::stdout().lock(), bytes)
+}
+
+/// Prints to standard error byte by byte, where a closed pipe is an error.
+///
+/// # Errors
+/// Standard error cannot be written, or is a closed pipe.
+pub fn announce_error_bytes(bytes: &[u8]) -> io::Result<()> {
+    write_all(&mut io::stderr().lock(), bytes)
 }
 
 /// The height and width of a terminal, in characters; `None` if they are not known.

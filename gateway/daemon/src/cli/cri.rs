@@ -12,6 +12,7 @@ use switchyard_proto::cri::v1::image_service_client::ImageServiceClient;
 use switchyard_proto::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::Channel;
 
+use super::log_output::PrintError;
 use super::progress::waiting;
 use crate::channel;
 use crate::output::Format;
@@ -109,12 +110,8 @@ pub(super) enum CriError {
     Incomplete { call: &'static str, what: &'static str },
     #[error("container {0} has no log: it was created without a log path")]
     NoLog(String),
-    #[error("cannot read the log {}", path.display())]
-    Log {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Log(#[from] PrintError),
     #[error("cannot {doing} the log directory {}", path.display())]
     LogDir {
         doing: &'static str,
@@ -155,7 +152,7 @@ pub(super) async fn run(args: CriArgs) -> Result<ExitCode, CriError> {
         CriCommand::Run(args) => client.run(args).await?,
         CriCommand::Pods => client.list_pods().await?,
         CriCommand::Ps => client.list_containers().await?,
-        CriCommand::Logs { container } => client.logs(container).await?,
+        CriCommand::Logs { container } => return client.logs(container).await,
         CriCommand::Exec { container, command } => return client.exec(container, command).await,
         CriCommand::Stop { pod } => client.stop(pod).await?,
         CriCommand::Rm { pod } => client.remove(pod).await?,
