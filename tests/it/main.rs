@@ -14,6 +14,7 @@ mod hostile;
 mod images;
 mod kills;
 mod ledger;
+mod logs;
 mod metrics;
 mod nomad;
 mod objects;
