@@ -122,7 +122,7 @@ fn task_without_log_is_refused_with_the_reason() {
     let error = refused(&node.call(&["logs", &id]));
     assert!(error.contains("has no log: its pod has no log directory, or it has no log path"), "{error}");
     let error = refused(&node.call(&["logs", "no such task"]));
-    assert!(error.contains("task \"no such task\": no id begins so"), "{error}");
+    assert!(error.contains("nothing has the name \"no such task\""), "{error}");
     let created = pod.create(&node.container("created", &["true"]));
     let error = refused(&node.call(&["logs", &created]));
     assert!(error.contains("has no log file: it was not started yet"), "{error}");

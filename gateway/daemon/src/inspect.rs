@@ -1,31 +1,30 @@
 //! Reads all that is known of one sandbox or task of any owner, and the images with the tasks that use them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use switchyard_core::gateway::{Gateway, Scope};
 use switchyard_core::id::{Owner, SandboxId, TaskId};
-use switchyard_core::table::{Sandbox, Task};
+use switchyard_core::table::Task;
 use switchyard_core::{Error, Result};
 
-use crate::status::{Candidate, Disclosure, ImageView, Inspected, InspectionView, ObjectId, select};
-use crate::wiring;
+use crate::status::{Disclosure, ImageView, Inspected, InspectionView};
+use crate::{find, wiring};
 
 /// How long the backend may take to tell what it knows of an object, and to list the images.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The sandbox or task that is meant by `name`: see [`select`]. If the backend does not answer, the answer has
+/// The sandbox or task that is meant by `name`: see [`find::object`]. If the backend does not answer, the answer has
 /// what the daemon knows itself; one with secrets fails then.
 ///
 /// # Errors
-/// Those of [`select`]; `Unavailable` before recovery.
+/// Those of [`find::object`].
 pub(crate) async fn read(gateway: &Gateway, name: &str, disclosure: Disclosure) -> Result<InspectionView> {
-    let (owner, id) = find(gateway, name)?;
-    let scope = gateway.scope(owner);
-    match id {
-        ObjectId::Sandbox(id) => sandbox(&scope, id, disclosure).await,
-        ObjectId::Task(id, _) => task(&scope, id, disclosure).await,
+    let found = find::object(gateway, name)?;
+    let scope = gateway.scope(found.sandbox.meta.owner);
+    match found.task {
+        None => sandbox(&scope, found.sandbox.id, disclosure).await,
+        Some(of) => task(&scope, of.id, disclosure).await,
     }
 }
 
@@ -44,47 +43,6 @@ pub(crate) async fn images(gateway: &Gateway) -> Result<Vec<ImageView>> {
         tasks.extend(gateway.scope(owner).tasks()?);
     }
     Ok(ImageView::of_all(images, &tasks))
-}
-
-fn find(gateway: &Gateway, name: &str) -> Result<(Owner, ObjectId)> {
-    let mut candidates = Vec::new();
-    let mut owners = Vec::new();
-    for owner in Owner::ALL {
-        let scope = gateway.scope(owner);
-        // The tasks come first: then the sandboxes of new ones are in the list.
-        let tasks = scope.tasks()?;
-        let sandboxes: BTreeMap<_, _> =
-            scope.sandboxes()?.into_iter().map(|sandbox| (sandbox.id, sandbox)).collect();
-        candidates.extend(sandboxes.values().map(|found| candidate_sandbox(found)));
-        // A task whose sandbox was removed meanwhile is being removed itself.
-        let with_sandbox = tasks.iter().filter_map(|task| Some((sandboxes.get(&task.sandbox)?, task)));
-        candidates.extend(with_sandbox.map(|(sandbox, task)| candidate_task(sandbox, task)));
-        owners.resize(candidates.len(), owner);
-    }
-    let found = select(&candidates, name)?;
-    let owner = candidates.iter().zip(owners).find(|(candidate, _)| candidate.id == found.id);
-    let owner = owner.map(|(_, owner)| owner).ok_or_else(|| Error::internal("an object has no owner"))?;
-    Ok((owner, found.id))
-}
-
-fn candidate_sandbox(sandbox: &Sandbox) -> Candidate {
-    Candidate {
-        id: ObjectId::Sandbox(sandbox.id),
-        owner: sandbox.meta.owner.as_str(),
-        state: sandbox.state.as_str(),
-        name: sandbox.meta.name.clone(),
-        display_name: wiring::names(sandbox, None).to_string(),
-    }
-}
-
-fn candidate_task(sandbox: &Sandbox, task: &Task) -> Candidate {
-    Candidate {
-        id: ObjectId::Task(task.id, task.sandbox),
-        owner: task.meta.owner.as_str(),
-        state: task.state.as_str(),
-        name: task.meta.name.clone(),
-        display_name: wiring::names(sandbox, Some(task)).to_string(),
-    }
 }
 
 async fn sandbox(scope: &Scope, id: SandboxId, disclosure: Disclosure) -> Result<InspectionView> {

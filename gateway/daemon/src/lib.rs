@@ -39,6 +39,7 @@ pub mod detach;
 mod device_parts;
 pub mod doctor;
 pub mod events;
+mod find;
 pub mod gate;
 pub mod hclog;
 pub mod history;

@@ -46,7 +46,7 @@ pub use inspection::{
 pub use logs::{LogView, TaskLogView};
 pub use operations::{OperationView, StepView};
 pub use plugins::{ErrorView, HostView, PluginView};
-pub use selection::{Candidate, ObjectId, select};
+pub use selection::{Candidate, ObjectId, OfSeveral, select};
 pub use time::rfc3339;
 
 /// A part of the daemon, or a process it needs.

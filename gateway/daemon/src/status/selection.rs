@@ -1,5 +1,7 @@
 //! Which sandbox or task a person means by an id, the beginning of one, or a name.
 
+use std::time::SystemTime;
+
 use switchyard_core::id::{ID_LEN, SandboxId, TaskId};
 use switchyard_core::{Error, Result};
 
@@ -31,6 +33,18 @@ pub struct Candidate {
     pub name: String,
     /// What its owner's users call it, on one line.
     pub display_name: String,
+    /// When it was asked for.
+    pub created_at: SystemTime,
+}
+
+/// What happens if several objects are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfSeveral {
+    /// They are listed in an error.
+    Refused,
+    /// Of several under one name, the newest is meant, such as the latest attempt of a container. Several whose ids
+    /// begin alike are listed in an error.
+    Newest,
 }
 
 impl Candidate {
@@ -49,47 +63,46 @@ impl Candidate {
     }
 }
 
-/// The object that is meant: by its whole id, by what people call it, by the name of the request, or by the
+/// The place of the object that is meant: by its whole id, by what people call it, by the name of the request, or by the
 /// beginning of its id, in this order. A task is preferred to its own sandbox under the same name, as the tasks and
 /// sandboxes of Nomad have.
 ///
 /// # Errors
 /// `InvalidArgument` for a text that can name nothing; `NotFound`; `FailedPrecondition` if several objects are
 /// meant, which are listed.
-pub fn select<'a>(candidates: &'a [Candidate], name: &str) -> Result<&'a Candidate> {
+pub fn select(candidates: &[Candidate], name: &str, of_several: OfSeveral) -> Result<usize> {
     if name.is_empty() || name.len() > NAME_MAX {
         let why = format!("it has {} bytes, and can have from 1 to {NAME_MAX}", name.len());
         return Err(Error::invalid("name", why));
     }
     let is_id = name.len() <= ID_LEN && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let by_name = matching(candidates, |object| object.display_name == name);
+    let matching = |is_meant: &dyn Fn(&Candidate) -> bool| -> Vec<(usize, &Candidate)> {
+        candidates.iter().enumerate().filter(|(_, object)| is_meant(object)).collect()
+    };
+    let is_whole = is_id && name.len() == ID_LEN;
     let found = [
-        if is_id && name.len() == ID_LEN {
-            matching(candidates, |object| object.id() == name)
-        } else {
-            vec![]
-        },
-        without_own_sandbox(by_name),
-        without_own_sandbox(matching(candidates, |object| object.name == name)),
-        if is_id { matching(candidates, |object| object.id().starts_with(name)) } else { vec![] },
+        (false, if is_whole { matching(&|object| object.id() == name) } else { vec![] }),
+        (true, without_own_sandbox(matching(&|object| object.display_name == name))),
+        (true, without_own_sandbox(matching(&|object| object.name == name))),
+        (false, if is_id { matching(&|object| object.id().starts_with(name)) } else { vec![] }),
     ];
-    match found.into_iter().find(|found| !found.is_empty()).as_deref() {
-        None => Err(Error::not_found(format!(
-            "no sandbox and no task has the name {name:?}, or an id that begins so: `switchyard ps` lists them"
-        ))),
-        Some([one]) => Ok(one),
-        Some(several) => Err(Error::failed_precondition(ambiguous(name, several))),
+    let Some((is_by_name, found)) = found.into_iter().find(|(_, found)| !found.is_empty()) else {
+        return Err(Error::not_found(format!(
+            "nothing has the name {name:?}, or an id that begins so: `switchyard ps` lists sandboxes and tasks"
+        )));
+    };
+    let newest = found.iter().max_by_key(|(_, object)| object.created_at);
+    match (newest, found.len(), of_several) {
+        (Some((place, _)), 1, _) => Ok(*place),
+        (Some((place, _)), _, OfSeveral::Newest) if is_by_name => Ok(*place),
+        (_, _, _) => Err(Error::failed_precondition(ambiguous(name, &found))),
     }
 }
 
-fn matching(candidates: &[Candidate], is_meant: impl Fn(&Candidate) -> bool) -> Vec<&Candidate> {
-    candidates.iter().filter(|object| is_meant(object)).collect()
-}
-
 /// These objects, without the sandbox if the only other one is its task.
-fn without_own_sandbox(found: Vec<&Candidate>) -> Vec<&Candidate> {
+fn without_own_sandbox(found: Vec<(usize, &Candidate)>) -> Vec<(usize, &Candidate)> {
     if let [one, other] = found[..] {
-        match (one.id, other.id) {
+        match (one.1.id, other.1.id) {
             (ObjectId::Task(_, of), ObjectId::Sandbox(sandbox)) if of == sandbox => return vec![one],
             (ObjectId::Sandbox(sandbox), ObjectId::Task(_, of)) if of == sandbox => return vec![other],
             (_, _) => {}
@@ -98,10 +111,10 @@ fn without_own_sandbox(found: Vec<&Candidate>) -> Vec<&Candidate> {
     found
 }
 
-fn ambiguous(name: &str, several: &[&Candidate]) -> String {
+fn ambiguous(name: &str, several: &[(usize, &Candidate)]) -> String {
     let mut text = format!("{name:?} can mean {} objects, so give more of an id:", several.len());
-    for object in several.iter().take(CANDIDATES) {
-        let Candidate { id: _, owner, state, name: _, display_name } = object;
+    for (_, object) in several.iter().take(CANDIDATES) {
+        let Candidate { id: _, owner, state, name: _, display_name, created_at: _ } = object;
         text.push_str(&format!("\n  {} {} {owner} {display_name} ({state})", object.kind(), object.id()));
     }
     if several.len() > CANDIDATES {
@@ -112,6 +125,8 @@ fn ambiguous(name: &str, several: &[&Candidate]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use proptest::prelude::*;
     use switchyard_core::ErrorKind;
 
@@ -124,6 +139,7 @@ mod tests {
             state: "ready",
             name: format!("raw-{byte}"),
             display_name: display_name.to_owned(),
+            created_at: UNIX_EPOCH + Duration::from_secs(byte.into()),
         }
     }
 
@@ -134,8 +150,8 @@ mod tests {
 
     #[track_caller]
     fn check(candidates: &[Candidate], name: &str, expected: std::result::Result<usize, ErrorKind>) {
-        let found = select(candidates, name).map_err(|error| error.kind());
-        assert_eq!(found, expected.map(|index| &candidates[index]), "{name}");
+        let found = select(candidates, name, OfSeveral::Refused).map_err(|error| error.kind());
+        assert_eq!(found, expected, "{name}");
     }
 
     #[test]
@@ -167,7 +183,7 @@ mod tests {
     #[test]
     fn several_objects_are_listed_in_a_bounded_error() {
         let all: Vec<_> = (0..30).map(|byte| task(byte, 0xff, "shop/web/nginx")).collect();
-        let error = select(&all, "shop/web/nginx").unwrap_err().to_string();
+        let error = select(&all, "shop/web/nginx", OfSeveral::Refused).unwrap_err().to_string();
         assert!(error.contains("can mean 30 objects") && error.contains("and 20 more"), "{error}");
         assert_eq!(error.lines().count(), 12, "{error}");
         assert!(error.contains(&format!("task {} kubernetes shop/web/nginx (ready)", "00".repeat(32))));
@@ -175,11 +191,20 @@ mod tests {
         check(&[sandbox(1, "x"), task(2, 3, "x")], "x", Err(ErrorKind::FailedPrecondition));
     }
 
+    #[test]
+    fn of_several_under_one_name_the_newest_can_be_meant() {
+        let all = [task(0xa1, 1, "shop/web/nginx"), task(0xa3, 1, "shop/web/nginx"), task(0xa2, 1, "other")];
+        let newest = |name: &str| select(&all, name, OfSeveral::Newest).map_err(|error| error.kind());
+        assert_eq!(newest("shop/web/nginx"), Ok(1));
+        assert_eq!(newest("a2"), Ok(2));
+        assert_eq!(newest("a"), Err(ErrorKind::FailedPrecondition));
+    }
+
     proptest! {
         #[test]
         fn no_text_is_too_strange(name in ".{0,200}") {
             let all = [sandbox(0xab, "shop/web"), task(0xac, 0xab, "ä")];
-            let _ = select(&all, &name);
+            let _ = select(&all, &name, OfSeveral::Newest);
         }
     }
 }
