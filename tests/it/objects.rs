@@ -206,7 +206,7 @@ fn ambiguous_and_unknown_names_are_refused_with_candidates() {
     }
     // What was found is shown beside what was not.
     let done = node.call(&["inspect", "tests/none", &second]);
-    assert!(refused(&done).contains("no sandbox and no task"));
+    assert!(refused(&done).contains("nothing has the name \"tests/none\""));
     assert!(String::from_utf8_lossy(&done.stdout).contains(&second));
 }
 
