@@ -11,7 +11,7 @@
 //!   has to be kept as bytes.
 //!
 //! Clients and servers accept messages up to tonic's 4 MiB unless `max_decoding_message_size` says otherwise;
-//! CRI peers expect 16 MiB.
+//! CRI peers expect 16 MiB, and a manager of a swarm may send more than 4 MiB.
 
 pub mod codec;
 mod redact;
@@ -107,6 +107,28 @@ pub mod containerd {
             )]
 
             tonic::include_proto!("containerd.task.v2");
+        }
+    }
+}
+
+pub mod docker {
+    //! What nodes of a Docker swarm and their managers say to each other.
+
+    pub mod swarmkit {
+        //! The part of SwarmKit's API that agents use.
+
+        pub mod v1 {
+            //! Package `docker.swarmkit.v1`, as of SwarmKit 2.1. Managers from Docker 20.10 on read the same numbers.
+            #![allow(
+                missing_docs,
+                unused_qualifications,
+                clippy::allow_attributes_without_reason,
+                clippy::too_many_lines,
+                reason = "generated code, whose form belongs to prost and tonic; its docs are the comments of the .proto \
+                          files"
+            )]
+
+            tonic::include_proto!("docker.swarmkit.v1");
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::docker::swarmkit::v1 as swarm;
 use crate::{cri, nomad, switchyard};
 
 /// Prints in place of a secret whether there is one.
@@ -34,6 +35,15 @@ struct Bytes<'a>(&'a [u8]);
 impl fmt::Debug for Bytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.0.len())
+    }
+}
+
+/// Prints the names of variables in the form `NAME=VALUE`, never their values.
+struct Variables<'a>(&'a [String]);
+
+impl fmt::Debug for Variables<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.iter().map(|variable| variable.split('=').next())).finish()
     }
 }
 
@@ -123,6 +133,157 @@ impl fmt::Debug for nomad::drivers::proto::TaskConfig {
     }
 }
 
+impl fmt::Debug for swarm::IssueNodeCertificateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { role, csr, token, availability } = self;
+        f.debug_struct("IssueNodeCertificateRequest")
+            .field("role", role)
+            .field("csr", &Bytes(csr))
+            .field("token", &Secret(token))
+            .field("availability", availability)
+            .finish()
+    }
+}
+
+impl fmt::Debug for swarm::EncryptionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subsystem, algorithm, key, lamport_time } = self;
+        f.debug_struct("EncryptionKey")
+            .field("subsystem", subsystem)
+            .field("algorithm", algorithm)
+            .field("key", &Bytes(key))
+            .field("lamport_time", lamport_time)
+            .finish()
+    }
+}
+
+impl fmt::Debug for swarm::SecretSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { annotations, data, templating, driver } = self;
+        f.debug_struct("SecretSpec")
+            .field("annotations", annotations)
+            .field("data", &Bytes(data))
+            .field("templating", templating)
+            .field("driver", driver)
+            .finish()
+    }
+}
+
+impl fmt::Debug for swarm::ConfigSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { annotations, data, templating } = self;
+        f.debug_struct("ConfigSpec")
+            .field("annotations", annotations)
+            .field("data", &Bytes(data))
+            .field("templating", templating)
+            .finish()
+    }
+}
+
+impl fmt::Debug for swarm::container_spec::PullOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { registry_auth } = self;
+        f.debug_struct("PullOptions").field("registry_auth", &Secret(registry_auth)).finish()
+    }
+}
+
+impl fmt::Debug for swarm::VolumeAssignment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, volume_id, driver, volume_context, publish_context, access_mode, secrets } = self;
+        f.debug_struct("VolumeAssignment")
+            .field("id", id)
+            .field("volume_id", volume_id)
+            .field("driver", driver)
+            .field("volume_context", &Names(volume_context))
+            .field("publish_context", &Names(publish_context))
+            .field("access_mode", access_mode)
+            .field("secrets", secrets)
+            .finish()
+    }
+}
+
+impl fmt::Debug for swarm::LogMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { context, timestamp, stream, data, attrs } = self;
+        f.debug_struct("LogMessage")
+            .field("context", context)
+            .field("timestamp", timestamp)
+            .field("stream", stream)
+            .field("data", &Bytes(data))
+            .field("attrs", attrs)
+            .finish()
+    }
+}
+
+impl fmt::Debug for swarm::ContainerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            image,
+            labels,
+            command,
+            args,
+            env,
+            dir,
+            user,
+            mounts,
+            stop_grace_period,
+            pull_options,
+            groups,
+            secrets,
+            tty,
+            hostname,
+            dns_config,
+            healthcheck,
+            hosts,
+            open_stdin,
+            read_only,
+            stop_signal,
+            configs,
+            privileges,
+            init,
+            isolation,
+            pids_limit,
+            sysctls,
+            capability_add,
+            capability_drop,
+            ulimits,
+            oom_score_adj,
+        } = self;
+        f.debug_struct("ContainerSpec")
+            .field("image", image)
+            .field("labels", labels)
+            .field("command", command)
+            .field("args", args)
+            .field("env", &Variables(env))
+            .field("dir", dir)
+            .field("user", user)
+            .field("mounts", mounts)
+            .field("stop_grace_period", stop_grace_period)
+            .field("pull_options", pull_options)
+            .field("groups", groups)
+            .field("secrets", secrets)
+            .field("tty", tty)
+            .field("hostname", hostname)
+            .field("dns_config", dns_config)
+            .field("healthcheck", healthcheck)
+            .field("hosts", hosts)
+            .field("open_stdin", open_stdin)
+            .field("read_only", read_only)
+            .field("stop_signal", stop_signal)
+            .field("configs", configs)
+            .field("privileges", privileges)
+            .field("init", init)
+            .field("isolation", isolation)
+            .field("pids_limit", pids_limit)
+            .field("sysctls", sysctls)
+            .field("capability_add", capability_add)
+            .field("capability_drop", capability_drop)
+            .field("ulimits", ulimits)
+            .field("oom_score_adj", oom_score_adj)
+            .finish()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,5 +322,31 @@ mod tests {
         for shown in [format!("{set:?}"), format!("{open:?}")] {
             assert!(shown.contains("7 bytes") && !shown.contains("hunter2"), "{shown}");
         }
+    }
+
+    #[test]
+    fn debug_of_what_a_swarm_sends_shows_no_secret() {
+        let data = b"hunter2".to_vec();
+        let pull_options = Some(swarm::container_spec::PullOptions { registry_auth: "hunter2".into() });
+        let env = vec!["TOKEN=hunter2".to_owned(), "EMPTY=".to_owned()];
+        let context = BTreeMap::from([("password".to_owned(), "hunter2".to_owned())]);
+        let shown = [
+            format!("{:?}", swarm::SecretSpec { data: data.clone(), ..Default::default() }),
+            format!("{:?}", swarm::ConfigSpec { data: data.clone(), ..Default::default() }),
+            format!("{:?}", swarm::EncryptionKey { key: data.clone(), ..Default::default() }),
+            format!("{:?}", swarm::LogMessage { data: data.clone(), ..Default::default() }),
+            format!("{:?}", swarm::ContainerSpec { pull_options, env, ..Default::default() }),
+            format!(
+                "{:?}",
+                swarm::IssueNodeCertificateRequest { token: "hunter2".into(), ..Default::default() }
+            ),
+            format!("{:?}", swarm::VolumeAssignment { publish_context: context, ..Default::default() }),
+        ];
+        for (shown, sign) in
+            shown.iter().zip(["7 bytes", "7 bytes", "7 bytes", "7 bytes", "TOKEN", "redacted", "password"])
+        {
+            assert!(shown.contains(sign) && !shown.contains("hunter2"), "{shown}");
+        }
+        assert!(shown[4].contains("EMPTY") && shown[4].contains("registry_auth: redacted"), "{}", shown[4]);
     }
 }

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use prost::Message;
 use switchyard_proto::containerd::runc::v1 as runc;
 use switchyard_proto::cri::v1 as cri;
+use switchyard_proto::docker::swarmkit::v1 as swarm;
 
 /// Asserts that `message` encodes to `bytes` and that `bytes` decode to `message`.
 #[track_caller]
@@ -215,4 +216,56 @@ fn runc_process_details_hold_the_exec_id() {
 fn services_answer_under_the_names_clients_call() {
     assert_eq!(cri::runtime_service_server::SERVICE_NAME, "runtime.v1.RuntimeService");
     assert_eq!(cri::image_service_server::SERVICE_NAME, "runtime.v1.ImageService");
+}
+
+#[test]
+fn root_ca_of_a_session_message_is_field_5() {
+    let manager =
+        swarm::WeightedPeer { peer: Some(swarm::Peer { node_id: "n".into(), addr: "a".into() }), weight: 10 };
+    check(
+        swarm::SessionMessage {
+            session_id: "s".into(),
+            managers: vec![manager],
+            root_ca: vec![0x2d],
+            ..Default::default()
+        },
+        &[
+            0x0a, 1, b's', // session_id = 1
+            0x1a, 10, 0x0a, 6, 0x0a, 1, b'n', 0x12, 1, b'a', 0x10,
+            10, // managers = 3: peer = 1, weight = 2
+            0x2a, 1, 0x2d, // RootCA = 5
+        ],
+    );
+}
+
+#[test]
+fn status_update_of_a_task_skips_field_2() {
+    let status = swarm::TaskStatus {
+        state: swarm::TaskState::Rejected.into(),
+        err: "e".into(),
+        runtime_status: Some(swarm::task_status::RuntimeStatus::Container(swarm::ContainerStatus {
+            exit_code: 3,
+            ..Default::default()
+        })),
+        ..Default::default()
+    };
+    let update =
+        swarm::update_task_status_request::TaskStatusUpdate { task_id: "t".into(), status: Some(status) };
+    check(
+        swarm::UpdateTaskStatusRequest { session_id: "s".into(), updates: vec![update] },
+        &[
+            0x0a, 1, b's', 0x1a, 15, // session_id = 1, updates = 3
+            0x0a, 1, b't', 0x12, 10, // task_id = 1, status = 2
+            0x10, 0x80, 0x06, 0x22, 1, b'e', 0x2a, 2, 0x18,
+            3, // state = 2: 768; err = 4; container = 5: exit_code = 3
+        ],
+    );
+}
+
+#[test]
+fn registry_password_of_a_swarm_is_field_64() {
+    check(
+        swarm::container_spec::PullOptions { registry_auth: "x".into() },
+        &[0x82, 0x04, 1, b'x'], // 64 << 3 | 2 = 514
+    );
 }
