@@ -44,10 +44,11 @@ install_packages() {
         done
         exit 1
     )
-    # Not started now nor at the next boot: the services would occupy the ports 5000 and 9090.
-    for package in docker-registry prometheus; do
-        if [[ " ${missing[*]} " == *" $package "* && -d /run/systemd/system ]]; then
-            systemctl --quiet disable "$package.service" || true
+    # Not started now nor at the next boot: the services would occupy the ports 5000 and 9090, and dockerd would change the packet rules.
+    local unit
+    for unit in docker-registry:docker-registry.service prometheus:prometheus.service docker.io:docker.service docker.io:docker.socket; do
+        if [[ " ${missing[*]} " == *" ${unit%%:*} "* ]] && command -v systemctl >/dev/null; then
+            systemctl --quiet disable "${unit##*:}" || true
         fi
     done
 }
