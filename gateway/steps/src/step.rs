@@ -317,6 +317,26 @@ steps! {
         /// The address ranges that an owner has set are on disk.
         RangesKept: Kill,
     }
+    /// Joining a swarm.
+    JoinSwarm {
+        /// The temporary file of one of the membership's files is written.
+        SwarmFileDrafted: Kill,
+        /// The manager has made a node, and the wait for its certificate is stored.
+        JoinRequestSaved: Kill,
+        /// The managers of the swarm are stored.
+        SwarmManagersSaved: Kill,
+        /// The roots of the swarm are stored.
+        SwarmRootsSaved: Kill,
+        /// The certificate of the node is stored with its key, so that the node is a member.
+        NodeCertificateSaved: Kill,
+        /// The wait for the certificate is no longer stored.
+        JoinRequestForgotten: Kill,
+    }
+    /// Leaving a swarm.
+    LeaveSwarm {
+        /// The certificate of the node is removed, and other files of the membership are not.
+        NodeCertificateRemoved: Kill,
+    }
     /// Leasing a device without a container.
     ReserveDevice {
         /// A lease is recorded.

@@ -1,0 +1,169 @@
+//! Connections to managers: gRPC over one TLS connection, whose certificate is verified by the cluster's roots
+//! alone.
+
+use std::future::{Future, ready};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use rustls::ClientConfig;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Response, Status};
+
+use crate::certificates::RootBundle;
+use crate::error::{BoxedError, Error};
+use crate::identity::Identity;
+
+mod tls;
+
+/// How long the connection and its handshake may take: as long as docker's agents wait.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Where managers listen if an address has no port.
+const DEFAULT_PORT: u16 = 2377;
+
+/// The longest address that is looked up.
+const ADDRESS_MAX: usize = 260;
+
+/// The headers of an answer: those of gRPC, with the text of an error.
+const HEADERS_MAX: u32 = 16 << 10;
+
+/// Whom the other side of a connection must be, and who this node is to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Trust<'a> {
+    /// Anybody: what is received is checked by other means.
+    Anybody,
+    /// A CA of the cluster. This node shows no certificate.
+    Authority(&'a RootBundle),
+    /// A manager of the cluster. This node shows its certificate.
+    Manager(&'a Identity),
+}
+
+/// One connection to one manager. It is not opened again when it breaks.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    channel: Channel,
+    manager: String,
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Connects to a manager at `HOST` or `HOST:PORT`. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], also if it takes more than 5 s or shows another certificate.
+    pub(crate) async fn open(manager: &str, trust: Trust<'_>) -> Result<Self, Error> {
+        let unreachable = |cause: BoxedError| Error::Unreachable { manager: manager.to_owned(), cause };
+        let config = tls::config(trust).map_err(|error| unreachable(error.into()))?;
+        let address = with_port(manager).map_err(|reason| unreachable(reason.into()))?;
+        let stream = timeout(CONNECT_LIMIT, handshake(&address, trust, config))
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(|fault| unreachable(fault.into()))?;
+        // The scheme is that of what tonic sees. A broken connection is not replaced.
+        let stream = Mutex::new(Some(TokioIo::new(stream)));
+        let connector = tower::service_fn(move |_: Uri| {
+            ready(stream.lock().take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
+        });
+        let channel = Endpoint::from_static("http://swarm-manager")
+            .http2_max_header_list_size(HEADERS_MAX)
+            .connect_with_connector(connector)
+            .await
+            .map_err(|fault| unreachable(fault.into()))?;
+        Ok(Self { channel, manager: manager.to_owned() })
+    }
+
+    /// For clients of generated services.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// The address.
+    pub(crate) fn manager(&self) -> &str {
+        &self.manager
+    }
+
+    /// Waits for the answer to a call, at most so long. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::NoAnswer`], [`Error::Refused`].
+    pub(crate) async fn answer<T>(
+        &self,
+        call: &'static str,
+        limit: Duration,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Error> {
+        let manager = || self.manager.clone();
+        match timeout(limit, answer).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(Error::Refused { manager: manager(), call, status: Box::new(status) }),
+            Err(_) => Err(Error::NoAnswer { manager: manager(), call, limit }),
+        }
+    }
+}
+
+async fn handshake(
+    address: &str,
+    trust: Trust<'_>,
+    config: ClientConfig,
+) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    TlsConnector::from(Arc::new(config)).connect(tls::server_name(trust), stream).await
+}
+
+/// `HOST:PORT`, with the default port if there is none.
+fn with_port(manager: &str) -> Result<String, &'static str> {
+    if manager.is_empty() || manager.len() > ADDRESS_MAX {
+        return Err("the address is empty, or longer than any name");
+    }
+    if !manager.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("the address has characters that are in no name");
+    }
+    if manager.contains("://") || manager.contains('/') {
+        return Err("the address is a URL; HOST:PORT is expected");
+    }
+    let has_port = match manager.rsplit_once(':') {
+        // `::1` is a host without a port, `[::1]:2377` one with it.
+        Some((host, port)) => {
+            !port.is_empty()
+                && port.bytes().all(|byte| byte.is_ascii_digit())
+                && (!host.contains(':') || host.ends_with(']'))
+        }
+        None => false,
+    };
+    if has_port {
+        return Ok(manager.to_owned());
+    }
+    let is_bare_v6 = manager.contains(':') && !manager.ends_with(']');
+    Ok(if is_bare_v6 { format!("[{manager}]:{DEFAULT_PORT}") } else { format!("{manager}:{DEFAULT_PORT}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_port;
+
+    #[test]
+    fn port_is_2377_unless_it_is_given() {
+        for (given, expected) in [
+            ("m", "m:2377"),
+            ("m:1", "m:1"),
+            ("10.0.0.1", "10.0.0.1:2377"),
+            ("10.0.0.1:99", "10.0.0.1:99"),
+            ("::1", "[::1]:2377"),
+            ("[::1]", "[::1]:2377"),
+            ("[::1]:99", "[::1]:99"),
+        ] {
+            assert_eq!(with_port(given).as_deref(), Ok(expected));
+        }
+        for wrong in ["", "tcp://m:2377", "m 1", "m\n", &"m".repeat(300)] {
+            assert!(with_port(wrong).is_err(), "{wrong}");
+        }
+    }
+}

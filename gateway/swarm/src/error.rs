@@ -1,0 +1,254 @@
+//! Why a node cannot join a swarm, or cannot stay in it, each with what to do.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use switchyard_core::ErrorKind;
+
+/// What failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A join token cannot be read. Nothing of it is shown.
+    #[error(
+        "the join token is not valid: {reason}; `docker swarm join-token worker` on a manager shows the right one"
+    )]
+    InvalidToken {
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The cluster admits only nodes with certified cryptography.
+    #[error(
+        "the swarm requires FIPS 140 of its nodes, which this program cannot offer; join one that was initialised \
+         without it"
+    )]
+    FipsCluster,
+    /// The manager's root certificates are not those of the token.
+    #[error(
+        "the root certificates of {manager} are not those of the join token: it has the digest {expected}, theirs is \
+         {found}; the token is of another swarm or older than its last CA rotation, or {manager} is not one of its \
+         managers"
+    )]
+    OtherRoot {
+        /// The address.
+        manager: String,
+        /// The token's digest.
+        expected: String,
+        /// That of what was served.
+        found: String,
+    },
+    /// What a manager sent as certificates is none.
+    #[error("{what} cannot be used: {reason}")]
+    InvalidCertificate {
+        /// Which certificates.
+        what: &'static str,
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// The certificate makes the node a manager.
+    #[error(
+        "the swarm made this node, {node}, a manager, and only workers are supported: it takes no part in raft; run \
+         `docker node rm --force {node}` on a manager, and join with the token of `docker swarm join-token worker`"
+    )]
+    ManagerRole {
+        /// The id of the node.
+        node: String,
+    },
+    /// The manager did not issue a certificate, finally.
+    #[error(
+        "the swarm refused a certificate to this node, {node}: {reason}; run `docker node rm --force {node}` on a \
+         manager before joining again"
+    )]
+    CertificateRefused {
+        /// The id of the node.
+        node: String,
+        /// The manager's reason.
+        reason: String,
+    },
+    /// The certificate was not issued in time.
+    #[error(
+        "the swarm did not issue the certificate of this node, {node}, within {} s; join again with the same token to \
+         go on waiting", limit.as_secs()
+    )]
+    CertificateLate {
+        /// The id of the node.
+        node: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// The certificate is of the past.
+    #[error(
+        "the certificate of this node, {node}, has expired, so that no manager accepts it; run `docker node rm {node}` \
+         on a manager and `switchyard swarm leave` here, and join again"
+    )]
+    CertificateExpired {
+        /// The id of the node.
+        node: String,
+    },
+    /// Somebody removed the node from the cluster.
+    #[error(
+        "this node, {node}, was removed from the swarm; run `switchyard swarm leave` here, and join again if it is to \
+         be a node of it"
+    )]
+    Removed {
+        /// The id of the node.
+        node: String,
+    },
+    /// The node is in a cluster already.
+    #[error("this node is {node} of the swarm {cluster} already; run `switchyard swarm leave` first")]
+    AlreadyJoined {
+        /// The id of the node.
+        node: String,
+        /// The id of the cluster.
+        cluster: String,
+    },
+    /// No manager could be reached.
+    #[error("cannot connect to the manager {manager}; it listens on TCP port 2377 by default")]
+    Unreachable {
+        /// The address.
+        manager: String,
+        /// Why.
+        #[source]
+        cause: BoxedError,
+    },
+    /// A manager did not answer in time.
+    #[error("the manager {manager} did not answer {call} within {} s", limit.as_secs())]
+    NoAnswer {
+        /// The address.
+        manager: String,
+        /// Which call.
+        call: &'static str,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// A manager answered with an error.
+    #[error("the manager {manager} refused {call}: {}", status.message())]
+    Refused {
+        /// The address.
+        manager: String,
+        /// Which call.
+        call: &'static str,
+        /// Its answer.
+        status: Box<tonic::Status>,
+    },
+    /// A manager's answer makes no sense.
+    #[error("the answer of the manager {manager} to {call} cannot be used: {reason}")]
+    InvalidAnswer {
+        /// The address.
+        manager: String,
+        /// Which call.
+        call: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No manager is known.
+    #[error("no manager of the swarm is known any more; run `switchyard swarm leave`, and join again")]
+    NoManager,
+    /// A file of the identity cannot be read or written.
+    #[error("cannot {verb} {}", path.display())]
+    File {
+        /// What was tried.
+        verb: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// A file of the identity has been changed or damaged.
+    #[error("{} is not usable: {reason}; run `switchyard swarm leave`, and join again", path.display())]
+    InvalidFile {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The cryptographic library failed.
+    #[error("cannot {verb}: {reason}")]
+    Cryptography {
+        /// What was tried.
+        verb: &'static str,
+        /// What it says.
+        reason: String,
+    },
+}
+
+/// An error of a library.
+pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+
+impl Error {
+    /// The class of the error.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        match self {
+            Self::InvalidToken { .. } => ErrorKind::InvalidArgument,
+            Self::FipsCluster => ErrorKind::Unimplemented,
+            Self::AlreadyJoined { .. } => ErrorKind::AlreadyExists,
+            Self::OtherRoot { .. }
+            | Self::InvalidCertificate { .. }
+            | Self::ManagerRole { .. }
+            | Self::CertificateRefused { .. }
+            | Self::CertificateExpired { .. }
+            | Self::Removed { .. }
+            | Self::NoManager => ErrorKind::FailedPrecondition,
+            Self::CertificateLate { .. } | Self::NoAnswer { .. } => ErrorKind::DeadlineExceeded,
+            Self::Unreachable { .. } | Self::Refused { .. } | Self::InvalidAnswer { .. } => {
+                ErrorKind::Unavailable
+            }
+            Self::File { .. } | Self::InvalidFile { .. } | Self::Cryptography { .. } => ErrorKind::Internal,
+        }
+    }
+
+    /// Whether only an operator can end the cause, so that the node does not try again.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        match self {
+            Self::InvalidToken { .. }
+            | Self::FipsCluster
+            | Self::OtherRoot { .. }
+            | Self::ManagerRole { .. }
+            | Self::CertificateRefused { .. }
+            | Self::CertificateExpired { .. }
+            | Self::Removed { .. }
+            | Self::AlreadyJoined { .. }
+            | Self::NoManager
+            | Self::InvalidFile { .. } => true,
+            Self::InvalidCertificate { .. }
+            | Self::CertificateLate { .. }
+            | Self::Unreachable { .. }
+            | Self::NoAnswer { .. }
+            | Self::Refused { .. }
+            | Self::InvalidAnswer { .. }
+            | Self::File { .. }
+            | Self::Cryptography { .. } => false,
+        }
+    }
+
+    /// The error with all its causes, on one line.
+    #[must_use]
+    pub fn report(&self) -> String {
+        Chain(self).to_string()
+    }
+}
+
+impl From<Error> for switchyard_core::Error {
+    fn from(error: Error) -> Self {
+        Self::new(error.kind(), error.report())
+    }
+}
+
+/// An error and its causes, separated by colons.
+struct Chain<'a>(&'a dyn std::error::Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}

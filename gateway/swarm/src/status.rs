@@ -1,0 +1,60 @@
+//! The one place that decides what follows from the status of a manager's answer.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+#[cfg(test)]
+mod tests;
+
+/// How long a node that registered too often waits: managers count the registrations of eight seconds, from the
+/// last one that they accepted.
+pub const RATE_LIMIT_PAUSE: Duration = Duration::from_secs(8);
+
+/// What the agent does after a failed call or the end of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reaction {
+    /// It registers anew: the session is over, as after a change of the leader.
+    NewSession,
+    /// It registers anew; another process has registered as this node.
+    Displaced,
+    /// It registers anew after [`RATE_LIMIT_PAUSE`].
+    SlowDown,
+    /// It ends: the node was removed from the cluster.
+    Removed,
+    /// It connects to another manager: this one does not answer, or not as one of the cluster.
+    OtherManager,
+}
+
+/// What follows from this status.
+#[must_use]
+pub fn reaction(status: &Status) -> Reaction {
+    let text = status.message();
+    match status.code() {
+        Code::PermissionDenied if text.contains(REMOVED) => Reaction::Removed,
+        Code::InvalidArgument if text.contains(SESSION_INVALID) => Reaction::Displaced,
+        Code::Unavailable if text.contains(RATE_LIMIT) => Reaction::SlowDown,
+        // A stream that a manager ends without an error is over as well.
+        Code::Ok | Code::NotFound | Code::Aborted | Code::InvalidArgument | Code::Cancelled => {
+            Reaction::NewSession
+        }
+        Code::Unavailable
+        | Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::AlreadyExists
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::DataLoss => Reaction::OtherManager,
+    }
+}
+
+/// Where the code alone does not tell: the texts of swarmkit, `ca/auth.go`, `manager/dispatcher/errors.go` and
+/// `manager/dispatcher/nodes.go`. They have not changed since 2016.
+const REMOVED: &str = "was removed from swarm";
+const SESSION_INVALID: &str = "session invalid";
+const RATE_LIMIT: &str = "exceeded rate limit count of registrations";

@@ -1,0 +1,337 @@
+//! The files of a membership, in a directory that only root can enter.
+//!
+//! | file | content |
+//! |---|---|
+//! | `root-ca.crt` | the roots of the cluster, as managers serve them |
+//! | `node.pem` | the certificate of the node, those behind it, and the private key |
+//! | `managers.json` | the managers that were last told |
+//! | `join.json` | a join that waits for its certificate |
+//!
+//! The node is a member if and only if there is `node.pem`. Certificate and key are one file because they belong
+//! together: each file is replaced by a rename, so that a kill leaves the old or the new one. New roots are
+//! written before a new certificate when a node joins, and after it when a CA is rotated; in both cases the
+//! certificate that is stored leads to the roots that are stored.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use switchyard_steps::{Step, reach};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::certificates::{NodeChain, RootBundle};
+use crate::error::Error;
+use crate::identity::Identity;
+use crate::key::NodeKey;
+use crate::managers::{Managers, Peer};
+use crate::token::RootDigest;
+
+#[cfg(test)]
+mod tests;
+
+const ROOTS: &str = "root-ca.crt";
+const NODE: &str = "node.pem";
+const MANAGERS: &str = "managers.json";
+const JOIN: &str = "join.json";
+
+/// What the key begins with in `node.pem`, behind the certificates.
+const KEY_BEGIN: &[u8] = b"-----BEGIN PRIVATE KEY-----";
+
+/// The largest file that is read: twice the largest chain.
+const FILE_MAX: u64 = 128 << 10;
+
+/// How long the disk may take.
+const DISK_LIMIT: Duration = Duration::from_secs(30);
+
+/// The version of the format of `join.json`.
+const JOIN_VERSION: u32 = 1;
+
+/// The directory of a membership.
+#[derive(Debug, Clone)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+/// A join that a manager has made a node for, and that waits for its certificate.
+#[derive(Debug, Clone)]
+pub struct PendingJoin {
+    /// The id of the node.
+    pub node: String,
+    /// The roots of the cluster.
+    pub roots: RootDigest,
+    /// The request that the certificate must be for, as PEM.
+    pub request: String,
+    /// The key of the request.
+    pub key: NodeKey,
+}
+
+/// [`PendingJoin`] as it is stored.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JoinFile {
+    version: u32,
+    node: String,
+    roots: String,
+    request: String,
+    key: String,
+}
+
+/// A manager as it is stored.
+#[derive(Serialize, Deserialize)]
+struct ManagerEntry {
+    node_id: String,
+    addr: String,
+}
+
+// === impl Store ===
+
+impl Store {
+    /// The membership in this directory, which is created when something is stored.
+    #[must_use]
+    pub const fn new(dir: PathBuf) -> Self {
+        Self { dir }
+    }
+
+    /// Does something with the files on a thread for blocking calls. If dropped, it is still done.
+    ///
+    /// # Errors
+    /// Those of `work`; [`Error::File`] if the disk takes more than 30 s.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let store = self.clone();
+        let working = spawn_blocking(move || work(&store));
+        let done = timeout(DISK_LIMIT, working).await.map_err(|_| ErrorKind::TimedOut.into());
+        done.and_then(|done| done.map_err(io::Error::other)).map_err(self.failed("use", ""))?
+    }
+
+    /// The membership of this node; `None` if it is in no cluster. Blocks on the file system.
+    ///
+    /// # Errors
+    /// - [`Error::File`], [`Error::InvalidFile`].
+    /// - [`Error::CertificateExpired`], [`Error::ManagerRole`].
+    pub fn load(&self, now: SystemTime) -> Result<Option<Identity>, Error> {
+        let Some(node) = self.read(NODE)? else { return Ok(None) };
+        let unusable = |name: &str, reason: &Error| Error::InvalidFile {
+            path: self.dir.join(name),
+            reason: reason.report(),
+        };
+        let roots = self.read(ROOTS)?.ok_or_else(|| Error::InvalidFile {
+            path: self.dir.join(ROOTS),
+            reason: "it is missing".to_owned(),
+        })?;
+        let roots = RootBundle::from_pem(&roots).map_err(|error| unusable(ROOTS, &error))?;
+        let begin = node.windows(KEY_BEGIN.len()).position(|bytes| bytes == KEY_BEGIN).unwrap_or(node.len());
+        let (chain, key) = node.split_at(begin);
+        let chain = NodeChain::from_pem(chain).map_err(|error| unusable(NODE, &error))?;
+        let key = NodeKey::from_pem(key).map_err(|error| unusable(NODE, &error))?;
+        let identity = match Identity::new(roots, chain, key, now) {
+            Err(error @ Error::InvalidCertificate { .. }) => return Err(unusable(NODE, &error)),
+            other => other?,
+        };
+        // A kill after the certificate was stored leaves the join that it ended.
+        self.forget_join()?;
+        Ok(Some(identity))
+    }
+
+    /// Stores a new membership, which ends the join that waited for it. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn save_joined(&self, identity: &Identity) -> Result<(), Error> {
+        self.save_roots(identity)?;
+        self.save_certificate(identity)?;
+        self.forget_join()
+    }
+
+    /// Stores a renewed certificate with its key. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`]; then the old one is stored.
+    pub fn save_certificate(&self, identity: &Identity) -> Result<(), Error> {
+        let mut contents = identity.chain().pem().to_owned();
+        if !contents.ends_with(b"\n") {
+            contents.push(b'\n');
+        }
+        contents.extend_from_slice(identity.key().to_pem().as_bytes());
+        self.replace(NODE, &contents)?;
+        reach(Step::NodeCertificateSaved);
+        Ok(())
+    }
+
+    /// Stores the roots of the cluster. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`]; then the old ones are stored.
+    pub fn save_roots(&self, identity: &Identity) -> Result<(), Error> {
+        self.replace(ROOTS, identity.roots().pem())?;
+        reach(Step::SwarmRootsSaved);
+        Ok(())
+    }
+
+    /// Stores a join that waits for its certificate. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn save_join(&self, join: &PendingJoin) -> Result<(), Error> {
+        let file = JoinFile {
+            version: JOIN_VERSION,
+            node: join.node.clone(),
+            roots: join.roots.to_string(),
+            request: join.request.clone(),
+            key: join.key.to_pem(),
+        };
+        let contents =
+            serde_json::to_vec_pretty(&file).map_err(|fault| self.failed("write", JOIN)(fault.into()))?;
+        self.replace(JOIN, &contents)?;
+        reach(Step::JoinRequestSaved);
+        Ok(())
+    }
+
+    /// The join that waits for its certificate, if it is of the cluster with these roots. One that cannot be read
+    /// counts as none. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn load_join(&self, roots: RootDigest) -> Result<Option<PendingJoin>, Error> {
+        let Some(contents) = self.read(JOIN)? else { return Ok(None) };
+        pending(&contents, roots).or_else(|reason| {
+            let path = self.dir.join(JOIN);
+            tracing::warn!(path = %path.display(), reason, "an unfinished join cannot be continued");
+            Ok(None)
+        })
+    }
+
+    /// Forgets the join that waits for its certificate. Idempotent. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn forget_join(&self) -> Result<(), Error> {
+        self.remove(JOIN)?;
+        reach(Step::JoinRequestForgotten);
+        Ok(())
+    }
+
+    /// Stores the managers. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`]; then the old ones are stored.
+    pub fn save_managers(&self, managers: &Managers) -> Result<(), Error> {
+        let entries: Vec<ManagerEntry> = managers
+            .peers()
+            .map(|peer| ManagerEntry { node_id: peer.node.clone(), addr: peer.address.clone() })
+            .collect();
+        let contents = serde_json::to_vec_pretty(&entries)
+            .map_err(|fault| self.failed("write", MANAGERS)(fault.into()))?;
+        self.replace(MANAGERS, &contents)?;
+        reach(Step::SwarmManagersSaved);
+        Ok(())
+    }
+
+    /// The managers that were stored. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::InvalidFile`].
+    pub fn load_managers(&self) -> Result<Managers, Error> {
+        let Some(contents) = self.read(MANAGERS)? else { return Ok(Managers::default()) };
+        let entries: Vec<ManagerEntry> = serde_json::from_slice(&contents).map_err(|fault| {
+            Error::InvalidFile { path: self.dir.join(MANAGERS), reason: fault.to_string() }
+        })?;
+        let peers = entries.into_iter().map(|entry| Peer { node: entry.node_id, address: entry.addr });
+        Ok(Managers::of(peers))
+    }
+
+    /// Removes everything. Idempotent. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn wipe(&self) -> Result<(), Error> {
+        self.forget_join()?;
+        self.remove(NODE)?;
+        reach(Step::NodeCertificateRemoved);
+        self.remove(MANAGERS)?;
+        self.remove(ROOTS)?;
+        match fs::remove_dir(&self.dir) {
+            Err(fault) if fault.kind() != ErrorKind::NotFound => Err(self.failed("remove", "")(fault)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Replaces a file by one with these contents, and syncs it to disk.
+    fn replace(&self, name: &'static str, contents: &[u8]) -> Result<(), Error> {
+        let path = self.dir.join(name);
+        let draft = path.with_extension("new");
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(self.failed("create", ""))?;
+        self.remove_path(&draft)?;
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&draft)
+            .and_then(|mut file| {
+                file.write_all(contents)?;
+                file.sync_all()
+            })
+            .map_err(self.failed("write", name))?;
+        reach(Step::SwarmFileDrafted);
+        fs::rename(&draft, &path)
+            .and_then(|()| File::open(&self.dir)?.sync_all())
+            // The directory may be new as well.
+            .and_then(|()| File::open(self.dir.parent().unwrap_or(Path::new("/")))?.sync_all())
+            .map_err(self.failed("replace", name))
+    }
+
+    /// The content of a file; `None` if there is none.
+    fn read(&self, name: &'static str) -> Result<Option<Vec<u8>>, Error> {
+        let file = match File::open(self.dir.join(name)) {
+            Ok(file) => file,
+            Err(fault) if fault.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(fault) => return Err(self.failed("open", name)(fault)),
+        };
+        let mut contents = Vec::new();
+        file.take(FILE_MAX + 1).read_to_end(&mut contents).map_err(self.failed("read", name))?;
+        if contents.len() as u64 > FILE_MAX {
+            let reason = format!("it has more than {FILE_MAX} bytes");
+            return Err(Error::InvalidFile { path: self.dir.join(name), reason });
+        }
+        Ok(Some(contents))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Error> {
+        let path = self.dir.join(name);
+        self.remove_path(&path.with_extension("new"))?;
+        self.remove_path(&path)
+    }
+
+    fn remove_path(&self, path: &Path) -> Result<(), Error> {
+        match fs::remove_file(path) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => {
+                Err(Error::File { verb: "remove", path: path.to_owned(), cause })
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    fn failed(&self, verb: &'static str, name: &str) -> impl Fn(io::Error) -> Error + use<> {
+        let path = if name.is_empty() { self.dir.clone() } else { self.dir.join(name) };
+        move |cause| Error::File { verb, path: path.clone(), cause }
+    }
+}
+
+/// Reads a stored join; `None` if it is of a cluster with other roots.
+fn pending(contents: &[u8], roots: RootDigest) -> Result<Option<PendingJoin>, String> {
+    let file: JoinFile = serde_json::from_slice(contents).map_err(|fault| fault.to_string())?;
+    if file.version != JOIN_VERSION {
+        return Err(format!("its version is {}", file.version));
+    }
+    if file.roots != roots.to_string() {
+        return Ok(None);
+    }
+    let key = NodeKey::from_pem(file.key.as_bytes()).map_err(|error| error.report())?;
+    Ok(Some(PendingJoin { node: file.node, roots, request: file.request, key }))
+}

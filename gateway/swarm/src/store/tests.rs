@@ -1,0 +1,152 @@
+//! The files of a membership: what is stored, what is read back, and what damage does.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::{JOIN, NODE, PendingJoin, ROOTS, Store};
+use crate::certificates::{NodeChain, RootBundle};
+use crate::error::Error;
+use crate::identity::Identity;
+use crate::key::NodeKey;
+use crate::managers::{Managers, Peer};
+use crate::testing::TestAuthority;
+use crate::token::RootDigest;
+
+fn now() -> SystemTime {
+    SystemTime::now() + Duration::from_secs(60)
+}
+
+fn identity(authority: &TestAuthority) -> Identity {
+    let key = NodeKey::generate().unwrap();
+    let request = key.certificate_request().unwrap();
+    let chain = NodeChain::from_pem(&authority.issue(&request, "c", "swarm-worker", "n")).unwrap();
+    Identity::new(RootBundle::from_pem(&authority.root()).unwrap(), chain, key, now()).unwrap()
+}
+
+fn pending(roots: RootDigest) -> PendingJoin {
+    let key = NodeKey::generate().unwrap();
+    PendingJoin { node: "n".to_owned(), roots, request: key.certificate_request().unwrap(), key }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn membership_is_read_back_and_only_root_can_read_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new(dir.path(), "a");
+    let store = Store::new(dir.path().join("state/swarm"));
+    assert!(store.load(now()).unwrap().is_none());
+    let identity = identity(&authority);
+    store.save_join(&pending(RootDigest::of(b"x"))).unwrap();
+    store.save_joined(&identity).unwrap();
+    let read = store.load(now()).unwrap().unwrap();
+    assert_eq!(read.tls_info(), identity.tls_info());
+    assert_eq!(read.chain(), identity.chain());
+    assert_eq!(read.key().public_key().unwrap(), identity.key().public_key().unwrap());
+    let dir = dir.path().join("state/swarm");
+    assert_eq!(names(&dir), [NODE, ROOTS]);
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dir), 0o700);
+    for name in names(&dir) {
+        assert_eq!(mode(&dir.join(name)), 0o600);
+    }
+}
+
+#[test]
+fn renewed_certificate_replaces_the_old_one_and_its_key_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new(dir.path(), "a");
+    let store = Store::new(dir.path().join("swarm"));
+    store.save_joined(&identity(&authority)).unwrap();
+    let renewed = identity(&authority);
+    store.save_certificate(&renewed).unwrap();
+    let read = store.load(now()).unwrap().unwrap();
+    assert_eq!(read.key().public_key().unwrap(), renewed.key().public_key().unwrap());
+    // A draft of a killed predecessor is no hindrance.
+    fs::write(dir.path().join("swarm/node.new"), "torn").unwrap();
+    store.save_certificate(&renewed).unwrap();
+    assert_eq!(names(&dir.path().join("swarm")), [NODE, ROOTS]);
+}
+
+#[test]
+fn unfinished_join_is_read_back_for_its_cluster_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path().join("swarm"));
+    let [ours, others] = [b"ours", b"else"].map(|pem| RootDigest::of(pem));
+    assert!(store.load_join(ours).unwrap().is_none());
+    let join = pending(ours);
+    store.save_join(&join).unwrap();
+    let read = store.load_join(ours).unwrap().unwrap();
+    assert_eq!((read.node, read.request), (join.node, join.request));
+    assert_eq!(read.key.public_key().unwrap(), join.key.public_key().unwrap());
+    assert!(store.load_join(others).unwrap().is_none());
+    assert!(store.load(now()).unwrap().is_none(), "a join is no membership");
+    fs::write(dir.path().join("swarm").join(JOIN), "{}").unwrap();
+    assert!(store.load_join(ours).unwrap().is_none());
+    store.forget_join().unwrap();
+    store.forget_join().unwrap();
+}
+
+#[test]
+fn managers_are_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path().join("swarm"));
+    assert_eq!(store.load_managers().unwrap(), Managers::default());
+    let managers = Managers::of([Peer { node: "m".to_owned(), address: "10.0.0.1:2377".to_owned() }]);
+    store.save_managers(&managers).unwrap();
+    assert_eq!(store.load_managers().unwrap(), managers);
+}
+
+#[test]
+fn damaged_files_are_refused_by_name_and_a_leave_ends_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = TestAuthority::new(dir.path(), "a");
+    let other = TestAuthority::new(dir.path(), "b");
+    let store = Store::new(dir.path().join("swarm"));
+    let foreign_key = NodeKey::generate().unwrap().to_pem();
+    let damages: [(&str, Box<dyn Fn(&mut Vec<u8>)>); 6] = [
+        (ROOTS, Box::new(Vec::clear)),
+        (ROOTS, Box::new(|bytes| *bytes = other.root())),
+        (NODE, Box::new(Vec::clear)),
+        (NODE, Box::new(|bytes| bytes.truncate(bytes.len() - 100))),
+        (NODE, Box::new(|bytes| bytes.splice(0..0, foreign_key.bytes()).for_each(drop))),
+        (NODE, Box::new(|bytes| bytes.resize(1 << 20, b'x'))),
+    ];
+    for (name, damage) in damages {
+        store.save_joined(&identity(&authority)).unwrap();
+        let path = dir.path().join("swarm").join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        damage(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+        let error = store.load(now()).unwrap_err();
+        assert!(matches!(error, Error::InvalidFile { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(
+            text.contains(dir.path().to_str().unwrap()) && text.contains("switchyard swarm leave"),
+            "{text}"
+        );
+        assert!(!text.contains("PRIVATE"), "{text}");
+    }
+    fs::remove_file(dir.path().join("swarm").join(ROOTS)).unwrap();
+    assert!(matches!(store.load(now()), Err(Error::InvalidFile { .. })));
+    store.wipe().unwrap();
+    store.wipe().unwrap();
+    assert!(!dir.path().join("swarm").exists());
+    assert!(store.load(now()).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn files_are_used_on_a_thread_for_blocking_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path().join("swarm"));
+    let own = std::thread::current().id();
+    let other = store.run(|_| Ok(std::thread::current().id())).await.unwrap();
+    assert_ne!(own, other);
+}
