@@ -213,9 +213,9 @@ impl NodeChain {
                 None,
                 None,
             )
-            .map_err(|error| match error {
-                webpki::Error::CertExpired { .. } => Unverified::Expired,
-                _ => invalid(&error),
+            .map_err(|error| {
+                let is_expired = matches!(error, webpki::Error::CertExpired { .. });
+                if is_expired { Unverified::Expired } else { invalid(&error) }
             })?;
         let issuer = match path.intermediate_certificates().next() {
             Some(intermediate) => Issuer::of(&intermediate.der()),

@@ -175,9 +175,8 @@ async fn repeated<T, F: Future<Output = Result<T, Error>>>(try_it: impl Fn() -> 
 }
 
 fn is_passing(error: &Error) -> bool {
-    match error {
-        Error::Unreachable { .. } | Error::NoAnswer { .. } => true,
-        Error::Refused { status, .. } => matches!(status.code(), Code::Aborted | Code::Unavailable),
-        _ => false,
+    if let Error::Refused { status, .. } = error {
+        return matches!(status.code(), Code::Aborted | Code::Unavailable);
     }
+    matches!(error, Error::Unreachable { .. } | Error::NoAnswer { .. })
 }

@@ -1,36 +1,49 @@
 //! Makes this node a worker of a Docker swarm, by SwarmKit's API for agents.
 //!
 //! ```text
-//! join ── CA, NodeCA ──► managers            the first certificate, by a join token
-//!   └─► store: roots, certificate, key
+//!  join ───────────── CA, NodeCA ──► a manager    the first certificate, by a join token
+//!    └─► store: roots, certificate, key, managers
+//! agent ┬ sessions ─── Dispatcher ──► one of the managers ─► assignments ─► Executor ─► Reports
+//!       └ renewals ─── NodeCA ──────► one of the managers
 //! ```
 //!
 //! - A *cluster* is a swarm, and has an id; a *node* is a member, whose id is in its certificate. Managers are
 //!   recognised by the roots of the cluster, never by their address.
 
+mod agent;
 mod certificates;
 mod connection;
 mod error;
+mod executor;
 mod identity;
 mod issuance;
 mod join;
 mod key;
 mod managers;
+mod membership;
 mod random;
 mod renewal;
+mod report;
+mod session;
 mod status;
 mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod token;
 
+pub use agent::Agent;
 pub use certificates::{Issuer, NodeChain, NodeSubject, PEM_MAX, RootBundle, Unverified, ValidityPeriod};
 pub use error::{BoxedError, Error};
+pub use executor::Executor;
 pub use identity::Identity;
 pub use join::{JoinRequest, join};
 pub use key::NodeKey;
 pub use managers::{Managers, Peer};
 pub use renewal::{due, pause};
-pub use status::{RATE_LIMIT_PAUSE, Reaction, reaction};
+pub use report::AgentReport;
+pub use session::assignments::{Assignments, Change, Changes, ITEMS_MAX, Unapplicable};
+pub use session::description::NodeFacts;
+pub use session::reports::Reports;
+pub use status::{RATE_LIMIT_PAUSE, Reaction, reaction, reaction_to};
 pub use store::{PendingJoin, Store};
 pub use token::{JoinToken, RootDigest};

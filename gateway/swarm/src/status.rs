@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
+use crate::error::Error;
+
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +53,12 @@ pub fn reaction(status: &Status) -> Reaction {
         | Code::Internal
         | Code::DataLoss => Reaction::OtherManager,
     }
+}
+
+/// What follows from a failure in a session.
+#[must_use]
+pub fn reaction_to(error: &Error) -> Reaction {
+    if let Error::Refused { status, .. } = error { reaction(status) } else { Reaction::OtherManager }
 }
 
 /// Where the code alone does not tell: the texts of swarmkit, `ca/auth.go`, `manager/dispatcher/errors.go` and

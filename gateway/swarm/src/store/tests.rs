@@ -104,6 +104,8 @@ fn managers_are_read_back() {
     assert_eq!(store.load_managers().unwrap(), managers);
 }
 
+type Damage<'a> = Box<dyn Fn(&mut Vec<u8>) + 'a>;
+
 #[test]
 fn damaged_files_are_refused_by_name_and_a_leave_ends_that() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +113,7 @@ fn damaged_files_are_refused_by_name_and_a_leave_ends_that() {
     let other = TestAuthority::new(dir.path(), "b");
     let store = Store::new(dir.path().join("swarm"));
     let foreign_key = NodeKey::generate().unwrap().to_pem();
-    let damages: [(&str, Box<dyn Fn(&mut Vec<u8>)>); 6] = [
+    let damages: [(&str, Damage<'_>); 6] = [
         (ROOTS, Box::new(Vec::clear)),
         (ROOTS, Box::new(|bytes| *bytes = other.root())),
         (NODE, Box::new(Vec::clear)),

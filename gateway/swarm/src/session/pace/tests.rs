@@ -1,0 +1,68 @@
+//! The pauses between sessions.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Cause, Pace};
+use crate::status::Reaction;
+
+const LONG: u64 = u64::MAX;
+
+#[test]
+fn pauses_grow_to_eight_seconds_and_begin_anew_after_a_session() {
+    let now = Instant::now();
+    let mut pace = Pace::default();
+    let mut limits = || {
+        let pause = pace.next(Cause::Failed(Reaction::OtherManager), now, LONG);
+        assert!(pause < pace.limit);
+        pace.limit.as_millis()
+    };
+    let grown: Vec<u128> = (0..9).map(|_| limits()).collect();
+    assert_eq!(grown, [100, 300, 700, 1500, 3100, 6300, 8000, 8000, 8000]);
+    pace.registered(now);
+    pace.next(Cause::Failed(Reaction::OtherManager), now, LONG);
+    assert_eq!(pace.limit.as_millis(), 100);
+}
+
+#[test]
+fn third_registration_within_eight_seconds_waits() {
+    let start = Instant::now();
+    let mut pace = Pace::default();
+    pace.registered(start);
+    pace.registered(start + Duration::from_secs(1));
+    let now = start + Duration::from_secs(2);
+    assert_eq!(pace.next(Cause::Failed(Reaction::NewSession), now, 0), Duration::from_secs(6));
+    let later = start + Duration::from_secs(9);
+    assert_eq!(pace.next(Cause::Failed(Reaction::NewSession), later, 0), Duration::ZERO);
+}
+
+#[test]
+fn new_certificate_waits_a_second_and_a_manager_that_asks_for_it_gets_eight() {
+    let mut pace = Pace::default();
+    let now = Instant::now();
+    assert_eq!(pace.next(Cause::Certificate, now, 0), Duration::from_secs(1));
+    assert_eq!(pace.next(Cause::Failed(Reaction::SlowDown), now, 0), Duration::from_secs(8));
+}
+
+#[test]
+fn three_displacements_in_five_minutes_are_another_node_with_the_same_identity() {
+    let mut pace = Pace::default();
+    let start = Instant::now();
+    let displaced = Cause::Failed(Reaction::Displaced);
+    for seconds in [0, 10] {
+        let now = start + Duration::from_secs(seconds);
+        assert!(pace.next(displaced, now, LONG) < Duration::from_secs(8));
+        assert!(!pace.is_duplicate(now));
+    }
+    let now = start + Duration::from_secs(20);
+    assert_eq!(pace.next(displaced, now, 0), Duration::from_secs(30));
+    assert!(pace.is_duplicate(now));
+    assert!(!pace.is_duplicate(start + Duration::from_secs(301)));
+    let mut rare = Pace::default();
+    for hours in 0..10 {
+        let now = start + Duration::from_secs(3600 * hours);
+        let _ = rare.next(displaced, now, 0);
+        assert!(!rare.is_duplicate(now));
+    }
+}
