@@ -22,6 +22,7 @@ mod prometheus;
 mod reload;
 mod secrets;
 mod support_works;
+mod swarm;
 mod two_gateways;
 mod undo;
 mod upgrades;

@@ -31,4 +31,5 @@ pub mod registry_proxy;
 pub mod root;
 pub mod scratch;
 pub mod streams;
+pub mod swarm;
 pub mod ustar;

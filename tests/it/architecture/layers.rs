@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 28] = [
+const LAYERS: [(&str, &[&str]); 29] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -56,6 +56,7 @@ const LAYERS: [(&str, &[&str]); 28] = [
     ("switchyard-runtime-spec", &["switchyard-core"]),
     ("switchyard-steps", &[]),
     ("switchyard-streaming", &["switchyard-tls"]),
+    ("switchyard-swarm", &["switchyard-core", "switchyard-proto", "switchyard-steps"]),
     ("switchyard-tests", &["*"]),
     ("switchyard-tls", &[]),
     ("switchyard-tree", &[]),
@@ -84,6 +85,7 @@ const WIRE: &[&str] = &[
     "switchyard-nomad",
     "switchyard-proto",
     "switchyard-rpc",
+    "switchyard-swarm",
     "switchyard-tests",
 ];
 

@@ -1,0 +1,280 @@
+//! Real managers of a Docker swarm, Debian's dockerd, in a network namespace of their own: one of their ports cannot
+//! be changed.
+
+use std::fs::{self, File};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::host::eventually;
+use crate::prereq;
+use crate::scratch::Scratch;
+
+pub mod agent;
+
+/// How long dockerd may take to start or to end.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long managers may take to agree on something.
+pub const AGREE_LIMIT: Duration = Duration::from_secs(60);
+
+/// A swarm of one or more managers, without workers. Dropping it ends them and removes everything.
+#[derive(Debug)]
+pub struct SwarmCluster {
+    managers: Vec<Dockerd>,
+    netns: PathBuf,
+    // Must be the last field: dropping the directory unmounts the namespace and removes the files.
+    scratch: Scratch,
+}
+
+/// One dockerd.
+#[derive(Debug)]
+struct Dockerd {
+    dir: PathBuf,
+    child: Option<Child>,
+}
+
+// === impl SwarmCluster ===
+
+impl SwarmCluster {
+    /// A swarm with one manager.
+    ///
+    /// # Panics
+    /// When docker is not installed or does not start.
+    #[track_caller]
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_managers(1)
+    }
+
+    /// A swarm with so many managers.
+    ///
+    /// # Panics
+    /// When docker is not installed or does not start.
+    #[track_caller]
+    #[must_use]
+    pub fn with_managers(count: usize) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "dockerd wants to be run as root");
+        let scratch = Scratch::new();
+        let netns = scratch.path().join("net");
+        File::create(&netns).expect("the scratch directory can be written");
+        let unshare = prereq::require("unshare", "util-linux");
+        let ip = prereq::require("ip", "iproute2");
+        run(Command::new(unshare).arg(format!("--net={}", netns.display())).args(["--", "true"]));
+        let mut cluster = Self { managers: Vec::new(), netns, scratch };
+        run(cluster.inside(&ip).args(["link", "set", "lo", "up"]));
+        for number in 0..count {
+            let dir = cluster.scratch.path().join(format!("m{number}"));
+            fs::create_dir(&dir).expect("the scratch directory can be written");
+            // The key would be in /etc.
+            let settings = format!("{{\"deprecated-key-path\": \"{}/key.json\"}}", dir.display());
+            fs::write(dir.join("daemon.json"), settings).expect("the scratch directory can be written");
+            cluster.managers.push(Dockerd { dir, child: None });
+            cluster.start_manager(number);
+            let address = cluster.address(number);
+            let own = ["--listen-addr", &address, "--advertise-addr", &address];
+            if number == 0 {
+                cluster.docker(&[&["swarm", "init"], &own[..]].concat());
+            } else {
+                let token = cluster.token("manager");
+                let first = cluster.address(0);
+                let words = [&["swarm", "join", "--token", &token], &own[..], &[&first]].concat();
+                cluster.docker_on(number, &words);
+            }
+        }
+        cluster
+    }
+
+    /// Starts a manager that does not run.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn start_manager(&mut self, number: usize) {
+        let dockerd = prereq::require("dockerd", "docker.io");
+        let dir = self.managers[number].dir.clone();
+        let log =
+            File::options().create(true).append(true).open(dir.join("log")).expect("the directory is ours");
+        let errors = log.try_clone().expect("a file can be opened twice");
+        let option = |name: &str, path: &str| format!("--{name}={}", dir.join(path).display());
+        let child = self
+            .inside(&dockerd)
+            .args([option("data-root", "data"), option("exec-root", "exec"), option("pidfile", "pid")])
+            .arg(option("config-file", "daemon.json"))
+            .arg(format!("--host=unix://{}", dir.join("sock").display()))
+            .args(["--iptables=false", "--ip-masq=false", "--bridge=none", "--userland-proxy=false"])
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .expect("it was found, so it starts");
+        self.managers[number].child = Some(child);
+        let is_up = eventually(START_LIMIT, || self.try_docker(number, &["version"]).is_ok());
+        assert!(is_up, "dockerd did not start:\n{}", self.log(number));
+    }
+
+    /// Ends a manager with a signal, and waits for it.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn end_manager(&mut self, number: usize, signal: Signal) {
+        self.managers[number].end(signal);
+    }
+
+    /// Where a manager listens.
+    #[must_use]
+    pub fn address(&self, number: usize) -> String {
+        let last = u8::try_from(number + 1).expect("there are few managers");
+        format!("{}:2377", Ipv4Addr::new(127, 0, 0, last))
+    }
+
+    /// The join token of a role, `worker` or `manager`.
+    #[must_use]
+    pub fn token(&self, role: &str) -> String {
+        self.docker(&["swarm", "join-token", "--quiet", role]).trim().to_owned()
+    }
+
+    /// What the docker client prints on the first manager.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn docker(&self, words: &[&str]) -> String {
+        self.docker_on(0, words)
+    }
+
+    /// What the docker client prints on a manager.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn docker_on(&self, number: usize, words: &[&str]) -> String {
+        self.try_docker(number, words).unwrap_or_else(|error| panic!("docker {words:?}: {error}"))
+    }
+
+    /// What the docker client prints on a manager.
+    ///
+    /// # Errors
+    /// What it says when it fails.
+    ///
+    /// # Panics
+    /// When it is not installed.
+    pub fn try_docker(&self, number: usize, words: &[&str]) -> Result<String, String> {
+        let output = Command::new(prereq::require("docker", "docker.io"))
+            .env("DOCKER_HOST", format!("unix://{}", self.managers[number].dir.join("sock").display()))
+            .env("DOCKER_CONFIG", self.scratch.path())
+            .args(words)
+            .stdin(Stdio::null())
+            .output()
+            .expect("it was found, so it starts");
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        }
+    }
+
+    /// The nodes that are not managers: `ID HOSTNAME STATUS AVAILABILITY`, in the order of their ids.
+    #[must_use]
+    pub fn workers(&self) -> Vec<String> {
+        let format = "{{.ID}} {{.Hostname}} {{.Status}} {{.Availability}}";
+        let all = self.docker(&["node", "ls", "--filter", "role=worker", "--format", format]);
+        let mut workers: Vec<String> = all.lines().map(str::to_owned).collect();
+        workers.sort();
+        workers
+    }
+
+    /// Waits until a condition on the swarm holds.
+    ///
+    /// # Panics
+    /// When it does not; the nodes and the last lines of the first manager's log are shown.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, condition: impl FnMut() -> bool) {
+        if eventually(AGREE_LIMIT, condition) {
+            return;
+        }
+        let nodes = self.try_docker(0, &["node", "ls"]);
+        let log = self.log(0);
+        let tail: Vec<&str> = log.lines().rev().take(15).collect();
+        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        panic!("{what}: not within {AGREE_LIMIT:?}; nodes: {nodes:?}\n{}", tail.join("\n"));
+    }
+
+    /// A program in the network namespace of the managers.
+    #[must_use]
+    pub fn inside(&self, program: &Path) -> Command {
+        let mut command = Command::new(prereq::require("nsenter", "util-linux"));
+        command.arg(format!("--net={}", self.netns.display())).arg("--").arg(program);
+        command
+    }
+
+    /// Does something on a thread whose connections are made in the network namespace of the managers.
+    ///
+    /// # Panics
+    /// When the thread panics.
+    pub fn within<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> thread::JoinHandle<T> {
+        let netns = File::open(&self.netns).expect("the namespace is mounted");
+        thread::spawn(move || {
+            setns(netns, CloneFlags::CLONE_NEWNET).expect("root can enter a namespace");
+            work()
+        })
+    }
+
+    /// The directory of everything.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    fn log(&self, number: usize) -> String {
+        fs::read_to_string(self.managers[number].dir.join("log")).unwrap_or_default()
+    }
+}
+
+impl Default for SwarmCluster {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for SwarmCluster {
+    fn drop(&mut self) {
+        // A killed dockerd would leave its containerd; what is left, the directory's end removes.
+        for manager in &mut self.managers {
+            manager.end(Signal::SIGTERM);
+        }
+    }
+}
+
+// === impl Dockerd ===
+
+impl Dockerd {
+    fn end(&mut self, signal: Signal) {
+        let Some(mut child) = self.child.take() else { return };
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id is an i32"));
+        // nsenter has become dockerd. It may have ended by itself.
+        let _ = kill(pid, signal);
+        let has_ended = eventually(START_LIMIT, || child.try_wait().is_ok_and(|status| status.is_some()));
+        if !has_ended {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // Its containerd, which a kill leaves.
+        let _ = crate::host::processes::clear(&self.dir);
+    }
+}
+
+/// Runs a command that must not fail.
+#[track_caller]
+fn run(command: &mut Command) {
+    let output = command.output().expect("it was found, so it starts");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
