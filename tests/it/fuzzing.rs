@@ -59,6 +59,10 @@ targets! {
     seccomp: switchyard_runtime_spec::fuzzing::seccomp, 4_000;
     spdy_frames: switchyard_streaming::fuzzing::frames, 4_000;
     streaming_session: switchyard_streaming::fuzzing::session, 1_000;
+    swarm_certificates: switchyard_swarm::fuzzing::certificates, 2_000;
+    swarm_files: switchyard_swarm::fuzzing::files, 4_000;
+    swarm_messages: switchyard_swarm::fuzzing::messages, 4_000;
+    swarm_token: switchyard_swarm::fuzzing::token, 4_000;
     terminal_sizes: switchyard_streaming::fuzzing::resize, 4_000;
     ttrpc: switchyard_containerd::fuzzing::ttrpc, 4_000;
     websocket: switchyard_streaming::fuzzing::websocket, 2_000;

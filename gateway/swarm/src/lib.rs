@@ -15,6 +15,8 @@ mod certificates;
 mod connection;
 mod error;
 mod executor;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod identity;
 mod issuance;
 mod join;
@@ -24,11 +26,13 @@ mod membership;
 mod random;
 mod renewal;
 mod report;
+#[cfg(test)]
+mod scripted;
 mod session;
 mod status;
 mod store;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
+#[cfg(test)]
+mod testing;
 mod token;
 
 pub use agent::Agent;

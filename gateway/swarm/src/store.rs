@@ -239,11 +239,7 @@ impl Store {
     /// [`Error::File`], [`Error::InvalidFile`].
     pub fn load_managers(&self) -> Result<Managers, Error> {
         let Some(contents) = self.read(MANAGERS)? else { return Ok(Managers::default()) };
-        let entries: Vec<ManagerEntry> = serde_json::from_slice(&contents).map_err(|fault| {
-            Error::InvalidFile { path: self.dir.join(MANAGERS), reason: fault.to_string() }
-        })?;
-        let peers = entries.into_iter().map(|entry| Peer { node: entry.node_id, address: entry.addr });
-        Ok(Managers::of(peers))
+        managers(&contents).map_err(|reason| Error::InvalidFile { path: self.dir.join(MANAGERS), reason })
     }
 
     /// Removes everything. Idempotent. Blocks on the file system.
@@ -324,7 +320,7 @@ impl Store {
 }
 
 /// Reads a stored join; `None` if it is of a cluster with other roots.
-fn pending(contents: &[u8], roots: RootDigest) -> Result<Option<PendingJoin>, String> {
+pub(crate) fn pending(contents: &[u8], roots: RootDigest) -> Result<Option<PendingJoin>, String> {
     let file: JoinFile = serde_json::from_slice(contents).map_err(|fault| fault.to_string())?;
     if file.version != JOIN_VERSION {
         return Err(format!("its version is {}", file.version));
@@ -334,4 +330,10 @@ fn pending(contents: &[u8], roots: RootDigest) -> Result<Option<PendingJoin>, St
     }
     let key = NodeKey::from_pem(file.key.as_bytes()).map_err(|error| error.report())?;
     Ok(Some(PendingJoin { node: file.node, roots, request: file.request, key }))
+}
+
+/// Reads stored managers.
+pub(crate) fn managers(contents: &[u8]) -> Result<Managers, String> {
+    let entries: Vec<ManagerEntry> = serde_json::from_slice(contents).map_err(|fault| fault.to_string())?;
+    Ok(Managers::of(entries.into_iter().map(|entry| Peer { node: entry.node_id, address: entry.addr })))
 }

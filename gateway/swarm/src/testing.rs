@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A root with its key, and the certificates that it issues.
 #[derive(Debug)]
-pub struct TestAuthority {
+pub(crate) struct TestAuthority {
     dir: PathBuf,
     name: String,
 }
@@ -26,7 +26,7 @@ impl TestAuthority {
     /// # Panics
     /// When openssl is missing or fails.
     #[must_use]
-    pub fn new(dir: &Path, name: &str) -> Self {
+    pub(crate) fn new(dir: &Path, name: &str) -> Self {
         Self::of_kind(dir, name, &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"], "swarm-ca")
     }
 
@@ -35,7 +35,7 @@ impl TestAuthority {
     /// # Panics
     /// As [`TestAuthority::new`].
     #[must_use]
-    pub fn of_kind(dir: &Path, name: &str, key: &[&str], subject: &str) -> Self {
+    pub(crate) fn of_kind(dir: &Path, name: &str, key: &[&str], subject: &str) -> Self {
         let made = Self { dir: dir.to_owned(), name: name.to_owned() };
         let [subject, certificate, key_file] = [format!("/CN={subject}"), made.file("crt"), made.file("key")];
         let mut words = vec!["req", "-x509", "-nodes", "-days", "7300", "-subj", &subject];
@@ -49,19 +49,19 @@ impl TestAuthority {
 
     /// The root, as PEM.
     #[must_use]
-    pub fn root(&self) -> Vec<u8> {
+    pub(crate) fn root(&self) -> Vec<u8> {
         fs::read(self.file("crt")).expect("openssl wrote it")
     }
 
     /// The private key of the root, as PEM.
     #[must_use]
-    pub fn root_key(&self) -> Vec<u8> {
+    pub(crate) fn root_key(&self) -> Vec<u8> {
         fs::read(self.file("key")).expect("openssl wrote it")
     }
 
     /// The chain for a request: of this node, with this role (`swarm-worker`), valid for 90 days.
     #[must_use]
-    pub fn issue(&self, request: &str, cluster: &str, role: &str, node: &str) -> Vec<u8> {
+    pub(crate) fn issue(&self, request: &str, cluster: &str, role: &str, node: &str) -> Vec<u8> {
         let names = format!("{NODE}subjectAltName=DNS:{role},DNS:{node},DNS:swarm-ca\n");
         self.sign(request, &format!("/O={cluster}/OU={role}/CN={node}"), &names)
     }
@@ -69,7 +69,7 @@ impl TestAuthority {
     /// The root of another authority, signed by this one: what managers put behind certificates while the root is
     /// rotated.
     #[must_use]
-    pub fn cross_sign(&self, other: &Self) -> Vec<u8> {
+    pub(crate) fn cross_sign(&self, other: &Self) -> Vec<u8> {
         let request = other.file("csr");
         openssl(&[
             "x509",
@@ -86,7 +86,7 @@ impl TestAuthority {
 
     /// A certificate for a request.
     #[must_use]
-    pub fn sign(&self, request: &str, subject: &str, extensions: &str) -> Vec<u8> {
+    pub(crate) fn sign(&self, request: &str, subject: &str, extensions: &str) -> Vec<u8> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
         let [signed, settings, requested] =
             ["out", "cnf", "req"].map(|kind| self.file(&format!("{number}.{kind}")));

@@ -58,7 +58,7 @@ fn join_that_is_killed_at_any_step_is_continued_with_the_same_node() {
 }
 
 #[test]
-fn kill_before_the_node_is_stored_leaves_one_object_that_is_named_in_the_docs() {
+fn kill_before_the_node_is_stored_leaves_an_unused_node_object() {
     let cluster = SwarmCluster::new();
     let token = cluster.dir().join("token");
     std::fs::write(&token, cluster.token("worker")).expect("the directory is ours");

@@ -39,7 +39,7 @@ fn rotation_of_the_ca_renews_the_certificate_and_ends() {
         assert_eq!(stored.node(), identity.node());
         assert_ne!(stored.key().public_key().unwrap(), before.key().public_key().unwrap(), "round {round}");
         let left = stored.validity().not_after.duration_since(SystemTime::now()).unwrap();
-        assert!(left.as_secs() <= 3600, "{left:?}");
+        assert!(left.as_secs() < 2 * 3600, "{left:?}");
         cluster.wait_until("the report has the new certificate", || {
             agent.report().certificate_ends == stored.validity().not_after
         });
