@@ -304,7 +304,8 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
         return Err(format!("it has more than {PEM_MAX} bytes"));
     }
     let read = CertificateDer::pem_slice_iter(pem).take(COUNT_MAX + 1);
-    let certificates = read.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+    // The library's error shows the bytes.
+    let certificates = read.collect::<Result<Vec<_>, _>>().map_err(|_| "it is no valid PEM".to_owned())?;
     match certificates.len() {
         0 => Err("there is none".to_owned()),
         1..=COUNT_MAX => Ok(certificates),

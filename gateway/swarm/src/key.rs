@@ -50,14 +50,14 @@ impl NodeKey {
     /// # Errors
     /// [`Error::Cryptography`]: there is none, or it is of another kind.
     pub fn from_pem(pem: &[u8]) -> Result<Self, Error> {
-        let key = PrivatePkcs8KeyDer::from_pem_slice(pem)
-            .map_err(|error| cannot("read the private key of this node", &error))?;
+        // The library's error shows the bytes.
+        let key = PrivatePkcs8KeyDer::from_pem_slice(pem).map_err(|_| unreadable("there is none in PEM"))?;
         Self::from_pkcs8(key.secret_pkcs8_der().to_owned())
     }
 
     fn from_pkcs8(pkcs8: Vec<u8>) -> Result<Self, Error> {
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &pkcs8, &SystemRandom::new())
-            .map_err(|error| cannot("read the private key of this node", &error))?;
+            .map_err(|_| unreadable("it is not one of the curve P-256 in PKCS #8"))?;
         Ok(Self { pkcs8: Arc::new(PrivatePkcs8KeyDer::from(pkcs8)), pair: Arc::new(pair) })
     }
 
@@ -119,6 +119,10 @@ impl fmt::Debug for NodeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("NodeKey")
     }
+}
+
+fn unreadable(reason: &str) -> Error {
+    cannot("read the private key of this node", &reason)
 }
 
 fn cannot(verb: &'static str, error: &dyn fmt::Display) -> Error {

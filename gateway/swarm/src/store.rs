@@ -321,7 +321,7 @@ impl Store {
 
 /// Reads a stored join; `None` if it is of a cluster with other roots.
 pub(crate) fn pending(contents: &[u8], roots: RootDigest) -> Result<Option<PendingJoin>, String> {
-    let file: JoinFile = serde_json::from_slice(contents).map_err(|fault| fault.to_string())?;
+    let file: JoinFile = serde_json::from_slice(contents).map_err(|fault| place_of(&fault))?;
     if file.version != JOIN_VERSION {
         return Err(format!("its version is {}", file.version));
     }
@@ -334,6 +334,11 @@ pub(crate) fn pending(contents: &[u8], roots: RootDigest) -> Result<Option<Pendi
 
 /// Reads stored managers.
 pub(crate) fn managers(contents: &[u8]) -> Result<Managers, String> {
-    let entries: Vec<ManagerEntry> = serde_json::from_slice(contents).map_err(|fault| fault.to_string())?;
+    let entries: Vec<ManagerEntry> = serde_json::from_slice(contents).map_err(|fault| place_of(&fault))?;
     Ok(Managers::of(entries.into_iter().map(|entry| Peer { node: entry.node_id, address: entry.addr })))
+}
+
+/// Where a file is no valid JSON: the library's own text may show a part of the private key.
+fn place_of(fault: &serde_json::Error) -> String {
+    format!("line {}, column {} is not as this program writes it", fault.line(), fault.column())
 }

@@ -17,7 +17,7 @@ fn join_makes_one_node_that_is_ready_and_stays_the_same_after_a_restart() {
     let agent = TestAgent::start(&cluster, &dir, facts("worker-a"));
     wait_until_ready(&cluster, &agent);
     let expected = format!("{} worker-a Ready Drain", identity.node());
-    assert_eq!(cluster.workers(), [expected.clone()]);
+    assert_eq!(cluster.workers(), std::slice::from_ref(&expected));
     let engine = cluster.docker(&[
         "node",
         "inspect",
@@ -30,7 +30,7 @@ fn join_makes_one_node_that_is_ready_and_stays_the_same_after_a_restart() {
     drop(agent);
     let agent = TestAgent::start(&cluster, &dir, facts("worker-a"));
     wait_until_ready(&cluster, &agent);
-    assert_eq!(cluster.workers(), [expected.clone()]);
+    assert_eq!(cluster.workers(), std::slice::from_ref(&expected));
     assert_eq!(agent.report().node, identity.node());
     let again = try_join(&cluster, &dir, &cluster.token("worker"), Availability::Active);
     assert!(matches!(&again, Err(Error::AlreadyJoined { node, .. }) if node == identity.node()), "{again:?}");
