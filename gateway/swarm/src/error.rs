@@ -123,7 +123,7 @@ pub enum Error {
         limit: Duration,
     },
     /// A manager answered with an error.
-    #[error("the manager {manager} refused {call}: {}", status.message())]
+    #[error("the manager {manager} refused {call}: {}", short(status.message()))]
     Refused {
         /// The address.
         manager: String,
@@ -236,6 +236,14 @@ impl From<Error> for switchyard_core::Error {
     fn from(error: Error) -> Self {
         Self::new(error.kind(), error.report())
     }
+}
+
+/// How much of a manager's text is repeated.
+const TEXT_MAX: usize = 500;
+
+/// The beginning of a manager's text.
+fn short(text: &str) -> &str {
+    text.char_indices().nth(TEXT_MAX).map_or(text, |(end, _)| &text[..end])
 }
 
 /// An error and its causes, separated by colons.
