@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use protox::prost_reflect::{DescriptorPool, MessageDescriptor};
 
-/// The RPCs of each service: whether the client, and whether the server streams.
-const SERVICES: &[(&str, &[(&str, bool, bool)])] = &[
+/// An RPC: whether the client, and whether the server streams.
+type Rpc = (&'static str, bool, bool);
+
+/// The RPCs of each service.
+const SERVICES: &[(&str, &[Rpc])] = &[
     ("CA", &[("GetRootCACertificate", false, false)]),
     ("NodeCA", &[("IssueNodeCertificate", false, false), ("NodeCertificateStatus", false, false)]),
     (

@@ -62,20 +62,10 @@ impl Connection {
         let unreachable = |cause: BoxedError| Error::Unreachable { manager: manager.to_owned(), cause };
         let config = tls::config(trust).map_err(|error| unreachable(error.into()))?;
         let address = with_port(manager).map_err(|reason| unreachable(reason.into()))?;
-        let stream = timeout(CONNECT_LIMIT, handshake(&address, trust, config))
+        let channel = timeout(CONNECT_LIMIT, connect(&address, trust, config))
             .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|fault| unreachable(fault.into()))?;
-        // The scheme is that of what tonic sees. A broken connection is not replaced.
-        let stream = Mutex::new(Some(TokioIo::new(stream)));
-        let connector = tower::service_fn(move |_: Uri| {
-            ready(stream.lock().take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
-        });
-        let channel = Endpoint::from_static("http://swarm-manager")
-            .http2_max_header_list_size(HEADERS_MAX)
-            .connect_with_connector(connector)
-            .await
-            .map_err(|fault| unreachable(fault.into()))?;
+            .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+            .map_err(unreachable)?;
         Ok(Self { channel, manager: manager.to_owned() })
     }
 
@@ -108,14 +98,18 @@ impl Connection {
     }
 }
 
-async fn handshake(
-    address: &str,
-    trust: Trust<'_>,
-    config: ClientConfig,
-) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+async fn connect(address: &str, trust: Trust<'_>, config: ClientConfig) -> Result<Channel, BoxedError> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    TlsConnector::from(Arc::new(config)).connect(tls::server_name(trust), stream).await
+    let stream = TlsConnector::from(Arc::new(config)).connect(tls::server_name(trust), stream).await?;
+    // A broken connection is not replaced: the next call fails.
+    let stream = Mutex::new(Some(TokioIo::new(stream)));
+    let connector = tower::service_fn(move |_: Uri| {
+        ready(stream.lock().take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
+    });
+    // The scheme is that of what tonic sees.
+    let endpoint = Endpoint::from_static("http://swarm-manager").http2_max_header_list_size(HEADERS_MAX);
+    Ok(endpoint.connect_with_connector(connector).await?)
 }
 
 /// `HOST:PORT`, with the default port if there is none.

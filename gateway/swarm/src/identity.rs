@@ -53,6 +53,12 @@ impl Identity {
         Ok(Self { roots, issuer, ..self.clone() })
     }
 
+    /// Whether it has the same certificate and the same roots.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.chain == other.chain && self.roots == other.roots
+    }
+
     /// The id of the node.
     #[must_use]
     pub fn node(&self) -> &str {

@@ -103,7 +103,9 @@ impl Membership {
     /// A manager asks for a renewal of this certificate.
     pub(crate) fn ask_for_renewal(&self, of: &Identity) {
         let is_present = self.identity.borrow().chain() == of.chain();
-        self.renewal.send_if_modified(|asked| is_present && !std::mem::replace(asked, is_present || *asked));
+        if is_present {
+            self.renewal.send_if_modified(|asked| !std::mem::replace(asked, true));
+        }
     }
 
     /// Waits until a manager asks for a renewal. Cancel-safe.

@@ -103,7 +103,7 @@ pub(crate) async fn run(
     observer: &dyn SessionObserver,
 ) -> SessionEnd {
     let mut identity = context.membership.watch();
-    if identity.borrow_and_update().tls_info() != context.identity.tls_info() {
+    if !identity.borrow_and_update().is_same(context.identity) {
         return SessionEnd::Certificate;
     }
     let mut facts = context.executor.facts();
