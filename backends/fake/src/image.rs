@@ -246,6 +246,11 @@ impl ImageStore for Fake {
         let owner = request.owner;
         let shared = {
             let mut state = self.world.lock();
+            // Under the lock: a download of a killed daemon must not be joined by the one that follows.
+            if self.session.is_killed() {
+                drop(state);
+                return std::future::pending().await;
+            }
             let downloads = &mut state.images.downloads;
             downloads.retain(|one| one.result.upgrade().is_some_and(|result| result.peek().is_none()));
             let same = |one: &&Download| {

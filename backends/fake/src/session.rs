@@ -250,6 +250,10 @@ impl Session {
         self.alive.send_replace(false);
     }
 
+    pub(crate) fn is_killed(&self) -> bool {
+        !*self.alive.borrow()
+    }
+
     pub(crate) const fn latency(&self) -> Duration {
         self.latency
     }
