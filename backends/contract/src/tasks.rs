@@ -223,7 +223,7 @@ pub async fn volume_in_use_is_not_removed(fixture: &dyn Fixture) {
     let mut spec = fixture.task_spec("task", ENDLESS);
     spec.mounts = vec![Mount {
         destination: "/data".into(),
-        source: MountSource::Volume { name: "data".to_owned() },
+        source: MountSource::Volume { name: "data".to_owned(), sub_path: std::path::PathBuf::new() },
         readonly: false,
         recursive_readonly: false,
         propagation: Propagation::Private,

@@ -439,7 +439,7 @@ impl State {
 /// The volume of a mount.
 fn volume(mount: &Mount) -> Option<String> {
     match &mount.source {
-        MountSource::Volume { name } => Some(name.clone()),
+        MountSource::Volume { name, sub_path: _ } => Some(name.clone()),
         MountSource::Host { .. }
         | MountSource::Beneath { .. }
         | MountSource::Image { .. }

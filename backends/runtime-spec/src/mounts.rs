@@ -232,6 +232,11 @@ fn of_request(mount: &ResolvedMount, input: &Input<'_>, made: &mut Mounts) -> Re
     check_propagation(requested, &destination)?;
     let readonly_option = readonly_option(&destination, *readonly, *recursive_readonly, *propagation, input)?;
     match source {
+        MountSource::Volume { name, sub_path } if *id_mapped && !sub_path.as_os_str().is_empty() => {
+            Err(Error::unimplemented(format!(
+                "mounts: ids cannot be mapped below the volume {name} at {destination}"
+            )))
+        }
         MountSource::Beneath { .. } if *id_mapped => Err(Error::unimplemented(format!(
             "mounts: ids cannot be mapped at {destination}, where tasks can change what is there"
         ))),
@@ -260,7 +265,7 @@ fn check_propagation(mount: &spec::Mount, destination: &str) -> Result<()> {
     let what = match &mount.source {
         MountSource::Host { .. } | MountSource::Beneath { .. } => return Ok(()),
         MountSource::Image { .. } => format!("the image at {destination}"),
-        MountSource::Volume { name } => format!("the volume {name} at {destination}"),
+        MountSource::Volume { name, .. } => format!("the volume {name} at {destination}"),
         MountSource::Tmpfs { .. } => format!("the tmpfs at {destination}"),
     };
     match mount.propagation {

@@ -226,7 +226,11 @@ fn staged_source_is_what_the_runtime_mounts() {
     let both_ways = |mount: &Mount| Mount { propagation: Propagation::Bidirectional, ..mount.clone() };
     for (mount, staging, options) in [
         (image, of_image, ["rbind", "rprivate", "ro"]),
-        (source(MountSource::Volume { name: "v".to_owned() }), mapped("/v"), ["rbind", "rprivate", "rw"]),
+        (
+            source(MountSource::Volume { name: "v".to_owned(), sub_path: PathBuf::new() }),
+            mapped("/v"),
+            ["rbind", "rprivate", "rw"],
+        ),
         (both_ways(&bind("/x", "/link")), mapped("/shared/a"), ["rbind", "rshared", "rw"]),
         (both_ways(&below), beneath("/shared"), ["rbind", "rshared", "rw"]),
     ] {

@@ -55,6 +55,9 @@ pub enum MountSource {
     Volume {
         /// Its name among the volumes of the task's owner; see [`is_volume_name`].
         name: String,
+        /// A directory or file in it, relative to its root; empty for the root. No symbolic link in it is
+        /// followed out of the volume.
+        sub_path: PathBuf,
     },
     /// A tmpfs of this size in bytes (0: the kernel's default) and mode.
     Tmpfs {

@@ -60,7 +60,9 @@ fn mount(
                 "it is for image volumes only",
             ));
         }
-        None if let Some(name) = volume => MountSource::Volume { name: name.clone() },
+        None if let Some(name) = volume => {
+            MountSource::Volume { name: name.clone(), sub_path: PathBuf::new() }
+        }
         None => {
             let path = absolute(format_args!("{field}.host_path"), &host_path)?;
             MountSource::Host { path, missing: MissingSource::CreateDir }

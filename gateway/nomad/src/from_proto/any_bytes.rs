@@ -57,7 +57,7 @@ pub(crate) fn check(bytes: &[u8]) {
             MountSource::Host { path, .. } => assert!(path.starts_with(ALLOC_DIR), "{}", path.display()),
             MountSource::Beneath { root, .. } => panic!("{}: nothing has been looked at", root.display()),
             MountSource::Tmpfs { .. } => {}
-            MountSource::Volume { name } => panic!("{name}: volumes need the operator's leave"),
+            MountSource::Volume { name, .. } => panic!("{name}: volumes need the operator's leave"),
             MountSource::Image { reference, .. } => panic!("{reference}: nobody can ask for it"),
         }
         assert!(mount.destination.is_absolute(), "{}", mount.destination.display());

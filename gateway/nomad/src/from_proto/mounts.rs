@@ -183,7 +183,7 @@ fn named_volume(asked: &TaskRequest<'_>, field: &str, name: &str) -> Result<Moun
     if !is_volume_name(name) {
         return Err(Error::invalid(field, format!("{name:?} cannot be the name of a volume")));
     }
-    Ok(MountSource::Volume { name: name.to_owned() })
+    Ok(MountSource::Volume { name: name.to_owned(), sub_path: PathBuf::new() })
 }
 
 /// A path inside the task.

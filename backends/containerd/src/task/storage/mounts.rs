@@ -28,9 +28,9 @@ enum FoundSource {
     Beneath { root: PathBuf, path: PathBuf },
     /// The files of an image.
     Image(FoundImage),
-    /// A named volume: its path below the directory of all volumes, and its directory, which need not exist
-    /// yet.
-    Volume { volume: String, dir: PathBuf },
+    /// A named volume: its path below the directory of all volumes, its directory, which need not exist yet,
+    /// and the path below it that is mounted; empty for the whole.
+    Volume { volume: String, dir: PathBuf, path: PathBuf },
     /// None.
     Tmpfs,
 }
@@ -71,9 +71,9 @@ impl Storage {
                     let found = self.find_image(sandbox, spec.meta.owner, &reference, sub_path).await;
                     FoundSource::Image(found.map_err(image_volume_failed)?)
                 }
-                MountSource::Volume { name } => {
+                MountSource::Volume { name, sub_path: path } => {
                     let volume = volumes::relative(spec.meta.owner, &name)?;
-                    FoundSource::Volume { dir: self.volumes.path(&volume), volume }
+                    FoundSource::Volume { dir: self.volumes.path(&volume), volume, path }
                 }
                 MountSource::Tmpfs { .. } => FoundSource::Tmpfs,
             };
@@ -145,9 +145,22 @@ fn resolve(
         FoundSource::Image(FoundImage { id, top, inside }) => {
             ResolvedSource { path: staged.join(inside), staging: Staging::Image { name, id, top } }
         }
-        FoundSource::Volume { volume, dir } => {
+        FoundSource::Volume { volume, dir, path } if path.as_os_str().is_empty() => {
             named_volume = Some(volume);
             volume_source(dir, name, stage, has_users)
+        }
+        FoundSource::Volume { volume, .. } if has_users => {
+            let why =
+                format!("a path below volume {volume} cannot be mounted in a sandbox with a user namespace");
+            return Err(Error::unimplemented(format!("mounts: {why}")));
+        }
+        // Tasks can put links into it.
+        FoundSource::Volume { volume, dir, path } => {
+            named_volume = Some(volume);
+            ResolvedSource {
+                path: staged,
+                staging: Staging::Beneath { name, root: dir, path, shared: false },
+            }
         }
         FoundSource::Tmpfs => ResolvedSource::unstaged(PathBuf::new()),
     };
@@ -207,6 +220,7 @@ mod tests {
         FoundSource::Volume {
             volume: "nomad/data".to_owned(),
             dir: PathBuf::from("/state/volumes/nomad/data"),
+            path: PathBuf::new(),
         }
     }
 
@@ -230,6 +244,13 @@ mod tests {
         check(false, volume(), false, "/state/volumes/nomad/data", None);
         let mapped = r#"{"path": {"at": "2", "source": "/state/volumes/nomad/data"}}"#;
         check(false, volume(), true, "/run/stage/t/2", Some(mapped));
+        let below = FoundSource::Volume {
+            volume: "nomad/data".to_owned(),
+            dir: PathBuf::from("/state/volumes/nomad/data"),
+            path: "db/x".into(),
+        };
+        let opened = r#"{"beneath": {"at": "2", "root": "/state/volumes/nomad/data", "path": "db/x", "shared": false}}"#;
+        check(false, below, false, "/run/stage/t/2", Some(opened));
         let beneath = FoundSource::Beneath { root: "/alloc".into(), path: "local/x".into() };
         let opened = r#"{"beneath": {"at": "2", "root": "/alloc", "path": "local/x", "shared": false}}"#;
         check(false, beneath, false, "/run/stage/t/2", Some(opened));

@@ -68,7 +68,13 @@ impl StoragePlan {
     pub(crate) fn named_volumes(&self) -> impl Iterator<Item = NamedVolume<'_>> {
         self.mounts.iter().filter_map(|mount| {
             let volume = mount.volume.as_deref()?;
-            let dir = mount.source.host_path();
+            let dir = match &mount.source.staging {
+                // A path below the volume.
+                Staging::Beneath { root, .. } => root.clone(),
+                Staging::Nothing | Staging::IdMapped { .. } | Staging::Image { .. } => {
+                    mount.source.host_path()
+                }
+            };
             Some(NamedVolume { destination: &mount.requested.destination, volume, dir })
         })
     }

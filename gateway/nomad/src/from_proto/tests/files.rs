@@ -47,7 +47,7 @@ fn named_volumes_need_operator_permission() {
     let volume = || list([map([("source", "data".into()), ("target", "/x".into())])]);
     let text = "volumes are not enabled; cannot mount volume: \"data\"";
     invalid("mount", volume(), &format!("mount[0].source: {text}"));
-    let named = MountSource::Volume { name: "data".to_owned() };
+    let named = MountSource::Volume { name: "data".to_owned(), sub_path: PathBuf::new() };
     assert_eq!(own(planned_for(generous(), [("mount", volume())]))[0].source, named);
     let driver = |driver: &str| task([("volumes", texts(&["data:/x"])), ("volume_driver", driver.into())]);
     assert_eq!(own(plan(&driver("local"), &session(generous())).unwrap())[0].source, named);
