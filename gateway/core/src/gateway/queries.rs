@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::event::ListAndWatch;
 use crate::id::{SandboxId, TaskId};
 use crate::operation::OperationKind;
+use crate::spec::HostPort;
 use crate::stats::{InterfaceStats, TaskMetrics, TaskStats};
 use crate::table::{Sandbox, SandboxWithTasks, no_sandbox};
 
@@ -43,6 +44,15 @@ impl Scope {
             .sandbox(id)
             .filter(|sandbox| sandbox.meta.owner == self.owner)
             .ok_or_else(|| no_sandbox(id))
+    }
+
+    /// Whether no sandbox of any owner has this port of the host at the moment. Who has it is not told.
+    ///
+    /// # Errors
+    /// `Unavailable` before recovery.
+    pub fn is_host_port_free(&self, port: &HostPort) -> Result<bool> {
+        self.gateway.ready()?;
+        Ok(self.gateway.ledger().ports.is_free(port))
     }
 
     /// Usage of these tasks; those that do not exist any more are left out.

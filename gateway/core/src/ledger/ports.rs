@@ -90,6 +90,13 @@ impl Ports {
         all.collect()
     }
 
+    /// Whether no sandbox has this port.
+    #[must_use]
+    pub fn is_free(&self, port: &HostPort) -> bool {
+        let holders = self.by_number.get(&(port.protocol, port.port));
+        holders.is_none_or(|holders| holders.iter().all(|(held, _)| !held.overlaps(port)))
+    }
+
     /// The sandbox of another group that has a requested port.
     fn conflict(&self, id: SandboxId, asks: &PortHolder, port: &HostPort) -> Option<Holder> {
         let holders = self.by_number.get(&(port.protocol, port.port))?;
