@@ -1,36 +1,10 @@
-//! Linux capability names in configurations, and the capabilities of a task.
+//! The capabilities of a task, as far as the operator allows them.
 
 use std::collections::BTreeSet;
 
-use switchyard_core::capability::NAMES;
 use switchyard_core::spec::CapabilityChanges;
 use switchyard_core::{Error, Result};
-
-/// The name for all capabilities.
-const ALL: &str = "ALL";
-
-/// Docker's default capabilities are Nomad's defaults and `NET_RAW`.
-const NET_RAW: &str = "NET_RAW";
-
-/// The names in upper case and without `CAP_`.
-///
-/// # Errors
-/// `InvalidArgument` for a text that cannot be a name. Whether Linux has the capability is only checked where
-/// a task adds it: an operator's list may name more.
-pub(crate) fn names(field: &str, list: &[String]) -> Result<Vec<String>> {
-    list.iter().enumerate().map(|(index, text)| name(field, index, text)).collect()
-}
-
-/// The name of a capability in upper case, without `CAP_`.
-fn name(field: &str, index: usize, text: &str) -> Result<String> {
-    let upper = text.trim().to_ascii_uppercase();
-    let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
-    if bare.is_empty() || !bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-        let why = format!("{text:?} is not the name of a capability");
-        return Err(Error::invalid(format_args!("{field}[{index}]"), why));
-    }
-    Ok(bare.to_owned())
-}
+use switchyard_docker_options::capabilities::{self, ALL, DEFAULTS};
 
 /// The capabilities of a task that adds and drops these, if the operator allows `allowed`.
 ///
@@ -41,18 +15,12 @@ fn name(field: &str, index: usize, text: &str) -> Result<String> {
 /// # Errors
 /// `InvalidArgument` with the text of Nomad's drivers, if the task adds one that is not allowed; naming
 /// `cap_add`, if it adds one that does not exist.
-pub(crate) fn changes(
-    defaults: &[&str],
-    allowed: &[String],
-    add: &[String],
-    drop: &[String],
-) -> Result<CapabilityChanges> {
-    let allowed = set(allowed);
-    let add = set(add);
-    let drop = set(drop);
+pub(crate) fn changes(allowed: &[String], add: &[String], drop: &[String]) -> Result<CapabilityChanges> {
+    let allowed: BTreeSet<&str> = allowed.iter().map(String::as_str).collect();
     let all_allowed = allowed.contains(ALL);
     if !all_allowed {
-        let refused: Vec<String> = add.difference(&allowed).map(|name| name.to_ascii_lowercase()).collect();
+        let added: BTreeSet<&str> = add.iter().map(String::as_str).collect();
+        let refused: Vec<String> = added.difference(&allowed).map(|name| name.to_ascii_lowercase()).collect();
         if !refused.is_empty() {
             let refused = refused.join(", ");
             return Err(Error::new(
@@ -61,32 +29,15 @@ pub(crate) fn changes(
             ));
         }
     }
-    if let Some(unknown) = add.iter().find(|name| **name != ALL && !NAMES.contains(name)) {
-        return Err(Error::invalid("cap_add", format!("{unknown:?} is no capability of Linux")));
-    }
-    let kept =
-        |name: &&str| (all_allowed || allowed.contains(name)) && !drop.contains(name) && !drop.contains(ALL);
-    let mut has: BTreeSet<&str> = defaults.iter().copied().chain([NET_RAW]).filter(kept).collect();
-    has.extend(add.iter().filter(|name| **name != ALL));
-    let mut dropped = vec![ALL.to_owned()];
-    if add.contains(ALL) {
-        // With `ALL` added: everything except what is dropped by name and not added by name.
-        dropped = drop.difference(&add).filter(|name| **name != ALL).map(ToString::to_string).collect();
-        has = [ALL].into();
-    }
-    let added = has.into_iter().map(str::to_owned).collect();
-    Ok(CapabilityChanges { add: added, drop: dropped, add_ambient: Vec::new() })
-}
-
-fn set(names: &[String]) -> BTreeSet<&str> {
-    names.iter().map(String::as_str).collect()
+    let defaults = DEFAULTS.into_iter().filter(|name| all_allowed || allowed.contains(name));
+    capabilities::changes("cap_add", defaults, add, drop)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const DEFAULTS: [&str; 3] = ["CHOWN", "KILL", "MKNOD"];
+    const SOME: [&str; 3] = ["CHOWN", "KILL", "MKNOD"];
 
     fn own(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -94,30 +45,22 @@ mod tests {
 
     #[track_caller]
     fn check(allowed: &[&str], add: &[&str], drop: &[&str], has: &[&str], dropped: &[&str]) {
-        let made = changes(&DEFAULTS, &own(allowed), &own(add), &own(drop)).unwrap();
+        let made = changes(&own(allowed), &own(add), &own(drop)).unwrap();
         assert_eq!((made.add, made.drop), (own(has), own(dropped)));
     }
 
     #[test]
     fn default_capabilities_are_limited_to_allowed_ones() {
-        check(&DEFAULTS, &[], &[], &["CHOWN", "KILL", "MKNOD"], &["ALL"]);
+        check(&SOME, &[], &[], &SOME, &["ALL"]);
         check(&["CHOWN"], &[], &[], &["CHOWN"], &["ALL"]);
-        check(&["ALL"], &[], &[], &["CHOWN", "KILL", "MKNOD", "NET_RAW"], &["ALL"]);
-        check(&["CHOWN", "NET_RAW"], &[], &[], &["CHOWN", "NET_RAW"], &["ALL"]);
+        check(&["ALL"], &[], &[], &DEFAULTS, &["ALL"]);
+        check(&["CHOWN", "NET_RAW", "SYS_TIME"], &[], &[], &["CHOWN", "NET_RAW"], &["ALL"]);
     }
 
     #[test]
-    fn added_capability_overrides_drop() {
-        check(&DEFAULTS, &["KILL"], &["ALL"], &["KILL"], &["ALL"]);
-        check(&DEFAULTS, &["KILL"], &["KILL", "CHOWN"], &["KILL", "MKNOD"], &["ALL"]);
-        check(&["ALL"], &["SYS_TIME"], &["CHOWN"], &["KILL", "MKNOD", "NET_RAW", "SYS_TIME"], &["ALL"]);
-    }
-
-    #[test]
-    fn add_all_excludes_dropped_names() {
+    fn allowed_capability_can_be_added() {
+        check(&SOME, &["KILL"], &["ALL"], &["KILL"], &["ALL"]);
         check(&["ALL"], &["ALL"], &["SYS_ADMIN"], &["ALL"], &["SYS_ADMIN"]);
-        check(&["ALL"], &["ALL"], &["ALL"], &["ALL"], &[]);
-        check(&["ALL"], &["ALL", "CHOWN"], &["CHOWN", "KILL"], &["ALL"], &["KILL"]);
     }
 
     #[test]
@@ -127,7 +70,7 @@ mod tests {
             (&["ALL"], "all"),
             (&["NET_RAW"], "net_raw"),
         ] {
-            let error = changes(&DEFAULTS, &own(&DEFAULTS), &own(add), &[]).unwrap_err();
+            let error = changes(&own(&SOME), &own(add), &[]).unwrap_err();
             assert_eq!(
                 error.to_string(),
                 format!("driver does not allow the following capabilities: {named}")
@@ -137,19 +80,7 @@ mod tests {
 
     #[test]
     fn unknown_capability_is_rejected_although_all_are_allowed() {
-        let error = changes(&DEFAULTS, &own(&["ALL"]), &own(&["SYS_ADMINISTER"]), &[]).unwrap_err();
+        let error = changes(&own(&["ALL"]), &own(&["SYS_ADMINISTER"]), &[]).unwrap_err();
         assert_eq!(error.to_string(), "cap_add: \"SYS_ADMINISTER\" is no capability of Linux");
-    }
-
-    #[test]
-    fn capability_names_parse_in_any_spelling() {
-        assert_eq!(
-            names("f", &own(&["cap_chown", "Net_Raw", "all"])).unwrap(),
-            own(&["CHOWN", "NET_RAW", "ALL"])
-        );
-        for bad in ["", "CAP_", "a b", "x,y"] {
-            let error = names("cap_add", &own(&[bad])).unwrap_err();
-            assert!(error.to_string().starts_with("cap_add[0]: "), "{error}");
-        }
     }
 }

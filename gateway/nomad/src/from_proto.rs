@@ -15,6 +15,8 @@ use switchyard_core::spec::{
     SandboxSpec, Stdin, Stdio, TaskSpec, UserRef, UserSpec,
 };
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::fields::{absolute, check_variable};
+use switchyard_docker_options::names::{check_group, check_user, sysctls};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
 use crate::plan::Plan;
@@ -24,7 +26,6 @@ use crate::task_config::TaskOptions;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod any_bytes;
 mod devices;
-mod field;
 mod image;
 mod labels;
 mod mounts;
@@ -36,7 +37,6 @@ mod resources;
 mod security;
 
 pub(crate) use devices::leases;
-use field::absolute;
 use request::TaskRequest;
 
 /// The plan of a task in a session. The caller adds the time and the record. Pure.
@@ -59,7 +59,7 @@ pub(crate) fn plan(task: &nomad::TaskConfig, session: &Session) -> Result<Plan> 
         meta: meta.clone(),
         handler,
         hostname: namespaces.hostname,
-        sysctls: names::sysctls(&options.sysctl, &network.network, namespaces.ipc, namespaces.uts)?,
+        sysctls: sysctls("sysctl", &options.sysctl, &network.network, namespaces.ipc, namespaces.uts)?,
         extra_hosts: names::extra_hosts(&options.extra_hosts, &network.network)?,
         network: network.network,
         host_ports: network.host_ports,
@@ -141,28 +141,20 @@ fn environment(task: &nomad::TaskConfig) -> Result<Vec<EnvVar>> {
 }
 
 fn variable((name, value): (&String, &String)) -> Result<EnvVar> {
-    if name.is_empty() || name.contains(['=', '\0']) {
-        return Err(Error::invalid("task.env", format!("{name:?} is not a variable's name")));
-    }
-    if value.contains('\0') {
-        return Err(Error::invalid(format_args!("task.env[{name:?}]"), "it contains a NUL byte"));
-    }
+    check_variable("task.env", name, value)?;
     Ok(EnvVar { name: name.clone(), value: value.clone().into_bytes() })
 }
 
 fn user(asked: &TaskRequest<'_>) -> Result<UserSpec> {
     let user = match asked.task.user.as_str() {
         "" => None,
-        name if name.chars().any(|c| c.is_control() || c.is_whitespace()) => {
-            return Err(Error::invalid("task.user", format!("{name:?} is not a user's name")));
+        name => {
+            check_user("task.user", name)?;
+            Some(UserRef::Name(name.to_owned()))
         }
-        name => Some(UserRef::Name(name.to_owned())),
     };
     for (index, group) in asked.options.group_add.iter().enumerate() {
-        if group.is_empty() || group.chars().any(|c| c.is_control() || c.is_whitespace() || c == ':') {
-            let why = format!("{group:?} is not a group's name or number");
-            return Err(Error::invalid(format_args!("group_add[{index}]"), why));
-        }
+        check_group(format_args!("group_add[{index}]"), group)?;
     }
     Ok(UserSpec { user, named: asked.options.group_add.clone(), ..UserSpec::default() })
 }

@@ -3,7 +3,7 @@
 use super::metadata;
 
 /// Our crates and what each may use of ours, dev-dependencies aside. `*` is everything.
-const LAYERS: [(&str, &[&str]); 29] = [
+const LAYERS: [(&str, &[&str]); 30] = [
     ("switchyard", &["*"]),
     // It is below every gRPC server: every crate that listens may use it.
     ("switchyard-authority", &[]),
@@ -38,6 +38,8 @@ const LAYERS: [(&str, &[&str]); 29] = [
     ("switchyard-device-host", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-device-plugin", &["switchyard-authority", "switchyard-core", "switchyard-proto"]),
     ("switchyard-devices", &["switchyard-core", "switchyard-runtime-spec"]),
+    // Frontends of what comes from Docker use it.
+    ("switchyard-docker-options", &["switchyard-core"]),
     ("switchyard-fake", &["switchyard-core"]),
     ("switchyard-ledger", &["switchyard-core", "switchyard-steps"]),
     // A model for tests: device plugins use it as a dev-dependency.
@@ -46,7 +48,13 @@ const LAYERS: [(&str, &[&str]); 29] = [
     ("switchyard-namespaces", &["switchyard-core", "switchyard-steps"]),
     (
         "switchyard-nomad",
-        &["switchyard-authority", "switchyard-core", "switchyard-process", "switchyard-proto"],
+        &[
+            "switchyard-authority",
+            "switchyard-core",
+            "switchyard-docker-options",
+            "switchyard-process",
+            "switchyard-proto",
+        ],
     ),
     ("switchyard-process", &[]),
     ("switchyard-proto", &[]),

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use switchyard_core::image::Credentials;
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::auth::AuthEntry;
 
 /// The parts of the file that concern credentials. All other keys are ignored.
 #[derive(Deserialize, Default)]
@@ -17,16 +16,6 @@ pub(super) struct DockerConfig {
     helpers: BTreeMap<String, String>,
     #[serde(rename = "credsStore")]
     store: String,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct AuthEntry {
-    auth: String,
-    username: String,
-    password: String,
-    identitytoken: String,
-    registrytoken: String,
 }
 
 /// Where the credentials for a registry are stored.
@@ -69,39 +58,11 @@ impl DockerConfig {
         }
         let entry = self.auths.get(registry).or_else(|| find(&self.auths, host));
         match entry {
-            Some(entry) => Ok(entry.credentials(host)?.map(CredentialSource::Here)),
+            Some(entry) => {
+                Ok(entry.credentials(format_args!("auths[{host:?}]"))?.map(CredentialSource::Here))
+            }
             None => Ok(None),
         }
-    }
-}
-
-impl AuthEntry {
-    fn credentials(&self, host: &str) -> Result<Option<Credentials>> {
-        if !self.identitytoken.is_empty() {
-            return Ok(Some(Credentials::IdentityToken(self.identitytoken.clone())));
-        }
-        if !self.registrytoken.is_empty() {
-            return Ok(Some(Credentials::RegistryToken(self.registrytoken.clone())));
-        }
-        if !self.auth.is_empty() {
-            let wrong = || {
-                let field = format!("auths[{host:?}].auth");
-                Error::invalid(field, "it is not base64 of \"user:password\"")
-            };
-            let text = STANDARD.decode(&self.auth).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-            let text = text.ok_or_else(wrong)?;
-            // Some tools pad with zero bytes.
-            let (username, password) = text.trim_end_matches('\0').split_once(':').ok_or_else(wrong)?;
-            let username = username.to_owned();
-            let password = password.to_owned();
-            return Ok(Some(Credentials::Basic { username, password }));
-        }
-        if self.username.is_empty() {
-            return Ok(None);
-        }
-        let username = self.username.clone();
-        let password = self.password.clone();
-        Ok(Some(Credentials::Basic { username, password }))
     }
 }
 

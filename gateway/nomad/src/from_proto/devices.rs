@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use switchyard_core::id::{LeaseToken, TOKEN_LEN};
 use switchyard_core::spec::{DeviceNode, LeaseClaim};
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::fields::{absolute, check_count, text};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::field::{absolute, check_count, text};
 use super::request::TaskRequest;
 use crate::device::LEASE_VARIABLE;
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use switchyard_core::spec::{MissingSource, Mount, MountSource, Propagation, is_volume_name};
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::fields::{absolute, check_count, clean};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::field::{absolute, check_count, clean};
 use super::request::TaskRequest;
 use crate::plan::ConfinedMount;
 use crate::task_config::{MountKind, MountOptions, Tmpfs, Volume};

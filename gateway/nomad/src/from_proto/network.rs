@@ -7,9 +7,9 @@ use switchyard_core::spec::{
     HostPort, HostPorts, Link, MacAddress, PodNetwork, PortMapping, Protocol, SandboxNetwork,
 };
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::fields::{ITEMS_MAX, absolute};
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::field::{ITEMS_MAX, absolute};
 use super::request::TaskRequest;
 use super::security;
 use crate::plan::NamedPort;

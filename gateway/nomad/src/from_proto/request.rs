@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use switchyard_core::Result;
+use switchyard_docker_options::fields::absolute;
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::field::absolute;
 use crate::identity;
 use crate::session::Session;
 use crate::task_config::TaskOptions;

@@ -8,9 +8,10 @@ use switchyard_core::spec::{
     PidsLimit, Reserved, Resources, Rlimit,
 };
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::fields::absolute;
+use switchyard_docker_options::ulimits;
 use switchyard_proto::nomad::drivers::proto as nomad;
 
-use super::field::absolute;
 use super::request::TaskRequest;
 use crate::paths::named_group;
 use crate::session::Processors;
@@ -25,25 +26,6 @@ const SHARE: &str = "share";
 
 /// The request field with that cgroup.
 const GROUP: &str = "task.resources.linux_resources.cpuset_cgroup";
-
-/// The rlimits by their names in job files.
-const RLIMITS: [&str; 15] = [
-    "core",
-    "cpu",
-    "data",
-    "fsize",
-    "locks",
-    "memlock",
-    "msgqueue",
-    "nice",
-    "nofile",
-    "nproc",
-    "rss",
-    "rtprio",
-    "rttime",
-    "sigpending",
-    "stack",
-];
 
 /// The limits of a task.
 pub(super) fn limits(asked: &TaskRequest<'_>) -> Result<Resources> {
@@ -212,12 +194,7 @@ pub(super) fn rlimits(asked: &BTreeMap<String, String>) -> Result<Vec<Rlimit>> {
 
 fn rlimit((name, text): (&String, &String)) -> Result<Rlimit> {
     let field = format!("ulimit.{name}");
-    if !RLIMITS.contains(&name.as_str()) {
-        return Err(Error::invalid(
-            field,
-            format!("there is no such limit; there are {}", RLIMITS.join(", ")),
-        ));
-    }
+    ulimits::check_name(&field, name)?;
     let number = |text: &str| match text.trim() {
         "-1" => Ok(u64::MAX),
         number => number
@@ -227,10 +204,7 @@ fn rlimit((name, text): (&String, &String)) -> Result<Rlimit> {
     let (soft, hard) = text.split_once(':').unwrap_or((text, text));
     let soft = number(soft)?;
     let hard = number(hard)?;
-    if soft > hard {
-        return Err(Error::invalid(field, format!("the soft limit of {text:?} is over the hard one")));
-    }
-    Ok(Rlimit { name: format!("RLIMIT_{}", name.to_ascii_uppercase()), soft, hard })
+    ulimits::rlimit(field, name, soft, hard)
 }
 
 /// The cgroup that the agent created; `None` if it created none.

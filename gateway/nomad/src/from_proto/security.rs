@@ -1,40 +1,18 @@
 //! Namespaces and security settings of a task: the requested ones, as far as the operator allows them.
 
-use std::path::PathBuf;
-
 use switchyard_core::spec::{
     AppArmorProfile, CapabilityChanges, CgroupNamespace, IpcMode, PidMode, SandboxNetwork, SandboxPid,
     SeccompProfile, Security, SelinuxLabel, SelinuxPart, UtsMode,
 };
 use switchyard_core::{Error, ErrorKind, Result};
+use switchyard_docker_options::capabilities;
+use switchyard_docker_options::confinement::{UNCONFINED_TYPE, masked_paths, readonly_paths};
+use switchyard_docker_options::fields::absolute;
 
-use super::field::absolute;
 use super::request::TaskRequest;
 use super::{devices, names};
 use crate::capability;
-use crate::plugin_config::{DEFAULT_CAPS, PluginConfig, matches};
-
-/// The paths that Docker masks.
-const MASKED: [&str; 12] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/sys/devices/virtual/powercap",
-    "/sys/firmware",
-];
-
-/// The paths that Docker makes read-only.
-const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-
-/// The type that SELinux does not confine.
-const UNCONFINED_TYPE: &str = "spc_t";
+use crate::plugin_config::{PluginConfig, matches};
 
 /// Namespaces of a task, except its network.
 #[derive(Debug)]
@@ -140,10 +118,9 @@ pub(super) fn handler(asked: &TaskRequest<'_>) -> Result<String> {
 pub(super) fn security(asked: &TaskRequest<'_>) -> Result<Security> {
     let options = asked.options;
     let config = &asked.session.config;
-    let add = capability::names("cap_add", &options.cap_add)?;
-    let drop = capability::names("cap_drop", &options.cap_drop)?;
-    let capabilities = capability::changes(&DEFAULT_CAPS, &config.allow_caps, &add, &drop)?;
-    let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
+    let add = capabilities::names("cap_add", &options.cap_add)?;
+    let drop = capabilities::names("cap_drop", &options.cap_drop)?;
+    let capabilities = capability::changes(&config.allow_caps, &add, &drop)?;
     let mut security = Security {
         privileged: options.privileged,
         capabilities,
@@ -152,8 +129,8 @@ pub(super) fn security(asked: &TaskRequest<'_>) -> Result<Security> {
         seccomp: SeccompProfile::RuntimeDefault,
         apparmor: None,
         selinux: None,
-        masked_paths: paths(&MASKED),
-        readonly_paths: paths(&READONLY),
+        masked_paths: masked_paths(),
+        readonly_paths: readonly_paths(),
     };
     if options.privileged {
         if !config.allow_privileged {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use switchyard_core::spec::{OomScoreAdj, PidsLimit};
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::capabilities;
 
 use super::{AllowedModes, AuthConfig, DEFAULT_CAPS, DanglingConfig, GcConfig, PluginConfig, VolumesConfig};
-use crate::capability;
 use crate::value::Block;
 
 /// The minimum of the timeout of stalled pulls and of the grace period of dangling tasks.
@@ -77,7 +77,7 @@ fn allowed_caps(block: &mut Block) -> Result<Vec<String>> {
     if !block.has("allow_caps") {
         return Ok(DEFAULT_CAPS.map(str::to_owned).to_vec());
     }
-    capability::names(&block.at("allow_caps"), &block.texts("allow_caps")?)
+    capabilities::names(&block.at("allow_caps"), &block.texts("allow_caps")?)
 }
 
 fn allowed_modes(mut block: Block) -> Result<AllowedModes> {

@@ -4,6 +4,7 @@
 use switchyard_core::image::Credentials;
 use switchyard_core::spec::{CpuPeriod, OomScoreAdj, PidsLimit};
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::sizes::size;
 
 use super::{DeviceOptions, MountKind, MountOptions, TaskOptions, Tmpfs, Volume};
 use crate::value::Block;
@@ -108,7 +109,7 @@ impl TaskOptions {
             if option != "size" {
                 return Err(Error::unimplemented(format!("{field}: only size can be set here")));
             }
-            let bytes = super::volume::size(&value).filter(|bytes| *bytes > 0);
+            let bytes = size(&value).filter(|bytes| *bytes > 0);
             let wrong = || Error::invalid(field, format!("{value:?} is no size such as \"10G\""));
             self.storage_bytes = Some(bytes.ok_or_else(wrong)?);
         }

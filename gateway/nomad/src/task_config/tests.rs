@@ -4,7 +4,6 @@ use rmpv::Value;
 use switchyard_core::ErrorKind;
 use switchyard_core::spec::Propagation;
 
-use super::volume::size;
 use super::*;
 use crate::configs::{config, list, map, pairs, texts};
 
@@ -159,23 +158,7 @@ fn tmpfs_parses_as_in_the_docker_cli() {
 }
 
 #[test]
-fn sizes_parse_as_in_docker() {
-    for (text, bytes) in [
-        ("1024", 1024),
-        ("1k", 1 << 10),
-        ("64m", 64 << 20),
-        ("64MB", 64 << 20),
-        ("10G", 10 << 30),
-        ("10GiB", 10 << 30),
-        ("1.5g", 3 << 29),
-        ("2 t", 2 << 40),
-        ("7b", 7),
-    ] {
-        assert_eq!(size(text), Some(bytes), "{text}");
-    }
-    for text in ["", "g", "-1", "1x", "1.g.2", "9999999999g", "1e3", "+1", "99999999p"] {
-        assert_eq!(size(text), None, "{text:?}");
-    }
+fn storage_has_a_size_as_in_docker() {
     assert_eq!(decode([("storage_opt", pairs(&[("size", "10G")]))]).storage_bytes, Some(10 << 30));
     invalid("storage_opt", pairs(&[("size", "0")]), "storage_opt.size: \"0\" is no size such as \"10G\"");
     impossible(

@@ -1,8 +1,9 @@
 //! Parses mounts in text form: `source:destination[:options]` for a volume, `destination[:options]` for a
-//! tmpfs; and sizes.
+//! tmpfs.
 
 use switchyard_core::spec::Propagation;
 use switchyard_core::{Error, Result};
+use switchyard_docker_options::sizes::size;
 
 /// A `volumes` entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,27 +128,4 @@ pub(crate) fn propagation(field: &str, text: &str) -> Result<Propagation> {
             Err(Error::invalid(field, format!("{other:?} is no option of a mount that can be set here")))
         }
     }
-}
-
-/// A size in bytes in Docker's notation: `64m`, `10G`, `1024`, `1.5g`, `10GiB`.
-pub(super) fn size(text: &str) -> Option<u64> {
-    let lower = text.trim().to_ascii_lowercase();
-    let lower = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
-    let letter = lower.chars().next_back()?;
-    let (digits, shift) = match ['k', 'm', 'g', 't', 'p'].iter().position(|unit| *unit == letter) {
-        Some(index) => (&lower[..lower.len() - 1], 10 * (u32::try_from(index).ok()? + 1)),
-        None => (lower, 0),
-    };
-    let (whole, fraction) = digits.trim().split_once('.').unwrap_or((digits.trim(), ""));
-    if !whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) || fraction.len() > 9 {
-        return None;
-    }
-    let unit = 1_u128 << shift;
-    let mut bytes = whole.parse::<u64>().ok().map(u128::from)?.checked_mul(unit)?;
-    if !fraction.is_empty() {
-        let tens = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-        bytes += fraction.parse::<u128>().ok()? * unit / tens;
-    }
-    // Sizes are signed 64-bit numbers elsewhere.
-    u64::try_from(bytes).ok().filter(|bytes| i64::try_from(*bytes).is_ok())
 }

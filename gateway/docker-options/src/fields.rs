@@ -1,15 +1,19 @@
-//! Checks for fields of several messages. An error names the field or the key.
+//! Checks for texts and paths of several options.
 
+use std::fmt::Display;
 use std::path::{Component, Path, PathBuf};
 
 use switchyard_core::{Error, Result};
 
 /// The maximum number of mounts, devices and ports of a task, for each kind. They are compared pairwise, and
 /// each costs kernel resources.
-pub(super) const ITEMS_MAX: usize = 1024;
+pub const ITEMS_MAX: usize = 1024;
 
 /// Refuses another item if there are already `count` of its kind.
-pub(super) fn check_count(field: &str, of: &str, count: usize) -> Result<()> {
+///
+/// # Errors
+/// `InvalidArgument`, naming the field.
+pub fn check_count(field: impl Display, of: &str, count: usize) -> Result<()> {
     if count < ITEMS_MAX {
         return Ok(());
     }
@@ -17,12 +21,18 @@ pub(super) fn check_count(field: &str, of: &str, count: usize) -> Result<()> {
 }
 
 /// Checks a text that becomes a name, an argument or a part of a path.
-pub(super) fn text(field: impl std::fmt::Display, text: &str) -> Result<()> {
+///
+/// # Errors
+/// `InvalidArgument`, naming the field, if it contains a NUL byte.
+pub fn text(field: impl Display, text: &str) -> Result<()> {
     if text.contains('\0') { Err(Error::invalid(field, "it contains a NUL byte")) } else { Ok(()) }
 }
 
 /// Parses an absolute path and normalises `.` and `..` lexically.
-pub(super) fn absolute(field: impl std::fmt::Display, path: &str) -> Result<PathBuf> {
+///
+/// # Errors
+/// `InvalidArgument`, naming the field.
+pub fn absolute(field: impl Display, path: &str) -> Result<PathBuf> {
     if path.contains('\0') {
         Err(Error::invalid(field, "it contains a NUL byte"))
     } else if path.starts_with('/') {
@@ -33,7 +43,8 @@ pub(super) fn absolute(field: impl std::fmt::Display, path: &str) -> Result<Path
 }
 
 /// The same absolute path without `.` and `..`, normalised lexically.
-pub(super) fn clean(path: &Path) -> PathBuf {
+#[must_use]
+pub fn clean(path: &Path) -> PathBuf {
     let mut clean = PathBuf::from("/");
     for part in path.components() {
         match part {
@@ -43,4 +54,18 @@ pub(super) fn clean(path: &Path) -> PathBuf {
         }
     }
     clean
+}
+
+/// Checks an environment variable. Errors never contain its value.
+///
+/// # Errors
+/// `InvalidArgument`, naming the field.
+pub fn check_variable(field: impl Display, name: &str, value: &str) -> Result<()> {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return Err(Error::invalid(field, format!("{name:?} is not a variable's name")));
+    }
+    if value.contains('\0') {
+        return Err(Error::invalid(format_args!("{field}[{name:?}]"), "it contains a NUL byte"));
+    }
+    Ok(())
 }
